@@ -1,0 +1,27 @@
+"""What the commands of data and model share: a user's mistake is one line on stderr, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from data.criteo import DataError
+
+
+@contextmanager
+def user_errors(command: str) -> Iterator[None]:
+    """End the process for a DataError or OSError (status 2) or Ctrl-C (status 130), saying why in one line."""
+    try:
+        yield
+    except DataError as error:
+        message, status = str(error), 2
+    except OSError as error:
+        file = f"{error.filename}: " if error.filename else ""
+        message, status = f"{file}{error.strerror or error}", 2
+    except KeyboardInterrupt:
+        message, status = "interrupted", 130
+    else:
+        return
+    print(f"{command}: {message}", file=sys.stderr)
+    sys.exit(status)

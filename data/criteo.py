@@ -1,0 +1,312 @@
+"""Criteo click logs as Parquet: the schema, the metadata, and batches for training.
+
+One row is one displayed ad. Schema of the Kaggle Display Advertising Challenge (2014) and of the Criteo Terabyte logs:
+a click label, 13 counts (`I1..I13`, here `DENSE_0..12`) and 26 hashed categories (`C1..C26`, here `SPARSE_0..25`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+LABEL = "labels"
+DENSE = tuple(f"DENSE_{i}" for i in range(13))
+SPARSE = tuple(f"SPARSE_{i}" for i in range(26))
+COLUMNS = (LABEL, *DENSE, *SPARSE)
+MISSING = -1  # a sparse value that the log leaves empty; a missing dense value is null
+IDS = 1 << 32  # a sparse value is a 32-bit hash
+
+SCHEMA = pa.schema(
+    [pa.field(LABEL, pa.int8(), nullable=False)]
+    + [pa.field(name, pa.int64()) for name in DENSE]
+    + [pa.field(name, pa.int64(), nullable=False) for name in SPARSE]
+)
+
+# Rows decoded at a time. 16,384 rows of 26 ids are 3.4 MB: the row-major copy stays in cache.
+_DECODE_ROWS = 1 << 14
+
+
+class DataError(ValueError):
+    """A mistake in the user's data or paths; the message names file and place, what was expected and what was found."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What training knows of one sparse feature.
+
+    cardinality: number of distinct ids in the training split, missing not among them; 0 if it is never present.
+    tokenizer_values: int64 [cardinality], those ids, most frequent first.
+    """
+
+    cardinality: int
+    tokenizer_values: np.ndarray
+
+
+def read_metadata(path: str | Path) -> dict[str, Feature]:
+    """Read `metadata.json` (or the one in directory `path`): `SPARSE_0 … SPARSE_25` → `Feature`, in that order.
+
+    Raises DataError, naming file and feature, if the file is not there, is not JSON, or a feature is missing or
+    contradicts itself.
+    """
+    path = Path(path)
+    file = path / "metadata.json" if path.is_dir() else path
+    try:
+        raw = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{file}: not found; data.preprocess and data.synthetic write it") from None
+    except ValueError as error:
+        raise DataError(f"{file}: not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise DataError(f"{file}: expected an object of features, found {type(raw).__name__}")
+    return {name: _feature(file, name, raw) for name in SPARSE}
+
+
+def _feature(file: Path, name: str, raw: dict) -> Feature:
+    if name not in raw:
+        raise DataError(f"{file}: feature {name} is missing; expected {SPARSE[0]} to {SPARSE[-1]}")
+    entry = raw[name]
+    try:
+        cardinality, values = entry["cardinality"], entry["tokenizer_values"]
+    except (KeyError, TypeError):
+        raise DataError(f"{file}: {name}: expected the fields cardinality and tokenizer_values") from None
+    if not isinstance(values, list) or not all(type(v) is int and 0 <= v < IDS for v in values):
+        raise DataError(f"{file}: {name}: tokenizer_values: expected a list of ids in [0, 2^32)")
+    if cardinality != len(values):
+        raise DataError(f"{file}: {name}: cardinality is {cardinality}, but tokenizer_values has {len(values)} ids")
+    ids = np.array(values, dtype=np.int64)
+    if len(np.unique(ids)) != len(ids):
+        raise DataError(f"{file}: {name}: tokenizer_values holds an id twice")
+    return Feature(cardinality, ids)
+
+
+@dataclass(frozen=True)
+class _RowGroup:
+    file: int
+    index: int
+    first: int  # of this row group's rows, counted over all files
+    rows: int
+
+
+class CriteoBatches(IterableDataset):
+    """Batches streamed from Parquet: `(labels f32 [B], dense f32 [B, 13], sparse i64 [B, 26])`.
+
+    path: a Parquet file, or a directory of them (read in the order of their names).
+    batch_size: rows a batch; the last of a shard holds the rest, or is left out with `drop_last`.
+    shuffle: row groups in a random order, then rows at random within a window of `window` rows. The order depends on
+        (seed, epoch, shard) alone; `set_epoch` chooses the epoch.
+    rank, world_size: this process reads the rank-th of world_size disjoint, equal (±1 row) shards. A DataLoader's
+        workers divide the shard further, so each row comes exactly once whatever num_workers is.
+    window: rows held to shuffle within; memory is bounded by two windows of about 270 bytes a row.
+    transform: apply log(1 + max(x, 0)) to the dense values.
+    fill: what a missing dense value becomes, before the transform.
+
+    Use it alone or as `DataLoader(batches, batch_size=None)`. The next window is read in a thread while this one is
+    used. Extra columns are ignored; dense and label columns may be of any numeric type, sparse of any integer type.
+
+    Raises DataError, naming file and column: no Parquet file, a missing column, a wrong type, a label that is neither
+    0 nor 1, an id outside [-1, 2^32), a dense value that is not finite.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        window: int = 1 << 18,
+        drop_last: bool = False,
+        transform: bool = True,
+        fill: float = 0.0,
+    ):
+        super().__init__()
+        for name, value in (("batch_size", batch_size), ("window", window), ("world_size", world_size)):
+            if value < 1:
+                raise ValueError(f"{name}: expected at least 1, got {value}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank: expected 0 ≤ rank < world_size = {world_size}, got {rank}")
+        if seed < 0:
+            raise ValueError(f"seed: expected at least 0, got {seed}")
+        self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
+        self.rank, self.world_size, self.window = rank, world_size, window
+        self.drop_last, self.transform, self.fill = drop_last, transform, fill
+        # In shared memory, so that set_epoch also reaches a DataLoader's persistent workers.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+        self.files = _parquet_files(Path(path))
+        self._footers = [_checked_footer(file) for file in self.files]
+        self._row_groups, total = [], 0
+        for file, footer in enumerate(self._footers):
+            for index in range(footer.num_row_groups):
+                rows = footer.row_group(index).num_rows
+                self._row_groups.append(_RowGroup(file, index, total, rows))
+                total += rows
+        self._total = total
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of this rank's shard."""
+        start, stop = self._shard(1, 0)
+        return stop - start
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of this rank's shard when it is read by one worker."""
+        return self.num_rows // self.batch_size if self.drop_last else -(-self.num_rows // self.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of the next pass: a function of (seed, epoch)."""
+        if epoch < 0:
+            raise ValueError(f"epoch: expected at least 0, got {epoch}")
+        self._epoch.fill_(epoch)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        worker = get_worker_info()
+        workers, worker_id = (worker.num_workers, worker.id) if worker else (1, 0)
+        start, stop = self._shard(workers, worker_id)
+        random = np.random.default_rng((self.seed, int(self._epoch), start, stop)) if self.shuffle else None
+
+        rest = None
+        for arrays in _one_ahead(self._windows(start, stop, random)):
+            if rest is not None:
+                arrays = tuple(np.concatenate(pair) for pair in zip(rest, arrays, strict=True))
+            rows = len(arrays[0])
+            order = random.permutation(rows) if random else np.arange(rows)
+            whole = rows - rows % self.batch_size
+            for i in range(0, whole, self.batch_size):
+                yield _batch(arrays, order[i : i + self.batch_size])
+            rest = tuple(array[order[whole:]] for array in arrays)
+        if rest is not None and len(rest[0]) and not self.drop_last:
+            yield tuple(torch.from_numpy(array) for array in rest)
+
+    def _shard(self, workers: int, worker: int) -> tuple[int, int]:
+        shards, shard = self.world_size * workers, self.rank * workers + worker
+        return self._total * shard // shards, self._total * (shard + 1) // shards
+
+    def _windows(self, start: int, stop: int, random: np.random.Generator | None) -> Iterator[tuple[np.ndarray, ...]]:
+        """Arrays (labels [n], dense [n, 13], sparse [n, 26]), n ≤ window: rows start to stop, by row groups."""
+        groups = [g for g in self._row_groups if g.first < stop and g.first + g.rows > start]
+        if random:
+            groups = [groups[i] for i in random.permutation(len(groups))]
+        # Without shuffling nothing is gained by a larger window than what is decoded at once.
+        window = self.window if random else min(self.window, 4 * _DECODE_ROWS)
+        left = stop - start
+        filled, arrays = 0, None
+        for group in groups:
+            for first, decoded in self._decode(group, start, stop):
+                self._check(group, first, decoded)
+                taken = 0
+                while taken < len(decoded[0]):
+                    if arrays is None:
+                        arrays = tuple(np.empty((min(window, left), *a.shape[1:]), a.dtype) for a in decoded)
+                        filled = 0
+                    n = min(len(decoded[0]) - taken, len(arrays[0]) - filled)
+                    for array, source in zip(arrays, decoded, strict=True):
+                        array[filled : filled + n] = source[taken : taken + n]
+                    filled, taken, left = filled + n, taken + n, left - n
+                    if filled == len(arrays[0]):
+                        yield arrays
+                        arrays = None
+
+    def _decode(self, group: _RowGroup, start: int, stop: int) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
+        """(index of the first row over all files, arrays) for the row group's rows within start to stop."""
+        path = self.files[group.file]
+        first = group.first
+        try:
+            # Buffered reads: a row group of any size is decoded piece by piece.
+            with pq.ParquetFile(path, metadata=self._footers[group.file], buffer_size=1 << 20) as file:
+                for part in file.iter_batches(_DECODE_ROWS, row_groups=[group.index], columns=list(COLUMNS)):
+                    low, high = max(start - first, 0), min(stop - first, part.num_rows)
+                    if low < high:
+                        yield first + low, self._arrays(part.slice(low, high - low))
+                    first += part.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path}: cannot be read as Parquet: {error}") from error
+
+    def _arrays(self, part: pa.RecordBatch) -> tuple[np.ndarray, ...]:
+        def floats(name: str) -> np.ndarray:  # a null becomes NaN
+            return part.column(name).cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+
+        labels = floats(LABEL)
+        dense = np.empty((part.num_rows, len(DENSE)), np.float32)
+        for i, name in enumerate(DENSE):
+            dense[:, i] = floats(name)
+        missing = np.isnan(dense)
+        if missing.any():
+            dense[missing] = self.fill
+        if self.transform:
+            np.log1p(np.maximum(dense, 0, out=dense), out=dense)
+        sparse = np.empty((part.num_rows, len(SPARSE)), np.int64)
+        for i, name in enumerate(SPARSE):
+            sparse[:, i] = part.column(name).cast(pa.int64(), safe=False).fill_null(MISSING).to_numpy()
+        return labels, dense, sparse
+
+    def _check(self, group: _RowGroup, first: int, arrays: tuple[np.ndarray, ...]) -> None:
+        labels, dense, sparse = arrays
+        for names, wrong, expected, values in (
+            ((LABEL,), (labels != 0) & (labels != 1), "0 or 1", labels),
+            (DENSE, np.isinf(dense), "a finite number", dense),
+            # One comparison for both ends: as unsigned, -1 + 1 is 0 and anything below wraps to the far end.
+            (SPARSE, (sparse + 1).view(np.uint64) > IDS, "an id in [-1, 2^32)", sparse),
+        ):
+            if wrong.any():
+                row, column = np.argwhere(wrong.reshape(len(labels), -1))[0]
+                file_start = next(g.first for g in self._row_groups if g.file == group.file)
+                found = values.reshape(len(labels), -1)[row, column]
+                raise DataError(
+                    f"{self.files[group.file]}: row {first + row - file_start}, column {names[column]}: "
+                    f"expected {expected}, found {found}"
+                )
+
+
+def _batch(arrays: tuple[np.ndarray, ...], rows: np.ndarray) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.from_numpy(array.take(rows, axis=0)) for array in arrays)
+
+
+def _one_ahead(items: Iterator) -> Iterator:
+    """The same items, the next one being made in a thread while the last one is used."""
+    end = object()
+    with ThreadPoolExecutor(1, thread_name_prefix="criteo") as pool:
+        ahead = pool.submit(next, items, end)
+        while (item := ahead.result()) is not end:
+            ahead = pool.submit(next, items, end)
+            yield item
+
+
+def _parquet_files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise DataError(f"{path}: no such file or directory; expected Parquet files")
+    files = sorted(path.glob("*.parquet"))
+    if not files:
+        raise DataError(f"{path}: no *.parquet file in it")
+    return files
+
+
+def _checked_footer(file: Path) -> pq.FileMetaData:
+    try:
+        footer = pq.read_metadata(file)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file}: cannot be read as Parquet: {error}") from None
+    schema = footer.schema.to_arrow_schema()
+    for name in COLUMNS:
+        if name not in schema.names:
+            raise DataError(f"{file}: column {name} is missing; expected {LABEL}, {DENSE[0]} to {SPARSE[-1]}")
+        kind = schema.field(name).type
+        integer = pa.types.is_integer(kind)
+        if not (integer if name in SPARSE else integer or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            expected = "an integer type" if name in SPARSE else "a numeric type"
+            raise DataError(f"{file}: column {name}: expected {expected}, found {kind}")
+    return footer
