@@ -1,1 +1,1 @@
-"""Criteo click logs: schema and reader (criteo), raw files to Parquet (preprocess), a synthetic stand-in (synthetic)."""
+"""Criteo click logs: schema and reader (criteo), raw files to Parquet (preprocess), a stand-in (synthetic)."""

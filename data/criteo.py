@@ -33,6 +33,7 @@ SCHEMA = pa.schema(
 
 # Rows decoded at a time. 16,384 rows of 26 ids are 3.4 MB: the row-major copy stays in cache.
 _DECODE_ROWS = 1 << 14
+_MAPPED_BYTES = 1 << 26
 
 
 class DataError(ValueError):
@@ -178,81 +179,94 @@ class CriteoBatches(IterableDataset):
         random = np.random.default_rng((self.seed, int(self._epoch), start, stop)) if self.shuffle else None
 
         rest = None
-        for arrays in _one_ahead(self._windows(start, stop, random)):
-            if rest is not None:
-                arrays = tuple(np.concatenate(pair) for pair in zip(rest, arrays, strict=True))
-            rows = len(arrays[0])
+        for window in _one_ahead(self._windows(start, stop, random)):
+            rows = len(window[0])
             order = random.permutation(rows) if random else np.arange(rows)
-            whole = rows - rows % self.batch_size
-            for i in range(0, whole, self.batch_size):
-                yield _batch(arrays, order[i : i + self.batch_size])
-            rest = tuple(array[order[whole:]] for array in arrays)
-        if rest is not None and len(rest[0]) and not self.drop_last:
-            yield tuple(torch.from_numpy(array) for array in rest)
+            first = 0
+            if rest is not None:  # complete the batch that the last window began
+                first = min(self.batch_size - len(rest[0]), rows)
+                rest = tuple(np.concatenate(pair) for pair in zip(rest, _take(window, order[:first]), strict=True))
+                if len(rest[0]) == self.batch_size:
+                    yield _tensors(rest)
+                    rest = None
+            whole = rows - (rows - first) % self.batch_size
+            for i in range(first, whole, self.batch_size):
+                yield _tensors(_take(window, order[i : i + self.batch_size]))
+            if whole < rows:
+                rest = _take(window, order[whole:])
+        if rest is not None and not self.drop_last:
+            yield _tensors(rest)
 
     def _shard(self, workers: int, worker: int) -> tuple[int, int]:
         shards, shard = self.world_size * workers, self.rank * workers + worker
         return self._total * shard // shards, self._total * (shard + 1) // shards
 
-    def _windows(self, start: int, stop: int, random: np.random.Generator | None) -> Iterator[tuple[np.ndarray, ...]]:
-        """Arrays (labels [n], dense [n, 13], sparse [n, 26]), n ≤ window: rows start to stop, by row groups."""
+    def _windows(
+        self, start: int, stop: int, random: np.random.Generator | None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Arrays (labels [n], dense [n, 13], sparse [n, 26]), n ≤ window: rows start to stop, by row groups.
+
+        Two sets of arrays take turns, for fresh memory costs more than decoding: use one before asking for the
+        next but one.
+        """
         groups = [g for g in self._row_groups if g.first < stop and g.first + g.rows > start]
         if random:
             groups = [groups[i] for i in random.permutation(len(groups))]
-        # Without shuffling nothing is gained by a larger window than what is decoded at once.
-        window = self.window if random else min(self.window, 4 * _DECODE_ROWS)
-        left = stop - start
-        filled, arrays = 0, None
+        # Without shuffling nothing is gained by a window larger than a few decoded pieces.
+        rows = min(self.window if random else 4 * _DECODE_ROWS, self.window, stop - start)
+        shapes = (((rows,), np.float32), ((rows, len(DENSE)), np.float32), ((rows, len(SPARSE)), np.int64))
+        buffers = [tuple(np.empty(*shape) for shape in shapes) for _ in range(2)]
+        filled = 0
         for group in groups:
-            for first, decoded in self._decode(group, start, stop):
-                self._check(group, first, decoded)
+            for first, part in self._decode(group, start, stop):
                 taken = 0
-                while taken < len(decoded[0]):
-                    if arrays is None:
-                        arrays = tuple(np.empty((min(window, left), *a.shape[1:]), a.dtype) for a in decoded)
+                while taken < part.num_rows:
+                    n = min(part.num_rows - taken, rows - filled)
+                    piece = tuple(array[filled : filled + n] for array in buffers[0])
+                    self._fill(piece, part.slice(taken, n))
+                    self._check(piece, group, first + taken)
+                    filled, taken = filled + n, taken + n
+                    if filled == rows:
+                        yield buffers[0]
+                        buffers.reverse()
                         filled = 0
-                    n = min(len(decoded[0]) - taken, len(arrays[0]) - filled)
-                    for array, source in zip(arrays, decoded, strict=True):
-                        array[filled : filled + n] = source[taken : taken + n]
-                    filled, taken, left = filled + n, taken + n, left - n
-                    if filled == len(arrays[0]):
-                        yield arrays
-                        arrays = None
+        if filled:
+            yield tuple(array[:filled] for array in buffers[0])
 
-    def _decode(self, group: _RowGroup, start: int, stop: int) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
-        """(index of the first row over all files, arrays) for the row group's rows within start to stop."""
-        path = self.files[group.file]
-        first = group.first
+    def _decode(self, group: _RowGroup, start: int, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """(index of the first row over all files, rows) for the row group's rows within start to stop."""
+        path, footer, first = self.files[group.file], self._footers[group.file], group.first
+        # Mapped pages are the fastest way in; a row group too large for that comes through a buffer, piece by piece.
+        large = footer.row_group(group.index).total_byte_size > _MAPPED_BYTES
+        access = {"buffer_size": 1 << 20} if large else {"memory_map": True}
         try:
-            # Buffered reads: a row group of any size is decoded piece by piece.
-            with pq.ParquetFile(path, metadata=self._footers[group.file], buffer_size=1 << 20) as file:
+            with pq.ParquetFile(path, metadata=footer, **access) as file:
                 for part in file.iter_batches(_DECODE_ROWS, row_groups=[group.index], columns=list(COLUMNS)):
                     low, high = max(start - first, 0), min(stop - first, part.num_rows)
                     if low < high:
-                        yield first + low, self._arrays(part.slice(low, high - low))
+                        yield first + low, part.slice(low, high - low)
                     first += part.num_rows
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: cannot be read as Parquet: {error}") from error
 
-    def _arrays(self, part: pa.RecordBatch) -> tuple[np.ndarray, ...]:
+    def _fill(self, arrays: tuple[np.ndarray, np.ndarray, np.ndarray], part: pa.RecordBatch) -> None:
         def floats(name: str) -> np.ndarray:  # a null becomes NaN
             return part.column(name).cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
 
-        labels = floats(LABEL)
-        dense = np.empty((part.num_rows, len(DENSE)), np.float32)
+        labels, dense, sparse = arrays
+        labels[:] = floats(LABEL)
         for i, name in enumerate(DENSE):
             dense[:, i] = floats(name)
-        missing = np.isnan(dense)
-        if missing.any():
-            dense[missing] = self.fill
+        np.copyto(dense, self.fill, where=np.isnan(dense))
         if self.transform:
             np.log1p(np.maximum(dense, 0, out=dense), out=dense)
-        sparse = np.empty((part.num_rows, len(SPARSE)), np.int64)
         for i, name in enumerate(SPARSE):
-            sparse[:, i] = part.column(name).cast(pa.int64(), safe=False).fill_null(MISSING).to_numpy()
-        return labels, dense, sparse
+            ids = part.column(name)
+            if ids.type != pa.int64():
+                ids = ids.cast(pa.int64(), safe=False)
+            sparse[:, i] = (ids.fill_null(MISSING) if ids.null_count else ids).to_numpy()
 
-    def _check(self, group: _RowGroup, first: int, arrays: tuple[np.ndarray, ...]) -> None:
+    def _check(self, arrays: tuple[np.ndarray, np.ndarray, np.ndarray], group: _RowGroup, first: int) -> None:
         labels, dense, sparse = arrays
         for names, wrong, expected, values in (
             ((LABEL,), (labels != 0) & (labels != 1), "0 or 1", labels),
@@ -270,8 +284,12 @@ class CriteoBatches(IterableDataset):
                 )
 
 
-def _batch(arrays: tuple[np.ndarray, ...], rows: np.ndarray) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.from_numpy(array.take(rows, axis=0)) for array in arrays)
+def _take(arrays: tuple[np.ndarray, ...], rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    return tuple(array.take(rows, axis=0) for array in arrays)
+
+
+def _tensors(arrays: tuple[np.ndarray, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.from_numpy(array) for array in arrays)
 
 
 def _one_ahead(items: Iterator) -> Iterator:

@@ -116,7 +116,8 @@ def _write_in_order(chunks, directory: Path, pool: ThreadPoolExecutor, workers: 
     total = sum(sizes)
     if not total:
         raise DataError("no rows in the input")
-    ends = dict(zip(SPLITS, (total * 6 // 7, total * 13 // 14, total), strict=True))
+    train, validation = total * 6 // 7, total * 13 // 14
+    ends = dict(zip(SPLITS, (train, validation, total), strict=True))
     start = 0
     for i, size in enumerate(sizes):
         part, low = _part(directory, "parts", i), 0
@@ -133,7 +134,7 @@ def _write_in_order(chunks, directory: Path, pool: ThreadPoolExecutor, workers: 
             schema = pq.read_schema(next((directory / "test").iterdir()))
             _write(schema.empty_table(), _part(directory, name, 0))
     shutil.rmtree(parts)
-    return {"train": ends["train"], "validation": ends["validation"] - ends["train"], "test": total - ends["validation"]}
+    return dict(zip(SPLITS, (train, validation - train, total - validation), strict=True))
 
 
 def _write_at_random(chunks, directory: Path, pool: ThreadPoolExecutor, workers: int, seed: int) -> dict[str, int]:

@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -128,7 +128,7 @@ def _blocks(file: Path) -> Iterator[_Block]:
                 # Up to the last newline; what follows it belongs to the next block.
                 cut = text.rfind(b"\n") + 1
                 if not cut:
-                    raise DataError(f"{file}: no line end within {len(text):,} bytes of line {line}; expected Criteo rows")
+                    raise DataError(f"{file}:{line}: no end of line within {len(text):,} bytes; expected Criteo rows")
                 block, text = text[:cut], text[cut:]
                 read, done = raw.tell() - done, raw.tell()
                 yield _Block(file, layout, line, block, read)
@@ -145,7 +145,7 @@ def _layout(file: Path, first: str) -> Layout:
     if not {"label", "id", "i1"} & set(names):
         if delimiter == ",":
             raise DataError(
-                f"{file}:1: expected tab-separated fields, or a CSV header label,I1,…,I13,C1,…,C26; found {_short(first)}"
+                f"{file}:1: expected tabs between fields or a CSV header label,I1,…,I13,C1,…,C26; found {_short(first)}"
             )
         return Layout(delimiter, COLUMNS, header=False)
     column_of = {raw.casefold(): column for column, raw in _RAW_OF.items()}
@@ -301,7 +301,7 @@ def _wrong(line: bytes, layout: Layout) -> str | None:
             if not _HEX.fullmatch(value):
                 return f"field {_RAW_OF[column]}: expected hexadecimal digits, found {_short(value)}"
             if int(value, 16) >= IDS or len(value) > 8:
-                return f"field {_RAW_OF[column]}: expected an id below 2^32 (8 hexadecimal digits), found {_short(value)}"
+                return f"field {_RAW_OF[column]}: expected an id below 2^32 (8 hex digits), found {_short(value)}"
             continue
         value = value.strip(" ")
         if not _WHOLE.fullmatch(value):

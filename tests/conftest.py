@@ -1,0 +1,25 @@
+"""Shared by all tests: real rows where $CRITEO_TSV names them, and a count of what was skipped."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def criteo_tsv() -> Path:
+    """The first 7,200 rows of the Kaggle training file, in its raw format."""
+    if not os.environ.get("CRITEO_TSV"):
+        pytest.skip("CRITEO_TSV is not set: it names real rows in Kaggle's raw format")
+    return Path(os.environ["CRITEO_TSV"])
+
+
+def pytest_terminal_summary(terminalreporter):
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.getreports("skipped"))
+    for reason, count in reasons.items():
+        terminalreporter.write_line(f"{count} tests skipped: {reason}")

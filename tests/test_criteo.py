@@ -1,0 +1,277 @@
+"""CriteoBatches: every row exactly once, in the promised order, as the promised numbers; and its errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, CriteoBatches, DataError, read_metadata
+
+
+def table(rows: int, seed: int = 0, first: int = 0) -> pa.Table:
+    """Random rows; SPARSE_0 counts them from `first`, so that each can be recognised."""
+    draw = np.random.default_rng(seed)
+    columns = [pa.array(draw.integers(0, 2, rows), pa.int8())]
+    columns += [pa.array(draw.integers(-3, 999, rows), mask=draw.random(rows) < 0.2) for _ in DENSE]
+    columns += [pa.array(np.arange(first, first + rows))]
+    columns += [pa.array(draw.integers(-1, 1 << 32, rows)) for _ in SPARSE[1:]]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> Path:
+    """1,000 rows in three files with row groups of 64 rows."""
+    path = tmp_path_factory.mktemp("criteo")
+    for name, first, rows in (("a", 0, 300), ("b", 300, 101), ("c", 401, 599)):
+        pq.write_table(table(rows, first, first), path / f"{name}.parquet", row_group_size=64)
+    return path
+
+
+def rows_of(batches) -> list[int]:
+    return torch.cat([sparse[:, 0] for _, _, sparse in batches]).tolist()
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_values(directory, shuffle):
+    whole = pq.read_table(directory).to_pandas()
+    batches = list(CriteoBatches(directory, 64, shuffle=shuffle, window=200))
+    labels, dense, sparse = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    assert (labels.dtype, dense.dtype, sparse.dtype) == (torch.float32, torch.float32, torch.int64)
+    assert [len(batch[0]) for batch in batches] == [64] * 15 + [40]
+    expected = whole.iloc[sparse[:, 0].numpy()]
+    torch.testing.assert_close(labels.numpy(), expected[LABEL].to_numpy(np.float32))
+    counts = expected[list(DENSE)].fillna(0).to_numpy(np.float64)
+    torch.testing.assert_close(dense.double().numpy(), np.log(1 + np.maximum(counts, 0)), rtol=1e-6, atol=1e-6)
+    assert (sparse.numpy() == expected[list(SPARSE)].to_numpy()).all()
+
+
+def test_untransformed(directory):
+    whole = pq.read_table(directory).to_pandas()
+    _, dense, _ = next(iter(CriteoBatches(directory, 1000, transform=False, fill=-7.5)))
+    assert (dense.numpy() == whole[list(DENSE)].fillna(-7.5).to_numpy(np.float32)).all()
+    _, dense, _ = next(iter(CriteoBatches(directory, 1000, transform=False, fill=float("nan"))))
+    assert (np.isnan(dense.numpy()) == whole[list(DENSE)].isna().to_numpy()).all()
+
+
+def test_order(directory):
+    assert rows_of(CriteoBatches(directory, 37)) == list(range(1000))
+    orders = [rows_of(CriteoBatches(directory, 37, shuffle=True, seed=seed, window=150)) for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    assert all(sorted(order) == list(range(1000)) for order in orders)
+    # It is a real shuffle: neighbours are neighbours no longer.
+    assert np.mean(np.abs(np.diff(orders[0])) == 1) < 0.05
+
+
+def test_epochs(directory):
+    batches = CriteoBatches(directory, 50, shuffle=True, seed=3)
+    first, again = rows_of(batches), rows_of(batches)
+    batches.set_epoch(1)
+    second = rows_of(batches)
+    batches.set_epoch(0)
+    assert first == again == rows_of(batches) != second
+    fresh = CriteoBatches(directory, 50, shuffle=True, seed=3)
+    fresh.set_epoch(1)
+    assert rows_of(fresh) == second
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("world_size", [1, 3, 7])
+def test_shards_are_disjoint_complete_and_equal(directory, shuffle, world_size):
+    shards = [
+        CriteoBatches(directory, 32, shuffle=shuffle, rank=rank, world_size=world_size, window=100)
+        for rank in range(world_size)
+    ]
+    rows = [rows_of(shard) for shard in shards]
+    assert sorted(row for shard in rows for row in shard) == list(range(1000))
+    assert max(map(len, rows)) - min(map(len, rows)) <= 1
+    assert [shard.num_rows for shard in shards] == [len(r) for r in rows]
+    assert [shard.num_batches for shard in shards] == [len(list(shard)) for shard in shards]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_dataloader_workers_read_each_row_once(directory, workers):
+    loader = DataLoader(CriteoBatches(directory, 32, shuffle=True), batch_size=None, num_workers=workers)
+    assert sorted(rows_of(loader)) == list(range(1000))
+
+
+def test_persistent_workers_see_the_epoch(directory):
+    batches = CriteoBatches(directory, 32, shuffle=True)
+    loader = DataLoader(batches, batch_size=None, num_workers=2, persistent_workers=True)
+    first = rows_of(loader)
+    batches.set_epoch(1)
+    assert first != rows_of(loader)
+    batches.set_epoch(0)
+    assert first == rows_of(loader)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.integers(0, 90), min_size=1, max_size=3),
+    batch=st.integers(1, 120),
+    window=st.integers(1, 150),
+    group=st.integers(1, 80),
+    shuffle=st.booleans(),
+    drop=st.booleans(),
+)
+def test_any_sizes(tmp_path_factory, rows, batch, window, group, shuffle, drop):
+    path = tmp_path_factory.mktemp("sizes")
+    for i, n in enumerate(rows):
+        pq.write_table(table(n, i, sum(rows[:i])), path / f"{i}.parquet", row_group_size=group)
+    batches = CriteoBatches(path, batch, shuffle=shuffle, window=window, drop_last=drop)
+    got = list(batches)
+    total = sum(rows)
+    assert len(got) == batches.num_batches
+    assert all(len(b[0]) == batch for b in got[: total // batch])
+    if not drop and total:
+        assert sorted(rows_of(got)) == list(range(total))
+
+
+def test_batches_are_the_callers_own(directory):
+    """The reader reuses its buffers: a batch that was kept must not change."""
+    kept, copies = [], []
+    for batch in CriteoBatches(directory, 10, window=30):
+        kept.append(batch)
+        copies.append([tensor.clone() for tensor in batch])
+    assert all(torch.equal(a, b) for x, y in zip(kept, copies, strict=True) for a, b in zip(x, y, strict=True))
+
+
+def test_stopping_early_ends_the_reader_thread(directory):
+    import threading
+
+    before = threading.active_count()
+    for _ in range(3):
+        next(iter(CriteoBatches(directory, 10, window=30)))
+    assert threading.active_count() <= before
+
+
+def test_parquet_of_other_writers(tmp_path):
+    """Float columns, no nulls, one row group, extra columns: as pandas writes them."""
+    frame = table(50).to_pandas().fillna(0).astype(dict.fromkeys((LABEL, *DENSE), np.float64))
+    frame["extra"] = "text"
+    frame.to_parquet(tmp_path / "lecture.parquet")
+    labels, dense, sparse = next(iter(CriteoBatches(tmp_path / "lecture.parquet", 50)))
+    assert labels.shape == (50,)
+    assert dense.shape == (50, 13)
+    assert sparse[:, 0].tolist() == list(range(50))
+
+
+def test_null_ids_are_missing(tmp_path):
+    columns = {name: table(3)[name] for name in COLUMNS} | {"SPARSE_4": pa.array([1, None, 2], pa.int32())}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    assert next(iter(CriteoBatches(tmp_path, 3)))[2][:, 4].tolist() == [1, -1, 2]
+
+
+def bad(column: str, values: pa.Array) -> pa.Table:
+    return table(5).set_column(COLUMNS.index(column), column, values)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (table(5).drop_columns(["SPARSE_3"]), "a.parquet: column SPARSE_3 is missing"),
+        (table(5).drop_columns(["labels"]), "a.parquet: column labels is missing"),
+        (bad("SPARSE_1", pa.array(["x"] * 5)), "column SPARSE_1: expected an integer type, found string"),
+        (bad("SPARSE_1", pa.array([0.5] * 5)), "column SPARSE_1: expected an integer type, found double"),
+        (bad("DENSE_2", pa.array(["1"] * 5)), "column DENSE_2: expected a numeric type, found string"),
+        (bad("labels", pa.array([0, 1, 0, 2, 1])), "row 3, column labels: expected 0 or 1, found 2"),
+        (bad("labels", pa.array([0, None, 0, 1, 1])), "row 1, column labels: expected 0 or 1, found nan"),
+        (bad("DENSE_0", pa.array([0.0, 1, 2, 3, np.inf])), "row 4, column DENSE_0: expected a finite number"),
+        (bad("SPARSE_9", pa.array([0, 1 << 32, 0, 0, 0])), r"row 1, column SPARSE_9: expected an id in \[-1, 2\^32\)"),
+        (bad("SPARSE_9", pa.array([0, 0, -2, 0, 0])), r"row 2, column SPARSE_9: .*, found -2"),
+        (bad("SPARSE_9", pa.array([0, 0, 0, 0, (1 << 64) - 2], pa.uint64())), "row 4, column SPARSE_9"),
+    ],
+)
+def test_bad_parquet(tmp_path, content, message):
+    pq.write_table(content, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=message):
+        list(CriteoBatches(tmp_path, 2))
+
+
+def test_bad_paths_and_settings(tmp_path, directory):
+    with pytest.raises(DataError, match="nowhere: no such file or directory"):
+        CriteoBatches(tmp_path / "nowhere", 2)
+    with pytest.raises(DataError, match=r"no \*.parquet file"):
+        CriteoBatches(tmp_path, 2)
+    (tmp_path / "a.parquet").write_bytes((directory / "a.parquet").read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"a.parquet: cannot be read as Parquet"):
+        CriteoBatches(tmp_path, 2)
+    for wrong in ({"batch_size": 0}, {"window": 0}, {"rank": 2, "world_size": 2}, {"rank": -1}, {"seed": -1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            CriteoBatches(directory, **{"batch_size": 2, **wrong})
+
+
+def test_damaged_pages(tmp_path):
+    pq.write_table(table(5000), tmp_path / "a.parquet")
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    content[200:4000] = b"\xff" * 3800
+    (tmp_path / "a.parquet").write_bytes(content)
+    with pytest.raises(DataError, match=r"a.parquet: cannot be read as Parquet"):
+        list(CriteoBatches(tmp_path, 100))
+
+
+def test_memory_is_bounded_by_the_window(tmp_path):
+    """600,000 rows are 160 MB as batches; reading them with a window of 20,000 (11 MB for two) must not take that."""
+    part = table(100_000)
+    with pq.ParquetWriter(tmp_path / "a.parquet", part.schema) as writer:
+        for _ in range(6):
+            writer.write_table(part, row_group_size=25_000)
+    code = (
+        "import resource, sys; from data.criteo import CriteoBatches;"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024;"
+        "batches = CriteoBatches(sys.argv[1], 2048, shuffle=True, window=20_000);"
+        "next(iter(batches)); before = peak(); n = sum(len(b[0]) for b in batches); print(n, peak() - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True,
+        cwd=Path(__file__).parent.parent, timeout=120,
+    )  # fmt: skip
+    rows, grown = map(int, done.stdout.split())
+    assert rows == 600_000
+    assert grown < 60, f"{grown} MiB more after 600,000 rows than after the first batch"
+
+
+METADATA = {name: {"cardinality": 2, "tokenizer_values": [7, 5]} for name in SPARSE}
+
+
+def test_metadata(tmp_path):
+    (tmp_path / "metadata.json").write_text(json.dumps(METADATA | {"more": 1}))
+    for path in (tmp_path, tmp_path / "metadata.json"):
+        features = read_metadata(path)
+        assert list(features) == list(SPARSE)
+        assert features["SPARSE_25"].tokenizer_values.tolist() == [7, 5]
+        assert features["SPARSE_25"].cardinality == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({k: v for k, v in METADATA.items() if k != "SPARSE_7"}, "feature SPARSE_7 is missing"),
+        (METADATA | {"SPARSE_7": {"cardinality": 2}}, "SPARSE_7: expected the fields cardinality and tokenizer_values"),
+        (METADATA | {"SPARSE_7": 3}, "SPARSE_7: expected the fields"),
+        (METADATA | {"SPARSE_7": {"cardinality": 3, "tokenizer_values": [1, 2]}}, "SPARSE_7: cardinality is 3, but"),
+        (METADATA | {"SPARSE_7": {"cardinality": 2, "tokenizer_values": [1, 1]}}, "SPARSE_7: .* holds an id twice"),
+        (METADATA | {"SPARSE_7": {"cardinality": 1, "tokenizer_values": [1 << 32]}}, "SPARSE_7: tokenizer_values: exp"),
+        (METADATA | {"SPARSE_7": {"cardinality": 1, "tokenizer_values": ["a"]}}, "SPARSE_7: tokenizer_values: exp"),
+        ([], "expected an object"),
+        (None, "metadata.json: not found"),
+        ("{", "not JSON"),
+    ],
+)
+def test_bad_metadata(tmp_path, content, message):
+    if content is not None:
+        text = content if isinstance(content, str) else json.dumps(content)
+        (tmp_path / "metadata.json").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_metadata(tmp_path)
