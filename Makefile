@@ -1,0 +1,88 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help lecture jupyter test data train tensorboard doctor clean check venv
+
+PYTHON3 ?= python3
+ROWS ?= 200000
+NOTEBOOKS ?=
+ARGS ?=
+
+# Given on the command line, PYTHON holds the packages already: no .venv is made and nothing is installed.
+ifeq ($(origin PYTHON),command line)
+MADE_BY := $(PYTHON)
+DOCTOR := $(PYTHON) kernels/doctor.py --python $(PYTHON)
+export PYTHONPATH := $(CURDIR)
+else
+override PYTHON := .venv/bin/python
+MADE_BY := $(PYTHON3)
+DOCTOR := $(PYTHON3) kernels/doctor.py
+# For cmake, ctest and ninja, which requirements.txt installs.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+endif
+
+SAMPLE := data/sample/metadata.json
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo 'PYTHON3=python3.12  the Python that makes .venv'
+	@echo 'PYTHON=python3      use this Python and its packages, make no .venv'
+
+lecture: $(SAMPLE)  ## execute every notebook; pages in build/lecture/ (NOTEBOOKS="01 02": only these)
+	@$(PYTHON) notebooks/lecture.py $(NOTEBOOKS) $(ARGS)
+
+jupyter: $(SAMPLE)  ## JupyterLab on 127.0.0.1
+	@$(PYTHON) -m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/notebooks $(ARGS)
+
+# Every step runs whatever the ones before it did; the summary names each, and one failure fails the target.
+step = echo; echo '== $(1)'; if $(2); then summary+=" $(1):ok"; else summary+=" $(1):FAILED"; status=1; fi
+test: $(SAMPLE)  ## ruff, pytest, the notebooks, the CMake tests
+	@status=0; summary=; \
+	$(call step,lint,$(PYTHON) -m ruff check); \
+	$(call step,pytest,$(PYTHON) -m pytest -q); \
+	$(call step,notebooks,$(PYTHON) -m pytest -q --nbval-lax --nbval-current-env notebooks/); \
+	if [ -f kernels/CMakeLists.txt ]; then $(call step,cmake,cmake -S kernels -B build/cmake -G Ninja \
+		&& cmake --build build/cmake && ctest --test-dir build/cmake --output-on-failure); fi; \
+	echo; echo "make test:$$summary"; exit $$status
+
+data: $(SAMPLE)  ## the synthetic sample in data/sample/ (ROWS=200000), if it is not there
+
+train: $(SAMPLE)  ## train the small model on the sample (ARGS="--epochs 2": further options of model.train)
+	@$(PYTHON) -m model.train --preset small --data data/sample $(ARGS)
+
+tensorboard: venv  ## TensorBoard on 127.0.0.1, over traces/
+	@$(PYTHON) -m tensorboard.main --logdir traces --host 127.0.0.1 $(ARGS)
+
+doctor:  ## what this machine has, and what it lacks for what
+	@$(DOCTOR)
+
+clean:  ## remove build/ (checkpoints too) and caches; leaves .venv, data/sample and traces
+	@rm -rf build .pytest_cache .hypothesis .ruff_cache
+	@find . -path ./.venv -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -exec rm -rf {} +
+
+# What cannot be done without is missed before anything is downloaded.
+check:
+	@command -v '$(MADE_BY)' >/dev/null || { echo '$(MADE_BY) is missing: apt install python3 python3-venv python3-dev'; exit 1; }
+	@$(DOCTOR) --require || { echo 'make doctor lists everything.' >&2; exit 1; }
+
+$(SAMPLE): | venv
+	@echo 'Making data/sample: $(ROWS) synthetic rows'
+	@$(PYTHON) -m data.synthetic --rows $(ROWS) --out data/sample --seed 0
+
+ifeq ($(origin PYTHON),command line)
+venv: check
+else
+# .venv/requirements.txt is a copy of the requirements whose installation ended well.
+venv: check
+	@cmp -s requirements.txt .venv/requirements.txt && $(PYTHON) -c '' 2>/dev/null && exit; \
+	$(PYTHON) -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+		|| { echo 'Making .venv'; $(PYTHON3) -m venv --clear .venv; }; \
+	$(PYTHON) -c 'import os, sysconfig; site = sysconfig.get_path("purelib"); \
+		print(os.path.relpath(".", site), file=open(site + "/fused_kernels.pth", "w"))'; \
+	echo 'Installing requirements.txt into .venv (once)'; \
+	$(PYTHON) -m pip install --disable-pip-version-check -r requirements.txt \
+		| sed -nu -e 's/^ *\(Downloading .* [MG]B)\).*/  \1/p' -e 's/^Installing collected.*/  unpacking/p'; \
+	cp requirements.txt .venv/requirements.txt
+endif

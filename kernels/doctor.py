@@ -1,0 +1,258 @@
+"""What this machine has, what will not run without what is missing, and how to get it: `python3 kernels/doctor.py`.
+
+Standard library only, and syntax that Python 3.8 reads: a Python that is too old gets a message, not a SyntaxError.
+CUDA is never called and torch never imported: the packages' versions are asked of the Python that holds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
+OLDEST_PYTHON = (3, 11)
+# Free disk in GB that installing takes: the packages as the index ships them, once packed and once unpacked.
+DISK_CUDA, DISK_CPU = 10, 4
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked for: `found` is its version or place ('' if missing), and with `ok` it is enough."""
+
+    name: str
+    found: str
+    ok: bool
+    without: str  # what will not run without it
+    get: str  # how to get it
+    required: bool = False  # `make lecture` cannot do without it
+
+
+def output(*command: str) -> str:
+    """What a command prints, or '' if there is no such command, it fails or takes over 20 s."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace").strip()
+
+
+def tool(name: str, folder: str = "") -> str:
+    """'version (path)' of a program in `folder` or PATH, or ''."""
+    path = shutil.which(name, path=os.pathsep.join(filter(None, [folder, os.environ.get("PATH", os.defpath)])))
+    if path is None:
+        return ""
+    version = re.search(r"\d+\.\d+(\.\d+)*", re.sub(r"\(.*?\)", "", output(path, "--version")))
+    return f"{version.group() if version else 'version unknown'} ({path})"
+
+
+def package_version(python: str | Path, name: str) -> str:
+    """The version of an installed package, asked of the Python `python`; '' if either is not there."""
+    return output(str(python), "-c", f"from importlib.metadata import version; print(version({name!r}))")
+
+
+def has_nvidia_device() -> bool:
+    """Whether an NVIDIA driver and its library are here (a device file, WSL's included), found without a CUDA call.
+
+    /proc/driver/nvidia does not count: a container without the GPU shows the host's.
+    """
+    if not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg"))):
+        return False
+    try:
+        ctypes.CDLL("libcuda.so.1")  # loads the library, initialises nothing
+    except OSError:
+        return False
+    return True
+
+
+def gpu_and_driver() -> tuple[str, str]:
+    """(name of the first GPU, driver version), each '' if there is none, from nvidia-smi or else /proc."""
+    smi = output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").split("\n")[0]
+    name, _, driver = smi.rpartition(", ")
+    if name:
+        return name, driver
+    if not has_nvidia_device():
+        return "", ""
+    try:
+        version = re.search(r"\d+\.\d+(\.\d+)?", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        version = None
+    return "NVIDIA, name unknown (nvidia-smi does not answer)", version.group() if version else "version unknown"
+
+
+def ensurepip_version() -> str:
+    """The pip that `python -m venv` would install, '' if it cannot (Debian has venv but no ensurepip in python3)."""
+    try:
+        import ensurepip
+        import venv  # noqa: F401
+
+        return f"pip {ensurepip.version()}"
+    except Exception:  # a damaged ensurepip fails in ways of its own
+        return ""
+
+
+def free_gb(folder: Path) -> float:
+    return shutil.disk_usage(folder).free / 1e9
+
+
+def checks(
+    python: str | Path | None = None,
+    *,
+    version: tuple[int, ...] = tuple(sys.version_info[:3]),
+    include: str | None = None,
+    ensurepip: str | None = None,
+    system: tuple[str, str] = (platform.system(), platform.machine()),
+    disk: float | None = None,
+) -> list[Check]:
+    """Look for everything, in the order in which it is printed.
+
+    Args:
+        python: the Python that holds the packages already, so nothing is going to be installed. None: the checkout's
+            .venv, which need not exist yet.
+        version, include, ensurepip, system, disk: this Python's version, header folder and bundled pip, (system,
+            machine), free GB; read from the machine unless given.
+    """
+    packages = python or VENV_PYTHON
+    torch, triton = package_version(packages, "torch"), package_version(packages, "triton")
+    installs = python is None and not torch
+    include = sysconfig.get_path("include") if include is None else include
+    ensurepip = ensurepip_version() if ensurepip is None else ensurepip
+    disk = free_gb(ROOT) if disk is None else disk
+    disk_needed = DISK_CPU if CPU_INDEX in os.environ.get("PIP_EXTRA_INDEX_URL", "") else DISK_CUDA
+    gpu, driver = gpu_and_driver()
+    new_enough = tuple(version[:2]) >= OLDEST_PYTHON
+    python3 = "python" + ".".join(map(str, OLDEST_PYTHON))
+    headers = str(Path(include) / "Python.h")
+    has_headers = Path(headers).is_file()
+    bin_folder = str(Path(packages).parent)
+    cuda_folder = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")
+    cxx, make, nvcc = tool("g++"), tool("make"), tool("nvcc", cuda_folder)
+    cmake, ninja = tool("cmake", bin_folder), tool("ninja", bin_folder)
+    by_pip = "make lecture installs it" if python is None else f"{python} -m pip install, as requirements.txt pins it"
+
+    found = [
+        Check(
+            "platform",
+            " ".join(system),
+            system in {("Linux", "x86_64"), ("Linux", "amd64")},
+            "anything: the pinned torch and triton are for Linux on x86-64",
+            "use Linux on x86-64, or WSL 2 on Windows",
+            required=True,
+        ),
+        Check(
+            "Python",
+            ".".join(map(str, version)) + ("" if new_enough else f", too old ({sys.executable})"),
+            new_enough,
+            f"anything: {python3} or newer is needed",
+            f"apt install {python3} {python3}-venv {python3}-dev, then make lecture PYTHON3={python3}",
+            required=True,
+        ),
+        Check(
+            "venv",
+            ensurepip,
+            bool(ensurepip),
+            "making .venv (ensurepip is not there)",
+            "apt install python3-venv",
+            required=installs,
+        ),
+        Check(
+            "Python headers",
+            headers if has_headers else "",
+            has_headers,
+            "torch.compile, and Triton on a GPU: both compile against Python.h",
+            "apt install python3-dev (Fedora: python3-devel)",
+            required=True,
+        ),
+        Check("make", make, bool(make), "the targets of the Makefile", "apt install make"),
+        Check(
+            "g++",
+            cxx,
+            bool(cxx),
+            "torch.compile, the CUDA extension, the CMake tests",
+            "apt install g++ (Fedora: gcc-c++)",
+            required=True,
+        ),
+        Check("torch", torch, bool(torch), "everything", by_pip, required=python is not None),
+        Check("triton", triton, bool(triton), "the Triton kernels", by_pip),
+        Check(
+            "GPU",
+            gpu,
+            bool(gpu),
+            "compiled kernels and timings; on the CPU kernels are interpreted and GPU results shown from record",
+            "a machine with an NVIDIA GPU",
+        ),
+        Check(
+            "driver",
+            driver,
+            bool(driver),
+            "the GPU, if there is one",
+            "nvidia.com/drivers, or your distribution's package (Debian: nvidia-driver); on WSL the Windows driver",
+        ),
+        Check(
+            "nvcc",
+            nvcc,
+            bool(nvcc),
+            "the CUDA kernels on a GPU (the Triton kernels do without)",
+            "developer.nvidia.com/cuda-downloads (cuda-toolkit; Debian: nvidia-cuda-toolkit)",
+        ),
+        Check("cmake", cmake, bool(cmake), "the CMake tests", by_pip),
+        Check("ninja", ninja, bool(ninja), "the CMake tests, the CUDA extension", by_pip),
+    ]
+    if installs:
+        found.append(
+            Check(
+                "free disk",
+                f"{disk:.1f} GB in {ROOT}" + ("" if disk >= disk_needed else f", too little ({disk_needed} GB needed)"),
+                disk >= disk_needed,
+                "installing the packages",
+                f"free some space, or without a GPU take torch's CPU build: export PIP_EXTRA_INDEX_URL={CPU_INDEX}",
+                required=True,
+            )
+        )
+    return found
+
+
+def table(found: list[Check]) -> str:
+    """One line a check: its name and what was found."""
+    return "\n".join(f"{check.name:<15} {check.found or 'missing'}" for check in found)
+
+
+def complaints(found: list[Check]) -> str:
+    """Three lines for each check that is not ok: what is wrong, what will not run, how to get it."""
+    return "\n".join(
+        f"{check.name}: {check.found or 'missing'}\n"
+        f"    will not run without it: {check.without}\n"
+        f"    how to get it: {check.get}"
+        for check in found
+        if not check.ok
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="What this machine has, and what it lacks for what.")
+    parser.add_argument("--python", metavar="PATH", help="the Python with the packages (default: .venv/bin/python)")
+    parser.add_argument("--require", action="store_true", help="say only what make lecture cannot do without, exit 1")
+    args = parser.parse_args(argv)
+    found = checks(args.python)
+    if not args.require:
+        print(table(found) + "\n")
+        print(complaints(found) or "Nothing is missing.")
+        return 0
+    fatal = [check for check in found if check.required and not check.ok]
+    if fatal:
+        print(complaints(fatal), file=sys.stderr)
+    return 1 if fatal else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""DLRM: what gets fused."""
+
+import kernels  # noqa: F401  first: it may have to set up Triton's interpreter before torch imports Triton
+from model.config import PRESETS, DLRMConfig, Interaction, Preset, TrainConfig, preset
+from model.dlrm import DLRM, MLP, DenseArch, InteractionArch, OverArch, SparseArch
+from model.hashing import Hash
+
+__all__ = [
+    "DLRM",
+    "MLP",
+    "PRESETS",
+    "DLRMConfig",
+    "DenseArch",
+    "Hash",
+    "Interaction",
+    "InteractionArch",
+    "OverArch",
+    "Preset",
+    "SparseArch",
+    "TrainConfig",
+    "preset",
+]

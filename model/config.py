@@ -1,0 +1,239 @@
+"""What a model and its training consist of: frozen dataclasses, the presets, and their command-line options."""
+
+import argparse
+import math
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Annotated
+
+import numpy as np
+
+from model.hashing import Hash
+
+if typing.TYPE_CHECKING:
+    from data.criteo import Feature
+
+
+class Interaction(StrEnum):
+    """How the dense vector and the F embeddings, each D wide, meet before the top MLP."""
+
+    DOT = "dot"  # D + F (F + 1) / 2 features
+    CAT = "cat"  # (F + 1) D features
+    OUTER = "outer"  # ((F + 1) D)² features
+
+
+class Optimizer(StrEnum):
+    SGD = "sgd"
+    ADAGRAD = "adagrad"
+    ADAM = "adam"
+
+
+def _require(holds: bool, config, name: str, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"{name}: expected {expected}, got {_show(getattr(config, name))}")
+
+
+def _show(value) -> str:
+    return ("-".join(map(str, value)) or "nothing") if isinstance(value, tuple) else repr(value)
+
+
+def _is_tuple(kind) -> bool:
+    return typing.get_origin(kind) is tuple
+
+
+def _convert(config) -> None:
+    """Bring each field to its declared type (plain values, from JSON say, will do); ValueError names the field."""
+    for name, kind in typing.get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        try:
+            object.__setattr__(config, name, _cast(value, kind))
+        except (TypeError, ValueError):
+            raise ValueError(f"{name}: expected {_describe(kind)}, got {value!r}") from None
+
+
+def _cast(value, kind):
+    if _is_tuple(kind):
+        if isinstance(value, str):
+            raise TypeError
+        return tuple(_cast(item, int) for item in value)
+    if kind in (bool, int) and (isinstance(value, bool) != (kind is bool) or value != kind(value)):
+        raise TypeError
+    if kind is float and (isinstance(value, bool) or not math.isfinite(value)):
+        raise ValueError
+    return kind(value)
+
+
+def _describe(kind) -> str:
+    if _is_tuple(kind):
+        return "whole numbers joined by '-', as in 13-32-16"
+    if issubclass(kind, StrEnum):
+        return f"one of {', '.join(kind)}"
+    return {int: "a whole number", float: "a finite number", bool: "True or False"}[kind]
+
+
+@dataclass(frozen=True)
+class DLRMConfig:
+    """The shape of a DLRM. ValueError, naming the field, for values that make no model.
+
+    A field's annotation carries its help text for the command line.
+    """
+
+    bottom: Annotated[tuple[int, ...], "bottom MLP: dense features, hidden widths, embedding width"] = (13, 32, 16)
+    embedding_dim: Annotated[int, "width of an embedding"] = 16
+    top: Annotated[tuple[int, ...], "top MLP: hidden widths, 1; its input is what the interaction gives"] = (32, 1)
+    interaction: Annotated[Interaction, "how dense vector and embeddings meet"] = Interaction.DOT
+    hash: Annotated[Hash, "how an id becomes a row"] = Hash.INDEX
+    cardinalities: Annotated[tuple[int, ...], "known ids of each sparse feature (default: the metadata's)"] = ()
+    sparse_gradients: Annotated[bool, "sparse embedding gradients (sgd and adagrad only)"] = False
+
+    def __post_init__(self):
+        _convert(self)
+        _require(len(self.bottom) >= 2, self, "bottom", "at least 2 widths")
+        _require(min(self.bottom) > 0, self, "bottom", "positive widths")
+        _require(self.embedding_dim > 0, self, "embedding_dim", "a positive width")
+        width_fits = self.bottom[-1] == self.embedding_dim
+        _require(width_fits, self, "bottom", f"to end in embedding_dim, {self.embedding_dim}")
+        _require(len(self.top) >= 1 and self.top[-1] == 1, self, "top", "to end in 1, the logit")
+        _require(min(self.top) > 0, self, "top", "positive widths")
+        _require(min(self.cardinalities, default=0) >= 0, self, "cardinalities", "numbers from 0")
+
+    def with_metadata(self, features: "Mapping[str, Feature]") -> "DLRMConfig":
+        """This config with one cardinality for each sparse feature of `data.criteo.read_metadata`.
+
+        A config that brings its own cardinalities keeps them: it uses the first features with their most frequent ids
+        (fewer where a feature has fewer).
+        """
+        available = [feature.cardinality for feature in features.values()]
+        _require(len(self.cardinalities) <= len(available), self, "cardinalities", f"at most {len(available)} numbers")
+        own = self.cardinalities or available
+        return replace(self, cardinalities=tuple(map(min, own, available)))
+
+    def vocabularies(self, features: "Mapping[str, Feature]") -> list[np.ndarray]:
+        """The known ids of each table, int64 [cardinality], most frequent first: what `DLRM` takes."""
+        return [
+            feature.tokenizer_values[:cardinality]
+            for feature, cardinality in zip(features.values(), self.cardinalities, strict=False)
+        ]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a model is trained. ValueError, naming the field, for values that cannot be."""
+
+    optimizer: Annotated[Optimizer, "update rule"] = Optimizer.ADAM
+    learning_rate: Annotated[float, "step size"] = 1e-3
+    weight_decay: Annotated[float, "L2 penalty, added to the gradient"] = 0.0
+    batch_size: Annotated[int, "rows a step"] = 256
+    epochs: Annotated[int, "passes over the training split"] = 1
+    patience: Annotated[int, "stop after this many epochs without a better validation log loss; 0: never"] = 0
+    seed: Annotated[int, "seed of the initial weights and of the shuffling"] = 0
+
+    def __post_init__(self):
+        _convert(self)
+        _require(self.learning_rate > 0, self, "learning_rate", "a positive number")
+        _require(self.weight_decay >= 0, self, "weight_decay", "a number from 0")
+        _require(self.batch_size > 0, self, "batch_size", "a positive number")
+        _require(self.epochs > 0, self, "epochs", "a positive number")
+        _require(self.patience >= 0, self, "patience", "a number from 0")
+        _require(self.seed >= 0, self, "seed", "a number from 0")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model and how it is trained."""
+
+    model: DLRMConfig = DLRMConfig()
+    train: TrainConfig = TrainConfig()
+
+    def __post_init__(self):
+        if self.model.sparse_gradients and self.train.optimizer is Optimizer.ADAM:
+            raise ValueError("sparse_gradients: expected optimizer sgd or adagrad, got adam")
+        if self.model.sparse_gradients and self.train.weight_decay:
+            raise ValueError(f"sparse_gradients: expected weight_decay 0, got {self.train.weight_decay}")
+
+
+PRESETS: Mapping[str, Preset] = {
+    "small": Preset(),
+    "main": Preset(DLRMConfig(bottom=(13, 512, 256, 64, 16), top=(512, 256, 1)), TrainConfig(batch_size=2048)),
+    "mini": Preset(DLRMConfig(bottom=(13, 8, 4), embedding_dim=4, top=(8, 1), cardinalities=(10, 20, 30))),
+    "mlperf": Preset(
+        DLRMConfig(bottom=(13, 512, 256, 128), embedding_dim=128, top=(1024, 1024, 512, 256, 1)),
+        TrainConfig(batch_size=2048),
+    ),
+}
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name; ValueError lists the names there are."""
+    if name not in PRESETS:
+        raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}")
+    return PRESETS[name]
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line on stderr (and exit status 2)."""
+
+    def error(self, message: str) -> typing.NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --preset, and one option for each field of `DLRMConfig` and `TrainConfig`: --bottom 13-32-16, --seed 1, …"""
+    parser.add_argument("--preset", default="small", metavar="NAME", help=", ".join(PRESETS))
+    for config in (DLRMConfig, TrainConfig):
+        group = parser.add_argument_group(config.__name__, "These override the preset.")
+        for name, annotation in typing.get_type_hints(config, include_extras=True).items():
+            kind, text = typing.get_args(annotation)
+            flag = "--" + name.replace("_", "-")
+            if kind is bool:
+                group.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, help=text)
+                continue
+            values = f" ({', '.join(kind)})" if isinstance(kind, type) and issubclass(kind, StrEnum) else ""
+            metavar = "N-N-…" if _is_tuple(kind) else "NAME" if values else "N"
+            group.add_argument(
+                flag, dest=name, type=_argument(lambda text, kind=kind: _parse(text, kind)), metavar=metavar,
+                help=text + values,
+            )
+
+
+def from_arguments(args: argparse.Namespace, parser: argparse.ArgumentParser | None = None) -> Preset:
+    """The preset that parsed options describe.
+
+    An unknown preset and values that do not fit together (--bottom 13-32 --embedding-dim 16) are `parser.error` if a
+    parser is given, else a ValueError.
+    """
+    try:
+        base = preset(args.preset)
+        return Preset(
+            *(
+                replace(part, **{f.name: v for f in fields(part) if (v := getattr(args, f.name)) is not None})
+                for part in (base.model, base.train)
+            )
+        )
+    except ValueError as error:
+        if parser is None:
+            raise
+        parser.error(str(error))
+
+
+def _parse(text: str, kind):
+    try:
+        if _is_tuple(kind):
+            return tuple(int(part) for part in text.split("-"))
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"expected {_describe(kind)}, got {text!r}") from None
+
+
+def _argument(parse):
+    """argparse shows the text of an ArgumentTypeError, and hides that of a ValueError."""
+
+    def convert(text: str):
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert

@@ -1,0 +1,242 @@
+"""DLRM, Meta's recommendation model (Naumov et al. 2019, https://arxiv.org/abs/1906.00091).
+
+    dense [B, 13]  → DenseArch  → [B, D]    ┐
+                                            ├→ InteractionArch → [B, I] → OverArch → logit [B]
+    sparse [B, F]  → SparseArch → [B, F, D] ┘
+
+B rows, F sparse features (one embedding table each), D the embedding width. The names are those of torchrec's
+models/dlrm.py; the initial weights and the order of the interaction are those of facebookresearch/dlrm.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.config import DLRMConfig, Interaction
+from model.hashing import Hash, make_hash
+
+
+class MLP(nn.Sequential):
+    """Linear layers with a ReLU after each: [B, widths[0]] → [B, widths[-1]].
+
+    Initialised as facebookresearch/dlrm's create_mlp does: weights normal with standard deviation
+    sqrt(2 / (inputs + outputs)), biases normal with sqrt(1 / outputs).
+    """
+
+    def __init__(self, widths: Sequence[int]):
+        super().__init__(*(module for pair in pairwise(widths) for module in (_linear(*pair), nn.ReLU())))
+
+
+class DenseArch(nn.Module):
+    """The bottom MLP: dense float32 [B, 13] → [B, D], its last layer's ReLU included."""
+
+    def __init__(self, widths: Sequence[int]):
+        super().__init__()
+        self.mlp = MLP(widths)
+
+    def forward(self, dense: Tensor) -> Tensor:
+        return self.mlp(dense)
+
+
+class SparseArch(nn.Module):
+    """Hash and embedding table for each of F features: ids → [B, F, D].
+
+    Table f has cardinalities[f] + 1 rows, initialised uniformly in ±1/sqrt(rows), as facebookresearch/dlrm's create_emb
+    does.
+    """
+
+    def __init__(self, config: DLRMConfig, vocabularies: Sequence[np.ndarray | Tensor] | None = None):
+        super().__init__()
+        self.hashes = nn.ModuleList(
+            make_hash(config.hash, cardinality, None if vocabularies is None else vocabularies[f])
+            for f, cardinality in enumerate(config.cardinalities)
+        )
+        self.tables = nn.ModuleList(
+            _table(cardinality + 1, config.embedding_dim, config.sparse_gradients)
+            for cardinality in config.cardinalities
+        )
+
+    def forward(self, sparse: Tensor, offsets: Tensor | None = None, batch_size: int | None = None) -> Tensor:
+        """One id a feature, or bags of ids.
+
+        Args:
+            sparse: without offsets int64 [B, columns ≥ F], of which the first F columns are used (a small model runs on
+                full batches); with offsets int64 [N], the ids of all bags.
+            offsets: int64 [F B + 1], 0 first and N last: bag f B + b, feature f of row b, is
+                sparse[offsets[f B + b] : offsets[f B + b + 1]] (the layout of torchrec's KeyedJaggedTensor).
+                A bag's embeddings are summed; an empty bag gives zeros.
+            batch_size: B, with offsets.
+
+        The bags of a feature are a slice whose bounds the host must know, so offsets cost one device synchronisation.
+        """
+        if offsets is None:
+            rows = [hash_(sparse[:, f]) for f, hash_ in enumerate(self.hashes)]
+            return torch.stack([table(row) for table, row in zip(self.tables, rows, strict=True)], dim=1)
+        bounds = self._bounds(sparse, offsets, batch_size)
+        pooled = []
+        for f, (hash_, table) in enumerate(zip(self.hashes, self.tables, strict=True)):
+            begin, end = bounds[f], bounds[f + 1]
+            pooled.append(
+                F.embedding_bag(
+                    hash_(sparse[begin:end]),
+                    table.weight,
+                    offsets[f * batch_size : (f + 1) * batch_size + 1] - begin,
+                    mode="sum",
+                    sparse=table.sparse,
+                    include_last_offset=True,
+                )
+            )
+        return torch.stack(pooled, dim=1)
+
+    def _bounds(self, values: Tensor, offsets: Tensor, batch_size: int) -> list[int]:
+        """Where the ids of each feature begin and end in values: F + 1 numbers."""
+        first_bags = torch.arange(len(self.tables) + 1, device=offsets.device) * batch_size
+        decreasing = (offsets.diff() < 0).any()
+        *bounds, falls = torch.cat([offsets[first_bags], decreasing.long().unsqueeze(0)]).tolist()
+        if falls or bounds[0] != 0 or bounds[-1] != values.numel():
+            shape = "decreasing numbers" if falls else f"{bounds[0]} … {bounds[-1]}"
+            raise ValueError(f"offsets: expected 0 … {values.numel()} (the number of ids), never falling, got {shape}")
+        return bounds
+
+
+class InteractionArch(nn.Module):
+    """How the dense vector and the F embeddings meet: dense [B, D], sparse [B, F, D] → [B, out_features].
+
+    With x_0 the dense vector and x_1 … x_F the embeddings:
+
+        dot    x_0, then x_i · x_j for i = 1 … F, j = 0 … i - 1 (the strictly lower triangle, row by row; the order of
+               facebookresearch/dlrm's interact_features): D + F (F + 1) / 2 features
+        cat    x_0, x_1, … x_F: (F + 1) D features
+        outer  c cᵀ, row by row, with c what cat gives: ((F + 1) D)² features
+    """
+
+    def __init__(self, interaction: Interaction, num_features: int, embedding_dim: int):
+        super().__init__()
+        self.interaction, self.num_features, self.embedding_dim = interaction, num_features, embedding_dim
+        if interaction is Interaction.DOT:
+            # Not persistent: it follows from the shapes.
+            pairs = torch.tril_indices(num_features + 1, num_features + 1, offset=-1)
+            self.register_buffer("pairs", pairs, persistent=False)
+
+    @property
+    def out_features(self) -> int:
+        vectors = self.num_features + 1
+        match self.interaction:
+            case Interaction.DOT:
+                return self.embedding_dim + vectors * (vectors - 1) // 2
+            case Interaction.CAT:
+                return vectors * self.embedding_dim
+            case Interaction.OUTER:
+                return (vectors * self.embedding_dim) ** 2
+
+    def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
+        vectors = torch.cat([dense.unsqueeze(1), sparse], dim=1)  # [B, F + 1, D]
+        if self.interaction is Interaction.DOT:
+            i, j = self.pairs
+            products = vectors @ vectors.transpose(1, 2)  # [B, F + 1, F + 1]
+            return torch.cat([dense, products[:, i, j]], dim=1)
+        flat = vectors.flatten(1)  # [B, (F + 1) D]
+        if self.interaction is Interaction.CAT:
+            return flat
+        return (flat.unsqueeze(2) * flat.unsqueeze(1)).flatten(1)
+
+    def extra_repr(self) -> str:
+        return f"{self.interaction}, num_features={self.num_features}, out_features={self.out_features}"
+
+
+class OverArch(nn.Module):
+    """The top MLP: [B, in_features] → [B, 1], the logit, after which there is no ReLU."""
+
+    def __init__(self, in_features: int, widths: Sequence[int]):
+        super().__init__()
+        *hidden, logit = widths
+        self.mlp = MLP([in_features, *hidden])
+        self.logit = _linear(hidden[-1] if hidden else in_features, logit)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.logit(self.mlp(features))
+
+
+class DLRM(nn.Module):
+    """The click model.
+
+    Args:
+        config: its shape; cardinalities must be known (`DLRMConfig.with_metadata`).
+        vocabularies: for the index hashes, the known ids of each table: int64 [cardinality] each, most frequent first
+            (`DLRMConfig.vocabularies`). The modulus hash needs none.
+
+    Raises ValueError, naming the argument, for vocabularies that are absent or do not fit the cardinalities.
+    """
+
+    def __init__(self, config: DLRMConfig, vocabularies: Sequence[np.ndarray | Tensor] | None = None):
+        super().__init__()
+        num_features = len(config.cardinalities)
+        if not num_features:
+            raise ValueError("cardinalities: expected one number a sparse feature, got none (see with_metadata)")
+        if config.hash is Hash.MODULUS:
+            vocabularies = None
+        elif vocabularies is None:
+            raise ValueError(f"vocabularies: hash {config.hash} needs the known ids of every table, got None")
+        elif (lengths := tuple(map(len, vocabularies))) != config.cardinalities:
+            raise ValueError(f"vocabularies: expected lengths {config.cardinalities} (cardinalities), got {lengths}")
+        self.config = config
+        self.dense_arch = DenseArch(config.bottom)
+        self.sparse_arch = SparseArch(config, vocabularies)
+        self.interaction_arch = InteractionArch(config.interaction, num_features, config.embedding_dim)
+        self.over_arch = OverArch(self.interaction_arch.out_features, config.top)
+
+    def forward(self, dense: Tensor, sparse: Tensor, offsets: Tensor | None = None) -> Tensor:
+        """The logits, float32 [B]; the probability of a click is their sigmoid.
+
+        Args:
+            dense: float32 [B, 13] (the weights' dtype, if the model was cast).
+            sparse: int64 [B, ≥ F] ids, one a feature, or, with offsets, int64 [N], the ids of all bags.
+            offsets: int64 [F B + 1], the bags' bounds, feature by feature; see `SparseArch.forward`.
+
+        Raises ValueError for a wrong shape or dtype. Without offsets nothing here waits for the device.
+        """
+        self._check(dense, sparse, offsets)
+        embeddings = self.sparse_arch(sparse, offsets, dense.shape[0])
+        features = self.interaction_arch(self.dense_arch(dense), embeddings)
+        return self.over_arch(features).squeeze(1)
+
+    @torch.no_grad()
+    def predict(self, dense: Tensor, sparse: Tensor, offsets: Tensor | None = None) -> Tensor:
+        """The click probabilities, float32 [B], without gradients; the arguments are those of `forward`."""
+        return torch.sigmoid(self(dense, sparse, offsets))
+
+    def _check(self, dense: Tensor, sparse: Tensor, offsets: Tensor | None) -> None:
+        inputs, features = self.config.bottom[0], len(self.config.cardinalities)
+        dtype = self.over_arch.logit.weight.dtype
+        if dense.dim() != 2 or dense.shape[1] != inputs or dense.dtype != dtype:
+            raise ValueError(f"dense: expected {dtype} [B, {inputs}], got {dense.dtype} {list(dense.shape)}")
+        rows = dense.shape[0]
+        if offsets is None:
+            shape_fits = sparse.dim() == 2 and sparse.shape[0] == rows and sparse.shape[1] >= features
+            if not shape_fits or sparse.dtype != torch.int64:
+                expected = f"torch.int64 [{rows}, {features} or more]"
+                raise ValueError(f"sparse: expected {expected}, got {sparse.dtype} {list(sparse.shape)}")
+            return
+        if sparse.dim() != 1 or sparse.dtype != torch.int64:
+            raise ValueError(f"sparse: expected torch.int64 [N] with offsets, got {sparse.dtype} {list(sparse.shape)}")
+        if offsets.dim() != 1 or offsets.numel() != features * rows + 1 or offsets.dtype != torch.int64:
+            expected = f"torch.int64 [{features * rows + 1}] (features × rows + 1)"
+            raise ValueError(f"offsets: expected {expected}, got {offsets.dtype} {list(offsets.shape)}")
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    nn.init.normal_(linear.weight, std=math.sqrt(2 / (inputs + outputs)))
+    nn.init.normal_(linear.bias, std=math.sqrt(1 / outputs))
+    return linear
+
+
+def _table(rows: int, width: int, sparse: bool) -> nn.Embedding:
+    table = nn.utils.skip_init(nn.Embedding, rows, width, sparse=sparse)
+    nn.init.uniform_(table.weight, -1 / math.sqrt(rows), 1 / math.sqrt(rows))
+    return table

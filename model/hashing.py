@@ -1,0 +1,117 @@
+"""From a 32-bit category id to the row of an embedding table: the lecture's three ways.
+
+Every table has cardinality + 1 rows, whichever way is taken. A hash maps int64 ids of any shape to int64 rows of the
+same shape; ids are 0 … 2^32 - 1, or -1 (`MISSING`) where the value is missing.
+
+    index_naive   row 0 = missing or unknown, the k-th id → row k; the ids are a Python list that every forward turns
+                  into a tensor (the paper cut to be found in the profile)
+    index         the same rows; the ids stay on the device
+    modulus       (id + 1) mod cardinality: nothing to store or to compare, but ids collide, and row 0 is shared by real
+                  ids too (the last row is never used)
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import torch
+from torch import Tensor, nn
+
+from data.criteo import MISSING
+
+
+class Hash(StrEnum):
+    """How an id becomes a row."""
+
+    INDEX_NAIVE = "index_naive"
+    INDEX = "index"
+    MODULUS = "modulus"
+
+
+class ModulusHash(nn.Module):
+    """(id + 1) mod cardinality; a cardinality of 0 sends everything to row 0."""
+
+    def __init__(self, cardinality: int):
+        super().__init__()
+        self.cardinality = cardinality
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids int64 [...] → rows int64 [...]."""
+        return (ids + 1) % max(self.cardinality, 1)  # x mod 1 is 0
+
+    def extra_repr(self) -> str:
+        return f"cardinality={self.cardinality}"
+
+
+class IndexHash(nn.Module):
+    """Row 0 for a missing or unknown id, row k for the k-th id (from 1).
+
+    Costs one comparison with every known id: ids.numel() × cardinality of them, in eager mode with 5 bytes for each.
+
+    Args:
+        vocabulary: int64 [cardinality], the known ids, all different, without `MISSING`.
+
+    `known` is a persistent buffer: row k of a trained table means nothing without the id it stands for, so both travel
+    in one state_dict, and loading a checkpoint brings back the ids that it was trained with. It is the same for `index`
+    and `index_naive`, which can therefore load each other's checkpoints.
+    """
+
+    known: Tensor
+    rows: Tensor
+
+    def __init__(self, vocabulary: Sequence[int] | Tensor):
+        super().__init__()
+        ids = torch.as_tensor(vocabulary, dtype=torch.int64)
+        if ids.dim() != 1:
+            raise ValueError(f"vocabulary: expected ids of shape [cardinality], got shape {list(ids.shape)}")
+        if (ids == MISSING).any():
+            raise ValueError(f"vocabulary: {MISSING} stands for a missing value and is not an id")
+        if ids.unique().numel() != ids.numel():
+            raise ValueError(f"vocabulary: {ids.numel()} ids, of which only {ids.unique().numel()} are different")
+        self.register_buffer("known", ids.clone())
+        # Not persistent: 1 … cardinality, which the checkpoint need not say.
+        self.register_buffer("rows", _rows(ids), persistent=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids int64 [...] → rows int64 [...]."""
+        return _look_up(ids, self.known, self.rows)
+
+    def extra_repr(self) -> str:
+        return f"cardinality={self.known.numel()}"
+
+
+class IndexNaiveHash(IndexHash):
+    """`IndexHash` with its ids in a Python list, copied to the device in every forward: slow on purpose."""
+
+    def __init__(self, vocabulary: Sequence[int] | Tensor):
+        super().__init__(vocabulary)
+        self.id_list = self.known.tolist()
+        self.register_load_state_dict_post_hook(_read_id_list)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids int64 [...] → rows int64 [...]."""
+        known = torch.tensor(self.id_list, dtype=torch.int64, device=ids.device)
+        return _look_up(ids, known, _rows(known))
+
+
+def _read_id_list(module: IndexNaiveHash, _incompatible_keys) -> None:
+    module.id_list = module.known.tolist()
+
+
+def _rows(known: Tensor) -> Tensor:
+    return torch.arange(1, known.numel() + 1, dtype=torch.int32, device=known.device)
+
+
+def _look_up(ids: Tensor, known: Tensor, rows: Tensor) -> Tensor:
+    # At most one known id matches, so the sum is its row, or 0; int32 halves the memory traffic.
+    return ((ids.unsqueeze(-1) == known) * rows).sum(-1, dtype=torch.int32).long()
+
+
+def make_hash(kind: Hash, cardinality: int, vocabulary: Sequence[int] | Tensor | None = None) -> nn.Module:
+    """The module for one table; the index hashes need the table's `vocabulary`, int64 [cardinality]."""
+    if kind is Hash.MODULUS:
+        return ModulusHash(cardinality)
+    if vocabulary is None:
+        raise ValueError(f"vocabulary: hash {kind} needs the known ids, got none")
+    if len(vocabulary) != cardinality:
+        raise ValueError(f"vocabulary: expected {cardinality} ids (the cardinality), got {len(vocabulary)}")
+    return IndexHash(vocabulary) if kind is Hash.INDEX else IndexNaiveHash(vocabulary)
