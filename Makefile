@@ -64,7 +64,7 @@ clean:  ## remove build/ (checkpoints too) and caches; leaves .venv, data/sample
 
 # What cannot be done without is missed before anything is downloaded.
 check:
-	@command -v '$(MADE_BY)' >/dev/null || { echo '$(MADE_BY) is missing: apt install python3 python3-venv python3-dev'; exit 1; }
+	@command -v '$(MADE_BY)' >/dev/null || { echo '$(MADE_BY) is missing: apt install python3 python3-venv python3-dev' >&2; exit 1; }
 	@$(DOCTOR) --require || { echo 'make doctor lists everything.' >&2; exit 1; }
 
 $(SAMPLE): | venv

@@ -68,7 +68,7 @@ class RowDataset(Dataset):
         dense = np.log1p(frame[list(DENSE)].fillna(0).to_numpy(np.float32).clip(min=0))
         self.labels = torch.from_numpy(frame[LABEL].to_numpy(np.float32))
         self.dense = torch.from_numpy(dense)
-        self.sparse = torch.from_numpy(frame[list(SPARSE)].to_numpy(np.int64))
+        self.sparse = torch.from_numpy(frame[list(SPARSE)].to_numpy(np.int64, copy=True))
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -50,6 +50,7 @@ from data.dataset import SPLITS, complete_directory, write_dataset
 PROBABILITY = "probability"
 CLICK_RATE = 0.25622
 CHUNK_ROWS = 32_768  # rows drawn from one random stream; part of the data's definition, as the seed is
+SAMPLE_ROWS = 200_000
 LATENT = 2  # length of the latent vectors behind a pair's effect
 
 
@@ -527,6 +528,14 @@ def _run(args: argparse.Namespace) -> None:
     if args.check:
         print(f"AUC of a logistic regression on the dense features alone  held out {dense_only_auc(args.out):.4f}")
         print(describe(config))
+
+
+def sample() -> Path:
+    """data/sample, the data set of the notebooks: ``SAMPLE_ROWS`` rows of seed 0, made if it is not there."""
+    directory = Path(__file__).resolve().parent / "sample"
+    if not (directory / "metadata.json").exists():
+        write_dataset(_chunks(SAMPLE_ROWS, 0, click_model(SyntheticConfig())), directory)
+    return directory
 
 
 def main(arguments: list[str] | None = None) -> None:

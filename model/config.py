@@ -123,12 +123,14 @@ class TrainConfig:
     """How a model is trained. ValueError, naming the field, for values that cannot be."""
 
     optimizer: Annotated[Optimizer, "update rule"] = Optimizer.ADAM
-    learning_rate: Annotated[float, "step size"] = 1e-3
-    weight_decay: Annotated[float, "L2 penalty, added to the gradient"] = 0.0
-    batch_size: Annotated[int, "rows a step"] = 256
-    epochs: Annotated[int, "passes over the training split"] = 1
-    patience: Annotated[int, "stop after this many epochs without a better validation log loss; 0: never"] = 0
+    learning_rate: Annotated[float, "step size"] = 3e-3
+    weight_decay: Annotated[float, "L2 penalty, added to the gradient"] = 1e-5
+    batch_size: Annotated[int, "rows a step"] = 64
+    epochs: Annotated[int, "passes over the training split"] = 2
+    patience: Annotated[int, "stop after this many epochs without a better validation log loss; 0: never"] = 1
     seed: Annotated[int, "seed of the initial weights and of the shuffling"] = 0
+    # At small's sizes sharing an operation costs more than it saves, and far more where another process has the core.
+    threads: Annotated[int, "CPU threads an operation may use; 0: torch's default"] = 1
 
     def __post_init__(self):
         _convert(self)
@@ -138,6 +140,7 @@ class TrainConfig:
         _require(self.epochs > 0, self, "epochs", "a positive number")
         _require(self.patience >= 0, self, "patience", "a number from 0")
         _require(self.seed >= 0, self, "seed", "a number from 0")
+        _require(self.threads >= 0, self, "threads", "a number from 0")
 
 
 @dataclass(frozen=True)
@@ -156,11 +159,14 @@ class Preset:
 
 PRESETS: Mapping[str, Preset] = {
     "small": Preset(),
-    "main": Preset(DLRMConfig(bottom=(13, 512, 256, 64, 16), top=(512, 256, 1)), TrainConfig(batch_size=2048)),
+    "main": Preset(
+        DLRMConfig(bottom=(13, 512, 256, 64, 16), top=(512, 256, 1)),
+        TrainConfig(learning_rate=1e-3, batch_size=2048, threads=0),
+    ),
     "mini": Preset(DLRMConfig(bottom=(13, 8, 4), embedding_dim=4, top=(8, 1), cardinalities=(10, 20, 30))),
     "mlperf": Preset(
         DLRMConfig(bottom=(13, 512, 256, 128), embedding_dim=128, top=(1024, 1024, 512, 256, 1)),
-        TrainConfig(batch_size=2048),
+        TrainConfig(optimizer=Optimizer.ADAGRAD, learning_rate=1e-2, weight_decay=0.0, batch_size=2048, threads=0),
     ),
 }
 

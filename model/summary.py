@@ -56,61 +56,64 @@ def draw(model: DLRM, ax: "Axes | None" = None) -> "Axes":
     import matplotlib.pyplot as plt  # here, so that a table needs no drawing library
 
     calls = _trace(model, 1)
-    bottom, top = ([n for n, m in arch.named_modules() if isinstance(m, nn.Linear)] for arch in _mlps(model))
-    bottom_height, top_height = len(bottom) * _STEP, len(top) * _STEP
-    body = max(bottom_height, 2 * _STEP)  # the dense path, and beside it hash and table
-    interaction_y = _STEP + body + 0.5
-    height = interaction_y + 2 * _STEP + top_height + 0.35
+    bottom, top = (
+        [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and name.startswith(arch)]
+        for arch in ("dense_arch", "over_arch")
+    )
+    tables = len(model.sparse_arch.tables)
+    body = max(len(bottom), 2) * _STEP  # the dense path, and beside it hash and table
+    meeting = _STEP + body + 0.3  # the lower edge of the interaction
+    over = meeting + _STEP + 0.3  # that of the top MLP
+    end = over + len(top) * _STEP
     if ax is None:
-        ax = plt.subplots(figsize=(0.92 * _WIDTH, 0.92 * height), layout="constrained")[1]
-    ax.set(xlim=(0, _WIDTH), ylim=(-0.1, height), aspect="equal")
+        ax = plt.subplots(figsize=(0.92 * _WIDTH, 0.92 * (end + 0.5)), layout="constrained")[1]
+    ax.set(xlim=(0, _WIDTH), ylim=(0, end + 0.5), aspect="equal")
     ax.axis("off")
 
     # The dense path.
-    _panel(ax, 0.1, _STEP - 0.2, 3.3, body + 0.35, f"DenseArch: {_count(model.dense_arch)}", "dense")
-    _label(ax, 1.75, 0.3, f"dense  {_shape(calls['dense_arch'].inputs[0])}")
-    _tower(ax, model, calls, "dense_arch", bottom, 1.75, _STEP, "dense")
-    _arrow(ax, 1.75, 0.5, _STEP)
-    _arrow(ax, 1.75, _STEP + bottom_height - _GAP, interaction_y, _shape(calls["dense_arch"].output))
+    x = 2.05
+    _panel(ax, 0.1, _STEP, 3.4, body, "DenseArch", model.dense_arch, "dense")
+    _label(ax, x, 0.3, f"dense  {_shape(calls['dense_arch'].inputs[0])}")
+    _arrow(ax, x, 0.5, _STEP)
+    _tower(ax, model, calls, bottom, x, _STEP, "dense")
+    _arrow(ax, x, _STEP + len(bottom) * _STEP - _GAP, meeting)
+    _label(ax, x + 0.1, meeting - 0.23, _shape(calls["dense_arch"].output), small=True)
 
     # The sparse path.
-    tables = len(model.sparse_arch.tables)
-    shown = list(range(tables)) if tables <= 4 else [0, 1, 2, tables - 1]
-    left, right = 3.6, _WIDTH - 0.1
-    middle = (left + right) / 2
-    _panel(ax, left, _STEP - 0.2, right - left, body + 0.35, f"SparseArch: {_count(model.sparse_arch)}", "sparse")
-    _label(ax, middle, 0.3, f"sparse  [B, {tables}]  int64 ids")
-    slots = len(shown) + (tables > len(shown))
-    pitch = (right - left - 0.2) / slots
-    for place, feature in enumerate(shown):
-        slot = slots - 1 if feature == tables - 1 else place
-        x = left + 0.1 + (slot + 0.5) * pitch
-        table, hash_ = model.sparse_arch.tables[feature], model.sparse_arch.hashes[feature]
-        width = min(pitch - 0.16, 1.5)
-        _box(ax, x, _STEP, width, type(hash_).__name__, "", "hash")
+    left, right = 3.7, _WIDTH - 0.1
+    shown = {f: f for f in range(tables)} if tables <= 4 else {0: 0, 1: 1, 2: 2, 4: tables - 1}  # slot → table
+    pitch = (right - left - 0.65) / (max(shown) + 1)
+    slots = [left + 0.55 + (slot + 0.5) * pitch for slot in range(max(shown) + 1)]
+    floor = _STEP + (body - 2 * _STEP) / 2
+    _panel(ax, left, _STEP, right - left, body, "SparseArch", model.sparse_arch, "sparse")
+    _label(ax, sum(slots) / len(slots), 0.3, f"sparse  [B, {tables}]  int64 ids")
+    for slot, x in enumerate(slots):
+        if slot not in shown:
+            for y in (floor, floor + _STEP):
+                ax.text(x, y + _BOX / 2, "…", ha="center", va="center", fontsize=18, color=_INK)
+            continue
+        table, hash_ = model.sparse_arch.tables[shown[slot]], model.sparse_arch.hashes[shown[slot]]
+        width = min(pitch - 0.14, 1.6)
+        _arrow(ax, x, 0.5, floor)
+        _box(ax, x, floor, width, type(hash_).__name__.removesuffix("Hash"), "id → row", "hash")
+        _arrow(ax, x, floor + _BOX, floor + _STEP)
         size = f"{table.num_embeddings:,} × {table.embedding_dim}"
-        _box(ax, x, 2 * _STEP, width, f"table {feature}", size, "sparse")
-        _arrow(ax, x, 0.5, _STEP)
-        _arrow(ax, x, 2 * _STEP - _GAP, 2 * _STEP)
-        _arrow(ax, x, 3 * _STEP - _GAP, interaction_y)
-    if tables > len(shown):
-        for y in (_STEP, 2 * _STEP):
-            ax.text(left + 0.1 + 3.5 * pitch, y + _BOX / 2, "…", ha="center", va="center", fontsize=18, color=_INK)
-    _label(ax, middle, interaction_y - 0.24, _shape(calls["sparse_arch"].output), background=True)
+        _box(ax, x, floor + _STEP, width, f"table {shown[slot]}", size, "sparse")
+        _arrow(ax, x, floor + _STEP + _BOX, meeting)
+    _label(ax, slots[-2 if len(slots) > 1 else 0] + 0.1, meeting - 0.23, _shape(calls["sparse_arch"].output), small=True)
 
     # Where they meet, and the top MLP.
-    interaction = model.interaction_arch
-    centre = _WIDTH / 2
-    title = f"InteractionArch: {interaction.interaction}"
-    _box(ax, centre, interaction_y, _WIDTH - 0.2, title, f"{tables + 1} vectors of {interaction.embedding_dim}", "meet")
-    start = interaction_y + _STEP + 0.2
-    _panel(ax, centre - 1.9, start - 0.2, 3.8, top_height + 0.35, f"OverArch: {_count(model.over_arch)}", "over")
-    _arrow(ax, centre, interaction_y + _BOX, start, _shape(calls["interaction_arch"].output))
-    _tower(ax, model, calls, "over_arch", top, centre, start, "over")
-    end = start + top_height
-    _arrow(ax, centre, end - _GAP, end + 0.3)
-    _label(ax, centre, end + 0.48, f"logit  {_shape(calls[''].output)}")
-    ax.text(_WIDTH - 0.1, end + 0.48, f"{_count(model)} in all", ha="right", va="center", fontsize=10, color=_INK)
+    x = _WIDTH / 2
+    arch = model.interaction_arch
+    detail = f"{tables + 1} vectors of {arch.embedding_dim} → {arch.out_features:,} features"
+    _box(ax, x, meeting, _WIDTH - 0.2, f"InteractionArch: {arch.interaction}", detail, "meet")
+    _arrow(ax, x, meeting + _BOX, over)
+    _label(ax, x + 0.1, meeting + _BOX + 0.2, _shape(calls["interaction_arch"].output), small=True)
+    _panel(ax, x - 1.95, over, 3.4, len(top) * _STEP, "OverArch", model.over_arch, "over")
+    _tower(ax, model, calls, top, x, over, "over")
+    _arrow(ax, x, end - _GAP, end + 0.1)
+    _label(ax, x, end + 0.28, f"logit  {_shape(calls[''].output)}")
+    ax.text(_WIDTH - 0.1, end + 0.28, f"{_count(model)} in all", ha="right", va="center", fontsize=10, color=_INK)
     return ax
 
 
@@ -120,52 +123,48 @@ _INK = "#1f2933"
 _FILL = {"dense": "#9cc3e6", "hash": "#fbe3c4", "sparse": "#f6bf7e", "meet": "#a9d8b0", "over": "#c9b3e6"}
 
 
-def _mlps(model: DLRM) -> tuple[nn.Module, nn.Module]:
-    return model.dense_arch, model.over_arch
-
-
-def _tower(ax, model: DLRM, calls: dict[str, _Call], arch: str, layers: list[str], x: float, y: float, fill: str) -> None:
-    """The linear layers of one arch, from the bottom up, each arrow labelled with what passes along it."""
-    for floor, layer in enumerate(layers):
-        name = f"{arch}.{layer}"
+def _tower(ax, model: DLRM, calls: dict[str, _Call], layers: list[str], x: float, y: float, fill: str) -> None:
+    """Linear layers from the bottom up, each arrow between them labelled with what passes along it."""
+    for name in layers:
         linear = model.get_submodule(name)
-        sizes = f"{linear.in_features:,} → {linear.out_features:,}"
-        _box(ax, x, y + floor * _STEP, 2.5, _linear_kind(model, name), sizes, fill)
-        if floor:
-            _arrow(ax, x, y + floor * _STEP - _GAP, y + floor * _STEP, _shape(calls[name].inputs[0]))
+        _box(ax, x, y, 2.5, _linear_kind(model, name), f"{linear.in_features:,} → {linear.out_features:,}", fill)
+        if name != layers[0]:
+            _arrow(ax, x, y - _GAP, y)
+            _label(ax, x + 0.1, y - _GAP / 2, _shape(calls[name].inputs[0]), small=True)
+        y += _STEP
 
 
 def _box(ax, x: float, y: float, width: float, title: str, detail: str, fill: str) -> None:
+    _rectangle(ax, x - width / 2, y, width, _BOX, fc=_FILL[fill], ec=_INK, lw=0.8, zorder=3)
+    centred = {"ha": "center", "va": "center", "color": _INK, "zorder": 4}
+    ax.text(x, y + _BOX * 0.68, title, fontsize=9, fontweight="bold", **centred)
+    ax.text(x, y + _BOX * 0.3, detail, fontsize=8.5, **centred)
+
+
+def _panel(ax, x: float, y: float, width: float, floors: float, name: str, arch: nn.Module, fill: str) -> None:
+    """A tinted ground under the boxes of one arch, its name and size along the left edge."""
+    _rectangle(ax, x, y - 0.15, width, floors - _GAP + 0.3, fc=_FILL[fill], ec="none", alpha=0.25, zorder=0)
+    middle = y + (floors - _GAP) / 2
+    ax.text(
+        x + 0.3, middle, f"{name}\n{_count(arch)}", rotation=90, ha="center", va="center", fontsize=8, color=_INK,
+        linespacing=1.3,
+    )
+
+
+def _rectangle(ax, x: float, y: float, width: float, height: float, **style) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    style = "round,pad=0,rounding_size=0.1"
-    ax.add_patch(
-        FancyBboxPatch((x - width / 2, y), width, _BOX, boxstyle=style, fc=_FILL[fill], ec=_INK, lw=0.8, zorder=3)
-    )
-    titled = {"ha": "center", "va": "center", "color": _INK, "zorder": 4}
-    ax.text(x, y + _BOX * (0.68 if detail else 0.5), title, fontsize=9.5, fontweight="medium", **titled)
-    ax.text(x, y + _BOX * 0.3, detail, fontsize=8.5, **titled)
+    ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=0.1", **style))
 
 
-def _panel(ax, x: float, y: float, width: float, height: float, title: str, fill: str) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
-    style = "round,pad=0,rounding_size=0.15"
-    ax.add_patch(
-        FancyBboxPatch((x, y), width, height, boxstyle=style, fc=_FILL[fill], ec="none", alpha=0.25, zorder=0)
-    )
-    ax.text(x + 0.1, y + height - 0.04, title, ha="left", va="top", fontsize=8.5, color=_INK, zorder=4)
-
-
-def _arrow(ax, x: float, y: float, end: float, label: str = "") -> None:
+def _arrow(ax, x: float, y: float, end: float) -> None:
     arrow = {"arrowstyle": "-|>", "color": _INK, "lw": 1.0, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", (x, end), (x, y), arrowprops=arrow, zorder=2)
-    ax.text(x + 0.1, (y + end) / 2, label, ha="left", va="center", fontsize=8, color=_INK, zorder=4)
 
 
-def _label(ax, x: float, y: float, text: str, background: bool = False) -> None:
-    box = {"fc": "white", "ec": "none", "pad": 1.5} if background else None
-    ax.text(x, y, text, ha="center", va="center", fontsize=8 if background else 10, color=_INK, zorder=5, bbox=box)
+def _label(ax, x: float, y: float, text: str, small: bool = False) -> None:
+    """What enters or leaves the model, centred on x; or, small, what passes along the arrow at x."""
+    ax.text(x, y, text, ha="left" if small else "center", va="center", fontsize=8 if small else 10, color=_INK)
 
 
 def _shape(tensor: Tensor) -> str:

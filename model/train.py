@@ -7,14 +7,18 @@ DIR is what data.preprocess and data.synthetic write. At the end, one line each 
 """
 
 import argparse
+import gzip
+import json
 import math
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
+import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
 from itertools import islice
@@ -155,6 +159,7 @@ def train(
             raise TrainError(f"--resume goes on in the folder of {resume}; --checkpoints names another: {checkpoints}")
         last = Path(resume).parent / "last.pt"
     best = last.with_name("best.pt")
+    last.parent.mkdir(parents=True, exist_ok=True)  # if that fails, then now rather than after an epoch
     logs = Path(logs or ROOT / "traces/local" / name)
 
     data = Path(data)
@@ -184,7 +189,7 @@ def train(
     elif last.exists():
         logger.warning(f"{last} is of an earlier run: the first checkpoint replaces it (--resume would go on with it)")
 
-    with SummaryWriter(logs, purge_step=run.done) as writer:
+    with _threads(settings.threads), SummaryWriter(logs, purge_step=run.done + 1) as writer:
         with _profiler(profile, name, settings.epochs * run.steps - run.done) as profiler, _signals() as caught:
             forward = torch.compile(model) if compile else model
             while run.epoch < settings.epochs and not (settings.patience and run.stale >= settings.patience):
@@ -333,7 +338,6 @@ def save_checkpoint(path: Path, state: dict) -> None:
     """Write state to path, completely or not at all: whatever fails, the file that was there stays whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             torch.save(state, file)
             file.flush()
@@ -342,7 +346,8 @@ def save_checkpoint(path: Path, state: dict) -> None:
     except (OSError, RuntimeError) as error:
         raise TrainError(f"{path}: the checkpoint cannot be written, what was there is kept: {_cause(error)}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # after os.replace there is none
+            temporary.unlink()
 
 
 def load_checkpoint(path: str | Path) -> dict:
@@ -352,6 +357,9 @@ def load_checkpoint(path: str | Path) -> dict:
     "stale", "best" (validation log loss), "history", "losses" float32 [steps].
     """
     try:
+        with zipfile.ZipFile(path) as archive:  # torch.load does not compare checksums
+            if part := archive.testzip():
+                raise zipfile.BadZipFile(f"wrong checksum of {part}")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise TrainError(f"{path}: no such checkpoint") from None
@@ -372,8 +380,7 @@ def _check_same(path: Path, theirs: dict, ours: dict) -> None:
         if isinstance(value, dict):
             _check_same(path, theirs[field], value)
         elif field == "cardinalities" and len(theirs[field]) == len(value):
-            features = zip(SPARSE, theirs[field], value, strict=False)
-            _check_same(path, *({name: pair[i] for name, *pair in features} for i in (0, 1)))
+            _check_same(path, *(dict(zip(SPARSE, numbers, strict=False)) for numbers in (theirs[field], value)))
         elif theirs[field] != value:
             raise TrainError(f"{path}: {field}: checkpoint has {theirs[field]}, this run {value}")
 
@@ -464,10 +471,30 @@ def _profiler(folder: str | Path | None, name: str, steps: int):
     if steps < needed:
         raise TrainError(f"--profile: needs {needed} steps, this run has only {steps}; use a smaller --batch-size")
     Path(folder).mkdir(parents=True, exist_ok=True)
-    # Without a worker name the files would carry the machine's.
-    handler = torch.profiler.tensorboard_trace_handler(str(folder), worker_name=name, use_gzip=True)
+
+    def write(profiler) -> None:
+        """A trace that can be passed on: neither its name nor its content says on which machine it was made."""
+        with tempfile.TemporaryDirectory() as temporary:
+            torch.profiler.tensorboard_trace_handler(temporary, worker_name=name)(profiler)
+            (file,) = Path(temporary).iterdir()
+            trace = json.loads(file.read_bytes())
+        for field in ("host_name", "traceName"):  # traceName is a path
+            trace.pop(field, None)
+        with gzip.open(Path(folder) / f"{file.name}.gz", "wt") as out:
+            json.dump(trace, out)
+
     schedule = torch.profiler.schedule(**PROFILE, repeat=1)
-    return torch.profiler.profile(schedule=schedule, on_trace_ready=handler, record_shapes=True, profile_memory=True)
+    return torch.profiler.profile(schedule=schedule, on_trace_ready=write, record_shapes=True, profile_memory=True)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

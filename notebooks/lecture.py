@@ -95,6 +95,14 @@ class Client(NotebookClient):
             asyncio.get_running_loop().add_signal_handler(number, stop)
         await super().async_start_new_kernel(**kwargs)
 
+    async def run(self) -> None:
+        try:
+            await self.async_execute()
+        finally:
+            # Stopped while its kernel starts, nbclient leaves it running.
+            if self.km is not None and self.km.has_kernel:
+                await self.km.shutdown_kernel(now=True)
+
 
 def execute(path: Path) -> Run:
     """Execute a notebook in a fresh kernel, in the notebook's folder. The file is only read.
@@ -105,15 +113,15 @@ def execute(path: Path) -> Run:
     client = Client(
         notebook,
         kernel_manager_class=ThisPython,
-        config=Config(KernelManager={"transport": "ipc"}),
+        config=Config(KernelManager={"transport_encryption": "auto"}),  # unencrypted, each kernel prints a warning
         resources={"metadata": {"path": str(path.parent)}},
-        startup_timeout=180,
+        startup_timeout=120,
         record_timing=False,
         coalesce_streams=True,
     )
     start, failure = time.perf_counter(), ""
     try:
-        asyncio.run(client.async_execute())
+        asyncio.run(client.run())
     except CellExecutionError as error:
         failure = str(error)
     except (asyncio.CancelledError, RuntimeError) as error:

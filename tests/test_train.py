@@ -1,0 +1,540 @@
+"""model.train: figures, checkpoints, resuming bit by bit, and what a user sees of mistakes."""
+
+import errno
+import gzip
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.metrics import log_loss, roc_auc_score
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, CriteoBatches, read_metadata
+from data.dataset import write_dataset
+from model import DLRM, Hash, preset
+from model import train as training
+from model.config import Optimizer
+from model.train import TrainError, load_checkpoint, main, predict, save_checkpoint, score, train
+
+EPOCHS = 3
+
+
+def table(rows: int, seed: int = 0, labels: tuple[int, ...] = (0, 1)) -> pa.Table:
+    """Rows whose label leans on two features."""
+    rng = np.random.default_rng(seed)
+    ids = {name: rng.integers(MISSING, 5 + i, rows) for i, name in enumerate(SPARSE)}
+    dense = {name: pa.array(rng.geometric(0.1, rows), pa.int64(), mask=rng.random(rows) < 0.2) for name in DENSE}
+    chance = np.where(ids["SPARSE_0"] > 1, 0.7, 0.2) + np.where(ids["SPARSE_1"] > 2, 0.2, 0.0)
+    drawn = np.where(rng.random(rows) < chance, labels[-1], labels[0]).astype(np.int8)
+    return pa.table({LABEL: drawn, **dense, **ids}, schema=SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("train") / "data"
+    write_dataset([lambda: table(700)], out)  # 600, 50 and 50 rows
+    return out
+
+
+@pytest.fixture
+def own_data(data, tmp_path) -> Path:
+    """A copy to spoil."""
+    return Path(shutil.copytree(data, tmp_path / "data"))
+
+
+def mini(hash: Hash = Hash.MODULUS, **settings):
+    """13-8-4, three tables; 600 rows in batches of 32 are 19 steps an epoch."""
+    base = preset("mini")
+    settings = {"batch_size": 32, "epochs": EPOCHS, "patience": 0, **settings}
+    return replace(base, model=replace(base.model, hash=hash), train=replace(base.train, **settings))
+
+
+def run(folder: Path, data: Path, config=None, **options):
+    return train(config or mini(), data, device="cpu", checkpoints=folder, logs=folder / "logs", **options)
+
+
+def command(folder: Path, data: Path, *options: str) -> list[str]:
+    where = ["--data", data, "--checkpoints", folder, "--logs", folder / "logs", "--device", "cpu"]
+    return [str(part) for part in ("--preset", "mini", "--hash", "modulus", "--batch-size", 32, *where, *options)]
+
+
+def assert_same(a, b) -> None:
+    """Two checkpoints, or parts of them, are equal to the bit."""
+    assert type(a) is type(b)
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for pair in zip(a, b, strict=True):
+            assert_same(*pair)
+    elif isinstance(a, torch.Tensor):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    else:
+        assert a == b
+
+
+def assert_same_end(folder: Path, result, other: Path, expected) -> None:
+    for name in ("best.pt", "last.pt"):
+        assert_same(load_checkpoint(folder / name), load_checkpoint(other / name))
+    assert_same(result.metrics, expected.metrics)
+    assert_same(result.history, expected.history)
+    np.testing.assert_array_equal(result.losses, expected.losses)
+    assert_same(result.model.state_dict(), expected.model.state_dict())
+
+
+def interrupt_after(monkeypatch, step: int, number: int = signal.SIGINT) -> None:
+    """Send this process a signal in the step-th step from now."""
+    plain, count = training.train_step, 0
+
+    def train_step(*args):
+        nonlocal count
+        count += 1
+        if count == step:
+            signal.raise_signal(number)
+        return plain(*args)
+
+    monkeypatch.setattr(training, "train_step", train_step)
+
+
+def interrupted(folder: Path, data: Path, config=None) -> str:
+    with pytest.raises(training.Interrupted) as caught:
+        run(folder, data, config)
+    return str(caught.value)
+
+
+# Resuming
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+@pytest.mark.parametrize("hash", [Hash.INDEX, Hash.MODULUS])
+def test_resume_in_mid_epoch_ends_bit_identical(data, tmp_path, monkeypatch, hash, optimizer):
+    config = mini(hash, optimizer=optimizer)
+    expected = run(tmp_path / "whole", data, config)
+    interrupt_after(monkeypatch, 19 + 7)
+    assert interrupted(tmp_path / "parts", data, config) == "in epoch 2, after step 7 of 19"
+    assert load_checkpoint(tmp_path / "parts" / "last.pt")["step"] == 7
+    torch.manual_seed(1234)  # whatever happened since
+    result = run(tmp_path / "parts", data, config, resume=True)
+    assert_same_end(tmp_path / "parts", result, tmp_path / "whole", expected)
+
+
+@pytest.mark.parametrize(
+    ("step", "number"), [(1, signal.SIGINT), (18, signal.SIGTERM), (19, signal.SIGINT), (20, signal.SIGTERM)]
+)
+def test_resume_around_the_end_of_an_epoch(data, tmp_path, monkeypatch, step, number):
+    expected = run(tmp_path / "whole", data)
+    interrupt_after(monkeypatch, step, number)
+    interrupted(tmp_path / "parts", data)
+    last = tmp_path / "parts" / "last.pt"
+    assert_same_end(tmp_path / "parts", run(tmp_path / "parts", data, resume=last), tmp_path / "whole", expected)
+
+
+def test_signal_during_validation_is_not_lost(data, tmp_path, monkeypatch):
+    expected = run(tmp_path / "whole", data)
+    plain = training.evaluate
+
+    def evaluate(*args):
+        signal.raise_signal(signal.SIGINT)
+        return plain(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "evaluate", evaluate)
+        assert interrupted(tmp_path / "parts", data) == "after epoch 1"
+    assert_same_end(tmp_path / "parts", run(tmp_path / "parts", data, resume=True), tmp_path / "whole", expected)
+
+
+def test_a_shorter_run_goes_on_to_the_same_end(data, tmp_path):
+    expected = run(tmp_path / "whole", data)
+    run(tmp_path / "parts", data, mini(epochs=1))
+    result = run(tmp_path / "parts", data, resume=True)
+    assert_same(result.metrics, expected.metrics)
+    ours, theirs = (load_checkpoint(tmp_path / folder / "last.pt") for folder in ("parts", "whole"))
+    assert_same(ours, theirs)
+
+
+def test_resuming_a_finished_run_only_evaluates(data, tmp_path):
+    expected = run(tmp_path, data)
+    before = (tmp_path / "last.pt").read_bytes()
+    assert_same(run(tmp_path, data, resume=True).metrics, expected.metrics)
+    assert (tmp_path / "last.pt").read_bytes() == before
+
+
+def test_ctrl_c_then_resume_prints_the_same(data, tmp_path, capsys):
+    options = ["--epochs", "20", "--patience", "0"]
+    arguments = command(tmp_path / "parts", data, *options)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-m", "model.train", *arguments], **pipes)
+    last = tmp_path / "parts" / "last.pt"
+    deadline = time.monotonic() + 60
+    while not last.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "--resume" in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+    assert main([*arguments, "--resume"]) == 0
+    resumed = capsys.readouterr().out
+    assert main(command(tmp_path / "whole", data, *options)) == 0
+    assert resumed == capsys.readouterr().out != ""
+    for name in ("best.pt", "last.pt"):
+        assert_same(*(load_checkpoint(tmp_path / folder / name) for folder in ("whole", "parts")))
+
+
+def test_resume_refuses_two_folders(data, tmp_path):
+    with pytest.raises(TrainError, match="--checkpoints names another"):
+        run(tmp_path / "b", data, resume=tmp_path / "a" / "last.pt")
+
+
+def test_a_new_run_says_that_it_replaces_the_old(data, tmp_path, capsys):
+    run(tmp_path, data, mini(epochs=1))
+    assert main(command(tmp_path, data, "--epochs", "1")) == 0
+    assert "is of an earlier run" in capsys.readouterr().err
+
+
+# Checkpoints
+
+
+def test_checkpoint_holds_what_it_says(data, tmp_path):
+    run(tmp_path, data, mini(Hash.INDEX))
+    state = load_checkpoint(tmp_path / "last.pt")
+    assert state["config"]["model"]["hash"] == "index"
+    assert state["config"]["model"]["top"] == (8, 1)
+    assert (state["epoch"], state["step"]) == (EPOCHS, 0)
+    assert state["losses"].shape == (19 * EPOCHS,)
+    assert len(state["history"]) == EPOCHS
+    best = load_checkpoint(tmp_path / "best.pt")
+    assert best["best"] == min(epoch["log_loss"] for epoch in state["history"]) == state["best"]
+
+
+def fail_like_a_full_disk(monkeypatch) -> None:
+    def fsync(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def test_failing_write_keeps_the_old_checkpoint(data, tmp_path, monkeypatch, capsys):
+    run(tmp_path, data, mini(epochs=1))
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.pt")}
+    fail_like_a_full_disk(monkeypatch)
+    assert main(command(tmp_path, data, "--epochs", "1")) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert len(errors) == 1
+    assert "No space left on device" in errors[0]
+    assert str(tmp_path / "best.pt") in errors[0]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_write_cut_short_keeps_the_old_checkpoint(tmp_path):
+    path = tmp_path / "last.pt"
+    save_checkpoint(path, {"old": torch.arange(3)})
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        with pytest.raises(TrainError, match="File too large"):
+            save_checkpoint(path, {"new": torch.zeros(1 << 18)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++")
+def test_compiled_training_leaves_plain_checkpoints(data, tmp_path, monkeypatch):
+    # The wrapper is the same with every backend, and this one takes a second instead of half a minute.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    config = mini(epochs=1)
+    result = run(tmp_path, data, config, compile=True)
+    for name in ("best.pt", "last.pt"):
+        state = load_checkpoint(tmp_path / name)["parameters"]
+        assert state.keys() == result.model.state_dict().keys()
+        assert not any("_orig_mod" in key for key in state)
+    eager = run(tmp_path / "eager", data, config)
+    np.testing.assert_allclose(result.losses, eager.losses, rtol=1e-4)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-500])
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    weights = load_checkpoint(path)["parameters"]["sparse_arch.tables.2.weight"].numpy().tobytes()
+    content[content.index(weights)] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (Path.unlink, "no such checkpoint"),
+        (lambda path: path.write_bytes(b""), "not a checkpoint, or a damaged one"),
+        (lambda path: path.write_bytes(bytes(range(256)) * 9), "not a checkpoint, or a damaged one"),
+        (truncate, "not a checkpoint, or a damaged one"),
+        (flip_a_bit, "not a checkpoint, or a damaged one"),
+        (lambda path: torch.save([1, 2], path), "not a checkpoint of model.train: config is missing"),
+        (lambda path: torch.save(DLRM, path), "not a checkpoint, or a damaged one"),
+        (lambda path: torch.save(load_checkpoint(path) | {"optimizer": {}}, path), "not a usable checkpoint"),
+        (lambda path: torch.save(load_checkpoint(path) | {"step": None}, path), "not a usable checkpoint"),
+    ],
+)
+def test_damaged_checkpoint(data, tmp_path, capsys, spoil, says):
+    run(tmp_path, data, mini(epochs=1))
+    spoil(tmp_path / "last.pt")
+    assert main(command(tmp_path, data, "--resume")) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"{tmp_path / 'last.pt'}: {says}" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--top", "32-1"], "top: checkpoint has (8, 1), this run (32, 1)"),
+        (["--hash", "modulus"], "hash: checkpoint has index, this run modulus"),
+        (["--interaction", "cat"], "interaction: checkpoint has dot, this run cat"),
+        (["--cardinalities", "5-6-6"], "SPARSE_2: checkpoint has 7, this run 6"),
+        (["--cardinalities", "5-6"], "cardinalities: checkpoint has (5, 6, 7), this run (5, 6)"),
+        (["--seed", "7"], "seed: checkpoint has 0, this run 7"),
+        (["--learning-rate", "1"], "learning_rate: checkpoint has 0.003, this run 1.0"),
+    ],
+)
+def test_checkpoint_of_another_run(data, tmp_path, capsys, options, says):
+    run(tmp_path, data, mini(Hash.INDEX, epochs=1))
+    assert main(command(tmp_path, data, "--resume", "--hash", "index", *options)) == 2
+    assert f"{tmp_path / 'last.pt'}: {says}" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_checkpoint_of_other_data(own_data, tmp_path):
+    run(tmp_path, own_data, mini(Hash.INDEX, epochs=1))
+    metadata = json.loads((own_data / "metadata.json").read_text())
+    metadata["SPARSE_1"]["tokenizer_values"][2] = 99
+    (own_data / "metadata.json").write_text(json.dumps(metadata))
+    with pytest.raises(TrainError, match=r"last\.pt: sparse_arch\.hashes\.1\.known: the checkpoint has other ids"):
+        run(tmp_path, own_data, mini(Hash.INDEX), resume=True)
+
+
+def test_resume_needs_the_best_checkpoint_too(data, tmp_path):
+    run(tmp_path, data, mini(epochs=1))
+    (tmp_path / "best.pt").unlink()
+    with pytest.raises(TrainError, match=r"best\.pt: no such checkpoint"):
+        run(tmp_path, data, resume=True)
+
+
+# Figures
+
+
+def test_printed_figures_are_those_of_sklearn(data, tmp_path, capsys):
+    assert main(command(tmp_path, data, "--hash", "index")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    config = mini(Hash.INDEX).model.with_metadata(read_metadata(data))
+    model = DLRM(config, config.vocabularies(read_metadata(data)))
+    model.load_state_dict(load_checkpoint(tmp_path / "best.pt")["parameters"])
+    seen = {}
+    for split in ("validation", "test"):
+        labels, dense, sparse = next(iter(CriteoBatches(data / split, 50)))
+        seen[split] = labels.numpy(), model.predict(dense, sparse).double().numpy()
+    seen["held out"] = tuple(np.concatenate([seen[split][i] for split in ("validation", "test")]) for i in (0, 1))
+    assert len(lines) == 3
+    for line, (split, (labels, p)) in zip(lines, seen.items(), strict=True):
+        found = re.fullmatch(rf"{split}: rows (\d+), log loss (0\.\d{{4}}), ROC AUC (0\.\d{{4}})", line)
+        assert int(found[1]) == len(labels) == (100 if split == "held out" else 50)
+        assert float(found[2]) == pytest.approx(log_loss(labels, p), abs=6e-5)
+        assert float(found[3]) == pytest.approx(roc_auc_score(labels, p), abs=6e-5)
+
+
+def test_the_best_epoch_is_the_one_evaluated(data, tmp_path):
+    result = run(tmp_path, data, mini(learning_rate=0.1, epochs=6))
+    log_losses = [epoch.log_loss for epoch in result.history]
+    assert np.argmin(log_losses) < 5  # else this test shows nothing
+    assert result.metrics["validation"].log_loss == min(log_losses)
+
+
+def test_patience_ends_training(data, tmp_path):
+    result = run(tmp_path, data, mini(learning_rate=0.1, epochs=30, patience=2))
+    best = np.argmin([epoch.log_loss for epoch in result.history])
+    assert len(result.history) == best + 3 < 30
+    assert len(result.losses) == 19 * len(result.history)
+
+
+@pytest.mark.parametrize("rows", [0, 20])
+def test_split_without_both_classes_has_no_auc(own_data, tmp_path, capsys, rows):
+    shutil.rmtree(own_data / "test")
+    (own_data / "test").mkdir()
+    pq.write_table(table(rows, labels=(0, 0)), own_data / "test" / "part.parquet")
+    assert main(command(tmp_path, own_data, "--epochs", "1")) == 0
+    _, test, held_out = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(rf"test: rows {rows}, log loss {'0.*' if rows else 'n/a'}, ROC AUC n/a", test)
+    assert re.fullmatch(rf"held out: rows {50 + rows}, log loss 0\.\d+, ROC AUC 0\.\d+", held_out)
+
+
+def test_without_validation_rows_the_last_epoch_is_kept(own_data, tmp_path):
+    for file in (own_data / "validation").iterdir():
+        pq.write_table(table(0), file)
+    result = run(tmp_path, own_data)
+    assert result.metrics["validation"].log_loss is None
+    assert load_checkpoint(tmp_path / "best.pt")["epoch"] == EPOCHS
+
+
+def test_nan_predictions_say_what_happened():
+    with pytest.raises(TrainError, match="diverged"):
+        score(np.array([0, 1]), np.array([0.5, np.nan]))
+
+
+def test_predict_gives_every_row_once(data):
+    config = mini().model.with_metadata(read_metadata(data))
+    labels, probabilities = predict(DLRM(config), CriteoBatches(data / "train", 64), torch.device("cpu"))
+    assert labels.shape == probabilities.shape == (600,)
+    assert probabilities.dtype == np.float64
+
+
+def test_sync_metrics_changes_no_parameter(data, tmp_path):
+    expected = run(tmp_path / "a", data)
+    result = run(tmp_path / "b", data, sync_metrics=True)
+    assert_same_end(tmp_path / "b", result, tmp_path / "a", expected)
+
+
+def test_threads_are_put_back(data, tmp_path):
+    before = torch.get_num_threads()
+    run(tmp_path, data, mini(epochs=1, threads=before + 1))
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("hash", [Hash.INDEX, Hash.MODULUS])
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_step_does_not_wait_for_the_gpu(data, hash):
+    features = read_metadata(data)
+    config = mini(hash).model.with_metadata(features)
+    device = torch.device("cuda")
+    model = DLRM(config, config.vocabularies(features)).to(device)
+    optimizer = training._optimizer(model, mini(hash))
+    losses = torch.zeros(19, device=device)
+    for step, batch in enumerate(CriteoBatches(data / "train", 32)):
+        torch.cuda.set_sync_debug_mode("error" if step else "default")  # the first sets libraries up
+        try:
+            losses[step] = training.train_step(model, optimizer, *training._to(device, *batch))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert losses.isfinite().all()
+
+
+# Logs and traces
+
+
+def test_tensorboard_reads_the_scalars(data, tmp_path):
+    result = run(tmp_path, data)
+    run(tmp_path, data, mini(epochs=EPOCHS + 1), resume=True)
+    events = EventAccumulator(str(tmp_path / "logs"))
+    events.Reload()
+    tags = {f"{metric}/{split}" for metric in ("log_loss", "auc") for split in ("validation", "test", "held_out")}
+    assert {"loss/train", *tags} <= set(events.Tags()["scalars"])
+    losses = events.Scalars("loss/train")
+    assert [event.step for event in losses] == [19, 38, 57, 76]
+    assert losses[1].value == pytest.approx(result.losses[19:38].mean(), rel=1e-5)
+    validation = [event.value for event in events.Scalars("log_loss/validation")]
+    assert validation[:EPOCHS] == pytest.approx([epoch.log_loss for epoch in result.history])
+
+
+def test_profile_writes_a_trace_without_the_host_name(data, tmp_path):
+    run(tmp_path, data, mini(epochs=1), profile=tmp_path / "trace", name="mini")
+    (trace,) = (tmp_path / "trace").iterdir()
+    assert re.fullmatch(r"mini\.\d+\.pt\.trace\.json\.gz", trace.name)
+    text = gzip.decompress(trace.read_bytes()).decode()
+    assert "ProfilerStep#" in text
+    assert "aten::addmm" in text
+    assert f'"{socket.gethostname()}"' not in text
+    assert str(tmp_path) not in text
+
+
+def test_profile_of_too_few_steps(data, tmp_path):
+    with pytest.raises(TrainError, match="--profile: needs 11 steps, this run has only 1"):
+        run(tmp_path, data, mini(epochs=1, batch_size=1000), profile=tmp_path / "trace")
+
+
+# A user's mistakes
+
+
+def without_a_feature(data: Path) -> None:
+    metadata = json.loads((data / "metadata.json").read_text())
+    del metadata["SPARSE_7"]
+    (data / "metadata.json").write_text(json.dumps(metadata))
+
+
+def with_train(labels: tuple[int, int], rows: int):
+    def spoil(data: Path) -> None:
+        for file in (data / "train").iterdir():
+            pq.write_table(table(rows, labels=labels), file)
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "options", "says"),
+    [
+        (shutil.rmtree, [], "data: not found; data.preprocess and data.synthetic write it"),
+        (without_a_feature, [], "feature SPARSE_7 is missing"),
+        (lambda data: shutil.rmtree(data / "validation"), [], "validation: no such file or directory"),
+        (with_train((1, 1), 40), [], "train: column labels: expected both 0 and 1, found only 1"),
+        (with_train((0, 1), 0), [], "train: no rows to train on"),
+        (None, ["--device", "cuda:99"], "--device cuda:99: this machine has"),
+        (None, ["--device", "abacus"], "--device: expected cpu, cuda or cuda:N, got 'abacus'"),
+        (None, ["--preset", "tiny"], "expected one of small, main, mini, mlperf, got 'tiny'"),
+        (None, ["--hash", "md5"], "expected one of index_naive, index, modulus, got 'md5'"),
+        (None, ["--bottom", "12-4"], "bottom: expected to begin with 13, the dense features, got 12"),
+        (None, ["--cardinalities", "-".join(["3"] * 27)], "cardinalities: expected at most 26 numbers"),
+        (None, ["--hash", "index", "--batch-size", "999999999"], "ids of SPARSE_2 is too much; use --hash modulus"),
+        (None, ["--resume"], "last.pt: no such checkpoint"),
+        (None, ["--checkpoints", "/dev/null/here"], "Not a directory: '/dev/null/here'"),
+        (None, ["--logs", "/dev/null/here"], "Not a directory"),
+        (None, ["--learning-rate", "1e30"], "diverged"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(own_data, tmp_path, capsys, spoil, options, says):
+    if spoil:
+        spoil(own_data)
+    try:
+        status = main(command(tmp_path / "run", own_data, "--epochs", "1", *options))
+    except SystemExit as exit_:  # argparse's way
+        status = exit_.code
+    out, err = capsys.readouterr()
+    assert status == 2
+    assert out == ""
+    assert says in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+# The whole way
+
+
+def test_real_rows(criteo_tsv, tmp_path):
+    def python(*arguments) -> str:
+        return subprocess.run([sys.executable, *map(str, arguments)], check=True, capture_output=True, text=True).stdout
+
+    python("-m", "data.preprocess", criteo_tsv, "--out", tmp_path / "data")
+    out = python(
+        "-m", "model.train", "--preset", "small", "--data", tmp_path / "data", "--device", "cpu",
+        "--checkpoints", tmp_path, "--logs", tmp_path / "logs",
+    )
+    held_out = re.search(r"held out: rows (\d+), log loss \S+, ROC AUC (\S+)", out)
+    assert int(held_out[1]) == 1029
+    assert float(held_out[2]) >= 0.70
