@@ -97,7 +97,7 @@ def _in_order(pool: ThreadPoolExecutor, workers: int, tasks: Iterable[Callable])
 
 
 def _write(table: pa.Table, path: Path) -> int:
-    # Hashes do not compress, and what repeats is dictionary-encoded already: without a codec, reading is a third faster.
+    # Hashes do not compress, and what repeats is dictionary-encoded already: without a codec reading is faster.
     pq.write_table(table, path, row_group_size=ROW_GROUP, compression="none")
     return table.num_rows
 

@@ -100,7 +100,8 @@ def draw(model: DLRM, ax: "Axes | None" = None) -> "Axes":
         size = f"{table.num_embeddings:,} × {table.embedding_dim}"
         _box(ax, x, floor + _STEP, width, f"table {shown[slot]}", size, "sparse")
         _arrow(ax, x, floor + _STEP + _BOX, meeting)
-    _label(ax, slots[-2 if len(slots) > 1 else 0] + 0.1, meeting - 0.23, _shape(calls["sparse_arch"].output), small=True)
+    x = slots[-2 if len(slots) > 1 else 0] + 0.1
+    _label(ax, x, meeting - 0.23, _shape(calls["sparse_arch"].output), small=True)
 
     # Where they meet, and the top MLP.
     x = _WIDTH / 2

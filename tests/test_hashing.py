@@ -1,0 +1,62 @@
+"""The three hashes: what each id's row must be, and that the two index hashes are one function."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.hashing import Hash, make_hash
+
+IDS = st.integers(-1, (1 << 32) - 1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(known=st.lists(st.integers(0, (1 << 32) - 1), unique=True, max_size=20), ids=st.lists(IDS, max_size=40))
+def test_rows(known, ids):
+    ids = [*ids, *known, -1]
+    position = {value: row for row, value in enumerate(known, start=1)}
+    tensor = torch.tensor(ids)
+    for kind in (Hash.INDEX, Hash.INDEX_NAIVE):
+        rows = make_hash(kind, len(known), known)(tensor)
+        assert rows.dtype == torch.int64
+        assert rows.tolist() == [position.get(value, 0) for value in ids]
+    modulus = make_hash(Hash.MODULUS, len(known))(tensor)
+    assert modulus.tolist() == [(value + 1) % len(known) if known else 0 for value in ids]
+    assert int(modulus.max()) < len(known) + 1  # within the table's cardinality + 1 rows
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3)])
+@pytest.mark.parametrize("kind", Hash)
+def test_any_shape(kind, shape):
+    ids = torch.randint(-1, 9, shape)
+    rows = make_hash(kind, 4, [8, 2, 5, 0])(ids)
+    assert rows.shape == ids.shape
+    assert rows.dtype == torch.int64
+
+
+def test_naive_and_index_load_each_others_checkpoints():
+    index, naive = make_hash(Hash.INDEX, 3, [5, 6, 7]), make_hash(Hash.INDEX_NAIVE, 3, [1, 2, 3])
+    naive.load_state_dict(index.state_dict())
+    ids = torch.tensor([1, 5, 6, 7, -1])
+    assert naive(ids).tolist() == index(ids).tolist() == [0, 1, 2, 3, 0]
+
+
+@pytest.mark.parametrize("kind", Hash)
+def test_compiles_into_one_graph(kind):
+    module = make_hash(kind, 4, [8, 2, 5, 0])
+    ids = torch.randint(-1, 9, (7,))
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(module, fullgraph=True, backend="aot_eager")(ids), module(ids))
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="hash index needs the known ids, got none"):
+        make_hash(Hash.INDEX, 3)
+    with pytest.raises(ValueError, match=r"expected 3 ids .* got 2"):
+        make_hash(Hash.INDEX, 3, [1, 2])
+    with pytest.raises(ValueError, match="2 ids, of which only 1 are different"):
+        make_hash(Hash.INDEX, 2, [1, 1])
+    with pytest.raises(ValueError, match="-1 stands for a missing value"):
+        make_hash(Hash.INDEX_NAIVE, 2, [1, -1])
