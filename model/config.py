@@ -84,7 +84,7 @@ class DLRMConfig:
     embedding_dim: Annotated[int, "width of an embedding"] = 16
     top: Annotated[tuple[int, ...], "top MLP: hidden widths, 1; its input is what the interaction gives"] = (32, 1)
     interaction: Annotated[Interaction, "how dense vector and embeddings meet"] = Interaction.DOT
-    hash: Annotated[Hash, "how an id becomes a row"] = Hash.INDEX
+    hash: Annotated[Hash, "how an id becomes a row"] = Hash.MODULUS
     cardinalities: Annotated[tuple[int, ...], "known ids of each sparse feature (default: the metadata's)"] = ()
     sparse_gradients: Annotated[bool, "sparse embedding gradients (sgd and adagrad only)"] = False
 

@@ -480,6 +480,10 @@ def _profiler(folder: str | Path | None, name: str, steps: int):
             trace = json.loads(file.read_bytes())
         for field in ("host_name", "traceName"):  # traceName is a path
             trace.pop(field, None)
+        for event in trace["traceEvents"]:
+            arguments = event.get("args", {})
+            if "kernel_file" in arguments:  # of generated code, in a folder named after the user
+                arguments["kernel_file"] = Path(arguments["kernel_file"]).name
         with gzip.open(Path(folder) / f"{file.name}.gz", "wt") as out:
             json.dump(trace, out)
 
