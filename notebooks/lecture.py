@@ -158,9 +158,9 @@ def write(run: Run, folder: Path, out: Path) -> None:
     nbformat.write(run.notebook, out / f"{run.name}.ipynb")
     try:
         (out / f"{run.name}.html").write_text(render(run, folder), encoding="utf-8")
-    except ModuleNotFoundError as error:
+    except ImportError as error:  # nbconvert, or a part of it, is not installed
         (out / f"{run.name}.html").unlink(missing_ok=True)  # an earlier run's
-        print(f"  no page: {error.name} is not installed")
+        print(f"  no page: {error}")
 
 
 def write_index(runs: list[Run], out: Path) -> None:
