@@ -5,7 +5,6 @@ SHELL := /bin/bash
 .PHONY: help lecture jupyter test data train tensorboard doctor clean check venv
 
 PYTHON3 ?= python3
-ROWS ?= 200000
 NOTEBOOKS ?=
 ARGS ?=
 
@@ -47,7 +46,7 @@ test: $(SAMPLE)  ## ruff, pytest, the notebooks, the CMake tests
 		&& cmake --build build/cmake && ctest --test-dir build/cmake --output-on-failure); fi; \
 	echo; echo "make test:$$summary"; exit $$status
 
-data: $(SAMPLE)  ## the synthetic sample in data/sample/ (ROWS=200000), if it is not there
+data: $(SAMPLE)  ## the synthetic sample in data/sample/ if it is not there
 
 train: $(SAMPLE)  ## train the small model on the sample (ARGS="--epochs 2": further options of model.train)
 	@$(PYTHON) -m model.train --preset small --data data/sample $(ARGS)
@@ -68,8 +67,8 @@ check:
 	@$(DOCTOR) --require || { echo 'make doctor lists everything.' >&2; exit 1; }
 
 $(SAMPLE): | venv
-	@echo 'Making data/sample: $(ROWS) synthetic rows'
-	@$(PYTHON) -m data.synthetic --rows $(ROWS) --out data/sample --seed 0
+	@echo 'Making data/sample: synthetic rows'
+	@$(PYTHON) -c 'from data.synthetic import sample; sample()'
 
 ifeq ($(origin PYTHON),command line)
 venv: check

@@ -9,7 +9,6 @@ reading         a map-style Dataset that indexes one row at a time, behind a Dat
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -26,7 +25,7 @@ import pyarrow.parquet as pq
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from data.cli import user_errors
+from data.cli import Parser, user_errors
 from data.criteo import COLUMNS, DENSE, LABEL, MISSING, SPARSE, CriteoBatches, read_metadata
 from data.preprocess import preprocess
 from data.synthetic import main as synthetic
@@ -174,7 +173,7 @@ def bench_reading(directory: Path, repeats: int, limit_s: float) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m data.bench", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m data.bench", description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000, help="default: %(default)s; memory also at four times")
     parser.add_argument("--repeats", type=int, default=3, help="of each measurement; the best counts")
     parser.add_argument("--seconds", type=float, default=4, help="at most, for each way of reading")

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from data.criteo import DataError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line on stderr (and exit status 2)."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 @contextmanager

@@ -216,20 +216,21 @@ class CriteoBatches(IterableDataset):
         rows = min(self.window if random else 4 * _DECODE_ROWS, self.window, stop - start)
         shapes = (((rows,), np.float32), ((rows, len(DENSE)), np.float32), ((rows, len(SPARSE)), np.int64))
         buffers = [tuple(np.empty(*shape) for shape in shapes) for _ in range(2)]
+        # Decoding and filling overlap too: each takes about as long as the other.
+        parts = ((group, *part) for group in groups for part in self._decode(group, start, stop))
         filled = 0
-        for group in groups:
-            for first, part in self._decode(group, start, stop):
-                taken = 0
-                while taken < part.num_rows:
-                    n = min(part.num_rows - taken, rows - filled)
-                    piece = tuple(array[filled : filled + n] for array in buffers[0])
-                    self._fill(piece, part.slice(taken, n))
-                    self._check(piece, group, first + taken)
-                    filled, taken = filled + n, taken + n
-                    if filled == rows:
-                        yield buffers[0]
-                        buffers.reverse()
-                        filled = 0
+        for group, first, part in _one_ahead(parts):
+            taken = 0
+            while taken < part.num_rows:
+                n = min(part.num_rows - taken, rows - filled)
+                piece = tuple(array[filled : filled + n] for array in buffers[0])
+                self._fill(piece, part.slice(taken, n))
+                self._check(piece, group, first + taken)
+                filled, taken = filled + n, taken + n
+                if filled == rows:
+                    yield buffers[0]
+                    buffers.reverse()
+                    filled = 0
         if filled:
             yield tuple(array[:filled] for array in buffers[0])
 

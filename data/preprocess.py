@@ -9,7 +9,6 @@ rejects is read again line by line, to name the line and the field that are wron
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import re
 import sys
@@ -27,7 +26,7 @@ import pyarrow.csv
 from loguru import logger
 from tqdm import tqdm
 
-from data.cli import user_errors
+from data.cli import Parser, user_errors
 from data.criteo import COLUMNS, DENSE, IDS, LABEL, MISSING, SCHEMA, SPARSE, DataError
 from data.dataset import write_dataset
 
@@ -320,7 +319,7 @@ def _short(text: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m data.preprocess", description="Criteo's raw files to Parquet.")
+    parser = Parser(prog="python -m data.preprocess", description="Criteo's raw files to Parquet.")
     parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT", help="train.txt, day_N or CSV; plain or .gz")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="must not exist, or be empty")
     parser.add_argument("--split", choices=("order", "random"), default="order", help="default: %(default)s")

@@ -43,7 +43,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tqdm import tqdm
 
-from data.cli import user_errors
+from data.cli import Parser, user_errors
 from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, CriteoBatches, DataError
 from data.dataset import SPLITS, complete_directory, write_dataset
 
@@ -539,7 +539,7 @@ def sample() -> Path:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m data.synthetic", description="Draw rows like Criteo's.")
+    parser = Parser(prog="python -m data.synthetic", description="Draw rows like Criteo's.")
     parser.add_argument("--rows", type=int, required=True, help="how many rows to draw")
     parser.add_argument("--out", type=Path, required=True, help="directory to make")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other rows of the same population")

@@ -23,7 +23,6 @@ VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
 OLDEST_PYTHON = (3, 11)
 # Free disk in GB that installing takes: the packages as the index ships them, once packed and once unpacked.
 DISK_CUDA, DISK_CPU = 10, 4
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def checks(
     include = sysconfig.get_path("include") if include is None else include
     ensurepip = ensurepip_version() if ensurepip is None else ensurepip
     disk = free_gb(ROOT) if disk is None else disk
-    disk_needed = DISK_CPU if CPU_INDEX in os.environ.get("PIP_EXTRA_INDEX_URL", "") else DISK_CUDA
+    disk_needed = DISK_CPU if "/whl/cpu" in os.environ.get("PIP_EXTRA_INDEX_URL", "") else DISK_CUDA
     gpu, driver = gpu_and_driver()
     new_enough = tuple(version[:2]) >= OLDEST_PYTHON
     python3 = "python" + ".".join(map(str, OLDEST_PYTHON))
@@ -215,7 +214,7 @@ def checks(
                 f"{disk:.1f} GB in {ROOT}" + ("" if disk >= disk_needed else f", too little ({disk_needed} GB needed)"),
                 disk >= disk_needed,
                 "installing the packages",
-                f"free some space, or without a GPU take torch's CPU build: export PIP_EXTRA_INDEX_URL={CPU_INDEX}",
+                "free some space; without a GPU set PIP_EXTRA_INDEX_URL to PyTorch's CPU builds (see pytorch.org)",
                 required=True,
             )
         )

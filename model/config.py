@@ -178,13 +178,6 @@ def preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line on stderr (and exit status 2)."""
-
-    def error(self, message: str) -> typing.NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --preset, and one option for each field of `DLRMConfig` and `TrainConfig`: --bottom 13-32-16, --seed 1, …"""
     parser.add_argument("--preset", default="small", metavar="NAME", help=", ".join(PRESETS))

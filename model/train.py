@@ -35,9 +35,10 @@ from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from data.cli import Parser
 from data.criteo import DENSE, LABEL, SPARSE, CriteoBatches, DataError, read_metadata
 from kernels import runtime
-from model.config import DLRMConfig, Optimizer, Parser, Preset, TrainConfig, add_arguments, from_arguments
+from model.config import DLRMConfig, Optimizer, Preset, TrainConfig, add_arguments, from_arguments
 from model.dlrm import DLRM
 from model.hashing import Hash
 

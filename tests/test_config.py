@@ -7,8 +7,9 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 
+from data.cli import Parser
 from data.criteo import SPARSE, Feature
-from model.config import PRESETS, DLRMConfig, Parser, Preset, TrainConfig, add_arguments, from_arguments, preset
+from model.config import PRESETS, DLRMConfig, Preset, TrainConfig, add_arguments, from_arguments, preset
 
 
 def parse(*arguments: str) -> Preset:

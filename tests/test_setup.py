@@ -87,7 +87,7 @@ def test_doctor_misses_a_compiler_that_is_not_in_path(monkeypatch, tmp_path):
 
 def test_doctor_asks_for_less_disk_for_the_cpu_build(no_packages, monkeypatch):
     assert "free disk" in failing(disk=doctor.DISK_CPU + 1)
-    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", doctor.CPU_INDEX)
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://index.example/whl/cpu")
     assert failing(disk=doctor.DISK_CPU + 1) == {}
 
 
