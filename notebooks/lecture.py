@@ -7,6 +7,7 @@ Exit status: 0 if all ran, 1 if one failed (the others still run), 2 for a wrong
 import argparse
 import asyncio
 import html
+import os
 import re
 import signal
 import sys
@@ -256,7 +257,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"lecture.py: {path.name}: {error}", file=sys.stderr)
         return 1
     write_index(runs, args.out)
-    print(f"\n{table(runs)}\n\nPages: {args.out / 'index.html'}")
+    print(f"\n{table(runs)}\n\nPages: {os.path.relpath(args.out / 'index.html')}")
     return int(failed)
 
 
