@@ -49,6 +49,12 @@ def refuse_gradients(op: str, *tensors: Tensor) -> None:
         raise RuntimeError(f"{op}_ has no gradient: call {op}, or {op}_ under torch.no_grad()")
 
 
+def mark_written(x: Tensor) -> None:
+    """Tell autograd that x was written to, as PyTorch's own in-place functions do: a backward that saved x raises."""
+    if not x.is_inference():
+        torch.autograd.graph.increment_version(x)
+
+
 def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors; if their dtypes differ under torch.autocast, cast to its dtype (float64 excepted, as in PyTorch)."""
     device = tensors[0].device.type

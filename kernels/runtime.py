@@ -287,7 +287,7 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
 def _triton_compiles() -> bool:
     """Whether Triton was imported before TRITON_INTERPRET was set: its own functions are then compiled ones."""
     triton = sys.modules.get("triton")
-    return triton is not None and isinstance(triton.language.cdiv, triton.runtime.JITFunction)
+    return triton is not None and isinstance(triton.language.softmax, triton.runtime.JITFunction)
 
 
 def report() -> str:

@@ -112,6 +112,7 @@ def _in_place(x: Tensor, bias: Tensor, y: Tensor, multiplier: float, activation:
 
     _check("add_mul_activation_", x, bias, y, multiplier, activation)
     pointwise.check_in_place("add_mul_activation_", x, bias, y)
+    pointwise.mark_written(x)
     if not x.is_contiguous():
         x.copy_(_forward(x, bias, y, multiplier, activation))
         return

@@ -79,6 +79,7 @@ def _in_place(x: Tensor, bias: Tensor) -> None:
 
     pointwise.check("add_relu_", x, bias)
     pointwise.check_in_place("add_relu_", x, bias)
+    pointwise.mark_written(x)
     if not x.is_contiguous():
         x.copy_(_forward(x, bias))
         return
