@@ -2,11 +2,12 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lecture jupyter test data train tensorboard doctor clean check venv
+.PHONY: help lecture jupyter test kernels gpu data train tensorboard doctor clean check venv
 
 PYTHON3 ?= python3
 NOTEBOOKS ?=
 ARGS ?=
+CMAKE_ARGS ?=
 
 # Given on the command line, PYTHON holds the packages already: no .venv is made and nothing is installed.
 ifeq ($(origin PYTHON),command line)
@@ -35,6 +36,11 @@ lecture: $(SAMPLE)  ## execute every notebook; pages in build/lecture/ (NOTEBOOK
 jupyter: $(SAMPLE)  ## JupyterLab on 127.0.0.1
 	@$(PYTHON) -m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/notebooks $(ARGS)
 
+# The sanitizers' tests take most of the time: two at once, as many as a small machine has cores.
+cmake_tests = cmake -S kernels -B build/cmake -G Ninja $(CMAKE_ARGS) && cmake --build build/cmake \
+	&& { code=0; ctest --test-dir build/cmake --parallel 2 --output-on-failure || code=$$?; \
+	sed -n 's/^SKIPPED: /tests skipped: /p' build/cmake/Testing/Temporary/LastTest.log | sort | uniq -c; [ $$code = 0 ]; }
+
 # Every step runs whatever the ones before it did; the summary names each, and one failure fails the target.
 step = echo; echo '== $(1)'; if $(2); then summary+=" $(1):ok"; else summary+=" $(1):FAILED"; status=1; fi
 test: $(SAMPLE)  ## ruff, pytest, the notebooks, the CMake tests
@@ -42,9 +48,14 @@ test: $(SAMPLE)  ## ruff, pytest, the notebooks, the CMake tests
 	$(call step,lint,$(PYTHON) -m ruff check); \
 	$(call step,pytest,$(PYTHON) -m pytest -q); \
 	$(call step,notebooks,$(PYTHON) -m pytest -q --nbval-lax --nbval-current-env notebooks/); \
-	if [ -f kernels/CMakeLists.txt ]; then $(call step,cmake,cmake -S kernels -B build/cmake -G Ninja \
-		&& cmake --build build/cmake && ctest --test-dir build/cmake --output-on-failure); fi; \
+	$(call step,cmake,$(cmake_tests)); \
 	echo; echo "make test:$$summary"; exit $$status
+
+kernels: venv  ## the CMake tests: CUDA kernels on the GPU, and on the host under sanitizers (CMAKE_ARGS=-D…)
+	@$(cmake_tests)
+
+gpu: venv  ## on a GPU: pytest, ctest, compute-sanitizer, benchmarks, recorded in traces/results/ (ARGS="--only pytest,ctest")
+	@$(PYTHON) -m kernels.gpu $(ARGS)
 
 data: $(SAMPLE)  ## the synthetic sample in data/sample/ if it is not there
 

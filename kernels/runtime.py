@@ -16,10 +16,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kernels import doctor
@@ -75,75 +76,109 @@ def triton_mode() -> str:
 
 
 def at_trace_time(function: Callable) -> Callable:
-    """Cache a function of hashable arguments that returns a constant, and have torch.compile call it while tracing.
+    """Cache a function of hashable positional arguments; torch.compile calls it while tracing and keeps the result.
 
-    The attribute is what torch.compiler.assume_constant_result sets; that function imports torch._dynamo, which takes
-    over a second, and with it Triton.
+    For work that is done once, such as loading an extension, and must be done before a graph that depends on it runs.
+    Threads that call at once wait for the first. An exception is not cached: the next call tries again.
     """
     results = {}
+    lock = threading.RLock()
 
+    # Neither functools.cache, which lets two threads in, and through which torch.compile traces into the function.
     @functools.wraps(function)
     def cached(*args):
         if args not in results:
-            results[args] = function(*args)
+            with lock:
+                if args not in results:
+                    results[args] = function(*args)
         return results[args]
 
+    # What torch.compiler.assume_constant_result sets. Calling that would import torch._dynamo, which takes over a
+    # second, and with it Triton.
     cached._dynamo_marked_constant = True
     return cached
 
 
-@at_trace_time
 def why_not(backend: str, device_type: str) -> str:
     """Why this machine's `backend` does not run tensors of a 'cpu' or 'cuda' device, and what to do; '' if it does."""
-    import torch
-
     if backend == "triton":
-        mode = triton_mode()
-        if mode == "missing":
-            return "Triton is not installed: pip install triton, in the version that requirements.txt names"
-        if device_type == "cpu" and (mode != "interpreted" or _triton_compiles()):
-            return (
-                "Triton runs CPU tensors in its interpreter only, and that is off: set TRITON_INTERPRET=1, or where "
-                "there is no GPU import kernels before anything that imports Triton (torch.optim, torch.compile)"
-            )
-    if backend == "cuda":
-        if device_type != "cuda":
-            return "the CUDA kernels run CUDA tensors: move them there with .cuda(), on a machine with a GPU"
-        if torch.version.cuda is None:
-            return "this is a CPU build of torch: install a CUDA build (see pytorch.org)"
-        if nvcc() is None:
-            return "nvcc is missing: install the CUDA toolkit, or set CUDA_HOME to where it is (make doctor)"
+        return _why_not_triton(device_type)
+    return _why_not_cuda(device_type) if backend == "cuda" else ""
+
+
+def _why_not_triton(device_type: str) -> str:
+    mode = triton_mode()
+    if mode == "missing":
+        return "Triton is not installed: pip install triton, in the version that requirements.txt names"
+    if device_type != "cuda" and (mode != "interpreted" or _triton_compiles()):
+        return (
+            "Triton runs CPU tensors in its interpreter only, and that is off: set TRITON_INTERPRET=1 before Python "
+            "starts, or where there is no GPU import kernels before what imports Triton (torch.optim, torch.compile)"
+        )
     return ""
 
 
+def _why_not_cuda(device_type: str) -> str:
+    import torch
+
+    if not has_nvidia_driver():
+        return (
+            "it needs a CUDA device, and no NVIDIA GPU with a driver is visible: use a machine that has one "
+            '(make doctor shows what is there), or backend="triton", which is interpreted on the CPU'
+        )
+    if torch.version.cuda is None:
+        return "this is a CPU build of torch: install a CUDA build (requirements.txt, with PIP_EXTRA_INDEX_URL unset)"
+    if device().type != "cuda":
+        return "this torch cannot use the GPU: update the driver, or install a build for its architecture (pytorch.org)"
+    if nvcc() is None:
+        return (
+            "nvcc is missing: install the CUDA toolkit (developer.nvidia.com/cuda-downloads), or set CUDA_HOME to the "
+            "folder whose bin/ holds nvcc"
+        )
+    if shutil.which("ninja", path=_path()) is None:
+        return "ninja is missing: pip install ninja, in the version that requirements.txt names"
+    if device_type != "cuda":
+        return "it runs CUDA tensors: move the tensors to the GPU with .cuda()"
+    return ""
+
+
+@at_trace_time
+def _require(backend: str, device_type: str) -> None:
+    if reason := why_not(backend, device_type):
+        raise RuntimeError(f'backend="{backend}" does not run here: {reason}')
+
+
 def choose(backend: str, x: torch.Tensor) -> str:
-    """The backend to run x on: "auto" is Triton for a CUDA tensor, else eager.
+    """The backend to run x on: "auto" is Triton for a CUDA tensor, else eager. torch.compile traces through it.
 
     Raises:
         ValueError: an unknown backend. RuntimeError: one that this machine lacks, with why_not's reason.
     """
+    on_cuda = x.is_cuda
     if backend == "auto":
-        backend = "triton" if x.is_cuda else "eager"
+        backend = "triton" if on_cuda else "eager"
     elif backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}; got {backend!r}")
-    reason = why_not(backend, "cuda" if x.is_cuda else "cpu")
-    if reason:
-        raise RuntimeError(f'backend="{backend}" does not run here: {reason}')
+    _require(backend, "cuda" if on_cuda else "cpu")
     return backend
 
 
 def backends(on: torch.device | str | None = None) -> dict[str, str]:
-    """{backend: ''} for what runs tensors of this device (default: `device()`) here, {backend: why not} for the rest."""
+    """For each backend '' if it runs tensors of this device (default: `device()`) here, else why_not's reason."""
     import torch
 
     device_type = torch.device(on or device()).type
+    if device_type == "cuda" and device().type != "cuda":  # then nothing runs them; the CUDA backend knows why
+        return dict.fromkeys(BACKENDS, _why_not_cuda(device_type))
     return {backend: why_not(backend, device_type) for backend in BACKENDS}
 
 
 def nvcc() -> Path | None:
-    """The CUDA compiler: in CUDA_HOME, on PATH, or in /usr/local/cuda."""
+    """The CUDA compiler, looked for where torch does: in CUDA_HOME if that is set, else on PATH, in /usr/local/cuda."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    found = shutil.which("nvcc", path=f"{home}/bin" if home else None) or shutil.which("/usr/local/cuda/bin/nvcc")
+    found = shutil.which("nvcc", path=f"{home}/bin" if home else None)
+    if found is None and not home:
+        found = shutil.which("nvcc", path="/usr/local/cuda/bin")
     return Path(found) if found else None
 
 
@@ -154,58 +189,61 @@ _building = threading.Lock()
 _loaded: set[Path] = set()
 
 
-def load_extension(op: str) -> None:
-    """Load kernels/<op>/binding.cu as dispatcher ops, built on first use into build/extensions/.
+@at_trace_time
+def load_extension(op: str) -> bool:
+    """Load kernels/<op>/binding.cu as dispatcher ops, built on first use into build/extensions/. Returns True.
 
     Raises:
-        RuntimeError: with the compiler's output, if the build fails; the next call tries again.
+        RuntimeError: with the compiler's errors, if the build fails; the next call tries again.
     """
     import torch
 
     binding = KERNELS / op / "binding.cu"
-    include = (binding.parent, KERNELS)
-    major, minor = torch.cuda.get_device_capability()
-    architecture = f"{major}.{minor}"
+    capabilities = {torch.cuda.get_device_capability(gpu) for gpu in range(torch.cuda.device_count())}
+    architectures = ";".join(f"{major}.{minor}" for major, minor in sorted(capabilities))
     load_library(
         op,
-        cuda_source=binding,
-        include=include,
+        binding,
+        cache=EXTENSIONS,
+        include=(binding.parent, KERNELS),
         flags=CUDA_FLAGS,
-        environment={"TORCH_CUDA_ARCH_LIST": architecture},
+        environment={"TORCH_CUDA_ARCH_LIST": architectures},
     )
+    return True
 
 
 def load_library(
     name: str,
+    source: Path,
     *,
-    cuda_source: Path | None = None,
-    cpp_source: Path | None = None,
+    cache: Path,
     include: tuple[Path, ...] = (),
     flags: tuple[str, ...] = (),
-    environment: dict[str, str] | None = None,
-    cache: Path | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """Build one source file with load_inline, unless the cache has it, and load it; returns the library's path.
+    """Build one .cu or C++ file with load_inline, unless the cache has it, and load it; returns the library's path.
 
     The cache's key is everything the build depends on: the file and what it includes from `include`, flags and
-    environment, torch and its CUDA. A build has a folder of its own and the finished library is moved into place, so
-    nothing half-built is ever loaded. One process builds at a time; the others wait for an flock, which the system
-    releases however its holder ends.
+    environment, torch and its CUDA. A build has a folder of its own, load_inline's lock file in it, and the finished
+    library is moved into place, so that nothing half-built is ever loaded. One process builds at a time; the others
+    wait for an flock, which the system releases however its holder ends.
+
+    Raises:
+        RuntimeError: with the compiler's errors, if the build fails; the next call tries again.
     """
     import torch
 
-    cache = cache or EXTENSIONS
-    source = cuda_source or cpp_source
-    key = hashlib.sha256(repr((torch.__version__, torch.version.cuda, flags, environment)).encode())
+    key = hashlib.sha256(repr((torch.__version__, torch.version.cuda, flags, sorted(environment.items()))).encode())
     for file in included_files(source, include):
-        key.update(file.read_bytes())
+        key.update(repr((file.name, file.read_bytes())).encode())
     library = cache / f"{name}-{key.hexdigest()[:16]}.so"
-    with _building, _locked(cache / f"{name}.lock"):
+    with _building:
         if library not in _loaded:
-            if library.exists():
-                torch.ops.load_library(str(library))
-            else:
-                _build(name, library, cuda_source, cpp_source, include, flags, environment or {})
+            with nullcontext() if library.exists() else _locked(cache / f"{name}.lock", name):
+                if library.exists():
+                    torch.ops.load_library(str(library))
+                else:
+                    _build_and_load(name, library, source, include, flags, environment)
             _loaded.add(library)
     return library
 
@@ -224,54 +262,74 @@ def included_files(source: Path, include: tuple[Path, ...]) -> list[Path]:
     return found
 
 
-def _build(
+def _build_and_load(
     name: str,
     library: Path,
-    cuda_source: Path | None,
-    cpp_source: Path | None,
+    source: Path,
     include: tuple[Path, ...],
     flags: tuple[str, ...],
-    environment: dict[str, str],
+    environment: Mapping[str, str],
 ) -> None:
     from torch.utils.cpp_extension import load_inline
 
     for left_over in library.parent.glob(f"{name}-*.partial"):  # by builds that were killed
         shutil.rmtree(left_over, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{library.stem}-", suffix=".partial", dir=library.parent))
-    print(f"Building the extension {name} (once) …", file=sys.stderr, flush=True)
+    text, is_cuda = source.read_text(), source.suffix == ".cu"
+    print(f"Building the extension {name}, once …", file=sys.stderr, flush=True)
     start = time.monotonic()
-    # ninja may be beside this Python and not on PATH.
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     try:
-        with _environment({"PATH": path, **environment}):
+        with _environment({"PATH": _path(), **environment}):
             load_inline(
                 name,
-                cpp_sources=cpp_source.read_text() if cpp_source else "",
-                cuda_sources=cuda_source.read_text() if cuda_source else None,
+                cpp_sources="" if is_cuda else text,
+                cuda_sources=text if is_cuda else None,
+                extra_cflags=list(flags),
+                extra_cuda_cflags=list(flags),
                 extra_include_paths=[str(path) for path in include],
-                extra_cflags=None if cuda_source else list(flags),
-                extra_cuda_cflags=list(flags) if cuda_source else None,
                 build_directory=str(folder),
                 is_python_module=False,
                 no_implicit_headers=True,
             )
         (built,) = folder.glob("*.so")
         built.replace(library)
+    except RuntimeError as error:
+        compiled = folder / ("cuda.cu" if is_cuda else "main.cpp")  # load_inline's copy, line by line the same
+        errors = _without_commands(str(error)).replace(str(compiled), str(source))
+        raise RuntimeError(f"building the extension {name} from {source} failed:\n{errors}") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(f"Built {name} in {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
 
 
+def _without_commands(output: str) -> str:
+    """Ninja's output without the commands it shows, each of them longer than a compiler's message."""
+    # "[1/2] command", the first time after load_inline's own words; after "FAILED: …" the command stands again, alone.
+    step = re.compile(r"^(Error building extension '\w+': )?\[\d+/\d+\] ")
+    lines = output.splitlines()
+    commands = {step.sub("", line) for line in lines if step.match(line)}
+    return "\n".join(line for line in lines if step.sub("", line) not in commands)
+
+
+def _path() -> str:
+    """PATH, and the folder of this Python: ninja may be beside it."""
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)))
+
+
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, name: str) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"Waiting for another process, which builds {name} …", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 @contextmanager
-def _environment(changes: dict[str, str]) -> Iterator[None]:
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

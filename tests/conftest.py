@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 @pytest.fixture(scope="session")
 def criteo_tsv() -> Path:
@@ -22,4 +20,5 @@ def criteo_tsv() -> Path:
 def pytest_terminal_summary(terminalreporter):
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.getreports("skipped"))
     for reason, count in reasons.items():
-        terminalreporter.write_line(f"{count} tests skipped: {reason}")
+        tests = ("GPU " if "CUDA device" in reason else "") + ("test" if count == 1 else "tests")
+        terminalreporter.write_line(f"{count} {tests} skipped: {reason}")

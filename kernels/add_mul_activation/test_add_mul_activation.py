@@ -36,7 +36,12 @@ class TestAddMulActivation(PointwiseContract):
         with pytest.raises(ValueError, match="y must be x itself or not overlap it"):
             function(memory[:5], bias, memory[1:])
         x = memory[:5].clone()
-        torch.testing.assert_close(function(x, bias, x, 0.5), torch.relu(1.5 * memory[:5] + bias))
+        want = self.function(backend)(x, bias, x.clone(), 0.5)
+        assert torch.equal(function(x, bias, x, 0.5), want)
+        # What is not contiguous is read before x is written.
+        square = torch.randn(24, 24, device=DEVICE)
+        want = self.function(backend)(square, bias, square.t(), 0.5)
+        assert torch.equal(function(square, bias, square.t(), 0.5), want)
 
     @every_backend
     def test_numbers_of_every_kind_multiply(self, backend):

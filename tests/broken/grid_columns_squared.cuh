@@ -1,0 +1,21 @@
+// BROKEN ON PURPOSE: the grid covers columns², not rows · columns.
+#pragma once
+
+#include "../../kernels/add_relu/kernel.cuh"
+
+namespace broken {
+using namespace add_relu;  // the backward is right
+
+template <class T>
+__global__ void forward(const T* x, const T* bias, T* out, long long elements, long long columns) {
+    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < elements) out[i] = narrow<T>(activate<relu>(widen(x[i]) + widen(bias[i % columns])));
+}
+
+template <class T>
+cudaError_t launch(const T* x, const T* bias, T* out, long long rows, long long columns, cudaStream_t stream) {
+    if (rows * columns == 0) return cudaSuccess;
+    dim3 grid = pointwise_grid(columns * columns, 1);  // the wrong line
+    return launch_kernel(forward<T>, grid, dim3(pointwise_threads), 0, stream, x, bias, out, rows * columns, columns);
+}
+}  // namespace broken

@@ -1,0 +1,381 @@
+"""What tests the kernels must be able to fail: check() and check_gradients() against functions that are wrong."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import runtime, testing
+from kernels.add_mul_activation.eager import add_mul_activation
+from kernels.add_relu.eager import add_relu, add_relu_
+from kernels.testing import Call, Case, check, check_gradients
+
+ROOT = Path(__file__).resolve().parent.parent
+DEVICE = runtime.device()
+# Plain PyTorch rounds half precision after every operation, and is not what a kernel is held to there.
+CASES = [case for case in testing.pointwise_cases() if case.dtype.itemsize >= 4]
+BROKEN = ROOT / "tests" / "broken"
+# What each wrong line of tests/broken should be, and the case that catches it.
+MENDED = {
+    "bias_modulo_8": ("offsets % 8", "offsets % COLUMNS", "7×1 float32"),
+    "grid_columns_squared": ("columns * columns", "out.numel()", "1000×4 float32"),
+}
+interpreter_or_gpu = pytest.mark.skipif(
+    bool(reason := runtime.why_not("triton", DEVICE.type)), reason=reason or "Triton runs here"
+)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The broken kernels.
+
+
+@interpreter_or_gpu
+@pytest.mark.parametrize("name", MENDED)
+def test_a_broken_kernel_is_rejected_by_a_case_with_a_name(name):
+    with pytest.raises(AssertionError, match=f"^add_relu, case {MENDED[name][2]}: "):
+        check("add_relu", importlib.import_module(f"broken.{name}").add_relu)
+
+
+@interpreter_or_gpu
+@pytest.mark.parametrize("name", MENDED)
+def test_a_broken_kernel_passes_once_its_wrong_line_is_mended(name, tmp_path, capsys):
+    wrong, right, _ = MENDED[name]
+    lines = (BROKEN / f"{name}.py").read_text().splitlines()
+    (line,) = [i for i, text in enumerate(lines) if text.endswith("# the wrong line")]
+    assert wrong in lines[line]
+    lines[line] = lines[line].replace(wrong, right)
+    (tmp_path / "mended.py").write_text("\n".join(lines) + "\n")
+    spec = importlib.util.spec_from_file_location(f"mended_{name}", tmp_path / "mended.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    check("add_relu", module.add_relu)
+    assert re.fullmatch(rf"add_relu: \d+ cases passed on {DEVICE.type}\n", capsys.readouterr().out)
+
+
+@interpreter_or_gpu
+def test_convenient_shapes_would_let_the_broken_kernels_pass():
+    """Rows of 8, and squares: why the cases are what they are."""
+    check("add_relu", importlib.import_module("broken.bias_modulo_8").add_relu, cases=[Case((300, 8))])
+    check("add_relu", importlib.import_module("broken.grid_columns_squared").add_relu, cases=[Case((64, 64))])
+
+
+@pytest.mark.parametrize("path", sorted(BROKEN.glob("*.*")), ids=lambda path: path.name)
+def test_a_broken_kernel_says_so_and_which_line(path):
+    assert re.match(r'("""|// )BROKEN ON PURPOSE: ', path.read_text())
+    assert len(re.findall(r"(#|//) the wrong line$", path.read_text(), re.MULTILINE)) == 1
+
+
+def test_nothing_in_kernels_imports_the_broken_ones():
+    names = {path.stem for path in BROKEN.glob("*.*")}
+    assert len(names) > len(MENDED)
+    for path in (ROOT / "kernels").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            imported = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            imported += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {"broken", *names} & {part for name in imported for part in name.split(".")}, path
+    for path in (ROOT / "kernels").rglob("*.cu*"):
+        for included in re.findall(r"#\s*include\s+(.*)", path.read_text()):
+            assert "broken" not in Path(included.strip('"<>')).parts, path
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# check().
+
+
+def _writes_x(x, bias):
+    return x.copy_(add_relu(x, bias))
+
+
+def _misses_the_last(x, bias):
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out.view(-1)[:-1] = add_relu(x, bias).view(-1)[:-1]
+    return out
+
+
+def _differs_each_time():
+    calls = itertools.count()
+    return lambda x, bias: add_relu(x, bias) * (1 + next(calls) % 2 * 2e-7)
+
+
+def _raises(x, bias):
+    raise RuntimeError("no kernel for this")
+
+
+def _asserts(x, bias):
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("function", "case", "message"),
+    [
+        (_writes_x, "1×1 float32", "x was changed"),
+        (_misses_the_last, "1×1 float32", r".*not close.*At \[0, 0\]: expected [-\d.e]+, got nan"),
+        (lambda x, bias: torch.relu(x), "1×1 float32", r".*At \[0, 0\]: expected "),
+        (lambda x, bias: add_relu(x, bias)[:, :5], "1×7 float32", r"shape: expected \[1, 7\], got \[1, 5\]"),
+        (lambda x, bias: add_relu(x, bias).double(), "0×5 float32", "dtype: expected float32, got float64"),
+        (lambda x, bias: add_relu(x, bias).to("meta"), "0×5 float32", "device: expected (cpu|cuda:0), got meta"),
+        (lambda x, bias: torch.relu(x + bias), "17×24 float32 transposed", "the output must be contiguous"),
+        (lambda x, bias: None, "0×5 float32", "must return a tensor; got NoneType"),
+        (lambda x, bias: add_relu(x, bias).flatten(0, x.dim() - 2), "2×3×5 float32", "shape: expected "),
+        (lambda x, bias: add_relu(x.nan_to_num(), bias), "13×40 float32 special", ".*expected nan, got "),
+        (lambda x, bias: add_relu(x, bias).clamp(max=1e37), "13×40 float32 special", r".*expected inf, got 1e\+37"),
+        (lambda x, bias: add_relu(x, bias.nan_to_num()), "13×40 float32 special", ".*expected (nan|inf), got "),
+        (lambda x, bias: torch.relu(x.half() + bias.half()).to(x.dtype), "1×1 float32", ".*expected "),
+        (lambda x, bias: add_relu(x, bias) - 1e-8, "13×40 float32 tiny", ".*expected "),
+        (lambda x, bias: add_relu(x.float(), bias.float()).to(x.dtype), "3×1025 float64", ".*expected "),
+        (_differs_each_time(), "1×1 float32", "two runs gave different bits"),
+        (_raises, "0×5 float32", "RuntimeError: no kernel for this"),
+        (_asserts, "0×5 float32", "AssertionError: "),
+    ],
+)
+def test_check_rejects(function, case, message):
+    with pytest.raises(AssertionError, match=re.compile(f"^add_relu, case {case}: {message}", re.DOTALL)):
+        check("add_relu", function, cases=CASES)
+
+
+def _aligned_x_is_assumed(x, bias):
+    """What 16-byte accesses do that look at the bias's alignment alone."""
+    start = x.storage_offset() * x.itemsize % 16 // x.itemsize
+    whole = x.as_strided(x.shape, x.stride(), x.storage_offset() - start)
+    return add_relu(whole if bias.storage_offset() == 0 else x, bias)
+
+
+def test_check_misaligns_one_argument_at_a_time():
+    with pytest.raises(AssertionError, match=r"^add_relu, case 17×24 float32 misaligned x: "):
+        check("add_relu", _aligned_x_is_assumed, cases=CASES)
+
+
+def _and_writes(beside, layout_stride):
+    """Right, but where x's last stride is this it also writes `beside`(x) elements from x's first."""
+
+    def function(x, bias):
+        memory = torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage())
+        index = x.storage_offset() + beside(x)
+        if x.stride(-1) == layout_stride and 0 <= index < len(memory):
+            memory[index] += 1
+        return add_relu_(x, bias)
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "case", "message"),
+    [
+        (add_relu, "0×5 float32", "must return its first argument"),
+        (lambda x, bias: x, "1×1 float32", ".*expected "),
+        (lambda x, bias: add_relu_(x, bias.mul_(2)), "0×5 float32", "bias was changed"),
+        (_and_writes(lambda x: -1, 1), "17×24 float32 misaligned", "the memory beside x was changed"),
+        (_and_writes(lambda x: x.numel(), 1), "17×24 float32 misaligned", "the memory beside x was changed"),
+        (_and_writes(lambda x: 1, 2), "17×24 float32 strided", "the memory beside x was changed"),
+    ],
+)
+def test_check_rejects_in_place(function, case, message):
+    with pytest.raises(AssertionError, match=re.compile(f"^add_relu_, case {case}: {message}", re.DOTALL)):
+        check("add_relu_", function, cases=CASES)
+
+
+def test_check_calls_with_the_positional_arguments_and_counts(capsys):
+    seen = []
+
+    def function(x, bias, y, multiplier, activation):
+        seen.append((x.shape, bias.shape, y.shape, multiplier, activation))
+        return add_mul_activation(x, bias, y, multiplier, activation)
+
+    check("add_mul_activation", function, device="cpu", cases=[Case((2, 3, 8)), Case((4, 8), values="special")])
+    assert capsys.readouterr().out == "add_mul_activation: 12 cases passed on cpu\n"
+    assert [activation for *_, activation in seen[::2]] == [*testing.ACTIVATIONS] * 2
+    assert {shapes[:3] for shapes in seen} == {((2, 3, 8), (8,), (2, 3, 8)), ((4, 8), (8,), (4, 8))}
+    assert all(torch.tensor(multiplier, dtype=torch.float32).item() == multiplier for *_, multiplier, _ in seen)
+
+
+def test_an_activation_that_is_wrong_is_named():
+    def function(x, bias, y, multiplier, activation):
+        return add_mul_activation(x, bias, y, multiplier, "sigmoid" if activation == "silu" else activation)
+
+    with pytest.raises(AssertionError, match=r"^add_mul_activation, case 1×1 float32 silu: "):
+        check("add_mul_activation", function, cases=CASES)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "tanh"])
+def test_an_activation_that_is_wrong_near_zero_is_found(activation):
+    def function(x, bias, y, multiplier, name):
+        out = add_mul_activation(x, bias, y, multiplier, name)
+        return torch.where(out.abs() < 1e-5, 0.0, out) if name == activation else out
+
+    with pytest.raises(AssertionError, match=f"case 13×40 float32 tiny {activation}: "):
+        check("add_mul_activation", function, cases=CASES)
+
+
+def test_check_says_what_it_cannot_check():
+    with pytest.raises(ValueError, match=r"^unknown op 'add_gelu': expected one of add_relu, add_mul_activation$"):
+        check("add_gelu", add_relu)
+    with pytest.raises(ValueError, match="no case was given"):
+        check("add_relu", add_relu, cases=[])
+    with pytest.raises(ValueError, match="no case was given"):
+        check("add_relu_", add_relu_, cases=[Case((3, 8), layout="expanded")])
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The cases.
+
+
+@pytest.mark.parametrize("dtype", testing.FLOAT_DTYPES, ids=str)
+def test_tensors_are_what_their_case_says(dtype):
+    def tensor(layout="contiguous", values="normal"):
+        return Case((17, 24), dtype, layout, values).tensor(3)
+
+    for layout in ("contiguous", "transposed", "strided", "expanded", "misaligned"):
+        found = tensor(layout)
+        assert (found.shape, found.dtype) == ((17, 24), dtype)
+        assert torch.equal(found, tensor(layout))
+        assert found.is_contiguous() == (layout in ("contiguous", "misaligned"))
+        assert (found < 0).any()
+        assert (found > 0).any()
+    assert (tensor("transposed").stride(), tensor("strided").stride()) == ((1, 17), (48, 2))
+    assert tensor("expanded").stride() == (0, 1)
+    assert tensor("misaligned").data_ptr() % 16 == dtype.itemsize % 16
+    assert not torch.equal(tensor(), Case((17, 24), dtype).tensor(4))
+    special = tensor(values="special")
+    assert special.isnan().any()
+    assert special.isposinf().any()
+    assert special.isneginf().any()
+    assert special.isfinite().any()
+    assert 0 < tensor(values="tiny").abs().max() < 1e-3
+    assert 100 < tensor(values="large").abs().max() < 300
+    huge = tensor(values="huge")
+    assert huge.isfinite().all()
+    assert huge.abs().max() == torch.finfo(dtype).max / 8
+
+
+def test_only_one_argument_has_the_layout():
+    (call,) = testing.ARGUMENTS["add_relu"](Case((4, 8), layout="expanded", values="special", only="bias"), DEVICE)
+    x, bias = call.tensors
+    assert call.name == "4×8 float32 expanded special bias"
+    assert x.is_contiguous()
+    assert x.isfinite().all()
+    assert bias.stride() == (0,)
+    assert not list(testing.ARGUMENTS["add_relu"](Case((4, 8), only="y"), DEVICE))
+
+
+@pytest.mark.parametrize("op", testing.ARGUMENTS)
+def test_an_op_has_the_arguments_that_its_reference_names(op):
+    for call in testing.ARGUMENTS[op](Case((4, 8)), DEVICE):
+        assert len(call.tensors) == len(testing.tensor_arguments(op))
+        assert testing.reference(op)(*call.arguments()).shape == (4, 8)
+
+
+def test_poison_is_nan_and_ends():
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with testing.poisoned():
+        assert torch.empty(100, device=DEVICE).isnan().all()
+    after = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    assert after == before
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# compare() and check_gradients().
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_an_inf_may_be_the_largest_number_and_nothing_else(dtype):
+    largest, inf = torch.tensor([torch.finfo(dtype).max], dtype=dtype), torch.tensor([torch.inf], dtype=dtype)
+    testing.compare(inf, largest)
+    testing.compare(-largest, -inf)
+    for wrong in (-inf, largest / 2, inf * 0):
+        with pytest.raises(AssertionError):
+            testing.compare(wrong, inf)
+        with pytest.raises(AssertionError):
+            testing.compare(inf, wrong)
+
+
+class _Relu(torch.autograd.Function):
+    """add_relu whose gradients are what `backward_of`(grad of z) says."""
+
+    @staticmethod
+    def forward(ctx, x, bias, backward_of):
+        ctx.backward_of = backward_of
+        ctx.save_for_backward(out := add_relu(x, bias))
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        (out,) = ctx.saved_tensors
+        return *ctx.backward_of(torch.where(out > 0, grad, 0)), None
+
+
+def _right(grad):
+    return grad, grad.sum(0)
+
+
+def _loses_a_row(grad):
+    return grad, grad[:-1].sum(0)
+
+
+def _loses_an_element(grad):
+    return torch.where(grad == grad.max(), 0, grad), grad.sum(0)
+
+
+def _sums_in_the_dtype(grad):
+    total = torch.zeros_like(grad[0])
+    for row in grad:
+        total += row
+    return grad, total
+
+
+@pytest.mark.parametrize("dtype", testing.FLOAT_DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("backward_of", "name"),
+    [(_right, None), (_loses_a_row, "bias"), (_loses_an_element, "x"), (_sums_in_the_dtype, "bias")],
+)
+def test_check_gradients(dtype, backward_of, name):
+    if backward_of is _sums_in_the_dtype and dtype.itemsize != 2:
+        name = None  # float32 and float64 are summed in their own precision
+    # A lost row is looked for among few: in half precision it drowns in what the rounding of many may add up to.
+    rows = 4 if backward_of is _loses_a_row else 3000
+    (call,) = testing.ARGUMENTS["add_relu"](Case((rows, 9), dtype), DEVICE)
+    grad = Case((rows, 9), dtype).tensor(9, DEVICE)
+
+    def run():
+        check_gradients("add_relu", lambda x, bias: _Relu.apply(x, bias, backward_of), call, (True, True), grad)
+
+    if name is None:
+        run()
+    else:
+        with pytest.raises(AssertionError, match=f"^add_relu, the gradient of {name}: "):
+            run()
+
+
+def test_check_gradients_takes_only_what_is_asked():
+    call = Call("", (torch.ones(2, 3), torch.ones(3)))
+    check_gradients("add_relu", add_relu, call, (False, True), torch.ones(2, 3))
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        check_gradients("add_relu", lambda x, bias: add_relu(x, bias.detach()), call, (False, True), torch.ones(2, 3))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The count of what was skipped.
+
+
+def test_skips_are_counted_and_named(tmp_path):
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.skipif(True, reason='no CUDA device')\n"
+        "@pytest.mark.parametrize('i', range(41))\n"
+        "def test_on_a_gpu(i): pass\n"
+        "def test_one(): pytest.skip('g++ is missing')\n"
+        "def test_runs(): pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", str(tmp_path)]
+    printed = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert "41 GPU tests skipped: no CUDA device\n1 test skipped: g++ is missing\n" in printed
+    assert "1 passed, 42 skipped" in printed
