@@ -35,7 +35,9 @@ def sum_target(result: Tensor, chunks: int) -> Tensor:
 
 
 @triton.jit
-def _add_chunks_kernel(workspace_ptr, result_ptr, chunks, COLUMNS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _add_chunks_kernel(
+    workspace_ptr, result_ptr, chunks, COLUMNS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     rows = tl.arange(0, ROWS)[:, None]
     sums = tl.zeros([ROWS, BLOCK], workspace_ptr.dtype.element_ty)

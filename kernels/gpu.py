@@ -101,6 +101,10 @@ class Suite:
         found = Counter(outcome for _, of, outcome, _ in self.tests if op in (None, of))
         return {outcome: found[outcome] for outcome in ("passed", "failed", "skipped")}
 
+    def without_gpu(self, op: str) -> bool:
+        """Whether a test of the op was skipped for want of a GPU: then none of them ran on one."""
+        return any(of == op and how == "skipped" and "no CUDA device" in why for _, of, how, why in self.tests)
+
 
 def read_junit(path: Path) -> Suite:
     """A Suite of pytest's --junitxml file."""
@@ -139,6 +143,8 @@ def run_pytest() -> list[Outcome]:
     for op in status.ops():
         if not suite.counts(op)["passed"]:
             outcome.failed.append(f"no test of {op} passed")
+        elif suite.without_gpu(op):
+            outcome.failed.append(f"the tests of {op} found no GPU")
     reasons = Counter(reason for _, _, how, reason in suite.tests if how == "skipped")
     outcome.skipped = [f"{count} tests: {reason}" for reason, count in reasons.items()] + suite.not_collected
     record_tests(suite)
@@ -146,15 +152,20 @@ def run_pytest() -> list[Outcome]:
 
 
 def record_tests(suite: Suite, results: Path = status.RESULTS) -> Path:
-    """Write results/<gpu>/tests.json: for each op its counts, and what they were counted on."""
+    """Write results/<gpu>/tests.json: for each op its counts, and what they were counted on.
+
+    An op of which nothing passed, or whose tests were skipped for want of a GPU, keeps the entry that it had.
+    """
     versions = runtime.versions()
     path = results / status.slug(versions["GPU"]) / "tests.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    entries = {
+    entries = json.loads(path.read_text()) if path.exists() else {}
+    entries |= {
         op: suite.counts(op)
         | {name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")}
         | {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "sources_sha256": status.sources_sha256(op)}
         for op in status.ops()
+        if suite.counts(op)["passed"] and not suite.without_gpu(op)
     }
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(entries, indent=1) + "\n")
@@ -172,10 +183,10 @@ def run_ctest() -> list[Outcome]:
     # Unless this is .venv's Python, which make would choose too.
     python = [] if Path(sys.prefix) == ROOT / ".venv" else [f"PYTHON={sys.executable}"]
     outcome, output = command("ctest", ["make", "--no-print-directory", "kernels", "ARGS=", *python])
-    totals = re.findall(r"tests passed, (\d+) tests? failed out of (\d+)", output)
+    totals = re.findall(r"tests passed(?:, (\d+) tests? failed)? out of (\d+)", output)
     skipped = re.findall(r"Test +#\d+: (\S+) \.*\*\*\*Skipped", output)
     if totals:
-        failed, total = (sum(map(int, column)) for column in zip(*totals, strict=True))
+        failed, total = (sum(int(count or 0) for count in column) for column in zip(*totals, strict=True))
         counts = {"passed": total - failed - len(skipped), "failed": failed, "skipped": len(skipped)}
         outcome.counts = ", ".join(f"{count} {word}" for word, count in counts.items())
     elif not outcome.failed:

@@ -43,6 +43,11 @@ def check_in_place(op: str, x: Tensor, bias: Tensor, y: Tensor | None = None) ->
         raise ValueError(f"{op}: bias must not overlap x, which is written to; it shares x's memory")
 
 
+def apart_from(x: Tensor, bias: Tensor) -> Tensor:
+    """The bias, copied if it lies in x's storage: for in-place code that reads it while writing x."""
+    return bias.clone() if bias.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() else bias
+
+
 def refuse_gradients(op: str, *tensors: Tensor) -> None:
     """Raise RuntimeError if autograd would need what the in-place op overwrites."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):

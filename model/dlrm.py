@@ -212,7 +212,7 @@ class DLRM(nn.Module):
 
     def _check(self, dense: Tensor, sparse: Tensor, offsets: Tensor | None) -> None:
         inputs, features = self.config.bottom[0], len(self.config.cardinalities)
-        dtype = self.over_arch.logit.weight.dtype
+        dtype = next(self.over_arch.parameters()).dtype
         if dense.dim() != 2 or dense.shape[1] != inputs or dense.dtype != dtype:
             raise ValueError(f"dense: expected {dtype} [B, {inputs}], got {dense.dtype} {list(dense.shape)}")
         rows = dense.shape[0]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from kernels.add_mul_activation.eager import FUNCTIONS, backward_bytes, forward_bytes
+from kernels.add_mul_activation.eager import FUNCTIONS, add_mul_activation, backward_bytes, forward_bytes
 from kernels.bench import Calls, Cell, implementations
 
 OP = "add_mul_activation"
@@ -20,6 +20,17 @@ GRID_BYTES = 2**31  # of one tensor
 
 def _inputs(rows: int, columns: int) -> Callable:
     return lambda draw: (draw(rows, columns), draw(columns), draw(rows, columns))
+
+
+def _off_the_kink(rows: int, columns: int) -> Callable:
+    """Inputs whose z is not near 0, where relu's derivative jumps: rounding would decide which side of it z is on."""
+
+    def inputs(draw: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        x, bias, y = _inputs(rows, columns)(draw)
+        z = add_mul_activation(x, bias, y, MULTIPLIER, "identity")
+        return x + torch.where(z > 0, 0.5, -0.5).to(x.dtype), bias, y
+
+    return inputs
 
 
 def _jit() -> Callable:
@@ -95,7 +106,8 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls]:
             flops = 4 + 3 * (activation == "gelu")
             options = (MULTIPLIER, activation)
             yield Cell(
-                "backward", OP, "backward", shape, dtype, options, _inputs(*shape),
+                "backward", OP, "backward", shape, dtype, options,
+                _off_the_kink(*shape) if activation == "relu" else _inputs(*shape),
                 implementations(OP, options, ("eager", "torch.compile", "triton", "cuda")),
                 backward_bytes(*shape, dtype, activation), flops * shape[0] * shape[1],
             )  # fmt: skip

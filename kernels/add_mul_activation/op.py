@@ -31,7 +31,7 @@ def add_mul_activation(
 
     Args:
         x: [..., N], float32, float16, bfloat16 or float64; any strides.
-        bias, y: [N] and [..., N], of x's dtype (under torch.autocast differing dtypes are cast to autocast's) and device.
+        bias, y: [N] and [..., N], of x's device and dtype (under torch.autocast differing dtypes are cast).
         multiplier: a number, not a tensor; no gradient. Triton takes it as a float32, also for float64 tensors.
         activation: "relu", "sigmoid", "tanh", "gelu" (the erf form), "silu" or "identity".
         backend: "triton", "cuda", "eager", or "auto": Triton for a CUDA tensor, else eager.

@@ -71,7 +71,9 @@ def launch_cleaned(x: Tensor, bias: Tensor, y: Tensor, multiplier: float, out: T
 
 
 @triton.jit
-def _forward_block(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, mask, COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr):
+def _forward_block(
+    x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, mask, COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr
+):
     dtype = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     x = tl.load(x_ptr + offsets, mask).to(dtype)
     y = tl.load(y_ptr + offsets, mask).to(dtype)

@@ -25,7 +25,8 @@ def add_relu(x: Tensor, bias: Tensor, *, backend: str = "auto") -> Tensor:
     every run gives the same bits.
 
     Raises:
-        TypeError: a dtype. ValueError: a shape, a device, an unknown backend. RuntimeError: a backend this machine lacks.
+        TypeError: a dtype. ValueError: a shape, a device, an unknown backend.
+        RuntimeError: a backend this machine lacks.
     """
     backend = runtime.choose(backend, x)
     x, bias = pointwise.under_autocast(x, bias)
@@ -56,6 +57,7 @@ def add_relu_(x: Tensor, bias: Tensor, *, backend: str = "auto") -> Tensor:
         pointwise.check("add_relu_", x, bias)
         if not torch.compiler.is_compiling():  # a compiled graph has no addresses, and writes to x last
             pointwise.check_in_place("add_relu_", x, bias)
+            bias = pointwise.apart_from(x, bias)
         eager.add_relu_(x, bias)
     return x
 
