@@ -1,10 +1,10 @@
 // What the bindings of the pointwise ops share: checks that name the argument, and dtypes as the kernels know them.
 #pragma once
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/cuda/EmptyTensor.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -109,12 +109,21 @@ auto find(const char* op) {
 inline int64_t columns_of(const Tensor& x) { return x.size(-1); }
 inline int64_t rows_of(const Tensor& x) { return x.size(-1) ? x.numel() / x.size(-1) : 0; }
 
+// A contiguous tensor on like's device, its memory not written (NaN under torch.use_deterministic_algorithms). Not
+// at::empty, whose way through the dispatcher costs about as much as the rest of a call.
+inline Tensor empty(at::IntArrayRef shape, const Tensor& like, std::optional<at::ScalarType> dtype = {}) {
+    Tensor tensor(at::detail::empty_cuda(shape, dtype.value_or(like.scalar_type()), like.device(), std::nullopt));
+    const auto& context = at::globalContext();
+    if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory())
+        tensor.fill_(std::numeric_limits<double>::quiet_NaN());
+    return tensor;
+}
 // Room for a gradient; of no elements if it is not needed.
 inline Tensor empty_gradient(at::IntArrayRef shape, bool needed, const Tensor& like) {
-    return at::empty(needed ? shape : at::IntArrayRef{0}, like.options());
+    return empty(needed ? shape : at::IntArrayRef{0}, like);
 }
 inline Tensor workspace(int64_t elements, const Tensor& like) {
-    return at::empty({elements}, like.options().dtype(like.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
+    return empty({elements}, like, like.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
 }
 
 }  // namespace binding

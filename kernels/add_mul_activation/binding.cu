@@ -35,7 +35,7 @@ void launch(const Tensor& x, const Tensor& bias, const Tensor& y, double multipl
 
 Tensor forward(const Tensor& x, const Tensor& bias, const Tensor& y, double multiplier, c10::string_view activation) {
     binding::check("add_mul_activation", x, bias, &y);
-    Tensor out = at::empty(x.sizes(), x.options());
+    Tensor out = binding::empty(x.sizes(), x);
     launch(x.contiguous(), bias.contiguous(), y.contiguous(), multiplier, parse(activation), out);
     return out;
 }

@@ -45,7 +45,8 @@ def add_mul_activation(
     """
     backend = runtime.choose(backend, x)
     _check_options("add_mul_activation", multiplier, activation)
-    x, bias, y = pointwise.under_autocast(x, bias, y)
+    if not x.dtype == bias.dtype == y.dtype:
+        x, bias, y = pointwise.under_autocast(x, bias, y)
     if backend == "triton":
         return _OPS.add_mul_activation_triton(x, bias, y, multiplier, activation)
     if backend == "cuda":

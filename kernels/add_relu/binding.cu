@@ -22,7 +22,7 @@ void launch(const Tensor& x, const Tensor& bias, const Tensor& out) {
 
 Tensor forward(const Tensor& x, const Tensor& bias) {
     binding::check("add_relu", x, bias);
-    Tensor out = at::empty(x.sizes(), x.options());
+    Tensor out = binding::empty(x.sizes(), x);
     launch(x.contiguous(), bias.contiguous(), out);
     return out;
 }

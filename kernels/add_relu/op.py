@@ -29,7 +29,8 @@ def add_relu(x: Tensor, bias: Tensor, *, backend: str = "auto") -> Tensor:
         RuntimeError: a backend this machine lacks.
     """
     backend = runtime.choose(backend, x)
-    x, bias = pointwise.under_autocast(x, bias)
+    if x.dtype != bias.dtype:
+        x, bias = pointwise.under_autocast(x, bias)
     if backend == "triton":
         return _OPS.add_relu_triton(x, bias)
     if backend == "cuda":
