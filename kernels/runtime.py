@@ -12,12 +12,13 @@ import os
 import platform
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
@@ -130,11 +131,16 @@ def _why_not_cuda(device_type: str) -> str:
         return "this is a CPU build of torch: install a CUDA build (requirements.txt, with PIP_EXTRA_INDEX_URL unset)"
     if device().type != "cuda":
         return "this torch cannot use the GPU: update the driver, or install a build for its architecture (pytorch.org)"
-    if nvcc() is None:
-        return (
-            "nvcc is missing: install the CUDA toolkit (developer.nvidia.com/cuda-downloads), or set CUDA_HOME to the "
-            "folder whose bin/ holds nvcc"
-        )
+    toolkit = (
+        f"install the toolkit of CUDA {torch.version.cuda}, which this torch is built for "
+        "(developer.nvidia.com/cuda-toolkit-archive), or set CUDA_HOME to the folder whose bin/ holds its nvcc"
+    )
+    if (compiler := nvcc()) is None:
+        return f"nvcc is missing: {toolkit}"
+    # torch compares the two for setup.py only, not for load_inline.
+    release = re.search(r"release (\d+)\.\d+", doctor.output(str(compiler), "--version"))
+    if release and release[1] != torch.version.cuda.split(".")[0]:
+        return f"{compiler} is of CUDA {release[0].removeprefix('release ')}: {toolkit}"
     if shutil.which("ninja", path=_path()) is None:
         return "ninja is missing: pip install ninja, in the version that requirements.txt names"
     if device_type != "cuda":
@@ -229,7 +235,8 @@ def load_library(
     wait for an flock, which the system releases however its holder ends.
 
     Raises:
-        RuntimeError: with the compiler's errors, if the build fails; the next call tries again.
+        RuntimeError: with the compiler's errors, if the build fails. OSError: the library does not load. The next call
+            tries again.
     """
     import torch
 
@@ -273,7 +280,7 @@ def _build_and_load(
     from torch.utils.cpp_extension import load_inline
 
     for left_over in library.parent.glob(f"{name}-*.partial"):  # by builds that were killed
-        shutil.rmtree(left_over, ignore_errors=True)
+        _remove(left_over)
     folder = Path(tempfile.mkdtemp(prefix=f"{library.stem}-", suffix=".partial", dir=library.parent))
     text, is_cuda = source.read_text(), source.suffix == ".cu"
     print(f"Building the extension {name}, once …", file=sys.stderr, flush=True)
@@ -298,8 +305,29 @@ def _build_and_load(
         errors = _without_commands(str(error)).replace(str(compiled), str(source))
         raise RuntimeError(f"building the extension {name} from {source} failed:\n{errors}") from None
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
     print(f"Built {name} in {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a build's folder, and end what still works in it: a ninja that is killed leaves its compilers running."""
+    start = time.monotonic()
+    while working := [process for process in Path("/proc").iterdir() if _works_in(folder, process)]:
+        waited = time.monotonic() - start
+        if waited > 4:
+            break
+        for process in working:
+            with suppress(ProcessLookupError):  # SIGINT first: nvcc and g++ then remove their temporary files
+                os.kill(int(process.name), signal.SIGINT if waited < 2 else signal.SIGKILL)
+        time.sleep(0.05)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _works_in(folder: Path, process: Path) -> bool:
+    try:
+        return process.name.isdigit() and (process / "cwd").samefile(folder)
+    except OSError:  # it has ended, or is another user's
+        return False
 
 
 def _without_commands(output: str) -> str:

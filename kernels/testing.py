@@ -361,7 +361,8 @@ def check_gradients(op: str, function: Callable, call: Call, needed: tuple[bool,
         # The root of the terms' number, times the gradient's root mean square.
         summed = norm / max(1, b.numel()) ** 0.5
         try:
-            compare(a, b.to(dtype), rtol=rtol, atol=max(atol, torch.finfo(dtype).eps * max(2 * largest, roots * summed)))
+            epsilon = torch.finfo(dtype).eps
+            compare(a, b.to(dtype), rtol=rtol, atol=max(atol, epsilon * max(2 * largest, roots * summed)))
         except AssertionError as error:
             raise AssertionError(f"{op}, the gradient of {name}: {error}") from error
 

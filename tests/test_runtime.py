@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import timeit
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -20,6 +20,7 @@ import torch
 from kernels import runtime
 
 ROOT = Path(__file__).resolve().parent.parent
+WHY_NOT_CUDA = runtime.backends("cuda")["cuda"] if runtime.device().type == "cuda" else "no CUDA device"
 HEADER = "#define FACTOR 3\n"
 SOURCE = """#include <torch/library.h>
 #include "factor.h"
@@ -35,6 +36,18 @@ from kernels import runtime
 name, folder = sys.argv[1], Path(sys.argv[2])
 runtime.load_library(name, folder / "op.cpp", include=(folder / "include",), flags=("-O0",), cache=folder / "cache")
 print(getattr(torch.ops.runtime_test, name)(torch.tensor(5)).item())
+"""
+
+# The same for the CUDA backend of an op; prints what it makes of [[-1, 1]] and the bias [0, 2].
+LOAD_EXTENSION = """
+import sys, torch
+from pathlib import Path
+from kernels import runtime
+name, folder = sys.argv[1], Path(sys.argv[2])
+runtime.EXTENSIONS = folder / "cache"
+runtime.load_extension(name)
+op = getattr(torch.ops.fused_kernels, name + "_cuda")
+print(op(torch.tensor([[-1.0, 1.0]]).cuda(), torch.tensor([0.0, 2.0]).cuda()).tolist())
 """
 
 
@@ -53,20 +66,19 @@ def load(folder, name, **options):
 
 
 def python(code, *arguments, **environment):
-    """A new Python that runs `code`, with a session of its own, so that what it started can be ended with it."""
+    """A new Python that runs `code`."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-        start_new_session=True,
     )
 
 
-def finish(process):
+def finish(process, timeout=120):
     """(stdout, stderr) of a process that must succeed."""
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=timeout)
     assert process.returncode == 0, stderr
     return stdout.strip(), stderr
 
@@ -118,31 +130,85 @@ def test_a_failed_build_shows_the_compilers_line_and_can_be_repaired(tmp_path, m
     assert torch.ops.runtime_test.repaired(torch.tensor(5)).item() == 15
 
 
-def test_a_build_that_was_killed_does_not_block_the_next(tmp_path):
-    write_op(tmp_path, "killed")
-    process = python(LOAD, "killed", tmp_path)
+@contextmanager
+def mid_build(code, name, folder, compilers):
+    """A Python that builds in this folder, once one of these compilers works there; nothing of it outlives this."""
+    process = python(code, name, folder)
     try:
-        children = psutil.Process(process.pid).children
         deadline = time.monotonic() + 60
-        while not any(child.name() == "cc1plus" for child in children(recursive=True)):
+        while not any(worker.info["name"] in compilers for worker in workers(folder)):
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        process.kill()  # this Python alone: its compiler goes on, as it would anywhere
-        assert process.wait() == -signal.SIGKILL
+        yield process
+    finally:
+        for running in (process, *workers(folder)):
+            with suppress(psutil.NoSuchProcess):
+                running.kill()
+        process.communicate()
+
+
+def workers(folder):
+    """The processes whose working directory is under this folder, removed or not."""
+    processes = psutil.process_iter(["name", "cwd"])
+    return [process for process in processes if (process.info["cwd"] or "").startswith(str(folder.resolve()))]
+
+
+def end(process, how):
+    """Send a signal to this Python alone, not to its compiler."""
+    process.send_signal(how)
+    assert process.wait(timeout=30) == -how
+
+
+def test_a_build_that_was_killed_does_not_block_the_next(tmp_path):
+    write_op(tmp_path, "killed")
+    with mid_build(LOAD, "killed", tmp_path, {"cc1plus"}) as process:
+        end(process, signal.SIGKILL)
+        assert workers(tmp_path)
         (left_over,) = (tmp_path / "cache").glob("*.partial")
         assert (left_over / "lock").exists()  # for which load_inline would wait for ever
         (tmp_path / "cache" / "lock").touch()
         start = time.monotonic()
         stdout, stderr = finish(python(LOAD, "killed", tmp_path))
         assert time.monotonic() - start < 60
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        assert workers(tmp_path) == []
     assert stdout == "15"
     assert "Built killed in " in stderr
-    assert not left_over.exists()
+    assert files(tmp_path, "*.partial") == []
+
+
+def test_an_interrupted_build_leaves_no_compiler_running(tmp_path):
+    write_op(tmp_path, "interrupted")
+    with mid_build(LOAD, "interrupted", tmp_path, {"cc1plus"}) as process:
+        end(process, signal.SIGINT)
+        assert workers(tmp_path) == []
+    assert files(tmp_path) == ["interrupted.lock"]
+
+
+def test_what_ignores_an_interrupt_is_killed(tmp_path):
+    folder = tmp_path / "x.partial"
+    folder.mkdir()
+    beside = subprocess.Popen(["sleep", "60"], cwd=tmp_path)
+    stubborn = subprocess.Popen(["sh", "-c", "trap '' INT; echo; exec sleep 60"], cwd=folder, stdout=subprocess.PIPE)
+    with stubborn, beside:
+        stubborn.stdout.readline()
+        runtime._remove(folder)
+        assert stubborn.wait() == -signal.SIGKILL
+        assert beside.poll() is None
+        beside.kill()
+    assert not folder.exists()
+
+
+@pytest.mark.skipif(bool(WHY_NOT_CUDA), reason=WHY_NOT_CUDA)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_cuda_build_that_was_ended_does_not_block_the_next(tmp_path, how):
+    with mid_build(LOAD_EXTENSION, "add_relu", tmp_path, {"cudafe++", "cicc", "ptxas"}) as process:
+        end(process, how)
+        assert how != signal.SIGINT or workers(tmp_path) == []
+        stdout, stderr = finish(python(LOAD_EXTENSION, "add_relu", tmp_path), timeout=400)
+        assert workers(tmp_path) == []
+    assert stdout == "[[0.0, 3.0]]"
+    assert "Built add_relu in " in stderr
     assert files(tmp_path, "*.partial") == []
 
 
@@ -317,19 +383,23 @@ def test_the_cuda_backend_says_what_is_missing(monkeypatch, tmp_path):
     monkeypatch.setattr(runtime, "device", lambda: torch.device("cuda"))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))  # torch looks nowhere else then
     assert "nvcc is missing" in runtime.why_not("cuda", "cuda")
-    executable(tmp_path / "bin" / "nvcc")
-    assert runtime.nvcc() == tmp_path / "bin" / "nvcc"
+    of_another = executable(tmp_path / "bin" / "nvcc", "echo Cuda compilation tools, release 12.4, V12.4.131")
+    assert runtime.nvcc() == of_another
+    assert f"{of_another} is of CUDA 12.4: install the toolkit of CUDA 13.0" in runtime.why_not("cuda", "cuda")
+    executable(tmp_path / "bin" / "nvcc", "echo Cuda compilation tools, release 13.2, V13.2.1")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
     assert "ninja is missing" in runtime.why_not("cuda", "cuda")
-    executable(tmp_path / "venv" / "ninja")
+    executable(tmp_path / "venv" / "ninja", "")
     assert runtime.why_not("cuda", "cuda") == ""
     assert ".cuda()" in runtime.why_not("cuda", "cpu")
 
 
-def executable(path):
-    path.parent.mkdir()
-    path.touch(mode=0o755)
+def executable(path, command):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{command}\n")
+    path.chmod(0o755)
+    return path
 
 
 def test_triton_runs_cpu_tensors_in_its_interpreter_only(monkeypatch):
