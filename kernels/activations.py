@@ -7,15 +7,30 @@ the instructions. Float64 uses Triton's erf, and for tanh the exponential, whose
 import triton
 import triton.language as tl
 
-ACTIVATIONS = ("relu", "sigmoid", "tanh", "gelu", "silu", "identity")
-# What the derivative is computed from: the activation's output, its input z, or (identity) nothing.
-READS_OUTPUT = ("relu", "sigmoid", "tanh")
-READS_INPUT = ("gelu", "silu")
+from kernels.runtime import triton_mode
+
+# The special function unit's own instructions, as in activations.cuh. The interpreter runs no assembly.
+INTERPRETED = tl.constexpr(triton_mode() == "interpreted")
+
+
+@triton.jit
+def _reciprocal(x):
+    if INTERPRETED or x.dtype == tl.float64:
+        return 1.0 / x
+    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def _exp(x):
+    if INTERPRETED or x.dtype == tl.float64:
+        return tl.exp(x)
+    x *= 1.4426950408889634
+    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit
 def _sigmoid(z):
-    return 1.0 / (1.0 + tl.exp(-z))
+    return _reciprocal(1.0 + _exp(-z))
 
 
 @triton.jit
@@ -23,8 +38,8 @@ def _tanh(z):
     # Near zero, where 1 - e^-2|z| cancels, a polynomial: tanh(z)/z on |z| < 0.6, fitted for the least largest error.
     s = z * z
     p = (((-5.90587e-3 * s + 2.080538e-2) * s - 5.378668e-2) * s + 1.3331958e-1) * s - 3.3333299e-1
-    e = tl.exp(-2.0 * tl.abs(z))
-    large = (1.0 - e) / (1.0 + e)
+    e = _exp(-2.0 * tl.abs(z))
+    large = (1.0 - e) * _reciprocal(1.0 + e)
     large = tl.where(z < 0, -large, large)
     if z.dtype == tl.float64:
         return large
@@ -37,10 +52,10 @@ def _normal_distribution(z):
     if z.dtype == tl.float64:
         return 0.5 * (1.0 + tl.erf(z * 0.7071067811865476))
     # P(Z < -|z|) = t p(t) e^(-z²/2), p fitted for the least largest relative error, 9e-8.
-    t = 1.0 / (1.0 + 0.3046891477 * tl.abs(z))
+    t = _reciprocal(1.0 + 0.3046891477 * tl.abs(z))
     p = (((0.03674989 * t - 0.15370804) * t + 0.18772005) * t - 0.03956143) * t + 0.12179649
     p = ((p * t + 0.10311532) * t + 0.12237389) * t + 0.12151389
-    tail = t * p * tl.exp(-0.5 * z * z)
+    tail = t * p * _exp(-0.5 * z * z)
     return tl.where(z > 0, 1.0 - tail, tail)
 
 
@@ -55,7 +70,7 @@ def activate(z, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "gelu":
         return z * _normal_distribution(z)
     elif ACTIVATION == "silu":
-        return z / (1.0 + tl.exp(-z))
+        return z * _sigmoid(z)
     else:
         tl.static_assert(ACTIVATION == "identity")
         return z
@@ -63,7 +78,7 @@ def activate(z, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def input_gradient(gradient, value, ACTIVATION: tl.constexpr):
-    """gradient · act'(z); value is the output for READS_OUTPUT, z for READS_INPUT, unused for identity."""
+    """gradient · act'(z); value is the output for relu, sigmoid and tanh, z for gelu and silu, unused for identity."""
     if ACTIVATION == "relu":
         return tl.where(value <= 0, 0.0, gradient)  # a product would make Inf · 0 NaN
     elif ACTIVATION == "sigmoid":
@@ -71,7 +86,7 @@ def input_gradient(gradient, value, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "tanh":
         return gradient * (1.0 - value * value)
     elif ACTIVATION == "gelu":
-        density = 0.3989422804014327 * tl.exp(-0.5 * value * value)
+        density = 0.3989422804014327 * _exp(-0.5 * value * value)
         return gradient * (_normal_distribution(value) + value * density)
     elif ACTIVATION == "silu":
         s = _sigmoid(value)

@@ -299,9 +299,3 @@ inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__float2
 // ---------------------------------------------------------------------------------------------------- device functions
 
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
-inline float __expf(float x) { return expf(x); }
-// For 2^126 < |y| < 2^128 the GPU's quick quotient is 0, or NaN if x is infinite (CUDA C++ Programming Guide).
-inline float __fdividef(float x, float y) {
-    bool huge = fabsf(y) > 0x1p126f && !isinf(y);
-    return huge ? x * 0.0f : x / y;
-}

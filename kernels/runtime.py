@@ -88,7 +88,9 @@ def at_trace_time(function: Callable) -> Callable:
     # Neither functools.cache, which lets two threads in, and through which torch.compile traces into the function.
     @functools.wraps(function)
     def cached(*args):
-        if args not in results:
+        try:
+            return results[args]
+        except KeyError:
             with lock:
                 if args not in results:
                     results[args] = function(*args)
@@ -396,6 +398,7 @@ def report() -> str:
     return "\n".join(lines)
 
 
+@functools.cache  # an op's call asks, and reading a package's metadata takes 0.2 ms
 def _package(name: str) -> str:
     try:
         return version(name)

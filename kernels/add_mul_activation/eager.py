@@ -21,6 +21,15 @@ FUNCTIONS = {
     "silu": F.silu,
     "identity": lambda z: z,
 }
+# What the derivative is computed from: the output, the inputs (x, y and bias give act's input), or nothing.
+DERIVATIVE_READS = {
+    "relu": "output",
+    "sigmoid": "output",
+    "tanh": "output",
+    "gelu": "inputs",
+    "silu": "inputs",
+    "identity": "nothing",
+}
 
 
 def add_mul_activation(x: Tensor, bias: Tensor, y: Tensor, multiplier: float = 1.0, activation: str = "relu") -> Tensor:
@@ -43,5 +52,5 @@ def forward_bytes(rows: int, columns: int, dtype: torch.dtype) -> int:
 def backward_bytes(rows: int, columns: int, dtype: torch.dtype, activation: str = "relu") -> int:
     """Bytes that a fused backward to all three inputs must move: the gradient and what the derivative reads (the
     output; x and y; nothing) in, grad_x and grad_y and grad_bias out."""
-    read = {"identity": 1, "gelu": 3, "silu": 3}.get(activation, 2)
-    return ((read + 2) * rows * columns + columns) * dtype.itemsize
+    read = {"nothing": 0, "output": 1, "inputs": 2}[DERIVATIVE_READS[activation]]
+    return ((1 + read + 2) * rows * columns + columns) * dtype.itemsize

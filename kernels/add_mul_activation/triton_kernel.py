@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.activations import READS_INPUT, READS_OUTPUT, activate, input_gradient
+from kernels.activations import activate, input_gradient
+from kernels.add_mul_activation.eager import DERIVATIVE_READS
 from kernels.column_sum import add_chunks, row_chunks, sum_target, tile_shape
 from kernels.pointwise import pointwise_block
 
@@ -126,7 +127,7 @@ def _backward_kernel(
     first_row = tl.program_id(1).to(tl.int64) * chunk_rows
     end_row = tl.minimum(first_row + chunk_rows, rows)
     sums = tl.zeros([ROW_BLOCK, COLUMN_BLOCK], dtype)
-    if READS == "input":
+    if READS == "inputs":
         bias = tl.load(bias_ptr + columns, in_columns, other=0.0).to(dtype)
     for block_row in range(first_row, end_row, ROW_BLOCK):
         row = (block_row + tl.arange(0, ROW_BLOCK))[:, None]
@@ -135,7 +136,7 @@ def _backward_kernel(
         grad = tl.load(grad_ptr + offsets, mask, other=0.0).to(dtype)
         if READS == "output":
             value = tl.load(out_ptr + offsets, mask, other=0.0).to(dtype)
-        elif READS == "input":
+        elif READS == "inputs":
             value = tl.load(x_ptr + offsets, mask, other=0.0).to(dtype)
             value += multiplier * tl.load(y_ptr + offsets, mask, other=0.0).to(dtype) + bias
         else:
@@ -157,19 +158,18 @@ def backward(
 ) -> None:  # fmt: skip
     """The gradients that are not None, grad_x and grad_y like grad, grad_bias [N]; all contiguous, of one dtype.
 
-    Of out, x, bias and y only those are read that kernels.activations' READS_OUTPUT and READS_INPUT name.
+    Of out, x, bias and y only those are read that DERIVATIVE_READS names.
     """
     columns = grad.shape[-1]
     if columns == 0:
         return
     rows = grad.numel() // columns
-    reads = "output" if activation in READS_OUTPUT else "input" if activation in READS_INPUT else "nothing"
     chunks, chunk_rows = row_chunks(rows, columns)
     row_block, column_block = tile_shape(columns, grad.itemsize)
     sums = None if grad_bias is None else sum_target(grad_bias, chunks)
     _backward_kernel[(triton.cdiv(columns, column_block), chunks)](
         grad, out, x, bias, y, grad_x, grad_y, sums, multiplier, rows, chunk_rows,
-        COLUMNS=columns, ACTIVATION=activation, READS=reads,
+        COLUMNS=columns, ACTIVATION=activation, READS=DERIVATIVE_READS[activation],
         ROW_BLOCK=row_block, COLUMN_BLOCK=column_block, num_warps=4,
     )  # fmt: skip
     if grad_bias is not None:
