@@ -207,7 +207,7 @@ def run_sanitizer() -> list[Outcome]:
     if sanitizer is None:
         return [Outcome("sanitizer", skipped=["compute-sanitizer is not installed; it comes with the CUDA toolkit"])]
     binaries = sorted(path for path in (ROOT / "build" / "cmake").glob("*_test") if os.access(path, os.X_OK))
-    runs = [(tool, binary.name, [binary], []) for binary in binaries for tool in TOOLS]
+    runs = [(tool, binary.name, [binary, "--quick"], []) for binary in binaries for tool in TOOLS]
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "sanitizer", "kernels"]
     # PyTorch asks the driver for things that some do not have, on purpose: those errors are not the kernels'.
     runs.append(("memcheck", "pytest", tests, ["--report-api-errors", "no"]))

@@ -38,6 +38,9 @@ constexpr bool race_check = true;
 constexpr bool race_check = false;
 #endif
 
+// --quick, for compute-sanitizer: nothing is timed, and the shapes for that are left out.
+inline bool quick = false;
+
 inline double to_double(float value) { return value; }
 inline double to_double(double value) { return value; }
 inline double to_double(__half value) { return __half2float(value); }
@@ -109,8 +112,11 @@ inline std::vector<Shape> large_shapes() { return {{257, 1021}, {65, 4096}, {65,
 // One tensor misaligned, so that none is forgotten when the kernel is chosen; `large` as above.
 inline Shape one_misaligned(int tensor, bool large) { return {large ? 65 : 3, 4096, 1u << tensor}; }
 
-// The size that the lecture quotes.
-inline Shape timed_shape() { return {65536, 512}; }
+// The size that the lecture quotes; none on the host, or with --quick.
+inline std::vector<Shape> timed_shapes() {
+    if (!on_gpu || quick) return {};
+    return {{65536, 512}};
+}
 
 // Signed, normally distributed values of T, the same in every run; `seed` tells the tensors of a case apart.
 template <class T>
@@ -311,7 +317,7 @@ public:
                 }
             }
         }
-        if (failure.empty() && shape.elements()) seconds = time(launch);
+        if (failure.empty() && shape.elements() && !quick) seconds = time(launch);
         print(shape, Dtype<T>::name, activation, direction, worst, seconds, bytes, &failure);
     }
 
@@ -385,7 +391,12 @@ private:
 
 // What main calls: test(report), unless there is no GPU to run on, which ctest knows by the value 77.
 template <class Test>
-int run(Test test) {
+int run(int count, char** arguments, Test test) {
+    quick = count == 2 && std::string(arguments[1]) == "--quick";
+    if (count > 1 && !quick) {
+        std::fprintf(stderr, "usage: %s [--quick]\n", arguments[0]);
+        return 2;
+    }
 #ifdef __CUDACC__
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
@@ -429,14 +440,15 @@ void fill(const Buffer<T>& buffer, unsigned seed) {
 // More elements than 2^31, in rows that end inside a thread's 16 bytes.
 inline Shape huge_shape() { return {(1LL << 31) / 1021 + 3, 1021}; }
 
-inline bool fits([[maybe_unused]] double bytes) {
+// Why tensors of so many bytes are not checked, or null if they are.
+inline const char* too_large([[maybe_unused]] double bytes) {
+    if (quick) return "--quick";
 #ifdef __CUDACC__
     size_t available = 0, total = 0;
     require(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-    return bytes < 0.9 * double(available);
-#else
-    return false;
+    if (bytes < 0.9 * double(available)) return nullptr;
 #endif
+    return "not enough GPU memory";
 }
 
 }  // namespace testing

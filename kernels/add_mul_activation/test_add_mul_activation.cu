@@ -138,8 +138,8 @@ void check_huge([[maybe_unused]] testing::Report& report) {
 #ifdef __CUDACC__
     using T = __half;
     Shape shape = testing::huge_shape();
-    if (!testing::fits(4.0 * double(shape.elements()) * sizeof(T))) {
-        report.skip(shape, "float16", "relu", "forward, backward", "not enough GPU memory");
+    if (const char* why = testing::too_large(4.0 * double(shape.elements()) * sizeof(T))) {
+        report.skip(shape, "float16", "relu", "forward, backward", why);
         return;
     }
     // x stands for the gradient, and grad_y is written over y, so that four such tensors do.
@@ -172,11 +172,11 @@ void check_dtype(testing::Report& report) {
         for (Activation activation : activations) check<T>(report, shape, activation);
     for (const Shape& shape : testing::large_shapes())
         if (!testing::race_check) check<T>(report, shape, Activation::silu);
-    if (testing::on_gpu) check<T>(report, testing::timed_shape(), Activation::sigmoid);
+    for (const Shape& shape : testing::timed_shapes()) check<T>(report, shape, Activation::sigmoid);
 }
 
-int main() {
-    return testing::run([](testing::Report& report) {
+int main(int count, char** arguments) {
+    return testing::run(count, arguments, [](testing::Report& report) {
         check_dtype<float>(report);
         check_dtype<__half>(report);
         check_dtype<__nv_bfloat16>(report);

@@ -84,8 +84,8 @@ void check_huge([[maybe_unused]] testing::Report& report) {
 #ifdef __CUDACC__
     using T = __half;
     Shape shape = testing::huge_shape();
-    if (!testing::fits(3.0 * double(shape.elements()) * sizeof(T))) {
-        report.skip(shape, "float16", "relu", "forward, backward", "not enough GPU memory");
+    if (const char* why = testing::too_large(3.0 * double(shape.elements()) * sizeof(T))) {
+        report.skip(shape, "float16", "relu", "forward, backward", why);
         return;
     }
     // x stands for the gradient too.
@@ -113,11 +113,11 @@ void check_dtype(testing::Report& report) {
     for (const Shape& shape : testing::small_shapes()) check<T>(report, shape);
     for (const Shape& shape : testing::large_shapes())
         if (!testing::race_check) check<T>(report, shape);
-    if (testing::on_gpu) check<T>(report, testing::timed_shape());
+    for (const Shape& shape : testing::timed_shapes()) check<T>(report, shape);
 }
 
-int main() {
-    return testing::run([](testing::Report& report) {
+int main(int count, char** arguments) {
+    return testing::run(count, arguments, [](testing::Report& report) {
         check_dtype<float>(report);
 #ifndef BROKEN_KERNEL
         check_dtype<__half>(report);
