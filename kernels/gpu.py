@@ -6,7 +6,7 @@ sanitizer   compute-sanitizer, where it is: the CMake tests' binaries, and the t
 bench       python -m kernels.bench --save
 
 Each step runs whatever came of those before it. The test counts of each op go to traces/results/<gpu>/tests.json, and
-the table in kernels/README.md is written anew.
+the tables of the READMEs are written anew.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def main(argv: list[str] | None = None) -> int:
                 outcomes += steps[step]()
             except Exception as error:
                 outcomes.append(Outcome(step, failed=[f"{type(error).__name__}: {error}"]))
-    status.README.write_text(status.with_table(status.README.read_text()))
+    status.write()
     print("\nmake gpu:", *outcomes, "", status.table(), sep="\n")
     return int(any(outcome.failed for outcome in outcomes))
 

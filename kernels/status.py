@@ -1,7 +1,7 @@
 """Which op was tested and measured on which GPU, and whether its sources changed since: `python -m kernels.status`.
 
---write puts the table into kernels/README.md. Everything is read from traces/results/<gpu>/: <op>.json, which
-`python -m kernels.bench --save` writes, and tests.json, which `make gpu` writes.
+--write puts tables into README.md and kernels/README.md. Everything is read from traces/results/<gpu>/: <op>.json,
+which `python -m kernels.bench --save` writes, and tests.json, which `make gpu` writes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kernels import runtime
 
 KERNELS = runtime.KERNELS
 RESULTS = KERNELS.parent / "traces" / "results"
-README = KERNELS / "README.md"
+README, FRONT_PAGE = KERNELS / "README.md", KERNELS.parent / "README.md"
 BEGIN, END = "<!-- begin: python -m kernels.status --write -->", "<!-- end -->"
 PYTHON_SOURCES = ("eager.py", "triton_kernel.py", "op.py")
 # Not what a kernel is built from: the choice of the backend and of the machine (the compiler's flags are counted), and
 # the build for machines without a GPU.
 NOT_BUILT_IN = {"runtime.py", "doctor.py", "cuda_on_host.h"}
-# The times in kernels/README.md are those of this cell.
+# The times in the READMEs are those of the functional forward in this cell.
 SHAPE, ACTIVATIONS = (65536, 512), ("", "sigmoid")
 
 
@@ -169,7 +169,7 @@ def table(results: Path = RESULTS) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# kernels/README.md.
+# The READMEs.
 
 
 def readme_table(results: Path = RESULTS) -> str:
@@ -179,8 +179,7 @@ def readme_table(results: Path = RESULTS) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for op in ops():
-        latest = max(measurements(op, results), key=lambda record: record["date"], default=None)
-        times = _times(latest) if latest else {}
+        times = _times(_latest(op, results))
         cells = [
             _link(op, "eager.py", "eager", times),
             _link(op, "triton_kernel.py", "as generated", times, containing="def as_generated("),
@@ -193,17 +192,50 @@ def readme_table(results: Path = RESULTS) -> str:
     return "\n".join(lines)
 
 
-def _times(record: dict) -> dict[str, float]:
-    """{implementation: µs} of the functional forward at SHAPE in float32."""
-    return {
-        row["implementation"]: row["us_p50"]
+def result_table(results: Path = RESULTS) -> str:
+    """README.md's table in Markdown: the time of each op and dtype beside its peers, from the latest records."""
+    shown = {"eager": "eager", "torch.compile": "`torch.compile`", "triton": "our Triton", "cuda": "our CUDA"}
+    lines, machines = [], set()
+    for op in ops():
+        record = _latest(op, results)
+        for dtype in dict.fromkeys(row["dtype"] for row in record["rows"] if row["part"] == "bandwidth"):
+            times = _times(record, dtype)
+            limit = _necessary_us(record, dtype)
+            cells = [f"{times[name]:.1f}" if name in times else "–" for name in shown]
+            lines.append(f"| [{op}](kernels/{op}/), {dtype} | {limit:.1f} | {' | '.join(cells)} |")
+            machines.add(f"{record['GPU']}, torch {record['torch']}, triton {record['triton']}, {record['date']}")
+    shape = "×".join(map(str, SHAPE))
+    head = ["µs on the GPU, " + shape, "the bytes, at a copy's bandwidth", *shown.values()]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines]
+    return "\n".join([*lines, "", f"Recorded on {'; '.join(sorted(machines)) or 'no GPU yet'}."])
+
+
+def _latest(op: str, results: Path) -> dict:
+    """The latest record of an op; of an op that has none, one without rows."""
+    return max(measurements(op, results), key=lambda record: record["date"], default={"rows": []})
+
+
+def _forwards(record: dict, dtype: str) -> list[dict]:
+    """The measured rows of the functional forward at SHAPE."""
+    return [
+        row
         for row in record["rows"]
         if (row["rows"], row["columns"]) == SHAPE
-        and (row["form"], row["dtype"]) == ("functional", "float32")
+        and (row["form"], row["dtype"]) == ("functional", dtype)
         and row["activation"] in ACTIVATIONS
         and row["part"] in ("bandwidth", "grid")
         and row["us_p50"] is not None
-    }
+    ]
+
+
+def _times(record: dict, dtype: str = "float32") -> dict[str, float]:
+    """{implementation: µs}."""
+    return {row["implementation"]: row["us_p50"] for row in _forwards(record, dtype)}
+
+
+def _necessary_us(record: dict, dtype: str) -> float:
+    """What the necessary bytes take at the bandwidth of the copy."""
+    return next((row["bytes"] for row in _forwards(record, dtype)), 0) / record["copy_tb_per_s"]["limit"] / 1e6
 
 
 def _link(op: str, file: str, implementation: str, times: dict[str, float], containing: str = "") -> str:
@@ -214,20 +246,32 @@ def _link(op: str, file: str, implementation: str, times: dict[str, float], cont
     return f"[{file}]({op}/{file}){time}"
 
 
-def with_table(readme: str, results: Path = RESULTS) -> str:
-    """The README's text with the table of now between its markers."""
-    before, begin, rest = readme.partition(BEGIN)
+def with_table(text: str, table: str) -> str:
+    """A README's text with the table between its markers."""
+    before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"kernels/README.md must have the lines {BEGIN} and {END}")
-    return f"{before}{begin}\n\n{readme_table(results)}\n\n{end}{after}"
+        raise ValueError(f"the README must have the lines {BEGIN} and {END}")
+    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
+
+
+def pages() -> dict[Path, str]:
+    """The READMEs, each with its table of now."""
+    tables = {README: readme_table(), FRONT_PAGE: result_table()}
+    return {path: with_table(path.read_text(), table) for path, table in tables.items()}
+
+
+def write() -> None:
+    """Bring the READMEs' tables up to date."""
+    for path, text in pages().items():
+        path.write_text(text)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kernels.status", description=__doc__.partition("\n")[0])
-    parser.add_argument("--write", action="store_true", help="write the table of kernels/README.md")
+    parser.add_argument("--write", action="store_true", help="write the tables of README.md and kernels/README.md")
     if parser.parse_args(argv).write:
-        README.write_text(with_table(README.read_text()))
+        write()
     print(table())
     return 0
 

@@ -463,18 +463,18 @@ def test_status_says_what_changed_since(record, tmp_path):
     assert "| H200 2026-01-31: 41 passed, 2 skipped, sources changed since |" in status.readme_table(tmp_path)
 
 
-def test_the_readme_shows_the_records_and_its_links_exist(record, tmp_path):
-    text = status.README.read_text()
-    assert text == status.with_table(text), "kernels/README.md is not up to date: python -m kernels.status --write"
-    links = re.findall(r"\]\(([\w./]+)\)", text)
-    assert len(links) > 8
-    assert all((status.KERNELS / link).exists() for link in links)
+def test_the_readmes_show_the_records_and_their_links_exist(record, tmp_path):
+    for path, text in status.pages().items():
+        assert path.read_text() == text, f"{path.name} is not up to date: python -m kernels.status --write"
+        links = re.findall(r"\]\(([\w./]+)\)", text)
+        assert len(links) > 3
+        assert all((path.parent / link).exists() for link in links)
     rows = [asdict(replace(row(name, us), rows=65536, columns=512)) for name, us in (("eager", 9.04), ("cuda", 3.0))]
     bench.save(record | {"rows": rows}, tmp_path)
     shown = "[eager.py](add_relu/eager.py) 9.0 µs | – | [triton_kernel.py](add_relu/triton_kernel.py) |"
     assert shown in status.readme_table(tmp_path)
     with pytest.raises(ValueError, match="must have the lines"):
-        status.with_table("# kernels")
+        status.with_table("# kernels", "")
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -499,8 +499,9 @@ def test_gpu_names_its_steps(capsys):
 
 def test_every_step_runs_whatever_came_before(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gpu, "LOGS", tmp_path / "gpu")
-    monkeypatch.setattr(status, "README", tmp_path / "README.md")
-    status.README.write_text(f"# kernels\n{status.BEGIN}\n{status.END}\n")
+    for name in ("README", "FRONT_PAGE"):
+        monkeypatch.setattr(status, name, tmp_path / name)
+        getattr(status, name).write_text(f"# kernels\n{status.BEGIN}\n{status.END}\n")
     monkeypatch.setattr(runtime, "device", lambda: torch.device("cuda"))
     ran = []
     for step in gpu.STEPS:
@@ -519,6 +520,7 @@ def test_every_step_runs_whatever_came_before(tmp_path, monkeypatch, capsys):
     assert re.search(r"ctest +FAILED .*\n    failed   OSError: no make\n", shown)
     assert re.search(r"bench +ok ", shown)
     assert status.readme_table() in status.README.read_text()
+    assert status.result_table() in status.FRONT_PAGE.read_text()
     assert gpu.main(["--only", "bench,sanitizer"]) == 0
 
 
