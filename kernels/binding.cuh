@@ -73,9 +73,18 @@ inline bool needs_gradient(std::initializer_list<const Tensor*> tensors) {
     return false;
 }
 
-// What autograd must see of a write to x: an error if it would need what is overwritten, else a new version of x.
-inline void before_write(const char* op, const Tensor& x, std::initializer_list<const Tensor*> tensors) {
+inline void refuse_gradients(const char* op, std::initializer_list<const Tensor*> tensors) {
     TORCH_CHECK(!needs_gradient(tensors), op, "_ has no gradient: call ", op, ", or ", op, "_ under torch.no_grad()");
+}
+
+// A tangent would be lost without a word.
+inline void refuse_forward_mode(const char* op, std::initializer_list<const Tensor*> tensors) {
+    for (const Tensor* tensor : tensors)
+        TORCH_CHECK(!tensor->_fw_grad(0).defined(), op, " has no forward-mode derivative: use backend=\"eager\"");
+}
+
+// Tells autograd that x was written to: a backward that saved x raises.
+inline void mark_written(const Tensor& x) {
     if (!x.is_inference()) torch::autograd::impl::bump_version(x);
 }
 

@@ -35,10 +35,19 @@ def sum_target(result: Tensor, chunks: int) -> Tensor:
 
 
 @triton.jit
+def tile_columns(COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    """The BLOCK columns from program_id(0) · BLOCK on, those beyond COLUMNS too."""
+    tile = tl.program_id(0)
+    if COLUMNS >= 0x80000000:
+        tile = tile.to(tl.int64)
+    return tile * BLOCK + tl.arange(0, BLOCK)
+
+
+@triton.jit
 def _add_chunks_kernel(
     workspace_ptr, result_ptr, chunks, COLUMNS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    columns = tile_columns(COLUMNS, BLOCK)
     rows = tl.arange(0, ROWS)[:, None]
     sums = tl.zeros([ROWS, BLOCK], workspace_ptr.dtype.element_ty)
     for first in range(0, chunks, ROWS):

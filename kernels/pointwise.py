@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from kernels import runtime
 
@@ -54,16 +55,31 @@ def refuse_gradients(op: str, *tensors: Tensor) -> None:
         raise RuntimeError(f"{op}_ has no gradient: call {op}, or {op}_ under torch.no_grad()")
 
 
+def refuse_forward_mode(op: str, *tensors: Tensor) -> None:
+    """Raise RuntimeError if a tensor has a forward-mode tangent, which would be lost without a word."""
+    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise RuntimeError(f'{op} has no forward-mode derivative: use backend="eager"')
+
+
 def mark_written(x: Tensor) -> None:
     """Tell autograd that x was written to, as PyTorch's own in-place functions do: a backward that saved x raises."""
     if not x.is_inference():
         torch.autograd.graph.increment_version(x)
 
 
-def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors; if their dtypes differ under torch.autocast, cast to its dtype (float64 excepted, as in PyTorch)."""
+def of_one_dtype(op: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """x, bias and y if there is one; if their dtypes differ under torch.autocast, cast to its dtype (float64 excepted,
+    as in PyTorch). Raises TypeError for what is no tensor."""
+    try:
+        if tensors[0].dtype == tensors[1].dtype == tensors[-1].dtype:
+            return tensors
+    except AttributeError:
+        pass  # below
+    for name, tensor in zip(("x", "bias", "y"), tensors, strict=False):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{op}: {name} must be a tensor; got {type(tensor).__name__}")
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device) or all(tensor.dtype == tensors[0].dtype for tensor in tensors):
+    if not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     castable = (torch.float32, torch.float16, torch.bfloat16)

@@ -37,7 +37,8 @@ CUDA_FLAGS = ("-O3",)
 
 def has_nvidia_driver() -> bool:
     """Whether an NVIDIA driver is here and CUDA_VISIBLE_DEVICES does not hide every GPU. Makes no CUDA call."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() not in {"", "-1"} and doctor.has_nvidia_device()
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()  # what is no device hides those after it
+    return first.lower() not in {"", "-1", "none", "void", "nodevfiles"} and doctor.has_nvidia_device()
 
 
 def device() -> torch.device:
@@ -160,9 +161,13 @@ def choose(backend: str, x: torch.Tensor) -> str:
     """The backend to run x on: "auto" is Triton for a CUDA tensor, else eager. torch.compile traces through it.
 
     Raises:
-        ValueError: an unknown backend. RuntimeError: one that this machine lacks, with why_not's reason.
+        TypeError: x is no tensor. ValueError: an unknown backend. RuntimeError: one that this machine lacks, with
+            why_not's reason.
     """
-    on_cuda = x.is_cuda
+    try:
+        on_cuda = x.is_cuda
+    except AttributeError:
+        raise TypeError(f"x must be a tensor; got {type(x).__name__}") from None
     if backend == "auto":
         backend = "triton" if on_cuda else "eager"
     elif backend not in BACKENDS:
@@ -355,7 +360,10 @@ def _locked(path: Path, name: str) -> Iterator[None]:
         except BlockingIOError:
             print(f"Waiting for another process, which builds {name} …", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:  # closing the file does not release it while a forked process has it open too
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 @contextmanager

@@ -247,9 +247,7 @@ def check(
             continue  # an expanded tensor cannot be written to
         for call in ARGUMENTS[op.removesuffix("_")](case, device):
             try:
-                with warnings.catch_warnings():
-                    # Triton's interpreter computes in NumPy, which warns of every Inf and NaN.
-                    warnings.simplefilter("ignore", RuntimeWarning)
+                with _numpy_quiet():
                     _check_call(op, function, call)
             except Exception as error:
                 raise AssertionError(f"{op}, case {call.name}: {_describe(error)}") from error
@@ -257,6 +255,14 @@ def check(
     if not passed:
         raise ValueError("no case was given")
     print(f"{op}: {passed} cases passed on {device.type}")
+
+
+@contextmanager
+def _numpy_quiet() -> Iterator[None]:
+    """Triton's interpreter computes in NumPy, which warns of every Inf and NaN."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 def _check_call(op: str, function: Callable, call: Call) -> None:
@@ -342,27 +348,30 @@ def check_gradients(op: str, function: Callable, call: Call, needed: tuple[bool,
 
     Tolerances beyond TOLERANCES: sigmoid's and tanh's gradients are computed from the rounded output, as PyTorch's own
     are, which costs an error of the output's rounding times the gradient. A gradient of fewer elements than `grad` is a
-    sum, of terms with that error; as they round either way, it grows with the root of their number. The sum itself may
-    cancel, so its error is not one of its own size. In float32 it gets eight roots: PyTorch's own, over 65,536 rows,
-    needs six. In half precision two do, as the sum is accumulated in float32.
+    sum. It may cancel, so its error is not one of its own size, and grows with the root of the number of terms, as they
+    round either way: eight roots of float32's rounding, as half precision is accumulated in float32 (PyTorch's own,
+    over 65,536 rows, needs six); of the output's rounding, where the terms have that error, two.
     """
     exact = replace(call, tensors=tuple(tensor.double() for tensor in call.tensors))
     want = gradients(reference(op), exact, needed, grad.double())
-    with poisoned():
+    with poisoned(), _numpy_quiet():
         got = gradients(function, call, needed, grad)
     dtype = call.tensors[0].dtype
     rtol, atol = TOLERANCES[dtype]
     largest = grad.abs().max().item() if grad.numel() else 0.0
     norm = grad.double().norm().item()
-    roots = 2 if dtype.itemsize == 2 else 8
+    epsilon = torch.finfo(dtype).eps
+    through_output = not {"sigmoid", "tanh"}.isdisjoint(call.options)
+    adding = 8 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+    if through_output:
+        adding = max(adding, 2 * epsilon)
     for name, a, b in zip(tensor_arguments(op), got, want, strict=True):
         if b is None:
             continue
         # The root of the terms' number, times the gradient's root mean square.
         summed = norm / max(1, b.numel()) ** 0.5
         try:
-            epsilon = torch.finfo(dtype).eps
-            compare(a, b.to(dtype), rtol=rtol, atol=max(atol, epsilon * max(2 * largest, roots * summed)))
+            compare(a, b.to(dtype), rtol=rtol, atol=max(atol, 2 * epsilon * largest * through_output, adding * summed))
         except AssertionError as error:
             raise AssertionError(f"{op}, the gradient of {name}: {error}") from error
 

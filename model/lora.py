@@ -271,10 +271,19 @@ def load_lora_state_dict(module: nn.Module, state: Mapping[str, Tensor]) -> None
 
 
 def merge(module: nn.Module) -> None:
-    """Merge every `LinearWithLoRA` in module. Raises RuntimeError, before any is changed, if one is merged already."""
+    """Merge every `LinearWithLoRA` in module.
+
+    Raises RuntimeError, before any is changed, if one is merged already, or if two share their frozen weight: it can
+    hold one change only.
+    """
     layers = _layers(module, LinearWithLoRA)
     if merged := [name for name, layer in layers.items() if layer.merged]:
         raise RuntimeError(f"merged already: {', '.join(merged)}")
+    names = {}
+    for name, layer in layers.items():
+        names.setdefault(layer.linear.weight, []).append(name)
+    if shared := [", ".join(those) for those in names.values() if len(those) > 1]:
+        raise RuntimeError(f"they share one weight, and cannot be merged: {'; '.join(shared)}")
     for layer in layers.values():
         layer.merge()
 

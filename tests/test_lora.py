@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernels import runtime
+from kernels.contract_tests import DEVICE, every_backend, kernel_backend
 from model import DLRM, PRESETS
 from model.lora import (
     MLP,
@@ -22,7 +22,6 @@ from model.lora import (
     unmerge,
 )
 
-DEVICE = runtime.device()
 # Spelled out here, so that a wrong entry in the table of activations is seen.
 ACTIVATIONS = {
     "relu": lambda z: z.clamp(min=0),
@@ -33,17 +32,6 @@ ACTIVATIONS = {
     "identity": lambda z: z,
 }
 TOLERANCE = {torch.float32: {}, torch.bfloat16: {"rtol": 3e-2, "atol": 3e-2}, torch.float64: {}}
-
-
-def backend_parameters():
-    reasons = runtime.backends(DEVICE) | ({"cuda": "no CUDA device"} if DEVICE.type == "cpu" else {})
-    return [
-        pytest.param(backend, marks=pytest.mark.skipif(bool(reasons[backend]), reason=reasons[backend]))
-        for backend in ("eager", "triton", "cuda")
-    ]
-
-
-every_backend = pytest.mark.parametrize("backend", backend_parameters())
 
 
 @pytest.fixture(autouse=True)
@@ -204,7 +192,7 @@ def test_only_a_and_b_get_gradients_and_change(backend, fused):
     assert changed == set(lora_state_dict(model)) == {f"{i}.lora.{key}" for i in range(3) for key in "AB"}
 
 
-@pytest.mark.parametrize("backend", [p for p in backend_parameters() if p.values[0] != "eager"])
+@kernel_backend
 def test_no_gradient_of_frozen_parameters_is_computed(backend):
     """Neither the sum over the rows, a bias gradient, nor a GEMM for the weight's."""
     model = mlp(fused=True, backend=backend)
@@ -290,6 +278,17 @@ def test_a_merged_layer_refuses_what_would_go_wrong():
     with pytest.raises(RuntimeError, match="is merged"):
         load_lora_state_dict(model, lora_state_dict(model))
     assert torch.equal(model[1].linear.weight, merged)
+
+
+def test_a_shared_weight_cannot_hold_two_changes():
+    base = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6))
+    base[4].weight = base[0].weight
+    apply_lora(base, rank=2, alpha=4)
+    before = [layer.linear.weight.clone() for layer in (base[0], base[2])]
+    with pytest.raises(RuntimeError, match=r"they share one weight, and cannot be merged: 0, 4$"):
+        merge(base)
+    assert all(torch.equal(a, layer.linear.weight) for a, layer in zip(before, (base[0], base[2]), strict=True))
+    assert not any(base[i].merged for i in (0, 2, 4))
     assert [layer.merged for layer in model] == [False, True, False]
     with torch.no_grad():
         model(x)

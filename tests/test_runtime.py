@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -183,6 +184,20 @@ def test_an_interrupted_build_leaves_no_compiler_running(tmp_path):
         end(process, signal.SIGINT)
         assert workers(tmp_path) == []
     assert files(tmp_path) == ["interrupted.lock"]
+
+
+def test_a_forked_process_does_not_keep_the_lock(tmp_path):
+    lock = tmp_path / "x.lock"
+    with runtime._locked(lock, "x"):
+        child = os.fork()
+        if child == 0:  # has the lock's file open, as a DataLoader's worker has
+            signal.pause()
+    try:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_what_ignores_an_interrupt_is_killed(tmp_path):
@@ -419,6 +434,15 @@ def test_triton_must_be_imported_after_the_interpreter_was_chosen(first, runs):
     environment = {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": ""}
     stdout, _ = finish(python(f"{code}print(json.dumps(kernels.runtime.why_not('triton', 'cpu')))", **environment))
     assert (json.loads(stdout) == "") == runs
+
+
+@pytest.mark.parametrize(
+    ("visible", "there"), [("0", True), ("1,0", True), ("", False), ("-1,0", False), ("NoDevFiles", False)]
+)
+def test_gpus_may_be_hidden(visible, there, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(runtime.doctor, "has_nvidia_device", lambda: True)
+    assert runtime.has_nvidia_driver() == there
 
 
 def test_importing_kernels_imports_neither_triton_nor_the_compiler():

@@ -43,6 +43,7 @@ Tensor forward(const Tensor& x, const Tensor& bias, const Tensor& y, double mult
 void in_place(const Tensor& x, const Tensor& bias, const Tensor& y, double multiplier, c10::string_view activation) {
     binding::check("add_mul_activation_", x, bias, &y);
     binding::check_in_place("add_mul_activation_", x, bias, &y);
+    binding::mark_written(x);  // here, as inference mode leaves the Autograd key out
     if (x.is_contiguous())
         launch(x, bias.contiguous(), y.contiguous(), multiplier, parse(activation), x);
     else
@@ -142,6 +143,7 @@ struct AddMulActivationBackward : torch::autograd::Function<AddMulActivationBack
 // Without a gradient to record, no node is made: making one costs more than the rest of the call.
 Tensor forward_autograd(const Tensor& x, const Tensor& bias, const Tensor& y, double multiplier,
                         c10::string_view activation) {
+    binding::refuse_forward_mode("add_mul_activation", {&x, &bias, &y});
     if (binding::needs_gradient({&x, &bias, &y}))
         return AddMulActivation::apply(x, bias, y, multiplier, std::string(activation));
     at::AutoDispatchBelowADInplaceOrView below;
@@ -149,7 +151,8 @@ Tensor forward_autograd(const Tensor& x, const Tensor& bias, const Tensor& y, do
 }
 void in_place_autograd(const Tensor& x, const Tensor& bias, const Tensor& y, double multiplier,
                        c10::string_view activation) {
-    binding::before_write("add_mul_activation", x, {&x, &bias, &y});
+    binding::refuse_gradients("add_mul_activation", {&x, &bias, &y});
+    binding::refuse_forward_mode("add_mul_activation_", {&x, &bias, &y});
     at::AutoDispatchBelowADInplaceOrView below;
     in_place_op().call(x, bias, y, multiplier, activation);
 }

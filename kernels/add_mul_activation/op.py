@@ -33,8 +33,9 @@ def add_mul_activation(
         activation: "relu", "sigmoid", "tanh", "gelu" (the erf form), "silu" or "identity".
         backend: "triton", "cuda", "eager", or "auto": Triton for a CUDA tensor, else eager.
 
-    Float16 and bfloat16 are computed in float32. Differentiable once, from the output (relu, sigmoid, tanh) or from x,
-    y and bias (gelu, silu); the bias gradient is summed in a fixed order, so every run gives the same bits.
+    Float16 and bfloat16 are computed in float32. Differentiable once, in reverse mode, from the
+    output (relu, sigmoid, tanh) or from x, y and bias (gelu, silu); the bias gradient is summed in a fixed order, so
+    every run gives the same bits.
 
     Raises:
         TypeError: a dtype, the multiplier. ValueError: a shape, a device, an unknown activation or backend.
@@ -42,15 +43,15 @@ def add_mul_activation(
     """
     backend = runtime.choose(backend, x)
     _check_options("add_mul_activation", multiplier, activation)
-    if not x.dtype == bias.dtype == y.dtype:
-        x, bias, y = pointwise.under_autocast(x, bias, y)
+    x, bias, y = pointwise.of_one_dtype("add_mul_activation", x, bias, y)
     if backend == "triton":
+        pointwise.refuse_forward_mode("add_mul_activation", x, bias, y)
         return _OPS.add_mul_activation_triton.default(x, bias, y, multiplier, activation)
     if backend == "cuda":
         _load_cuda()
         return _OPS.add_mul_activation_cuda.default(x, bias, y, multiplier, activation)
     pointwise.check("add_mul_activation", x, bias, y)
-    return eager.add_mul_activation(x, bias, y, multiplier, activation)
+    return eager.add_mul_activation(x, bias, y, float(multiplier), activation)
 
 
 def add_mul_activation_(
@@ -68,10 +69,10 @@ def add_mul_activation_(
     """
     backend = runtime.choose(backend, x)
     _check_options("add_mul_activation_", multiplier, activation)
+    _, bias, y = pointwise.of_one_dtype("add_mul_activation_", x, bias, y)
     pointwise.refuse_gradients("add_mul_activation", x, bias, y)
-    if not x.dtype == bias.dtype == y.dtype:
-        _, bias, y = pointwise.under_autocast(x, bias, y)
     if backend == "triton":
+        pointwise.refuse_forward_mode("add_mul_activation_", x, bias, y)
         _OPS.add_mul_activation_triton_.default(x, bias, y, multiplier, activation)
     elif backend == "cuda":
         _load_cuda()
@@ -80,7 +81,7 @@ def add_mul_activation_(
         pointwise.check("add_mul_activation_", x, bias, y)
         if not torch.compiler.is_compiling():  # a compiled graph has no addresses, and writes to x last
             pointwise.check_in_place("add_mul_activation_", x, bias, y)
-        eager.add_mul_activation_(x, bias, y, multiplier, activation)
+        eager.add_mul_activation_(x, bias, y, float(multiplier), activation)
     return x
 
 

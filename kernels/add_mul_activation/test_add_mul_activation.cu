@@ -49,9 +49,9 @@ struct Case {
     Expected expected_out, expected_grad_x, expected_grad_y, expected_grad_bias;
 
     Case(const Shape& shape, Activation activation) {
-        x = testing::random<T>(shape.elements(), 1, shape.special);
+        x = testing::random<T>(shape.elements(), 1, shape.special, shape.large);
         bias = testing::random<T>(shape.columns, 2);
-        y = testing::random<T>(shape.elements(), 3, shape.special);
+        y = testing::random<T>(shape.elements(), 3, shape.special, shape.large);
         bool through_out = activation == Activation::sigmoid || activation == Activation::tanh;
         // Where the output was rounded to 1 the derivative is 0, and Inf times that another number than the truth.
         grad = testing::random<T>(shape.elements(), 4, shape.special && !through_out);
@@ -134,6 +134,25 @@ void check(testing::Report& report, const Shape& shape, Activation activation) {
     backward("backward: y, bias", false, true, true);
 }
 
+// What activations.cuh says of its functions in float: act(z) for z from -30 to 30, and near 0.
+void check_accuracy(testing::Report& report) {
+    std::vector<float> x;
+    for (int i = -15000; i <= 15000; ++i) x.push_back(0.002f * i);
+    for (double z = 1; z > 1e-9; z /= 1.1) x.insert(x.end(), {float(z), float(-z)});
+    Shape shape = {(long long)x.size(), 1};
+    std::vector<float> zeros(x.size());
+    Buffer<float> z(x), bias(std::vector<float>{0}), y(zeros), out(shape.elements());
+    for (Activation activation : activations) {
+        Expected expected;
+        expected.bound = 5e-7;
+        for (float value : x) expected.values.push_back(activate(activation, value));
+        report.check<float>(shape, names[int(activation)], "accuracy", 0, {{"out", out, expected}}, [&] {
+            return op::launch(activation, z.get(), bias.get(), y.get(), 1, out.get(), shape.rows, shape.columns,
+                              cudaStream_t{});
+        });
+    }
+}
+
 void check_huge([[maybe_unused]] testing::Report& report) {
 #ifdef __CUDACC__
     using T = __half;
@@ -181,6 +200,7 @@ int main(int count, char** arguments) {
         check_dtype<__half>(report);
         check_dtype<__nv_bfloat16>(report);
         check_dtype<double>(report);
+        if (!testing::race_check) check_accuracy(report);
         // silu's derivative reads x, bias and y; sigmoid's the output.
         for (int tensor = 0; tensor < tensors && !testing::race_check; ++tensor)
             check<float>(report, testing::one_misaligned(tensor, tensor <= the_out),

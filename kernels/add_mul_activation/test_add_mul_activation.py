@@ -1,5 +1,7 @@
 """add_mul_activation against eager, on every backend that this machine has; and the lecture's first two steps."""
 
+from fractions import Fraction
+
 import pytest
 import torch
 
@@ -48,7 +50,7 @@ class TestAddMulActivation(PointwiseContract):
         import numpy as np
 
         x, bias, y = self.call().tensors
-        for two in (2, 2.0, np.float32(2), np.int64(2)):
+        for two in (2, 2.0, np.float32(2), np.int64(2), Fraction(2)):
             assert torch.equal(self.function(backend)(x, bias, y, two), self.function(backend)(x, bias, y, 2.0))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.activations import activate, input_gradient
 from kernels.add_mul_activation.eager import DERIVATIVE_READS
-from kernels.column_sum import add_chunks, row_chunks, sum_target, tile_shape
+from kernels.column_sum import add_chunks, row_chunks, sum_target, tile_columns, tile_shape
 from kernels.pointwise import pointwise_block
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def _backward_kernel(
     ROW_BLOCK: tl.constexpr, COLUMN_BLOCK: tl.constexpr,
 ):  # fmt: skip
     dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
-    columns = tl.program_id(0) * COLUMN_BLOCK + tl.arange(0, COLUMN_BLOCK)
+    columns = tile_columns(COLUMNS, COLUMN_BLOCK)
     in_columns = columns < COLUMNS
     first_row = tl.program_id(1).to(tl.int64) * chunk_rows
     end_row = tl.minimum(first_row + chunk_rows, rows)

@@ -30,6 +30,7 @@ Tensor forward(const Tensor& x, const Tensor& bias) {
 void in_place(const Tensor& x, const Tensor& bias) {
     binding::check("add_relu_", x, bias);
     binding::check_in_place("add_relu_", x, bias);
+    binding::mark_written(x);  // here, as inference mode leaves the Autograd key out
     if (x.is_contiguous())
         launch(x, bias.contiguous(), x);
     else
@@ -37,7 +38,8 @@ void in_place(const Tensor& x, const Tensor& bias) {
 }
 
 std::tuple<Tensor, Tensor> backward(const Tensor& grad, const Tensor& out, bool need_x, bool need_bias) {
-    TORCH_CHECK_VALUE(grad.sizes() == out.sizes() && grad.scalar_type() == out.scalar_type(),
+    TORCH_CHECK_VALUE(grad.sizes() == out.sizes() && grad.scalar_type() == out.scalar_type() &&
+                          grad.device() == out.device(),
                       "add_relu's backward: grad must be like out");
     c10::cuda::CUDAGuard guard(grad.device());
     Tensor grads = grad.contiguous(), outs = out.contiguous();
@@ -96,12 +98,14 @@ struct AddReluBackward : torch::autograd::Function<AddReluBackward> {
 
 // Without a gradient to record, no node is made: making one costs more than the rest of the call.
 Tensor forward_autograd(const Tensor& x, const Tensor& bias) {
+    binding::refuse_forward_mode("add_relu", {&x, &bias});
     if (binding::needs_gradient({&x, &bias})) return AddRelu::apply(x, bias);
     at::AutoDispatchBelowADInplaceOrView below;
     return forward_op().call(x, bias);
 }
 void in_place_autograd(const Tensor& x, const Tensor& bias) {
-    binding::before_write("add_relu", x, {&x, &bias});
+    binding::refuse_gradients("add_relu", {&x, &bias});
+    binding::refuse_forward_mode("add_relu_", {&x, &bias});
     at::AutoDispatchBelowADInplaceOrView below;
     in_place_op().call(x, bias);
 }

@@ -21,17 +21,17 @@ def add_relu(x: Tensor, bias: Tensor, *, backend: str = "auto") -> Tensor:
         bias: [N], of x's dtype (under torch.autocast differing dtypes are cast to autocast's) and device.
         backend: "triton", "cuda", "eager", or "auto": Triton for a CUDA tensor, else eager.
 
-    Float16 and bfloat16 are computed in float32. Differentiable once; the bias gradient is summed in a fixed order, so
-    every run gives the same bits.
+    Float16 and bfloat16 are computed in float32. Differentiable once, in reverse mode; the bias gradient
+    is summed in a fixed order, so every run gives the same bits.
 
     Raises:
         TypeError: a dtype. ValueError: a shape, a device, an unknown backend.
         RuntimeError: a backend this machine lacks.
     """
     backend = runtime.choose(backend, x)
-    if x.dtype != bias.dtype:
-        x, bias = pointwise.under_autocast(x, bias)
+    x, bias = pointwise.of_one_dtype("add_relu", x, bias)
     if backend == "triton":
+        pointwise.refuse_forward_mode("add_relu", x, bias)
         return _OPS.add_relu_triton.default(x, bias)
     if backend == "cuda":
         _load_cuda()
@@ -46,10 +46,10 @@ def add_relu_(x: Tensor, bias: Tensor, *, backend: str = "auto") -> Tensor:
     An x that is not contiguous costs a temporary of its size.
     """
     backend = runtime.choose(backend, x)
+    bias = pointwise.of_one_dtype("add_relu_", x, bias)[1]
     pointwise.refuse_gradients("add_relu", x, bias)
-    if x.dtype != bias.dtype:
-        bias = pointwise.under_autocast(x, bias)[1]
     if backend == "triton":
+        pointwise.refuse_forward_mode("add_relu_", x, bias)
         _OPS.add_relu_triton_.default(x, bias)
     elif backend == "cuda":
         _load_cuda()
