@@ -126,11 +126,11 @@ def read_junit(path: Path) -> Suite:
     return suite
 
 
-def run_pytest() -> list[Outcome]:
+def run_pytest(tests: Iterable[str] = ()) -> list[Outcome]:
     JUNIT.unlink(missing_ok=True)
     outcome, _ = command(
         "pytest",
-        [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors", f"--junitxml={JUNIT}"],
+        [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors", f"--junitxml={JUNIT}", *tests],
     )
     if not JUNIT.exists():
         outcome.failed.append("pytest wrote no report")
@@ -246,14 +246,21 @@ def run_bench() -> list[Outcome]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make gpu", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", metavar="STEP,…", default=",".join(STEPS), help=f"of {', '.join(STEPS)}")
-    chosen = parser.parse_args(argv).only.split(",")
+    parser.add_argument("--tests", metavar="PATH", nargs="+", default=(), help="what pytest runs (default: every test)")
+    arguments = parser.parse_args(argv)
+    chosen = arguments.only.split(",")
     if unknown := [step for step in chosen if step not in STEPS]:
         parser.error(f"unknown step {', '.join(unknown)}: expected some of {', '.join(STEPS)}")
     if runtime.device().type != "cuda":
         print("make gpu needs an NVIDIA GPU that this torch can use: there is none (make doctor)", file=sys.stderr)
         return 2
     LOGS.mkdir(parents=True, exist_ok=True)
-    steps = {"pytest": run_pytest, "ctest": run_ctest, "sanitizer": run_sanitizer, "bench": run_bench}
+    steps = {
+        "pytest": lambda: run_pytest(arguments.tests),
+        "ctest": run_ctest,
+        "sanitizer": run_sanitizer,
+        "bench": run_bench,
+    }
     outcomes = []
     for step in STEPS:
         if step in chosen:

@@ -278,6 +278,10 @@ def test_a_merged_layer_refuses_what_would_go_wrong():
     with pytest.raises(RuntimeError, match="is merged"):
         load_lora_state_dict(model, lora_state_dict(model))
     assert torch.equal(model[1].linear.weight, merged)
+    assert [layer.merged for layer in model] == [False, True, False]
+    with torch.no_grad():
+        model(x)
+    model.eval()(x)
 
 
 def test_a_shared_weight_cannot_hold_two_changes():
@@ -289,10 +293,6 @@ def test_a_shared_weight_cannot_hold_two_changes():
         merge(base)
     assert all(torch.equal(a, layer.linear.weight) for a, layer in zip(before, (base[0], base[2]), strict=True))
     assert not any(base[i].merged for i in (0, 2, 4))
-    assert [layer.merged for layer in model] == [False, True, False]
-    with torch.no_grad():
-        model(x)
-    model.eval()(x)
 
 
 def test_a_merged_layer_can_be_copied_and_cast():
