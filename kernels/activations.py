@@ -17,15 +17,21 @@ INTERPRETED = tl.constexpr(triton_mode() == "interpreted")
 def _reciprocal(x):
     if INTERPRETED or x.dtype == tl.float64:
         return 1.0 / x
-    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1)
+    else:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
 
 
 @triton.jit
 def _exp(x):
     if INTERPRETED or x.dtype == tl.float64:
         return tl.exp(x)
-    x *= 1.4426950408889634
-    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1)
+    else:
+        x *= 1.4426950408889634
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
 
 
 @triton.jit

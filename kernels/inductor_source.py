@@ -27,6 +27,7 @@ import os
 import pickle
 import re
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
@@ -98,10 +99,11 @@ def triton_source(fn: Callable, *example_inputs: Any, backward: bool = False, ar
     if runtime.device().type == "cuda":
         sources = _compile_on_gpu(fn, example_inputs, backward)
     else:
+        _process(arch)  # starts, while this one traces
         lowered = [_ask(_lower, *graph, backward, arch=arch) for graph in trace(fn, *example_inputs, backward=backward)]
         sources = [graph[0] for graph in lowered] + [source for graph in reversed(lowered) for source in graph[1:]]
-    # Without the comments that name files: their paths hold the user's name.
-    path = re.compile(r"^[ \t]*#(?: kernel path:|.*[\s\"'(]/\w[\w.~-]*/).*\n", re.MULTILINE)
+    # Without the comments that name files, whose paths hold the user's name, and the number of the compilation.
+    path = re.compile(r"^[ \t]*#(?: kernel path:| AOT ID:|.*[\s\"'(]/\w[\w.~-]*/).*\n", re.MULTILINE)
     return [path.sub("", source) for source in sources]
 
 
@@ -200,7 +202,9 @@ def _run(source: str, *arguments: Tensor | int) -> None:
     programs = (
         triton.cdiv(numbers[f"{axis}numel"], blocks.get(f"{axis.upper()}BLOCK", 1)) for axis in "xy"[: int(grid[4])]
     )
-    _jit(source)[tuple(programs)](*arguments, **blocks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the interpreter's NumPy, of every Inf and NaN
+        _jit(source)[tuple(programs)](*arguments, **blocks)
 
 
 @functools.cache
@@ -252,9 +256,16 @@ def _of_triton(name: str) -> Callable:
     return stand_in
 
 
-# libdevice's functions in terms that the interpreter knows; error 1e-7, absolute for the last four.
+def _signbit(x):
+    import triton.language as tl
+
+    return x.to(tl.core.get_int_dtype(x.dtype.primitive_bitwidth, signed=True), bitcast=True) < 0
+
+
+# libdevice's functions in terms that the interpreter knows; error 1e-7, absolute for the last three.
 _SAME = ("abs", "ceil", "cos", "erf", "exp", "exp2", "floor", "log", "log2", "rsqrt", "sin", "sqrt")
 STAND_INS: dict[str, Callable] = {name: _of_triton(name) for name in _SAME}
+STAND_INS["signbit"] = _signbit
 STAND_INS["isnan"] = lambda x: x != x
 STAND_INS["tanh"] = lambda x: 1.0 - 2.0 / (STAND_INS["exp"](2.0 * x) + 1.0)
 STAND_INS["expm1"] = lambda x: STAND_INS["exp"](x) - 1.0
@@ -397,7 +408,7 @@ def _process(arch: int) -> ProcessPoolExecutor:
     pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
     # It needs nothing of the user's script, which it would run again.
     with mock.patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
-        pool.submit(int)
+        pool.submit(_become_gpu, arch)
     return pool
 
 
@@ -410,7 +421,7 @@ def _answer(arch: int, function: Callable, request: bytes) -> Any:
         _become_gpu(arch)
         return function(*pickle.loads(request))
     except Exception as error:  # made anew, since not every exception can be sent
-        raise RuntimeError(f"{type(error).__name__}: {error}") from None
+        raise RuntimeError(f"torch {torch.__version__}: {type(error).__name__}: {error}") from None
 
 
 def _private(module: str, *names: str) -> Any:
