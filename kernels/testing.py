@@ -343,14 +343,17 @@ def gradients(function: Callable, call: Call, needed: tuple[bool, ...], grad: Te
     return [next(found) if need else None for need in needed]
 
 
-def check_gradients(op: str, function: Callable, call: Call, needed: tuple[bool, ...], grad: Tensor) -> None:
+def check_gradients(
+    op: str, function: Callable, call: Call, needed: tuple[bool, ...], grad: Tensor, *, rounds: bool = False
+) -> None:
     """Hold function's gradients against float64 eager's; raises AssertionError.
 
     Tolerances beyond TOLERANCES: sigmoid's and tanh's gradients are computed from the rounded output, as PyTorch's own
-    are, which costs an error of the output's rounding times the gradient. A gradient of fewer elements than `grad` is a
-    sum. It may cancel, so its error is not one of its own size, and grows with the root of the number of terms, as they
-    round either way: eight roots of float32's rounding, as half precision is accumulated in float32 (PyTorch's own,
-    over 65,536 rows, needs six); of the output's rounding, where the terms have that error, two.
+    are, which costs an error of the output's rounding times the gradient; with `rounds` every gradient may have it, for
+    functions that round what is in between to their dtype, as eager PyTorch does. A gradient of fewer elements than
+    `grad` is a sum. It may cancel, so its error is not one of its own size, and grows with the root of the number of
+    terms, as they round either way: eight roots of float32's rounding, as half precision is accumulated in float32
+    (PyTorch's own, over 65,536 rows, needs six); of the output's rounding, where the terms have that error, two.
     """
     exact = replace(call, tensors=tuple(tensor.double() for tensor in call.tensors))
     want = gradients(reference(op), exact, needed, grad.double())
@@ -361,9 +364,9 @@ def check_gradients(op: str, function: Callable, call: Call, needed: tuple[bool,
     largest = grad.abs().max().item() if grad.numel() else 0.0
     norm = grad.double().norm().item()
     epsilon = torch.finfo(dtype).eps
-    through_output = not {"sigmoid", "tanh"}.isdisjoint(call.options)
+    rounds |= not {"sigmoid", "tanh"}.isdisjoint(call.options)
     adding = 8 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
-    if through_output:
+    if rounds:
         adding = max(adding, 2 * epsilon)
     for name, a, b in zip(tensor_arguments(op), got, want, strict=True):
         if b is None:
@@ -371,7 +374,7 @@ def check_gradients(op: str, function: Callable, call: Call, needed: tuple[bool,
         # The root of the terms' number, times the gradient's root mean square.
         summed = norm / max(1, b.numel()) ** 0.5
         try:
-            compare(a, b.to(dtype), rtol=rtol, atol=max(atol, 2 * epsilon * largest * through_output, adding * summed))
+            compare(a, b.to(dtype), rtol=rtol, atol=max(atol, 2 * epsilon * largest * rounds, adding * summed))
         except AssertionError as error:
             raise AssertionError(f"{op}, the gradient of {name}: {error}") from error
 
