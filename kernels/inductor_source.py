@@ -7,8 +7,9 @@
 
 Without a GPU, Dynamo traces the function here, on the CPU, and the graph goes to a second process that believes it has
 a GPU, where Inductor lowers it. What that takes is replaced there and only there. The process stays, since starting it
-takes seconds, and ends with this one. What Inductor decides by timing kernels it decides without: it pads no matrix.
-Written for the private interfaces of torch 2.11 and 2.13.
+takes seconds, and ends with this one. What Inductor decides by timing kernels it decides without, so it pads no matrix;
+autograd runs on the meta device, so attention is not the GPU's own. Written for the private interfaces of torch 2.11
+and 2.13.
 
 `python -m kernels.inductor_source --out FOLDER` writes what is generated for the two pointwise ops.
 """
@@ -29,7 +30,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 # What Inductor asks of a GPU: multiprocessors, threads on each, KiB of shared memory a block; T4, A100, H100 and H200.
 ARCHITECTURES = {75: (40, 1024, 64), 80: (108, 2048, 163), 90: (132, 2048, 227)}
 KINDS = {"poi": "pointwise", "red": "reduction", "per": "persistent reduction", "tem": "template"}
+MODULE = "\n\n# ---- a module of its own ----\n\n"
 GEMMS = {"mm", "addmm", "bmm", "baddbmm"}
 
 
@@ -101,14 +103,15 @@ def triton_source(fn: Callable, *example_inputs: Any, backward: bool = False, ar
     else:
         _process(arch)  # starts, while this one traces
         lowered = [_ask(_lower, *graph, backward, arch=arch) for graph in trace(fn, *example_inputs, backward=backward)]
-        sources = [graph[0] for graph in lowered] + [source for graph in reversed(lowered) for source in graph[1:]]
+        ordered = [*(graph[:1] for graph in lowered), *(graph[1:] for graph in reversed(lowered))]
+        sources = [source for graph in ordered for source in graph]
     # Without the comments that name files, whose paths hold the user's name, and the number of the compilation.
     path = re.compile(r"^[ \t]*#(?: kernel path:| AOT ID:|.*[\s\"'(]/\w[\w.~-]*/).*\n", re.MULTILINE)
     return [path.sub("", source) for source in sources]
 
 
 def split(source: str) -> list[Kernel]:
-    """The kernels of a generated module, or of several in a row: Triton's in order, then those of libraries."""
+    """The kernels of one generated module: Triton's in order, then those of libraries."""
     lines, module = source.splitlines(), ast.parse(source)
     calls = [node for node in ast.walk(module) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     launches = Counter(ast.unparse(call.func.value) for call in calls if call.func.attr == "run")
@@ -118,7 +121,7 @@ def split(source: str) -> list[Kernel]:
             name, text = (argument.value for argument in node.value.args)
             kernels.append(Kernel(name, _kind(name), _fused(lines, node.lineno), launches[name], text))
     for call in sorted(calls, key=lambda call: call.lineno):
-        if (name := ast.unparse(call.func)).startswith(("extern_kernels.", "torch.ops.aten.", "aten.")):
+        if (name := ast.unparse(call.func)).startswith(("extern_kernels.", "torch.ops.", "aten.")):
             library.setdefault(name, []).append(_fused(lines, call.lineno))
     for name, fused in library.items():
         kind = "extern GEMM" if name.rpartition(".")[2] in GEMMS else "extern"
@@ -196,8 +199,10 @@ def _run(source: str, *arguments: Tensor | int) -> None:
         raise NotImplementedError(f"{function.name}: expected a Grid1D or Grid2D, got a {grid}")
     names = [argument.arg for argument in function.args.args]
     numbers = dict(zip(names, arguments, strict=False))
-    # Inductor leaves out a mask where its largest block divides the number of elements; these are no larger.
-    sizes = {"XBLOCK": 2048 if grid == "Grid1D" else 64, "YBLOCK": 32, "R0_BLOCK": 64}
+    # Inductor leaves out a mask where its largest block divides the number of elements; these are no larger. The
+    # interpreter's time goes by the program.
+    plain = grid == "Grid1D" and _kind(function.name) == "pointwise"
+    sizes = {"XBLOCK": 2048 if plain else 32, "YBLOCK": 32, "R0_BLOCK": 32}
     blocks = {name: size for name, size in sizes.items() if name in names}
     programs = (
         triton.cdiv(numbers[f"{axis}numel"], blocks.get(f"{axis.upper()}BLOCK", 1)) for axis in "xy"[: int(grid[4])]
@@ -366,6 +371,8 @@ def _operator(namespace: str, name: str, overload: str) -> torch._ops.OpOverload
 def _taken_apart(module: torch.fx.GraphModule) -> tuple:
     nodes, attributes = [], {}
     for node in module.graph.nodes:
+        if node.target is torch.tensor and node.kwargs.get("device"):
+            raise NotImplementedError("torch.tensor(…, device=…) in fn: without a GPU, make that tensor an input")
         arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda other: _Node(other.name))
         static = node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type")
         nodes.append((node.op, node.name, node.target, *arguments, static))
@@ -450,7 +457,9 @@ def _become_gpu(arch: int) -> None:
     joint_graph.lazy_init()
     joint_graph.lazy_init = fake_tensor.init_gpu_context = helpers.set_driver_to_gpu = lambda *_, **__: None
     fake_tensor.FakeTensorMode.avoid_device_init = True
-    Tensor.__invert__ = lambda tensor: torch.bitwise_not(tensor)  # ~ alone asks the device for a guard
+    # ~x and x[i], unlike these, ask the device for a guard.
+    Tensor.__invert__, getitem = lambda x: torch.bitwise_not(x), Tensor.__getitem__
+    Tensor.__getitem__ = lambda x, i: torch.select(x, 0, i) if x.is_cuda and type(i) is int else getitem(x, i)
 
     multiprocessors, threads, shared = ARCHITECTURES[arch]
     capability = (arch // 10, arch % 10)
@@ -497,11 +506,12 @@ def _lower(graph: torch.fx.GraphModule, inputs: list[Any], backward: bool) -> li
         return tree_map(lambda value: device if isinstance(value, torch.device) else value, trees)
 
     def passes(module, *arguments, **keywords):
-        # Traced: to the GPU, but for what the constants are made on, which are folded here by computing them.
+        # Traced: to the GPU, but for what constants are made on: they are folded here, by computing them.
         for node in module.graph.nodes:
             if "val" in node.meta:
                 node.meta["val"] = tree_map(on_gpu, node.meta["val"])
-            node.args, node.kwargs = with_device(cpu, node.args, node.kwargs)
+            random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            node.args, node.kwargs = with_device(gpu if random else cpu, node.args, node.kwargs)
         arguments, keywords = with_device(gpu, arguments, keywords)
         return joint_passes(module, *arguments, **keywords)
 
@@ -554,33 +564,49 @@ def _compile(source: str, arch: int) -> Compiled:
 
 
 def write(path: Path, sources: Sequence[str], command: str) -> None:
-    """Write generated modules to one text file, which `split` reads, headed by where they come from."""
+    """Write generated modules to one text file, headed by where they come from."""
     found = runtime.versions()
-    gpu = found["GPU"] if runtime.device().type == "cuda" else "none, lowered for a fake sm_90"
+    gpu = found["GPU"] if runtime.device().type == "cuda" else "none, lowered for a fake one"
     header = {"command": command, "GPU": gpu, "torch": found["torch"], "triton": found["triton"]}
     header |= {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "launches": count(sources)}
-    parts = ["# Generated by PyTorch's Inductor.", *(f"# {name}: {value}" for name, value in header.items())]
-    for i, source in enumerate(sources, 1):
-        parts += [f"\n# Module {i} of {len(sources)}\n", source.strip()]
+    lines = ["# Generated by PyTorch's Inductor.", *(f"# {name}: {value}" for name, value in header.items())]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(parts) + "\n")
+    path.write_text(MODULE.join(["\n".join(lines), *(source.strip() for source in sources)]) + "\n")
 
 
-def main(argv: list[str] | None = None) -> int:
+def read(path: Path) -> tuple[dict[str, str], list[str]]:
+    """The header and the modules of such a file."""
+    header, *sources = path.read_text().split(MODULE)
+    return dict(re.findall(r"^# (\w+): (.*)", header, re.MULTILINE)), sources
+
+
+def record(cases: Mapping[str, tuple[Callable, tuple, bool]], folder: Path, command: str) -> None:
+    """Write a file for each case: name → (fn, its inputs, whether backward too)."""
+    for name, (fn, inputs, backward) in cases.items():
+        sources = triton_source(fn, *inputs, backward=backward)
+        write(folder / f"{name}.txt", sources, command)
+        print(f"{name}.txt: {count(sources)}", flush=True)
+
+
+def cases() -> dict[str, tuple[Callable, tuple, bool]]:
+    """The two pointwise ops, as their benchmarks measure them."""
     from kernels.add_mul_activation.eager import add_mul_activation
     from kernels.add_relu.eager import add_relu
 
+    def add_mul_sigmoid(x, bias, y):
+        return add_mul_activation(x, bias, y, 0.5, "sigmoid")
+
+    x, bias = torch.zeros(65536, 512), torch.zeros(512)
+    return {
+        "add_relu": (add_relu, (x, bias), False),
+        "add_mul_activation": (add_mul_sigmoid, (x, bias, x.clone()), False),
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kernels.inductor_source", description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for add_relu.txt and the like")
-    folder = parser.parse_args(argv).out
-    x, bias, y = torch.empty(65536, 512), torch.empty(512), torch.empty(65536, 512)
-    cases = {
-        "add_relu": (add_relu, x, bias),
-        "add_mul_activation": (lambda x, bias, y: add_mul_activation(x, bias, y, 0.5, "sigmoid"), x, bias, y),
-    }
-    for name, case in cases.items():
-        write(folder / f"{name}.txt", triton_source(*case), "python -m kernels.inductor_source --out traces/generated")
-        print(f"{name}.txt")
+    record(cases(), parser.parse_args(argv).out, "python -m kernels.inductor_source --out traces/generated")
     return 0
 
 

@@ -1,0 +1,520 @@
+"""model.profiling: traces with known answers, damaged ones, recorded ones; what a recording must not say."""
+
+import getpass
+import gzip
+import json
+import multiprocessing
+import os
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from model import profiling
+from model.config import Interaction, Optimizer
+from model.hashing import Hash
+from model.profiling import STORY, TraceError, compare, main, read, record, step_facts, summarize, timeline
+
+ROOT = Path(profiling.__file__).resolve().parent.parent
+RECORDED = sorted(ROOT.glob("traces/*/run.json"))
+COPY = "Memcpy DtoH (Device -> Pageable)"
+
+
+def event(cat: str, name: str, start: float, end: float, tid: int = 1, **arguments) -> dict:
+    return {"ph": "X", "cat": cat, "name": name, "pid": 5, "tid": tid, "ts": 7e12 + start, "dur": end - start} | (
+        {"args": arguments} if arguments else {}
+    )
+
+
+def gpu_step(number: int) -> list[dict]:
+    """1000 µs: kernels A and B overlap on two streams, a graph of two kernels G, and loss.item()."""
+    base, own = 1000 * number, 10 * number
+    at = lambda cat, name, start, end, tid=1, **arguments: event(cat, name, base + start, base + end, tid, **arguments)  # noqa: E731
+    return [
+        at("user_annotation", f"ProfilerStep#{number + 3}", 0, 1000),
+        at("gpu_user_annotation", f"ProfilerStep#{number + 3}", 150, 710, tid=70),
+        at("cpu_op", "aten::addmm", 90, 115),
+        at("cuda_runtime", "cudaLaunchKernel", 100, 110, correlation=own + 1),
+        at("kernel", "A", 150, 250, tid=70, correlation=own + 1, stream=7),
+        at("cuda_driver", "cuLaunchKernelEx", 120, 130, tid=2, correlation=own + 2),  # the backward's thread
+        at("kernel", "B", 200, 400, tid=90, correlation=own + 2, stream=9),
+        at("cuda_runtime", "cudaGraphLaunch", 500, 520, correlation=own + 3),
+        at("kernel", "G", 550, 580, tid=70, correlation=own + 3, stream=7),
+        at("kernel", "G", 582, 600, tid=70, correlation=own + 3, stream=7),
+        at("cpu_op", "aten::item", 600, 900),
+        at("cpu_op", "aten::_local_scalar_dense", 610, 890),
+        at("cuda_runtime", "cudaMemcpyAsync", 620, 640, correlation=own + 4),
+        at("gpu_memcpy", COPY, 700, 710, tid=70, correlation=own + 4, stream=7, bytes=4),
+        at("cuda_runtime", "cudaStreamSynchronize", 650, 850, correlation=own + 5),
+    ]
+
+
+def memory(allocated: int, device: int) -> dict:
+    arguments = {"Total Allocated": allocated, "Device Type": device, "Bytes": 1, "Addr": 1}
+    return {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 7e12, "args": arguments}
+
+
+def gpu_events() -> list[dict]:
+    return [
+        {"ph": "M", "name": "process_name", "pid": 5, "tid": 0, "ts": 7e12, "args": {"name": "python"}},
+        *(part for number in (1, 0, 2) for part in gpu_step(number)),
+        event("kernel", "before", 300, 420, tid=90, correlation=7777, stream=9),  # launched before the recording
+        event("cuda_runtime", "cudaLaunchKernel", 1900, 1910, correlation=99),
+        event("kernel", "late", 2050, 2100, tid=70, correlation=99, stream=7),  # while the host is in the next step
+        *(memory(*pair) for pair in ((500, 1), (900, 1), (700, 1), (10**6, 0))),
+    ]
+
+
+def write(folder: Path, events: list[dict], name: str = "run") -> Path:
+    path = folder / f"{name}.1.pt.trace.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": events}).encode()))
+    return path
+
+
+@pytest.fixture
+def gpu_trace(tmp_path) -> Path:
+    return write(tmp_path, gpu_events())
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory) -> Path:
+    """Run 04 as the command records it, on the CPU and smaller; the folder of all runs."""
+    folder = tmp_path_factory.mktemp("story")
+    arguments = ["story", "--device", "cpu", "--only", "04", "--batch-size", "64", "--steps", "2", "--out", str(folder)]
+    assert main(arguments) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def with_stacks(tmp_path_factory) -> tuple[Path, dict]:
+    """Run 01 in this process, with Python's calls."""
+    folder = tmp_path_factory.mktemp("stacks") / "01"
+    step, config = profiling.training_step(replace(STORY[0], batch_size=16), "cpu")
+    return folder, record(step, folder, config=config, device="cpu", timed=5)
+
+
+# A GPU's trace, with known answers
+
+
+def test_facts_of_a_gpu_trace(gpu_trace):
+    facts = step_facts(gpu_trace)
+    assert (facts.device, facts.steps, facts.peak_bytes) == ("cuda", 3, 900)
+    assert facts.kernels == pytest.approx(16 / 3)
+    assert facts.launches == pytest.approx(13 / 3)  # the two of a graph are one launch
+    # From 150, where step 0's first kernel begins, to 2150, where step 2's does: two periods.
+    assert facts.step_us == pytest.approx(1000)
+    assert facts.busy_us == pytest.approx((270 + 48 + 10 + 250 + 48 + 10 + 50) / 2)
+    assert facts.busy_percent == pytest.approx(34.3)
+    pauses = [130, 100, 440, 150, 100, 340, 50]  # those of 2 µs within the graph are none
+    assert (facts.gaps, facts.gap_us) == pytest.approx((len(pauses) / 2, sum(pauses) / 2))
+    assert facts.longest_gap_us == pytest.approx(440)
+    assert facts.launch_us == pytest.approx((3 * 40 + 10) / 3)
+    assert (facts.copy_us, facts.item_us, facts.synchronize_us) == pytest.approx((20, 300, 200))
+
+
+def test_facts_of_a_single_step(tmp_path):
+    facts = step_facts(write(tmp_path, gpu_step(0)))
+    assert facts.step_us == pytest.approx(1000)
+    assert facts.busy_us == pytest.approx(308)
+    assert facts.longest_gap_us == pytest.approx(290)  # until the host, too, is done
+
+
+def test_a_gpu_that_lags_behind_the_host(tmp_path):
+    """Three steps are issued in 30 µs; the GPU takes 300 for each, and is never idle."""
+    events = []
+    for number in range(3):
+        start = 10 * number
+        events.append(event("user_annotation", f"ProfilerStep#{number}", start, start + 10))
+        events.append(event("cuda_runtime", "cudaLaunchKernel", start + 2, start + 4, correlation=number))
+        ran = 50 + 300 * number
+        events.append(event("kernel", "k", ran, ran + 300, tid=70, correlation=number))
+    path = write(tmp_path, events)
+    facts = step_facts(path)
+    assert (facts.step_us, facts.busy_percent, facts.kernels, facts.gaps) == pytest.approx((300, 100, 1, 0))
+    assert summarize(path).loc["k", ["count", "us", "share"]].tolist() == pytest.approx([1, 300, 1])
+
+
+def test_kernels_belong_to_the_step_that_launched_them(gpu_trace):
+    work = read(gpu_trace).of("kernel")
+    assert work.loc[work["name"] == "late", "step"].tolist() == [1]
+    assert "before" not in set(work["name"])
+    assert sorted(work.loc[work["name"] == "B", "step"]) == [0, 1, 2]
+
+
+def test_summary_of_a_gpu_trace(gpu_trace):
+    table = summarize(gpu_trace)
+    assert list(table.index) == ["B", "A", "G", "late", COPY]
+    assert table["count"].tolist() == pytest.approx([1, 1, 2, 1 / 3, 1])
+    assert table["us"].tolist() == pytest.approx([200, 100, 48, 50 / 3, 10])
+    assert table["share"].tolist() == pytest.approx(np.array([600, 300, 144, 50, 30]) / (3 * 308 + 50))
+    assert table.loc[COPY, "bytes"] == pytest.approx(4)
+    assert table["bytes"].isna().sum() == 4
+
+
+def test_compare(gpu_trace, tmp_path):
+    events = [e for e in gpu_events() if e["name"] != "late"]
+    for changed in events:
+        if changed["cat" if "cat" in changed else "name"] == "kernel":
+            changed["dur"] *= {"A": 0.5, "B": 1.05}.get(changed["name"], 1)
+            changed["name"] = changed["name"].replace("G", "fused")
+    table = compare(gpu_trace, write(tmp_path, events, "other"))
+    assert table["change"].drop("total").to_dict() == {
+        "A": "faster", "B": "same", "G": "disappeared", "fused": "appeared", "late": "disappeared", COPY: "same",
+    }  # fmt: skip
+    assert table.loc["A", ["count a", "us a", "count b", "us b", "change us"]].tolist() == [1, 100, 1, 50, -50]
+    assert table.loc["total", "change us"] == pytest.approx(-50 + 10 - 50 / 3)
+    assert table.index[0] == "A"
+    back = compare(tmp_path / "other.1.pt.trace.json.gz", gpu_trace)
+    assert back.loc[["A", "late"], "change"].tolist() == ["slower", "appeared"]
+
+
+def test_timeline(gpu_trace, tmp_path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    other = write(tmp_path, gpu_step(0), "single")
+    figure = timeline(gpu_trace, other, step=2)
+    above, below = figure.axes
+    assert above.get_xlim() == below.get_xlim() == (0, 1)
+    assert above.get_title(loc="left") == "run: 1.00 ms a step, 5 kernels, GPU busy 34 %"
+
+    def bars(ax) -> dict[str, list[tuple[float, float]]]:
+        found = {}
+        for collection in ax.collections:
+            corners = [path.vertices[:, 0] for path in collection.get_paths()]
+            found.setdefault(collection.get_label(), []).extend((x.min(), x.max()) for x in corners)
+        return found
+
+    shown = bars(above)
+    # Step 2: A and B in one, the graph's two; what step 1 left to do is another colour.
+    assert np.array(shown["kernel"]) == pytest.approx(np.array([[0.15, 0.4], [0.55, 0.58], [0.582, 0.6]]))
+    assert np.array(shown["another step's"]) == pytest.approx(np.array([[0.05, 0.1]]))
+    assert np.array(shown["item"]) == pytest.approx(np.array([[0.6, 0.9]]))
+    assert len(shown["launch"]) == 3
+    assert "another step's" not in bars(below)
+    figure.savefig(tmp_path / "timeline.png")
+    matplotlib.pyplot.close(figure)
+
+
+def test_union_against_a_grid():
+    rng = np.random.default_rng(0)
+    for count in (0, 1, 2, 5, 40):
+        start = rng.integers(0, 100, count)
+        end = start + rng.integers(1, 20, count)
+        covered = np.zeros(200, bool)
+        for a, b in zip(start, end, strict=True):
+            covered[a:b] = True
+        union = profiling._union(pd.DataFrame({"ts": start, "end": end}))
+        assert profiling._length(union) == covered.sum()
+        assert (union[1:, 0] > union[:-1, 1]).all()
+
+
+# A CPU's trace
+
+
+def test_operators_own_time(tmp_path):
+    events = [
+        event("user_annotation", "ProfilerStep#0", 0, 100),
+        event("cpu_op", "outer", 10, 60),
+        event("python_function", "f.py(1): f", 20, 50),
+        event("cpu_op", "same", 25, 45),
+        event("cpu_op", "same", 30, 40),  # as aten::remainder calls itself for another overload
+        event("cpu_op", "outer", 15, 35, tid=2),  # another thread's
+        event("cpu_op", "after", 100, 110),  # no longer in the step
+    ]
+    path = write(tmp_path, events)
+    table = summarize(path)
+    assert table["us"].to_dict() == pytest.approx({"outer": 40, "same": 20})
+    assert table["count"].to_dict() == {"outer": 2, "same": 1}
+    assert table.loc["same", "share"] == pytest.approx(0.2)
+    facts = step_facts(path)
+    assert (facts.device, facts.step_us, facts.busy_percent, facts.launches) == ("cpu", 100, None, None)
+
+
+# What is no trace
+
+
+def _cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+WHOLE = json.dumps({"traceEvents": gpu_step(0)}).encode()
+BAD = {
+    "gzip cut": (_cut(gzip.compress(WHOLE)), "truncated"),
+    "gzip damaged": (gzip.compress(WHOLE)[:-8] + bytes(8), "damaged"),
+    "json cut": (_cut(WHOLE), "truncated"),
+    "json cut, then packed": (gzip.compress(_cut(WHOLE)), "truncated"),
+    "empty": (b"", "empty"),
+    "packed nothing": (gzip.compress(b""), "empty"),
+    "binary": (bytes(range(128, 256)), "not JSON"),
+    "a list": (b"[1, 2]", "not a trace"),
+    "other json": (b'{"nbformat": 4, "cells": []}', "not a trace"),
+    "events of another kind": (b'{"traceEvents": [{"ph": "X", "name": "x"}]}', "not a trace"),
+    "events that are numbers": (b'{"traceEvents": [1]}', "not a trace"),
+    "no events": (b'{"traceEvents": []}', "no step markers"),
+    "no steps": (json.dumps({"traceEvents": gpu_step(0)[1:]}).encode(), "no step markers"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_trace_says_so(tmp_path, kind):
+    content, said = BAD[kind]
+    path = tmp_path / "bad.pt.trace.json.gz"
+    path.write_bytes(content)
+    for function in (step_facts, summarize, timeline):
+        with pytest.raises(TraceError, match=said) as caught:
+            function(path)
+        assert str(path) in str(caught.value)
+    assert issubclass(TraceError, ValueError)
+
+
+def test_a_folder_must_hold_one_trace(tmp_path):
+    with pytest.raises(TraceError, match=r"expected one file .*, found 0"):
+        read(tmp_path)
+    write(tmp_path, gpu_events())
+    assert read(tmp_path).name == "run"
+    write(tmp_path, gpu_events(), "second")
+    with pytest.raises(TraceError, match="found 2"):
+        read(tmp_path)
+
+
+# Recording
+
+
+def assert_agrees(folder: Path) -> None:
+    """summarize, within 1 %, with the profiler's own totals that record stored beside the trace."""
+    run = json.loads((folder / "run.json").read_text())
+    table, totals = summarize(folder), pd.DataFrame(run["key_averages"]).set_index("name")
+    assert set(table.index) == set(totals.index)
+    table = table.loc[totals.index]
+    count = (table["count"] * run["active_steps"]).to_numpy()
+    if run["facts"]["device"] == "cuda":
+        assert count == pytest.approx(totals["count"].to_numpy())
+    else:  # key_averages counts some operators that call themselves for another overload twice
+        assert (count < totals["count"] + 0.5).all()
+    assert (table["us"] * run["active_steps"]).to_numpy() == pytest.approx(totals["us"].to_numpy(), rel=0.01, abs=0.1)
+    assert table["us"].sum() * run["active_steps"] == pytest.approx(totals["us"].sum(), rel=0.01)
+    stored = profiling.StepFacts(**run["facts"])
+    assert vars(step_facts(folder)) == pytest.approx(vars(stored))
+    assert stored.steps == run["active_steps"]
+
+
+def assert_anonymous(folder: Path) -> None:
+    """No file's name or content holds this machine's name, this user's, or an absolute path."""
+    secrets = [re.escape(str(path)) for path in (ROOT, sys.prefix, sys.base_prefix, Path.home(), "/tmp")]
+    secrets += [rf"\b{re.escape(name)}\b" for name in (os.uname().nodename, getpass.getuser())]
+    secrets.append(r"(?<![\w./])/(home|root|tmp|usr|opt|var|Users|work)\b")
+    for path in folder.iterdir():
+        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+        assert not re.search("|".join(secrets), text + path.name), re.search("|".join(secrets), text + path.name)
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [pytest.param(path.parent, id=path.parent.name) for path in RECORDED]
+    or [pytest.param(None, marks=pytest.mark.skip(reason="traces/ has no runs: python -m model.profiling story"))],
+)
+def test_recorded_runs(folder):
+    assert_agrees(folder)
+    assert_anonymous(folder)
+    assert all(path.stat().st_size <= profiling.MAX_BYTES for path in folder.iterdir())
+
+
+def test_what_the_command_records(told, capsys):
+    folder = told / "04_modulus"
+    assert_agrees(folder)
+    assert_anonymous(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["04_modulus.1.pt.trace.json.gz", "run.json"]
+    assert max(path.stat().st_size for path in folder.iterdir()) < profiling.MAX_BYTES / 4
+    run = json.loads((folder / "run.json").read_text())
+    assert run["command"] == "python -m model.profiling story --only 04 --steps 2 --batch-size 64 --device cpu"
+    assert run["config"]["ids"] == sum(run["config"]["model"]["cardinalities"]) == 13428
+    assert run["config"]["train"]["optimizer"] == "sgd"
+    assert run["config"]["run"]["batch_size"] == run["config"]["train"]["batch_size"] == 64
+    assert (run["active_steps"], run["GPU"], run["torch"]) == (2, "none", torch.__version__)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"])
+    assert run["step_ms"] > 0
+    table = summarize(folder)
+    assert table.loc["aten::embedding", "count"] == 26
+    assert "aten::item" not in table.index
+    assert 0 < table["share"].sum() <= 1
+    assert step_facts(folder).item_us == 0
+
+
+def test_stacks_and_sync_metrics(with_stacks):
+    folder, run = with_stacks
+    assert_agrees(folder)
+    assert_anonymous(folder)
+    assert json.loads((folder / "run.json").read_text()) == run
+    events = read(folder).events
+    calls = set(events.loc[events["cat"] == "python_function", "name"])
+    assert any(re.match(r"model/hashing\.py\(\d+\): forward", name) for name in calls)
+    assert summarize(folder).loc["aten::item", "count"] == 1
+    assert step_facts(folder).item_us > 0
+
+
+def test_a_trace_that_is_too_large_loses_python_s_calls_first(tmp_path, monkeypatch):
+    x = torch.ones(3)
+
+    def step():
+        for _ in range(100):
+            (lambda: x + 1)()
+
+    def recorded(name: str, **options) -> tuple[int, set]:
+        record(step, tmp_path / name, device="cpu", timed=1, active=1, **options)
+        (path,) = (tmp_path / name).glob("*.gz")
+        return path.stat().st_size, set(read(path).events["cat"])
+
+    large, kinds = recorded("with")
+    small, _ = recorded("without", stacks=False)
+    assert "python_function" in kinds
+    monkeypatch.setattr(profiling, "MAX_BYTES", (small + large) // 2)
+    size, kinds = recorded("trimmed")
+    assert size < (small + large) // 2
+    assert "python_function" not in kinds
+    monkeypatch.setattr(profiling, "MAX_BYTES", 1000)
+    with pytest.raises(ValueError, match=r"trimmed.1.pt.trace.json.gz: .* bytes, more than 1,000: record fewer"):
+        recorded("trimmed")
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        (f"{ROOT}/model/dlrm.py(3): forward", "model/dlrm.py(3): forward"),
+        (f"{Path(torch.__file__).parent}/nn/modules/module.py", "torch/nn/modules/module.py"),
+        (json.__file__, "json/__init__.py"),
+        ("/tmp/torchinductor_jane/ab/cabc.py", "torchinductor/ab/cabc.py"),
+        ("/scratch/jane.doe/x/triton_poi.py", "triton_poi.py"),
+        ("torchinductor_jane.doe/ab/cabc.py", "torchinductor/ab/cabc.py"),
+        ("see /data/users/jane/run.py:3", "see run.py:3"),
+        ("torch/nn/functional.py", "torch/nn/functional.py"),
+        ("void at::native::(anonymous namespace)::f<128 / 4>", "void at::native::(anonymous namespace)::f<128 / 4>"),
+        ("https://pytorch.org/docs/stable", "https://pytorch.org/docs/stable"),
+    ],
+)
+def test_paths_become_relative(given, left):
+    assert json.loads(profiling._anonymous(json.dumps({"name": given})))["name"] == left
+
+
+def test_totals_of_a_gpu_are_of_its_kernels_and_copies(gpu_trace):
+    cpu, cuda = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA
+    averages = [
+        SimpleNamespace(key=key, count=2, device_type=device, self_device_time_total=3.0, self_cpu_time_total=4.0)
+        for key, device in (("A", cuda), ("A", cpu), (COPY, cuda), ("ProfilerStep*", cuda), ("aten::addmm", cpu))
+    ]
+    profiler = SimpleNamespace(key_averages=lambda: averages)
+    found = profiling._totals(profiler, read(gpu_trace), cuda=True)
+    assert found == [{"name": name, "count": 2, "us": 3.0} for name in ("A", COPY)]
+
+
+# The story and its table
+
+
+def test_the_story_is_the_lectures():
+    assert [run.name[:2] for run in STORY] == [f"{number:02}" for number in range(1, 11)]
+    assert [run.preset for run in STORY] == ["small"] * 5 + ["main"] * 5
+    assert [run.hash for run in STORY[:5]] == [Hash.INDEX_NAIVE] * 2 + [Hash.INDEX] + [Hash.MODULUS] * 2
+    assert [run.interaction for run in STORY[5:]] == [Interaction.OUTER] * 2 + [Interaction.DOT] * 3
+    assert [run.compile for run in STORY[:5]] == ["", "", "", "", "default"]
+    assert [run.compile for run in STORY[5:]] == ["", "default", "", "default", "reduce-overhead"]
+    assert [run.sync_metrics for run in STORY] == [True, True] + [False] * 8
+    assert [run.blocking for run in STORY] == [False, True] + [False] * 8
+    assert {(run.optimizer, run.batch_size) for run in STORY} == {(Optimizer.SGD, 2048)}
+
+
+def test_every_run_is_within_the_hashes_limit():
+    from model.train import MAX_COMPARISONS
+
+    largest = max(profiling.SyntheticConfig().cardinalities)
+    assert (largest + 1) * max(run.batch_size for run in STORY) < MAX_COMPARISONS
+
+
+def test_the_steps_batches_are_data_as_training_reads_them():
+    step, config = profiling.training_step(replace(STORY[7], batch_size=8, batches=2), "cpu")
+    assert config["model"]["bottom"] == (13, 512, 256, 64, 16)
+    turns = step.__closure__[[name for name in step.__code__.co_freevars].index("turns")].cell_contents
+    first, second, third = (next(turns) for _ in range(3))
+    labels, dense, sparse = first
+    assert (labels.shape, dense.shape, sparse.shape) == ((8,), (8, 13), (8, 26))
+    assert not torch.equal(sparse, second[2])
+    assert third is first
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_the_story_needs_a_gpu(capsys, tmp_path):
+    with pytest.raises(SystemExit) as caught:
+        main(["story", "--out", str(tmp_path)])
+    assert caught.value.code == 2
+    assert "there is none here" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_unknown_runs_are_named(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["story", "--only", "04,11"])
+    assert "--only 11: expected some of 01,02," in capsys.readouterr().err
+
+
+def test_a_run_that_fails_is_counted(tmp_path, monkeypatch, capfd):
+    # spawn would import everything anew
+    monkeypatch.setattr(profiling, "get_context", lambda _: multiprocessing.get_context("fork"))
+    assert profiling.story([replace(STORY[3], batch_size=0)], tmp_path, "cpu") == 1
+    shown = capfd.readouterr()
+    assert "04_modulus: FAILED" in shown.out
+    assert "batch_size: expected a positive number, got 0" in shown.err
+
+
+def test_table(told, capsys):
+    readme = told / "README.md"
+    readme.write_text("# traces\n")
+    with pytest.raises(SystemExit, match="2"):
+        main(["table", "--out", str(told)])
+    assert "must have the lines" in capsys.readouterr().err
+    readme.write_text(f"# traces\n\n{profiling.BEGIN}\nold\n{profiling.END}\n\nmore\n")
+    gpu_run = {
+        "name": "10_x", "command": "python -m x", "GPU": "NVIDIA H200", "step_ms": 1.23456,
+        "facts": {"launches": 3.0, "kernels": 120.0, "busy_percent": 87.6},
+    }  # fmt: skip
+    (told / "10_x").mkdir(exist_ok=True)
+    (told / "10_x" / "run.json").write_text(json.dumps(gpu_run))
+    assert main(["table", "--out", str(told)]) == 0
+    text = readme.read_text()
+    assert "| [10_x](10_x/) | `python -m x` | NVIDIA H200 | 1.23 | 3 | 120 | 88 |\n" in text
+    assert re.search(r"\| \[04_modulus\]\(04_modulus/\) \| `python .* cpu` \| none \| \S+ \| – \| – \| – \|\n", text)
+    assert text.startswith("# traces\n\n<!-- begin")
+    assert text.endswith("<!-- end -->\n\nmore\n")
+    assert "old" not in text
+    assert main(["table", "--out", str(told)]) == 0
+    assert readme.read_text() == text
+
+
+@pytest.mark.skipif(not RECORDED, reason="traces/ has no runs: python -m model.profiling story")
+def test_the_readme_shows_the_recorded_runs():
+    assert profiling.readme_table() in (ROOT / "traces" / "README.md").read_text()
+
+
+# Memory
+
+
+def test_allocated_over_time():
+    def entry(action: str, size: int, us: int) -> dict:
+        return {"action": action, "addr": 1, "size": size, "stream": 0, "time_us": us, "frames": []}
+
+    history = [
+        entry("segment_alloc", 4096, 90), entry("alloc", 1000, 100), entry("alloc", 500, 110),
+        entry("free_requested", 1000, 130), entry("free_completed", 1000, 140), entry("alloc", 200, 160),
+    ]  # fmt: skip
+    segments = [
+        {"device": 0, "allocated_size": 700}, {"device": 0, "allocated_size": 300}, {"device": 1, "allocated_size": 9},
+    ]  # fmt: skip
+    snapshot = {"device_traces": [history, []], "segments": segments}
+    frame = profiling.allocated_over_time(snapshot)
+    assert frame["us"].tolist() == [0, 10, 30, 60]
+    assert frame["bytes"].tolist() == [1300, 1800, 800, 1000]  # 300 were there before, 1000 are at the end
+    assert profiling.allocated_over_time(snapshot, device=1).empty
