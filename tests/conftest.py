@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-
 # A shell's background jobs ignore Ctrl-C, and would hand that on to the processes that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
