@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/cuda/EmptyTensor.h>
@@ -82,6 +83,24 @@ inline void refuse_forward_mode(const char* op, std::initializer_list<const Tens
     for (const Tensor* tensor : tensors)
         TORCH_CHECK(!tensor->_fw_grad(0).defined(), op, " has no forward-mode derivative: use backend=\"eager\"");
 }
+
+// In an Autocast kernel: what it passes on. Tensors of differing dtypes are cast to autocast's, float64 excepted, as in
+// PyTorch.
+class Autocast {
+   public:
+    explicit Autocast(std::initializer_list<const Tensor*> tensors) {
+        for (const Tensor* tensor : tensors) differ_ |= tensor->scalar_type() != (*tensors.begin())->scalar_type();
+    }
+    Tensor operator()(const Tensor& tensor) const {
+        at::ScalarType dtype = tensor.scalar_type();
+        bool castable = dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
+        return differ_ && castable ? tensor.to(at::autocast::get_autocast_dtype(at::kCUDA)) : tensor;
+    }
+
+   private:
+    c10::impl::ExcludeDispatchKeyGuard below_{c10::DispatchKey::AutocastCUDA};
+    bool differ_ = false;
+};
 
 // Tells autograd that x was written to: a backward that saved x raises.
 inline void mark_written(const Tensor& x) {

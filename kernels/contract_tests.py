@@ -264,7 +264,12 @@ class PointwiseContract:
         assert torch.equal(out, same)
         out.float().sum().backward()
         assert [t.grad.dtype for t in tensors] == [t.dtype for t in tensors]
-        with torch.autocast(DEVICE.type, torch.bfloat16):
+        with torch.autocast(DEVICE.type, torch.bfloat16), torch.no_grad():
+            compiled = torch.compile(self.function(backend), fullgraph=True, backend="aot_eager")
+            assert torch.equal(compiled(*tensors, *call.options), same)
+            x = tensors[0].clone()
+            assert self.function(backend, in_place=True)(x, *tensors[1:], *call.options) is x
+            assert torch.equal(x, same)
             assert self.function(backend)(*self.call().arguments()).dtype == torch.float32
 
     @kernel_backend

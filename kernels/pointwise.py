@@ -67,19 +67,17 @@ def mark_written(x: Tensor) -> None:
         torch.autograd.graph.increment_version(x)
 
 
-def of_one_dtype(op: str, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """x, bias and y if there is one; if their dtypes differ under torch.autocast, cast to its dtype (float64 excepted,
-    as in PyTorch). Raises TypeError for what is no tensor."""
-    try:
-        if tensors[0].dtype == tensors[1].dtype == tensors[-1].dtype:
-            return tensors
-    except AttributeError:
-        pass  # below
-    for name, tensor in zip(("x", "bias", "y"), tensors, strict=False):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{op}: {name} must be a tensor; got {type(tensor).__name__}")
+def check_are_tensors(op: str, **arguments: object) -> None:
+    """Raise TypeError naming the first that is no tensor."""
+    for name, argument in arguments.items():
+        if not isinstance(argument, Tensor):
+            raise TypeError(f"{op}: {name} must be a tensor; got {type(argument).__name__}")
+
+
+def of_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors; if their dtypes differ under torch.autocast, cast to its dtype (float64 excepted, as in PyTorch)."""
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    if tensors[0].dtype == tensors[1].dtype == tensors[-1].dtype or not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     castable = (torch.float32, torch.float16, torch.bfloat16)

@@ -151,12 +151,6 @@ def _why_not_cuda(device_type: str) -> str:
     return ""
 
 
-@at_trace_time
-def _require(backend: str, device_type: str) -> None:
-    if reason := why_not(backend, device_type):
-        raise RuntimeError(f'backend="{backend}" does not run here: {reason}')
-
-
 def choose(backend: str, x: torch.Tensor) -> str:
     """The backend to run x on: "auto" is Triton for a CUDA tensor, else eager. torch.compile traces through it.
 
@@ -168,11 +162,17 @@ def choose(backend: str, x: torch.Tensor) -> str:
         on_cuda = x.is_cuda
     except AttributeError:
         raise TypeError(f"x must be a tensor; got {type(x).__name__}") from None
+    return _choose(backend, on_cuda)
+
+
+@at_trace_time
+def _choose(backend: str, on_cuda: bool) -> str:
     if backend == "auto":
         backend = "triton" if on_cuda else "eager"
     elif backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}; got {backend!r}")
-    _require(backend, "cuda" if on_cuda else "cpu")
+    if reason := why_not(backend, "cuda" if on_cuda else "cpu"):
+        raise RuntimeError(f'backend="{backend}" does not run here: {reason}')
     return backend
 
 

@@ -378,7 +378,7 @@ def test_choose_refuses_what_it_does_not_know_or_have(monkeypatch):
 def test_a_backend_that_was_missing_is_found_once_it_is_there(monkeypatch):
     lacking = {"cuda": "nvcc is missing"}
     monkeypatch.setattr(runtime, "why_not", lambda backend, device_type: lacking.get(backend, ""))
-    monkeypatch.setattr(runtime, "_require", runtime.at_trace_time(runtime._require.__wrapped__))
+    monkeypatch.setattr(runtime, "_choose", runtime.at_trace_time(runtime._choose.__wrapped__))
     with pytest.raises(RuntimeError, match="nvcc is missing"):
         runtime.choose("cuda", torch.ones(1))
     lacking.clear()

@@ -170,6 +170,17 @@ std::tuple<Tensor, Tensor, Tensor> backward_autograd(const Tensor& grad, const O
     return backward_op().call(grad, out, x, bias, y, multiplier, name, need_x, need_bias, need_y);
 }
 
+Tensor forward_autocast(const Tensor& x, const Tensor& bias, const Tensor& y, double multiplier,
+                        c10::string_view activation) {
+    binding::Autocast cast({&x, &bias, &y});
+    return forward_op().call(cast(x), cast(bias), cast(y), multiplier, activation);
+}
+void in_place_autocast(const Tensor& x, const Tensor& bias, const Tensor& y, double multiplier,
+                       c10::string_view activation) {
+    binding::Autocast cast({&x, &bias, &y});
+    in_place_op().call(x, cast(bias), cast(y), multiplier, activation);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(fused_kernels, library) {
@@ -188,4 +199,8 @@ TORCH_LIBRARY_IMPL(fused_kernels, Autograd, library) {
     library.impl("add_mul_activation_cuda", forward_autograd);
     library.impl("add_mul_activation_cuda_", in_place_autograd);
     library.impl("add_mul_activation_backward_cuda", backward_autograd);
+}
+TORCH_LIBRARY_IMPL(fused_kernels, AutocastCUDA, library) {
+    library.impl("add_mul_activation_cuda", forward_autocast);
+    library.impl("add_mul_activation_cuda_", in_place_autocast);
 }

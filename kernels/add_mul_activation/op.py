@@ -42,14 +42,15 @@ def add_mul_activation(
         RuntimeError: a backend this machine lacks.
     """
     backend = runtime.choose(backend, x)
-    _check_options("add_mul_activation", multiplier, activation)
-    x, bias, y = pointwise.of_one_dtype("add_mul_activation", x, bias, y)
+    _check_arguments("add_mul_activation", bias, y, multiplier, activation)
+    if backend == "cuda":
+        _load_cuda()
+        # Which sees to all else, autocast and gradients too, for less than it costs here.
+        return _OPS.add_mul_activation_cuda.default(x, bias, y, multiplier, activation)
+    x, bias, y = pointwise.of_one_dtype(x, bias, y)
     if backend == "triton":
         pointwise.refuse_forward_mode("add_mul_activation", x, bias, y)
         return _OPS.add_mul_activation_triton.default(x, bias, y, multiplier, activation)
-    if backend == "cuda":
-        _load_cuda()
-        return _OPS.add_mul_activation_cuda.default(x, bias, y, multiplier, activation)
     pointwise.check("add_mul_activation", x, bias, y)
     return eager.add_mul_activation(x, bias, y, float(multiplier), activation)
 
@@ -68,15 +69,16 @@ def add_mul_activation_(
     y may be x. An x that is not contiguous costs a temporary of its size.
     """
     backend = runtime.choose(backend, x)
-    _check_options("add_mul_activation_", multiplier, activation)
-    _, bias, y = pointwise.of_one_dtype("add_mul_activation_", x, bias, y)
+    _check_arguments("add_mul_activation_", bias, y, multiplier, activation)
+    if backend == "cuda":
+        _load_cuda()
+        _OPS.add_mul_activation_cuda_.default(x, bias, y, multiplier, activation)
+        return x
+    _, bias, y = pointwise.of_one_dtype(x, bias, y)
     pointwise.refuse_gradients("add_mul_activation", x, bias, y)
     if backend == "triton":
         pointwise.refuse_forward_mode("add_mul_activation_", x, bias, y)
         _OPS.add_mul_activation_triton_.default(x, bias, y, multiplier, activation)
-    elif backend == "cuda":
-        _load_cuda()
-        _OPS.add_mul_activation_cuda_.default(x, bias, y, multiplier, activation)
     else:
         pointwise.check("add_mul_activation_", x, bias, y)
         if not torch.compiler.is_compiling():  # a compiled graph has no addresses, and writes to x last
@@ -85,7 +87,9 @@ def add_mul_activation_(
     return x
 
 
-def _check_options(op: str, multiplier: float, activation: str) -> None:
+def _check_arguments(op: str, bias: Tensor, y: Tensor, multiplier: float, activation: str) -> None:
+    if not (isinstance(bias, Tensor) and isinstance(y, Tensor)):
+        pointwise.check_are_tensors(op, bias=bias, y=y)
     if type(multiplier) is not float and not isinstance(multiplier, Real):
         raise TypeError(f"{op}: multiplier must be a number; got {type(multiplier).__name__}")
     if activation not in eager.FUNCTIONS:
@@ -136,7 +140,7 @@ def _backward(
 
 
 def _check(op: str, x: Tensor, bias: Tensor, y: Tensor, multiplier: float, activation: str) -> None:
-    _check_options(op, multiplier, activation)
+    _check_arguments(op, bias, y, multiplier, activation)
     pointwise.check(op, x, bias, y)
 
 

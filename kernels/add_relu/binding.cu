@@ -118,6 +118,15 @@ std::tuple<Tensor, Tensor> backward_autograd(const Tensor& grad, const Tensor& o
     return backward_op().call(grad, out, need_x, need_bias);
 }
 
+Tensor forward_autocast(const Tensor& x, const Tensor& bias) {
+    binding::Autocast cast({&x, &bias});
+    return forward_op().call(cast(x), cast(bias));
+}
+void in_place_autocast(const Tensor& x, const Tensor& bias) {
+    binding::Autocast cast({&x, &bias});
+    in_place_op().call(x, cast(bias));
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(fused_kernels, library) {
@@ -134,4 +143,8 @@ TORCH_LIBRARY_IMPL(fused_kernels, Autograd, library) {
     library.impl("add_relu_cuda", forward_autograd);
     library.impl("add_relu_cuda_", in_place_autograd);
     library.impl("add_relu_backward_cuda", backward_autograd);
+}
+TORCH_LIBRARY_IMPL(fused_kernels, AutocastCUDA, library) {
+    library.impl("add_relu_cuda", forward_autocast);
+    library.impl("add_relu_cuda_", in_place_autocast);
 }

@@ -29,13 +29,16 @@ def add_relu(x: Tensor, bias: Tensor, *, backend: str = "auto") -> Tensor:
         RuntimeError: a backend this machine lacks.
     """
     backend = runtime.choose(backend, x)
-    x, bias = pointwise.of_one_dtype("add_relu", x, bias)
+    if not isinstance(bias, Tensor):
+        pointwise.check_are_tensors("add_relu", bias=bias)
+    if backend == "cuda":
+        _load_cuda()
+        # Which sees to all else, autocast and gradients too, for less than it costs here.
+        return _OPS.add_relu_cuda.default(x, bias)
+    x, bias = pointwise.of_one_dtype(x, bias)
     if backend == "triton":
         pointwise.refuse_forward_mode("add_relu", x, bias)
         return _OPS.add_relu_triton.default(x, bias)
-    if backend == "cuda":
-        _load_cuda()
-        return _OPS.add_relu_cuda.default(x, bias)
     pointwise.check("add_relu", x, bias)
     return eager.add_relu(x, bias)
 
@@ -46,14 +49,17 @@ def add_relu_(x: Tensor, bias: Tensor, *, backend: str = "auto") -> Tensor:
     An x that is not contiguous costs a temporary of its size.
     """
     backend = runtime.choose(backend, x)
-    bias = pointwise.of_one_dtype("add_relu_", x, bias)[1]
+    if not isinstance(bias, Tensor):
+        pointwise.check_are_tensors("add_relu_", bias=bias)
+    if backend == "cuda":
+        _load_cuda()
+        _OPS.add_relu_cuda_.default(x, bias)
+        return x
+    bias = pointwise.of_one_dtype(x, bias)[1]
     pointwise.refuse_gradients("add_relu", x, bias)
     if backend == "triton":
         pointwise.refuse_forward_mode("add_relu_", x, bias)
         _OPS.add_relu_triton_.default(x, bias)
-    elif backend == "cuda":
-        _load_cuda()
-        _OPS.add_relu_cuda_.default(x, bias)
     else:
         pointwise.check("add_relu_", x, bias)
         if not torch.compiler.is_compiling():  # a compiled graph has no addresses, and writes to x last
