@@ -33,7 +33,7 @@ ROOT = status.KERNELS.parent
 LOGS = ROOT / "build" / "gpu"
 JUNIT = LOGS / "pytest.xml"
 STEPS = ("pytest", "ctest", "sanitizer", "bench")
-STEP_SECONDS = 900  # a step that hangs is ended after this
+STEP_SECONDS = 1800  # a step that hangs is ended after this
 TOOLS = ("memcheck", "racecheck", "initcheck")
 
 

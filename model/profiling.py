@@ -103,7 +103,8 @@ def record(
 
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA][: 1 + cuda]
     schedule = torch.profiler.schedule(wait=1, warmup=2, active=active, repeat=1)
-    options = {"record_shapes": True, "profile_memory": True, "with_stack": stacks}
+    # acc_events: or torch warns that it drops the events of earlier cycles, of which there are none.
+    options = {"record_shapes": True, "profile_memory": True, "with_stack": stacks, "acc_events": True}
     with torch.profiler.profile(activities=activities, schedule=schedule, **options) as profiler:
         for done in range(1, 3 + active + 1):
             step()
@@ -383,7 +384,7 @@ def _length(intervals: np.ndarray) -> float:
 
 _COLOURS = {
     "operator": "#9cc3e6", "item": "#7b3fa0", "launch": "#1f5fa8", "copy": "#e8912d", "synchronize": "#c0392b",
-    "kernel": "#2e8b57", "another step's": "#c5d8cc",
+    "kernel": "#2e8b57", "another step's": "#d5dad7",
 }  # fmt: skip
 
 
@@ -391,7 +392,7 @@ def timeline(*traces: Trace | str | Path, step: int = 1) -> "Figure":
     """One step of each trace, one above the other on one scale of time: host, its calls to CUDA, GPU.
 
     step: which of the recorded ones, from 0 (the last where there are fewer). A picture begins where the host begins
-    the step, and ends where host and GPU are done with it; the GPU's work for other steps is pale. TraceError as for
+    the step, and ends where host and GPU are done with it; what is done for other steps is pale. TraceError as for
     `read`.
     """
     import matplotlib.pyplot as plt  # here, so that tables need no drawing library
@@ -409,22 +410,23 @@ def _draw(ax, trace: Trace, step: int) -> float:
     """Draw a step (or the last one); returns its length in ms."""
     step = min(step, len(trace.steps) - 1)
     facts, work = step_facts(trace), trace.events[trace.events["cat"].isin(_GPU)]
-    is_ours, is_kernel = work["step"] == step, work["cat"] == "kernel"
     start, end = trace.steps.loc[step, ["ts", "end"]]
-    end = max([end, *work.loc[is_ours, "end"]])
-    kernels, copies = work[is_ours & is_kernel], work[is_ours & ~is_kernel]
+    end = max([end, *work.loc[work["step"] == step, "end"]])
     lanes = {
         "host": {"operator": trace.of("cpu_op"), "item": _host(trace, "item")},
         "CUDA calls": {way: _host(trace, way) for way in ("launch", "copy", "synchronize")},
-        "GPU": {"another step's": work[~is_ours], "kernel": kernels, "copy": copies},
+        "GPU": {"kernel": work[work["cat"] == "kernel"], "copy": work[work["cat"] != "kernel"]},
     }
     shown = list(lanes)[: 3 if facts.device == "cuda" else 1]
     for y, lane in enumerate(shown):
-        for label, events in lanes[lane].items():
-            spans = (np.clip(_union(events), start, end) - start) / 1e3
-            spans = [(begin, stop - begin) for begin, stop in spans if stop > begin]
-            if spans:
-                ax.broken_barh(spans, (y - 0.4, 0.8), color=_COLOURS[label], linewidth=0, label=label)
+        for kind, events in lanes[lane].items():
+            ours = events["step"] == step
+            for label, part in (("another step's", events[~ours]), (kind, events[ours])):
+                spans = (np.clip(_union(part), start, end) - start) / 1e3
+                spans = [(begin, stop - begin) for begin, stop in spans if stop > begin]
+                if spans:  # what is far narrower than a pixel stays visible by its outline
+                    bars = {"color": _COLOURS[label], "linewidth": 0.15, "snap": False}
+                    ax.broken_barh(spans, (y - 0.4, 0.8), label=label, **bars)
     gpu = "" if facts.busy_percent is None else f", {facts.kernels:.0f} kernels, GPU busy {facts.busy_percent:.0f} %"
     ax.set_title(f"{trace.name}: {facts.step_us / 1e3:.2f} ms a step{gpu}", loc="left", fontsize=9)
     ax.set_yticks(range(len(shown)), shown)
@@ -513,13 +515,13 @@ def training_step(run: Run, device: torch.device | str) -> tuple[Callable[[], ob
     base = preset(run.preset)
     shape = replace(base.model, interaction=run.interaction, hash=run.hash).with_metadata(features)
     chosen = replace(base, model=shape, train=replace(base.train, optimizer=run.optimizer, batch_size=run.batch_size))
-    training._check_comparisons(shape, chosen.train)
+    training.check_comparisons(shape, chosen.train)
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(next(generate(run.batches * run.batch_size)), f"{folder}/rows.parquet")
         batches = [[tensor.to(device) for tensor in batch] for batch in CriteoBatches(folder, run.batch_size)]
     torch.manual_seed(chosen.train.seed)
     model = DLRM(shape, shape.vocabularies(features)).to(device)
-    optimizer = training._optimizer(model, chosen)
+    optimizer = training.make_optimizer(model, chosen)
     forward = torch.compile(model, mode=run.compile) if run.compile else model
     turns = itertools.cycle(batches)
 

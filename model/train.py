@@ -166,7 +166,7 @@ def train(
     data = Path(data)
     features = read_metadata(data)
     config, settings = _model_config(preset.model, features), preset.train
-    _check_comparisons(config, settings)
+    check_comparisons(config, settings)
     batches = {
         split: CriteoBatches(data / split, settings.batch_size, shuffle=split == "train", seed=settings.seed)
         for split in SPLITS
@@ -175,7 +175,7 @@ def train(
 
     torch.manual_seed(settings.seed)
     model = DLRM(config, config.vocabularies(features)).to(device)
-    optimizer = _optimizer(model, preset)
+    optimizer = make_optimizer(model, preset)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     rows, steps = batches["train"].num_rows, batches["train"].num_batches
     logger.info(f"{name}: {parameters:,} parameters on {device}, {rows:,} rows, {steps:,} steps an epoch")
@@ -425,7 +425,7 @@ def _model_config(config: DLRMConfig, features: dict) -> DLRMConfig:
         raise TrainError(str(error)) from None
 
 
-def _check_comparisons(config: DLRMConfig, settings: TrainConfig) -> None:
+def check_comparisons(config: DLRMConfig, settings: TrainConfig) -> None:
     largest = max(config.cardinalities)
     if config.hash is not Hash.MODULUS and settings.batch_size * (largest + 1) > MAX_COMPARISONS:
         raise TrainError(
@@ -444,7 +444,7 @@ def _check_train_labels(path: Path, batches: CriteoBatches) -> None:
         raise TrainError(f"{path}: column {LABEL}: expected both 0 and 1, found only {int(seen.pop())}")
 
 
-def _optimizer(model: DLRM, preset: Preset) -> torch.optim.Optimizer:
+def make_optimizer(model: DLRM, preset: Preset) -> torch.optim.Optimizer:
     settings = preset.train
     common = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     # One kernel for all parameters; not implemented for sparse gradients.
@@ -489,7 +489,9 @@ def _profiler(folder: str | Path | None, name: str, steps: int):
             json.dump(trace, out)
 
     schedule = torch.profiler.schedule(**PROFILE, repeat=1)
-    return torch.profiler.profile(schedule=schedule, on_trace_ready=write, record_shapes=True, profile_memory=True)
+    # acc_events: or torch warns that it drops the events of earlier cycles, of which there are none.
+    options = {"record_shapes": True, "profile_memory": True, "acc_events": True}
+    return torch.profiler.profile(schedule=schedule, on_trace_ready=write, **options)
 
 
 @contextmanager

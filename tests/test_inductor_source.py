@@ -22,8 +22,25 @@ DEVICE = runtime.device()
 GPU = DEVICE.type == "cuda"
 BATCH = 128
 TABLES = 4  # of the 26, in training: each adds kernels that differ in nothing but numbers
-# torch → case → the launches that the record of another torch has (-) or has not (+).
-DIFFERENCES: dict[str, dict[str, list[str]]] = {}
+# How often a DLRM launches what it launches differently: (in the record, of torch 2.11; in 2.13). A table's gradient is
+# still a kernel that fills zeros and one that adds, under one name now; the outer product in the last layer's backward
+# was cuBLAS's and is part of a pointwise kernel.
+_GRADIENT = "triton_poi_fused_add_embedding_dense_backward_select_slice"
+_DLRM = {
+    f"{_GRADIENT}_threshold_backward_transpose": (26, 0),
+    f"{_GRADIENT}_transpose": (0, 52),
+    "triton_poi_fused_embedding_dense_backward": (26, 0),
+    "triton_poi_fused_addmm_cat_index_relu_select": (1, 0),
+    "triton_poi_fused_index_select": (0, 1),
+    "triton_poi_fused_mm_t_threshold_backward_unsqueeze": (0, 1),
+}
+# torch → case → kernel, without its number → launches.
+DIFFERENCES = {
+    "2.13": {
+        "dlrm_main": _DLRM | {"extern_kernels.mm": (19, 18), "triton_poi_fused_threshold_backward": (5, 4)},
+        "dlrm_small": _DLRM | {"extern_kernels.mm": (10, 9), "triton_poi_fused_threshold_backward": (2, 1)},
+    }
+}
 RECORD = Path(__file__).resolve().parent.parent / "traces" / "generated"
 without_gpu = pytest.mark.skipif(GPU, reason="there is a GPU: nothing is lowered for a fake one")
 
@@ -172,7 +189,9 @@ def test_generated_activations_equal_eager(activation):
     assert kernel.kind == "pointwise"
     ((_, arguments),) = trace(function, x, bias, y)
     (out,) = executable(source)(arguments)
-    torch.testing.assert_close(out, function(x, bias, y), equal_nan=True)
+    # In float64: oneDNN's float32 gelu gives NaN for +Inf on some CPUs (pytorch/pytorch#185770).
+    expected = function(x.double(), bias.double(), y.double()).float()
+    torch.testing.assert_close(out, expected, equal_nan=True)
 
 
 def test_run_kernel_writes_what_it_is_given():
@@ -328,28 +347,18 @@ def test_modules_written_are_read(tmp_path, training):
 
 
 def test_kernels_are_those_that_a_gpu_recorded():
-    files = sorted(RECORD.glob("*.txt"))
-    if not files:
-        pytest.skip("no generated code was recorded on a GPU")
+    """Whole names on the record's torch; on another, without the number that they end in, as DIFFERENCES says."""
     from model import profiling
 
-    cases, differences, versions = inductor_source.cases() | profiling.generated_cases(), {}, set()
-    for file in files:
-        header, sources = inductor_source.read(file)
+    cases, here = inductor_source.cases() | profiling.generated_cases(), torch.__version__.rpartition(".")[0]
+    assert {file.stem for file in RECORD.glob("*.txt")} == cases.keys()
+    for case, (fn, inputs, backward) in cases.items():
+        header, sources = inductor_source.read(RECORD / f"{case}.txt")
         assert not header["GPU"].startswith("none")
-        versions.add(header["torch"].rpartition(".")[0])
-        fn, inputs, backward = cases[file.stem]
-        recorded, found = (
-            Counter(kernel.name for source in modules for kernel in split(source) for _ in range(kernel.launches))
-            for modules in (sources, triton_source(fn, *inputs, backward=backward))
-        )
-        if recorded != found:
-            differences[file.stem] = sorted(
-                [
-                    *(f"- {name}" for name in (recorded - found).elements()),
-                    *(f"+ {name}" for name in (found - recorded).elements()),
-                ]
-            )
-    assert {file.stem for file in files} == cases.keys()
-    version = torch.__version__.rpartition(".")[0]
-    assert differences == ({} if versions == {version} else DIFFERENCES.get(version, {}))
+        same = header["torch"].rpartition(".")[0] == here
+        recorded, found = Counter(), Counter()
+        for counter, modules in ((recorded, sources), (found, triton_source(fn, *inputs, backward=backward))):
+            for kernel in (kernel for source in modules for kernel in split(source)):
+                counter[kernel.name if same else re.sub(r"_\d+$", "", kernel.name)] += kernel.launches
+        differ = {name: (recorded[name], found[name]) for name in recorded | found if recorded[name] != found[name]}
+        assert differ == ({} if same else DIFFERENCES[here].get(case, {})), case

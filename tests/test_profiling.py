@@ -19,10 +19,9 @@ import torch
 from model import profiling
 from model.config import Interaction, Optimizer
 from model.hashing import Hash
-from model.profiling import STORY, TraceError, compare, main, read, record, step_facts, summarize, timeline
+from model.profiling import STORY, TRACES, TraceError, compare, main, read, record, step_facts, summarize, timeline
 
 ROOT = Path(profiling.__file__).resolve().parent.parent
-RECORDED = sorted(ROOT.glob("traces/*/run.json"))
 COPY = "Memcpy DtoH (Device -> Pageable)"
 
 
@@ -315,15 +314,19 @@ def assert_anonymous(folder: Path) -> None:
         assert not re.search("|".join(secrets), text + path.name), re.search("|".join(secrets), text + path.name)
 
 
-@pytest.mark.parametrize(
-    "folder",
-    [pytest.param(path.parent, id=path.parent.name) for path in RECORDED]
-    or [pytest.param(None, marks=pytest.mark.skip(reason="traces/ has no runs: python -m model.profiling story"))],
-)
-def test_recorded_runs(folder):
-    assert_agrees(folder)
-    assert_anonymous(folder)
-    assert all(path.stat().st_size <= profiling.MAX_BYTES for path in folder.iterdir())
+@pytest.mark.parametrize("name", [run.name for run in STORY])
+def test_recorded_runs(name):
+    assert_agrees(TRACES / name)
+    assert read(TRACES / name).name == name
+
+
+def test_what_is_recorded_is_small_and_names_no_machine():
+    folders = [*(TRACES / run.name for run in STORY), TRACES / "generated"]
+    for folder in folders:
+        assert_anonymous(folder)
+    sizes = [path.stat().st_size for folder in folders for path in folder.iterdir()]
+    assert max(sizes) <= profiling.MAX_BYTES
+    assert sum(sizes) <= 6 * profiling.MAX_BYTES
 
 
 def test_what_the_command_records(told, capsys):
@@ -494,9 +497,8 @@ def test_table(told, capsys):
     assert readme.read_text() == text
 
 
-@pytest.mark.skipif(not RECORDED, reason="traces/ has no runs: python -m model.profiling story")
 def test_the_readme_shows_the_recorded_runs():
-    assert profiling.readme_table() in (ROOT / "traces" / "README.md").read_text()
+    assert profiling.readme_table() in (TRACES / "README.md").read_text()
 
 
 # Memory

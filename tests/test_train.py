@@ -427,7 +427,7 @@ def test_a_step_does_not_wait_for_the_gpu(data, hash):
     config = mini(hash).model.with_metadata(features)
     device = torch.device("cuda")
     model = DLRM(config, config.vocabularies(features)).to(device)
-    optimizer = training._optimizer(model, mini(hash))
+    optimizer = training.make_optimizer(model, mini(hash))
     losses = torch.zeros(19, device=device)
     for step, batch in enumerate(CriteoBatches(data / "train", 32)):
         torch.cuda.set_sync_debug_mode("error" if step else "default")  # the first sets libraries up
