@@ -7,9 +7,9 @@
 
 Without a GPU, Dynamo traces the function here, on the CPU, and the graph goes to a second process that believes it has
 a GPU, where Inductor lowers it. What that takes is replaced there and only there. The process stays, since starting it
-takes seconds, and ends with this one. What Inductor decides by timing kernels it decides without, so it pads no matrix;
-autograd runs on the meta device, so attention is not the GPU's own. Written for the private interfaces of torch 2.11
-and 2.13.
+takes seconds, and ends when this one does. What Inductor decides by timing kernels it decides without, so it pads no
+matrix; autograd runs on the meta device, so attention is not the GPU's own. Written for the private interfaces of torch
+2.11 and 2.13.
 
 `python -m kernels.inductor_source --out FOLDER` writes what is generated for the two pointwise ops.
 """
@@ -28,6 +28,7 @@ import os
 import pickle
 import re
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -35,8 +36,9 @@ from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 ARCHITECTURES = {75: (40, 1024, 64), 80: (108, 2048, 163), 90: (132, 2048, 227)}
 KINDS = {"poi": "pointwise", "red": "reduction", "per": "persistent reduction", "tem": "template"}
 MODULE = "\n\n# ---- a module of its own ----\n\n"
+NO_AUTOCAST = "torch.autocast: without a GPU, cast the module and its inputs instead"
 GEMMS = {"mm", "addmm", "bmm", "baddbmm"}
 
 
@@ -86,22 +89,26 @@ class Compiled:
 def triton_source(fn: Callable, *example_inputs: Any, backward: bool = False, arch: int = 90) -> list[str]:
     """The modules that Inductor writes for fn(*example_inputs), one a graph: the forwards in order, then the backwards.
 
-    fn, a function or nn.Module, runs once. On a GPU it and the inputs are moved there, compiled and run, backward too.
-    Elsewhere arch names the fake GPU, 75, 80 or 90, and Python code in fn that asks for the device finds the CPU.
+    fn, a function or nn.Module, runs once, a module as a copy. On a GPU it and the inputs are moved there, compiled and
+    run, backward too. Elsewhere arch names the fake GPU, 75, 80 or 90, and fn runs on the inputs as they are: Python
+    code in it that asks for the device finds the CPU, and what it writes to an input is written.
 
     Raises:
         ValueError: arch; backward, if neither an input nor a parameter of fn requires a gradient. RuntimeError: from
-            Inductor, or for a version of torch whose private interfaces differ. What Dynamo raises of fn.
+            Inductor, or for a version of torch whose private interfaces differ. NotImplementedError: what is not
+            lowered without a GPU: torch.autocast, torch.tensor on a device, a function made within another. What
+            Dynamo raises of fn.
     """
     if arch not in ARCHITECTURES:
         raise ValueError(f"arch: expected one of {', '.join(map(str, ARCHITECTURES))}, got {arch!r}")
     leaves = [*tree_leaves(example_inputs), *(fn.parameters() if isinstance(fn, nn.Module) else ())]
     if backward and not any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
-        raise ValueError("backward: neither an input nor a parameter of fn requires a gradient")
+        raise ValueError("backward: neither an input nor a parameter of fn, an nn.Module, requires a gradient")
     if runtime.device().type == "cuda":
         sources = _compile_on_gpu(fn, example_inputs, backward)
     else:
         _process(arch)  # starts, while this one traces
+        fn = copy.deepcopy(fn) if isinstance(fn, nn.Module) else fn
         lowered = [_ask(_lower, *graph, backward, arch=arch) for graph in trace(fn, *example_inputs, backward=backward)]
         ordered = [*(graph[:1] for graph in lowered), *(graph[1:] for graph in reversed(lowered))]
         sources = [source for graph in ordered for source in graph]
@@ -176,20 +183,36 @@ def run_kernel(source: str, *arguments: Tensor | int) -> None:
     CPU tensors run in Triton's interpreter. It has no libdevice, whose place STAND_INS take, and rounds to halves in
     its own way, so it gets none.
 
+    As on a GPU, a tensor with fewer elements than the kernel writes is written beyond its end.
+
     Raises:
-        NotImplementedError: naming the kernel and what does not run: its kind, a dtype, its grid, a function of
-            libdevice. RuntimeError: Triton's interpreter is off.
+        TypeError: the arguments' number or types. NotImplementedError: naming the kernel and what does not run: its
+            kind, a dtype, its grid, a function of libdevice, what else Triton's interpreter lacks. RuntimeError: that
+            is off.
     """
     function = _function(source)
     if (kind := _kind(function.name)) != "pointwise":
         raise NotImplementedError(f"{function.name}: expected a pointwise kernel, got a {kind}")
-    if halves := {"*fp16", "*bf16"}.intersection(_metadata(function, "triton_meta", "signature").values()):
+    expected = [kind for kind in _metadata(function, "triton_meta", "signature").values() if kind != "constexpr"]
+    if halves := {"*fp16", "*bf16"}.intersection(expected):
         raise NotImplementedError(f"{function.name}: expected no halves, got {', '.join(sorted(halves))}")
+    if (found := [_kind_of(argument, kind) for argument, kind in zip_longest(arguments, expected)]) != expected:
+        raise TypeError(f"{function.name}: expected {', '.join(expected)}; got {', '.join(filter(None, found))}")
     _run(source, *arguments)
+
+
+def _kind_of(argument: Tensor | int | None, expected: str | None) -> str:
+    """The type of a kernel's argument as Triton's signatures have it; '' for none."""
+    if isinstance(argument, Tensor):
+        return _private("torch._inductor.utils", "_type_of")._type_of(argument.dtype)
+    if isinstance(argument, int) and expected in ("i32", "i64"):
+        return expected
+    return "" if argument is None else type(argument).__name__
 
 
 def _run(source: str, *arguments: Tensor | int) -> None:
     import triton
+    from triton.runtime.errors import InterpreterError
 
     function = _function(source)
     if reason := runtime.why_not("triton", arguments[0].device.type):
@@ -209,7 +232,10 @@ def _run(source: str, *arguments: Tensor | int) -> None:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the interpreter's NumPy, of every Inf and NaN
-        _jit(source)[tuple(programs)](*arguments, **blocks)
+        try:
+            _jit(source)[tuple(programs)](*arguments, **blocks)
+        except InterpreterError as error:
+            raise NotImplementedError(f"{function.name}: Triton's interpreter: {error}") from error
 
 
 @functools.cache
@@ -287,6 +313,8 @@ STAND_INS["log1p"] = lambda x: STAND_INS["log"](x + 1.0)
 
 def trace(fn: Callable, *inputs: Any, backward: bool = False) -> list[tuple[torch.fx.GraphModule, list[Any]]]:
     """Dynamo's graphs of fn(*inputs), each with the parameters, tensors and numbers that it was called with."""
+    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+        raise NotImplementedError(NO_AUTOCAST)
     graphs = []
 
     def backend(graph, arguments):
@@ -362,14 +390,18 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, torch.fx.GraphModule):
             return _put_together, _taken_apart(value)
         if isinstance(value, torch._ops.OpOverload):
-            return _operator, tuple(str(value).split("."))
+            return _named, ("torch", "ops", *str(value).split("."))
+        if isinstance(value, FunctionType) and "<locals>" in value.__qualname__:  # under which pickle looks for it
+            if getattr(sys.modules[value.__module__], value.__name__, None) is not value:
+                raise NotImplementedError(f"{value.__qualname__} in fn: without a GPU, define it at a module's top")
+            return _named, (value.__module__, value.__name__)
         if isinstance(value, Tensor):
             return _TensorLike, (tuple(value.shape), value.stride(), value.dtype, value.requires_grad)
         return NotImplemented
 
 
-def _operator(namespace: str, name: str, overload: str) -> torch._ops.OpOverload:
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+def _named(module: str, *names: str) -> Any:
+    return functools.reduce(getattr, names, importlib.import_module(module))
 
 
 def _taken_apart(module: torch.fx.GraphModule) -> tuple:
@@ -377,6 +409,8 @@ def _taken_apart(module: torch.fx.GraphModule) -> tuple:
     for node in module.graph.nodes:
         if node.target is torch.tensor and node.kwargs.get("device"):
             raise NotImplementedError("torch.tensor(…, device=…) in fn: without a GPU, make that tensor an input")
+        if node.target is torch.amp.autocast_mode._enter_autocast:
+            raise NotImplementedError(NO_AUTOCAST)
         arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda other: _Node(other.name))
         static = node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type")
         nodes.append((node.op, node.name, node.target, *arguments, static))
@@ -445,11 +479,18 @@ def _private(module: str, *names: str) -> Any:
     return owner
 
 
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(0)
+
+
 @functools.cache
 def _become_gpu(arch: int) -> None:
     """Make this process believe for ever that it has a GPU."""
     os.environ.update(TRITON_INTERPRET="0", CUDA_VISIBLE_DEVICES="")
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Inductor's advice to the GPU's owner
+    warnings.filterwarnings("error", message=".*autograd kernel was not registered")  # its gradient would be left out
     joint_graph = _private("torch._inductor.fx_passes.joint_graph", "lazy_init")
     fake_tensor = _private("torch._subclasses.fake_tensor", "init_gpu_context", "FakeTensorMode.avoid_device_init")
     interface = _private("torch._dynamo.device_interface", "CudaInterface").CudaInterface
@@ -461,9 +502,16 @@ def _become_gpu(arch: int) -> None:
     joint_graph.lazy_init()
     joint_graph.lazy_init = fake_tensor.init_gpu_context = helpers.set_driver_to_gpu = lambda *_, **__: None
     fake_tensor.FakeTensorMode.avoid_device_init = True
-    # ~x and x[i], unlike these, ask the device for a guard.
-    Tensor.__invert__, getitem = lambda x: torch.bitwise_not(x), Tensor.__getitem__
+    # ~x and x[i], unlike these, ask the device for a guard, and so does copy_, for which there is nothing to do.
+    Tensor.__invert__, getitem, copy_ = lambda x: torch.bitwise_not(x), Tensor.__getitem__, Tensor.copy_
     Tensor.__getitem__ = lambda x, i: torch.select(x, 0, i) if x.is_cuda and type(i) is int else getitem(x, i)
+    Tensor.copy_ = lambda x, *source: x if x.is_cuda else copy_(x, *source)
+    # On the meta device an operator made of others gets none of their gradients if it has a kernel of its own there.
+    for name in torch._C._dispatch_get_all_op_names():
+        name, _, overload = name.removeprefix("aten::").partition(".")
+        operator = getattr(getattr(torch.ops.aten, name, None), overload or "default", None)
+        if operator and operator._can_decompose() and operator.py_kernels.pop(torch._C.DispatchKey.Meta, None):
+            operator._dispatch_cache.clear()
 
     multiprocessors, threads, shared = ARCHITECTURES[arch]
     capability = (arch // 10, arch % 10)

@@ -2,14 +2,18 @@
 
 import io
 import re
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import psutil
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from kernels import inductor_source, runtime
@@ -157,6 +161,36 @@ def test_dlrm_generated_gradients_equal_eager(small_dlrm, training):
         close(actual, expected)
 
 
+def targets(rows, classes):
+    return torch.arange(rows, device=DEVICE) % classes
+
+
+# Operators made of others, some of which have a kernel of their own on the meta device, where autograd misses it.
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.cross_entropy(x, targets(8, 10).to(x.device)),
+        lambda x: F.cross_entropy(x, x.softmax(1).detach(), label_smoothing=0.1),
+        lambda x: torch.where(x > 0, x, 0.0),
+        lambda x: x.std(0),
+        lambda x: F.prelu(x, x[0, :1].abs()),
+        lambda x: x[0] * x.chunk(2)[1],
+    ],
+    ids=["cross_entropy", "label_smoothing", "where", "std", "prelu", "views"],
+)
+def test_generated_gradients_equal_eager(function):
+    torch.manual_seed(0)
+    x = torch.randn(8, 10, device=DEVICE, requires_grad=True)
+    eager = function(x)
+    gradient = torch.randn_like(eager)
+    forward, backward = triton_source(function, x, backward=True)
+    ((_, arguments),) = trace(function, x, backward=True)
+    out, *saved = executable(forward)(arguments)
+    (found,) = (value for value in executable(backward)([*saved, gradient]) if value is not None)
+    close(out, eager.detach())
+    close(found, torch.autograd.grad(eager, x, gradient)[0])
+
+
 def test_dlrm_compiles_for_three_architectures(inference, training):
     # In training, one of the kernels that differ in nothing but numbers.
     alike = {re.sub(r"\d+", "", kernel.source): kernel for source in training for kernel in split(source)}
@@ -206,6 +240,15 @@ def test_run_kernel_writes_what_it_is_given():
     assert torch.equal(out, torch.relu(x - bias))
 
 
+def test_run_kernel_checks_its_arguments():
+    x, bias = torch.randn(7, 5, device=DEVICE), torch.randn(5, device=DEVICE)
+    (kernel,) = split(triton_source(lambda x, bias: torch.relu(x + bias), x, bias)[0])
+    with pytest.raises(TypeError, match=r"expected \*fp32, \*fp32, \*fp32, i32; got \*fp32, \*fp32, \*fp32$"):
+        run_kernel(kernel.source, x, bias, x)
+    with pytest.raises(TypeError, match=r"expected \*fp32.*; got \*fp64, \*fp32, \*fp32, i32"):
+        run_kernel(kernel.source, x.double(), bias, x, 35)
+
+
 @pytest.mark.parametrize(
     ("function", "dtype", "says"),
     [
@@ -217,6 +260,7 @@ def test_run_kernel_writes_what_it_is_given():
             "triton_poi_fused_lgamma.*no stand-in for libdevice's lgamma",
             marks=without_gpu,
         ),
+        pytest.param(torch.atan, torch.float32, "triton_poi_fused_atan", marks=without_gpu),
     ],
 )
 def test_run_kernel_refuses_by_name(function, dtype, says):
@@ -273,6 +317,41 @@ def test_another_torch_is_named(monkeypatch):
         RuntimeError, match=r"torch\._inductor\.compile_fx has no compile_fx_inner.*torch 2\.11 and 2\.13"
     ):
         inductor_source._lower(None, [], False)
+
+
+def test_layers_of_other_models():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    pooled = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+    for model, x in ((layer, torch.randn(2, 16, 64)), (pooled, torch.randn(2, 3, 16, 16))):
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        forward, backward = triton_source(model, x, backward=True)
+        assert all(kernel.source or "extern" in kernel.kind for kernel in (*split(forward), *split(backward)))
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@without_gpu
+def test_autocast_is_refused():
+    def function(x):
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return torch.relu(x @ x)
+
+    with pytest.raises(NotImplementedError, match=r"torch\.autocast: without a GPU"):
+        triton_source(function, torch.randn(8, 8))
+    with torch.autocast("cpu"), pytest.raises(NotImplementedError, match=r"torch\.autocast: without a GPU"):
+        triton_source(torch.relu, torch.randn(8, 8))
+
+
+@without_gpu
+def test_the_second_process_ends_with_a_killed_one():
+    script = "import os, torch, multiprocessing; from kernels.inductor_source import triton_source\n"
+    script += "triton_source(torch.sin, torch.randn(3))\n"
+    script += "print(*(child.pid for child in multiprocessing.active_children()), flush=True); os.kill(os.getpid(), 9)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=RECORD.parents[1], stdout=subprocess.PIPE, check=False)
+    children = [psutil.Process(int(pid)) for pid in done.stdout.split() if psutil.pid_exists(int(pid))]
+    assert done.returncode == -9
+    assert len(done.stdout.split()) == 1
+    assert not psutil.wait_procs(children, timeout=20)[1]
 
 
 @without_gpu
