@@ -13,6 +13,7 @@ import argparse
 import gzip
 import itertools
 import json
+import math
 import os
 import re
 import statistics
@@ -92,7 +93,7 @@ def record(
 
     The GPU is idle when the first active step begins: all work recorded is that of the active steps.
     """
-    device, out = torch.device(device or runtime.device()), Path(out_dir)
+    device, out = torch.device(device or runtime.device()), Path(out_dir).resolve()
     cuda = device.type == "cuda"
     timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())  # waits for the GPU at the end
     timer.timeit(10)  # compilation, caches, the allocator
@@ -163,8 +164,12 @@ def _anonymous(text: str) -> str:
     known = {str(ROOT), sys.prefix, sys.base_prefix, str(Path.home()), tempfile.gettempdir()}
     known |= {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")}
     paths = [re.escape(json.dumps(path)[1:-1]) for path in sorted(known, key=len, reverse=True) if len(path) > 1]
-    paths.append(r"""(?:/[^/\s"'\\:,<>()|]+)+""")  # any other
-    text = re.sub(rf"(?<![\w./-])(?:{'|'.join(paths)})/", "", text)
+    letters = r"""(?:[^/\s"'\\:,<>()|]|\\u[\da-f]{4})+"""  # JSON escapes what is not ASCII
+    words = rf"{letters}(?: (?!-){letters})*"  # not a command's next option
+    # Any other; elsewhere than in quotes and after /home a space ends a path.
+    paths += [rf"""(?<=["'])(?:/{words})+""", rf"/(?:home|Users)/{words}(?:/{letters})*", rf"(?:/{letters})+"]
+    start = r"(?:(?<![\w./-])|(?<=\\[nrt]))(?:file://[\w.-]*)?"  # \n, as JSON writes a line's end, is no letter
+    text = re.sub(rf"{start}(?:{'|'.join(paths)})/", "", text)
     return re.sub(r"torchinductor_[\w.-]+", "torchinductor", text)  # Inductor's folder bears the user's name
 
 
@@ -176,9 +181,9 @@ class Trace:
     """What a trace holds; times in µs since the first recorded step began.
 
     steps: a row a ProfilerStep# of the host: ts, end.
-    events: a row an event: cat, name, ts, end, thread, correlation (a launch and what it started have the same), bytes
-        (NaN: not known), step. The host's events belong to the step that they begin in; the GPU's, which run later, to
-        the one that launched them. -1: to none.
+    events: a row an event: cat, name, thread, ts, dur, end, correlation (a launch and what it started have the same),
+        bytes (NaN: not known), step. The host's events belong to the step that they begin in; the GPU's, which run
+        later, to the one that launched them. -1: to none.
     peaks: most bytes allocated, by device type (0 CPU, 1 CUDA).
     """
 
@@ -195,7 +200,7 @@ class Trace:
 def read(trace: Trace | str | Path) -> Trace:
     """Read a trace of torch.profiler: a .json or .json.gz file, or a folder that holds one.
 
-    TraceError if it is truncated, empty, not a trace, or has no step markers.
+    TraceError if it is truncated, empty, not a trace, or has no step markers, or a GPU's work but no launch in a step.
     """
     if isinstance(trace, Trace):
         return trace
@@ -210,25 +215,32 @@ def read(trace: Trace | str | Path) -> Trace:
         for event in _load(path):
             more = event.get("args", {})
             if event["ph"] == "X":
-                times, thread = (event["ts"], event["ts"] + event["dur"]), (event["pid"], event["tid"])
-                own = event.get("cat", ""), event["name"], *times, thread
-                rows.append((*own, more.get("correlation", -1), more.get("bytes", np.nan)))
+                words = event.get("cat", ""), event["name"], f"{event['pid']} {event['tid']}"
+                numbers = event["ts"], event["dur"], more.get("correlation", -1)
+                sound = all(isinstance(word, str) for word in words) and all(map(math.isfinite, numbers))
+                if not (sound and event["dur"] >= 0):
+                    raise ValueError(f"{event}")
+                rows.append((*words, *map(float, numbers), float(more.get("bytes", np.nan))))
             elif event["name"] == "[memory]":
                 peaks[more["Device Type"]] = max(peaks.get(more["Device Type"], 0), more["Total Allocated"])
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise TraceError(f"{path}: not a trace of torch.profiler: {type(error).__name__}: {error}") from None
-    events = pd.DataFrame(rows, columns=["cat", "name", "ts", "end", "thread", "correlation", "bytes"])
+    events = pd.DataFrame(rows, columns=["cat", "name", "thread", "ts", "dur", "correlation", "bytes"])
     is_step = (events["cat"] == "user_annotation") & events["name"].str.startswith("ProfilerStep#")
     if not is_step.any():
         raise TraceError(f"{path}: no step markers (ProfilerStep#): record with a schedule and profiler.step()")
-    events[["ts", "end"]] -= events.loc[is_step, "ts"].min()
+    events["ts"] -= events.loc[is_step, "ts"].min()  # before dur is added: the clock's floats are too coarse for it
+    events["end"] = events["ts"] + events["dur"]
     steps = events.loc[is_step, ["ts", "end"]].sort_values("ts", ignore_index=True)
 
     calls = events[events["cat"].isin(_CALLS) & (events["correlation"] >= 0)].drop_duplicates("correlation")
     launched = events["correlation"].map(calls.set_index("correlation")["ts"])
-    begun = events["ts"].where(~events["cat"].isin(_GPU), launched).to_numpy()
+    on_gpu = events["cat"].isin(_GPU)
+    begun = events["ts"].where(~on_gpu, launched).to_numpy()
     step = steps["ts"].searchsorted(np.nan_to_num(begun, nan=-1.0), side="right") - 1
     events["step"] = np.where(begun < steps["end"].to_numpy()[step], step, -1)
+    if on_gpu.any() and (events.loc[on_gpu, "step"] < 0).all():
+        raise TraceError(f"{path}: GPU work, but no launch of it in the steps")
     return Trace(path.name.partition(".")[0], steps, events, peaks)
 
 
@@ -263,8 +275,9 @@ class StepFacts:
 
     On a GPU step_us, busy and gaps are measured from the start of the first step's first kernel to that of the last
     step's: a whole number of periods, whether host or GPU is the slower one. The host's steps would not do, for the GPU
-    works behind the host; nor would ProfilerStep# as the GPU has it, which leaves out the wait for the next step. If
-    one step was recorded, it lasts from its begin on the host until both are done. On the CPU it is the host's.
+    works behind the host; nor would ProfilerStep# as the GPU has it, which leaves out the wait for the next step. Steps
+    without GPU work are no first or last one; if one step alone has any, all are measured from their begin on the host
+    until both are done. On the CPU they are the host's.
     """
 
     device: str
@@ -292,9 +305,9 @@ def step_facts(trace: Trace | str | Path) -> StepFacts:
     if work.empty:
         return StepFacts("cpu", count, _length(steps.to_numpy()) / count, **host, peak_bytes=trace.peaks.get(0))
     firsts = work.groupby("step")["ts"].min()
-    start, end, periods = firsts.iloc[0], firsts.iloc[-1], len(firsts) - 1
+    start, end, periods = firsts.iloc[0], firsts.iloc[-1], int(firsts.index[-1] - firsts.index[0])
     if not periods:
-        start, end, periods = steps["ts"].iloc[0], max(steps["end"].iloc[-1], work["end"].max()), 1
+        start, end, periods = steps["ts"].iloc[0], max(steps["end"].iloc[-1], work["end"].max()), count
     # Whatever the GPU does then: the end of what came before the first step, too.
     everything = trace.events[trace.events["cat"].isin(_GPU)]
     busy = np.clip(_union(everything[(everything["end"] > start) & (everything["ts"] < end)]), start, end)
@@ -318,7 +331,7 @@ def summarize(trace: Trace | str | Path) -> pd.DataFrame:
     trace = read(trace)
     rows, count = trace.of(*_GPU), len(trace.steps)
     whole = _length(_union(rows)) if len(rows) else _length(trace.steps.to_numpy())
-    rows = rows.assign(us=rows["end"] - rows["ts"], calls=1) if len(rows) else _own_times(trace)
+    rows = rows.assign(us=rows["dur"], calls=1) if len(rows) else _own_times(trace)
     groups = rows.groupby("name")
     us, calls, moved = groups["us"].sum(), groups["calls"].sum(), groups["bytes"].sum(min_count=1)
     table = pd.DataFrame({"count": calls / count, "us": us / count, "share": us / whole, "bytes": moved / count})
@@ -353,14 +366,14 @@ def _host(trace: Trace, way: str) -> pd.DataFrame:
 def _own_times(trace: Trace) -> pd.DataFrame:
     """The steps' operators with us, their duration without what they call, and calls (0: by one of the same name)."""
     events = trace.of(*_HOST).sort_values(["thread", "ts", "end"], ascending=[True, True, False], kind="stable")
-    us, calls = (events["end"] - events["ts"]).to_numpy(copy=True), np.ones(len(events), int)
+    us, calls = events["dur"].to_numpy(copy=True), np.ones(len(events), int)
     open_: list[tuple] = []  # the events that the next one may be called by: thread, end, index, name
-    columns = (events[name] for name in ("thread", "ts", "end", "name"))
-    for i, (thread, start, end, name) in enumerate(zip(*columns, strict=True)):
-        while open_ and (open_[-1][0] != thread or open_[-1][1] <= start or open_[-1][1] < end):
+    columns = (events[name] for name in ("thread", "ts", "dur", "end", "name"))
+    for i, (thread, start, dur, end, name) in enumerate(zip(*columns, strict=True)):
+        while open_ and (open_[-1][0] != thread or open_[-1][1] <= (start + end) / 2):  # rounded, ends may cross
             open_.pop()
         if open_:
-            us[open_[-1][2]] -= end - start
+            us[open_[-1][2]] -= dur
             calls[i] = open_[-1][3] != name
         open_.append((thread, end, i, name))
     return events.assign(us=us, calls=calls)[(events["cat"] == "cpu_op").to_numpy()]
@@ -397,9 +410,10 @@ def timeline(*traces: Trace | str | Path, step: int = 1) -> "Figure":
     """
     import matplotlib.pyplot as plt  # here, so that tables need no drawing library
 
+    found = [read(trace) for trace in traces]  # a bad one leaves no figure open
     size = (11, 0.7 + 1.5 * len(traces))
     figure, axes = plt.subplots(len(traces), figsize=size, sharex=True, squeeze=False, layout="constrained")
-    ms = [_draw(ax, read(trace), step) for ax, trace in zip(axes[:, 0], traces, strict=True)]
+    ms = [_draw(ax, trace, step) for ax, trace in zip(axes[:, 0], found, strict=True)]
     axes[-1, 0].set(xlim=(0, max(ms)), xlabel="ms since the host began the step")
     labels = {label: bar for ax in axes[:, 0] for bar, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     figure.legend(labels.values(), labels, loc="outside upper center", ncols=len(labels), fontsize=8, frameon=False)
@@ -439,8 +453,13 @@ def _draw(ax, trace: Trace, step: int) -> float:
 
 
 def memory_snapshot(step: Callable[[], object]) -> pd.DataFrame:
-    """The memory allocated on the current GPU while step() runs, as `allocated_over_time` gives it. Needs a GPU."""
+    """The memory allocated on the current GPU while step() runs, as `allocated_over_time` gives it. Needs a GPU.
+
+    RuntimeError if a memory history is recorded already: it would be ended.
+    """
     torch.cuda.synchronize()
+    if torch._C._cuda_isHistoryEnabled():
+        raise RuntimeError("a memory history is recorded already: end it, _record_memory_history(enabled=None), first")
     torch.cuda.memory._record_memory_history(context=None, stacks="python")
     try:
         step()
@@ -600,6 +619,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--batch-size", type=int, metavar="N", help="rows a step (default: 2048)")
     parser.add_argument("--device", help="default: the GPU; cpu only tries it out")
     args = parser.parse_args(arguments)
+    given = {"steps": args.steps, "batch-size": args.batch_size, "device": args.device}
+    for name in ("steps", "batch-size"):
+        if given[name] is not None and given[name] < 1:
+            parser.error(f"argument --{name}: expected at least 1, got {given[name]}")
     if args.do == "table":
         try:
             write_table(args.out)
@@ -616,7 +639,6 @@ def main(arguments: list[str] | None = None) -> int:
         cases = inductor_source.cases() | generated_cases()
         inductor_source.record(cases, args.out / "generated", "python -m model.profiling generated")
         return 0
-    given = {"steps": args.steps, "batch-size": args.batch_size, "device": args.device}
     options = "".join(f" --{name} {value}" for name, value in given.items() if value)
     failed = story([runs[number] for number in chosen], args.out, args.device, args.steps or 3, options)
     return int(failed > 0)

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import re
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -124,6 +124,14 @@ def test_facts_of_a_single_step(tmp_path):
     assert facts.longest_gap_us == pytest.approx(290)  # until the host, too, is done
 
 
+@pytest.mark.parametrize("idle", [{1}, {0}, {2}, {0, 1}, {1, 2}])
+def test_steps_without_gpu_work(tmp_path, idle):
+    events = [e for n in range(3) for e in gpu_step(n) if n not in idle or e["name"].startswith("ProfilerStep#")]
+    facts = step_facts(write(tmp_path, events))
+    assert (facts.steps, facts.step_us) == (3, pytest.approx(1000))
+    assert facts.kernels == pytest.approx(5 * (3 - len(idle)) / 3)
+
+
 def test_a_gpu_that_lags_behind_the_host(tmp_path):
     """Three steps are issued in 30 µs; the GPU takes 300 for each, and is never idle."""
     events = []
@@ -154,6 +162,15 @@ def test_summary_of_a_gpu_trace(gpu_trace):
     assert table["share"].tolist() == pytest.approx(np.array([600, 300, 144, 50, 30]) / (3 * 308 + 50))
     assert table.loc[COPY, "bytes"] == pytest.approx(4)
     assert table["bytes"].isna().sum() == 4
+
+
+def test_a_clock_that_counts_from_1970(tmp_path):
+    """Its floats are 0.25 µs apart; durations are told in ns."""
+    events = [e | {"ts": 1.7e15 + (e["ts"] - 7e12)} for e in gpu_step(0)]
+    for changed in events:
+        changed["dur"] = {"A": 0.083, "B": 0.091}.get(changed["name"], changed["dur"])
+    table = summarize(write(tmp_path, events))
+    assert table.loc[["A", "B"], "us"].tolist() == pytest.approx([0.083, 0.091])
 
 
 def test_compare(gpu_trace, tmp_path):
@@ -236,11 +253,27 @@ def test_operators_own_time(tmp_path):
     assert (facts.device, facts.step_us, facts.busy_percent, facts.launches) == ("cpu", 100, None, None)
 
 
+def test_a_call_that_ends_after_its_caller_by_rounding(tmp_path):
+    events = [
+        event("user_annotation", "ProfilerStep#0", 0, 100),
+        event("cpu_op", "caller", 10, 20),
+        event("cpu_op", "callee", 15, 20.125),
+        event("cpu_op", "next", 20, 30),
+    ]
+    assert summarize(write(tmp_path, events))["us"].to_dict() == {"next": 10, "callee": 5.125, "caller": 4.875}
+
+
 # What is no trace
 
 
 def _cut(data: bytes) -> bytes:
     return data[: len(data) // 2]
+
+
+def _with(**changed) -> bytes:
+    *others, copy, last = gpu_step(0)
+    copy["args"] |= {field: changed.pop(field) for field in ("correlation", "bytes") if field in changed}
+    return json.dumps({"traceEvents": [*others, copy | changed, last]}).encode()
 
 
 WHOLE = json.dumps({"traceEvents": gpu_step(0)}).encode()
@@ -257,6 +290,18 @@ BAD = {
     "events of another kind": (b'{"traceEvents": [{"ph": "X", "name": "x"}]}', "not a trace"),
     "events that are numbers": (b'{"traceEvents": [1]}', "not a trace"),
     "no events": (b'{"traceEvents": []}', "no step markers"),
+    "no launches": (WHOLE.replace(b"cuda_runtime", b"").replace(b"cuda_driver", b""), "GPU work, but no launch"),
+    "a number for a name": (_with(name=5), "not a trace"),
+    "a list for a category": (_with(cat=[]), "not a trace"),
+    "a string for a time": (_with(ts="7e12"), "not a trace"),
+    "a string for a duration": (_with(dur="10"), "not a trace"),
+    "a time and a duration that are strings": (_with(ts="7e12", dur="10"), "not a trace"),
+    "no number for a time": (_with(ts=float("nan")), "not a trace"),
+    "a time that is too large": (_with(ts=10**400), "not a trace"),
+    "an infinite duration": (_with(dur=float("inf")), "not a trace"),
+    "a negative duration": (_with(dur=-1), "not a trace"),
+    "a string for a correlation": (_with(correlation="4"), "not a trace"),
+    "a list for bytes": (_with(bytes=[4]), "not a trace"),
     "no steps": (json.dumps({"traceEvents": gpu_step(0)[1:]}).encode(), "no step markers"),
 }
 
@@ -287,7 +332,7 @@ def test_a_folder_must_hold_one_trace(tmp_path):
 
 
 def assert_agrees(folder: Path) -> None:
-    """summarize, within 1 %, with the profiler's own totals that record stored beside the trace."""
+    """What record stored beside the trace: the profiler's own totals within 1 %, the facts but for rounding."""
     run = json.loads((folder / "run.json").read_text())
     table, totals = summarize(folder), pd.DataFrame(run["key_averages"]).set_index("name")
     assert set(table.index) == set(totals.index)
@@ -299,9 +344,10 @@ def assert_agrees(folder: Path) -> None:
         assert (count < totals["count"] + 0.5).all()
     assert (table["us"] * run["active_steps"]).to_numpy() == pytest.approx(totals["us"].to_numpy(), rel=0.01, abs=0.1)
     assert table["us"].sum() * run["active_steps"] == pytest.approx(totals["us"].sum(), rel=0.01)
-    stored = profiling.StepFacts(**run["facts"])
-    assert vars(step_facts(folder)) == pytest.approx(vars(stored))
-    assert stored.steps == run["active_steps"]
+    facts, stored = asdict(step_facts(folder)), run["facts"]
+    assert facts.pop("device") == stored.pop("device")
+    pd.testing.assert_series_equal(pd.Series(facts, dtype=float), pd.Series(stored, dtype=float), rtol=1e-4)
+    assert facts["steps"] == run["active_steps"]
 
 
 def assert_anonymous(folder: Path) -> None:
@@ -386,6 +432,13 @@ def test_a_trace_that_is_too_large_loses_python_s_calls_first(tmp_path, monkeypa
         recorded("trimmed")
 
 
+def test_a_recording_in_this_folder_has_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = record(lambda: torch.ones(3) + 1, ".", device="cpu", timed=1, active=1, stacks=False)
+    assert run["name"] == read(".").name == tmp_path.name
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", f"{tmp_path.name}.1.pt.trace.json.gz"]
+
+
 @pytest.mark.parametrize(
     ("given", "left"),
     [
@@ -396,13 +449,31 @@ def test_a_trace_that_is_too_large_loses_python_s_calls_first(tmp_path, monkeypa
         ("/scratch/jane.doe/x/triton_poi.py", "triton_poi.py"),
         ("torchinductor_jane.doe/ab/cabc.py", "torchinductor/ab/cabc.py"),
         ("see /data/users/jane/run.py:3", "see run.py:3"),
+        ("/mnt/andré/proj/x.py(3): f", "x.py(3): f"),
+        ("/mnt/John Doe/proj/x.py(3): f", "x.py(3): f"),
+        ('File "/mnt/John Doe/x.py", line 3', 'File "x.py", line 3'),
+        ("see /home/John Doe/my proj.py:3", "see my proj.py:3"),
+        ("see /Users/andré/proj/x.py", "see x.py"),
+        ("file:///home/jane/x.py", "x.py"),
+        (f"file://{ROOT}/model/dlrm.py", "model/dlrm.py"),
+        ("first\n/home/jane/x.py", "first\nx.py"),
+        ("/opt/bin/train --data /data/criteo --out traces/x", "train --data criteo --out traces/x"),
+        ("train /data/criteo traces/x", "train criteo traces/x"),
         ("torch/nn/functional.py", "torch/nn/functional.py"),
+        ("a / b / c, a /b, 2/3", "a / b / c, a /b, 2/3"),
         ("void at::native::(anonymous namespace)::f<128 / 4>", "void at::native::(anonymous namespace)::f<128 / 4>"),
         ("https://pytorch.org/docs/stable", "https://pytorch.org/docs/stable"),
     ],
 )
 def test_paths_become_relative(given, left):
     assert json.loads(profiling._anonymous(json.dumps({"name": given})))["name"] == left
+
+
+@pytest.mark.parametrize("name", [run.name for run in STORY])
+def test_what_is_recorded_stays_as_it_is(name):
+    for path in (TRACES / name).iterdir():
+        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+        assert profiling._anonymous(text) == text
 
 
 def test_totals_of_a_gpu_are_of_its_kernels_and_copies(gpu_trace):
@@ -464,6 +535,15 @@ def test_unknown_runs_are_named(capsys):
     assert "--only 11: expected some of 01,02," in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--batch-size", "--steps"])
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_a_number_below_one_is_named(tmp_path, capsys, option, value):
+    with pytest.raises(SystemExit, match="2"):
+        main(["story", "--device", "cpu", "--only", "04", "--out", str(tmp_path), option, value])
+    assert f"argument {option}: expected at least 1, got {value}" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_that_fails_is_counted(tmp_path, monkeypatch, capfd):
     # spawn would import everything anew
     monkeypatch.setattr(profiling, "get_context", lambda _: multiprocessing.get_context("fork"))
@@ -502,6 +582,14 @@ def test_the_readme_shows_the_recorded_runs():
 
 
 # Memory
+
+
+def test_a_memory_history_of_the_users_is_kept(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: True, raising=False)
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **_: pytest.fail("it was touched"))
+    with pytest.raises(RuntimeError, match="recorded already"):
+        profiling.memory_snapshot(lambda: pytest.fail("it ran"))
 
 
 def test_allocated_over_time():
