@@ -426,6 +426,7 @@ def _model_config(config: DLRMConfig, features: dict) -> DLRMConfig:
 
 
 def check_comparisons(config: DLRMConfig, settings: TrainConfig) -> None:
+    """Raise TrainError if a batch's ids would have to be compared with too many known ones."""
     largest = max(config.cardinalities)
     if config.hash is not Hash.MODULUS and settings.batch_size * (largest + 1) > MAX_COMPARISONS:
         raise TrainError(
@@ -445,6 +446,7 @@ def _check_train_labels(path: Path, batches: CriteoBatches) -> None:
 
 
 def make_optimizer(model: DLRM, preset: Preset) -> torch.optim.Optimizer:
+    """The optimizer that the preset's settings name, over all parameters."""
     settings = preset.train
     common = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     # One kernel for all parameters; not implemented for sparse gradients.
