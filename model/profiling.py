@@ -95,11 +95,11 @@ def record(
     """
     device, out = torch.device(device or runtime.device()), Path(out_dir).resolve()
     cuda = device.type == "cuda"
-    timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())  # waits for the GPU at the end
-    timer.timeit(10)  # compilation, caches, the allocator
+    for _ in range(10):  # compilation, caches, the allocator
+        step()
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
-    step_ms = 1e3 * statistics.median(timer.timeit(timed).mean for _ in range(10))
+    step_ms = step_times({"step": step}, timed)["step"]
     peak_bytes = torch.cuda.max_memory_allocated(device) if cuda else None
 
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA][: 1 + cuda]
@@ -130,6 +130,18 @@ def record(
     text = _anonymous(json.dumps(run, indent=1))
     (out / "run.json").write_text(text + "\n")
     return json.loads(text)
+
+
+def step_times(steps: Mapping[str, Callable[[], object]], block: int = 5, rounds: int = 10) -> dict[str, float]:
+    """ms of each step, without a profiler: medians of `rounds` blocks of `block` steps, each block waited for.
+
+    The steps' blocks come by turns, so that what slows the machine down for a while slows all of them.
+    """
+    threads = torch.get_num_threads()
+    timers = {name: Timer("step()", globals={"step": step}, num_threads=threads) for name, step in steps.items()}
+    # Timer waits for the GPU, and runs a step twice before it times a block.
+    taken = [{name: timer.timeit(block).mean for name, timer in timers.items()} for _ in range(rounds)]
+    return {name: 1e3 * statistics.median(of[name] for of in taken) for name in timers}
 
 
 def export(profiler: torch.profiler.profile, path: Path) -> Path:

@@ -2,11 +2,13 @@
 
 import getpass
 import gzip
+import itertools
 import json
 import multiprocessing
 import os
 import re
 import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -394,6 +396,17 @@ def test_what_the_command_records(told, capsys):
     assert "aten::item" not in table.index
     assert 0 < table["share"].sum() <= 1
     assert step_facts(folder).item_us == 0
+
+
+def test_steps_are_timed_by_turns():
+    called = []
+    steps = {"a": lambda: called.append("a"), "b": lambda: called.append("b") or time.sleep(0.01)}
+    times = profiling.step_times(steps, block=4, rounds=3)
+    assert 0 < times["a"] < times["b"]
+    assert 10 <= times["b"] < 1000  # ms
+    blocks = ["".join(block) for _, block in itertools.groupby(called)]
+    assert [block[0] for block in blocks] == ["a", "b"] * 3
+    assert min(map(len, blocks)) >= 4
 
 
 def test_stacks_and_sync_metrics(with_stacks):
