@@ -13,7 +13,7 @@ CMAKE_ARGS ?=
 ifeq ($(origin PYTHON),command line)
 MADE_BY := $(PYTHON)
 DOCTOR := $(PYTHON) kernels/doctor.py --python $(PYTHON)
-export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+override export PYTHONPATH := $(CURDIR)$(if $(value PYTHONPATH),:$(value PYTHONPATH))
 else
 override PYTHON := .venv/bin/python
 MADE_BY := $(PYTHON3)

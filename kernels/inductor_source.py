@@ -86,35 +86,54 @@ class Compiled:
     cubin: bytes
 
 
-def triton_source(fn: Callable, *example_inputs: Any, backward: bool = False, arch: int = 90) -> list[str]:
+def triton_source(
+    fn: Callable,
+    *example_inputs: Any,
+    backward: bool = False,
+    arch: int = 90,
+    options: Mapping[str, Any] | None = None,
+) -> list[str]:
     """The modules that Inductor writes for fn(*example_inputs), one a graph: the forwards in order, then the backwards.
 
     fn, a function or nn.Module, runs once, a module as a copy. On a GPU it and the inputs are moved there, compiled and
     run, backward too. Elsewhere arch names the fake GPU, 75, 80 or 90, and fn runs on the inputs as they are: Python
     code in it that asks for the device finds the CPU, and what it writes to an input is written.
 
+    options: of torch._inductor.config, by name, as torch.compile takes them.
+
     Raises:
-        ValueError: arch; backward, if neither an input nor a parameter of fn requires a gradient. RuntimeError: from
-            Inductor, or for a version of torch whose private interfaces differ. NotImplementedError: what is not
-            lowered without a GPU: torch.autocast, torch.tensor on a device, a function made within another. What
-            Dynamo raises of fn.
+        ValueError: arch; backward, if neither an input nor a parameter of fn requires a gradient; an option that this
+            version of torch lacks. RuntimeError: from Inductor, or for a version of torch whose private interfaces
+            differ. NotImplementedError: what is not lowered without a GPU: torch.autocast, torch.tensor on a device, a
+            function made within another. What Dynamo raises of fn.
     """
     if arch not in ARCHITECTURES:
         raise ValueError(f"arch: expected one of {', '.join(map(str, ARCHITECTURES))}, got {arch!r}")
     leaves = [*tree_leaves(example_inputs), *(fn.parameters() if isinstance(fn, nn.Module) else ())]
     if backward and not any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
         raise ValueError("backward: neither an input nor a parameter of fn, an nn.Module, requires a gradient")
+    options = dict(options or {})
+    if unknown := [name for name in options if not has_option(name)]:
+        raise ValueError(f"options: Inductor of torch {torch.__version__} has no {', '.join(unknown)}")
     if runtime.device().type == "cuda":
-        sources = _compile_on_gpu(fn, example_inputs, backward)
+        sources = _compile_on_gpu(fn, example_inputs, backward, options)
     else:
         _process(arch)  # starts, while this one traces
         fn = copy.deepcopy(fn) if isinstance(fn, nn.Module) else fn
-        lowered = [_ask(_lower, *graph, backward, arch=arch) for graph in trace(fn, *example_inputs, backward=backward)]
+        graphs = trace(fn, *example_inputs, backward=backward)
+        lowered = [_ask(_lower, *graph, backward, options, arch=arch) for graph in graphs]
         ordered = [*(graph[:1] for graph in lowered), *(graph[1:] for graph in reversed(lowered))]
         sources = [source for graph in ordered for source in graph]
     # Without the comments that name files, whose paths hold the user's name, and the number of the compilation.
     path = re.compile(r"^[ \t]*#(?: kernel path:| AOT ID:|.*[\s\"'(]/\w[\w.~-]*/).*\n", re.MULTILINE)
     return [path.sub("", source) for source in sources]
+
+
+def has_option(name: str) -> bool:
+    """Whether Inductor, in this version of torch, has this option."""
+    from torch._inductor import config
+
+    return name in config.get_config_copy()
 
 
 def split(source: str) -> list[Kernel]:
@@ -336,7 +355,7 @@ def _fresh(fn: Callable) -> Callable:
     return call
 
 
-def _compile_on_gpu(fn: Callable, inputs: Any, backward: bool) -> list[str]:
+def _compile_on_gpu(fn: Callable, inputs: Any, backward: bool, options: dict[str, Any]) -> list[str]:
     from torch._functorch import config as functorch
     from torch._inductor import config
     from torch._inductor.graph import GraphLowering
@@ -351,7 +370,7 @@ def _compile_on_gpu(fn: Callable, inputs: Any, backward: bool) -> list[str]:
         leaves += fn.parameters()
     with (
         mock.patch.object(GraphLowering, "save_output_code", sources.append),
-        config.patch(fx_graph_cache=False),
+        config.patch(options | {"fx_graph_cache": False}),
         functorch.patch(enable_autograd_cache=False),
         torch.set_grad_enabled(backward),
     ):
@@ -539,7 +558,7 @@ def _become_gpu(arch: int) -> None:
     triton.runtime.driver.set_active(SimpleNamespace(**driver))
 
 
-def _lower(graph: torch.fx.GraphModule, inputs: list[Any], backward: bool) -> list[str]:
+def _lower(graph: torch.fx.GraphModule, inputs: list[Any], backward: bool, options: dict[str, Any]) -> list[str]:
     """The source of the graph's forward and, if asked for, of its backward."""
     inductor = _private("torch._inductor.compile_fx", "compile_fx", "compile_fx_inner", "_recursive_joint_graph_passes")
     lowering = _private("torch._inductor.graph", "GraphLowering").GraphLowering
@@ -587,7 +606,7 @@ def _lower(graph: torch.fx.GraphModule, inputs: list[Any], backward: bool) -> li
     with (
         mock.patch.object(inductor, "_recursive_joint_graph_passes", passes),
         mock.patch.object(lowering, "save_output_code", written),
-        config.patch(fx_graph_cache=False, shape_padding=False),
+        config.patch(options | {"fx_graph_cache": False, "shape_padding": False}),
         functorch.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True),
         torch.set_grad_enabled(backward),
     ):

@@ -16,7 +16,6 @@ import json
 import math
 import os
 import re
-import statistics
 import sys
 import sysconfig
 import tempfile
@@ -26,12 +25,14 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
 
 from data.cli import Parser
@@ -99,7 +100,7 @@ def record(
         step()
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
-    step_ms = step_times({"step": step}, timed)["step"]
+    step_ms = float(step_times({"step": step}, timed)["step"].median())
     peak_bytes = torch.cuda.max_memory_allocated(device) if cuda else None
 
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA][: 1 + cuda]
@@ -132,16 +133,16 @@ def record(
     return json.loads(text)
 
 
-def step_times(steps: Mapping[str, Callable[[], object]], block: int = 5, rounds: int = 10) -> dict[str, float]:
-    """ms of each step, without a profiler: medians of `rounds` blocks of `block` steps, each block waited for.
+def step_times(steps: Mapping[str, Callable[[], object]], block: int = 5, rounds: int = 10) -> pd.DataFrame:
+    """ms a step, without a profiler: a column a step, a row a round, in which each runs a block of `block` steps.
 
-    The steps' blocks come by turns, so that what slows the machine down for a while slows all of them.
+    A block is waited for. Since the steps take turns, what slows the machine down for a while slows all of them:
+    compare within a row.
     """
     threads = torch.get_num_threads()
     timers = {name: Timer("step()", globals={"step": step}, num_threads=threads) for name, step in steps.items()}
     # Timer waits for the GPU, and runs a step twice before it times a block.
-    taken = [{name: timer.timeit(block).mean for name, timer in timers.items()} for _ in range(rounds)]
-    return {name: 1e3 * statistics.median(of[name] for of in taken) for name in timers}
+    return 1e3 * pd.DataFrame([{n: timer.timeit(block).mean for n, timer in timers.items()} for _ in range(rounds)])
 
 
 def export(profiler: torch.profiler.profile, path: Path) -> Path:
@@ -353,8 +354,8 @@ def summarize(trace: Trace | str | Path) -> pd.DataFrame:
 def compare(a: Trace | str | Path, b: Trace | str | Path, tolerance: float = 0.1) -> pd.DataFrame:
     """What became of each kernel (on the CPU: operator) from trace a to trace b, the largest change first.
 
-    Columns: "count a", "us a", "count b", "us b", "change us" (b - a), change (disappeared, appeared; faster or slower
-    by more than `tolerance`, in µs a step; same). The last row, "total", is the sum.
+    Columns: "count a", "us a", "count b", "us b", "change us" (b - a), change (disappeared, appeared; more or fewer
+    calls; else faster or slower by more than `tolerance`, or same). The last row, "total", is the sum.
     """
     before, after = summarize(a)[["count", "us"]].add_suffix(" a"), summarize(b)[["count", "us"]].add_suffix(" b")
     table = before.join(after, how="outer").fillna(0.0)
@@ -364,6 +365,8 @@ def compare(a: Trace | str | Path, b: Trace | str | Path, tolerance: float = 0.1
     conditions = {
         "disappeared": table["count b"] == 0,
         "appeared": table["count a"] == 0,
+        "more": table["count b"] > table["count a"],
+        "fewer": table["count b"] < table["count a"],
         "faster": table["us b"] < (1 - tolerance) * table["us a"],
         "slower": table["us b"] > (1 + tolerance) * table["us a"],
     }
@@ -494,6 +497,37 @@ def allocated_over_time(snapshot: dict, device: int = 0) -> pd.DataFrame:
     us = np.array([entry["time_us"] for entry in history], np.int64)
     at_end = sum(segment["allocated_size"] for segment in snapshot["segments"] if segment["device"] == device)
     return pd.DataFrame({"us": us - us[:1].sum(), "bytes": at_end - change.sum() + change.cumsum()})
+
+
+# Without a trace -----------------------------------------------------------------------------------------------------
+
+
+class Operator(NamedTuple):
+    """A call of an operator: its name, in place or not, and the bytes of the tensors that it takes and gives."""
+
+    name: str
+    read: int
+    written: int
+
+
+class Operators(TorchDispatchMode):
+    """Notes the operators that compute something, below autograd: with Operators() as operators: …; operators.seen.
+
+    A view computes nothing, gives memory that it was given, and is left out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Operator] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        taken, given = ([x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)] for tree in ((args, kwargs), out))
+        same = {x.untyped_storage()._cdata for x in taken} & {x.untyped_storage()._cdata for x in given}
+        if not same or function._schema.is_mutable:
+            read, written = (sum(x.nbytes for x in tensors) for tensors in (taken, given))
+            self.seen.append(Operator(function._schema.name.split("::")[1].rstrip("_"), read, written))
+        return out
 
 
 # The story ------------------------------------------------------------------------------------------------------------

@@ -305,6 +305,18 @@ def test_wrong_arguments_raise():
         triton_source(torch.sin, x, backward=True)
 
 
+def test_options():
+    def unrelated(x, y):
+        return x + 1, y * 2
+
+    inputs = torch.randn(64, 64), torch.randn(64, 64)
+    assert count(triton_source(unrelated, *inputs)) == {"pointwise": 2}
+    assert count(triton_source(unrelated, *inputs, options={"combo_kernels": True})) == {"pointwise": 1}
+    assert count(triton_source(unrelated, *inputs)) == {"pointwise": 2}  # for that call only
+    with pytest.raises(ValueError, match="has no no_such_option"):
+        triton_source(unrelated, *inputs, options={"combo_kernels": True, "no_such_option": 1})
+
+
 @without_gpu
 def test_another_architecture_is_another_gpu():
     (source,) = triton_source(torch.sin, torch.randn(3), arch=75)

@@ -190,6 +190,10 @@ def test_compare(gpu_trace, tmp_path):
     assert table.index[0] == "A"
     back = compare(tmp_path / "other.1.pt.trace.json.gz", gpu_trace)
     assert back.loc[["A", "late"], "change"].tolist() == ["slower", "appeared"]
+    (once, *_) = (e for e in events if e["name"] == "A")
+    fewer = write(tmp_path, [e for e in events if e is not once], "fewer")
+    assert compare(gpu_trace, fewer).loc["A", "change"] == "fewer"
+    assert compare(fewer, gpu_trace).loc["A", "change"] == "more"
 
 
 def test_timeline(gpu_trace, tmp_path):
@@ -402,11 +406,26 @@ def test_steps_are_timed_by_turns():
     called = []
     steps = {"a": lambda: called.append("a"), "b": lambda: called.append("b") or time.sleep(0.01)}
     times = profiling.step_times(steps, block=4, rounds=3)
-    assert 0 < times["a"] < times["b"]
-    assert 10 <= times["b"] < 1000  # ms
+    assert times.shape == (3, 2)
+    assert (times["a"] > 0).all()
+    assert times["b"].between(10, 1000).all()  # ms
     blocks = ["".join(block) for _, block in itertools.groupby(called)]
     assert [block[0] for block in blocks] == ["a", "b"] * 3
     assert min(map(len, blocks)) >= 4
+
+
+def test_operators_are_those_that_compute():
+    x, y = torch.ones(4, 3, requires_grad=True), torch.ones(3)
+    with profiling.Operators() as forward:
+        out = (2 * x[1:] + y).relu_().view(-1)
+    assert forward.seen == [("mul", 36, 36), ("add", 36 + 12, 36), ("relu", 36, 36)]
+    with profiling.Operators() as backward:
+        out.sum().backward()
+    computed = ["sum", "threshold_backward", "mul"]  # in this order, with what autograd does besides
+    assert [operator.name for operator in backward.seen if operator.name in computed] == computed
+    assert all(operator.written > 0 for operator in backward.seen)
+    torch.relu(x)
+    assert len(forward.seen) == 3
 
 
 def test_stacks_and_sync_metrics(with_stacks):

@@ -289,6 +289,13 @@ def test_a_python_given_on_the_command_line_makes_no_venv():
     assert "pip install" in run("make", "-C", ROOT, "-n", "lecture", env=os.environ | {"PYTHON": "python3"}).stdout
 
 
+def test_a_python_given_on_the_command_line_keeps_its_path():
+    """Packages may lie where only PYTHONPATH says so."""
+    given = ["make", "-C", ROOT, "-np", "lecture", "PYTHON=python3"]
+    for plan in (run(*given, env=os.environ | {"PYTHONPATH": "/a:/b"}), run(*given, "PYTHONPATH=/a:/b")):
+        assert re.search(f"^(override )?PYTHONPATH := {re.escape(str(ROOT))}:/a:/b$", plan.stdout, re.M)
+
+
 def test_the_top_level_is_the_fixed_one():
     top = {name.split("/")[0] for name in files()}
     assert {name for name in top if not name.startswith(".")} <= TOP_LEVEL
