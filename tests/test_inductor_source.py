@@ -328,7 +328,7 @@ def test_another_torch_is_named(monkeypatch):
     with pytest.raises(
         RuntimeError, match=r"torch\._inductor\.compile_fx has no compile_fx_inner.*torch 2\.11 and 2\.13"
     ):
-        inductor_source._lower(None, [], False)
+        inductor_source._lower(None, [], False, {})
 
 
 def test_layers_of_other_models():
