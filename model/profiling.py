@@ -513,7 +513,7 @@ class Operator(NamedTuple):
 class Operators(TorchDispatchMode):
     """Notes the operators that compute something, below autograd: with Operators() as operators: …; operators.seen.
 
-    A view computes nothing, gives memory that it was given, and is left out.
+    Left out is a view: it computes nothing and gives the memory that it was given. Dense tensors only.
     """
 
     def __init__(self) -> None:
