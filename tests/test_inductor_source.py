@@ -452,4 +452,4 @@ def test_kernels_are_those_that_a_gpu_recorded():
             for kernel in (kernel for source in modules for kernel in split(source)):
                 counter[kernel.name if same else re.sub(r"_\d+$", "", kernel.name)] += kernel.launches
         differ = {name: (recorded[name], found[name]) for name in recorded | found if recorded[name] != found[name]}
-        assert differ == ({} if same else DIFFERENCES[here].get(case, {})), case
+        assert differ == ({} if same else DIFFERENCES.get(here, {}).get(case, {})), case
