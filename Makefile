@@ -55,7 +55,7 @@ kernels: venv  ## the CMake tests: CUDA kernels on the GPU, and on the host unde
 	@$(cmake_tests)
 
 gpu: venv  ## on a GPU: pytest, ctest, compute-sanitizer, benchmarks, recorded in traces/results/ (ARGS="--only pytest,ctest")
-	@$(PYTHON) -m kernels.gpu $(ARGS)
+	@$(PYTHON) -m kernels.measure gpu $(ARGS)
 
 data: $(SAMPLE)  ## the synthetic sample in data/sample/ if it is not there
 

@@ -12,7 +12,7 @@ from kernels.runtime import has_nvidia_driver
 if "triton" not in sys.modules and not has_nvidia_driver():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from kernels.add_mul_activation.op import add_mul_activation, add_mul_activation_
-from kernels.add_relu.op import add_relu, add_relu_
+from kernels.ops.add_mul_activation.op import add_mul_activation, add_mul_activation_
+from kernels.ops.add_relu.op import add_relu, add_relu_
 
 __all__ = ["add_mul_activation", "add_mul_activation_", "add_relu", "add_relu_"]

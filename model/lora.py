@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels import add_mul_activation
-from kernels.add_mul_activation.eager import FUNCTIONS
+from kernels.ops.add_mul_activation.eager import FUNCTIONS
 
 _ACTIVATIONS = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh", nn.GELU: "gelu", nn.SiLU: "silu"}
 

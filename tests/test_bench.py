@@ -266,7 +266,7 @@ def test_no_call_of_a_graph_writes_to_anothers_output():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_eager_relu_gradients_match_at_the_size_that_is_measured(dtype):
     """Of 33 million z near 0 rounding puts some on relu's other side: the inputs must stay away from it."""
-    module = importlib.import_module("kernels.add_mul_activation.bench")
+    module = importlib.import_module("kernels.ops.add_mul_activation.bench")
     x, bias, y = module._off_the_kink(4096, 512)(bench._generator(dtype, Clock.device))
     rounded = x + module.MULTIPLIER * y + bias
     assert torch.equal(rounded > 0, x.double() + module.MULTIPLIER * y.double() + bias.double() > 0)
@@ -364,7 +364,7 @@ def test_backward_verdict():
 @pytest.fixture
 def record(monkeypatch):
     """What a run of two small cells gives, as on an H200."""
-    module = importlib.import_module("kernels.add_relu.bench")
+    module = importlib.import_module("kernels.ops.add_relu.bench")
     broken = cell(broken=lambda x, bias: x)
     dtypes = (torch.float32, torch.float64)
     monkeypatch.setattr(module, "cells", lambda quick: [replace(broken, dtype=dtype) for dtype in dtypes])
@@ -465,7 +465,7 @@ def test_status_says_what_changed_since(record, tmp_path):
 
 def test_the_readmes_show_the_records_and_their_links_exist(record, tmp_path):
     for path, text in status.pages().items():
-        assert path.read_text() == text, f"{path.name} is not up to date: python -m kernels.status --write"
+        assert path.read_text() == text, f"{path.name} is not up to date: python -m kernels.measure status --write"
         links = re.findall(r"\]\(([\w./]+)\)", text)
         assert len(links) > 3
         assert all((path.parent / link).exists() for link in links)

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernels import inductor_source, runtime
-from kernels.add_mul_activation.eager import FUNCTIONS, add_mul_activation
-from kernels.inductor_source import compile_kernel, count, run_kernel, split, table, trace, triton_source
+from kernels.ops.add_mul_activation.eager import FUNCTIONS, add_mul_activation
+from kernels.inductor import compile_kernel, count, run_kernel, split, table, trace, triton_source
 from model import DLRM, PRESETS
 from model.lora import MLP
 
@@ -356,7 +356,7 @@ def test_autocast_is_refused():
 
 @without_gpu
 def test_the_second_process_ends_with_a_killed_one():
-    script = "import os, torch, multiprocessing; from kernels.inductor_source import triton_source\n"
+    script = "import os, torch, multiprocessing; from kernels.inductor import triton_source\n"
     script += "triton_source(torch.sin, torch.randn(3))\n"
     script += "print(*(child.pid for child in multiprocessing.active_children()), flush=True); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", script], cwd=RECORD.parents[1], stdout=subprocess.PIPE, check=False)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernels.contract_tests import DEVICE, every_backend, kernel_backend
+from kernels.check.contract import DEVICE, every_backend, kernel_backend
 from model import DLRM, PRESETS
 from model.lora import (
     MLP,

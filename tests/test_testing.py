@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import runtime, testing
-from kernels.add_mul_activation.eager import add_mul_activation
-from kernels.add_relu.eager import add_relu, add_relu_
-from kernels.testing import Call, Case, check, check_gradients
+from kernels import runtime
+from kernels.check import testing
+from kernels.ops.add_mul_activation.eager import add_mul_activation
+from kernels.ops.add_relu.eager import add_relu, add_relu_
+from kernels.check.testing import Call, Case, check, check_gradients
 
 ROOT = Path(__file__).resolve().parent.parent
 DEVICE = runtime.device()

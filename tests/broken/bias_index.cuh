@@ -1,7 +1,7 @@
 // BROKEN ON PURPOSE: the bias is read at i % 8, whatever the number of columns.
 #pragma once
 
-#include "../../kernels/add_relu/kernel.cuh"
+#include "../../kernels/ops/add_relu/kernel.cuh"
 
 namespace broken {
 using namespace add_relu;  // the backward is right

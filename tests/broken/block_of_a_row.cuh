@@ -1,7 +1,7 @@
 // BROKEN ON PURPOSE: a block is as wide as the row, which beyond 1024 columns is no block.
 #pragma once
 
-#include "../../kernels/add_relu/kernel.cuh"
+#include "../../kernels/ops/add_relu/kernel.cuh"
 
 namespace broken {
 using namespace add_relu;  // the backward is right

@@ -1,7 +1,7 @@
 // BROKEN ON PURPOSE: relu by fmaxf, which returns 0 for NaN.
 #pragma once
 
-#include "../../kernels/add_relu/kernel.cuh"
+#include "../../kernels/ops/add_relu/kernel.cuh"
 
 namespace broken {
 using namespace add_relu;  // the backward is right

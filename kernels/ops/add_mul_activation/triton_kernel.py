@@ -1,0 +1,176 @@
+"""out = act(x + multiplier · y + bias)            x, y, out [rows, columns], bias [columns], contiguous
+
+Bytes: x and y read, out written: 3 · rows · columns · itemsize; the bias stays in cache. FLOPs: 3 an element and the
+activation's. So memory sets the time. The backward reads the gradient and what the derivative needs (out; x and y; or
+nothing), writes grad_x and grad_y, and sums grad_bias on the way: it reads nothing twice.
+
+The forward stands here three times, as the lecture takes it: `as_generated`, `cleaned`, `general`.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.device.activations import activate, input_gradient
+from kernels.ops.add_mul_activation.eager import DERIVATIVE_READS
+from kernels.device.column_sum import add_chunks, row_chunks, sum_target, tile_columns, tile_shape
+from kernels.dispatch.pointwise import pointwise_block
+
+# ------------------------------------------------------------------------------------------------------------------
+# 1. As torch.compile generates it for sigmoid and a multiplier of 0.5, in its names; only the numbers of elements and
+# columns, literals there because it compiles for one shape, are parameters here.
+
+
+@triton.jit
+def as_generated(in_ptr0, in_ptr1, in_ptr2, out_ptr0, xnumel, COLUMNS: tl.constexpr, XBLOCK: tl.constexpr):
+    xoffset = tl.program_id(0) * XBLOCK
+    xindex = xoffset + tl.arange(0, XBLOCK)[:]
+    xmask = xindex < xnumel
+    x2 = xindex
+    x0 = xindex % COLUMNS
+    tmp0 = tl.load(in_ptr0 + (x2), xmask)
+    tmp1 = tl.load(in_ptr1 + (x2), xmask)
+    tmp5 = tl.load(in_ptr2 + (x0), xmask, eviction_policy="evict_last")
+    tmp2 = 0.5
+    tmp3 = tmp1 * tmp2
+    tmp4 = tmp0 + tmp3
+    tmp6 = tmp4 + tmp5
+    tmp7 = tl.sigmoid(tmp6)
+    tl.store(out_ptr0 + (x2), tmp7, xmask)
+
+
+def launch_as_generated(x: Tensor, bias: Tensor, y: Tensor, out: Tensor) -> None:
+    """out = sigmoid(x + 0.5 y + bias), float32, with the block that torch.compile starts from."""
+    xblock = max(256, min(1024, triton.next_power_of_2(x.numel()) // 128))
+    grid = (triton.cdiv(x.numel(), xblock),)
+    as_generated[grid](x, y, bias, out, x.numel(), COLUMNS=x.shape[-1], XBLOCK=xblock, num_warps=xblock // 256)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# 2. Cleaned: the same, with names.
+
+
+@triton.jit
+def cleaned(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, elements, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < elements
+    x = tl.load(x_ptr + offsets, mask)
+    y = tl.load(y_ptr + offsets, mask)
+    bias = tl.load(bias_ptr + offsets % COLUMNS, mask)
+    tl.store(out_ptr + offsets, tl.sigmoid(x + multiplier * y + bias), mask)
+
+
+def launch_cleaned(x: Tensor, bias: Tensor, y: Tensor, multiplier: float, out: Tensor) -> None:
+    """out = sigmoid(x + multiplier · y + bias), float32."""
+    grid = (triton.cdiv(x.numel(), 1024),)
+    cleaned[grid](x, bias, y, out, multiplier, x.numel(), COLUMNS=x.shape[-1], BLOCK=1024, num_warps=4)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# 3. General: every activation, dtype and size. Only the last block has a mask: a mask whose edge is anywhere keeps the
+# compiler from 16-byte accesses unless the number of elements is a multiple of 16.
+
+
+@triton.jit
+def _forward_block(
+    x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, mask, COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr
+):
+    dtype = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
+    x = tl.load(x_ptr + offsets, mask).to(dtype)
+    y = tl.load(y_ptr + offsets, mask).to(dtype)
+    bias = tl.load(bias_ptr + offsets % COLUMNS, mask).to(dtype)
+    tl.store(out_ptr + offsets, activate(x + multiplier * y + bias, ACTIVATION), mask)
+
+
+@triton.jit
+def general(
+    x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, elements,
+    COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    start = tl.program_id(0)
+    if WIDE:  # 2^31 elements or more
+        start = start.to(tl.int64)
+    start = start * BLOCK
+    offsets = start + tl.arange(0, BLOCK)
+    if start + BLOCK <= elements:
+        _forward_block(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, None, COLUMNS, ACTIVATION)
+    else:
+        mask = offsets < elements
+        _forward_block(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, mask, COLUMNS, ACTIVATION)
+
+
+def forward(x: Tensor, bias: Tensor, y: Tensor, multiplier: float, activation: str, out: Tensor) -> None:
+    """out = act(x + multiplier · y + bias); all contiguous, of one dtype; out may be x."""
+    elements = x.numel()
+    if elements == 0:
+        return
+    block = pointwise_block(elements, x.itemsize)
+    general[(triton.cdiv(elements, block),)](
+        x, bias, y, out, multiplier, elements,
+        COLUMNS=len(bias), ACTIVATION=activation, WIDE=elements + block > 2**31, BLOCK=block, num_warps=4,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The backward: one pass over a tile of columns, down one chunk of the rows.
+
+
+@triton.jit
+def _backward_kernel(
+    grad_ptr, out_ptr, x_ptr, bias_ptr, y_ptr, grad_x_ptr, grad_y_ptr, sums_ptr, multiplier, rows, chunk_rows,
+    COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr, READS: tl.constexpr,
+    ROW_BLOCK: tl.constexpr, COLUMN_BLOCK: tl.constexpr,
+):  # fmt: skip
+    dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
+    columns = tile_columns(COLUMNS, COLUMN_BLOCK)
+    in_columns = columns < COLUMNS
+    first_row = tl.program_id(1).to(tl.int64) * chunk_rows
+    end_row = tl.minimum(first_row + chunk_rows, rows)
+    sums = tl.zeros([ROW_BLOCK, COLUMN_BLOCK], dtype)
+    if READS == "inputs":
+        bias = tl.load(bias_ptr + columns, in_columns, other=0.0).to(dtype)
+    for block_row in range(first_row, end_row, ROW_BLOCK):
+        row = (block_row + tl.arange(0, ROW_BLOCK))[:, None]
+        offsets = row.to(tl.int64) * COLUMNS + columns
+        mask = (row < end_row) & in_columns
+        grad = tl.load(grad_ptr + offsets, mask, other=0.0).to(dtype)
+        if READS == "output":
+            value = tl.load(out_ptr + offsets, mask, other=0.0).to(dtype)
+        elif READS == "inputs":
+            value = tl.load(x_ptr + offsets, mask, other=0.0).to(dtype)
+            value += multiplier * tl.load(y_ptr + offsets, mask, other=0.0).to(dtype) + bias
+        else:
+            value = grad
+        grad_x = input_gradient(grad, value, ACTIVATION)
+        if grad_x_ptr is not None:
+            tl.store(grad_x_ptr + offsets, grad_x, mask)
+        if grad_y_ptr is not None:
+            tl.store(grad_y_ptr + offsets, multiplier * grad_x, mask)
+        if sums_ptr is not None:
+            sums += tl.where(mask, grad_x, 0.0)
+    if sums_ptr is not None:
+        tl.store(sums_ptr + tl.program_id(1).to(tl.int64) * COLUMNS + columns, tl.sum(sums, axis=0), in_columns)
+
+
+def backward(
+    grad: Tensor, out: Tensor | None, x: Tensor | None, bias: Tensor | None, y: Tensor | None,
+    multiplier: float, activation: str, grad_x: Tensor | None, grad_y: Tensor | None, grad_bias: Tensor | None,
+) -> None:  # fmt: skip
+    """The gradients that are not None, grad_x and grad_y like grad, grad_bias [N]; all contiguous, of one dtype.
+
+    Of out, x, bias and y only those are read that DERIVATIVE_READS names.
+    """
+    columns = grad.shape[-1]
+    if columns == 0:
+        return
+    rows = grad.numel() // columns
+    chunks, chunk_rows = row_chunks(rows, columns)
+    row_block, column_block = tile_shape(columns, grad.itemsize)
+    sums = None if grad_bias is None else sum_target(grad_bias, chunks)
+    _backward_kernel[(triton.cdiv(columns, column_block), chunks)](
+        grad, out, x, bias, y, grad_x, grad_y, sums, multiplier, rows, chunk_rows,
+        COLUMNS=columns, ACTIVATION=activation, READS=DERIVATIVE_READS[activation],
+        ROW_BLOCK=row_block, COLUMN_BLOCK=column_block, num_warps=4,
+    )  # fmt: skip
+    if grad_bias is not None:
+        add_chunks(sums, grad_bias)

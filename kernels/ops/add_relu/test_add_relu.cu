@@ -1,0 +1,131 @@
+// add_relu's CUDA kernels against float64 loops, so that no libtorch is needed. -DBROKEN_KERNEL="…" puts one of
+// tests/broken in their place, in float32 alone.
+#ifdef BROKEN_KERNEL
+#include BROKEN_KERNEL
+namespace op = broken;
+#else
+#include "kernel.cuh"
+namespace op = add_relu;
+#endif
+
+#include "check/testing.cuh"
+
+using testing::Buffer;
+using testing::Expected;
+using testing::Output;
+using testing::Shape;
+
+// The tensors, by their bits in Shape::misaligned.
+enum { the_x, the_bias, the_out, the_grad, the_saved, the_grad_x, the_grad_bias, tensors };
+
+template <class T>
+struct Case {
+    Shape shape;
+    std::vector<T> x, bias, grad, out;
+    Expected expected_out, expected_grad_x, expected_grad_bias;
+
+    explicit Case(const Shape& shape) : shape(shape) {
+        x = testing::random<T>(shape.elements(), 1, shape.special);
+        bias = testing::random<T>(shape.columns, 2);
+        grad = testing::random<T>(shape.elements(), 3, shape.special);
+        std::vector<double> magnitudes(size_t(shape.columns));
+        expected_grad_bias.values.resize(size_t(shape.columns));
+        for (size_t i = 0; i < x.size(); ++i) {
+            size_t column = i % size_t(shape.columns);
+            double sum = testing::to_double(x[i]) + testing::to_double(bias[column]);
+            expected_out.values.push_back(sum < 0 ? 0 : sum);
+            out.push_back(testing::rounded<T>(expected_out.values.back()));
+            double grad_x = testing::to_double(out.back()) <= 0 ? 0 : testing::to_double(grad[i]);
+            expected_grad_x.values.push_back(grad_x);
+            expected_grad_bias.values[column] += grad_x;
+            magnitudes[column] += std::fabs(grad_x);
+        }
+        // A sum over the rows may cancel, so its error goes by what was added, and by the precision it was added in.
+        for (double magnitude : magnitudes)
+            expected_grad_bias.slack.push_back(4 * testing::Dtype<Accumulator<T>>::epsilon * magnitude);
+    }
+};
+
+template <class T>
+void check(testing::Report& report, const Shape& shape) {
+    Case<T> c(shape);
+    Buffer<T> x(c.x, shape.off(the_x)), bias(c.bias, shape.off(the_bias)), out(shape.elements(), shape.off(the_out));
+    double bytes = double(x.bytes() + bias.bytes() + out.bytes());
+    report.check<T>(shape, "relu", "forward", bytes, {{"out", out, c.expected_out}}, [&] {
+        return op::launch(x.get(), bias.get(), out.get(), shape.rows, shape.columns, cudaStream_t{});
+    });
+    report.check<T>(shape, "relu", "in place", bytes, {{"out", out, c.expected_out, &c.x}}, [&] {
+        return op::launch(out.get(), bias.get(), out.get(), shape.rows, shape.columns, cudaStream_t{});
+    });
+
+    Buffer<T> grad(c.grad, shape.off(the_grad)), saved(c.out, shape.off(the_saved));
+    Buffer<T> grad_x(shape.elements(), shape.off(the_grad_x)), grad_bias(shape.columns, shape.off(the_grad_bias));
+    Buffer<Accumulator<T>> workspace(op::workspace_size(shape.rows, shape.columns));
+    auto backward = [&](const std::string& direction, bool with_x, bool with_bias) {
+        std::vector<Output<T>> outputs;
+        if (with_x) outputs.push_back({"grad_x", grad_x, c.expected_grad_x});
+        if (with_bias) outputs.push_back({"grad_bias", grad_bias, c.expected_grad_bias});
+        double moved = double(grad.bytes() + saved.bytes());
+        for (const Output<T>& output : outputs) moved += double(output.buffer.bytes());
+        workspace.poison();
+        report.check<T>(shape, "relu", direction, moved, outputs, [&] {
+            return op::launch_backward(grad.get(), saved.get(), with_x ? grad_x.get() : nullptr,
+                                       with_bias ? grad_bias.get() : nullptr, workspace.get(), shape.rows,
+                                       shape.columns, cudaStream_t{});
+        });
+    };
+    backward("backward", true, true);
+    if (shape.elements() > 1000) return;
+    backward("backward: x", true, false);
+    backward("backward: bias", false, true);
+}
+
+void check_huge([[maybe_unused]] testing::Report& report) {
+#ifdef __CUDACC__
+    using T = __half;
+    Shape shape = testing::huge_shape();
+    if (const char* why = testing::too_large(3.0 * double(shape.elements()) * sizeof(T))) {
+        report.skip(shape, "float16", "relu", "forward, backward", why);
+        return;
+    }
+    // x stands for the gradient too.
+    Buffer<T> x(shape.elements()), bias(shape.columns), out(shape.elements());
+    testing::fill(x, 1);
+    testing::fill(bias, 2);
+    auto expected_out = [&](long long i) {
+        return std::max(0.0, double(testing::element(i, 1)) + testing::element(i % shape.columns, 2));
+    };
+    report.check_sampled<T>(
+        shape, "relu", "forward", {{"out", out, expected_out}},
+        op::launch(x.get(), bias.get(), out.get(), shape.rows, shape.columns, cudaStream_t{}));
+
+    auto expected_grad_x = [&](long long i) { return expected_out(i) > 0 ? double(testing::element(i, 1)) : 0.0; };
+    Buffer<T> grad_x(shape.elements());
+    report.check_sampled<T>(
+        shape, "relu", "backward", {{"grad_x", grad_x, expected_grad_x}},
+        op::launch_backward<T>(x.get(), out.get(), grad_x.get(), nullptr, nullptr, shape.rows, shape.columns,
+                               cudaStream_t{}));
+#endif
+}
+
+template <class T>
+void check_dtype(testing::Report& report) {
+    for (const Shape& shape : testing::small_shapes()) check<T>(report, shape);
+    for (const Shape& shape : testing::large_shapes())
+        if (!testing::race_check) check<T>(report, shape);
+    for (const Shape& shape : testing::timed_shapes()) check<T>(report, shape);
+}
+
+int main(int count, char** arguments) {
+    return testing::run(count, arguments, [](testing::Report& report) {
+        check_dtype<float>(report);
+#ifndef BROKEN_KERNEL
+        check_dtype<__half>(report);
+        check_dtype<__nv_bfloat16>(report);
+        check_dtype<double>(report);
+        for (int tensor = 0; tensor < tensors && !testing::race_check; ++tensor)
+            check<float>(report, testing::one_misaligned(tensor, tensor <= the_out));
+        check_huge(report);
+#endif
+    });
+}

@@ -1,0 +1,21 @@
+"""add_relu against eager, on every backend that this machine has."""
+
+import torch
+
+from kernels.check.contract import DEVICE, PointwiseContract, every_backend
+
+
+class TestAddRelu(PointwiseContract):
+    op = "add_relu"
+
+    def backward_arguments(self, call):
+        out = torch.relu(call.tensors[0] + call.tensors[1])
+        return torch.randn_like(out), out, True, True
+
+    @every_backend
+    def test_in_place_with_a_bias_strided_through_x(self, backend):
+        """Such an overlap is right, since the bias is read before x is written; one of contiguous tensors raises."""
+        square, wide = torch.randn(24, 24, device=DEVICE), torch.randn(24, 48, device=DEVICE)
+        for x, bias in ((square, square[:, 3]), (wide[:, ::2], wide[0, :24])):
+            want = self.function(backend)(x, bias)
+            assert torch.equal(self.function(backend, in_place=True)(x, bias), want)
