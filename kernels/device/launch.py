@@ -1,0 +1,86 @@
+"""How a launcher calls Triton kernels: launch.cuh's counterpart.
+
+A launcher (an op's triton_launch.py) chooses the grid and the constants of a call. It imports no Triton:
+
+    functions = triton_functions("kernels.ops.add_relu.triton_kernel")
+
+    def forward(x, bias, out):
+        functions.forward_kernel[(grid,)](x, bias, out, x.numel(), COLUMNS=len(bias), num_warps=4)
+
+Positional arguments are run-time values; keywords are the kernel's constexprs, num_warps and num_stages. Called with
+tensors, the launcher imports Triton and launches. Under `recording` it is called with stand-ins, and what it would
+launch goes to the recorder: kernels/dispatch/plan.py makes of it what C++ replays at every call of that signature.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from kernels import runtime
+from kernels.dispatch import allocation
+
+_state = threading.local()
+
+
+@contextmanager
+def recording(recorder) -> Iterator[None]:
+    """In here launches call recorder.launch(module, name, grid, arguments, constants), workspaces
+    recorder.workspace(shape, dtype)."""
+    before = getattr(_state, "recorder", None)
+    _state.recorder = recorder
+    try:
+        yield
+    finally:
+        _state.recorder = before
+
+
+class triton_functions:  # noqa: N801 - used as a function
+    """The @triton.jit functions of a module, by name, without importing it before one is launched."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> _Function:
+        return _Function(self._module, name)
+
+
+class _Function:
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def __getitem__(self, grid: tuple[int, ...]):
+        def launch(*arguments, **constants) -> None:
+            if (recorder := getattr(_state, "recorder", None)) is not None:
+                recorder.launch(self._module, self._name, grid, arguments, constants)
+            else:
+                getattr(importlib.import_module(self._module), self._name)[grid](*arguments, **constants)
+
+        return launch
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype, like: Tensor) -> Tensor:
+    """A workspace on like's device, its memory not written."""
+    if (recorder := getattr(_state, "recorder", None)) is not None:
+        return recorder.workspace(shape, dtype)
+    return allocation.empty(shape, dtype, like.device)
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter will run the kernels: its time goes by the program, not by the element."""
+    return runtime.triton_mode() == "interpreted"
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is not below n; 1 for 0."""
+    return 1 << max(0, n - 1).bit_length()
