@@ -38,7 +38,7 @@ from torch.utils.benchmark import Timer
 from data.cli import Parser
 from data.criteo import SPARSE, CriteoBatches, Feature
 from data.synthetic import CATEGORIES, SyntheticConfig, generate, hashed_ids
-from kernels import inductor_source, runtime
+from kernels import inductor, runtime
 from model import lora
 from model.config import Interaction, Optimizer, preset
 from model.dlrm import DLRM
@@ -682,8 +682,8 @@ def main(arguments: list[str] | None = None) -> int:
     if args.device is None and runtime.device().type != "cuda":
         parser.error("this is recorded on an NVIDIA GPU, and there is none here (story --device cpu tries it out)")
     if args.do == "generated":
-        cases = inductor_source.cases() | generated_cases()
-        inductor_source.record(cases, args.out / "generated", "python -m model.profiling generated")
+        cases = inductor.cases() | generated_cases()
+        inductor.record(cases, args.out / "generated", "python -m model.profiling generated")
         return 0
     options = "".join(f" --{name} {value}" for name, value in given.items() if value)
     failed = story([runs[number] for number in chosen], args.out, args.device, args.steps or 3, options)

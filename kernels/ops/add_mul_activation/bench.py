@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from kernels.measure.bench import Calls, Cell, implementations
 from kernels.ops.add_mul_activation.eager import FUNCTIONS, add_mul_activation, backward_bytes, forward_bytes
-from kernels.bench import Calls, Cell, implementations
 
 OP = "add_mul_activation"
 MULTIPLIER = 0.5
@@ -111,3 +111,13 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls]:
                 implementations(OP, options, ("eager", "torch.compile", "triton", "cuda")),
                 backward_bytes(*shape, dtype, activation), flops * shape[0] * shape[1],
             )  # fmt: skip
+
+
+def generated() -> tuple[Callable, tuple[Tensor, ...]]:
+    """The function and the inputs whose generated source `python -m kernels.inductor` writes."""
+
+    def add_mul_sigmoid(x: Tensor, bias: Tensor, y: Tensor) -> Tensor:
+        return add_mul_activation(x, bias, y, MULTIPLIER, "sigmoid")
+
+    x, bias = torch.zeros(LARGE[0]), torch.zeros(LARGE[0][1])
+    return add_mul_sigmoid, (x, bias, x.clone())

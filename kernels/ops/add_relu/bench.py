@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 
-from kernels.ops.add_relu.eager import backward_bytes, forward_bytes
-from kernels.bench import Calls, Cell, implementations
+from kernels.measure.bench import Calls, Cell, implementations
+from kernels.ops.add_relu.eager import add_relu, backward_bytes, forward_bytes
 
 SHAPES = ((65536, 512), (262144, 1024))
 DTYPES = (torch.float32, torch.bfloat16)
@@ -42,3 +43,8 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls]:
             "backward", "add_relu", "backward", shape, dtype, (), _inputs(*shape),
             implementations("add_relu", (), NAMES), backward_bytes(*shape, dtype), 2 * shape[0] * shape[1],
         )  # fmt: skip
+
+
+def generated() -> tuple[Callable, tuple[Tensor, ...]]:
+    """The function and the inputs whose generated source `python -m kernels.inductor` writes."""
+    return add_relu, (torch.zeros(SHAPES[0]), torch.zeros(SHAPES[0][1]))
