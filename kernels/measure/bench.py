@@ -19,7 +19,6 @@ import json
 import math
 import os
 import re
-import sys
 import time
 import timeit
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +34,7 @@ from torch import Tensor
 import kernels
 from kernels import runtime
 from kernels.check import testing
-from kernels.status import KERNELS, RESULTS, recorded_files, slug, sources_sha256
+from kernels.measure.status import KERNELS, RESULTS, recorded_files, slug, sources_sha256
 
 if TYPE_CHECKING:
     import pandas
@@ -433,7 +432,7 @@ def run(op: str, gpu: Gpu, *, quick: bool = False) -> dict:
     rows = [first := gpu.copy(op)]
     print(HEADER, line(first), sep="\n", flush=True)
     part, start = None, time.monotonic()
-    for cell in importlib.import_module(f"kernels.{op}.bench").cells(quick):
+    for cell in importlib.import_module(f"kernels.ops.{op}.bench").cells(quick):
         if part is not None and cell.part != part:
             print(f"# {op} {part}: {time.monotonic() - start:.0f} s", flush=True)
             start = time.monotonic()
@@ -654,7 +653,7 @@ def judge_backward(rows: list[Row]) -> tuple[bool, str, list[str]]:
 
 def ops() -> list[str]:
     """The ops that have a benchmark."""
-    return sorted(path.parent.name for path in KERNELS.glob("*/bench.py"))
+    return sorted(path.parent.name for path in KERNELS.glob("ops/*/bench.py"))
 
 
 def show(op: str, results: Path = RESULTS) -> None:
@@ -702,9 +701,3 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{record['op']}: copy {copy['before']:.3f} TB/s before, {copy['after']:.3f} after")
         print(*summary(record), sep="\n")
     return int(any(row["match"].startswith("FAILED") for record in records for row in record["rows"]))
-
-
-if __name__ == "__main__":
-    from kernels.bench import main as imported_main  # the ops' bench.py import kernels.measure.bench, not __main__
-
-    sys.exit(imported_main())

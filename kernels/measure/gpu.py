@@ -98,7 +98,7 @@ class Suite:
     not_collected: list[str] = field(default_factory=list)
 
     def counts(self, op: str | None = None) -> dict[str, int]:
-        """{passed, failed, skipped}; op: of its own tests, those in kernels/<op>/."""
+        """{passed, failed, skipped}; op: of its own tests, those in kernels/ops/<op>/."""
         found = Counter(outcome for _, of, outcome, _ in self.tests if op in (None, of))
         return {outcome: found[outcome] for outcome in ("passed", "failed", "skipped")}
 
@@ -122,7 +122,7 @@ def read_junit(path: Path) -> Suite:
                     outcome = "not collected"
                     suite.not_collected.append(f"{name}: the package {missing[1]} is missing")
         if outcome != "not collected":
-            op = re.match(r"kernels\.(\w+)\.test_", name)
+            op = re.match(r"kernels\.ops\.(\w+)\.test_", name)
             suite.tests.append((name, op[1] if op else "", outcome, reason))
     return suite
 
@@ -233,7 +233,7 @@ def run_sanitizer() -> list[Outcome]:
 
 
 def run_bench() -> list[Outcome]:
-    outcome, output = command("bench", [sys.executable, "-m", "kernels.measure.bench", "--save"])
+    outcome, output = command("bench", [sys.executable, "-m", "kernels.measure", "bench", "--save"])
     print(output, flush=True)
     missed = len(re.findall(r"^\w+ \w+: MISSED", output, re.MULTILINE))
     met = len(re.findall(r"^\w+ \w+: met", output, re.MULTILINE))
@@ -272,7 +272,3 @@ def main(argv: list[str] | None = None) -> int:
     status.write()
     print("\nmake gpu:", *outcomes, "", status.table(), sep="\n")
     return int(any(outcome.failed for outcome in outcomes))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

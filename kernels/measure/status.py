@@ -12,7 +12,6 @@ import hashlib
 import io
 import json
 import re
-import sys
 import tokenize
 from pathlib import Path
 
@@ -22,7 +21,7 @@ KERNELS = runtime.KERNELS
 RESULTS = KERNELS.parent / "traces" / "results"
 README, FRONT_PAGE = KERNELS / "README.md", KERNELS.parent / "README.md"
 BEGIN, END = "<!-- begin: python -m kernels.measure status --write -->", "<!-- end -->"
-PYTHON_SOURCES = ("eager.py", "triton_kernel.py", "op.py")
+PYTHON_SOURCES = ("eager.py", "triton_kernel.py", "triton_launch.py", "op.py")
 # Not what a kernel is built from: the choice of the backend and of the machine (the compiler's flags are counted), and
 # the build for machines without a GPU.
 NOT_BUILT_IN = {"runtime.py", "doctor.py", "cuda_on_host.h"}
@@ -36,12 +35,12 @@ SHAPE, ACTIVATIONS = (65536, 512), ("", "sigmoid")
 
 def ops() -> list[str]:
     """All ops: the folders that have an eager.py."""
-    return sorted(path.parent.name for path in KERNELS.glob("*/eager.py"))
+    return sorted(path.parent.name for path in KERNELS.glob("ops/*/eager.py"))
 
 
 def sources(op: str) -> list[Path]:
     """The files an op is built from: its own, and the shared ones that they import or include."""
-    folder = KERNELS / op
+    folder = KERNELS / "ops" / op
     if not folder.is_dir():
         raise ValueError(f"unknown op {op!r}: expected one of {', '.join(ops())}")
     found, waiting = set(), [folder / name for name in PYTHON_SOURCES if (folder / name).is_file()]
@@ -50,7 +49,7 @@ def sources(op: str) -> list[Path]:
         if file not in found and file.name not in NOT_BUILT_IN:
             found.add(file)
             waiting += _imported(file.read_text())
-    for name in ("binding.cu", "kernel.cuh"):
+    for name in ("binding.cu", "cuda.cu", "kernel.cuh"):
         if (folder / name).is_file():
             found |= {f for f in runtime.included_files(folder / name, (folder, KERNELS)) if f.name not in NOT_BUILT_IN}
     return sorted(found)
@@ -188,7 +187,7 @@ def readme_table(results: Path = RESULTS) -> str:
             describe(test_counts(op, results), op, _counts),
             describe(measurements(op, results), op, _quick),
         ]
-        lines.append(f"| [{op}]({op}/) | {' | '.join(cells)} |")
+        lines.append(f"| [{op}](ops/{op}/) | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -202,7 +201,7 @@ def result_table(results: Path = RESULTS) -> str:
             times = _times(record, dtype)
             limit = _necessary_us(record, dtype)
             cells = [f"{times[name]:.1f}" if name in times else "–" for name in shown]
-            lines.append(f"| [{op}](kernels/{op}/), {dtype} | {limit:.1f} | {' | '.join(cells)} |")
+            lines.append(f"| [{op}](kernels/ops/{op}/), {dtype} | {limit:.1f} | {' | '.join(cells)} |")
             machines.add(f"{record['GPU']}, torch {record['torch']}, triton {record['triton']}, {record['date']}")
     shape = "×".join(map(str, SHAPE))
     head = ["µs on the GPU, " + shape, "the bytes, at a copy's bandwidth", *shown.values()]
@@ -239,11 +238,11 @@ def _necessary_us(record: dict, dtype: str) -> float:
 
 
 def _link(op: str, file: str, implementation: str, times: dict[str, float], containing: str = "") -> str:
-    path = KERNELS / op / file
+    path = KERNELS / "ops" / op / file
     if not path.is_file() or containing not in path.read_text():
         return "–"
     time = f" {times[implementation]:.1f} µs" if implementation in times else ""
-    return f"[{file}]({op}/{file}){time}"
+    return f"[{file}](ops/{op}/{file}){time}"
 
 
 def with_table(text: str, table: str) -> str:
@@ -274,7 +273,3 @@ def main(argv: list[str] | None = None) -> int:
         write()
     print(table())
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 import kernels
-from kernels import bench, gpu, runtime, status
-from kernels.bench import Calls, Cell, Row
+from kernels import runtime
+from kernels.measure import bench, gpu, status
+from kernels.measure.bench import Calls, Cell, Row
 
 ROOT = Path(__file__).resolve().parent.parent
 without_gpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="there is a GPU")
@@ -37,12 +38,12 @@ def copied(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("add_relu/eager.py", '\n# a comment\n\n'),
-        ("add_relu/kernel.cuh", "\n// a comment\n/* and\n another */\n\n"),
-        ("add_relu/bench.py", "x = 1\n"),
-        ("add_relu/test_add_relu.py", "x = 1\n"),
-        ("add_mul_activation/kernel.cuh", "int x;\n"),
-        ("cuda_on_host.h", "int x;\n"),
+        ("ops/add_relu/eager.py", '\n# a comment\n\n'),
+        ("ops/add_relu/kernel.cuh", "\n// a comment\n/* and\n another */\n\n"),
+        ("ops/add_relu/bench.py", "x = 1\n"),
+        ("ops/add_relu/test_add_relu.py", "x = 1\n"),
+        ("ops/add_mul_activation/kernel.cuh", "int x;\n"),
+        ("check/cuda_on_host.h", "int x;\n"),
         ("runtime.py", "x = 1\n"),
     ],
 )
@@ -56,12 +57,12 @@ def test_the_hash_ignores_comments_and_what_the_op_is_not_built_from(copied, fil
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        *((f"add_relu/{name}", "x = 1\n") for name in ("eager.py", "triton_kernel.py", "op.py")),
-        *((f"add_relu/{name}", "int x;\n") for name in ("kernel.cuh", "binding.cu")),
-        ("pointwise.py", "x = 1\n"),
-        ("column_sum.py", "x = '#'\n"),
-        ("vector.cuh", 'const char* x = "// a string";\n'),
-        ("launch.cuh", "int x;\n"),
+        *((f"ops/add_relu/{name}", "x = 1\n") for name in ("eager.py", "triton_kernel.py", "op.py")),
+        *((f"ops/add_relu/{name}", "int x;\n") for name in ("kernel.cuh", "binding.cu")),
+        ("dispatch/pointwise.py", "x = 1\n"),
+        ("device/column_sum.py", "x = '#'\n"),
+        ("device/vector.cuh", 'const char* x = "// a string";\n'),
+        ("device/launch.cuh", "int x;\n"),
     ],
 )
 def test_the_hash_sees_every_change_of_code(copied, file, text):
@@ -280,7 +281,7 @@ def test_percentiles():
 @pytest.mark.parametrize("op", bench.ops())
 @pytest.mark.parametrize("quick", [False, True])
 def test_every_op_measures_what_the_summary_judges(op, quick):
-    found = list(importlib.import_module(f"kernels.{op}.bench").cells(quick))
+    found = list(importlib.import_module(f"kernels.ops.{op}.bench").cells(quick))
     assert {"bandwidth", "calls", "backward"} <= {c.part for c in found}
     for c in found:
         if isinstance(c, Cell):
@@ -471,7 +472,7 @@ def test_the_readmes_show_the_records_and_their_links_exist(record, tmp_path):
         assert all((path.parent / link).exists() for link in links)
     rows = [asdict(replace(row(name, us), rows=65536, columns=512)) for name, us in (("eager", 9.04), ("cuda", 3.0))]
     bench.save(record | {"rows": rows}, tmp_path)
-    shown = "[eager.py](add_relu/eager.py) 9.0 µs | – | [triton_kernel.py](add_relu/triton_kernel.py) |"
+    shown = "[eager.py](ops/add_relu/eager.py) 9.0 µs | – | [triton_kernel.py](ops/add_relu/triton_kernel.py) |"
     assert shown in status.readme_table(tmp_path)
     with pytest.raises(ValueError, match="must have the lines"):
         status.with_table("# kernels", "")
@@ -525,8 +526,8 @@ def test_every_step_runs_whatever_came_before(tmp_path, monkeypatch, capsys):
 
 
 def test_the_counts_of_a_junit_file(tmp_path, monkeypatch):
-    (tmp_path / "kernels" / "add_relu").mkdir(parents=True)
-    (tmp_path / "kernels" / "add_relu" / "test_add_relu.py").write_text(
+    (tmp_path / "kernels" / "ops" / "add_relu").mkdir(parents=True)
+    (tmp_path / "kernels" / "ops" / "add_relu" / "test_add_relu.py").write_text(
         "import pytest\ndef test_a(): pass\ndef test_b(): assert 0\n"
         "@pytest.mark.skip(reason='no CUDA')\ndef test_c(): pass\n"
     )
