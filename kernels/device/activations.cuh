@@ -8,7 +8,16 @@
 
 #include "device/launch.cuh"
 
-enum class Activation { relu, sigmoid, tanh, gelu, silu, identity };
+#ifndef __CUDACC_RTC__
+#include <string.h>
+#endif
+
+// The one list of them in C++; kernels/ops and tests go through it.
+#define FUSED_ACTIVATIONS(each) each(relu) each(sigmoid) each(tanh) each(gelu) each(silu) each(identity)
+
+#define FUSED_ACTIVATION(name) name,
+enum class Activation { FUSED_ACTIVATIONS(FUSED_ACTIVATION) };
+#undef FUSED_ACTIVATION
 
 // What the derivative is computed from: the activation's output, its input z, or nothing.
 __host__ __device__ constexpr bool derivative_reads_output(Activation a) {
@@ -123,13 +132,27 @@ struct ActivationConstant {
 template <class Function>
 cudaError_t with_activation(Activation activation, Function function) {
     switch (activation) {
-        case Activation::relu: return function(ActivationConstant<Activation::relu>{});
-        case Activation::sigmoid: return function(ActivationConstant<Activation::sigmoid>{});
-        case Activation::tanh: return function(ActivationConstant<Activation::tanh>{});
-        case Activation::gelu: return function(ActivationConstant<Activation::gelu>{});
-        case Activation::silu: return function(ActivationConstant<Activation::silu>{});
-        case Activation::identity: return function(ActivationConstant<Activation::identity>{});
+#define FUSED_ACTIVATION(name) \
+    case Activation::name: return function(ActivationConstant<Activation::name>{});
+        FUSED_ACTIVATIONS(FUSED_ACTIVATION)
+#undef FUSED_ACTIVATION
     }
+    return cudaErrorInvalidValue;
+}
+struct NamedActivation {
+    const char* name;
+    Activation activation;
+};
+constexpr NamedActivation named_activations[] = {
+#define FUSED_ACTIVATION(name) {#name, Activation::name},
+    FUSED_ACTIVATIONS(FUSED_ACTIVATION)
+#undef FUSED_ACTIVATION
+};
+// The same by name.
+template <class Function>
+cudaError_t with_activation(const char* name, Function function) {
+    for (const NamedActivation& known : named_activations)
+        if (!strcmp(name, known.name)) return with_activation(known.activation, function);
     return cudaErrorInvalidValue;
 }
 #endif

@@ -1,0 +1,1 @@
+__all__ = ["add_mul_activation", "add_mul_activation_"]

@@ -7,6 +7,7 @@
 
 #include "device/activations.cuh"
 #include "device/column_sum.cuh"
+#include "device/scalar.cuh"
 #include "device/vector.cuh"
 
 namespace add_mul_activation {
@@ -14,9 +15,10 @@ namespace add_mul_activation {
 // A thread computes `width` consecutive elements: a Pack, or one.
 template <class T, int width, class Index, Activation A>
 __global__ void __launch_bounds__(pointwise_threads)
-    forward_kernel(const T* x, const T* bias, const T* y, Accumulator<T> multiplier, T* out, Index elements,
+    forward_kernel(const T* x, const T* bias, const T* y, Scalar scalar, T* out, Index elements,
                    Columns<Index> columns, bool whole_bias) {
     Index first = (Index(blockIdx.x) * pointwise_threads + threadIdx.x) * width;
+    auto multiplier = scalar.get<Accumulator<T>>();
     if (first + width <= elements) {
         Pack<T, width> xs = load<width>(x + first), ys = load<width>(y + first);
         Pack<T, width> biases = load_columns<width>(bias, columns, first, whole_bias);
@@ -37,11 +39,12 @@ __global__ void __launch_bounds__(pointwise_threads)
 template <class T, int width, Activation A>
 __global__ void __launch_bounds__(tile_threads)
     backward_kernel(const T* __restrict__ grad, const T* __restrict__ out, const T* __restrict__ x,
-                    const T* __restrict__ bias, const T* __restrict__ y, Accumulator<T> multiplier,
+                    const T* __restrict__ bias, const T* __restrict__ y, Scalar scalar,
                     T* __restrict__ grad_x, T* __restrict__ grad_y, T* grad_bias, Accumulator<T>* workspace,
                     long long rows, long long columns, long long chunk_rows, int lanes) {
     Tile tile(lanes, width, rows, chunk_rows);
     Accumulator<T> sums[width] = {};
+    auto multiplier = scalar.get<Accumulator<T>>();
     if (tile.column < columns) {
         Pack<T, width> biases = {};
         if constexpr (derivative_reads_input(A)) biases = load<width>(bias + tile.column);
@@ -72,16 +75,17 @@ inline long long workspace_size(long long rows, long long columns) { return colu
 
 #ifndef __CUDACC_RTC__
 template <class T, int width, class Index, Activation A>
-cudaError_t launch_forward(const T* x, const T* bias, const T* y, double multiplier, T* out, long long elements,
+cudaError_t launch_forward(const T* x, const T* bias, const T* y, Scalar multiplier, T* out, long long elements,
                            long long columns, cudaStream_t stream) {
     return launch_kernel(forward_kernel<T, width, Index, A>, pointwise_grid(elements, width), dim3(pointwise_threads),
-                         0, stream, x, bias, y, Accumulator<T>(multiplier), out, Index(elements),
+                         0, stream, x, bias, y, multiplier, out, Index(elements),
                          Columns<Index>(columns), columns % width == 0 && aligned(bias));
 }
 
 // out may be x. An error is the launch's own: what the kernel does wrong shows later, as always in CUDA.
-template <class T>
-cudaError_t launch(Activation activation, const T* x, const T* bias, const T* y, double multiplier, T* out,
+// activation: a value of Activation, or its name.
+template <class T, class Name>
+cudaError_t launch(Name activation, const T* x, const T* bias, const T* y, Scalar multiplier, T* out,
                    long long rows, long long columns, cudaStream_t stream) {
     long long elements = rows * columns;
     if (elements == 0) return cudaSuccess;
@@ -95,9 +99,9 @@ cudaError_t launch(Activation activation, const T* x, const T* bias, const T* y,
     });
 }
 
-template <class T>
-cudaError_t launch_backward(Activation activation, const T* grad, const T* out, const T* x, const T* bias, const T* y,
-                            double multiplier, T* grad_x, T* grad_y, T* grad_bias, Accumulator<T>* workspace,
+template <class T, class Name>
+cudaError_t launch_backward(Name activation, const T* grad, const T* out, const T* x, const T* bias, const T* y,
+                            Scalar multiplier, T* grad_x, T* grad_y, T* grad_bias, Accumulator<T>* workspace,
                             long long rows, long long columns, cudaStream_t stream) {
     if (columns == 0) return cudaSuccess;
     bool whole = columns % widest<T> == 0 && aligned(grad, out, x, bias, y, grad_x, grad_y);
@@ -106,7 +110,7 @@ cudaError_t launch_backward(Activation activation, const T* grad, const T* out, 
         constexpr Activation A = decltype(a)::value;
         auto kernel = whole ? backward_kernel<T, widest<T>, A> : backward_kernel<T, 1, A>;
         return launch_kernel(kernel, tiling.grid, dim3(tile_threads), 0, stream, grad, out, x, bias, y,
-                             Accumulator<T>(multiplier), grad_x, grad_y, grad_bias, workspace, rows, columns,
+                             multiplier, grad_x, grad_y, grad_bias, workspace, rows, columns,
                              tiling.chunks.rows, tiling.lanes);
     });
     if (error != cudaSuccess || !grad_bias) return error;

@@ -12,9 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.device.activations import activate, input_gradient
-from kernels.ops.add_mul_activation.eager import DERIVATIVE_READS
-from kernels.device.column_sum import add_chunks, row_chunks, sum_target, tile_columns, tile_shape
-from kernels.dispatch.pointwise import pointwise_block
+from kernels.device.column_sum import tile_columns
+from kernels.device.scalar import scalar
 
 # ------------------------------------------------------------------------------------------------------------------
 # 1. As torch.compile generates it for sigmoid and a multiplier of 0.5, in its names; only the numbers of elements and
@@ -76,6 +75,7 @@ def _forward_block(
     x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, mask, COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr
 ):
     dtype = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
+    multiplier = scalar(multiplier).to(dtype)
     x = tl.load(x_ptr + offsets, mask).to(dtype)
     y = tl.load(y_ptr + offsets, mask).to(dtype)
     bias = tl.load(bias_ptr + offsets % COLUMNS, mask).to(dtype)
@@ -99,29 +99,18 @@ def general(
         _forward_block(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, mask, COLUMNS, ACTIVATION)
 
 
-def forward(x: Tensor, bias: Tensor, y: Tensor, multiplier: float, activation: str, out: Tensor) -> None:
-    """out = act(x + multiplier · y + bias); all contiguous, of one dtype; out may be x."""
-    elements = x.numel()
-    if elements == 0:
-        return
-    block = pointwise_block(elements, x.itemsize)
-    general[(triton.cdiv(elements, block),)](
-        x, bias, y, out, multiplier, elements,
-        COLUMNS=len(bias), ACTIVATION=activation, WIDE=elements + block > 2**31, BLOCK=block, num_warps=4,
-    )  # fmt: skip
-
-
 # ------------------------------------------------------------------------------------------------------------------
 # The backward: one pass over a tile of columns, down one chunk of the rows.
 
 
 @triton.jit
-def _backward_kernel(
+def backward_kernel(
     grad_ptr, out_ptr, x_ptr, bias_ptr, y_ptr, grad_x_ptr, grad_y_ptr, sums_ptr, multiplier, rows, chunk_rows,
     COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr, READS: tl.constexpr,
     ROW_BLOCK: tl.constexpr, COLUMN_BLOCK: tl.constexpr,
 ):  # fmt: skip
     dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
+    multiplier = scalar(multiplier).to(dtype)
     columns = tile_columns(COLUMNS, COLUMN_BLOCK)
     in_columns = columns < COLUMNS
     first_row = tl.program_id(1).to(tl.int64) * chunk_rows
@@ -151,26 +140,3 @@ def _backward_kernel(
     if sums_ptr is not None:
         tl.store(sums_ptr + tl.program_id(1).to(tl.int64) * COLUMNS + columns, tl.sum(sums, axis=0), in_columns)
 
-
-def backward(
-    grad: Tensor, out: Tensor | None, x: Tensor | None, bias: Tensor | None, y: Tensor | None,
-    multiplier: float, activation: str, grad_x: Tensor | None, grad_y: Tensor | None, grad_bias: Tensor | None,
-) -> None:  # fmt: skip
-    """The gradients that are not None, grad_x and grad_y like grad, grad_bias [N]; all contiguous, of one dtype.
-
-    Of out, x, bias and y only those are read that DERIVATIVE_READS names.
-    """
-    columns = grad.shape[-1]
-    if columns == 0:
-        return
-    rows = grad.numel() // columns
-    chunks, chunk_rows = row_chunks(rows, columns)
-    row_block, column_block = tile_shape(columns, grad.itemsize)
-    sums = None if grad_bias is None else sum_target(grad_bias, chunks)
-    _backward_kernel[(triton.cdiv(columns, column_block), chunks)](
-        grad, out, x, bias, y, grad_x, grad_y, sums, multiplier, rows, chunk_rows,
-        COLUMNS=columns, ACTIVATION=activation, READS=DERIVATIVE_READS[activation],
-        ROW_BLOCK=row_block, COLUMN_BLOCK=column_block, num_warps=4,
-    )  # fmt: skip
-    if grad_bias is not None:
-        add_chunks(sums, grad_bias)

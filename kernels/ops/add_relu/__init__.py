@@ -1,0 +1,1 @@
+__all__ = ["add_relu", "add_relu_"]

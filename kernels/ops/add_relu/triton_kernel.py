@@ -6,11 +6,9 @@ reads the gradient and out, writes grad_x, and sums grad_bias on the way: it rea
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from kernels.device.activations import activate, input_gradient
-from kernels.device.column_sum import add_chunks, row_chunks, sum_target, tile_columns, tile_shape
-from kernels.dispatch.pointwise import pointwise_block
+from kernels.device.column_sum import tile_columns
 
 
 @triton.jit
@@ -38,19 +36,8 @@ def forward_kernel(
         _forward_block(x_ptr, bias_ptr, out_ptr, offsets, offsets < elements, COLUMNS)
 
 
-def forward(x: Tensor, bias: Tensor, out: Tensor) -> None:
-    """out = relu(x + bias); all contiguous, of one dtype; out may be x."""
-    elements = x.numel()
-    if elements == 0:
-        return
-    block = pointwise_block(elements, x.itemsize)
-    forward_kernel[(triton.cdiv(elements, block),)](
-        x, bias, out, elements, COLUMNS=len(bias), WIDE=elements + block > 2**31, BLOCK=block, num_warps=4
-    )
-
-
 @triton.jit
-def _backward_kernel(
+def backward_kernel(
     grad_ptr, out_ptr, grad_x_ptr, sums_ptr, rows, chunk_rows,
     COLUMNS: tl.constexpr, ROW_BLOCK: tl.constexpr, COLUMN_BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -74,19 +61,3 @@ def _backward_kernel(
     if sums_ptr is not None:
         tl.store(sums_ptr + tl.program_id(1).to(tl.int64) * COLUMNS + columns, tl.sum(sums, axis=0), in_columns)
 
-
-def backward(grad: Tensor, out: Tensor, grad_x: Tensor | None, grad_bias: Tensor | None) -> None:
-    """The gradients that are not None, grad_x like grad, grad_bias [N]; all contiguous, of one dtype."""
-    columns = grad.shape[-1]
-    if columns == 0:
-        return
-    rows = grad.numel() // columns
-    chunks, chunk_rows = row_chunks(rows, columns)
-    row_block, column_block = tile_shape(columns, grad.itemsize)
-    sums = None if grad_bias is None else sum_target(grad_bias, chunks)
-    _backward_kernel[(triton.cdiv(columns, column_block), chunks)](
-        grad, out, grad_x, sums, rows, chunk_rows,
-        COLUMNS=columns, ROW_BLOCK=row_block, COLUMN_BLOCK=column_block, num_warps=4,
-    )  # fmt: skip
-    if grad_bias is not None:
-        add_chunks(sums, grad_bias)

@@ -1,0 +1,41 @@
+"""How a bias gradient's sum is cut into chunks, and the launch that adds them up: see column_sum.py."""
+
+import torch
+from torch import Tensor
+
+from kernels.device.launch import cdiv, empty, next_power_of_2, triton_functions
+
+functions = triton_functions("kernels.device.column_sum")
+
+
+def row_chunks(rows: int, columns: int, chunks: int | None = None) -> tuple[int, int]:
+    """(chunks, rows in each but the last), by the shape alone, so that sums come out the same on every GPU.
+
+    A chunk has at least 16 rows, so that the workspace stays small beside what was read. chunks: so many instead.
+    """
+    if chunks is None:
+        chunks = max(1, min(rows * columns >> 14, rows // 16, 512))
+    return chunks, cdiv(rows, chunks)
+
+
+def tile_shape(columns: int, itemsize: int) -> tuple[int, int]:
+    """(rows, columns) of what a program reads at once, powers of two: 16 bytes for each of 128 threads."""
+    elements = 128 * 16 // itemsize
+    column_block = min(next_power_of_2(columns), 32 * 16 // itemsize)
+    return elements // column_block, column_block
+
+
+def sum_target(result: Tensor, chunks: int) -> Tensor:
+    """What a kernel writes its sums to: the result [N] itself, or a workspace [chunks, N]."""
+    if chunks == 1:
+        return result
+    accumulator = torch.float64 if result.dtype == torch.float64 else torch.float32
+    return empty((chunks, len(result)), accumulator, result)
+
+
+def add_chunks(target: Tensor, result: Tensor) -> None:
+    """result [N] = target [chunks, N] summed over the chunks, unless target is the result itself."""
+    if target is not result:
+        functions.add_chunks_kernel[(cdiv(len(result), 32),)](
+            target, result, len(target), COLUMNS=len(result), ROWS=32, BLOCK=32, num_warps=8
+        )

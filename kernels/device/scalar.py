@@ -1,0 +1,12 @@
+"""A number that changes from call to call: a kernel gets its value, or a pointer to it. As scalar.cuh."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scalar(value):
+    if value.dtype.is_ptr():
+        return tl.load(value)
+    else:
+        return value

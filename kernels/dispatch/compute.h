@@ -1,0 +1,262 @@
+// Below autograd: from a boxed call to the launch, for every op and both backends.
+#pragma once
+
+#include <ATen/core/stack.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <map>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+
+#include "call.h"
+#include "plan.h"
+
+using Positions = std::vector<int64_t>;  // among a schema's arguments
+
+// One op on one backend, as Python declared it.
+struct Declared {
+    std::string op;
+    c10::DeviceType device;
+    fused::Table* table = nullptr;  // of the op's cuda.cu; null for Triton
+    Positions gradients;            // the arguments that have one
+    Positions mutated;              // what the schema writes; of the in-place form, what replaces the output
+    bool elementwise = false;       // every element is read before it is written, so the argument written may be another too
+    // What the backward reads: arguments by their positions, outputs as -1 - n; by the value of the string argument at
+    // `saves_by`, or by "".
+    int64_t saves_by = -1;
+    std::map<std::string, Positions> saves;
+    Positions saved;   // all that any of them saves: the backward takes these, after the gradients of the outputs,
+    Positions others;  // then these as they are
+};
+
+inline bool contains(const Positions& positions, size_t position) {
+    return std::find(positions.begin(), positions.end(), int64_t(position)) != positions.end();
+}
+
+class Compute : public c10::OperatorKernel {
+   public:
+    enum class Form { functional, in_place, backward };
+
+    // scalars: the positions of 0-d tensors that are numbers. planner: the op in Python that makes plans.
+    Compute(const Declared& declared, Form form, const c10::FunctionSchema& schema, Positions scalars,
+            c10::OperatorHandle planner)
+        : declared_(declared), form_(form), planner_(planner) {
+        if (declared.table) entry_ = form == Form::backward ? declared.table->backward : declared.table->forward;
+        TORCH_CHECK(!declared.table || entry_.run, declared.op, ": cuda.cu has no function for ", schema.name());
+        for (size_t i = 0; i < schema.arguments().size(); ++i) {
+            const c10::Type& type = *schema.arguments()[i].type();
+            bool tensor = type.kind() == c10::TypeKind::TensorType ||
+                          (type.kind() == c10::TypeKind::OptionalType &&
+                           type.castRaw<c10::OptionalType>()->getElementType()->kind() == c10::TypeKind::TensorType);
+            roles_.push_back({tensor, contains(scalars, i), form != Form::backward && contains(declared.mutated, i)});
+        }
+    }
+
+    void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+        size_t count = roles_.size();
+        auto arguments = torch::jit::last(*stack, count);
+        plan::Signature signature;
+        at::Device device(declared_.device);
+        for (size_t i = 0; i < count; ++i) {
+            plan::describe(signature, arguments[i]);
+            if (roles_[i].tensor && !device.has_index() && arguments[i].isTensor()) {
+                const at::Tensor& tensor = arguments[i].toTensor();
+                if (tensor.defined() && tensor.device().type() == declared_.device) device = tensor.device();
+            }
+        }
+        std::shared_ptr<plan::Plan> plan = find(signature, arguments);
+        for (size_t i = 0; i < count; ++i)
+            if (roles_[i].mutated && !may_be_written(arguments, i)) {
+                ask_python(arguments);  // which raises, and says why
+                TORCH_CHECK(false, declared_.op, ": what is written overlaps what is read");
+            }
+        c10::OptionalDeviceGuard guard;
+        if (device.is_cuda()) guard.reset_device(device);
+
+        c10::SmallVector<at::Tensor, 12> made;  // contiguous copies, outputs, workspaces: never more than reserved
+        made.reserve(count + plan->outputs.size() + plan->workspaces.size());
+        Slots slots;
+        c10::SmallVector<std::pair<const at::Tensor*, const at::Tensor*>, 2> copied_back;
+        for (size_t i = 0; i < count; ++i) {
+            if (!roles_[i].tensor) continue;
+            const at::Tensor& tensor = arguments[i].isTensor() ? arguments[i].toTensor() : none();
+            if (!tensor.defined() || tensor.is_contiguous()) {
+                slots.push_back(&tensor);
+            } else {
+                made.push_back(tensor.contiguous());
+                slots.push_back(&made.back());
+                if (roles_[i].mutated) copied_back.emplace_back(&tensor, &made.back());
+            }
+            if (roles_[i].mutated && !tensor.is_inference()) torch::autograd::impl::bump_version(tensor);
+        }
+        size_t first_output = made.size();
+        for (const plan::Allocation& output : plan->outputs) made.push_back(plan::allocate(output.sizes, output.dtype, device));
+        for (size_t i = 0; i < plan->outputs.size(); ++i)
+            slots.push_back(wanted(arguments, i) ? &made[first_output + i] : &none());
+        if (form_ == Form::in_place) slots.push_back(slots[slot_of_mutated()]);
+
+        if (entry_.run)
+            call(arguments, slots, device);
+        else
+            launch(*plan, slots, made, device);
+
+        for (auto [target, source] : copied_back) target->copy_(*source);
+        torch::jit::drop(*stack, count);
+        for (size_t i = 0; i < plan->outputs.size(); ++i) stack->emplace_back(std::move(made[first_output + i]));
+    }
+
+   private:
+    struct Role {
+        bool tensor, scalar, mutated;
+    };
+    using Slots = c10::SmallVector<const at::Tensor*, 16>;  // the tensor arguments, the outputs, the workspaces
+
+    static const at::Tensor& none() {
+        static const at::Tensor tensor;
+        return tensor;
+    }
+
+    // Of the backward's gradients only those are written that its last argument asks for.
+    bool wanted(c10::ArrayRef<c10::IValue> arguments, size_t output) const {
+        return form_ != Form::backward || arguments.back().toListRef()[output].toBool();
+    }
+
+    size_t slot_of_mutated() const {
+        size_t slot = 0;
+        for (const Role& role : roles_) {
+            if (role.mutated) break;
+            slot += role.tensor;
+        }
+        return slot;
+    }
+
+    // False for what a kernel would corrupt: several elements at one address, or memory that is still to be read. Tensors
+    // that are not contiguous are copied before anything is written, so only contiguous ones can be in the way.
+    bool may_be_written(c10::ArrayRef<c10::IValue> arguments, size_t position) const {
+        const at::Tensor& tensor = arguments[position].toTensor();
+        for (int64_t d = 0; d < tensor.dim(); ++d)
+            if (tensor.stride(d) == 0 && tensor.size(d) > 1) return false;
+        if (!tensor.is_contiguous() || tensor.numel() == 0) return true;
+        auto start = static_cast<const char*>(tensor.const_data_ptr());
+        for (size_t i = 0; i < arguments.size(); ++i) {
+            if (i == position || !arguments[i].isTensor()) continue;
+            const at::Tensor& other = arguments[i].toTensor();
+            if (!other.defined() || other.numel() == 0 || !other.is_contiguous()) continue;
+            auto other_start = static_cast<const char*>(other.const_data_ptr());
+            bool overlaps = start < other_start + other.nbytes() && other_start < start + tensor.nbytes();
+            bool itself = start == other_start && other.numel() == tensor.numel();
+            if (overlaps && !(itself && declared_.elementwise)) return false;
+        }
+        return true;
+    }
+
+    std::shared_ptr<plan::Plan> find(const plan::Signature& signature, c10::ArrayRef<c10::IValue> arguments) {
+        {
+            std::shared_lock lock(mutex_);
+            auto found = plans_.find(signature);
+            if (found != plans_.end()) return found->second;
+        }
+        ask_python(arguments);
+        std::shared_ptr<plan::Plan> made = std::move(plan::added);
+        TORCH_CHECK(made, declared_.op, ": Python made no plan");
+        std::unique_lock lock(mutex_);
+        if (plans_.size() >= most_plans) plans_.clear();
+        plans_[signature] = made;
+        return made;
+    }
+
+    void ask_python(c10::ArrayRef<c10::IValue> arguments) const {
+        torch::jit::Stack copy(arguments.begin(), arguments.end());
+        planner_.callBoxed(&copy);
+    }
+
+    // Through cuda.cu.
+    void call(c10::ArrayRef<c10::IValue> arguments, const Slots& slots, at::Device device) const {
+        c10::SmallVector<fused::Argument, 12> given(arguments.size() + slots.size());
+        size_t slot = 0, n = 0;
+        for (size_t i = 0; i < arguments.size() - (form_ == Form::backward); ++i, ++n) {
+            const c10::IValue& value = arguments[i];
+            if (roles_[i].tensor) {
+                const at::Tensor& tensor = *slots[slot++];
+                given[n].tensor = view(tensor);
+                if (roles_[i].scalar) given[n].number = number(tensor);
+            } else if (value.isString()) {
+                given[n].string = {value.toStringRef().c_str()};
+            } else if (value.isDouble()) {
+                given[n].real = value.toDouble();
+            } else {
+                given[n].integer = value.isBool() ? value.toBool() : value.toInt();
+            }
+        }
+        for (; slot < slots.size(); ++slot, ++n) given[n].tensor = view(*slots[slot]);
+        TORCH_CHECK(int64_t(n) == entry_.arguments, declared_.op, ": the function in cuda.cu takes ", entry_.arguments,
+                    " arguments, the declaration gives it ", n);
+        struct Owner {
+            std::vector<at::Tensor> made;
+            at::Device device;
+        } owner{{}, device};
+        fused::Context context{driver::current_stream(device), &owner, [](void* given, uint64_t bytes) {
+                                   auto& owner = *static_cast<Owner*>(given);
+                                   owner.made.push_back(plan::allocate({int64_t(bytes)}, at::kByte, owner.device));
+                                   return owner.made.back().data_ptr();
+                               }};
+        const char* error = entry_.run(given.data(), &context);
+        TORCH_CHECK(!error, declared_.op, ": the launch failed: ", error);
+    }
+
+    static fused::Tensor view(const at::Tensor& tensor) {
+        if (!tensor.defined()) return {};
+        return {tensor.numel() ? tensor.data_ptr() : nullptr, tensor.sizes().data(), tensor.numel(),
+                int32_t(tensor.dim()), fused::Dtype(int32_t(tensor.scalar_type()))};
+    }
+    static double value_of(const at::Tensor& scalar) {
+        return scalar.scalar_type() == at::kDouble ? *scalar.const_data_ptr<double>() : *scalar.const_data_ptr<float>();
+    }
+    static fused::Number number(const at::Tensor& scalar) {
+        auto dtype = fused::Dtype(int32_t(scalar.scalar_type()));
+        if (scalar.is_cpu()) return {value_of(scalar), nullptr, dtype};
+        return {0, scalar.const_data_ptr(), dtype};
+    }
+
+    // Triton's kernels.
+    void launch(const plan::Plan& plan, Slots& slots, c10::SmallVectorImpl<at::Tensor>& made, at::Device device) const {
+        for (const plan::Allocation& workspace : plan.workspaces) {
+            made.push_back(plan::allocate(workspace.sizes, workspace.dtype, device));
+            slots.push_back(&made.back());
+        }
+        void* stream = driver::current_stream(device);
+        for (const plan::Launch& kernel : plan.launches) {
+            c10::SmallVector<int64_t, 16> values(kernel.arguments.size());
+            c10::SmallVector<void*, 16> pointers(kernel.arguments.size());
+            for (size_t i = 0; i < values.size(); ++i) {
+                const plan::Argument& argument = kernel.arguments[i];
+                pointers[i] = &values[i];
+                if (argument.kind == plan::Argument::literal) {
+                    values[i] = argument.value;
+                } else if (argument.kind == plan::Argument::tensor) {
+                    values[i] = reinterpret_cast<int64_t>(slots[argument.value]->data_ptr());
+                } else if (argument.kind == plan::Argument::scalar_double) {
+                    double value = value_of(*slots[argument.value]);
+                    std::memcpy(&values[i], &value, sizeof value);
+                } else {
+                    float value = float(value_of(*slots[argument.value]));
+                    std::memcpy(&values[i], &value, sizeof value);
+                }
+            }
+            driver::launch(kernel.function, kernel.grid, kernel.threads, kernel.shared, kernel.cooperative, stream,
+                           pointers.data());
+        }
+    }
+
+    static constexpr size_t most_plans = 8192;
+    const Declared& declared_;
+    Form form_;
+    c10::OperatorHandle planner_;
+    fused::Entry entry_{};
+    std::vector<Role> roles_;
+    std::shared_mutex mutex_;
+    std::unordered_map<plan::Signature, std::shared_ptr<plan::Plan>, plan::SignatureHash> plans_;
+};

@@ -1,0 +1,123 @@
+"""Recording what a Triton launcher would launch: the plan that C++ replays at every call of the same signature."""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.dispatch import cubin
+
+TYPES = {
+    torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64",
+    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "i1",
+}  # fmt: skip
+SLOT, LITERAL, SCALAR_FLOAT, SCALAR_DOUBLE = range(4)  # plan.h's Argument::Kind
+# PyTorch's number of each dtype (c10::ScalarType), as _add_plan takes it.
+SCALAR_TYPES = {
+    torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6,
+    torch.float64: 7, torch.bool: 11, torch.bfloat16: 15,
+}  # fmt: skip
+
+
+class StandIn:
+    """What a launcher may ask of a tensor, without one."""
+
+    def __init__(self, slot: int, shape: Sequence[int], dtype: torch.dtype, aligned: bool = True) -> None:
+        self.slot, self.shape, self.dtype, self.aligned = slot, torch.Size(shape), dtype, aligned
+        self.itemsize = dtype.itemsize
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def size(self, dimension: int) -> int:
+        return self.shape[dimension]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+class ScalarStandIn:
+    """A number that changes from call to call: a launcher can only hand it to a kernel."""
+
+    def __init__(self, slot: int, double: bool) -> None:
+        self.slot, self.double = slot, double
+
+    def __float__(self) -> float:
+        raise TypeError("a launcher must not compute with a number that changes from call to call: the kernel does")
+
+
+class Recorder:
+    """The launches of one call, on one device, as kernels/device/launch.py reports them."""
+
+    def __init__(self, slots: int, device: torch.device, arch: int) -> None:
+        self._slots, self._device, self._arch = slots, device, arch
+        self.workspaces: list[int] = []
+        self.launches: list[int] = []
+
+    def workspace(self, shape: Sequence[int], dtype: torch.dtype) -> StandIn:
+        self.workspaces += allocation(shape, dtype)
+        self._slots += 1
+        return StandIn(self._slots - 1, shape, dtype)
+
+    def launch(self, module: str, name: str, grid: tuple[int, ...], arguments: tuple, constants: dict) -> None:
+        types, values = [], []
+        for argument in arguments:
+            type_, *value = _argument(argument)
+            types.append(type_)
+            values += value
+        kernel = cubin.Kernel(module, name, tuple(types), tuple(sorted(constants.items())), self._arch)
+        function, made = _function(kernel, self._device)
+        hidden = made.parameters - len(values) // 2
+        values += [LITERAL, 0] * hidden  # Triton's own: pointers to scratch memory, which no kernel of ours has
+        blocks = (*grid, 1, 1)[:3]
+        if math.prod(blocks) == 0:
+            return
+        self.launches += [function, *blocks, made.threads, made.shared, int(made.cooperative), len(values) // 2, *values]
+
+
+def allocation(shape: Sequence[int], dtype: torch.dtype) -> list[int]:
+    """A tensor to be allocated, as _add_plan takes it."""
+    return [SCALAR_TYPES[dtype], len(shape), *shape]
+
+
+def _argument(argument: object) -> tuple:
+    """(type, kind, value) of a kernel's argument; of None the type alone."""
+    if isinstance(argument, StandIn):
+        return f"*{TYPES[argument.dtype]}" + ":16" * argument.aligned, SLOT, argument.slot
+    if isinstance(argument, ScalarStandIn):
+        return ("fp64", SCALAR_DOUBLE, argument.slot) if argument.double else ("fp32", SCALAR_FLOAT, argument.slot)
+    if argument is None:
+        return ("none",)
+    if type(argument) is int:
+        type_ = "i32" if -(2**31) <= argument < 2**31 else "i64"
+        return type_ + ":16" * (argument % 16 == 0), LITERAL, argument
+    if type(argument) is float:
+        return "fp32", LITERAL, struct.unpack("<i", struct.pack("<f", argument))[0]
+    raise TypeError(f"a launcher gave a kernel an argument of type {type(argument).__name__}")
+
+
+@functools.cache
+def _function(kernel: cubin.Kernel, device: torch.device) -> tuple[int, cubin.Compiled]:
+    """The kernel on this device: loaded once, for as long as the process lives."""
+    made = cubin.compiled(kernel)
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            f"{kernel} is not loaded yet, and cannot be while a CUDA graph is captured: call the op once before, with "
+            "arguments of the same kind"
+        )
+    load = torch.ops.fused_kernels._load_cubin
+    return load(made.path, made.name, made.shared, made.parameters), made
+
+
+def stand_in(slot: int, tensor: Tensor) -> StandIn:
+    """Of the tensor that a launcher will get: contiguous, so that a copy, which is aligned, replaces what is not."""
+    aligned = not tensor.is_contiguous() or tensor.data_ptr() % 16 == 0
+    return StandIn(slot, tensor.shape, tensor.dtype, aligned)

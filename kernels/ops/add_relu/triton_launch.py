@@ -1,0 +1,43 @@
+"""add_relu's Triton kernels: grids and constants."""
+
+from torch import Tensor
+
+from kernels.device.column_sum_launch import add_chunks, row_chunks, sum_target, tile_shape
+from kernels.device.launch import cdiv, triton_functions
+from kernels.device.pointwise_launch import pointwise_block
+
+functions = triton_functions("kernels.ops.add_relu.triton_kernel")
+
+
+def forward(x: Tensor, bias: Tensor, out: Tensor, *, wide: bool | None = None) -> None:
+    """out = relu(x + bias); all contiguous, of one dtype; out may be x. wide: 64-bit offsets (default: by the size)."""
+    elements = x.numel()
+    if elements == 0:
+        return
+    block = pointwise_block(elements, x.itemsize)
+    wide = elements + block > 2**31 if wide is None else wide
+    functions.forward_kernel[(cdiv(elements, block),)](
+        x, bias, out, elements, COLUMNS=len(bias), WIDE=wide, BLOCK=block, num_warps=4
+    )
+
+
+def backward(
+    grad: Tensor, out: Tensor, grad_x: Tensor | None, grad_bias: Tensor | None, *, chunks: int | None = None
+) -> None:
+    """The gradients that are not None, grad_x like grad, grad_bias [N]; all contiguous, of one dtype.
+
+    chunks: of the rows, for the sum (default: by the shape).
+    """
+    columns = grad.shape[-1]
+    if columns == 0:
+        return
+    rows = grad.numel() // columns
+    chunks, chunk_rows = row_chunks(rows, columns, chunks)
+    row_block, column_block = tile_shape(columns, grad.itemsize)
+    sums = None if grad_bias is None else sum_target(grad_bias, chunks)
+    functions.backward_kernel[(cdiv(columns, column_block), chunks)](
+        grad, out, grad_x, sums, rows, chunk_rows,
+        COLUMNS=columns, ROW_BLOCK=row_block, COLUMN_BLOCK=column_block, num_warps=4,
+    )  # fmt: skip
+    if grad_bias is not None:
+        add_chunks(sums, grad_bias)
