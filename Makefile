@@ -2,12 +2,14 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lecture jupyter test kernels gpu data train tensorboard doctor clean check venv
+.PHONY: help lecture jupyter test test-slow kernels gpu data train tensorboard doctor clean check venv
 
 PYTHON3 ?= python3
 NOTEBOOKS ?=
 ARGS ?=
 CMAKE_ARGS ?=
+# Two test files at once, if pytest-xdist is there.
+PYTEST_ARGS ?= $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo ' -n 2 --dist loadfile')
 
 # Given on the command line, PYTHON holds the packages already: no .venv is made and nothing is installed.
 ifeq ($(origin PYTHON),command line)
@@ -25,10 +27,11 @@ endif
 SAMPLE := data/sample/metadata.json
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo 'PYTHON3=python3.12  the Python that makes .venv'
 	@echo 'PYTHON=python3      use this Python and its packages, make no .venv'
+	@echo 'PYTEST_ARGS=        run the tests in one process, not in two'
 
 lecture: $(SAMPLE)  ## execute every notebook; pages in build/lecture/ (NOTEBOOKS="01 02": only these)
 	@$(PYTHON) notebooks/lecture.py $(NOTEBOOKS) $(ARGS)
@@ -36,23 +39,31 @@ lecture: $(SAMPLE)  ## execute every notebook; pages in build/lecture/ (NOTEBOOK
 jupyter: $(SAMPLE)  ## JupyterLab on 127.0.0.1
 	@$(PYTHON) -m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/notebooks $(ARGS)
 
-# The sanitizers' tests take most of the time: two at once, as many as a small machine has cores.
-cmake_tests = cmake -S kernels -B build/cmake -G Ninja $(CMAKE_ARGS) && cmake --build build/cmake \
-	&& { code=0; ctest --test-dir build/cmake --parallel 2 --output-on-failure || code=$$?; \
-	sed -n 's/^SKIPPED: /tests skipped: /p' build/cmake/Testing/Temporary/LastTest.log | sort | uniq -c; [ $$code = 0 ]; }
+# Configured in build/$(1) with the options $(2), built, run: two at once, as many as a small machine has cores.
+cmake_tests = cmake -S kernels -B build/$(1) -G Ninja $(2) $(CMAKE_ARGS) && cmake --build build/$(1) \
+	&& { code=0; ctest --test-dir build/$(1) --parallel 2 --output-on-failure || code=$$?; \
+	sed -n 's/^SKIPPED: /tests skipped: /p' build/$(1)/Testing/Temporary/LastTest.log | sort | uniq -c; [ $$code = 0 ]; }
 
 # Every step runs whatever the ones before it did; the summary names each, and one failure fails the target.
-step = echo; echo '== $(1)'; if $(2); then summary+=" $(1):ok"; else summary+=" $(1):FAILED"; status=1; fi
-test: $(SAMPLE)  ## ruff, pytest, the notebooks, the CMake tests
+step = echo; echo '== $(1)'; SECONDS=0; if $(2); then result=ok; else result=FAILED; status=1; fi; \
+	summary+=" $(1):$$result ($$SECONDS s)"
+pytest = $(PYTHON) -m pytest -q $(PYTEST_ARGS)
+test: $(SAMPLE)  ## ruff, pytest, the CMake tests
 	@status=0; summary=; \
 	$(call step,lint,$(PYTHON) -m ruff check); \
-	$(call step,pytest,$(PYTHON) -m pytest -q); \
-	$(call step,notebooks,$(PYTHON) -m pytest -q --nbval-lax --nbval-current-env notebooks/); \
-	$(call step,cmake,$(cmake_tests)); \
+	$(call step,pytest,$(pytest) -m 'not slow'); \
+	$(call step,cmake,$(call cmake_tests,cmake)); \
 	echo; echo "make test:$$summary"; exit $$status
 
+test-slow: $(SAMPLE)  ## what takes long and rarely breaks: pytest -m slow, the notebooks, the kernels for more GPUs
+	@status=0; summary=; \
+	$(call step,pytest,$(pytest) -m slow); \
+	$(call step,notebooks,$(pytest) --nbval-lax --nbval-current-env notebooks/); \
+	$(call step,cmake,$(call cmake_tests,cmake-all,-DFUSED_KERNELS_ALL_ARCHITECTURES=ON)); \
+	echo; echo "make test-slow:$$summary"; exit $$status
+
 kernels: venv  ## the CMake tests: CUDA kernels on the GPU, and on the host under sanitizers (CMAKE_ARGS=-D…)
-	@$(cmake_tests)
+	@$(call cmake_tests,cmake)
 
 gpu: venv  ## on a GPU: pytest, ctest, compute-sanitizer, benchmarks, recorded in traces/results/ (ARGS="--only pytest,ctest")
 	@$(PYTHON) -m kernels.measure gpu $(ARGS)

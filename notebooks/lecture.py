@@ -1,6 +1,7 @@
-"""Execute the notebooks in order, each in a kernel of its own, and write pages: python notebooks/lecture.py [NN …].
+"""Execute the notebooks, each in a kernel of its own, and write pages: python notebooks/lecture.py [NN …].
 
-Executed copies, pages and an index.html go to build/lecture/; the notebooks themselves change only with --store.
+Executed copies, pages and an index.html go to build/lecture/; the notebooks themselves change only with --store. Two
+run at once. On a GPU, and with --store, they run one after the other, so as not to disturb the times that they measure.
 Exit status: 0 if all ran, 1 if one failed (the others still run), 2 for a wrong command line, 130 after Ctrl-C.
 """
 
@@ -12,6 +13,9 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +34,7 @@ except ModuleNotFoundError as error:
 NOTEBOOKS = Path(__file__).resolve().parent
 ROOT = NOTEBOOKS.parent
 MAX_STORED_BYTES = 1_000_000
+HAS_GPU = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg")))
 WIDGET = "application/vnd.jupyter.widget-view+json"
 # A path that exists on one machine only, a temporary file of the kernel's included.
 ABSOLUTE_PATH = re.compile(
@@ -80,23 +85,23 @@ class ThisPython(AsyncKernelManager):
 
 
 class Client(NotebookClient):
-    """Ends when Ctrl-C is pressed. nbclient's own handler only kills the kernel, which looks like a failed notebook."""
+    """Executes one notebook, in a thread: there nbclient sets no signal handlers, which only kill the kernel, so that
+    Ctrl-C would look like a failed notebook. `stop`, from another thread, ends it."""
 
-    interrupted = False
+    stopped = False
+    thread_loop: asyncio.AbstractEventLoop | None = None
 
-    async def async_start_new_kernel(self, **kwargs: object) -> None:
-        task = asyncio.current_task()
-
-        def stop() -> None:
-            self.interrupted = True
-            self.shutdown_kernel = "immediate"
-            task.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop)
-        await super().async_start_new_kernel(**kwargs)
+    def stop(self) -> None:
+        self.stopped = True
+        self.shutdown_kernel = "immediate"
+        if self.thread_loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: the notebook has ended
+                self.thread_loop.call_soon_threadsafe(self.task.cancel)
 
     async def run(self) -> None:
+        self.task, self.thread_loop = asyncio.current_task(), asyncio.get_running_loop()
+        if self.stopped:
+            return
         try:
             await self.async_execute()
         finally:
@@ -105,13 +110,17 @@ class Client(NotebookClient):
                 await self.km.shutdown_kernel(now=True)
 
 
-def execute(path: Path) -> Run:
-    """Execute a notebook in a fresh kernel, in the notebook's folder. The file is only read.
+def client_of(path: Path) -> Client:
+    """What executes a notebook, in a fresh kernel and in the notebook's folder. The file is only read.
 
-    An error in a cell ends the notebook; its traceback is then that cell's output.
+    Raises:
+        ValueError: it is no notebook. OSError: it cannot be read.
     """
-    notebook = nbformat.read(path, as_version=4)
-    client = Client(
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except (nbformat.reader.NotJSONError, nbformat.ValidationError) as error:
+        raise ValueError(f"{path.name}: {error}") from error
+    return Client(
         notebook,
         kernel_manager_class=ThisPython,
         config=Config(KernelManager={"transport_encryption": "auto"}),  # unencrypted, each kernel prints a warning
@@ -120,19 +129,41 @@ def execute(path: Path) -> Run:
         record_timing=False,
         coalesce_streams=True,
     )
+
+
+def execute(client: Client, name: str, position: str) -> Run:
+    """Execute a notebook. An error in a cell ends it; its traceback is then that cell's output."""
+    if not client.stopped:
+        print(f"{position} {name} ...\n", end="", flush=True)  # in one piece, beside other threads'
     start, failure = time.perf_counter(), ""
     try:
         asyncio.run(client.run())
     except CellExecutionError as error:
         failure = str(error)
     except (asyncio.CancelledError, RuntimeError) as error:
-        if client.interrupted:
-            raise KeyboardInterrupt from None
         # The kernel died: no cell holds this error, so the page would not show it.
         failure = f"{type(error).__name__}: {error}"
         output = nbformat.v4.new_output("error", ename=type(error).__name__, evalue=str(error), traceback=[failure])
-        notebook.cells.append(nbformat.v4.new_code_cell(outputs=[output]))
-    return Run(path.stem, notebook, time.perf_counter() - start, re.sub(r"\x1b\[[0-9;]*m", "", failure).strip())
+        client.nb.cells.append(nbformat.v4.new_code_cell(outputs=[output]))
+    return Run(name, client.nb, time.perf_counter() - start, re.sub(r"\x1b\[[0-9;]*m", "", failure).strip())
+
+
+def execute_all(paths: list[Path], at_once: int) -> Iterator[tuple[str, Path, Run]]:
+    """(position, path, run) of each notebook as it ends. Closed or interrupted, it stops those that run and says so."""
+    clients = [client_of(path) for path in paths]
+    with ThreadPoolExecutor(at_once) as pool:
+        running = {}
+        try:
+            for number, (path, client) in enumerate(zip(paths, clients, strict=True), 1):
+                position = f"[{number}/{len(paths)}]"
+                running[pool.submit(execute, client, path.stem, position)] = position, path
+            for done in as_completed(running):
+                yield *running[done], done.result()
+        finally:
+            if unfinished := [path.stem for future, (_, path) in running.items() if future.running()]:
+                print(f"stopped in {', '.join(unfinished)}", file=sys.stderr)
+            for client in clients:
+                client.stop()
 
 
 def heading(run: Run) -> tuple[str, str]:
@@ -227,6 +258,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--notebooks", type=Path, default=NOTEBOOKS, metavar="DIR", help="where they are")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "lecture", metavar="DIR", help="where pages go")
     parser.add_argument("--store", action="store_true", help="also write the outputs into the notebooks themselves")
+    parser.add_argument("--at-once", type=int, metavar="N", help="how many run at once (see above)")
     args = parser.parse_args(argv)
     folder = args.notebooks.resolve()
     try:
@@ -234,28 +266,29 @@ def main(argv: list[str] | None = None) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         parser.error(str(error))
+    at_once = args.at_once or (1 if HAS_GPU or args.store else 2)
 
     runs: list[Run] = []
     failed = False
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        for number, path in enumerate(paths, 1):
-            print(f"[{number}/{len(paths)}] {path.stem} ...", flush=True)
-            run = execute(path)
-            runs.append(run)
-            print(f"[{number}/{len(paths)}] {path.stem} {run.result}, {run.seconds:.1f} s", flush=True)
-            if run.error:
-                print("\n".join("    " + line for line in run.error.splitlines()[-12:]), flush=True)
-            write(run, folder, args.out)
-            refused = store(run, path) if args.store else ""
-            if refused:
-                print(f"  not stored: {refused}")
-            failed = failed or bool(run.error or refused)
+        with closing(execute_all(paths, at_once)) as ended:
+            for position, path, run in ended:
+                runs.append(run)
+                print(f"{position} {path.stem} {run.result}, {run.seconds:.1f} s\n", end="", flush=True)
+                if run.error:
+                    print("\n".join("    " + line for line in run.error.splitlines()[-12:]), flush=True)
+                write(run, folder, args.out)
+                refused = store(run, path) if args.store else ""
+                if refused:
+                    print(f"  not stored: {refused}")
+                failed = failed or bool(run.error or refused)
     except KeyboardInterrupt:
-        print(f"stopped in {path.stem}", file=sys.stderr)
         return 130
-    except (OSError, nbformat.reader.NotJSONError, nbformat.ValidationError) as error:
-        print(f"lecture.py: {path.name}: {error}", file=sys.stderr)
+    except (OSError, ValueError) as error:
+        print(f"lecture.py: {error}", file=sys.stderr)
         return 1
+    runs.sort(key=lambda run: run.name)
     write_index(runs, args.out)
     print(f"\n{table(runs)}\n\nPages: {os.path.relpath(args.out / 'index.html')}")
     return int(failed)

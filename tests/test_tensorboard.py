@@ -16,10 +16,12 @@ from contextlib import contextmanager
 import psutil
 import pytest
 import torch
-from torch.utils.tensorboard import SummaryWriter
 
 from model.profiling import ROOT, STORY, TRACES, record
 
+pytest.importorskip("tensorboard")
+pytest.importorskip("torch_tb_profiler")  # the profiler's tab, which answers 404 without it
+pytestmark = pytest.mark.slow
 PLUGIN = "data/plugin/pytorch_profiler"
 
 
@@ -80,6 +82,8 @@ def check_run(get, run, on_gpu):
 
 
 def test_runs_and_scalars_are_served(tmp_path):
+    from torch.utils.tensorboard import SummaryWriter
+
     weight = torch.randn(64, 64, requires_grad=True)
     record(lambda: (torch.randn(8, 64) @ weight).relu().sum().backward(), tmp_path / "a_step", device="cpu")
     with SummaryWriter(tmp_path / "training") as writer:

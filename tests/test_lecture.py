@@ -1,0 +1,139 @@
+"""The lecture's runner: notebooks executed, pages written, outputs stored, and what Ctrl-C leaves behind."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+for package in ("nbclient", "nbconvert", "ipykernel"):
+    pytest.importorskip(package)
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "notebooks" / "lecture.py"
+
+
+def notebook(path, *cells):
+    """A notebook of cells; one that starts with '#' and a space is Markdown."""
+    v4 = nbformat.v4
+    make = [v4.new_markdown_cell(c) if c.startswith("# ") else v4.new_code_cell(c) for c in cells]
+    nbformat.write(v4.new_notebook(cells=make), path)
+
+
+def lecture(folder, *options):
+    command = [sys.executable, SCRIPT, "--notebooks", folder, "--out", folder / "out", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd="/")
+
+
+def test_lecture_runs_all_and_fails_if_one_fails(tmp_path, monkeypatch):
+    notebook(tmp_path / "01_bad.ipynb", "# Bad & wrong\n\nIt divides\nby `zero`.", "print('before')", "1 / 0")
+    notebook(
+        tmp_path / "02_good.ipynb",
+        "# Good\n\nSee [bad](01_bad.ipynb): $x^2$",
+        "import os, sys\nprint(sys.executable, os.path.basename(os.getcwd()))",
+    )
+    before = [path.read_bytes() for path in sorted(tmp_path.glob("*.ipynb"))]
+    # A kernel of another Python in the user's home must not be chosen.
+    other = tmp_path / "jupyter" / "kernels" / "python3"
+    other.mkdir(parents=True)
+    (other / "kernel.json").write_text(
+        json.dumps({"argv": ["/nowhere/python", "{connection_file}"], "display_name": "other", "language": "python"})
+    )
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    done = lecture(tmp_path, "--at-once", "1")
+    assert done.returncode == 1, done.stderr
+    progress = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    assert sorted(re.sub(r"[\d.]+ s", "_ s", line) for line in progress) == [
+        "[1/2] 01_bad ...", "[1/2] 01_bad failed, _ s", "[2/2] 02_good ...", "[2/2] 02_good ok, _ s",
+    ]  # fmt: skip
+    assert "    ZeroDivisionError: division by zero" in done.stdout
+    assert re.search(r"^01_bad +\d+\.\d  failed\n02_good +\d+\.\d  ok$", done.stdout, flags=re.M)
+    out = tmp_path / "out"
+    bad, good, index = [(out / f"{name}.html").read_text() for name in ("01_bad", "02_good", "index")]
+    assert "ZeroDivisionError" in bad
+    assert "before" in bad
+    assert sys.executable in good
+    assert tmp_path.name in good
+    assert 'href="01_bad.html"' in good
+    assert re.findall(r"<script[^>]+src=", bad) == []  # readable without the web
+    assert len(re.findall(r"<script[^>]+src=", good)) == 1  # MathJax, for the formula
+    assert '<a href="01_bad.html">Bad &amp; wrong</a><br>It divides by zero.' in index
+    assert '<td class="failed">failed</td>' in index
+    assert nbformat.read(out / "02_good.ipynb", as_version=4).cells[1].execution_count == 1
+    assert [path.read_bytes() for path in sorted(tmp_path.glob("*.ipynb"))] == before
+
+
+@pytest.mark.slow
+def test_lecture_stores_reproducible_outputs_and_no_path(tmp_path):
+    good, leak = tmp_path / "01_good.ipynb", tmp_path / "02_leak.ipynb"
+    notebook(good, "# Good", "print(1)\n2")
+    notebook(leak, "# Leak", f"print({str(ROOT)!r} + '/data')")
+    leaking = leak.read_bytes()
+    first = lecture(tmp_path, "--store")
+    assert first.returncode == 1, first.stderr
+    assert f"not stored: cell 2 shows the path {ROOT}/data" in first.stdout
+    assert leak.read_bytes() == leaking
+    stored = good.read_bytes()
+    assert lecture(tmp_path, "--store", "01").returncode == 0
+    assert good.read_bytes() == stored
+    written = nbformat.reads(stored.decode(), as_version=4)
+    assert [output.output_type for output in written.cells[1].outputs] == ["stream", "execute_result"]
+    assert written.metadata.language_info == {"name": "python"}
+
+
+@pytest.mark.slow
+def test_two_run_at_once(tmp_path):
+    """Each waits for the other's file."""
+    for mine, other in (("01_a", "02_b"), ("02_b", "01_a")):
+        code = f"""import time, pathlib
+pathlib.Path("{mine}.here").touch()
+deadline = time.monotonic() + 40
+while not pathlib.Path("{other}.here").exists():
+    assert time.monotonic() < deadline
+    time.sleep(0.02)"""
+        notebook(tmp_path / f"{mine}.ipynb", "# Waits", code)
+    done = lecture(tmp_path, "--at-once", "2")
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"^01_a +\d+\.\d  ok\n02_b +\d+\.\d  ok$", done.stdout, flags=re.M)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["starting", "running"])
+def test_ctrl_c_stops_the_lecture_and_its_kernels(tmp_path, when):
+    names = ["01_slow", "02_slow"]
+    for name in names:
+        code = f"open({str(tmp_path / name)!r}, 'w').close()\nimport time\ntime.sleep(600)"
+        notebook(tmp_path / f"{name}.ipynb", "# Slow", code)
+    command = [sys.executable, SCRIPT, "--notebooks", tmp_path, "--out", tmp_path / "out", "--at-once", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        said = {process.stdout.readline(), process.stdout.readline()}
+        assert said == {"[1/2] 01_slow ...\n", "[2/2] 02_slow ...\n"}
+        deadline = time.monotonic() + 40
+        children = psutil.Process(process.pid).children
+
+        def reached():
+            return children() if when == "starting" else all((tmp_path / name).exists() for name in names)
+
+        while not reached() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        kernels = children()
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert stderr.strip().endswith("stopped in 01_slow, 02_slow")
+    assert kernels
+    assert not [kernel for kernel in kernels if kernel.is_running()]
+
+
+def test_lecture_names_the_notebooks_it_has(tmp_path):
+    notebook(tmp_path / "01_good.ipynb", "# Good")
+    done = lecture(tmp_path, "07")
+    assert done.returncode == 2
+    assert "no notebook 07" in done.stderr
+    assert "01_good" in done.stderr
