@@ -6,6 +6,7 @@ import triton.language as tl
 
 @triton.jit
 def scalar(value):
+    value = tl.to_tensor(value)  # the interpreter gives a float as it is
     if value.dtype.is_ptr():
         return tl.load(value)
     else:

@@ -53,14 +53,28 @@ def core_is_loaded() -> bool:
 
 def load_op(op: str) -> Path:
     """The library of kernels/ops/<op>/cuda.cu, for every GPU of this machine."""
+    return load_library(op, **_build_of(op))
+
+
+def op_is_built(op: str) -> bool:
+    """Whether `load_op` finds the library in the cache, so that it needs no compiler."""
+    build = _build_of(op)
+    return _library(op, build["source"], build["cache"], build["include"], build["flags"], build["environment"]).exists()
+
+
+def _build_of(op: str) -> dict:
     import torch
 
     capabilities = {torch.cuda.get_device_capability(gpu) for gpu in range(torch.cuda.device_count())}
     architectures = ";".join(f"{major}.{minor}" for major, minor in sorted(capabilities))
     source = KERNELS / "ops" / op / "cuda.cu"
-    environment = {"TORCH_CUDA_ARCH_LIST": architectures}
-    include = (source.parent, KERNELS)
-    return load_library(op, source, cache=EXTENSIONS, include=include, flags=CUDA_FLAGS, environment=environment)
+    return {
+        "source": source,
+        "cache": EXTENSIONS,
+        "include": (source.parent, KERNELS),
+        "flags": CUDA_FLAGS,
+        "environment": {"TORCH_CUDA_ARCH_LIST": architectures},
+    }
 
 
 def load_op_for_host(op: str) -> Path:
@@ -109,23 +123,39 @@ def load_library(
         RuntimeError: with the compiler's errors, if the build fails. OSError: the library does not load. The next call
             tries again.
     """
-    import torch
-
     is_cuda = source.suffix == ".cu" and not as_cpp
-    depends = (torch.__version__, torch.version.cuda, flags, sorted(environment.items()), _compilers(is_cuda))
-    key = hashlib.sha256(repr(depends).encode())
-    for file in included_files(source, include):
-        key.update(repr((file.name, file.read_bytes())).encode())
-    library = cache / f"{name}-{key.hexdigest()[:16]}.so"
+    library = _library(name, source, cache, include, flags, environment, as_cpp)
     with _building:
         if library not in _loaded:
             with nullcontext() if library.exists() else _locked(cache / f"{name}.lock", name):
                 if library.exists():
+                    import torch
+
                     torch.ops.load_library(str(library))
                 else:
                     _build_and_load(name, library, source, is_cuda, include, flags, environment)
             _loaded.add(library)
     return library
+
+
+def _library(
+    name: str,
+    source: Path,
+    cache: Path,
+    include: tuple[Path, ...],
+    flags: tuple[str, ...],
+    environment: Mapping[str, str],
+    as_cpp: bool = False,
+) -> Path:
+    """Where a build of `load_library` goes: named by everything that it depends on."""
+    import torch
+
+    compilers = _compilers(source.suffix == ".cu" and not as_cpp)
+    depends = (torch.__version__, torch.version.cuda, flags, sorted(environment.items()), compilers)
+    key = hashlib.sha256(repr(depends).encode())
+    for file in included_files(source, include):
+        key.update(repr((file.name, file.read_bytes())).encode())
+    return cache / f"{name}-{key.hexdigest()[:16]}.so"
 
 
 def _build_and_load(

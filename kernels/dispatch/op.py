@@ -181,7 +181,7 @@ class Op:
         _library.impl(f"{made.name}.{backend}", self._python_kernel(backend, form), "CompositeExplicitAutograd")
         _library.impl(f"_plan_{made.name}.{backend}", self._planner(backend, form), "CompositeExplicitAutograd")
         torch.library.register_fake(f"{qualified}.{backend}", self._fake(backend, form), lib=_library)
-        if form != "backward":
+        if form != "backward" and backend == "triton":  # which CPU tensors go to; of CUDA tensors the core takes care
             _library.impl(f"{made.name}.{backend}", self._autocast(backend, form), "AutocastCPU")
         overload = getattr(getattr(torch.ops.fused_kernels, made.name), backend)
         if form == "backward":
@@ -582,7 +582,7 @@ class Op:
         if position not in made.scalars:
             return value.contiguous()
         double = any(tensor.dtype == torch.float64 for _, tensor in made.tensors(arguments))
-        return value.to(device) if double or value.device.type != "cpu" else value.item()
+        return value.to(device) if double or value.device == device else value.item()
 
     def _save(self, ctx, inputs, output) -> None:
         outputs = (output,) if isinstance(output, Tensor) else output
