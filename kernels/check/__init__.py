@@ -1,0 +1,44 @@
+"""Is the kernel right? check() holds a function against an op's eager reference on every case that it must survive.
+
+    cases.py        what an op is called with: shapes, dtypes, layouts, special values
+    spec.py         what an op must do: its ops/<op>/spec.py holds a Spec
+    comparison.py   how far from the exact result it may be
+    memory.py       guard zones and poison
+    interpreter.py  Triton's interpreter, with every load and store checked
+    hints.py        a guess at the cause
+    run.py          check() and check_gradients()
+    contract.py     the op contract as pytest classes (needs pytest, which nothing else in here does)
+"""
+
+from kernels.check.cases import FLOAT_DTYPES, Call, Case, calls, pointwise_cases, wide_cases
+from kernels.check.comparison import TOLERANCES, Pointwise, Sums, compare, gradients
+from kernels.check.interpreter import OutOfBounds, watched
+from kernels.check.memory import guarded, poisoned
+from kernels.check.run import check, check_gradients
+from kernels.check.spec import Spec, calls_of, cases_of, expected, reference, spec_of
+
+__all__ = [
+    "FLOAT_DTYPES",
+    "TOLERANCES",
+    "Call",
+    "Case",
+    "OutOfBounds",
+    "Pointwise",
+    "Spec",
+    "Sums",
+    "calls",
+    "calls_of",
+    "cases_of",
+    "check",
+    "check_gradients",
+    "compare",
+    "expected",
+    "gradients",
+    "guarded",
+    "pointwise_cases",
+    "poisoned",
+    "reference",
+    "spec_of",
+    "watched",
+    "wide_cases",
+]

@@ -1,5 +1,5 @@
-// How a kernel is launched, by whoever compiles it: nvcc for a GPU, g++ for the host, NVRTC not at all (it compiles
-// kernels only, so everything from launch_kernel on is hidden from it).
+// How a kernel is launched, and finds its dynamic shared memory, by whoever compiles it: nvcc for a GPU, g++ for the
+// host, NVRTC not at all (it compiles kernels only, so what launches is hidden from it).
 #pragma once
 
 #if defined(__CUDACC_RTC__)
@@ -13,6 +13,15 @@
 #include "check/cuda_on_host.h"
 #endif
 
+#ifdef __CUDACC__
+// The dynamic shared memory of this block, `shared_bytes` of its launch, aligned for any type.
+template <class T>
+__device__ inline T* dynamic_shared() {
+    extern __shared__ __align__(128) unsigned char dynamic_shared_memory[];
+    return reinterpret_cast<T*>(dynamic_shared_memory);
+}
+#endif
+
 #if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 // Enqueues kernel<<<grid, block, shared_bytes, stream>>>(arguments…) and returns the launch's error.
 template <class... Parameters, class... Arguments>
@@ -20,5 +29,13 @@ cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, 
                           cudaStream_t stream, Arguments... arguments) {
     kernel<<<grid, block, shared_bytes, stream>>>(arguments...);
     return cudaGetLastError();
+}
+
+// Allows launches of `kernel` with up to `bytes` of dynamic shared memory, on this device: above 48 KB CUDA wants to be
+// asked. More than the device has is an error.
+template <class... Parameters>
+cudaError_t set_shared_memory_limit(void (*kernel)(Parameters...), size_t bytes) {
+    return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                int(bytes));
 }
 #endif
