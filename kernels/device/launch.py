@@ -73,6 +73,8 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, like: Tensor) -> Tensor:
 
 def interpreted() -> bool:
     """Whether Triton's interpreter will run the kernels: its time goes by the program, not by the element."""
+    if getattr(_state, "recorder", None) is not None:
+        return False
     return runtime.triton_mode() == "interpreted"
 
 

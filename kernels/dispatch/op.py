@@ -292,16 +292,8 @@ class Op:
 
     # ------------------------------------------------------------------------------------------------- the public call
 
-    def __call__(self, backend: str, *arguments):
-        """out = the op; backend: "auto", "eager", "triton" or "cuda"."""
-        return self._call(backend, "", arguments)
-
-    def call_in_place(self, backend: str, *arguments) -> Tensor:
-        """The in-place form, or an op that writes its first argument; returns what was written."""
-        self._call(backend, "_" if self.in_place else "", arguments)
-        return arguments[0]
-
-    def _call(self, backend: str, form: str, arguments: tuple):
+    def __call__(self, backend: str, *arguments, form: str = ""):
+        """What the public functions do. backend: "auto", "eager", "triton" or "cuda"; form: "_" for in place."""
         if torch.compiler.is_compiling():
             return self._traced(backend, form, arguments)
         try:
@@ -309,8 +301,8 @@ class Op:
         except (KeyError, TypeError, AttributeError):
             call = self._resolve(backend, form, arguments)
         try:
-            if self.scalars:
-                arguments = self._with_numbers(arguments)
+            for i in self._functional.scalars:
+                arguments = (*arguments[:i], self._as_tensor(arguments[i]), *arguments[i + 1 :])
             return call(*arguments)
         except Exception as error:
             self._explain(form, arguments, error)
@@ -358,20 +350,14 @@ class Op:
             )
         return self._overloads[backend, form](*arguments)
 
-    def _with_numbers(self, arguments: tuple) -> tuple:
-        """The arguments with a 0-d tensor in place of each scalar that is a number."""
-        given = list(arguments)
-        for i in self._functional.scalars:
-            value = given[i]
-            if type(value) is not float:
-                if isinstance(value, Tensor) or not isinstance(value, Real):
-                    continue
-                value = float(value)
-            try:
-                given[i] = self._numbers[value]
-            except KeyError:
-                given[i] = self._number(value)
-        return tuple(given)
+    def _as_tensor(self, value: object) -> object:
+        """A scalar as a 0-d tensor, if it is a number."""
+        if type(value) is not float:
+            if isinstance(value, Tensor) or not isinstance(value, Real):
+                return value
+            value = float(value)
+        number = self._numbers.get(value)
+        return self._number(value) if number is None else number
 
     def _number(self, value: float) -> Tensor:
         with torch.inference_mode(False):  # it may be saved for a backward later
@@ -638,7 +624,9 @@ class Op:
 
     def backward_arguments(self, arguments: Sequence, outputs: Sequence, grads: Sequence, needs: Sequence[bool]) -> tuple:
         """The backward overload's arguments after a call of the functional one."""
-        given = dict(zip(self._functional.names, self._with_numbers(tuple(arguments)), strict=True))
+        scalars = self._functional.scalars
+        arguments = [self._as_tensor(value) if i in scalars else value for i, value in enumerate(arguments)]
+        given = dict(zip(self._functional.names, arguments, strict=True))
         given |= dict(zip(self.outputs, outputs, strict=True))
         saved = self._saves_for(given)
         others = [given[argument.name] for argument in self._others]

@@ -76,4 +76,5 @@ def add_mul_activation_(
 
     y may be x. An x that is not contiguous costs a temporary of its size.
     """
-    return OP.call_in_place(backend, x, bias, y, multiplier, activation)
+    OP(backend, x, bias, y, multiplier, activation, form="_")
+    return x

@@ -50,4 +50,5 @@ def add_relu_(x: Tensor, bias: Tensor, *, backend: str = "auto") -> Tensor:
 
     An x that is not contiguous costs a temporary of its size.
     """
-    return OP.call_in_place(backend, x, bias)
+    OP(backend, x, bias, form="_")
+    return x
