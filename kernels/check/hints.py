@@ -1,0 +1,79 @@
+"""A guess at a failure's cause: from the kind of case that failed, those that passed, and which elements are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.check.cases import Case
+from kernels.check.comparison import Mismatch
+from kernels.check.interpreter import OutOfBounds
+from kernels.check.memory import WrittenBeside
+
+VALUES = {
+    "special": "NaN and Inf: ordinary numbers pass. A comparison with NaN is false, and 0 · Inf is NaN.",
+    "tiny": "small numbers: ordinary ones pass. Is something added, rounded or flushed to 0 that should not be?",
+    "large": "large numbers: ordinary ones pass. Does an exponential overflow?",
+    "huge": "huge numbers: ordinary ones pass. Does something in between overflow?",
+}
+LAYOUTS = {
+    "transposed": "layout: contiguous tensors pass. Does the kernel use the strides, or a contiguous copy?",
+    "strided": "layout: contiguous tensors pass. Does the kernel use the strides, or a contiguous copy?",
+    "expanded": "layout: contiguous tensors pass. An expanded tensor has a stride of 0 and less memory than elements.",
+    "misaligned": "layout: aligned tensors pass. This one starts one element behind a multiple of 16 bytes.",
+}
+
+
+def hint(error: Exception, case: Case, passed: Sequence[Case]) -> str:
+    """One sentence or two; "" where there is nothing to say."""
+    if isinstance(error, OutOfBounds | WrittenBeside):
+        return "mask: every load and store needs one that leaves out what lies beyond the end."
+    if isinstance(error, NotRepeatable):
+        return "race or atomics: programs run in any order, so none may add to or read what another one writes."
+    if not isinstance(error, Mismatch):
+        return ""
+    if isinstance(error, Unwritten):
+        return "grid or mask: does the grid cover every element, and does the mask let the last ones through?"
+    if case.values != "normal" and any(c.values == "normal" and c.dtype == case.dtype for c in passed):
+        return VALUES[case.values]
+    if case.layout != "contiguous" and any(c.layout == "contiguous" and c.dtype == case.dtype for c in passed):
+        return LAYOUTS[case.layout]
+    if case.dtype == torch.float64 and any(c.dtype == torch.float32 for c in passed):
+        return "dtype: float32 passes. Is something in between computed in float32?"
+    if case.dtype.itemsize == 2 and any(c.dtype == torch.float32 for c in passed):
+        return "dtype: float32 passes. Convert to float32 after the load, and back once, before the store."
+    return place(error.where)
+
+
+def place(wrong: Tensor) -> str:
+    """What a pattern of wrong elements speaks for."""
+    columns = wrong.shape[-1] if wrong.dim() else 1
+    table = wrong.reshape(-1, columns)
+    by_column, by_row = table.any(0), table.any(1)
+    if len(table) > 1 and _only_the_last(by_column):
+        first = int(by_column.nonzero()[0])
+        return f"columns: those before column {first} are right. Which column does an element's offset belong to?"
+    if _only_the_last(by_row):
+        first = int(by_row.nonzero()[0])
+        return f"rows: those before row {first} are right. Which row and column does an element's offset belong to?"
+    if _only_the_last(wrong.flatten()):
+        first = int(wrong.flatten().nonzero()[0])
+        return f"tail: the elements before number {first} are right. Is the last block cut short, or left out?"
+    return ""
+
+
+def _only_the_last(wrong: Tensor) -> bool:
+    """Whether the wrong ones come after right ones, and are most of what follows: relu's zeros agree by chance."""
+    indices = wrong.nonzero().flatten()
+    first = int(indices[0])
+    return first > 0 and len(indices) > 0.4 * (len(wrong) - first)
+
+
+class Unwritten(Mismatch):
+    """The elements in `where` still are what the memory was filled with."""
+
+
+class NotRepeatable(AssertionError):
+    """Two runs on the same inputs gave different bits."""

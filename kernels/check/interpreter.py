@@ -1,0 +1,215 @@
+"""Triton's interpreter, watched: every load and store is held against the memory that there is.
+
+Unwatched, an address outside of a tensor reads or writes whatever lies there, and sooner or later ends the process. In
+here it raises an OutOfBounds before anything is touched: which line, which tensor, how far beyond its end. A lane that
+its mask leaves out may point anywhere. Written for triton 3.6 and 3.7.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+import numpy as np
+from torch import Tensor
+
+from kernels import runtime
+from kernels.check.memory import Guard
+
+_TRITON = os.sep + "triton" + os.sep
+
+
+class OutOfBounds(AssertionError):
+    """A kernel accessed memory that belongs to none of its tensors."""
+
+
+class Watch:
+    """The memory that kernels may access: the tensors that they are given, and all that the guard made."""
+
+    def __init__(self, guard: Guard | None):
+        self.guard = guard
+        self.arguments: list[tuple[int, int, int, str]] = []  # (start, end, itemsize, name), of the kernel that runs
+        self.error: OutOfBounds | None = None
+        self.programs = 0  # of the largest grid that was launched
+        self._ranges: tuple[int, np.ndarray, np.ndarray] | None = None
+
+    def enter(self, names: list[str], values: list) -> None:
+        """A kernel is about to run with these arguments."""
+        self.arguments = [found for name, value in zip(names, values, strict=False) for found in _extents(name, value)]
+        self._ranges = None
+
+    def check(self, what: str, addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> None:
+        """Raise OutOfBounds unless every address that the mask lets through starts `itemsize` bytes of a tensor."""
+        if mask is not None and not mask.all():
+            addresses = addresses[np.broadcast_to(mask, addresses.shape)]
+        if not addresses.size:
+            return
+        starts, ends = self._live()
+        first, last = int(addresses.min()), int(addresses.max())
+        index = np.searchsorted(starts, first, "right") - 1
+        if index >= 0 and last + itemsize <= ends[index]:
+            return
+        index = np.searchsorted(starts, addresses, "right") - 1
+        wrong = (index < 0) | (addresses + np.uint64(itemsize) > ends[index])
+        if wrong.any():
+            self.error = OutOfBounds(self._describe(what, addresses[wrong]))
+            raise self.error
+
+    def _live(self) -> tuple[np.ndarray, np.ndarray]:
+        """Start and end of every piece of memory, in order; pieces that overlap are one."""
+        regions = self.guard.regions if self.guard else []
+        if self._ranges is None or self._ranges[0] != len(regions):
+            pieces = sorted([(start, end) for start, end, _, _ in self.arguments]
+                            + [(region.start, region.start + region.nbytes) for region in regions])  # fmt: skip
+            merged = []
+            for start, end in pieces:
+                if merged and start < merged[-1][1]:
+                    merged[-1][1] = max(merged[-1][1], end)
+                elif end > start:
+                    merged.append([start, end])
+            starts, ends = np.array(merged, dtype=np.uint64).reshape(-1, 2).T
+            self._ranges = len(regions), starts, ends
+        return self._ranges[1:]
+
+    def _describe(self, what: str, addresses: np.ndarray) -> str:
+        """Named by the argument that lies nearest to the first of the addresses."""
+        address, lanes = int(addresses.flat[0]), f"{addresses.size} lane{'s' * (addresses.size > 1)}"
+
+        def distance(argument) -> int:
+            start, end, *_ = argument
+            return start - address if address < start else max(0, address - end)
+
+        at = f"a {what} {'to' if what == 'store' else 'from'}"
+        if not self.arguments:
+            return f"{at} an address that belongs to no tensor, in {lanes}{_kernel_line()}"
+        start, end, itemsize, name = min(self.arguments, key=distance)
+        elements = (end - start) // itemsize
+        offset = (address - start) // itemsize
+        place = f"{-offset} before its first element" if offset < 0 else f"{offset - elements + 1} beyond its last"
+        return (
+            f"{at} {name} is out of bounds in {lanes}: the first is at offset {offset}, {place} "
+            f"(it spans {elements}){_kernel_line()}"
+        )
+
+
+def _extents(name: str, value) -> list[tuple[int, int, int, str]]:
+    """(start, end, itemsize, name) of the tensors in a kernel's argument: from a tensor's first to its last element."""
+    value = getattr(value, "base", value)  # of a tensor descriptor, or of a tensor that was given another dtype
+    if isinstance(value, tuple):
+        return [found for i, part in enumerate(value) for found in _extents(f"{name}[{i}]", part)]
+    if not isinstance(value, Tensor) or not value.numel():
+        return []
+    last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    return [(value.data_ptr(), value.data_ptr() + (last + 1) * value.itemsize, value.itemsize, name)]
+
+
+def _kernel_line() -> str:
+    """The line of the kernel that runs: on the stack, the innermost that is neither Triton's, NumPy's nor ours."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path != __file__ and _TRITON not in path and f"{os.sep}numpy{os.sep}" not in path:
+            line = linecache.getline(path, frame.f_lineno).strip()
+            return f"; {frame.f_code.co_name}, line {frame.f_lineno}: {line}"
+        frame = frame.f_back
+    return ""
+
+
+@contextmanager
+def watched(guard: Guard | None = None, *, backwards: bool = False) -> Iterator[Watch]:
+    """Interpreted kernels that run in here are checked; backwards: their programs run from the last to the first.
+
+    Programs may run in any order on a GPU. A result that hangs on it (a float atomic, a program that reads what another
+    writes) differs between the two. Where kernels are compiled, or Triton is missing, nothing is watched.
+    """
+    watch = Watch(guard)
+    if runtime.triton_mode() != "interpreted":
+        yield watch
+        return
+    from triton.runtime import interpreter
+
+    patches = _accesses(watch, interpreter) | _launches(watch, interpreter, backwards)
+    with ExitStack() as stack:
+        for (owner, name), replacement in patches.items():
+            stack.enter_context(mock.patch.object(owner, name, replacement))
+        yield watch
+
+
+def _accesses(watch: Watch, interpreter) -> dict[tuple[object, str], Callable]:
+    """The interpreter's four accesses (all others are made of these), each checked first."""
+    builder = interpreter.InterpreterBuilder
+    load, store = builder.create_masked_load, builder.create_masked_store
+    swap, update = builder.create_atomic_cas, builder.create_atomic_rmw
+
+    def itemsize(pointers) -> int:
+        return max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+
+    def checked_load(self, pointers, mask, *rest, **named):
+        watch.check("load", pointers.data, mask.data, itemsize(pointers))
+        return load(self, pointers, mask, *rest, **named)
+
+    def checked_store(self, pointers, value, mask, *rest, **named):
+        watch.check("store", pointers.data, mask.data, itemsize(pointers))
+        return store(self, pointers, value, mask, *rest, **named)
+
+    def checked_swap(self, pointers, *rest, **named):
+        watch.check("atomic", pointers.data, None, itemsize(pointers))
+        return swap(self, pointers, *rest, **named)
+
+    def checked_update(self, operation, pointers, value, mask, *rest, **named):
+        watch.check("atomic", pointers.data, mask.data, itemsize(pointers))
+        return update(self, operation, pointers, value, mask, *rest, **named)
+
+    checked = (checked_load, checked_store, checked_swap, checked_update)
+    names = ("create_masked_load", "create_masked_store", "create_atomic_cas", "create_atomic_rmw")
+    return {(builder, name): function for name, function in zip(names, checked, strict=True)}
+
+
+def _launches(watch: Watch, interpreter, backwards: bool) -> dict[tuple[object, str], Callable]:
+    """A launch tells the watch its arguments and its grid, and runs the grid in the order that is asked for."""
+    builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
+    arguments, grid, program = executor._init_args_hst, builder.set_grid_dim, builder.set_grid_idx
+    launch, patch = executor.__call__, interpreter._patch_lang
+    patched = []  # triton.language modules whose functions are the interpreter's, while a kernel runs
+
+    def watched_arguments(self, given, named):
+        on_host, named_on_host = arguments(self, given, named)
+        watch.enter([*self.arg_names[: len(on_host)], *named_on_host], [*on_host, *named_on_host.values()])
+        return on_host, named_on_host
+
+    def watched_grid(self, *sizes):
+        watch.programs = max(watch.programs, math.prod(sizes))
+        return grid(self, *sizes)
+
+    def ordered_program(self, *index):
+        if backwards:
+            index = [size - 1 - i for i, size in zip(index, self.grid_dim, strict=True)]
+        return program(self, *index)
+
+    def watched_launch(self, *given, **named):
+        try:
+            return launch(self, *given, **named)
+        finally:
+            patched.clear()
+
+    # The interpreter patches triton.language again for every call of one @jit function by another: 40 % of its time.
+    def patch_once(function):
+        modules = (interpreter.tl, interpreter.tl.core)
+        language = [module for module in modules if any(v is module for v in function.__globals__.values())]
+        if language and all(module in patched for module in language):
+            return interpreter._LangPatchScope()
+        patched.extend(language)
+        return patch(function)
+
+    return {
+        (executor, "_init_args_hst"): watched_arguments,
+        (builder, "set_grid_dim"): watched_grid,
+        (builder, "set_grid_idx"): ordered_program,
+        (executor, "__call__"): watched_launch,
+        (interpreter, "_patch_lang"): patch_once,
+    }
