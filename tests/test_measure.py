@@ -1,168 +1,38 @@
-"""The benchmark harness, the status and make gpu, without a GPU: everything but the clock."""
+"""How the ops are measured, without a GPU: everything but the clock."""
 
 import importlib
-import json
-import re
-import shutil
-import subprocess
-import sys
+import math
+import time
 import weakref
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import torch
+from fake_clock import Clock, cell, inputs, rows_of
 
 import kernels
 from kernels import runtime
-from kernels.measure import bench, gpu, status
-from kernels.measure.bench import Calls, Cell, Row
+from kernels.check import Spec, Sums
+from kernels.check import spec as specs
+from kernels.measure import bench, first_call, judge, measuring, runs
+from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Row, calls, label
+from kernels.measure.clock import batches, percentiles
 
-ROOT = Path(__file__).resolve().parent.parent
 without_gpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="there is a GPU")
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# The hash of the sources.
-
-
-@pytest.fixture
-def copied(tmp_path, monkeypatch):
-    """A copy of kernels/ whose files may be changed."""
-    folder = tmp_path / "kernels"
-    shutil.copytree(status.KERNELS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(status, "KERNELS", folder)
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("ops/add_relu/eager.py", '\n# a comment\n\n'),
-        ("ops/add_relu/kernel.cuh", "\n// a comment\n/* and\n another */\n\n"),
-        ("ops/add_relu/bench.py", "x = 1\n"),
-        ("ops/add_relu/test_add_relu.py", "x = 1\n"),
-        ("ops/add_mul_activation/kernel.cuh", "int x;\n"),
-        ("check/cuda_on_host.h", "int x;\n"),
-        ("runtime.py", "x = 1\n"),
-    ],
-)
-def test_the_hash_ignores_comments_and_what_the_op_is_not_built_from(copied, file, text):
-    before = status.sources_sha256("add_relu")
-    with (copied / file).open("a") as opened:
-        opened.write(text)
-    assert status.sources_sha256("add_relu") == before
-
-
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        *((f"ops/add_relu/{name}", "x = 1\n") for name in ("eager.py", "triton_kernel.py", "op.py")),
-        *((f"ops/add_relu/{name}", "int x;\n") for name in ("kernel.cuh", "binding.cu")),
-        ("dispatch/pointwise.py", "x = 1\n"),
-        ("device/column_sum.py", "x = '#'\n"),
-        ("device/vector.cuh", 'const char* x = "// a string";\n'),
-        ("device/launch.cuh", "int x;\n"),
-    ],
-)
-def test_the_hash_sees_every_change_of_code(copied, file, text):
-    before = status.sources_sha256("add_relu")
-    with (copied / file).open("a") as opened:
-        opened.write(text)
-    assert status.sources_sha256("add_relu") != before
-
-
-def test_the_hash_sees_the_compiler_flags(monkeypatch):
-    before = status.sources_sha256("add_relu")
-    monkeypatch.setattr(runtime, "CUDA_FLAGS", ("-O0",))
-    assert status.sources_sha256("add_relu") != before
-
-
-def test_python_without_comments():
-    source = '"""Doc\nstring."""\nx = "# no"  # yes\n\n\ndef f():\n    """Doc."""\n    return """kept"""\n'
-    assert status.without_comments_python(source) == 'x = "# no"\ndef f():\n    return """kept"""'
-
-
-def test_cpp_without_comments():
-    source = 'int a; // yes\nchar c = \'"\', d = \'/\';\n/* yes\n*/ const char* s = "// \\" /* no */";\n'
-    source += "int e = 1'000; // yes"
-    expected = 'int a;\nchar c = \'"\', d = \'/\';\n  const char* s = "// \\" /* no */";\nint e = 1\'000;'
-    assert status.without_comments_cpp(source) == expected
-
-
-def test_an_unknown_op_has_no_hash():
-    with pytest.raises(ValueError, match="unknown op 'relu': expected one of add_mul_activation, add_relu"):
-        status.sources_sha256("relu")
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# Measuring, with a clock that is told what to say.
-
-
-class Clock:
-    """Replays by calling again; every replay takes `times` µs."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, times=(30.0, 10.0, 20.0)):
-        self.given, self.spoil = list(times), lambda: None
-
-    def on_side_stream(self, work):
-        return work()
-
-    def capture(self, work):
-        outputs = work()
-
-        def replay():
-            for output, new in zip(outputs, work(), strict=True):
-                if output is not new:
-                    output.copy_(new)
-
-        return replay, outputs
-
-    def times(self, replays):
-        for replay in replays.values():
-            replay()
-        self.spoil()
-        return dict.fromkeys(replays, self.given)
-
-    def synchronize(self):
-        pass
-
-    def clear(self):
-        pass
-
-    def copy(self, op):
-        row = Row(op, "copy", "copy", "b.copy_(a)", 1, 2**30, "uint8", "", bytes=2**31)
-        return replace(row, us_p20=499.0, us_p50=500.0, us_p80=501.0)
 
 
 @pytest.fixture(autouse=True)
 def _small_sets(monkeypatch):
-    monkeypatch.setattr(bench, "INPUT_BYTES", 5000)
+    monkeypatch.setattr(runs, "INPUT_BYTES", 5000)
+    monkeypatch.setattr(measuring, "BATCH_US", 20)
 
 
-def cell(form="functional", dtype=torch.float32, **implementations):
-    functions = {
-        "eager": lambda: kernels.add_relu_ if form == "in place" else kernels.add_relu,
-        **{name: (lambda f=function: f) for name, function in implementations.items()},
-    }
-    return Cell("bandwidth", "add_relu", form, (4, 8), dtype, (), inputs, functions, 256, 64)
-
-
-def inputs(draw):
-    return draw(4, 8), draw(8)
-
-
-def rows_of(measured):
-    return {row.implementation: row for row in measured}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("form", ["functional", "in place", "backward"])
 def test_a_match_is_timed_and_divided_by_the_calls(form, dtype):
     found = cell(form, dtype)
-    sets = len(bench._draw_sets(found, Clock.device))
+    with torch.set_grad_enabled(form == "backward"):
+        sets = len(runs.Sets(found, Clock()).all)
     assert 4 < sets < 100
     row = rows_of(bench.measure(found, Clock()))["eager"]
     assert row.match == "ok"
@@ -171,26 +41,28 @@ def test_a_match_is_timed_and_divided_by_the_calls(form, dtype):
     assert bench.with_rates(row, 1e-4).percent_of_copy == pytest.approx(100 * 256 / row.us_p50 / 1e6 / 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("form", "wrong"),
-    [
-        ("functional", lambda x, bias: torch.relu(x + bias) + 1e-3),
-        ("functional", lambda x, bias: torch.relu(x + bias)[:2]),
-        ("functional", lambda x, bias: x),
-        ("functional", lambda x, bias: x.add_(bias).relu_().clone()),
-        ("functional", lambda x, bias: torch.relu(x + bias).bfloat16()),
-        ("in place", lambda x, bias: torch.relu(x + bias)),  # not in place
-        ("in place", lambda x, bias: x.add_(bias)),
-        ("backward", lambda x, bias: torch.relu(x + 1.001 * bias)),
-        ("backward", lambda x, bias: torch.relu(x + bias.detach())),
-    ],
-)
+WRONG = [
+    ("functional", lambda x, bias: torch.relu(x + bias) + 1e-3),
+    ("functional", lambda x, bias: torch.relu(x + bias)[:2]),
+    ("functional", lambda x, bias: x),
+    ("functional", lambda x, bias: x.add_(bias).relu_().clone()),
+    ("functional", lambda x, bias: torch.relu(x + bias).bfloat16()),
+    ("functional", lambda x, bias: (torch.relu(x + bias), x.clone())),
+    ("in place", lambda x, bias: torch.relu(x + bias)),  # not in place
+    ("in place", lambda x, bias: x.add_(bias)),
+    ("backward", lambda x, bias: torch.relu(x + 1.001 * bias)),
+    ("backward", lambda x, bias: torch.relu(x + bias.detach())),
+]
+
+
+@pytest.mark.parametrize(("form", "wrong"), WRONG)
 def test_what_does_not_match_gets_no_time(form, wrong):
-    rows = rows_of(bench.measure(cell(form, wrong=wrong), Clock()))
+    good = kernels.add_relu_ if form == "in place" else kernels.add_relu
+    rows = rows_of(bench.measure(cell(form, wrong=wrong, later=good), Clock()))
     assert rows["eager"].match == "ok"
+    assert rows["later"].match == "ok"  # whatever the one before it did to the inputs
     assert rows["wrong"].match.startswith("FAILED: ")
     assert (rows["wrong"].us_p50, rows["wrong"].call_us) == (None, None)
-    assert "µs" not in bench.line(rows["wrong"])
 
 
 def test_what_raises_fails_alone_and_shows_no_path():
@@ -200,7 +72,7 @@ def test_what_raises_fails_alone_and_shows_no_path():
     rows = rows_of(bench.measure(cell(raising=raising), Clock()))
     assert rows["eager"].match == "ok"
     assert rows["raising"].match == "FAILED: RuntimeError: no such file: kernel.cuh more"
-    nothing = replace(cell(), inputs=lambda draw: draw(-1))
+    nothing = replace(cell(), inputs=lambda draw, ids: draw(-1))
     assert bench.measure(nothing, Clock())[0].match.startswith("FAILED: RuntimeError")
 
 
@@ -210,37 +82,17 @@ def test_what_goes_wrong_while_timed_gets_no_time():
     clock.spoil = lambda: state.update(error=1.0)
     rows = rows_of(bench.measure(cell(later=lambda x, b: torch.relu(x + b) + state["error"]), clock))
     assert rows["eager"].match == "ok"
-    assert rows["later"].match.startswith("FAILED: AssertionError")
+    assert rows["later"].match.startswith("FAILED: ")
+    assert rows["later"].us_p50 is None
 
 
 def test_eager_in_half_precision_is_held_against_what_rounding_allows():
-    clock, bf16 = Clock(), torch.bfloat16
-
     def measured(name, function):
-        found = replace(cell(dtype=bf16), implementations={name: lambda: function})
-        return bench.measure(found, clock)[0].match
+        found = replace(cell(dtype="bfloat16"), implementations={name: lambda: function})
+        return bench.measure(found, Clock())[0].match
 
     assert measured("eager", lambda x, bias: torch.relu(x + bias + 0.2)).startswith("FAILED")
     assert measured("triton", lambda x, bias: torch.relu(x + bias + 0.02)).startswith("FAILED")
-
-
-def test_calls_are_timed_and_held_against_the_op():
-    statements = {"x + 1": "x + 1", "eager": "eager(x, bias)", "wrong": "x + bias", "raising": "add_relu(x)"}
-    names = ("x", "bias")
-    calls = Calls("add_relu", "functional", (4, 8), torch.float32, (), inputs, names, "x + 1", statements)
-    rows = rows_of(bench.measure_calls(calls, Clock(), batch=3, batches=2))
-    assert [rows[name].match.split(":")[0] for name in statements] == ["baseline", "ok", "FAILED", "FAILED"]
-    assert [rows[name].call_us is not None for name in statements] == [True, True, False, False]
-
-
-def test_call_times_are_medians_of_batches_by_turns():
-    order = []
-    functions = {name: (lambda name=name: order.append(name)) for name in "ab"}
-    times = bench.call_times(functions, 2, 3, lambda: order.append("|"))
-    assert "".join(order) == "|aa|bb" * 4 + "|"  # the first batches warm up
-    assert set(times) == {"a", "b"}
-    seconds = iter([9.0, 1.0, 2.0, 4.0])
-    assert bench._batches({"a": lambda calls: next(seconds)}, 2, 3, lambda: None) == {"a": 1e6}
 
 
 def test_no_call_of_a_graph_writes_to_anothers_output():
@@ -268,341 +120,279 @@ def test_no_call_of_a_graph_writes_to_anothers_output():
 def test_eager_relu_gradients_match_at_the_size_that_is_measured(dtype):
     """Of 33 million z near 0 rounding puts some on relu's other side: the inputs must stay away from it."""
     module = importlib.import_module("kernels.ops.add_mul_activation.bench")
-    x, bias, y = module._off_the_kink(4096, 512)(bench._generator(dtype, Clock.device))
+    x, bias, y = module._off_the_kink(4096, 512)(*runs.generators(dtype, Clock.device))
     rounded = x + module.MULTIPLIER * y + bias
     assert torch.equal(rounded > 0, x.double() + module.MULTIPLIER * y.double() + bias.double() > 0)
     assert rounded.abs().min() > 0.25
 
 
 def test_percentiles():
-    assert bench.percentiles([5.0, 1.0, 3.0, 2.0, 4.0, 6.0]) == pytest.approx((2.0, 3.5, 5.0))
+    assert percentiles([5.0, 1.0, 3.0, 2.0, 4.0, 6.0]) == pytest.approx((2.0, 3.5, 5.0))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Other inputs and outputs: ids, tables that are shared or written to, several outputs.
+
+
+def look_up(ids, table):
+    """(the rows' sum [B, D], how many different ids each bag has [B])"""
+    rows = table[ids].sum(1)
+    return rows, (ids.sort(1).values.diff(dim=1) != 0).sum(1) + 1
+
+
+def update_(table, ids, lr):
+    table.index_add_(0, ids.flatten(), torch.full((ids.numel(), table.shape[1]), -lr, dtype=table.dtype))
+
+
+def size(table, ids, lr):
+    update_(table, ids, -lr)
+    return table
+
+
+@pytest.fixture
+def _their_specs(monkeypatch):
+    known = {
+        "look_up": Spec(look_up, lambda case, device: (), outputs=("rows", "different"), scale=Sums()),
+        "update_": Spec(update_, lambda case, device: (), outputs=(), mutated=("table",), scale=Sums(magnitude=size)),
+    }
+    monkeypatch.setattr(specs, "spec_of", lambda op: known[op])
+
+
+def a_table(draw):
+    return (draw(50, 4),)
+
+
+@pytest.mark.usefixtures("_their_specs")
+def test_ids_shared_weights_and_several_outputs():
+    seen = []
+
+    def inputs(draw, ids, table):
+        return ids(6, 3, below=50), table
+
+    def good(ids, table):
+        seen.append((ids, table))
+        return look_up(ids, table)
+
+    found = Cell(
+        "look_up", "bandwidth", "functional", {"batch": 6, "ids": 3, "dtype": "float32", "draw": "uniform"}, inputs,
+        {
+            "good": lambda: good,
+            "one output": lambda: lambda ids, table: look_up(ids, table)[0],
+            "one count is off": lambda: lambda ids, table: (look_up(ids, table)[0], look_up(ids, table)[1] + 1),
+            "changes the table": lambda: lambda ids, table: look_up(ids, table.mul_(1.0001)),
+        },
+        bytes=100, shared=a_table,
+    )  # fmt: skip
+    rows = rows_of(bench.measure(found, Clock()))
+    assert rows["good"].match == "ok"
+    assert rows["good"].note == "all calls share 0.0008 MB, which stay in the L2"
+    assert all(rows[name].failed for name in ("one output", "one count is off", "changes the table"))
+    assert len({table.data_ptr() for _, table in seen}) == 1
+    assert len({ids.data_ptr() for ids, _ in seen}) > 4
+    assert label(rows["good"]) == "6×3 float32 uniform"
+    assert rows["good"].flat()["draw"] == "uniform"
+    assert Row.of(rows["good"].flat()) == rows["good"]
+
+
+@pytest.mark.usefixtures("_their_specs")
+def test_a_table_that_is_written_to_is_compared_and_comes_back():
+    found = Cell(
+        "update_", "bandwidth", "functional", {"rows": 50}, lambda draw, ids, table: (table, ids(6, below=50)),
+        {
+            "good": lambda: lambda table, ids: update_(table, ids, 0.1),
+            "wrong": lambda: lambda table, ids: update_(table, ids, 0.2),
+            "again": lambda: lambda table, ids: update_(table, ids, 0.1),
+        },
+        options=(0.1,), shared=a_table,
+    )  # fmt: skip
+    rows = rows_of(bench.measure(found, Clock()))
+    assert [rows[name].match.split(":")[0] for name in rows] == ["ok", "FAILED", "ok"]
+
+
+def test_ids_are_seeded_and_follow_their_distribution():
+    def draw(**how):
+        return runs.generators(torch.float32, Clock.device)[1](20000, below=1000, **how)
+
+    for how in ({}, {"zipf": 1.0}, {"zipf": 1.2}, {"zipf": 0.7}):
+        ids = draw(**how)
+        assert torch.equal(ids, draw(**how))
+        assert ids.dtype == torch.int64
+        assert (ids.min() >= 0) & (ids.max() < 1000)
+        counts = ids.bincount(minlength=1000).double()
+        # Ids 1 … 9 are together asked for as often as the distribution function says.
+        a = how.get("zipf", 0.0)
+        density = torch.arange(1, 1002, dtype=torch.float64)
+        cdf = density.log() if a == 1 else (density ** (1 - a) - 1) / (1 - a)
+        assert counts[1:10].sum() / 20000 == pytest.approx(float((cdf[10] - cdf[1]) / cdf[1000]), abs=0.01)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Memory.
+
+
+def test_fewer_sets_where_memory_is_short_and_the_row_says_so():
+    # A set takes 160 bytes of inputs and 128 of outputs: a half of 2000 bytes holds three, where 31 are wanted.
+    row = bench.measure(cell(), Clock(free=2000))[0]
+    assert row.match == "ok"
+    assert row.note == "3 sets of inputs in place of 31, for which the GPU's memory is too small"
+    assert row.us_p50 == pytest.approx(20 / 3)
+
+
+def test_a_smaller_shape_where_no_two_sets_fit_and_the_row_says_so():
+    def at(rows):
+        return replace(
+            cell(), labels={"rows": rows, "columns": 8, "dtype": "float32"},
+            inputs=lambda draw, ids: (draw(rows, 8), draw(8)), smaller=lambda: at(rows // 2) if rows > 4 else None,
+        )  # fmt: skip
+
+    clock = Clock(free=2400)
+    (row,) = bench.measure(at(64), clock)
+    assert row.match == "ok"
+    assert row.labels["rows"] == 8  # a half of that holds two sets of 288 and 256 bytes; of 16 rows only one
+    assert row.note.startswith("in place of 64×8 float32, for which the GPU's memory is too small; ")
+    assert clock.cleared >= 3
+    (row,) = bench.measure(at(64), Clock(free=10))
+    assert row.match.startswith("FAILED: OutOfMemoryError: two sets of inputs and outputs take")
+
+
+def test_an_implementation_without_memory_makes_the_cell_smaller():
+    def hungry(x, bias):
+        if len(x) > 4:
+            raise torch.OutOfMemoryError("tried to allocate 20 GiB")
+        return torch.relu(x + bias)
+
+    large = replace(
+        cell(hungry=hungry), labels={"rows": 8, "columns": 8, "dtype": "float32"},
+        inputs=lambda draw, ids: (draw(8, 8), draw(8)), smaller=lambda: cell(hungry=hungry),
+    )  # fmt: skip
+    rows = bench.measure(large, Clock())
+    assert [(row.match, row.labels["rows"]) for row in rows] == [("ok", 4), ("ok", 4)]
+    assert all("in place of 8×8 float32" in row.note for row in rows)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Calls.
+
+
+def test_calls_are_timed_and_held_against_the_op():
+    statements = {"x + 1": "x + 1", "eager": "eager(x, bias)", "wrong": "x + bias", "raising": "add_relu(x)"}
+    found = Calls("add_relu", "functional", {"rows": 4}, inputs, ("x", "bias"), "x + 1", statements)
+    rows = rows_of(bench.measure_calls(found, Clock(), batch=3, count=2))
+    assert [rows[name].match.split(":")[0] for name in statements] == ["baseline", "ok", "FAILED", "FAILED"]
+    assert [rows[name].call_us is not None for name in statements] == [True, True, False, False]
+    assert rows["eager"].call_us_low <= rows["eager"].call_us <= rows["eager"].call_us_high
+
+
+def test_the_usual_calls():
+    found = list(calls("add_relu", {"rows": 4}, inputs, ("x", "bias"), (0.5, "gelu")))
+    forms = {c.form: dict(c.statements) for c in found if isinstance(c, Calls)}
+    assert list(forms) == ["functional", "in place", "with a gradient"]
+    assert list(forms["in place"]) == ["x.add_(1)", "eager", "auto", "triton", "cuda"]
+    assert forms["in place"]["cuda"] == "add_relu_(x, bias, 0.5, 'gelu', backend='cuda')"
+    assert list(forms["with a gradient"]) == ["eager", "auto", "triton", "cuda"]
+    assert [(c.form, c.op, c.labels) for c in found if isinstance(c, FirstCall)] == [
+        ("functional", "add_relu", {"rows": 4})
+    ]
+
+
+@pytest.mark.parametrize("form", ["functional", "in place", "with a gradient"])
+def test_each_form_of_call_is_measured_as_its_user_makes_it(form):
+    (found,) = (c for c in calls("add_relu", {"rows": 4}, inputs, ("x", "bias"), forms=[form]) if isinstance(c, Calls))
+    seen = []
+    statements = {name: text for name, text in found.statements.items() if name not in OURS}
+    statements["eager"] = f"seen(eager({'x, bias'}))"
+    found = replace(found, statements=statements)
+    builtins = importlib.import_module("builtins")
+    try:
+        builtins.seen = lambda output: (seen.append(output.requires_grad), output)[1]
+        rows = bench.measure_calls(found, Clock(), batch=2, count=1)
+    finally:
+        del builtins.seen
+    assert {row.match for row in rows} <= {"ok", "baseline"}
+    assert set(seen) == {form == "with a gradient"}
+
+
+def test_batches_go_by_turns_and_the_first_warms_up():
+    order = []
+
+    def timer(name):
+        return lambda calls: order.append(name * calls) or 1e-6 * calls
+
+    found = batches({name: timer(name) for name in "ab"}, 2, 3, lambda: order.append("|"))
+    assert "".join(order) == "|aa|bb" * 4 + "|"
+    assert found == {name: pytest.approx([1.0] * 3) for name in "ab"}
+    seconds = iter([9.0, 1.0, 2.0, 4.0])
+    assert batches({"a": lambda calls: next(seconds)}, 2, 3, lambda: None) == {"a": [5e5, 1e6, 2e6]}
+
+
+def test_a_batch_that_is_waited_for_ends_with_the_gpu():
+    (of,) = batches({"a": lambda calls: 1e-3}, 2, 1, lambda: time.sleep(2e-3), waits=True).values()
+    assert of[0] > 1000 * (1 + 2) / 2
+    found = replace(cell(auto=kernels.add_relu, wrong=lambda x, b: x), part="auto", waits=True)
+    rows = rows_of(bench.measure(found, Clock()))
+    assert rows["wrong"].failed
+    auto = rows["auto"]
+    assert (auto.match, auto.us_p50) == ("ok", None)
+    assert 0 < auto.call_us_low <= auto.call_us <= auto.call_us_high
+
+
+def first_call_of_a_process():
+    found = calls("add_relu", {}, inputs, ("x", "bias"), forms=["functional"])
+    return next(c for c in found if isinstance(c, FirstCall))
+
+
+def test_the_first_call_of_a_process(tmp_path):
+    answer = {"us": 4e4, "torch_ms": 900.0, "kernels_ms": 30.0, "core_ms": 5.0, "triton": False}
+
+    def rows(run):
+        return rows_of(first_call.measure_first_call(first_call_of_a_process(), built=tmp_path, run=run))
+
+    good = rows(lambda op, backend: answer)
+    assert [(row.call_us, row.match) for row in good.values()] == [(4e4, "ok")] * 2
+    assert good["cuda"].note == "loaded before it: torch 900 ms, kernels 30 ms, core 5 ms"
+    assert rows(lambda op, backend: answer | {"triton": True})["triton"].match == "FAILED: Triton was imported"
+
+    def compiles(op, backend):
+        (tmp_path / f"{backend}.so").touch()
+        return answer
+
+    assert rows(compiles)["cuda"].match == "FAILED: compiled cuda.so"
+
+    def dies(op, backend):
+        raise ValueError("exit status 1: RuntimeError: no")
+
+    assert rows(dies)["cuda"].match == "FAILED: exit status 1: RuntimeError: no"
+
+
+@without_gpu
+def test_the_process_of_a_first_call_says_why_it_ended():
+    rows = first_call.measure_first_call(replace(first_call_of_a_process(), implementations=("cuda",)))
+    assert rows[0].match.startswith("FAILED: exit status 1: ")
 
 
 @pytest.mark.parametrize("op", bench.ops())
 @pytest.mark.parametrize("quick", [False, True])
-def test_every_op_measures_what_the_summary_judges(op, quick):
-    found = list(importlib.import_module(f"kernels.ops.{op}.bench").cells(quick))
-    assert {"bandwidth", "calls", "backward"} <= {c.part for c in found}
+def test_every_op_measures_what_it_is_judged_by(op, quick):
+    module = bench.of(op)
+    found = list(module.cells(quick))
+    parts = {c.part for c in found}
+    assert parts >= {target.part for target in module.TARGETS} - ({"grid"} if quick else set())
     for c in found:
         if isinstance(c, Cell):
-            assert set(bench.OURS) <= set(c.implementations)
-            assert c.bytes >= c.shape[0] * c.shape[1] * c.dtype.itemsize
-        else:
-            assert {c.baseline, *bench.OURS} <= set(c.statements)
-    if op == "add_mul_activation" and not quick:
-        grid = [c for c in found if c.part == "grid"]
-        assert len(grid) == 71  # 9 × 8 without 2^18 × 4097, more than 2 GiB
-        assert all(set(bench.PEERS) <= set(c.implementations) for c in grid)
+            assert set(OURS if c.part != "auto" else ("eager", "auto")) <= set(c.implementations)
+            assert c.waits == (c.part == "auto")
+            assert c.bytes >= math.prod(c.shape) * c.dtype.itemsize
+            smaller = c.smaller()
+            assert smaller is None or (math.prod(smaller.shape), smaller.form) == (math.prod(c.shape) // 2, c.form)
+        elif isinstance(c, Calls):
+            assert {"eager", "auto", *OURS} <= set(c.statements)
+    if not quick:
+        assert any(module.SHOWN.items() <= c.labels.items() for c in found if c.part == "bandwidth")
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The verdicts.
-
-
-def row(implementation, us=None, call=None, *, form="functional", shape=(100, 10), dtype="float32", match="ok"):
-    times = (us, us, us, call)
-    return Row("add_relu", "bandwidth", form, implementation, *shape, dtype, "", *times, 4_000_000, 2000, match=match)
-
-
-def test_bandwidth_verdict():
-    # 4 MB at 4 TB/s: 1 µs.
-    good = [row("triton", 1.02), row("cuda", 1.0), row("cuda", 1.04, dtype="bfloat16"), row("eager", 9.0)]
-    met, figure, misses = bench.judge_bandwidth(good, 4.0)
-    assert (met, misses) == (True, [])
-    assert figure.startswith("triton at worst 1.020 of 1, cuda at worst 1.040 of 2 ×")
-    met, _, misses = bench.judge_bandwidth([*good, row("triton", 1.04)], 4.0)
-    assert (met, misses) == (False, ["triton functional 100×10 float32: 1.040"])
-    assert not bench.judge_bandwidth([*good, row("triton", match="FAILED: x")], 4.0)[0]
-    assert not bench.judge_bandwidth(good[:1], 4.0)[0]
-
-
-def test_grid_verdict():
-    def cells(count, triton, cuda, peer=100.0):
-        return [
-            row(name, us, shape=(peer, i))
-            for i in range(count)
-            for name, us in (("eager", 3 * peer), ("jit", peer), ("triton", triton * peer), ("cuda", cuda * peer))
-        ]
-
-    met, figure, misses = bench.judge_grid([*cells(19, 1.04, 1.05), *cells(1, 1.3, 1.2, peer=50.0)])
-    assert met
-    assert "triton within the limit in 95.0%; cuda within the limit in 95.0% of 20 cells" in figure
-    assert misses == ["50.0×0: triton 1.300, cuda 1.200; limit 1.05, jit 50.00 µs; better 1.200"]
-    assert not bench.judge_grid(cells(19, 1.04, 1.05) + cells(1, 1.3, 1.26, peer=50.0))[0]
-    assert not bench.judge_grid(cells(18, 1.0, 1.0) + cells(2, 1.0, 1.1, peer=50.0))[0]
-    assert bench.judge_grid(cells(20, 1.14, 1.15, peer=8.0))[0]
-    assert not bench.judge_grid(cells(20, 1.0, 1.16, peer=8.0))[0]
-    assert not bench.judge_grid([row("jit", 1.0), row("cuda", 1.0), row("triton", match="FAILED: x")])[0]
-
-
-def test_calls_verdict():
-    def rows(cuda, form):
-        return [
-            row("x + 1", call=10.0, form=form, match="baseline"), row("eager", call=9.0, form=form),
-            row("triton", call=20.0, form=form), row("cuda", call=cuda, form=form),
-        ]  # fmt: skip
-
-    met, figure, _ = bench.judge_calls(rows(12.0, "in place") + rows(11.0, "functional"))
-    assert met
-    assert "in place: eager 0.90, triton 2.00, cuda 1.20 × x + 1 (10.00 µs)" in figure
-    assert not bench.judge_calls(rows(12.0, "in place") + rows(12.1, "functional"))[0]
-    assert not bench.judge_calls(rows(None, "in place"))[0]
-
-
-def test_backward_verdict():
-    rows = [row("torch.compile", 10.0), row("triton", 11.0), row("cuda", 9.0)]
-    assert bench.judge_backward(rows)[0]
-    rows += [row("torch.compile", 5.0, dtype="bfloat16"), row("cuda", 6.0, dtype="bfloat16")]
-    met, _, misses = bench.judge_backward(rows)
-    assert (met, misses) == (False, ["cuda functional 100×10 bfloat16: 1.200"])
-    assert not bench.judge_backward([row("triton", 11.0), row("cuda", 9.0)])[0]
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# Records.
-
-
-@pytest.fixture
-def record(monkeypatch):
-    """What a run of two small cells gives, as on an H200."""
-    module = importlib.import_module("kernels.ops.add_relu.bench")
-    broken = cell(broken=lambda x, bias: x)
-    dtypes = (torch.float32, torch.float64)
-    monkeypatch.setattr(module, "cells", lambda quick: [replace(broken, dtype=dtype) for dtype in dtypes])
-    versions = runtime.versions() | {"GPU": "NVIDIA H200", "driver": "580.1"}
-    monkeypatch.setattr(runtime, "versions", lambda: versions)
-    return bench.run("add_relu", Clock())
-
-
-def test_saved_is_complete_and_read_back(record, tmp_path, capsys):
-    path = bench.save(record, tmp_path)
-    assert path == tmp_path / "h200" / "add_relu.json"
-    assert [p.name for p in path.parent.iterdir()] == ["add_relu.json"]
-    saved = json.loads(path.read_text())
-    assert {"GPU", "driver", "torch", "triton", "CUDA", "Python", "date", "copy_tb_per_s"} <= set(saved)
-    assert saved["sources_sha256"] == status.sources_sha256("add_relu")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", saved["date"])
-    assert saved["copy_tb_per_s"]["before"] == pytest.approx(2**31 / 500e6, rel=1e-4)
-    assert len(saved["rows"]) == 6
-    assert all(set(r) == set(Row.__dataclass_fields__) for r in saved["rows"])
-    good = next(r for r in saved["rows"] if r["implementation"] == "eager")
-    assert good["tb_per_s"] == pytest.approx(256 / good["us_p50"] / 1e6, rel=1e-3)
-    assert good["percent_of_copy"] == pytest.approx(100 * good["tb_per_s"] / (2**31 / 500e6), rel=1e-3)
-    text = path.read_text()
-    assert str(ROOT) not in text
-    assert not re.search(r'"/|/home|/root|/tmp', text)
-
-    frame = bench.recorded("add_relu", results=tmp_path)
-    assert len(frame) == 6
-    assert frame.attrs["GPU"] == "NVIDIA H200"
-    assert bench.recorded("add_relu", "h200", tmp_path).attrs == frame.attrs
-    with pytest.raises(FileNotFoundError, match="add_relu: nothing recorded on a100"):
-        bench.recorded("add_relu", "a100", tmp_path)
-
-    capsys.readouterr()
-    bench.show("add_relu", tmp_path)
-    shown = capsys.readouterr().out
-    assert shown.startswith("add_relu, recorded on NVIDIA H200, ")
-    assert "its sources have not changed since." in shown
-    assert shown.count("\nadd_relu  ") == 6
-    assert "FAILED: broken functional 4×8 float64: FAILED: AssertionError" in shown
-    bench.save(record | {"sources_sha256": "0"}, tmp_path)
-    bench.show("add_relu", tmp_path)
-    assert "its sources have changed since." in capsys.readouterr().out
-
-
-def test_a_save_that_fails_leaves_the_old_record(record, tmp_path, monkeypatch):
-    before = bench.save(record, tmp_path).read_bytes()
-
-    def fails(self, *arguments):
-        self.write_bytes(b"{")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(Path, "write_text", fails)
-    with pytest.raises(OSError, match="disk full"):
-        bench.save(record | {"date": "2100-01-01"}, tmp_path)
-    assert [p.read_bytes() for p in (tmp_path / "h200").iterdir()] == [before]
-
-
-@pytest.mark.parametrize(
-    ("name", "folder"), [("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100-80gb-hbm3"), ("Tesla T4", "tesla-t4")]
-)
-def test_slug(name, folder):
-    assert status.slug(name) == folder
-
-
-@without_gpu
-def test_bench_without_a_gpu_shows_the_record_and_measures_nothing(capsys):
-    assert bench.main(["add_relu", "--save"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("No GPU here: nothing is measured.")
-    assert "add_relu" in shown
-    assert ("recorded on" in shown) == bool(status.recorded_files("add_relu.json"))
-
-
-def test_bench_does_not_save_a_part(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        bench.main(["--quick", "--save"])
-    assert "--quick measures a part" in capsys.readouterr().err
-
-
-def test_bench_names_its_ops(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        bench.main(["add_rely"])
-    assert "unknown op add_rely: expected one of add_mul_activation, add_relu" in capsys.readouterr().err
-
-
-def test_status_says_what_changed_since(record, tmp_path):
-    bench.save(record, tmp_path)
-    counts = {"passed": 41, "failed": 0, "skipped": 2}
-    entry = counts | {"GPU": "NVIDIA H200", "date": "2026-01-31", "sources_sha256": "0"}
-    (tmp_path / "h200" / "tests.json").write_text(json.dumps({"add_relu": entry}))
-    table = status.table(tmp_path)
-    assert "tested    H200 2026-01-31: 41 passed, 2 skipped, sources changed since\n" in table
-    assert re.search(r"add_relu\n.*\n    measured  H200 \d{4}-\d\d-\d\d$", table)
-    assert table.startswith("add_mul_activation\n    tested    never\n    measured  never\n")
-    assert "| H200 2026-01-31: 41 passed, 2 skipped, sources changed since |" in status.readme_table(tmp_path)
-
-
-def test_the_readmes_show_the_records_and_their_links_exist(record, tmp_path):
-    for path, text in status.pages().items():
-        assert path.read_text() == text, f"{path.name} is not up to date: python -m kernels.measure status --write"
-        links = re.findall(r"\]\(([\w./]+)\)", text)
-        assert len(links) > 3
-        assert all((path.parent / link).exists() for link in links)
-    rows = [asdict(replace(row(name, us), rows=65536, columns=512)) for name, us in (("eager", 9.04), ("cuda", 3.0))]
-    bench.save(record | {"rows": rows}, tmp_path)
-    shown = "[eager.py](ops/add_relu/eager.py) 9.0 µs | – | [triton_kernel.py](ops/add_relu/triton_kernel.py) |"
-    assert shown in status.readme_table(tmp_path)
-    with pytest.raises(ValueError, match="must have the lines"):
-        status.with_table("# kernels", "")
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# make gpu.
-
-
-@without_gpu
-def test_make_gpu_refuses_without_a_gpu():
-    done = subprocess.run(
-        [shutil.which("make"), "-C", ROOT, "--no-print-directory", "gpu", f"PYTHON={sys.executable}"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "make gpu needs an NVIDIA GPU" in done.stderr
-
-
-def test_gpu_names_its_steps(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        gpu.main(["--only", "pytest,cmake"])
-    assert "unknown step cmake: expected some of pytest, ctest, sanitizer, bench" in capsys.readouterr().err
-
-
-def test_every_step_runs_whatever_came_before(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(gpu, "LOGS", tmp_path / "gpu")
-    for name in ("README", "FRONT_PAGE"):
-        monkeypatch.setattr(status, name, tmp_path / name)
-        getattr(status, name).write_text(f"# kernels\n{status.BEGIN}\n{status.END}\n")
-    monkeypatch.setattr(runtime, "device", lambda: torch.device("cuda"))
-    ran = []
-    for step in gpu.STEPS:
-
-        def run(*_, step=step):
-            ran.append(step)
-            if step == "ctest":
-                raise OSError("no make")
-            return [gpu.Outcome(step, "3 passed", failed=["test_x: boom"] if step == "pytest" else [])]
-
-        monkeypatch.setattr(gpu, f"run_{step}", run)
-    assert gpu.main([]) == 1
-    assert tuple(ran) == gpu.STEPS
-    shown = capsys.readouterr().out
-    assert re.search(r"pytest +FAILED .*3 passed\n    failed   test_x: boom\n", shown)
-    assert re.search(r"ctest +FAILED .*\n    failed   OSError: no make\n", shown)
-    assert re.search(r"bench +ok ", shown)
-    assert status.readme_table() in status.README.read_text()
-    assert status.result_table() in status.FRONT_PAGE.read_text()
-    assert gpu.main(["--only", "bench,sanitizer"]) == 0
-
-
-def test_the_counts_of_a_junit_file(tmp_path, monkeypatch):
-    (tmp_path / "kernels" / "ops" / "add_relu").mkdir(parents=True)
-    (tmp_path / "kernels" / "ops" / "add_relu" / "test_add_relu.py").write_text(
-        "import pytest\ndef test_a(): pass\ndef test_b(): assert 0\n"
-        "@pytest.mark.skip(reason='no CUDA')\ndef test_c(): pass\n"
-    )
-    (tmp_path / "test_d.py").write_text("import nbval_is_not_here\n")
-    (tmp_path / "test_e.py").write_text("import kernels.nowhere\n")
-    (tmp_path / "test_f.py").write_text("def test_f(): import nbval_is_not_here\n")
-    options = ["--continue-on-collection-errors", "--junitxml=junit.xml", "-c", "/dev/null", "--rootdir=."]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stdout
-    suite = gpu.read_junit(tmp_path / "junit.xml")
-    assert suite.not_collected == ["test_d: the package nbval_is_not_here is missing"]
-    assert suite.counts("add_relu") == {"passed": 1, "failed": 1, "skipped": 1}
-    assert suite.counts() == {"passed": 1, "failed": 3, "skipped": 1}
-    versions = runtime.versions() | {"GPU": "NVIDIA H200"}
-    monkeypatch.setattr(runtime, "versions", lambda: versions)
-    entries = json.loads(gpu.record_tests(suite, tmp_path).read_text())
-    assert list(entries) == ["add_relu"]  # of the other op nothing ran
-    assert entries["add_relu"]["failed"] == 1
-    assert entries["add_relu"]["sources_sha256"] == status.sources_sha256("add_relu")
-    without = gpu.Suite([("a", "add_relu", "passed", ""), ("b", "add_relu", "skipped", "no CUDA device")])
-    assert json.loads(gpu.record_tests(without, tmp_path).read_text()) == entries
-
-
-def test_a_command_that_fails_or_hangs_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "LOGS", tmp_path)
-    monkeypatch.setattr(gpu, "ROOT", tmp_path)
-    outcome, output = gpu.command("a b", [sys.executable, "-c", "print('x'); raise SystemExit(3)"])
-    assert output == "x\n" == (tmp_path / "a-b.log").read_text()
-    assert outcome.failed == ["exit status 3; the log ends: x"]
-    monkeypatch.setattr(gpu, "STEP_SECONDS", 0.5)
-    outcome, _ = gpu.command("hangs", [sys.executable, "-c", "import time; time.sleep(60)"])
-    assert "ended after 0.5 s" in outcome.failed[0]
-
-
-@pytest.mark.parametrize(
-    ("printed", "code", "counts", "failed", "skipped"),
-    [
-        ("100% tests passed, 0 tests failed out of 4", 0, "4 passed, 0 failed, 0 skipped", [], []),
-        (
-            "1/2 Test #1: a_test ......***Skipped  0.0 sec\n2/2 Test #2: b_host_asan ...***Failed  1.0 sec\n"
-            "50% tests passed, 1 tests failed out of 2",
-            2, "0 passed, 1 failed, 1 skipped", ["exit", "b_host_asan"], ["a_test"],
-        ),
-        ("", 0, "", ["ctest printed no result"], []),
-    ],
-)  # fmt: skip
-def test_ctest_counts(monkeypatch, printed, code, counts, failed, skipped):
-    outcome = gpu.Outcome("ctest", failed=["exit status 2"] if code else [])
-    monkeypatch.setattr(gpu, "command", lambda *a, **k: (outcome, printed))
-    monkeypatch.setattr(shutil, "which", lambda name, **k: f"/bin/{name}")
-    assert gpu.run_ctest() == [outcome]
-    assert outcome.counts == counts
-    assert [line.split(" ")[0] if line.startswith("exit") else line for line in outcome.failed] == failed
-    assert outcome.skipped == skipped
-
-
-def test_sanitizer_runs_every_tool_on_every_binary(tmp_path, monkeypatch):
-    (tmp_path / "build" / "cmake").mkdir(parents=True)
-    for name in ("add_relu_test", "add_relu_test_host_asan"):
-        (tmp_path / "build" / "cmake" / name).touch(0o755)
-    monkeypatch.setattr(gpu, "ROOT", tmp_path)
-    monkeypatch.setattr(gpu, "compute_sanitizer", lambda: "compute-sanitizer")
-    ran = []
-
-    def command(name, arguments, **environment):
-        ran.append(name)
-        assert "--error-exitcode" in arguments
-        printed = "========= ERROR SUMMARY: 0 errors\n4 passed in 2 s"
-        return gpu.Outcome(name), "" if name == "initcheck add_relu_test" else printed
-
-    monkeypatch.setattr(gpu, "command", command)
-    outcomes = gpu.run_sanitizer()
-    assert ran == [*(f"{tool} add_relu_test" for tool in gpu.TOOLS), "memcheck pytest"]
-    assert [bool(outcome.failed) for outcome in outcomes] == [False, False, True, False]
-    assert outcomes[-1].counts == "0 errors; 4 passed in 2 s"
-    monkeypatch.setattr(gpu, "compute_sanitizer", lambda: None)
-    assert "not installed" in gpu.run_sanitizer()[0].skipped[0]
+def test_auto_is_measured_at_every_size_of_the_grid():
+    found = list(bench.of("add_mul_activation").cells())
+    grid, auto = ([c.labels for c in found if c.part == part] for part in ("grid", "auto"))
+    assert len(grid) == 41  # 6 × 7 without 262144 × 4097, more than 2 GiB
+    assert grid == auto
+    assert all(set(judge.PEERS) <= set(c.implementations) for c in found if c.part == "grid")

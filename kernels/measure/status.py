@@ -1,169 +1,68 @@
-"""Which op was tested and measured on which GPU, and whether its sources changed since: `python -m kernels.measure status`.
+"""Which op was tested and measured on which GPU, and what changed since: `python -m kernels.measure status`.
 
---write puts tables into README.md and kernels/README.md. Everything is read from traces/results/<gpu>/: <op>.json,
-which `python -m kernels.measure bench --save` writes, and tests.json, which `make gpu` writes.
+--write puts tables into README.md and kernels/README.md: those of one GPU's records, whatever others are there.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import hashlib
-import io
+import importlib
 import json
-import re
-import tokenize
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from kernels import runtime
+from kernels.measure import sources
+from kernels.measure.cells import Row, label
+from kernels.measure.judge import steady
+from kernels.measure.records import README_GPU, RESULTS, recorded_files
 
-KERNELS = runtime.KERNELS
-RESULTS = KERNELS.parent / "traces" / "results"
+KERNELS = sources.KERNELS
 README, FRONT_PAGE = KERNELS / "README.md", KERNELS.parent / "README.md"
 BEGIN, END = "<!-- begin: python -m kernels.measure status --write -->", "<!-- end -->"
-PYTHON_SOURCES = ("eager.py", "triton_kernel.py", "triton_launch.py", "op.py")
-# Not what a kernel is built from: the choice of the backend and of the machine (the compiler's flags are counted), and
-# the build for machines without a GPU.
-NOT_BUILT_IN = {"runtime.py", "doctor.py", "cuda_on_host.h"}
-# The times in the READMEs are those of the functional forward in this cell.
-SHAPE, ACTIVATIONS = (65536, 512), ("", "sigmoid")
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# What an op is built from.
-
-
-def ops() -> list[str]:
-    """All ops: the folders that have an eager.py."""
-    return sorted(path.parent.name for path in KERNELS.glob("ops/*/eager.py"))
-
-
-def sources(op: str) -> list[Path]:
-    """The files an op is built from: its own, and the shared ones that they import or include."""
-    folder = KERNELS / "ops" / op
-    if not folder.is_dir():
-        raise ValueError(f"unknown op {op!r}: expected one of {', '.join(ops())}")
-    found, waiting = set(), [folder / name for name in PYTHON_SOURCES if (folder / name).is_file()]
-    while waiting:
-        file = waiting.pop()
-        if file not in found and file.name not in NOT_BUILT_IN:
-            found.add(file)
-            waiting += _imported(file.read_text())
-    for name in ("binding.cu", "cuda.cu", "kernel.cuh"):
-        if (folder / name).is_file():
-            found |= {f for f in runtime.included_files(folder / name, (folder, KERNELS)) if f.name not in NOT_BUILT_IN}
-    return sorted(found)
-
-
-def sources_sha256(op: str) -> str:
-    """SHA-256 of what the op is built from; comments, docstrings and blank lines do not count."""
-    digest = hashlib.sha256(repr(runtime.CUDA_FLAGS).encode())
-    for file in sources(op):
-        strip = without_comments_python if file.suffix == ".py" else without_comments_cpp
-        digest.update(f"\0{file.relative_to(KERNELS).as_posix()}\0{strip(file.read_text())}".encode())
-    return digest.hexdigest()
-
-
-def _imported(source: str) -> list[Path]:
-    """The files in kernels/ that a Python source imports, packages' __init__.py aside."""
-    names = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    paths = (KERNELS.parent / f"{name.replace('.', '/')}.py" for name in sorted(names) if name.startswith("kernels."))
-    return [path for path in paths if path.is_file()]
-
-
-def without_comments_python(source: str) -> str:
-    """Python code without comments, docstrings, blank lines and trailing spaces; the same on every Python version."""
-    lines = source.splitlines(keepends=True)
-    cut = []
-    tokens = [
-        token
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
-    ]
-    code = [token for token in tokens if token.type != tokenize.COMMENT]
-    cut += [token for token in tokens if token.type == tokenize.COMMENT]
-    for i, token in enumerate(code):
-        starts = i == 0 or code[i - 1].type == tokenize.NEWLINE
-        if token.type == tokenize.STRING and starts and code[i + 1].type == tokenize.NEWLINE:
-            cut.append(token)
-    for token in sorted(cut, key=lambda token: token.start, reverse=True):
-        (first, start), (last, end) = token.start, token.end
-        lines[first - 1 : last] = [lines[first - 1][:start] + lines[last - 1][end:]]
-    return _without_blank_lines("".join(lines))
-
-
-_CPP = re.compile(
-    r"""(?P<keep>R"(?P<mark>[^()\\\s]*)\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"|(?<!\w)'(?:\\.|[^'\\\n])+')"""
-    r"|//(?:\\\n|[^\n])*|/\*.*?\*/",
-    re.DOTALL,
-)
-
-
-def without_comments_cpp(source: str) -> str:
-    """C++ code without comments, blank lines and trailing spaces; strings are left alone."""
-    return _without_blank_lines(_CPP.sub(lambda match: match["keep"] or " ", source))
-
-
-def _without_blank_lines(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# What was recorded.
-
-
-def slug(gpu: str) -> str:
-    """The folder of a GPU's results: "NVIDIA H200" → "h200"."""
-    return re.sub(r"[^a-z0-9]+", "-", gpu.lower().removeprefix("nvidia")).strip("-")
-
-
-def recorded_files(name: str, results: Path = RESULTS, gpu: str | None = None) -> list[Path]:
-    """The files of this name, one a GPU; gpu: of this folder only."""
-    return sorted(results.glob(f"{gpu or '*'}/{name}"))
-
-
-def test_counts(op: str, results: Path) -> list[dict]:
-    """The test counts of an op, one dict a GPU."""
-    found = (json.loads(path.read_text()).get(op) for path in recorded_files("tests.json", results))
+def test_counts(op: str, results: Path, gpu: str | None) -> list[dict]:
+    """The test counts of an op, one dict a GPU; gpu: of this one only."""
+    found = (json.loads(path.read_text()).get(op) for path in recorded_files("tests.json", results, gpu))
     return [entry for entry in found if entry]
 
 
-def measurements(op: str, results: Path) -> list[dict]:
-    """The measurements of an op, one dict a GPU."""
-    return [json.loads(path.read_text()) for path in recorded_files(f"{op}.json", results)]
+def records_of(op: str, results: Path, gpu: str | None = None) -> list[dict]:
+    """The records of an op, one dict a GPU; gpu: of this one only."""
+    return [json.loads(path.read_text()) for path in recorded_files(f"{op}.json", results, gpu)]
 
 
-def describe(entries: list[dict], op: str, what) -> str:
-    """"H200 2026-01-31: 41 passed, sources changed since" for each entry, or "never"; what: the middle part."""
-    now = sources_sha256(op)
-    return "; ".join(
-        f"{entry['GPU'].removeprefix('NVIDIA ')} {entry['date']}{what(entry)}"
-        + (", sources changed since" if entry["sources_sha256"] != now else "")
-        for entry in entries
-    ) or "never"  # fmt: skip
+def describe_tests(entries: Iterable[dict], op: str) -> str:
+    """"H200 2026-01-31: 41 passed, sources changed since" of each entry, or "never"."""
+
+    def counts(entry: dict) -> str:
+        shown = (key for key in ("passed", "failed", "skipped") if entry[key] or key == "passed")
+        return ": " + ", ".join(f"{entry[key]} {key}" for key in shown)
+
+    return _describe(entries, op, counts, "sources", "tests")
 
 
-def _counts(entry: dict) -> str:
-    shown = (key for key in ("passed", "failed", "skipped") if entry[key] or key == "passed")
-    return ": " + ", ".join(f"{entry[key]} {key}" for key in shown)
+def describe_measurements(entries: Iterable[dict], op: str) -> str:
+    """The same of records: "H200 2026-01-31, bench changed since"."""
+    return _describe(entries, op, lambda entry: ", --quick" if entry["quick"] else "", "sources", "bench")
 
 
-def _quick(entry: dict) -> str:
-    return ", --quick" if entry["quick"] else ""
+def _describe(entries: Iterable[dict], op: str, what: Callable[[dict], str], *parts: str) -> str:
+    found = []
+    for entry in entries:
+        changed = sources.changed(op, entry, *parts)
+        gpu = entry["GPU"].removeprefix("NVIDIA ")
+        found.append(f"{gpu} {entry['date']}{what(entry)}{f', {changed}' if changed else ''}")
+    return "; ".join(found) or "never"
 
 
 def table(results: Path = RESULTS) -> str:
-    """What `python -m kernels.measure status` prints."""
+    """What `python -m kernels.measure status` prints: of every GPU."""
     lines = []
-    for op in ops():
+    for op in sources.ops():
         lines.append(op)
-        lines.append(f"    tested    {describe(test_counts(op, results), op, _counts)}")
-        lines.append(f"    measured  {describe(measurements(op, results), op, _quick)}")
+        lines.append(f"    tested    {describe_tests(test_counts(op, results, None), op)}")
+        lines.append(f"    measured  {describe_measurements(records_of(op, results), op)}")
     return "\n".join(lines)
 
 
@@ -172,69 +71,61 @@ def table(results: Path = RESULTS) -> str:
 
 
 def readme_table(results: Path = RESULTS) -> str:
-    """The table of ops in Markdown: links, times from the latest record, what was tested and measured where."""
+    """kernels/README.md's table: links, times, what was tested and measured."""
     lines = [
         "| op | eager | generated | triton | cuda | tested | measured |",
         "|---|---|---|---|---|---|---|",
     ]
-    for op in ops():
-        times = _times(_latest(op, results))
+    for op in sources.ops():
+        records = records_of(op, results, README_GPU)
+        rows = [row for record in records for row in shown(op, record)]
+        first = rows[0].labels.get("dtype") if rows else None
+        times = {row.implementation: row.us_p50 for row in rows if row.labels.get("dtype") == first}
         cells = [
             _link(op, "eager.py", "eager", times),
             _link(op, "triton_kernel.py", "as generated", times, containing="def as_generated("),
             _link(op, "triton_kernel.py", "triton", times),
             _link(op, "kernel.cuh", "cuda", times),
-            describe(test_counts(op, results), op, _counts),
-            describe(measurements(op, results), op, _quick),
+            describe_tests(test_counts(op, results, README_GPU), op),
+            describe_measurements(records, op),
         ]
         lines.append(f"| [{op}](ops/{op}/) | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def result_table(results: Path = RESULTS) -> str:
-    """README.md's table in Markdown: the time of each op and dtype beside its peers, from the latest records."""
-    shown = {"eager": "eager", "torch.compile": "`torch.compile`", "triton": "our Triton", "cuda": "our CUDA"}
-    lines, machines = [], set()
-    for op in ops():
-        record = _latest(op, results)
-        for dtype in dict.fromkeys(row["dtype"] for row in record["rows"] if row["part"] == "bandwidth"):
-            times = _times(record, dtype)
-            limit = _necessary_us(record, dtype)
-            cells = [f"{times[name]:.1f}" if name in times else "–" for name in shown]
-            lines.append(f"| [{op}](kernels/ops/{op}/), {dtype} | {limit:.1f} | {' | '.join(cells)} |")
-            machines.add(f"{record['GPU']}, torch {record['torch']}, triton {record['triton']}, {record['date']}")
-    shape = "×".join(map(str, SHAPE))
-    head = ["µs on the GPU, " + shape, "the bytes, at a copy's bandwidth", *shown.values()]
+    """README.md's table: the time of each op and dtype beside its peers."""
+    names = {"eager": "eager", "torch.compile": "`torch.compile`", "triton": "our Triton", "cuda": "our CUDA"}
+    lines, machines, notes = [], set(), []
+    for op in sources.ops():
+        for record in records_of(op, results, README_GPU):
+            copies = record["copy_tb_per_s"]
+            if not steady(copies):
+                notes.append(f"The copies of {op}'s run differ by more than 5 %: they are no yardstick.")
+            cells: dict[str, dict[str, Row]] = {}
+            for row in shown(op, record):
+                cells.setdefault(label(row), {})[row.implementation] = row
+            for what, found in cells.items():
+                moved = next((row.bytes for row in found.values() if row.bytes), None)
+                limit = f"{moved / copies['limit'] / 1e6:.1f}" if moved and steady(copies) else "–"
+                times = [f"{found[name].us_p50:.1f}" if name in found else "–" for name in names]
+                lines.append(f"| [{op}](kernels/ops/{op}/), {what} | {limit} | {' | '.join(times)} |")
+                machines.add(f"{record['GPU']}, torch {record['torch']}, triton {record['triton']}, {record['date']}")
+    head = ["µs on the GPU", "the bytes, at a copy's bandwidth", *names.values()]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines]
-    return "\n".join([*lines, "", f"Recorded on {'; '.join(sorted(machines)) or 'no GPU yet'}."])
+    return "\n".join([*lines, "", f"Recorded on {'; '.join(sorted(machines)) or 'no GPU yet'}.", *notes])
 
 
-def _latest(op: str, results: Path) -> dict:
-    """The latest record of an op; of an op that has none, one without rows."""
-    return max(measurements(op, results), key=lambda record: record["date"], default={"rows": []})
-
-
-def _forwards(record: dict, dtype: str) -> list[dict]:
-    """The measured rows of the functional forward at SHAPE."""
+def shown(op: str, record: dict) -> list[Row]:
+    """The functional forwards of the cells that have the labels SHOWN of the op's bench.py; those with a time."""
+    wanted = importlib.import_module(f"kernels.ops.{op}.bench").SHOWN
+    rows = (Row.of(flat) for flat in record["rows"])
     return [
         row
-        for row in record["rows"]
-        if (row["rows"], row["columns"]) == SHAPE
-        and (row["form"], row["dtype"]) == ("functional", dtype)
-        and row["activation"] in ACTIVATIONS
-        and row["part"] in ("bandwidth", "grid")
-        and row["us_p50"] is not None
+        for row in rows
+        if row.part in ("bandwidth", "grid") and row.form == "functional" and row.us_p50
+        if all(row.labels.get(name) == value for name, value in wanted.items())
     ]
-
-
-def _times(record: dict, dtype: str = "float32") -> dict[str, float]:
-    """{implementation: µs}."""
-    return {row["implementation"]: row["us_p50"] for row in _forwards(record, dtype)}
-
-
-def _necessary_us(record: dict, dtype: str) -> float:
-    """What the necessary bytes take at the bandwidth of the copy."""
-    return next((row["bytes"] for row in _forwards(record, dtype)), 0) / record["copy_tb_per_s"]["limit"] / 1e6
 
 
 def _link(op: str, file: str, implementation: str, times: dict[str, float], containing: str = "") -> str:

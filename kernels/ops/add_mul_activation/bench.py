@@ -1,32 +1,42 @@
 """What is measured of add_mul_activation: `python -m kernels.measure bench add_mul_activation`."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
-from kernels.measure.bench import Calls, Cell, implementations
+from kernels.measure.cells import Calls, Cell, FirstCall, calls, implementations
+from kernels.measure.judge import CALLS, AtMost, CopyShare, NearTheFastest
 from kernels.ops.add_mul_activation.eager import FUNCTIONS, add_mul_activation, backward_bytes, forward_bytes
 
 OP = "add_mul_activation"
 MULTIPLIER = 0.5
 LARGE = ((65536, 512), (262144, 1024))
-DTYPES = (torch.float32, torch.bfloat16)
-GRID_ROWS = tuple(4**i for i in range(1, 10))
-GRID_COLUMNS = (4, 8, 64, 512, 1023, 1024, 1025, 4097)
+DTYPES = ("float32", "bfloat16")
+GRID_ROWS = (4, 64, 1024, 16384, 65536, 262144)
+GRID_COLUMNS = (4, 64, 512, 1023, 1024, 1025, 4097)
 GRID_BYTES = 2**31  # of one tensor
+NAMES = ("eager", "torch.compile", "triton", "cuda")
+SHOWN = {"rows": 65536, "columns": 512, "activation": "sigmoid"}
+# The necessary bytes in at most 1.03 (half precision: 1.05) × the time that a copy of them takes.
+TARGETS = (
+    CopyShare(lambda labels: 100 / (1.03 if labels["dtype"] == "float32" else 1.05)),
+    NearTheFastest("grid"),
+    *CALLS,
+    AtMost(1.1, "torch.compile", "backward"),
+)
 
 
 def _inputs(rows: int, columns: int) -> Callable:
-    return lambda draw: (draw(rows, columns), draw(columns), draw(rows, columns))
+    return lambda draw, ids: (draw(rows, columns), draw(columns), draw(rows, columns))
 
 
 def _off_the_kink(rows: int, columns: int) -> Callable:
     """Inputs whose z is not near 0, where relu's derivative jumps: rounding would decide which side of it z is on."""
 
-    def inputs(draw: Callable[..., Tensor]) -> tuple[Tensor, ...]:
-        x, bias, y = _inputs(rows, columns)(draw)
+    def inputs(draw: Callable[..., Tensor], ids: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        x, bias, y = _inputs(rows, columns)(draw, ids)
         z = add_mul_activation(x, bias, y, MULTIPLIER, "identity")
         return x + torch.where(z > 0, 0.5, -0.5).to(x.dtype), bias, y
 
@@ -55,62 +65,81 @@ def _as_generated() -> Callable:
     return as_generated
 
 
-def _forward(part: str, shape: tuple[int, int], dtype: torch.dtype, activation: str, built: dict, form: str) -> Cell:
-    # FLOPs: the product, two sums, and the activation counted as one.
+def _built(activation: str, form: str, names: tuple[str, ...]) -> dict[str, Callable]:
+    special = {"jit": _jit, "as generated": _as_generated}
+    usual = implementations(
+        OP, (MULTIPLIER, activation), [name for name in names if name not in special], in_place=form == "in place"
+    )
+    return {name: special.get(name) or usual[name] for name in names}
+
+
+def cell(
+    part: str,
+    form: str,
+    rows: int,
+    columns: int,
+    dtype: str = "float32",
+    activation: str = "sigmoid",
+    names: tuple[str, ...] = NAMES,
+    built: Mapping[str, Callable] | None = None,
+    **more,
+) -> Cell:
+    """A cell of the op; built: its implementations, in place of those that `names` names."""
+    smaller = rows // 2, columns, dtype, activation, names, built
+    if form == "backward":
+        # The derivative counted as one, its product, multiplier · grad_x, the bias gradient's sum; gelu's input is
+        # computed again.
+        flops = 4 + 3 * (activation == "gelu")
+        moved = backward_bytes(rows, columns, getattr(torch, dtype), activation)
+    else:
+        # The product, two sums, and the activation counted as one.
+        flops = 3 + (activation != "identity")
+        moved = forward_bytes(rows, columns, getattr(torch, dtype))
+    inputs = _off_the_kink if form == "backward" and activation == "relu" else _inputs
     return Cell(
-        part, OP, form, shape, dtype, (MULTIPLIER, activation), _inputs(*shape), built,
-        forward_bytes(*shape, dtype), (3 + (activation != "identity")) * shape[0] * shape[1],
+        OP, part, form, {"rows": rows, "columns": columns, "dtype": dtype, "activation": activation},
+        inputs=inputs(rows, columns),
+        implementations=built or _built(activation, form, names),
+        bytes=moved, flops=flops * rows * columns,
+        options=(MULTIPLIER, activation),
+        smaller=lambda: cell(part, form, *smaller, **more) if rows > 1024 else None,
+        **more,
     )  # fmt: skip
 
 
-def cells(quick: bool = False) -> Iterator[Cell | Calls]:
-    """Cells by part: large shapes against the copy, a grid against the peers, the calls' cost, the backward."""
-    activations = ("sigmoid",) if quick else tuple(FUNCTIONS)
-    for shape in LARGE[: 1 if quick else None]:
+def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
+    """Cells by part: large shapes against the copy, a grid against the peers and of auto, the calls' cost, the
+    backward. A compilation takes a second, so that what the activations differ in is measured in one shape."""
+    for activation in ("sigmoid",) if quick else sorted(FUNCTIONS, key=lambda name: name != "sigmoid"):
         for dtype in DTYPES:
-            for activation in activations:
-                for form in ("functional", "in place"):
-                    in_place = form == "in place"
-                    # A compilation takes a second: in place for one activation.
-                    names = ["torch.compile"] if not in_place or activation == "sigmoid" else []
-                    names = ["eager", *names, "triton", "cuda"]
-                    built = implementations(OP, (MULTIPLIER, activation), names, in_place=in_place)
-                    yield _forward("bandwidth", shape, dtype, activation, built, form)
+            yield cell("bandwidth", "functional", *LARGE[0], dtype, activation)
+    for dtype in DTYPES:
+        yield cell("bandwidth", "in place", *LARGE[0], dtype)
+        if not quick:
+            yield cell("bandwidth", "functional", *LARGE[1], dtype)
+            yield cell("bandwidth", "in place", *LARGE[1], dtype)
 
-    sigmoid = (MULTIPLIER, "sigmoid")
-    for rows in (4, 1024, 65536) if quick else GRID_ROWS:
-        for columns in (512, 1023) if quick else GRID_COLUMNS:
-            if rows * columns * torch.float32.itemsize <= GRID_BYTES:
-                built = implementations(OP, sigmoid, ("eager", "torch.compile"))
-                built |= {"jit": _jit, "as generated": _as_generated}
-                built |= implementations(OP, sigmoid, ("triton", "cuda"))
-                yield _forward("grid", (rows, columns), torch.float32, "sigmoid", built, "functional")
+    grid = [
+        (rows, columns)
+        for rows in ((4, 1024, 65536) if quick else GRID_ROWS)
+        for columns in ((512, 1023) if quick else GRID_COLUMNS)
+        if rows * columns * torch.float32.itemsize <= GRID_BYTES
+    ]
+    for shape in grid:
+        names = ("eager", "torch.compile", "jit", "as generated", "triton", "cuda")
+        yield cell("grid", "functional", *shape, names=names)
+    for shape in grid:
+        yield cell("auto", "functional", *shape, names=("eager", "auto"), waits=True)
 
     for shape in () if quick else ((128, 512), LARGE[0]):
-        built = implementations(OP, sigmoid, ("torch.compile", "max-autotune", "triton", "cuda"))
-        yield _forward("max-autotune", shape, torch.float32, "sigmoid", built, "functional")
+        yield cell("max-autotune", "functional", *shape, names=("torch.compile", "max-autotune", "triton", "cuda"))
 
-    for form, baseline, op in (("in place", "x.add_(1)", f"{OP}_"), ("functional", "x + 1", OP)):
-        arguments = f"x, bias, y, {MULTIPLIER}, 'sigmoid'"
-        statements = {baseline: baseline, "eager": f"eager({arguments})"}
-        statements |= {backend: f"{op}({arguments}, backend='{backend}')" for backend in ("triton", "cuda")}
-        yield Calls(
-            OP, form, (64, 64), torch.float32, sigmoid, _inputs(64, 64), ("x", "bias", "y"), baseline, statements
-        )
+    labels = {"rows": 64, "columns": 64, "dtype": "float32", "activation": "sigmoid"}
+    yield from calls(OP, labels, _inputs(64, 64), ("x", "bias", "y"), (MULTIPLIER, "sigmoid"))
 
-    shape = LARGE[0]
     for dtype in DTYPES:
         for activation in ("sigmoid",) if quick else ("sigmoid", "relu", "gelu"):
-            # FLOPs: the derivative counted as one, its product, multiplier · grad_x, the bias gradient's sum; gelu's
-            # input is computed again.
-            flops = 4 + 3 * (activation == "gelu")
-            options = (MULTIPLIER, activation)
-            yield Cell(
-                "backward", OP, "backward", shape, dtype, options,
-                _off_the_kink(*shape) if activation == "relu" else _inputs(*shape),
-                implementations(OP, options, ("eager", "torch.compile", "triton", "cuda")),
-                backward_bytes(*shape, dtype, activation), flops * shape[0] * shape[1],
-            )  # fmt: skip
+            yield cell("backward", "backward", *LARGE[0], dtype, activation)
 
 
 def generated() -> tuple[Callable, tuple[Tensor, ...]]:

@@ -1,0 +1,89 @@
+"""What the first call of a fresh process costs, beyond importing torch and loading the core.
+
+What it needs is on disk by then: nothing is compiled, and Triton is not imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from kernels import runtime
+from kernels.measure.cells import FirstCall, Row, public
+from kernels.runtime import KERNELS
+
+BUILT = KERNELS.parent / "build" / "extensions"
+
+
+def measure_first_call(
+    cell: FirstCall, *, built: Path = BUILT, run: Callable[[str, str], dict] | None = None
+) -> list[Row]:
+    """A row for each backend, call_us of one call. The same call must have been made before, by any process."""
+    rows = []
+    for backend in cell.implementations:
+        row = Row(cell.op, cell.part, cell.form, backend, cell.labels)
+        before = _files(built)
+        try:
+            found = (run or _in_fresh_process)(cell.op, backend)
+        except (subprocess.SubprocessError, ValueError) as error:
+            rows.append(replace(row, match=f"FAILED: {error}"[:200]))
+            continue
+        compiled = sorted(path.name for path in _files(built) - before)
+        why = "Triton was imported" if found["triton"] else f"compiled {', '.join(compiled)}" if compiled else ""
+        before_it = (f"{what} {found[f'{what}_ms']:.0f} ms" for what in ("torch", "kernels", "core"))
+        row = replace(row, note=f"loaded before it: {', '.join(before_it)}")
+        rows.append(replace(row, match=f"FAILED: {why}") if why else replace(row, call_us=found["us"]))
+    return rows
+
+
+def _files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
+
+
+_CODE = """
+import sys, time
+a = time.perf_counter()
+import torch
+b = time.perf_counter()
+import kernels
+c = time.perf_counter()
+from kernels.measure.first_call import call
+call(*sys.argv[1:], {"torch_ms": 1e3 * (b - a), "kernels_ms": 1e3 * (c - b)})
+"""
+
+
+def _in_fresh_process(op: str, backend: str) -> dict:
+    command = [sys.executable, "-c", _CODE, op, backend]
+    done = subprocess.run(command, cwd=KERNELS.parent, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise ValueError(f"exit status {done.returncode}: {' | '.join(done.stderr.splitlines()[-2:])}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def call(op: str, backend: str, imports: dict[str, float]) -> None:
+    """What the fresh process does: make the call, and print what came of it."""
+    from kernels.dispatch import extension
+    from kernels.measure.runs import generators
+
+    bench = importlib.import_module(f"kernels.ops.{op}.bench")
+    calls = next(cell.calls for cell in bench.cells(True) if isinstance(cell, FirstCall))
+    variables = dict(zip(calls.names, calls.inputs(*generators(calls.dtype, runtime.device())), strict=True))
+    variables[op] = public(op)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    extension.load_core()
+    loaded = time.perf_counter()
+    with torch.no_grad():
+        eval(calls.statements[backend], variables)
+    torch.cuda.synchronize()
+    end = time.perf_counter()
+    found = {"us": 1e6 * (end - loaded), "core_ms": 1e3 * (loaded - start), "triton": "triton" in sys.modules}
+    print(json.dumps(found | imports))

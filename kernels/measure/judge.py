@@ -1,0 +1,232 @@
+"""What the figures must show: the targets that an op's bench.py lists as TARGETS, and their verdicts.
+
+Never slower means: of two that ran by turns, the median is at most 3 % above the other's, and the spreads, 20th to 80th
+percentile, touch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kernels.measure.cells import OURS, Labels, Row, label
+
+COPIES_AGREE = 1.05  # the fastest copy of a run over its slowest; beyond that it is no yardstick
+NEVER_SLOWER = 1.03
+PEERS = ("eager", "jit", "torch.compile", "as generated")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """part: met or missed, with the figure; misses: what is beyond the limit, a line each."""
+
+    part: str
+    met: bool
+    figure: str
+    misses: list[str] = field(default_factory=list)
+
+    def lines(self, op: str) -> list[str]:
+        state = "met" if self.met else "MISSED"
+        return [f"{op} {self.part}: {state}: {self.figure}", *(f"    {miss}" for miss in self.misses)]
+
+
+def name(row: Row) -> str:
+    """implementation, form and labels."""
+    return f"{row.implementation} {row.form} {label(row)}"
+
+
+def by_cell(rows: Iterable[Row]) -> list[dict[str, Row]]:
+    """{implementation: row} of each form and labels."""
+    cells: dict[tuple, dict[str, Row]] = {}
+    for row in rows:
+        cells.setdefault((row.form, *row.labels.items()), {})[row.implementation] = row
+    return list(cells.values())
+
+
+def steady(copies: Mapping) -> bool:
+    """Whether the copies of a run agree, so that they are a yardstick; copies: a record's copy_tb_per_s."""
+    found = copies.get("all") or [copies["before"], copies["after"]]
+    return max(found) <= COPIES_AGREE * min(found)
+
+
+def ratio(ours: float | None, peer: float | None) -> float:
+    """ours / peer; Inf where one was not measured."""
+    return ours / peer if ours and peer else math.inf
+
+
+def _of_each(worst: Mapping[str, list[float]]) -> str:
+    each = ((who, max(found, default=math.inf), len(found)) for who, found in worst.items())
+    return ", ".join(f"{who} at worst {most:.3f} of {count}" for who, most, count in each)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The targets: each has a part, and judges the rows of that part.
+
+
+@dataclass(frozen=True)
+class CopyShare:
+    """Ours reach so many percent of the bandwidth of a copy, which at_least(labels) gives."""
+
+    at_least: Callable[[Labels], float]
+    part: str = "bandwidth"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        if not steady(copies):
+            return Verdict(self.part, False, "the run's copies differ by more than 5 %: there is no yardstick")
+        worst, misses = {backend: [] for backend in OURS}, []
+        for row in (row for row in rows if row.implementation in OURS):
+            share = 1e-4 * row.bytes / row.us_p50 / copies["limit"] if row.us_p50 else 0.0
+            limit = self.at_least(row.labels)
+            worst[row.implementation].append(share)
+            if share < limit:
+                misses.append(f"{name(row)}: {share:.1f} %, {limit:.1f} asked")
+        least = (f"{who} at least {min(found, default=0.0):.1f} % in {len(found)}" for who, found in worst.items())
+        figure = f"{', '.join(least)} cells, of the copy's bandwidth"
+        return Verdict(self.part, all(worst.values()) and not misses, figure, misses)
+
+
+@dataclass(frozen=True)
+class NearTheFastest:
+    """Each of ours within 1.05 (1.15 where the fastest peer takes less than 10 µs) of the fastest peer in 95 % of the
+    cells, and in each other cell the better of ours within 1.25."""
+
+    part: str = "grid"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        within, misses, worst = dict.fromkeys(OURS, 0), [], 0.0
+        cells = by_cell(rows)
+        for cell in cells:
+            times = {who: row.us_p50 or math.inf for who, row in cell.items()}
+            fastest = min(PEERS, key=lambda peer: times.get(peer, math.inf))
+            peer = times.get(fastest, math.inf)
+            ratios = {who: times.get(who, math.inf) / peer if peer < math.inf else math.inf for who in OURS}
+            limit = 1.15 if peer < 10 else 1.05
+            for who in OURS:
+                within[who] += ratios[who] <= limit
+            if max(ratios.values()) > limit:
+                better = min(ratios.values())
+                worst = max(worst, better)
+                each = ", ".join(f"{who} {found:.3f}" for who, found in ratios.items())
+                what = label(next(iter(cell.values())))
+                misses.append(f"{what}: {each}; limit {limit}, {fastest} {peer:.2f} µs; better {better:.3f}")
+        shares = {who: count / len(cells) for who, count in within.items()}
+        figure = "; ".join(f"{who} within the limit in {share:.1%}" for who, share in shares.items())
+        figure += f" of {len(cells)} cells (95 % asked), elsewhere the better within {worst:.3f} (1.25 asked)"
+        return Verdict(self.part, min(shares.values()) >= 0.95 and worst <= 1.25, figure, misses)
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """The GPU time of ours at most `limit` × that of another implementation."""
+
+    limit: float
+    than: str = "torch.compile"
+    part: str = "backward"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        worst, misses = {who: [] for who in OURS}, []
+        for cell in by_cell(rows):
+            for who in OURS:
+                if who in cell:
+                    peer = cell.get(self.than)
+                    worst[who].append(found := ratio(cell[who].us_p50, peer and peer.us_p50))
+                    if found > self.limit:
+                        misses.append(f"{name(cell[who])}: {found:.3f}")
+        met = all(worst.values()) and not misses
+        return Verdict(self.part, met, f"{_of_each(worst)} × {self.than}; limit {self.limit}", misses)
+
+
+@dataclass(frozen=True)
+class NeverSlower:
+    """Implementations never slower than another in the cells where both are. Of cells that wait, a call's time as its
+    user sees it counts, of others the GPU's."""
+
+    than: str = "torch.compile"
+    who: tuple[str, ...] = OURS
+    part: str = "bandwidth"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        worst, misses = {who: [] for who in self.who}, []
+        for cell in by_cell(rows):
+            for who in self.who:
+                if who in cell and self.than in cell:
+                    (low, ours, _), (_, peer, high) = (_times(cell[each]) for each in (who, self.than))
+                    worst[who].append(found := ratio(ours, peer))
+                    if found > NEVER_SLOWER or low > high:
+                        beyond = "" if found > NEVER_SLOWER else f", and {low:.4g} µs is beyond {high:.4g}"
+                        misses.append(f"{name(cell[who])}: {found:.3f}{beyond}")
+        met = all(worst.values()) and not misses
+        figure = f"{_of_each(worst)} × {self.than}; never slower: within {NEVER_SLOWER}, and the spreads touch"
+        return Verdict(self.part, met, figure, misses)
+
+
+def _times(row: Row) -> tuple[float, float, float]:
+    """p20, p50 and p80: of the GPU time, or where that was not measured of a call that is waited for; else Inf."""
+    found = (row.us_p20, row.us_p50, row.us_p80) if row.us_p50 else (row.call_us_low, row.call_us, row.call_us_high)
+    return tuple(math.inf if value is None else value for value in found)
+
+
+@dataclass(frozen=True)
+class CallCost:
+    """A call of each of ours at most `limit` × PyTorch's own smallest call of the same form; with a gradient recorded
+    at most `of_eager` × eager's same formula."""
+
+    limit: float = 1.1
+    of_eager: float = 0.6
+    part: str = "calls"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        figures, misses = [], []
+        for cell in by_cell(rows):
+            form = next(iter(cell.values())).form
+            base = next((row for row in cell.values() if row.match == "baseline"), None) or cell.get("eager")
+            limit = self.limit if base and base.match == "baseline" else self.of_eager
+            ratios = {
+                who: ratio(row.call_us, base.call_us if base else None) for who, row in cell.items() if row is not base
+            }
+            for who in OURS:
+                if ratios.get(who, math.inf) > limit:
+                    misses.append(f"{who} {form}: {ratios.get(who, math.inf):.2f}, {limit} asked")
+            each = ", ".join(f"{who} {found:.2f}" for who, found in ratios.items())
+            figures.append(f"{form}: {each} × {_spread(base)}; limit {limit}" if base else f"{form}: no baseline")
+        return Verdict(self.part, bool(figures) and not misses, " | ".join(figures), misses)
+
+
+def _spread(row: Row) -> str:
+    if not row.call_us:
+        return f"{row.implementation} (not measured)"
+    between = f", {row.call_us_low:.2f} to {row.call_us_high:.2f}" if row.call_us_low else ""
+    return f"{row.implementation} ({row.call_us:.2f} µs{between})"
+
+
+@dataclass(frozen=True)
+class FirstCallWithin:
+    """A process's first call, beyond importing torch and loading the core, with what it needs on disk."""
+
+    milliseconds: float = 50.0
+    part: str = "first call"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        found = {row.implementation: 1e-3 * row.call_us if row.call_us else math.inf for row in rows}
+        misses = [f"{who}: {taken:.1f} ms" for who, taken in found.items() if taken > self.milliseconds]
+        met = set(OURS) <= set(found) and not misses
+        figure = ", ".join(f"{who} {taken:.1f} ms" for who, taken in found.items())
+        return Verdict(self.part, met, f"{figure}; limit {self.milliseconds:.0f} ms", misses)
+
+
+# What every op must show of its calls.
+CALLS = (CallCost(), FirstCallWithin(), NeverSlower("eager", ("auto",), "auto"))
+
+
+def summary(record: Mapping, targets: Iterable) -> list[str]:
+    """A verdict for each target, and each row that failed. Of a --quick run only the parts that it measured."""
+    rows = [Row.of(flat) for flat in record["rows"]]
+    lines = []
+    for target in targets:
+        found = [row for row in rows if row.part == target.part]
+        if found:
+            lines += target.judge(found, record["copy_tb_per_s"]).lines(record["op"])
+        elif not record["quick"]:
+            lines += Verdict(target.part, False, "not measured").lines(record["op"])
+    return lines + [f"FAILED: {name(row)}: {row.match}" for row in rows if row.failed]

@@ -1,0 +1,115 @@
+"""What was measured and tested, in traces/results/<gpu>/: <op>.json, which `bench --save` writes, and tests.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernels.measure.cells import Cell, Row
+from kernels.runtime import KERNELS
+
+if TYPE_CHECKING:
+    import pandas
+
+RESULTS = KERNELS.parent / "traces" / "results"
+# Whose record is shown in the READMEs and the notebooks, whatever the reader measures on another GPU.
+README_GPU = "h200"
+
+
+def slug(gpu: str) -> str:
+    """The folder of a GPU's results: "NVIDIA H200" → "h200"."""
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower().removeprefix("nvidia")).strip("-")
+
+
+def recorded_files(name: str, results: Path = RESULTS, gpu: str | None = None) -> list[Path]:
+    """The files of this name, one a GPU; gpu: of this folder only."""
+    return sorted(results.glob(f"{gpu or '*'}/{name}"))
+
+
+def save(record: dict, results: Path = RESULTS) -> str:
+    """Write results/<gpu>/<op>.json, whole or not at all; returns what was done, in words.
+
+    A record with a row that FAILED does not replace one without.
+    """
+    path = results / slug(record["GPU"]) / f"{record['op']}.json"
+    shown = "/".join(path.parts[-4:])
+    failed = _failed(record)
+    if failed and path.exists() and not _failed(before := json.loads(path.read_text())):
+        return f"kept {shown} of {before['date']}: of what was measured now, {failed} rows FAILED"
+    head = {key: value for key, value in record.items() if key != "rows"}
+    rows = ",\n".join("  " + json.dumps(_rounded(row), ensure_ascii=False) for row in record["rows"])
+    write(path, json.dumps(head, indent=1, ensure_ascii=False)[:-2] + f',\n "rows": [\n{rows}\n ]\n}}\n')
+    return f"saved {shown}"
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _failed(record: dict) -> int:
+    return sum(row["match"].startswith("FAILED") for row in record["rows"])
+
+
+def _rounded(row: dict) -> dict:
+    return {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items()}
+
+
+def load(op: str, gpu: str = README_GPU, results: Path = RESULTS) -> dict:
+    """The record as it was saved; gpu: the folder's name.
+
+    Raises:
+        FileNotFoundError: nothing has been recorded of the op on that GPU.
+    """
+    path = results / gpu / f"{op}.json"
+    if not path.exists():
+        others = ", ".join(file.parent.name for file in recorded_files(f"{op}.json", results))
+        raise FileNotFoundError(
+            f"{op}: nothing recorded on {gpu}{f', but on {others}' if others else ''}; make gpu records, on a GPU"
+        )
+    return json.loads(path.read_text())
+
+
+def recorded(op: str, gpu: str = README_GPU, results: Path = RESULTS) -> pandas.DataFrame:
+    """What was saved of an op, a line a row, labels among the columns; attrs holds the rest: GPU, versions, date, ….
+
+    Raises:
+        FileNotFoundError: see load.
+    """
+    import pandas
+
+    record = load(op, gpu, results)
+    found = pandas.DataFrame(record.pop("rows"))
+    found.attrs = record
+    return found
+
+
+def frame(rows: Iterable[Row]) -> pandas.DataFrame:
+    """The same table of rows that were measured now."""
+    import pandas
+
+    return pandas.DataFrame([row.flat() for row in rows])
+
+
+def of_cells(record: pandas.DataFrame, cells: Iterable[Cell]) -> pandas.DataFrame:
+    """The lines of these cells: of the same part, form and labels."""
+    import pandas
+
+    chosen = pandas.Series(False, index=record.index)
+    for cell in cells:
+        wanted = {"part": cell.part, "form": cell.form, **cell.labels}
+        same = pandas.Series(True, index=record.index)
+        for name, value in wanted.items():
+            same &= record[name] == value if name in record else False
+        chosen |= same
+    return record[chosen]

@@ -1,0 +1,393 @@
+"""What measured figures are held against, and how they are recorded and shown."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_clock import Clock, cell
+
+from kernels import runtime
+from kernels.dispatch import sources as dispatch_sources
+from kernels.measure import bench, judge, records, sources, status
+from kernels.measure.cells import Row
+
+ROOT = Path(__file__).resolve().parent.parent
+without_gpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="there is a GPU")
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The hashes.
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """A copy of kernels/ whose files may be changed."""
+    folder = tmp_path / "kernels"
+    shutil.copytree(sources.KERNELS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for module in (sources, dispatch_sources):
+        monkeypatch.setattr(module, "KERNELS", folder)
+    return folder
+
+
+WHATS = ("sources", "tests", "bench")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "changed"),
+    [
+        ("ops/add_relu/eager.py", "\n# a comment\n\n", ""),
+        ("ops/add_relu/kernel.cuh", "\n// a comment\n/* and\n another */\n\n", ""),
+        ("ops/add_mul_activation/kernel.cuh", "int x;\n", ""),
+        ("runtime.py", "x = 1\n", ""),
+        ("measure/judge.py", "x = 1\n", ""),
+        *((f"ops/add_relu/{name}", "x = 1\n", "sources") for name in ("eager.py", "triton_kernel.py", "op.py")),
+        *((f"ops/add_relu/{name}", "int x;\n", "sources") for name in ("kernel.cuh", "cuda.cu")),
+        ("dispatch/op.py", "x = 1\n", "sources"),
+        ("dispatch/core.cpp", "int x;\n", "sources"),
+        ("device/column_sum.py", "x = '#'\n", "sources"),
+        ("device/vector.cuh", 'const char* x = "// a string";\n', "sources"),
+        ("device/launch.cuh", "int x;\n", "sources"),
+        ("ops/add_relu/test_add_relu.py", "x = 1\n", "tests"),
+        ("ops/add_relu/test_add_relu.cu", "int x;\n", "tests"),
+        ("ops/add_relu/spec.py", "x = 1\n", "tests"),
+        ("check/cuda_on_host.h", "int x;\n", "tests"),
+        ("check/testing.cuh", "int x;\n", "tests"),
+        ("ops/add_relu/bench.py", "x = 1\n", "bench"),
+        ("measure/clock.py", "x = 1\n", "bench"),
+    ],
+)
+def test_the_hashes_see_what_they_are_of_and_nothing_else(copied, file, text, changed):
+    before = sources.hashes("add_relu", *WHATS)
+    with (copied / file).open("a") as opened:
+        opened.write(text)
+    assert sources.changed("add_relu", before, *WHATS) == (f"{changed} changed since" if changed else "")
+
+
+def test_what_was_not_hashed_has_changed():
+    entry = sources.hashes("add_relu", "sources")
+    assert sources.changed("add_relu", entry, *WHATS) == "tests and bench changed since"
+
+
+def test_python_without_comments():
+    source = '"""Doc\nstring."""\nx = "# no"  # yes\n\n\ndef f():\n    """Doc."""\n    return """kept"""\n'
+    assert sources.without_comments_python(source) == 'x = "# no"\ndef f():\n    return """kept"""'
+
+
+def test_cpp_without_comments():
+    source = 'int a; // yes\nchar c = \'"\', d = \'/\';\n/* yes\n*/ const char* s = "// \\" /* no */";\n'
+    source += "int e = 1'000; // yes"
+    expected = 'int a;\nchar c = \'"\', d = \'/\';\n  const char* s = "// \\" /* no */";\nint e = 1\'000;'
+    assert sources.without_comments_cpp(source) == expected
+
+
+def test_an_unknown_op_has_no_hash():
+    with pytest.raises(ValueError, match="unknown op 'relu': expected one of add_mul_activation, add_relu"):
+        sources.sha256("relu", "sources")
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The verdicts.
+
+STEADY = {"before": 4.0, "after": 3.9, "limit": 4.0}
+
+
+def row(implementation, us=None, call=None, *, form="functional", shape=(100, 10), dtype="float32", **more):
+    labels = {"rows": shape[0], "columns": shape[1], "dtype": dtype}
+    times = us, us, us, call
+    return Row("add_relu", "bandwidth", form, implementation, labels, *times, bytes=4_000_000, flops=2000, **more)
+
+
+def test_bandwidth_verdict():
+    # 4 MB at 4 TB/s: 1 µs.
+    target = judge.CopyShare(lambda labels: 97 if labels["dtype"] == "float32" else 95)
+    good = [row("triton", 1.02), row("cuda", 1.0), row("cuda", 1.04, dtype="bfloat16"), row("eager", 9.0)]
+    verdict = target.judge(good, STEADY)
+    assert (verdict.met, verdict.misses) == (True, [])
+    assert verdict.figure.startswith("triton at least 98.0 % in 1, cuda at least 96.2 % in 2 cells")
+    verdict = target.judge([*good, row("triton", 1.04)], STEADY)
+    assert (verdict.met, verdict.misses) == (False, ["triton functional 100×10 float32: 96.2 %, 97.0 asked"])
+    failed = target.judge([*good, row("triton", match="FAILED: x")], STEADY)
+    assert (failed.met, failed.misses) == (False, ["triton functional 100×10 float32: 0.0 %, 97.0 asked"])
+    assert not target.judge(good[:1], STEADY).met  # of one of ours nothing was measured
+    apart = target.judge(good, STEADY | {"after": 3.8})
+    assert (apart.met, apart.figure) == (False, "the run's copies differ by more than 5 %: there is no yardstick")
+    assert not target.judge(good, STEADY | {"all": [4.0, 3.7, 4.0]}).met
+
+
+def test_grid_verdict():
+    def cells(count, triton, cuda, peer=100.0):
+        return [
+            row(name, us, shape=(int(peer), i))
+            for i in range(count)
+            for name, us in (("eager", 3 * peer), ("jit", peer), ("triton", triton * peer), ("cuda", cuda * peer))
+        ]
+
+    def met(rows):
+        return judge.NearTheFastest().judge(rows, STEADY).met
+
+    verdict = judge.NearTheFastest().judge([*cells(19, 1.04, 1.05), *cells(1, 1.3, 1.2, peer=50.0)], STEADY)
+    assert verdict.met
+    assert "triton within the limit in 95.0%; cuda within the limit in 95.0% of 20 cells" in verdict.figure
+    assert verdict.misses == ["50×0 float32: triton 1.300, cuda 1.200; limit 1.05, jit 50.00 µs; better 1.200"]
+    assert not met(cells(19, 1.04, 1.05) + cells(1, 1.3, 1.26, peer=50.0))
+    assert not met(cells(18, 1.0, 1.0) + cells(2, 1.0, 1.1, peer=50.0))
+    assert met(cells(20, 1.14, 1.15, peer=8.0))
+    assert not met(cells(20, 1.0, 1.16, peer=8.0))
+    assert not met([row("jit", 1.0), row("cuda", 1.0), row("triton", match="FAILED: x")])
+
+
+def test_calls_verdict():
+    def met(cuda, eager=9.0, form="functional", triton=11.0):
+        rows = [row(name, call=us, form=form) for name, us in (("eager", eager), ("triton", triton), ("cuda", cuda))]
+        if form != "with a gradient":
+            rows.append(row("x + 1", call=10.0, form=form, match="baseline", call_us_low=9.5, call_us_high=10.5))
+        return judge.CallCost().judge(rows, STEADY)
+
+    assert met(11.0).met
+    expected = "functional: eager 0.90, triton 1.10, cuda 1.10 × x + 1 (10.00 µs, 9.50 to 10.50); limit 1.1"
+    assert met(11.0).figure == expected
+    assert met(11.1).misses == ["cuda functional: 1.11, 1.1 asked"]
+    assert met(11.0, triton=11.1).misses == ["triton functional: 1.11, 1.1 asked"]
+    assert not met(None).met
+    gradient = met(5.0, 10.0, "with a gradient", 6.0)
+    assert (gradient.met, gradient.figure[:40]) == (True, "with a gradient: triton 0.60, cuda 0.50 ")
+    assert not met(6.1, 10.0, "with a gradient", 6.0).met
+    assert not judge.CallCost().judge([], STEADY).met
+
+
+def test_ratio_verdict():
+    target = judge.AtMost(1.1, "torch.compile")
+    rows = [row("torch.compile", 10.0), row("triton", 11.0), row("cuda", 9.0)]
+    assert target.judge(rows, STEADY).met
+    rows += [row("torch.compile", 5.0, dtype="bfloat16"), row("cuda", 6.0, dtype="bfloat16")]
+    verdict = target.judge(rows, STEADY)
+    assert (verdict.met, verdict.misses) == (False, ["cuda functional 100×10 bfloat16: 1.200"])
+    assert not target.judge([row("triton", 11.0), row("cuda", 9.0)], STEADY).met
+
+
+def test_never_slower_is_within_three_percent_and_the_spreads_touch():
+    def verdict(ours, low, peer=100.0, high=103.0):
+        rows = [replace(row("eager", peer), us_p80=high), replace(row("auto", ours), us_p20=low)]
+        return judge.NeverSlower("eager", ("auto",)).judge(rows, STEADY)
+
+    assert verdict(102.9, 102.0).met
+    assert verdict(90.0, 89.0, high=100.5).met
+    assert verdict(103.1, 102.0).misses == ["auto functional 100×10 float32: 1.031"]
+    assert verdict(101.0, 100.8, high=100.5).misses == [
+        "auto functional 100×10 float32: 1.010, and 100.8 µs is beyond 100.5"
+    ]
+    waits = [
+        row("eager", call=10.0, call_us_low=9.0, call_us_high=11.0),
+        row("auto", call=10.2, call_us_low=9.9, call_us_high=10.3),
+    ]
+    target = judge.NeverSlower("eager", ("auto",))
+    assert target.judge(waits, STEADY).met
+    assert not target.judge([waits[0], replace(waits[1], call_us=10.4)], STEADY).met
+    assert not target.judge([waits[0], row("auto", match="FAILED: x")], STEADY).met
+    assert not target.judge(waits[:1], STEADY).met
+
+
+def test_first_call_verdict():
+    def met(*rows):
+        return judge.FirstCallWithin(50).judge([row(name, call=us) for name, us in rows], STEADY).met
+
+    assert met(("triton", 4.9e4), ("cuda", 1e4))
+    assert not met(("triton", 5.1e4), ("cuda", 1e4))
+    assert not met(("cuda", 1e4))
+    assert not met(("triton", None), ("cuda", 1e4))
+
+
+def test_a_summary_names_what_was_not_measured_and_what_failed():
+    targets = (judge.CopyShare(lambda labels: 95), judge.NearTheFastest())
+    rows = [row("triton", 1.0), row("cuda", match="FAILED: Mismatch: x")]
+    taken = {"op": "add_relu", "quick": False, "copy_tb_per_s": STEADY, "rows": [each.flat() for each in rows]}
+    lines = judge.summary(taken, targets)
+    assert "add_relu grid: MISSED: not measured" in lines
+    assert lines[-1] == "FAILED: cuda functional 100×10 float32: FAILED: Mismatch: x"
+    assert not any("grid" in line for line in judge.summary(taken | {"quick": True}, targets))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Records.
+
+
+@pytest.fixture
+def record(monkeypatch):
+    """What a run of two small cells gives, as on an H200; one of their implementations is wrong."""
+    module = bench.of("add_relu")
+    broken = cell(broken=lambda x, bias: x)
+    other = replace(broken, labels=broken.labels | {"dtype": "float64"})
+    monkeypatch.setattr(module, "cells", lambda quick: [broken, other])
+    versions = runtime.versions() | {"GPU": "NVIDIA H200", "driver": "580.1"}
+    monkeypatch.setattr(runtime, "versions", lambda: versions)
+    return bench.run("add_relu", Clock())
+
+
+def test_saved_is_complete_and_read_back(record, tmp_path, capsys):
+    assert bench.save(record, tmp_path).startswith("saved ")
+    path = tmp_path / "h200" / "add_relu.json"
+    assert [p.name for p in path.parent.iterdir()] == ["add_relu.json"]
+    saved = json.loads(path.read_text())
+    assert {"GPU", "driver", "torch", "triton", "CUDA", "Python", "date", "copy_tb_per_s"} <= set(saved)
+    assert saved["sources_sha256"] == sources.sha256("add_relu", "sources")
+    assert saved["bench_sha256"] == sources.sha256("add_relu", "bench")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", saved["date"])
+    assert saved["copy_tb_per_s"]["limit"] == pytest.approx(2**31 / 500e6, rel=1e-4)
+    assert len(saved["rows"]) == 6
+    assert {"op", "part", "form", "rows", "columns", "dtype", "us_p50", "note"} <= set(saved["rows"][0])
+    good = next(r for r in saved["rows"] if r["implementation"] == "eager")
+    assert good["tb_per_s"] == pytest.approx(256 / good["us_p50"] / 1e6, rel=1e-3)
+    assert good["percent_of_copy"] == pytest.approx(100 * good["tb_per_s"] / (2**31 / 500e6), rel=1e-3)
+    text = path.read_text()
+    assert str(ROOT) not in text
+    assert not re.search(r'"/|/home|/root|/tmp', text)
+
+    frame = bench.recorded("add_relu", results=tmp_path)
+    assert len(frame) == 6
+    assert frame.attrs["GPU"] == "NVIDIA H200"
+    assert len(bench.of_cells(frame, [cell()])) == 2
+    assert len(bench.of_cells(frame, [cell("in place"), replace(cell(), labels={"nothing": 3})])) == 0
+    assert list(bench.frame([Row.of(r) for r in saved["rows"]]).columns) == list(frame.columns)
+    with pytest.raises(FileNotFoundError, match="add_relu: nothing recorded on a100, but on h200"):
+        bench.recorded("add_relu", "a100", tmp_path)
+
+    capsys.readouterr()
+    bench.show("add_relu", results=tmp_path)
+    shown = capsys.readouterr().out
+    assert shown.startswith("add_relu, recorded on NVIDIA H200, ")
+    assert "nothing has changed since." in shown
+    assert shown.count("\nadd_relu  ") == 6
+    assert "FAILED: broken functional 4×8 float64: FAILED: Mismatch" in shown
+    bench.save(record | {"sources_sha256": "0", "bench_sha256": "0"}, tmp_path)
+    bench.show("add_relu", results=tmp_path)
+    assert "sources and bench changed since." in capsys.readouterr().out
+
+
+def test_a_good_record_is_only_replaced_by_a_good_one_of_its_gpu(record, tmp_path):
+    good = record | {"date": "2026-01-31", "rows": [r for r in record["rows"] if r["match"] == "ok"]}
+    bench.save(good, tmp_path)
+    before = (tmp_path / "h200" / "add_relu.json").read_bytes()
+    kept = "h200/add_relu.json of 2026-01-31: of what was measured now, 2 rows FAILED"
+    assert bench.save(record, tmp_path).endswith(kept)
+    assert (tmp_path / "h200" / "add_relu.json").read_bytes() == before
+    assert bench.save(record | {"GPU": "Tesla T4"}, tmp_path).startswith("saved ")
+    assert bench.save(good | {"date": "2026-02-01"}, tmp_path).startswith("saved ")
+    assert bench.load("add_relu", results=tmp_path)["date"] == "2026-02-01"
+    assert bench.load("add_relu", "tesla-t4", tmp_path)["GPU"] == "Tesla T4"
+
+
+def test_a_save_that_fails_leaves_the_old_record(record, tmp_path, monkeypatch):
+    bench.save(record, tmp_path)
+    before = (tmp_path / "h200" / "add_relu.json").read_bytes()
+
+    def fails(self, *arguments):
+        self.write_bytes(b"{")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "write_text", fails)
+    with pytest.raises(OSError, match="disk full"):
+        bench.save(record | {"date": "2100-01-01"}, tmp_path)
+    assert [p.read_bytes() for p in (tmp_path / "h200").iterdir()] == [before]
+
+
+def test_copies_stand_among_the_cells_and_must_agree(monkeypatch, capsys):
+    monkeypatch.setattr(bench.of("add_relu"), "cells", lambda quick: [cell()] * 20)
+    steady = bench.run("add_relu", Clock(copies=(500, 510, 500)))
+    kinds = "".join("c" if r["part"] == "copy" else "." for r in steady["rows"])
+    assert kinds == "c........c........c....c"
+    assert len(steady["copy_tb_per_s"]["all"]) == 4
+    assert steady["copy_tb_per_s"]["limit"] == pytest.approx(2**31 / 500e6)
+    assert judge.steady(steady["copy_tb_per_s"])
+    apart = bench.run("add_relu", Clock(copies=(500, 530, 500)))
+    assert not judge.steady(apart["copy_tb_per_s"])
+    assert bench.copies_in_words(apart).endswith("they differ by 6.0% and are no yardstick")
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100-80gb-hbm3"), ("Tesla T4", "tesla-t4")]
+)
+def test_slug(name, folder):
+    assert records.slug(name) == folder
+
+
+@without_gpu
+def test_bench_without_a_gpu_shows_the_record_and_measures_nothing(capsys):
+    assert bench.main(["add_relu", "--save"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("No GPU here: nothing is measured.")
+    assert "add_relu, recorded on NVIDIA H200" in shown
+    assert bench.main(["add_relu", "--recorded", "t4"]) == 0
+    assert "add_relu: nothing recorded on t4, but on h200" in capsys.readouterr().out
+
+
+def test_bench_does_not_save_a_part(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(["--quick", "--save"])
+    assert "--quick measures a part" in capsys.readouterr().err
+
+
+def test_bench_names_its_ops(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(["add_rely"])
+    assert "unknown op add_rely: expected one of add_mul_activation, add_relu" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The status and the READMEs.
+
+
+def test_status_says_what_changed_since(record, tmp_path):
+    bench.save(record | {"bench_sha256": "0"}, tmp_path)
+    counts = {"passed": 41, "failed": 0, "skipped": 2}
+    now = sources.hashes("add_relu", "sources", "tests")
+    entry = counts | {"GPU": "NVIDIA H200", "date": "2026-01-31"} | now
+    tests = tmp_path / "h200" / "tests.json"
+    tests.write_text(json.dumps({"add_relu": entry}))
+    assert "tested    H200 2026-01-31: 41 passed, 2 skipped\n" in status.table(tmp_path)
+    tests.write_text(json.dumps({"add_relu": entry | {"tests_sha256": "0"}}))
+    table = status.table(tmp_path)
+    assert "tested    H200 2026-01-31: 41 passed, 2 skipped, tests changed since\n" in table
+    assert re.search(r"add_relu\n.*\n    measured  H200 \d{4}-\d\d-\d\d, bench changed since(\n|$)", table)
+    assert table.startswith("add_mul_activation\n    tested    never\n    measured  never\n")
+    assert "| H200 2026-01-31: 41 passed, 2 skipped, tests changed since |" in status.readme_table(tmp_path)
+
+
+def test_the_readmes_show_one_gpu_whatever_others_measured(record, tmp_path):
+    times = (("eager", 9.04), ("cuda", 3.0))
+    rows = [row(name, us, shape=(65536, 512)).flat() for name, us in times]
+    bench.save(record | {"rows": rows}, tmp_path)
+    tables = status.readme_table(tmp_path), status.result_table(tmp_path)
+    shown = "[eager.py](ops/add_relu/eager.py) 9.0 µs | – | [triton_kernel.py](ops/add_relu/triton_kernel.py) |"
+    assert shown in tables[0]
+    assert "(kernels/ops/add_relu/), 65536×512 float32 | 0.9 | 9.0 | – | – | 3.0 |" in tables[1]
+    assert "Recorded on NVIDIA H200, torch" in tables[1]
+    bench.save(record | {"rows": rows, "GPU": "Tesla T4", "date": "2100-01-01"}, tmp_path)
+    assert (status.readme_table(tmp_path), status.result_table(tmp_path)) == tables
+    assert "T4 2100-01-01" in status.table(tmp_path)
+    copies = record["copy_tb_per_s"] | {"all": [4.0, 3.0]}
+    bench.save(record | {"rows": rows, "copy_tb_per_s": copies}, tmp_path)
+    table = status.result_table(tmp_path)
+    assert "65536×512 float32 | – | 9.0 |" in table
+    assert table.endswith("The copies of add_relu's run differ by more than 5 %: they are no yardstick.")
+
+
+def test_the_readmes_are_up_to_date_and_their_links_exist():
+    for path, text in status.pages().items():
+        assert path.read_text() == text, f"{path.name} is not up to date: python -m kernels.measure status --write"
+        links = re.findall(r"\]\(([\w./]+)\)", text)
+        assert len(links) > 3
+        assert all((path.parent / link).exists() for link in links)
+    with pytest.raises(ValueError, match="must have the lines"):
+        status.with_table("# kernels", "")
+
+
+def test_the_commands():
+    command = [sys.executable, "-m", "kernels.measure", "x"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: python -m kernels.measure bench|status|gpu [options]")
