@@ -7,7 +7,7 @@
     interpreter.py  Triton's interpreter, with every load and store checked
     hints.py        a guess at the cause
     run.py          check() and check_gradients()
-    contract.py     the op contract as pytest classes (needs pytest, which nothing else in here does)
+    contract/       the op contract as pytest classes (needs pytest, which nothing else in here does)
 """
 
 from kernels.check.cases import FLOAT_DTYPES, Call, Case, calls, pointwise_cases, wide_cases
@@ -15,7 +15,7 @@ from kernels.check.comparison import TOLERANCES, Pointwise, Sums, compare, gradi
 from kernels.check.interpreter import OutOfBounds, watched
 from kernels.check.memory import guarded, poisoned
 from kernels.check.run import check, check_gradients
-from kernels.check.spec import Spec, calls_of, cases_of, expected, reference, spec_of
+from kernels.check.spec import Spec, calls_of, cases_of, eager_results, expected, reference, spec_of
 
 __all__ = [
     "FLOAT_DTYPES",
@@ -32,6 +32,7 @@ __all__ = [
     "check",
     "check_gradients",
     "compare",
+    "eager_results",
     "expected",
     "gradients",
     "guarded",

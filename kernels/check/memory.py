@@ -2,8 +2,8 @@
 
 Every tensor that a checked function is given or allocates lies between two guard zones. The zones, and the memory of an
 output before it is written, are filled with a 16-bit word that makes a NaN of every floating dtype: a value that is
-read from there shows in the result. The words of inputs and of allocations differ, so that a kernel which reads and writes
-past its last element writes another NaN than the one that was there.
+read from there shows in the result. The words of inputs and of allocations differ, so that a kernel which reads and
+writes past its last element writes another NaN than the one that was there.
 """
 
 from __future__ import annotations

@@ -1,0 +1,113 @@
+"""What the contract's classes share: the backends, the op's calls, and the fixtures."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+import kernels
+from kernels import dispatch, runtime
+from kernels.check import Call, Case, Spec, eager_results, spec_of
+from kernels.dispatch import extension
+from kernels.dispatch.op import Op
+
+DEVICE = runtime.device()
+GPU = pytest.mark.skipif(DEVICE.type != "cuda", reason="no CUDA device")
+ON_HOST = "cuda on host"
+
+
+def _reason(backend: str) -> str:
+    """Why the backend does not run here; "" if it does."""
+    if backend == ON_HOST:
+        compiler = shutil.which(os.environ.get("CXX", "c++"), path=runtime.path_with_python())
+        return "" if compiler else "a C++ compiler is missing"
+    return runtime.backends(DEVICE)[backend]
+
+
+def _parameters(*backends: str) -> list:
+    """pytest parameters. Without a GPU "cuda" is the host build of the CUDA kernels, on CPU tensors."""
+    names = [ON_HOST if name == "cuda" and DEVICE.type == "cpu" else name for name in backends]
+    return [
+        pytest.param(name, marks=pytest.mark.skipif(bool(_reason(name)), reason=_reason(name))) for name in names
+    ]
+
+
+every_backend = pytest.mark.parametrize("backend", _parameters("eager", "triton", "cuda"), indirect=True)
+kernel_backend = pytest.mark.parametrize("backend", _parameters("triton", "cuda"), indirect=True)
+
+
+class Contract:
+    """`op` is the op's name."""
+
+    op: str
+
+    @pytest.fixture
+    def backend(self, request) -> str:
+        """The name that the public function takes, where it runs."""
+        if request.param != ON_HOST:
+            yield request.param
+            return
+        with extension.on_host():
+            yield "cuda"
+
+    @pytest.fixture(autouse=True)
+    def _dynamo_forgets(self):
+        yield
+        if "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
+
+    @property
+    def spec(self) -> Spec:
+        return spec_of(self.op)
+
+    @property
+    def declaration(self) -> Op:
+        return dispatch.find(self.op)
+
+    def function(self, backend: str, in_place: bool = False):
+        return functools.partial(getattr(kernels, self.op + "_" * in_place), backend=backend)
+
+    def calls(self, case: Case | None = None, device: torch.device | str = DEVICE) -> list[Call]:
+        """A call for each of the op's options."""
+        return list(self.spec.calls(case or Case((5, 24)), torch.device(device)))
+
+    def call(self, case: Case | None = None, device: torch.device | str = DEVICE) -> Call:
+        """With the first of the op's options."""
+        return self.calls(case, device)[0]
+
+    def variants(self, case: Case | None = None) -> list[Call]:
+        """A call for each combination of the options that are no numbers: of an activation's name, say."""
+        found = {tuple(o for o in call.options if isinstance(o, str | bool)): call for call in self.calls(case)[::-1]}
+        return list(found.values())[::-1]
+
+    def needed(self, call: Call) -> tuple[bool, ...]:
+        """For each leaf of the call, whether it has a gradient."""
+        return tuple(name.partition("[")[0] in self.declaration.gradients for name in self.spec.leaf_names(call))
+
+    def grads(self, call: Call, layout: str = "contiguous") -> list[Tensor]:
+        """A random gradient for each floating-point output."""
+        outputs = [out for out in eager_results(self.spec, call).values() if out.is_floating_point()]
+        return [
+            Case(tuple(out.shape), out.dtype, layout).tensor(91 + i, out.device) for i, out in enumerate(outputs)
+        ]
+
+    def overload_arguments(self, call: Call) -> tuple:
+        """The call's arguments as the dispatcher op takes them: the numbers that may change are 0-d tensors."""
+        scalars = self.declaration.scalars
+        return tuple(
+            torch.as_tensor(value, dtype=torch.float64) if name in scalars and not isinstance(value, Tensor) else value
+            for name, value in zip(self.spec.arguments, call.arguments(), strict=False)
+        )
+
+    def backward_arguments(self, call: Call, needs: Sequence[bool] | None = None) -> tuple:
+        """The backward overload's arguments, for every gradient unless `needs` says which."""
+        outputs = tuple(eager_results(self.spec, call).values())
+        needs = (True,) * len(self.declaration.gradients) if needs is None else needs
+        return self.declaration.backward_arguments(self.overload_arguments(call), outputs, self.grads(call), needs)

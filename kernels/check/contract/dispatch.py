@@ -1,0 +1,120 @@
+"""The op among torch's: opcheck, torch.compile, torch.export, autocast."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from kernels.check import Case, gradients
+from kernels.check.contract.base import DEVICE, Contract, every_backend, kernel_backend
+from kernels.dispatch import extension
+from kernels.runtime import KERNELS
+
+# Loads an exported program where nothing but `import kernels` has run, and stores what it gives.
+LOAD = """
+import contextlib, sys
+import kernels, torch
+from kernels.dispatch import extension
+program, arguments, result, on_host = sys.argv[1:]
+with extension.on_host() if on_host == "True" else contextlib.nullcontext():
+    torch.save(torch.export.load(program).module()(*torch.load(arguments)), result)
+"""
+
+
+class Dispatch(Contract):
+    @kernel_backend
+    def test_opcheck(self, backend):
+        for call in self.variants():
+            overload, arguments = self.declaration.overload(backend), self.overload_arguments(call)
+            torch.library.opcheck(overload, arguments)
+            if self.declaration.gradients:
+                torch.library.opcheck(self.declaration.overload(backend, "backward"), self.backward_arguments(call))
+                leaves = zip(call.leaves(), self.needed(call), strict=True)
+                call = call.with_leaves(leaf.clone().requires_grad_(need) for leaf, need in leaves)
+                torch.library.opcheck(overload, self.overload_arguments(call))
+
+    @kernel_backend
+    @pytest.mark.parametrize("dynamic", [False, True])
+    def test_compile_keeps_one_graph(self, backend, dynamic):
+        compiler = "inductor" if DEVICE.type == "cuda" else "aot_eager"
+        for index in range(len(self.variants())):
+            torch._dynamo.reset()
+            options = self.variants()[index].options
+
+            def step(*tensors, options=options):
+                return 2 * self.function(backend)(*tensors, *options)
+
+            compiled = torch.compile(step, fullgraph=True, dynamic=dynamic, backend=compiler)
+            for case in (Case((6, 40)), Case((7, 40))):
+                call = self.variants(case)[index]
+                needed, grads = self.needed(call), self.grads(call)
+                call = type(call)("", call.tensors)
+                assert torch.equal(compiled(*call.tensors), step(*call.tensors))
+                if any(needed):
+                    found, want = (gradients(f, call, needed, grads) for f in (compiled, step))
+                    for a, b, need in zip(found, want, needed, strict=True):
+                        assert not need or torch.equal(a, b)
+
+    @kernel_backend
+    def test_a_number_that_changes_compiles_at_most_twice(self, backend):
+        """Fifty learning rates, say: as plain numbers, as a training loop has them."""
+        call, scalars = self.call(), self.declaration.scalars
+        positions = [i for i, name in enumerate(self.spec.arguments) if name in scalars]
+        compilations = []
+
+        def count(graph, inputs):
+            compilations.append(graph)
+            return graph
+
+        compiled = torch.compile(self.function(backend), fullgraph=True, backend=count)
+        with torch.no_grad():
+            for step in range(50 if positions else 0):
+                arguments = [step / 16 - 1 if i in positions else value for i, value in enumerate(call.arguments())]
+                assert torch.equal(compiled(*arguments), self.function(backend)(*arguments))
+        assert len(compilations) <= 2
+
+    @kernel_backend
+    def test_an_exported_program_loads_in_a_fresh_process(self, backend, tmp_path):
+        call, function = self.call(), self.function(backend)
+
+        class Module(torch.nn.Module):
+            def forward(self, *tensors):
+                return function(*tensors, *call.options)
+
+        program = torch.export.export(Module(), call.tensors)
+        names = [str(node.target) for node in program.graph.nodes]
+        assert any(f"{self.op}.{backend}" in name for name in names)
+        torch.export.save(program, tmp_path / "program.pt2")
+        torch.save(call.tensors, tmp_path / "arguments.pt")
+        paths = [str(tmp_path / name) for name in ("program.pt2", "arguments.pt", "result.pt")]
+        command = [sys.executable, "-c", LOAD, *paths, str(extension.runs_on_host())]
+        ended = subprocess.run(command, cwd=KERNELS.parent, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        assert torch.equal(torch.load(tmp_path / "result.pt"), function(*call.arguments()))
+
+    @every_backend
+    def test_autocast_casts_mixed_dtypes(self, backend):
+        call = self.call()
+        first, *others = call.leaves()
+        leaves = [leaf.requires_grad_(need) for leaf, need in
+                  zip((first.bfloat16(), *others), self.needed(call), strict=True)]  # fmt: skip
+        arguments = call.with_leaves(leaves).arguments()
+        halves = call.with_leaves(leaf.bfloat16() if leaf.is_floating_point() else leaf for leaf in leaves).arguments()
+        function = self.function(backend)
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            out = function(*arguments)
+        same = function(*halves)
+        assert out.dtype == torch.bfloat16
+        assert torch.equal(out, same)
+        if any(self.needed(call)):
+            out.float().sum().backward()
+            assert [leaf.grad.dtype for leaf in leaves if leaf.requires_grad] == [
+                leaf.dtype for leaf in leaves if leaf.requires_grad
+            ]
+        with torch.autocast(DEVICE.type, torch.bfloat16), torch.no_grad():
+            compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+            assert torch.equal(compiled(*arguments), same)
+            assert function(*self.call().arguments()).dtype == torch.float32

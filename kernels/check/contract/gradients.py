@@ -1,0 +1,97 @@
+"""The op's gradients, against float64 eager's: every shape, every subset; and what autograd may not ask for."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from kernels.check import FLOAT_DTYPES, Case, check_gradients
+from kernels.check.contract.base import DEVICE, Contract, kernel_backend
+
+SHAPES = [(0, 5), (5, 0), (1, 7), (3, 1025), (70, 9), (600, 4), (7,), (2, 3, 8)]
+CHUNKED = (1100, 64)  # a sum over these rows is cut into several chunks
+LARGE_SHAPES = [(600, 1024), (4096, 512), (2049, 1023), (65536, 8)]  # on a GPU
+
+
+class Gradients(Contract):
+    def check_gradients(self, backend, call, needed=None, layout="contiguous"):
+        grads = self.grads(call, layout)
+        check_gradients(self.op, self.function(backend), call, needed or self.needed(call), grads)
+
+    @kernel_backend
+    @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
+    def test_gradients_of_every_shape(self, backend, dtype):
+        cases = [Case(shape, dtype) for shape in (*SHAPES, *(LARGE_SHAPES if DEVICE.type == "cuda" else ()))]
+        cases += [Case((17, 24), dtype, layout) for layout in ("transposed", "expanded", "misaligned")]
+        for case in cases:
+            self.check_gradients(backend, self.call(case), layout=case.layout)
+
+    @kernel_backend
+    @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
+    def test_gradients_of_every_option(self, backend, dtype):
+        # Beyond every bend of the activations; where a derivative is a difference of large numbers it may not be NaN.
+        for case in (Case((33, 40), dtype), *(Case((13, 40), dtype, values=values) for values in ("large", "huge"))):
+            for call in self.calls(case):
+                self.check_gradients(backend, call)
+
+    @kernel_backend
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    def test_gradients_of_several_chunks(self, backend, dtype):
+        self.check_gradients(backend, self.call(Case(CHUNKED, dtype)))
+
+    @kernel_backend
+    def test_gradients_of_every_subset(self, backend):
+        for call in self.variants(Case((33, 40))):
+            for subset in itertools.product((False, True), repeat=len(self.needed(call))):
+                needed = tuple(a and b for a, b in zip(subset, self.needed(call), strict=True))
+                if any(needed) and needed == subset:
+                    self.check_gradients(backend, call, needed, layout="transposed")
+
+    @kernel_backend
+    def test_gradient_of_a_sum_is_expanded(self, backend):
+        call = self.call(Case((33, 40)))
+        grads = [torch.ones((), device=DEVICE, dtype=grad.dtype).expand(grad.shape) for grad in self.grads(call)]
+        check_gradients(self.op, self.function(backend), call, self.needed(call), grads)
+
+    def with_gradients(self, call):
+        """The call, its tensors requiring gradients, and a function of these tensors."""
+        flags = self.needed(call)
+        leaves = [leaf.clone().requires_grad_(need) for leaf, need in zip(call.leaves(), flags, strict=True)]
+        return leaves, lambda function, *leaves: function(*call.with_leaves(leaves).arguments())
+
+    @kernel_backend
+    def test_gradcheck(self, backend):
+        for call in self.variants(Case((3, 5), torch.float64)):
+            leaves, run = self.with_gradients(call)
+            # gradcheck's step is 1e-6, and a kink within it would not do: no |z| of these inputs is below 1e-3.
+            assert torch.autograd.gradcheck(lambda *leaves, run=run: run(self.function(backend), *leaves), leaves)
+
+    @kernel_backend
+    def test_second_derivative_is_refused(self, backend):
+        leaves, run = self.with_gradients(self.call())
+        out = run(self.function(backend), *leaves)
+        asked = next(leaf for leaf in leaves if leaf.requires_grad)
+        (grad,) = torch.autograd.grad((out * out).sum(), asked, create_graph=True)
+        with pytest.raises(RuntimeError, match=f"{self.op} has no second derivative"):
+            grad.sum().backward()
+
+    @kernel_backend
+    @pytest.mark.parametrize("in_place", [False, True])
+    def test_forward_mode_is_refused(self, backend, in_place):
+        if in_place and not self.declaration.in_place:
+            return
+        call, function = self.call(), self.function(backend, in_place)
+        for index, tensor in enumerate(call.tensors):
+            with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+                tensors = list(call.tensors)
+                tensors[index] = torch.autograd.forward_ad.make_dual(tensor, torch.ones_like(tensor))
+                with pytest.raises(RuntimeError, match=f"{self.op}_? has no forward-mode derivative"):
+                    function(*tensors, *call.options)
+                function(*call.arguments())  # of which none has a tangent
+        if not in_place:
+            with pytest.raises(RuntimeError, match=f"{self.op} has no forward-mode derivative"):
+                torch.func.jvp(
+                    lambda x: function(x, *call.tensors[1:], *call.options), call.tensors[:1], call.tensors[:1]
+                )

@@ -1,0 +1,94 @@
+"""The op's values on every backend, and what it says to wrong input."""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies as st
+
+import kernels
+from kernels.check import Case, cases_of, check
+from kernels.check.cases import LAYOUTS
+from kernels.check.contract.base import DEVICE, Contract, every_backend, kernel_backend
+
+
+def cases_for(op: str, backend: str) -> list[Case]:
+    """All of the op's; for eager ten, since the reference is eager itself, where it does not round in between."""
+    cases = cases_of(op, DEVICE)
+    if backend == "eager":
+        cases = [case for case in cases if case.dtype.itemsize >= 4]
+        return cases[:: -(-len(cases) // 10)]
+    return cases
+
+
+class Values(Contract):
+    @every_backend
+    def test_adversarial_cases(self, backend):
+        check(self.op, self.function(backend), cases=cases_for(self.op, backend))
+
+    @kernel_backend
+    @hypothesis.settings(
+        max_examples=25, deadline=None, derandomize=True, database=None,
+        suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+    )  # fmt: skip
+    @hypothesis.given(
+        shape=st.lists(st.integers(0, 40), min_size=1, max_size=3).map(tuple),
+        dtype=st.sampled_from([torch.float32, torch.float64]),
+        layout=st.sampled_from(LAYOUTS),
+        values=st.sampled_from(["normal", "special"]),
+    )
+    def test_generated_cases(self, backend, shape, dtype, layout, values):
+        case = Case(shape, dtype, layout, values, every_option=False)
+        check(self.op, self.function(backend), cases=[case])
+
+    def test_auto_is_eager_on_a_cpu_and_the_faster_kernel_on_a_gpu(self):
+        call = self.call()
+        chosen = self.declaration.auto if DEVICE.type == "cuda" else "eager"
+        assert torch.equal(getattr(kernels, self.op)(*call.arguments()), self.function(chosen)(*call.arguments()))
+
+    # ------------------------------------------------------------------------------------------------ wrong input
+
+    @every_backend
+    def test_wrong_input(self, backend):
+        call = self.call()
+        for arguments, error, message in [*self.no_tensors(call), *self.other_tensors(call), *self.wrong_input(call)]:
+            with pytest.raises(error, match=f"^{self.op}: {message}"):
+                self.function(backend)(*arguments)
+
+    def no_tensors(self, call) -> list[tuple]:
+        """(arguments, error, message): each tensor in turn is none."""
+        found = []
+        for i, name in enumerate(self.declaration.tensors):
+            for wrong in (None, "2", call.tensors[i].cpu().numpy()):
+                arguments = (*call.arguments()[:i], wrong, *call.arguments()[i + 1 :])
+                found.append((arguments, TypeError, f"{name} must be a tensor; got {type(wrong).__name__}"))
+        return found
+
+    def other_tensors(self, call) -> list[tuple]:
+        """(arguments, error, message): each tensor behind the first in turn has another dtype, device or shape."""
+        found = []
+        first, *others = self.declaration.tensors
+        for i, name in enumerate(others, 1):
+            tensor = call.tensors[i]
+            other = torch.float64 if tensor.is_floating_point() else torch.int8
+            for wrong, error, message in (
+                (tensor.to(other), TypeError, f"{name} must .*; got {str(other).removeprefix('torch.')}"),
+                (tensor.to("meta"), ValueError, f"{name} must be on {first}'s device, (cpu|cuda:0); got meta"),
+                (tensor[None], ValueError, f"{name} must have shape .*; got \\[1, "),
+                (tensor[:-1], ValueError, f"{name} must have shape .*; got "),
+            ):
+                found.append(((*call.arguments()[:i], wrong, *call.arguments()[i + 1 :]), error, message))
+        return found
+
+    def wrong_input(self, call) -> list[tuple]:
+        """(arguments, error, message) of the op's own."""
+        return []
+
+    def test_unknown_and_missing_backends(self):
+        call = self.call()
+        with pytest.raises(ValueError, match="backend must be one of auto, eager, triton, cuda; got 'cudnn'"):
+            self.function("cudnn")(*call.arguments())
+        if DEVICE.type == "cpu":
+            with pytest.raises(RuntimeError, match=r'backend="cuda" does not run here: .*CUDA'):
+                self.function("cuda")(*call.arguments())
