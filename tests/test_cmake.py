@@ -1,197 +1,150 @@
-"""The host build of the CUDA kernels: what its sanitizers and its launch must catch, and its half and bfloat16."""
+"""The host build of CUDA: what it runs right, and what its sanitizers, its launch and its scheduler must catch.
 
+The kernels are in tests/cuda_on_host/*.cu, a case each. CMake builds the same files for a GPU.
+"""
+
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "tests" / "cuda_on_host"
 SANITIZERS = {"asan": "-fsanitize=address,undefined", "tsan": "-fsanitize=thread"}
+RACE = "ThreadSanitizer: data race"
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
 
 
-@pytest.fixture
-def run(tmp_path):
-    """run(source, sanitizer) compiles a program over launch.cuh for the host and runs it."""
+def _build(program: Path, source: Path, *flags: str) -> Path:
+    command = ["g++", "-std=c++20", "-pthread", *flags, f"-I{ROOT / 'kernels'}", "-x", "c++", source, "-o", program]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return program
 
-    def compile_and_run(source: str, sanitizer: str) -> subprocess.CompletedProcess:
-        (tmp_path / "program.cpp").write_text('#include "device/launch.cuh"\n#include <cstdio>\n' + source)
-        flags = ["-std=c++20", "-O1", "-g", SANITIZERS[sanitizer], "-fno-sanitize-recover=undefined", f"-I{KERNELS}"]
-        command = ["g++", *flags, str(tmp_path / "program.cpp"), "-o", str(tmp_path / "program")]
-        built = subprocess.run(command, capture_output=True, text=True)
-        assert built.returncode == 0, built.stderr
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """run("warps", "asan", *cases) runs these cases of warps.cu (none: all that are right) built with a sanitizer."""
+    folder = tmp_path_factory.mktemp("cuda_on_host")
+
+    def build_once_and_run(name: str, sanitizer: str, *cases: str) -> subprocess.CompletedProcess:
+        program = folder / f"{name}_{sanitizer}"
+        if not program.exists():
+            _build(program, SOURCES / f"{name}.cu", "-O1", SANITIZERS[sanitizer], "-fno-sanitize-recover=undefined")
         fixed = ["setarch", "-R"] if sanitizer == "tsan" and _fixed_addresses() else []
-        return subprocess.run([*fixed, str(tmp_path / "program")], capture_output=True, text=True, timeout=60)
+        return subprocess.run([*fixed, program, *cases], capture_output=True, text=True, timeout=60)
 
-    return compile_and_run
+    return build_once_and_run
 
 
 def _fixed_addresses() -> bool:
     return shutil.which("setarch") is not None and subprocess.run(["setarch", "-R", "true"]).returncode == 0
 
 
-# Each thread writes its place and reads its neighbour's, over several blocks; some threads return before the barrier.
-NEIGHBOUR = """
-__global__ void kernel(int* out, int last) {
-    __shared__ int tile[64];
-    if (int(threadIdx.x) > last) return;
-    tile[threadIdx.x] = int(threadIdx.x + 100 * blockIdx.x);
-    BARRIER
-    int value = tile[(threadIdx.x + 1) % (last + 1)];
-    out[blockIdx.x * 64 + threadIdx.x] = value;
-}
-int main() {
-    int out[4 * 64] = {};
-    for (int last : {63, 40}) {
-        if (launch_kernel(kernel, dim3(4), dim3(64), 0, nullptr, out, last) != cudaSuccess) return 2;
-        for (int b = 0; b < 4; ++b)
-            for (int t = 0; t <= last; ++t)
-                if (out[b * 64 + t] != (t + 1) % (last + 1) + 100 * b) return 3;
-    }
-    std::puts("right");
-}
-"""
-
-
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_a_barrier_lets_returned_threads_drop_out(run, sanitizer):
-    done = run(NEIGHBOUR.replace("BARRIER", "__syncthreads();"), sanitizer)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "right\n"
+@pytest.mark.parametrize("name", sorted(path.stem for path in SOURCES.glob("*.cu")))
+def test_what_is_right_passes(run, name, sanitizer):
+    done = run(name, sanitizer)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert set(re.findall(": (.*)", done.stdout)) == {"right"}
 
 
-def test_thread_sanitizer_finds_a_missing_barrier(run):
-    done = run(NEIGHBOUR.replace("BARRIER", ""), "tsan")
-    assert done.returncode != 0
-    assert "ThreadSanitizer: data race" in done.stderr
+# What is wrong on purpose: the sanitizer that finds it (both: the launch itself fails), and what is said.
+MISUSES = [
+    ("blocks", "a_barrier_is_missing", "tsan", RACE),
+    ("blocks", "the_second_barrier_is_missing", "tsan", RACE),
+    ("blocks", "a_write_out_of_bounds", "asan", "AddressSanitizer: heap-buffer-overflow"),
+    ("blocks", "shared_memory_out_of_bounds", "asan", "index 8 out of bounds for type 'int [8]'"),
+    ("blocks", "shared_memory_out_of_bounds_by_pointer", "asan", "AddressSanitizer: global-buffer-overflow"),
+    ("blocks", "dynamic_shared_memory_out_of_bounds", "asan", "AddressSanitizer: heap-buffer-overflow"),
+    ("blocks", "a_misaligned_pack", "asan", "misaligned address"),
+    ("warps", "a_warp_barrier_is_missing", "tsan", RACE),
+    ("warps", "the_second_warp_barrier_is_missing", "tsan", RACE),
+    ("warps", "a_shuffle_orders_nothing", "tsan", RACE),
+    ("warps", "a_plain_read_beside_an_atomic", "tsan", RACE),
+    (
+        "warps",
+        "a_lane_does_not_reach_the_shuffle",
+        "both",
+        "block (0, 0, 0): thread (32, 0, 0) waits in __shfl_xor_sync(0xffffffff) for thread (37, 0, 0), "
+        "which waits in __syncthreads",
+    ),
+    (
+        "warps",
+        "lanes_give_different_masks",
+        "both",
+        "block (0, 0, 0): thread (0, 0, 0) waits in __ballot_sync(0xffffffff) for thread (16, 0, 0), "
+        "which waits in __syncthreads",
+    ),
+    ("warps", "a_lane_is_not_in_its_mask", "both", "__shfl_sync: lane 16 calls it and is not in its mask 0x0000ffff"),
+    ("warps", "a_width_that_is_no_power_of_two", "both", "__shfl_sync: the width is 5"),
+    ("cooperative", "a_grid_barrier_is_missing", "tsan", RACE),
+    ("cooperative", "dynamic_shared_memory_out_of_bounds", "asan", "AddressSanitizer: heap-buffer-overflow"),
+    ("cooperative", "a_block_does_not_reach_the_grid_barrier", "both", "3 of 4 blocks wait in grid_barrier"),
+    ("cooperative", "a_thread_does_not_reach_the_grid_barrier", "both", "31 of its 32 threads wait in grid_barrier"),
+    ("cooperative", "a_thread_waits_for_its_block_instead", "both", "16 of its 32 threads wait in grid_barrier"),
+    ("cooperative", "a_grid_barrier_in_a_plain_launch", "both", "a kernel that was not launched cooperatively"),
+]
 
 
-def test_thread_sanitizer_finds_a_missing_second_barrier(run):
-    """Read, then overwritten for the next turn by a thread that did not wait for the readers."""
-    source = """
-    __global__ void kernel(int* out) {
-        __shared__ int tile[32];
-        int sum = 0;
-        for (int turn = 0; turn < 3; ++turn) {
-            tile[threadIdx.x] = turn;
-            __syncthreads();
-            sum += tile[31 - threadIdx.x];
-            BARRIER
-        }
-        out[threadIdx.x] = sum;
+@pytest.mark.parametrize(("name", "case", "by", "said"), MISUSES, ids=[misuse[1] for misuse in MISUSES])
+def test_what_is_wrong_is_found(run, name, case, by, said):
+    for sanitizer in SANITIZERS if by == "both" else [by]:
+        done = run(name, sanitizer, f"misuse_{case}")
+        assert done.returncode != 0
+        assert said in done.stderr
+        if by == "both":  # the launch's own error, and nothing else: the sanitizers are content
+            assert done.stderr == f"cuda_on_host: {done.stderr.removeprefix('cuda_on_host: ').splitlines()[0]}\n"
+            assert (done.returncode, done.stdout) == (1, f"misuse_{case}: WRONG\n")
+
+
+def test_every_misuse_is_listed():
+    listed = {(name, f"misuse_{case}") for name, case, _, _ in MISUSES}
+    written = {
+        (path.stem, line.split("CASE(")[1].split(")")[0])
+        for path in SOURCES.glob("*.cu")
+        for line in path.read_text().splitlines()
+        if line.startswith("CASE(misuse_")
     }
-    int main() {
-        int out[32];
-        return launch_kernel(kernel, dim3(1), dim3(32), 0, nullptr, out);
-    }
-    """
-    assert run(source.replace("BARRIER", "__syncthreads();"), "tsan").returncode == 0
-    assert "ThreadSanitizer: data race" in run(source.replace("BARRIER", ""), "tsan").stderr
+    assert written == listed
 
 
-def test_address_sanitizer_finds_writes_out_of_bounds(run):
-    source = """
-    __global__ void kernel(float* out) { out[threadIdx.x] = 1; }
-    int main() {
-        float* out;
-        cudaMalloc(&out, 31 * sizeof(float));
-        return launch_kernel(kernel, dim3(1), dim3(THREADS), 0, nullptr, out) || cudaFree(out);
-    }
-    """
-    assert run(source.replace("THREADS", "31"), "asan").returncode == 0
-    assert "AddressSanitizer: heap-buffer-overflow" in run(source.replace("THREADS", "32"), "asan").stderr
-
-
-def test_address_sanitizer_finds_shared_memory_out_of_bounds(run):
-    source = """
-    __global__ void kernel(int* out) {
-        __shared__ int tile[8];
-        tile[threadIdx.x] = 1;
-        __syncthreads();
-        *out = tile[0];
-    }
-    int main() { int out; return launch_kernel(kernel, dim3(1), dim3(9), 0, nullptr, &out); }
-    """
-    # UBSan knows the array's bounds and speaks first.
-    assert "out of bounds" in run(source, "asan").stderr
-
-
-def test_undefined_behaviour_sanitizer_finds_misaligned_packs(run):
-    source = """
-    struct alignas(16) Pack { float element[4]; };
-    __global__ void kernel(float* out) { *reinterpret_cast<Pack*>(out) = Pack{}; }
-    int main() {
-        alignas(16) float out[8];
-        return launch_kernel(kernel, dim3(1), dim3(1), 0, nullptr, out + OFFSET);
-    }
-    """
-    assert run(source.replace("OFFSET", "4"), "asan").returncode == 0
-    assert "misaligned address" in run(source.replace("OFFSET", "1"), "asan").stderr
-
-
-def test_limits_are_launch_errors_and_indices_cover_three_dimensions(run):
-    source = """
-    __global__ void kernel(int* hits) {
-        unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-        unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-        ++hits[block * blockDim.x * blockDim.y * blockDim.z + thread];
-    }
-    int launch(dim3 grid, dim3 block, size_t shared, int* hits) {
-        return launch_kernel(kernel, grid, block, shared, nullptr, hits);
-    }
-    int main() {
-        int hits[2 * 3 * 4 * 5 * 6 * 7] = {};
-        if (launch({2, 3, 4}, {5, 6, 7}, 0, hits)) return 1;
-        for (int hit : hits)
-            if (hit != 1) return 2;
-        dim3 wrong_grids[] = {{0}, {1, 0}, {1, 1, 0}, {1, 65536}, {1, 1, 65536}, {0x80000000u}};
-        for (dim3 grid : wrong_grids)
-            if (launch(grid, {1}, 0, hits) != cudaErrorInvalidConfiguration) return 3;
-        dim3 wrong_blocks[] = {{0}, {1, 0}, {1, 1, 0}, {1025}, {32, 33}, {1, 1, 65}, {65536, 65536}};
-        for (dim3 block : wrong_blocks)
-            if (launch({1}, block, 0, hits) != cudaErrorInvalidConfiguration) return 4;
-        std::puts(cudaGetErrorString(cudaErrorInvalidConfiguration));
-    }
-    """
-    done = run(source, "asan")
-    assert (done.returncode, done.stdout) == (0, "invalid configuration argument\n"), done.stderr
-
-
-def test_half_and_bfloat16_round_to_nearest_even(run):
-    """Every value there and back; and between two neighbours, the middle and the floats on either side of it."""
-    source = """
-    template <class T, class To, class From>
-    int check(unsigned infinity, To to, From from) {
-        for (unsigned sign : {0u, 0x8000u})
-            for (unsigned bits = 0; bits <= 0x7fff; ++bits) {
-                float value = to(T{uint16_t(sign | bits)});
-                if (isnan(value) != (bits > infinity)) return 1;
-                if (isnan(value)) {
-                    if (!isnan(to(from(value)))) return 2;
-                    continue;
+def test_columns_divide_as_the_language_does(tmp_path):
+    """Columns<unsigned> against %, 19 million checks: all small divisors, those around powers of two, and others."""
+    (tmp_path / "columns.cpp").write_text("""
+        #include <cstdio>
+        #include <random>
+        #include "device/vector.cuh"
+        int main() {
+            std::mt19937 bits(1);
+            long long checks = 0, wrong = 0;
+            auto check = [&](unsigned divisor, unsigned index) {
+                ++checks;
+                wrong += Columns<unsigned>(divisor).of(index) != index % divisor;
+            };
+            constexpr unsigned most = (1u << 31) - 1;
+            auto check_divisor = [&](unsigned divisor, int draws) {
+                for (unsigned near : {0u, divisor, most / 2, most / divisor * divisor, most})
+                    for (long long index = near - 2ll; index <= near + 2ll; ++index)
+                        if (index >= 0 && index <= most) check(divisor, unsigned(index));
+                for (int i = 0; i < draws; ++i) {
+                    check(divisor, bits() & most);
+                    // The last of a row and the first of the next: where a quotient that is one off shows.
+                    unsigned start = (bits() & most) / divisor * divisor;
+                    check(divisor, start);
+                    if (start) check(divisor, start - 1);
                 }
-                if (from(value).bits != (sign | bits)) return 3;
-                if (bits >= infinity) continue;
-                // Beyond the largest number the neighbour is what would follow it, and stands for Inf.
-                double next = bits + 1 < infinity ? to(T{uint16_t(sign | (bits + 1))})
-                                                  : 2.0 * value - to(T{uint16_t(sign | (bits - 1))});
-                float middle = float((double(value) + next) / 2), zero = 0 * value;
-                if (from(middle).bits != (sign | (bits + (bits & 1)))) return 4;
-                if (from(nextafterf(middle, zero)).bits != (sign | bits)) return 5;
-                if (from(nextafterf(middle, 2 * value + copysignf(1, value))).bits != (sign | (bits + 1))) return 6;
-            }
-        return 0;
-    }
-    int main() {
-        int half = check<__half>(0x7c00, __half2float, [](float f) { return __float2half(f); });
-        int bf16 = check<__nv_bfloat16>(0x7f80, __bfloat162float, [](float f) { return __float2bfloat16(f); });
-        __half2 halves = __floats2half2_rn(1, -2);
-        __nv_bfloat162 bf16s = __floats2bfloat162_rn(1, -2);
-        std::printf("%d %d %x %x %x %x %x\\n", half, bf16, halves.x.bits, halves.y.bits, bf16s.x.bits, bf16s.y.bits,
-                    __umulhi(0xffffffffu, 0xfffffff0u));
-    }
-    """
-    done = run(source, "asan")
-    assert (done.returncode, done.stdout) == (0, "0 0 3c00 c000 3f80 c000 ffffffef\n"), done.stderr
+            };
+            for (unsigned divisor = 1; divisor <= 5000; ++divisor) check_divisor(divisor, 300);
+            for (int power = 1; power < 32; ++power)
+                for (long long divisor = (1ll << power) - 50; divisor <= (1ll << power) + 50; ++divisor)
+                    if (divisor >= 1 && divisor <= most) check_divisor(unsigned(divisor), 600);
+            for (int i = 0; i < 20000; ++i) check_divisor((bits() & most) % (most >> i % 20) + 1, 150);
+            std::printf("%lld checks, %lld wrong\\n", checks, wrong);
+        }
+    """)
+    program = _build(tmp_path / "columns", tmp_path / "columns.cpp", "-O2")
+    assert subprocess.run([program], capture_output=True, text=True).stdout == "19040799 checks, 0 wrong\n"

@@ -94,8 +94,14 @@ inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 
 namespace cuda_on_host {
 
-// Of the simulated device; but for the number of multiprocessors they are an H100's.
-constexpr unsigned multiprocessors = 4, threads_of_a_multiprocessor = 2048, blocks_of_a_multiprocessor = 32;
+// Of the simulated device; but for the number of multiprocessors they are an H100's. ThreadSanitizer does not take as
+// many threads as that.
+#ifdef __SANITIZE_THREAD__
+constexpr unsigned threads_of_a_multiprocessor = 1536;
+#else
+constexpr unsigned threads_of_a_multiprocessor = 2048;
+#endif
+constexpr unsigned multiprocessors = 4, blocks_of_a_multiprocessor = 32;
 constexpr size_t shared_bytes_of_a_multiprocessor = 228 * 1024, shared_bytes_of_a_block = 227 * 1024,
                  shared_bytes_by_default = 48 * 1024, reserved_shared_bytes = 1024;
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "check/cuda_on_host_blocks.h"
+#include "check/cuda_on_host_fibers.h"
 #include "check/cuda_on_host_numbers.h"
 
 constexpr int warpSize = 32;
