@@ -513,7 +513,8 @@ class Operator(NamedTuple):
 class Operators(TorchDispatchMode):
     """Notes the operators that compute something, below autograd: with Operators() as operators: …; operators.seen.
 
-    Left out is a view: it computes nothing and gives the memory that it was given. Dense tensors only.
+    Left out is a view: it computes nothing and gives the memory that it was given. A number that is passed as a 0-d
+    tensor on the CPU, as the ops of kernels/ take a multiplier, counts no bytes. Dense tensors only.
     """
 
     def __init__(self) -> None:
@@ -525,7 +526,8 @@ class Operators(TorchDispatchMode):
         taken, given = ([x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)] for tree in ((args, kwargs), out))
         same = {x.untyped_storage()._cdata for x in taken} & {x.untyped_storage()._cdata for x in given}
         if not same or function._schema.is_mutable:
-            read, written = (sum(x.nbytes for x in tensors) for tensors in (taken, given))
+            read = sum(x.nbytes for x in taken if x.dim() or x.device.type != "cpu")
+            written = sum(x.nbytes for x in given)
             self.seen.append(Operator(function._schema.name.split("::")[1].rstrip("_"), read, written))
         return out
 
