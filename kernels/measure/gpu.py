@@ -1,41 +1,45 @@
-"""Everything that takes a GPU, one step after the other: `make gpu`. Logs go to build/gpu/.
+"""Everything that takes a GPU, in ten minutes: `make gpu`. Logs go to build/gpu/.
 
-pytest      the whole test suite; what a missing package keeps from being collected is said
-ctest       make kernels: the CMake tests
+pytest      the whole test suite, in several processes; tests marked `heavy`, which take much memory, by themselves
+ctest       the CMake tests
 sanitizer   compute-sanitizer, where it is: the CMake tests' binaries, and the tests marked `sanitizer`
 bench       python -m kernels.measure bench --save
 
-Each step runs whatever came of those before it. The test counts of each op go to traces/results/<gpu>/tests.json, and
-the tables of the READMEs are written anew.
+pytest runs beside ctest and the sanitizer, the benchmarks run last and alone. Each step runs whatever came of those
+before it; a missing package is a skip with its name. The test counts of each op go to traces/results/<gpu>/tests.json,
+and the tables of the READMEs are written anew.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import importlib.util
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-import xml.etree.ElementTree as ElementTree
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from kernels import runtime
-from kernels.measure import status
+from kernels.measure import sources, status, suite
 
-ROOT = status.KERNELS.parent
+ROOT = sources.KERNELS.parent
 LOGS = ROOT / "build" / "gpu"
-JUNIT = LOGS / "pytest.xml"
-STEPS = ("pytest", "ctest", "sanitizer", "bench")
-STEP_SECONDS = 1800  # a step that hangs is ended after this
+# The seconds that each step may take; one that takes more is not failed, but said.
+BUDGET = {"pytest": 240, "ctest": 120, "sanitizer": 150, "bench": 180}
+STEPS = tuple(BUDGET)
+COMMAND_SECONDS = 900  # a command that hangs is ended after this
 TOOLS = ("memcheck", "racecheck", "initcheck")
+PROCESS_BYTES = 12 * 2**30  # of the GPU's memory, for each process that tests
+_running: set[subprocess.Popen] = set()
+_stopped = threading.Event()
 
 
 @dataclass
@@ -47,10 +51,11 @@ class Outcome:
     failed: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    code: int | str = 0
 
     def __str__(self) -> str:
         state = "FAILED" if self.failed else "skipped" if self.skipped and not self.counts else "ok"
-        lines = [f"{self.name:<28} {state:<8} {self.seconds:5.0f} s  {self.counts}"]
+        lines = [f"{self.name:<36} {state:<8} {self.seconds:5.0f} s  {self.counts}"]
         lines += [f"    failed   {line}" for line in self.failed]
         return "\n".join(lines + [f"    skipped  {line}" for line in self.skipped])
 
@@ -58,8 +63,9 @@ class Outcome:
 def command(name: str, arguments: Iterable[str | Path], **environment: str) -> tuple[Outcome, str]:
     """Run a command, its output into build/gpu/<name>.log; returns (outcome, output). Failed unless it exits with 0."""
     outcome, start = Outcome(name), time.monotonic()
+    if _stopped.is_set():
+        raise RuntimeError("make gpu was interrupted")
     log = LOGS / f"{name.replace(' ', '-')}.log"
-    print(f"== {name}: {log.relative_to(ROOT)}", flush=True)
     with log.open("wb") as file:
         process = subprocess.Popen(
             [*map(str, arguments)],
@@ -70,121 +76,107 @@ def command(name: str, arguments: Iterable[str | Path], **environment: str) -> t
             env=os.environ | environment,
             start_new_session=True,
         )
+        _running.add(process)
         try:
-            code = process.wait(STEP_SECONDS)
+            outcome.code = process.wait(COMMAND_SECONDS)
         except subprocess.TimeoutExpired:
-            code = f"none: ended after {STEP_SECONDS} s"
+            outcome.code = f"none: ended after {COMMAND_SECONDS} s"
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            _end(process)
     outcome.seconds = time.monotonic() - start
     output = log.read_text(errors="replace")
-    if code:
-        outcome.failed.append(f"exit status {code}; the log ends: {' | '.join(output.splitlines()[-3:])[:300]}")
+    if outcome.code:
+        last = " | ".join(output.splitlines()[-3:])[:300]
+        outcome.failed.append(f"exit status {outcome.code}; the log ends: {last}")
+    print(f"{name:<36} {outcome.seconds:5.0f} s  exit status {outcome.code}  {log.relative_to(ROOT)}", flush=True)
     return outcome, output
 
 
+def _end(process: subprocess.Popen) -> None:
+    """End a process that we started, and what it started in its turn."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    _running.discard(process)
+
+
+def cores() -> int:
+    """The CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def processes() -> int:
+    """How many processes test at a time: each has two cores and PROCESS_BYTES of the GPU's memory."""
+    import torch
+
+    memory = torch.cuda.get_device_properties(runtime.device()).total_memory
+    return max(1, min(cores() // 2, memory // PROCESS_BYTES))
+
+
+def at_once(jobs: list[Callable[[], Outcome]], count: int) -> list[Outcome]:
+    """The outcomes of the jobs, `count` of them at a time."""
+    with ThreadPoolExecutor(max(1, count)) as pool:
+        return [future.result() for future in [pool.submit(job) for job in jobs]]
+
+
 # ------------------------------------------------------------------------------------------------------------------
-# pytest.
-
-
-@dataclass
-class Suite:
-    """pytest's junit file: (test, its op or '', passed | failed | skipped, reason) of each test, and what was not
-    collected for want of a package."""
-
-    tests: list[tuple[str, str, str, str]] = field(default_factory=list)
-    not_collected: list[str] = field(default_factory=list)
-
-    def counts(self, op: str | None = None) -> dict[str, int]:
-        """{passed, failed, skipped}; op: of its own tests, those in kernels/ops/<op>/."""
-        found = Counter(outcome for _, of, outcome, _ in self.tests if op in (None, of))
-        return {outcome: found[outcome] for outcome in ("passed", "failed", "skipped")}
-
-    def without_gpu(self, op: str) -> bool:
-        """Whether a test of the op was skipped for want of a GPU: then none of them ran on one."""
-        return any(of == op and how == "skipped" and "no CUDA device" in why for _, of, how, why in self.tests)
-
-
-def read_junit(path: Path) -> Suite:
-    """A Suite of pytest's --junitxml file."""
-    suite = Suite()
-    for case in ElementTree.parse(path).iter("testcase"):
-        name = f"{case.get('classname')}.{case.get('name')}".strip(".")
-        outcome, reason = "passed", ""
-        for tag, means in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
-            if (found := case.find(tag)) is not None:
-                outcome, reason = means, found.get("message") or ""
-                text = f"{reason} {found.text or ''}"
-                missing = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", text)
-                if missing and missing[1].split(".")[0] not in ("data", "kernels", "model") and "collect" in text:
-                    outcome = "not collected"
-                    suite.not_collected.append(f"{name}: the package {missing[1]} is missing")
-        if outcome != "not collected":
-            op = re.match(r"kernels\.ops\.(\w+)\.test_", name)
-            suite.tests.append((name, op[1] if op else "", outcome, reason))
-    return suite
+# The steps.
 
 
 def run_pytest(tests: Iterable[str] = ()) -> list[Outcome]:
-    JUNIT.unlink(missing_ok=True)
-    outcome, _ = command(
-        "pytest",
-        [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors", f"--junitxml={JUNIT}", *tests],
-    )
-    if not JUNIT.exists():
-        outcome.failed.append("pytest wrote no report")
-        return [outcome]
-    suite = read_junit(JUNIT)
-    outcome.counts = ", ".join(f"{count} {word}" for word, count in suite.counts().items())
-    failed = [f"{name}: {reason.partition(chr(10))[0]}" for name, _, how, reason in suite.tests if how == "failed"]
-    # Of what could not be collected for want of a package, pytest makes exit status 1.
-    only_that = suite.not_collected and outcome.failed and outcome.failed[0].startswith("exit status 1;")
-    outcome.failed = failed or ([] if only_that else outcome.failed)
-    for op in status.ops():
-        if not suite.counts(op)["passed"]:
-            outcome.failed.append(f"no test of {op} passed")
-        elif suite.without_gpu(op):
-            outcome.failed.append(f"the tests of {op} found no GPU")
-    reasons = Counter(reason for _, _, how, reason in suite.tests if how == "skipped")
-    outcome.skipped = [f"{count} tests: {reason}" for reason, count in reasons.items()] + suite.not_collected
-    record_tests(suite)
-    return [outcome]
-
-
-def record_tests(suite: Suite, results: Path = status.RESULTS) -> Path:
-    """Write results/<gpu>/tests.json: for each op its counts, and what they were counted on.
-
-    An op of which nothing passed, or whose tests were skipped for want of a GPU, keeps the entry that it had.
-    """
-    versions = runtime.versions()
-    path = results / status.slug(versions["GPU"]) / "tests.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    entries = json.loads(path.read_text()) if path.exists() else {}
-    entries |= {
-        op: suite.counts(op)
-        | {name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")}
-        | {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "sources_sha256": status.sources_sha256(op)}
-        for op in status.ops()
-        if suite.counts(op)["passed"] and not suite.without_gpu(op)
-    }
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(entries, indent=1) + "\n")
-    partial.replace(path)
-    return path
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# The other steps.
+    """All tests but the heavy ones in several processes, a file in one of them; then the heavy ones, one by one."""
+    count = processes()
+    several, skipped = [], []
+    if count > 1 and importlib.util.find_spec("xdist") is None:
+        skipped.append("running in several processes: the package pytest-xdist is missing")
+    elif count > 1:
+        several = ["-n", str(count), "--dist", "loadfile"]
+    outcomes, reports = [], []
+    for name, options in (("pytest", ["-m", "not heavy", *several]), ("pytest heavy", ["-m", "heavy"])):
+        report = LOGS / f"{name.replace(' ', '-')}.xml"
+        report.unlink(missing_ok=True)
+        options += ["-q", "--continue-on-collection-errors", f"--junitxml={report}"]
+        outcome, _ = command(name, [sys.executable, "-m", "pytest", *options, *tests])
+        outcomes.append(outcome)
+        if not report.exists():
+            outcome.failed.append("pytest wrote no report")
+            continue
+        reports.append(report)
+        found = suite.read([report])
+        outcome.counts = ", ".join(f"{number} {word}" for word, number in found.counts().items())
+        # Of what a missing package kept from running, pytest makes exit status 1; 5 is that of no test.
+        explained = outcome.code == 5 or (outcome.code == 1 and found.skipped())
+        outcome.failed = found.failed() or ([] if explained else outcome.failed)
+        outcome.skipped = found.skipped() if name == "pytest" else [
+            line for line in found.skipped() if line not in found.not_collected
+        ]  # fmt: skip
+    outcomes[0].skipped += skipped
+    everything = suite.read(reports)
+    for op in sources.ops():
+        if not everything.counts(op)["passed"]:
+            outcomes[0].failed.append(f"no test of {op} passed")
+        elif everything.without_gpu(op):
+            outcomes[0].failed.append(f"the tests of {op} found no GPU")
+    suite.record(everything)
+    return outcomes
 
 
 def run_ctest() -> list[Outcome]:
+    """Build the CMake tests and run them, half of the cores' number at a time."""
     if missing := [tool for tool in ("cmake", "ctest", "ninja") if shutil.which(tool) is None]:
         return [Outcome("ctest", skipped=[f"not on PATH: {', '.join(missing)}; pip install cmake ninja"])]
-    # Unless this is .venv's Python, which make would choose too.
-    python = [] if Path(sys.prefix) == ROOT / ".venv" else [f"PYTHON={sys.executable}"]
-    outcome, output = command("ctest", ["make", "--no-print-directory", "kernels", "ARGS=", *python])
+    folder, many = "build/cmake", str(max(2, cores() // 2))
+    outcomes = []
+    for name, arguments in (
+        ("cmake configure", ["cmake", "-S", "kernels", "-B", folder, "-G", "Ninja"]),
+        ("cmake build", ["cmake", "--build", folder, "--parallel", many]),
+    ):
+        outcome, _ = command(name, arguments)
+        outcome.counts = "built" if name.endswith("build") and not outcome.failed else ""
+        outcomes.append(outcome)
+        if outcome.failed:
+            return outcomes
+    outcome, output = command("ctest", ["ctest", "--test-dir", folder, "--parallel", many, "--output-on-failure"])
     totals = re.findall(r"tests passed(?:, (\d+) tests? failed)? out of (\d+)", output)
     skipped = re.findall(r"Test +#\d+: (\S+) \.*\*\*\*Skipped", output)
     if totals:
@@ -195,7 +187,7 @@ def run_ctest() -> list[Outcome]:
         outcome.failed.append("ctest printed no result")
     outcome.failed += re.findall(r"Test +#\d+: (\S+) \.*\*\*\*(?:Failed|Timeout|Exception).*", output)
     outcome.skipped = skipped
-    return [outcome]
+    return [*outcomes, outcome]
 
 
 def compute_sanitizer() -> str | None:
@@ -205,38 +197,48 @@ def compute_sanitizer() -> str | None:
 
 
 def run_sanitizer() -> list[Outcome]:
+    """Every tool on every binary of the CMake tests, and memcheck on each op's tests marked `sanitizer`."""
     sanitizer = compute_sanitizer()
     if sanitizer is None:
         return [Outcome("sanitizer", skipped=["compute-sanitizer is not installed; it comes with the CUDA toolkit"])]
-    binaries = sorted(path for path in (ROOT / "build" / "cmake").glob("*_test") if os.access(path, os.X_OK))
-    runs = [(tool, binary.name, [binary, "--quick"], []) for binary in binaries for tool in TOOLS]
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "sanitizer", "kernels"]
-    # PyTorch asks the driver for things that some do not have, on purpose: those errors are not the kernels'.
-    runs.append(("memcheck", "pytest", tests, ["--report-api-errors", "no"]))
-    outcomes = []
+    found = (ROOT / "build" / "cmake").glob("*_test")
+    binaries = sorted(path for path in found if os.access(path, os.X_OK) and not path.name.startswith("broken_"))
+
+    def job(tool: str, name: str, arguments: list[str | Path], *options: str) -> Callable[[], Outcome]:
+        return lambda: _sanitize(sanitizer, tool, name, arguments, options)
+
+    jobs = []
+    for op in sources.ops():
+        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "sanitizer", f"kernels/ops/{op}"]
+        # PyTorch asks the driver for things that some do not have, on purpose: those errors are not the kernels'.
+        jobs.append(job("memcheck", f"pytest {op}", tests, "--report-api-errors", "no"))
+    jobs += [job(tool, binary.name, [binary, "--quick"]) for binary in binaries for tool in TOOLS]
+    outcomes = at_once(jobs, processes())
     if not binaries:
         outcomes.append(Outcome("sanitizer", failed=["no binaries in build/cmake: ctest comes first"]))
-    for tool, name, arguments, options in runs:
-        # Without PyTorch's cache each tensor is an allocation of its own, so that an access beyond its end shows.
-        outcome, output = command(
-            f"{tool} {name}",
-            [sanitizer, "--tool", tool, "--error-exitcode", "86", *options, *arguments],
-            PYTORCH_NO_CUDA_MEMORY_CACHING="1",
-        )
-        found = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", output)
-        passed = re.findall(r"^\d+ passed.*", output, re.MULTILINE)
-        outcome.counts = "; ".join(found + passed)
-        if not found:
-            outcome.failed.append("compute-sanitizer printed no summary")
-        outcomes.append(outcome)
     return outcomes
+
+
+def _sanitize(sanitizer: str, tool: str, name: str, arguments: list[str | Path], options: tuple[str, ...]) -> Outcome:
+    # Without PyTorch's cache each tensor is an allocation of its own, so that an access beyond its end shows.
+    outcome, output = command(
+        f"{tool} {name}",
+        [sanitizer, "--tool", tool, "--error-exitcode", "86", *options, *arguments],
+        PYTORCH_NO_CUDA_MEMORY_CACHING="1",
+    )
+    found = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", output)
+    passed = re.findall(r"^\d+ passed.*", output, re.MULTILINE)
+    outcome.counts = "; ".join(found + passed)
+    if not found:
+        outcome.failed.append("compute-sanitizer printed no summary")
+    return outcome
 
 
 def run_bench() -> list[Outcome]:
     outcome, output = command("bench", [sys.executable, "-m", "kernels.measure", "bench", "--save"])
     print(output, flush=True)
-    missed = len(re.findall(r"^\w+ \w+: MISSED", output, re.MULTILINE))
-    met = len(re.findall(r"^\w+ \w+: met", output, re.MULTILINE))
+    missed = len(re.findall(r"^\w+ [\w -]+: MISSED", output, re.MULTILINE))
+    met = len(re.findall(r"^\w+ [\w -]+: met", output, re.MULTILINE))
     outcome.counts = f"{met} targets met, {missed} missed"
     return [outcome]
 
@@ -262,13 +264,33 @@ def main(argv: list[str] | None = None) -> int:
         "sanitizer": run_sanitizer,
         "bench": run_bench,
     }
-    outcomes = []
-    for step in STEPS:
-        if step in chosen:
-            try:
-                outcomes += steps[step]()
-            except Exception as error:
-                outcomes.append(Outcome(step, failed=[f"{type(error).__name__}: {error}"]))
+    outcomes, seconds, start = {}, {}, time.monotonic()
+
+    def run(*names: str) -> None:
+        for name in names:
+            if name in chosen:
+                before = time.monotonic()
+                try:
+                    outcomes[name] = steps[name]()
+                except Exception as error:
+                    outcomes[name] = [Outcome(name, failed=[f"{type(error).__name__}: {error}"])]
+                seconds[name] = time.monotonic() - before
+
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            for future in [pool.submit(run, "pytest"), pool.submit(run, "ctest", "sanitizer")]:
+                future.result()
+        except BaseException:  # Ctrl-C: the commands are no children of the terminal, and go on without us
+            _stopped.set()
+            for process in list(_running):
+                _end(process)
+            raise
+    run("bench")
     status.write()
-    print("\nmake gpu:", *outcomes, "", status.table(), sep="\n")
-    return int(any(outcome.failed for outcome in outcomes))
+    found = [outcome for step in STEPS for outcome in outcomes.get(step, ())]
+    taken = "; ".join(
+        f"{step} {seconds[step]:.0f} s{f' (more than {BUDGET[step]})' if seconds[step] > BUDGET[step] else ''}"
+        for step in STEPS if step in seconds
+    )  # fmt: skip
+    print("\nmake gpu:", *found, "", f"{taken}; in all {time.monotonic() - start:.0f} s", "", status.table(), sep="\n")
+    return int(any(outcome.failed for outcome in found))

@@ -1,0 +1,98 @@
+"""What pytest reports: the outcome of each test, and what a missing package kept from running; recorded for each op."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kernels import runtime
+from kernels.measure import records, sources
+
+OUTCOMES = ("passed", "failed", "skipped")
+
+
+@dataclass
+class Suite:
+    """Of pytest's junit files: (test, its op or '', passed | failed | skipped, reason) of each test, and the files that
+    were not collected for want of a package."""
+
+    tests: list[tuple[str, str, str, str]] = field(default_factory=list)
+    not_collected: list[str] = field(default_factory=list)
+
+    def counts(self, op: str | None = None) -> dict[str, int]:
+        """{passed, failed, skipped}; op: of its own tests, those in kernels/ops/<op>/."""
+        found = Counter(outcome for _, of, outcome, _ in self.tests if op in (None, of))
+        return {outcome: found[outcome] for outcome in OUTCOMES}
+
+    def failed(self) -> list[str]:
+        """A line for each test that failed."""
+        return [f"{name}: {why.partition(chr(10))[0]}" for name, _, how, why in self.tests if how == "failed"]
+
+    def skipped(self) -> list[str]:
+        """A line for each reason for which tests were skipped, and for each file that was not collected."""
+        reasons = Counter(why for _, _, how, why in self.tests if how == "skipped")
+        return [f"{count} tests: {why}" for why, count in reasons.items()] + self.not_collected
+
+    def without_gpu(self, op: str) -> bool:
+        """Whether a test of the op was skipped for want of a GPU: then none of them ran on one."""
+        return any(of == op and how == "skipped" and "no CUDA device" in why for _, of, how, why in self.tests)
+
+
+def read(paths: Iterable[Path]) -> Suite:
+    """The Suite of pytest's --junitxml files."""
+    suite = Suite()
+    for path in paths:
+        for case in ElementTree.parse(path).iter("testcase"):
+            _add(suite, case)
+    return suite
+
+
+def _add(suite: Suite, case: ElementTree.Element) -> None:
+    name = f"{case.get('classname')}.{case.get('name')}".strip(".")
+    outcome, reason = "passed", ""
+    for tag, means in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
+        if (found := case.find(tag)) is not None:
+            outcome, reason = means, found.get("message") or ""
+            if outcome == "failed" and (package := _missing_package(f"{reason}\n{found.text or ''}")):
+                if "collection failure" in reason:
+                    suite.not_collected.append(f"{name}: the package {package} is missing")
+                    return
+                outcome, reason = "skipped", f"the package {package} is missing"
+    op = re.match(r"kernels\.ops\.(\w+)\.test_", name)
+    suite.tests.append((name, op[1] if op else "", outcome, reason))
+
+
+def _missing_package(text: str) -> str:
+    """The package of others for want of which a test failed, or "": one of ours that is missing is a failure."""
+    found = re.search(r"^(?:E +)?ModuleNotFoundError: No module named '([\w.]+)'", text, re.MULTILINE)
+    package = found[1].split(".")[0] if found else ""
+    # What this Python has is not missing, however the test came to look for it.
+    ours = package in ("data", "kernels", "model", "")
+    return "" if ours or importlib.util.find_spec(package) else package
+
+
+def record(suite: Suite, results: Path = records.RESULTS) -> Path:
+    """Write results/<gpu>/tests.json: for each op its counts, and what they were counted on.
+
+    An op of which nothing passed, or whose tests were skipped for want of a GPU, keeps the entry that it had.
+    """
+    versions = runtime.versions()
+    path = results / records.slug(versions["GPU"]) / "tests.json"
+    entries = json.loads(path.read_text()) if path.exists() else {}
+    entries |= {
+        op: suite.counts(op)
+        | {name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")}
+        | {"date": datetime.now(UTC).strftime("%Y-%m-%d")}
+        | sources.hashes(op, "sources", "tests")
+        for op in sources.ops()
+        if suite.counts(op)["passed"] and not suite.without_gpu(op)
+    }
+    records.write(path, json.dumps(entries, indent=1) + "\n")
+    return path
