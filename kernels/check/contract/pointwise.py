@@ -49,6 +49,7 @@ class Pointwise(Contract):
 
     @GPU
     @kernel_backend
+    @pytest.mark.heavy
     @pytest.mark.parametrize("shape", [(2**21 + 3, 1025), (3, 2**30 + 8), (2**31 + 8,)], ids=str)
     def test_more_than_2_to_the_31_elements(self, backend, shape):
         elements, columns = math.prod(shape), shape[-1]
