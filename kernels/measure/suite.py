@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
@@ -60,6 +61,9 @@ def _add(suite: Suite, case: ElementTree.Element) -> None:
     for tag, means in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
         if (found := case.find(tag)) is not None:
             outcome, reason = means, found.get("message") or ""
+            if reason == "collection skipped":
+                _file, _line, reason = ast.literal_eval(found.text)
+                reason = reason.removeprefix("Skipped: ")
             if outcome == "failed" and (package := _missing_package(f"{reason}\n{found.text or ''}")):
                 if "collection failure" in reason:
                     suite.not_collected.append(f"{name}: the package {package} is missing")
