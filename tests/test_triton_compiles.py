@@ -1,4 +1,4 @@
-"""The Triton kernels compile for a GPU, in every dtype: where there is none, the other tests interpret them only."""
+"""Every op's Triton kernels compile for a GPU: where there is none, the other tests interpret them only."""
 
 from __future__ import annotations
 
@@ -6,69 +6,89 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
+
+from kernels import check
+from kernels.check import Case
+from kernels.dispatch import cubin, find, ops, plan
 
 ROOT = Path(__file__).resolve().parent.parent
-# In a process of its own, without the interpreter: for each kernel, the constants of its calls.
+# In a process of its own, without the interpreter.
 COMPILE = """
-import importlib, json, sys
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+import ast, json, sys
+from pathlib import Path
+from kernels.dispatch.cubin import Kernel, compile_into
 
-op, name, pointers, numbers, calls = json.loads(sys.argv[1])
-kernel = getattr(importlib.import_module(f"kernels.{op}"), name)
 failed = {}
-for dtype in ("fp32", "fp16", "bf16", "fp64"):
-    for constants in calls:
-        types = {pointer: f"*{dtype}" for pointer in pointers} | numbers
-        workspace = "*fp64" if dtype == "fp64" else "*fp32"
-        types = {name: workspace if type_ == "workspace" else type_ for name, type_ in types.items()}
-        signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
-        try:
-            triton.compile(ASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32))
-        except Exception as error:
-            failed[f"{dtype} {constants}"] = str(error)[-500:]
+for number, fields in enumerate(ast.literal_eval(sys.stdin.read())):
+    kernel = Kernel(**fields)
+    try:
+        compile_into(kernel, Path(sys.argv[1], str(number)))
+    except Exception as error:
+        failed[str(kernel)] = str(error)[-500:]
 print(json.dumps(failed))
 """
-ACTIVATIONS = ("relu", "sigmoid", "tanh", "gelu", "silu", "identity")
-READS = {"gelu": "inputs", "silu": "inputs", "identity": "nothing"}
-TILE = {"COLUMNS": 512, "ROW_BLOCK": 4, "COLUMN_BLOCK": 128}
-BACKWARD = {"sums_ptr": "workspace", "rows": "i64", "chunk_rows": "i64"}
-KERNELS = {
-    "add_relu forward": [
-        "add_relu.triton_kernel", "forward_kernel", ["x_ptr", "bias_ptr", "out_ptr"], {"elements": "i64"},
-        [{"COLUMNS": 1023, "WIDE": wide, "BLOCK": 256} for wide in (False, True)],
-    ],
-    "add_relu backward": [
-        "add_relu.triton_kernel", "_backward_kernel", ["grad_ptr", "out_ptr", "grad_x_ptr"], BACKWARD,
-        [TILE, TILE | {"COLUMNS": 2**31 + 8}],
-    ],
-    "add_mul_activation forward": [
-        "add_mul_activation.triton_kernel", "general", ["x_ptr", "bias_ptr", "y_ptr", "out_ptr"],
-        {"multiplier": "fp32", "elements": "i32"},
-        [{"COLUMNS": 1023, "ACTIVATION": name, "WIDE": False, "BLOCK": 256} for name in ACTIVATIONS],
-    ],
-    "add_mul_activation backward": [
-        "add_mul_activation.triton_kernel", "_backward_kernel",
-        ["grad_ptr", "out_ptr", "x_ptr", "bias_ptr", "y_ptr", "grad_x_ptr", "grad_y_ptr"],
-        BACKWARD | {"multiplier": "fp32"},
-        [TILE | {"ACTIVATION": name, "READS": READS.get(name, "output")} for name in ACTIVATIONS],
-    ],
-    "column_sum": [
-        "column_sum", "_add_chunks_kernel", ["result_ptr"], {"workspace_ptr": "workspace", "chunks": "i32"},
-        [{"COLUMNS": 512, "ROWS": 32, "BLOCK": 32}],
-    ],
-}  # fmt: skip
+SHAPE = (64, 512)
+OTHER_SHAPES = ((64, 1023), (3, 100_000))
+MANY_ROWS = 2**23  # in place of 64: 2^32 elements
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_kernel_compiles_in_every_dtype(kernel):
+def calls(op):
+    """Calls that need different kernels, on tensors without memory: every dtype, every option, wide and huge shapes."""
+
+    def made(case, rows=None):
+        for call in check.spec_of(op).calls(case, torch.device("cpu")):
+            shapes = [None if t is None else (rows if rows and t.shape[0] == 64 else t.shape[0], *t.shape[1:])
+                      for t in call.tensors]  # fmt: skip
+            tensors = [None if t is None else torch.empty(shape, dtype=t.dtype, device="meta")
+                       for t, shape in zip(call.tensors, shapes, strict=True)]  # fmt: skip
+            yield replace(call, tensors=tuple(tensors))
+
+    yield from made(Case(SHAPE))
+    for dtype in sorted({case.dtype for case in check.cases_of(op)} - {torch.float32}, key=str):
+        yield next(made(Case(SHAPE, dtype)))
+    for shape in OTHER_SHAPES:
+        yield next(made(Case(shape)))
+    yield next(made(Case(SHAPE), MANY_ROWS))
+
+
+def kernels_of(op, monkeypatch):
+    """The specialisations that the op's launchers ask for, forward and backward."""
+    declared, found = find(op), {}
+
+    def note(kernel, device):
+        found[kernel] = None
+        return 0, cubin.Compiled("", "", 0, 0, 0, False)
+
+    monkeypatch.setattr(plan, "_function", note)
+    for number, call in enumerate(calls(op)):
+        arguments = declared.call.with_tensors(call.arguments())
+        allocations = declared.allocations("", arguments)
+        plan.record(declared, "", arguments, allocations)
+        if not declared.gradients:
+            continue
+        outputs = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in allocations]
+        count = len(declared.gradients)
+        alone = [[i == j for i in range(count)] for j in range(count)] if number == 0 else []
+        for needs in ([True] * count, *alone):
+            backward = declared.backward_arguments(arguments, outputs, outputs, needs)
+            plan.record(declared, "backward", backward, declared.allocations("backward", backward))
+    return list(found)
+
+
+@pytest.mark.parametrize("op", [op for op in ops() if "triton" in find(op).backends])
+def test_every_kernel_compiles_in_every_dtype(op, monkeypatch, tmp_path):
+    kernels = kernels_of(op, monkeypatch)
+    assert len(kernels) >= 4  # a forward in four dtypes
+    assert {"*fp64:16", "*fp16:16", "*bf16:16", "*fp32:16"} <= {type_ for kernel in kernels for type_ in kernel.types}
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE, json.dumps(KERNELS[kernel])],
+        [sys.executable, "-c", COMPILE, tmp_path], input=repr([asdict(kernel) for kernel in kernels]),
         env=os.environ | {"TRITON_INTERPRET": "0"}, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {}
+    assert len(list(tmp_path.glob("*.cubin"))) == len(kernels)
