@@ -15,30 +15,13 @@ launch goes to the recorder: kernels/dispatch/plan.py makes of it what C++ repla
 from __future__ import annotations
 
 import importlib
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from kernels import runtime
 from kernels.dispatch import allocation
-
-_state = threading.local()
-
-
-@contextmanager
-def recording(recorder) -> Iterator[None]:
-    """In here launches call recorder.launch(module, name, grid, arguments, constants), workspaces
-    recorder.workspace(shape, dtype)."""
-    before = getattr(_state, "recorder", None)
-    _state.recorder = recorder
-    try:
-        yield
-    finally:
-        _state.recorder = before
-
+from kernels.dispatch.recording import recorder
 
 class triton_functions:  # noqa: N801 - used as a function
     """The @triton.jit functions of a module, by name, without importing it before one is launched."""
@@ -56,8 +39,8 @@ class _Function:
 
     def __getitem__(self, grid: tuple[int, ...]):
         def launch(*arguments, **constants) -> None:
-            if (recorder := getattr(_state, "recorder", None)) is not None:
-                recorder.launch(self._module, self._name, grid, arguments, constants)
+            if (records := recorder()) is not None:
+                records.launch(self._module, self._name, grid, arguments, constants)
             else:
                 getattr(importlib.import_module(self._module), self._name)[grid](*arguments, **constants)
 
@@ -66,14 +49,14 @@ class _Function:
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, like: Tensor) -> Tensor:
     """A workspace on like's device, its memory not written."""
-    if (recorder := getattr(_state, "recorder", None)) is not None:
-        return recorder.workspace(shape, dtype)
+    if (records := recorder()) is not None:
+        return records.workspace(shape, dtype)
     return allocation.empty(shape, dtype, like.device)
 
 
 def interpreted() -> bool:
     """Whether Triton's interpreter will run the kernels: its time goes by the program, not by the element."""
-    if getattr(_state, "recorder", None) is not None:
+    if recorder() is not None:
         return False
     return runtime.triton_mode() == "interpreted"
 

@@ -3,6 +3,9 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
 
 #include "compute.h"
 
@@ -10,7 +13,6 @@ namespace autograd {
 
 using at::Tensor;
 using c10::IValue;
-using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using torch::jit::Stack;
 
@@ -29,6 +31,38 @@ inline void refuse_forward_mode(const std::string& op, c10::ArrayRef<IValue> arg
                         " has no forward-mode derivative: use backend=\"eager\"");
 }
 
+class Functional;
+
+// Autograd holds its nodes by std::shared_ptr up to torch 2.11, and by c10::intrusive_ptr in 2.13.
+using NodePointer = decltype(torch::autograd::Edge::function);
+template <class Pointer, class Base>
+Pointer own(Base* made) {
+    if constexpr (std::is_same_v<Pointer, std::shared_ptr<Base>>)
+        return Pointer(made, [](Base* node) { deleteNode(node); });  // found by its argument: torch::autograd::deleteNode
+    else
+        return Pointer::unsafe_steal_from_new(made);
+}
+template <class Pointer, class Base>
+Pointer pointer_to(Base* node) {
+    if constexpr (std::is_same_v<Pointer, std::shared_ptr<Base>>)
+        return node->shared_from_this();
+    else
+        return Pointer::reclaim_copy(node);
+}
+
+// What autograd keeps of a call, and does when its gradients are asked for: as the code that PyTorch generates for its own
+// operators does it, for less than a torch::autograd::Function costs.
+struct Node : torch::autograd::Node {
+    const Functional* kernel = nullptr;
+    std::vector<torch::autograd::SavedVariable> saved;
+    std::vector<IValue> others;
+
+    variable_list apply(variable_list&& grads) override;
+    std::string name() const override;
+    void release_variables() override { saved.clear(), released = true; }
+    bool released = false;
+};
+
 // An overload whose backward is another one.
 class Functional : public c10::OperatorKernel {
    public:
@@ -39,74 +73,82 @@ class Functional : public c10::OperatorKernel {
         auto arguments = torch::jit::last(*stack, count);
         refuse_forward_mode(declared_.op, arguments);
         keys = keys & c10::after_ADInplaceOrView_keyset;
-        // Without a gradient to record, no node is made: making one costs more than the rest of the call.
+        // Without a gradient to record, no node is made.
         if (!needs_gradient(arguments)) return op.redispatchBoxed(keys, stack);
+
+        torch::autograd::edge_list edges;
+        for (int64_t position : declared_.gradients)
+            edges.push_back(arguments[position].isTensor() ? torch::autograd::impl::gradient_edge(arguments[position].toTensor())
+                                                           : torch::autograd::Edge());
         for (size_t i = 0; i < count; ++i)
             if (arguments[i].isTensor() && !contains(declared_.gradients, i))
                 TORCH_CHECK(!arguments[i].toTensor().defined() || !arguments[i].toTensor().requires_grad(), declared_.op,
                             ": ", op.schema().arguments()[i].name(), " has no gradient: detach() it");
-        std::vector<Tensor> inputs;
-        for (int64_t position : declared_.gradients)
-            inputs.push_back(arguments[position].isTensor() ? arguments[position].toTensor() : Tensor());
-        variable_list outputs = Node::apply(at::TensorList(inputs), this, &op, keys, stack);
-        torch::jit::drop(*stack, count);
-        for (Tensor& output : outputs) stack->emplace_back(std::move(output));
+        auto node = new Node;
+        auto owner = own<NodePointer, torch::autograd::Node>(node);
+        node->kernel = this;
+        node->set_next_edges(std::move(edges));
+        for (int64_t position : declared_.others) node->others.push_back(arguments[position]);
+        const Positions& saves = what_is_saved(arguments);
+        node->saved.resize(declared_.saved.size());
+        for (size_t i = 0; i < node->saved.size(); ++i)
+            if (int64_t position = declared_.saved[i]; position >= 0 && contains(saves, position))
+                if (arguments[position].isTensor()) node->saved[i] = {arguments[position].toTensor(), false};
+
+        size_t before = stack->size() - count;
+        {
+            at::AutoGradMode off(false);
+            op.redispatchBoxed(keys, stack);
+        }
+        for (size_t i = before; i < stack->size(); ++i) {
+            const Tensor& output = (*stack)[i].toTensor();
+            if (output.is_floating_point())
+                torch::autograd::set_history(output, owner);
+            else  // one gradient an output, also for what has none
+                node->add_input_metadata(torch::autograd::Node::undefined_input());
+        }
+        for (size_t i = 0; i < node->saved.size(); ++i)
+            if (int64_t position = declared_.saved[i]; position < 0 && contains(saves, position))
+                node->saved[i] = {(*stack)[before + size_t(-1 - position)].toTensor(), true};
     }
 
    private:
-    struct Node : torch::autograd::Function<Node> {
-        static variable_list forward(AutogradContext* context, at::TensorList, const Functional* kernel,
-                                     const c10::OperatorHandle* op, c10::DispatchKeySet keys, Stack* stack) {
-            const Declared& declared = kernel->declared_;
-            auto arguments = torch::jit::last(*stack, op->schema().arguments().size());
-            Stack results(arguments.begin(), arguments.end());
-            op->redispatchBoxed(keys, &results);
-            variable_list outputs;
-            for (IValue& result : results) outputs.push_back(std::move(result).toTensor());
+    friend Node;
 
-            std::string which = declared.saves_by < 0 ? "" : arguments[declared.saves_by].toStringRef();
-            auto saves = declared.saves.find(which);
-            TORCH_CHECK(saves != declared.saves.end(), declared.op, ": nothing is declared to be saved for '", which, "'");
-            variable_list saved;
-            for (int64_t position : declared.saved) {
-                if (!contains(saves->second, size_t(position)))
-                    saved.emplace_back();
-                else
-                    saved.push_back(position < 0 ? outputs[-1 - position] : arguments[position].toTensor());
-            }
-            context->save_for_backward(std::move(saved));
-            std::vector<IValue> others;
-            for (int64_t position : declared.others) others.push_back(arguments[position]);
-            context->saved_data["others"] = c10::ivalue::Tuple::create(std::move(others));
-            context->saved_data["kernel"] = reinterpret_cast<int64_t>(kernel);  // registered for as long as the process lives
-            variable_list whole;
-            for (const Tensor& output : outputs)
-                if (!output.is_floating_point()) whole.push_back(output);
-            context->mark_non_differentiable(whole);
-            return outputs;
-        }
-
-        static variable_list backward(AutogradContext* context, const variable_list& grads) {
-            auto kernel = reinterpret_cast<const Functional*>(context->saved_data["kernel"].toInt());
-            Stack stack;
-            for (const Tensor& grad : grads) stack.emplace_back(grad);
-            for (Tensor& saved : context->get_saved_variables())
-                stack.push_back(saved.defined() ? IValue(std::move(saved)) : IValue());
-            for (const IValue& other : context->saved_data["others"].toTupleRef().elements()) stack.push_back(other);
-            c10::List<bool> needs;
-            for (size_t i = 0; i < kernel->declared_.gradients.size(); ++i) needs.push_back(context->needs_input_grad(i));
-            stack.emplace_back(needs);
-            kernel->backward_.callBoxed(&stack);
-            variable_list found;
-            for (size_t i = 0; i < needs.size(); ++i) found.push_back(needs[i] ? stack[i].toTensor() : Tensor());
-            found.resize(found.size() + 4);  // the forward's other arguments have none
-            return found;
-        }
-    };
+    const Positions& what_is_saved(c10::ArrayRef<IValue> arguments) const {
+        static const std::string always;
+        const std::string& which = declared_.saves_by < 0 ? always : arguments[declared_.saves_by].toStringRef();
+        auto found = declared_.saves.find(which);
+        TORCH_CHECK(found != declared_.saves.end(), declared_.op, ": nothing is declared to be saved for '", which, "'");
+        return found->second;
+    }
 
     const Declared& declared_;
     c10::OperatorHandle backward_;
 };
+
+inline std::string Node::name() const { return "fused_kernels::" + kernel->declared_.op + "_backward"; }
+
+inline variable_list Node::apply(variable_list&& grads) {
+    std::lock_guard lock(mutex_);
+    TORCH_CHECK(!released, torch::autograd::ERR_BACKWARD_TWICE);
+    Stack stack;
+    for (size_t i = 0; i < grads.size(); ++i)
+        stack.emplace_back(grads[i].defined() ? grads[i] : input_metadata(i).zeros_like());
+    auto self = pointer_to<NodePointer, torch::autograd::Node>(this);
+    for (auto& variable : saved) {
+        Tensor tensor = variable.unpack(self);
+        stack.push_back(tensor.defined() ? IValue(std::move(tensor)) : IValue());
+    }
+    stack.insert(stack.end(), others.begin(), others.end());
+    c10::List<bool> needs;
+    for (size_t i = 0; i < num_outputs(); ++i) needs.push_back(task_should_compute_output(i));
+    stack.emplace_back(needs);
+    kernel->backward_.callBoxed(&stack);
+    variable_list found;
+    for (size_t i = 0; i < num_outputs(); ++i) found.push_back(needs[i] ? stack[i].toTensor() : Tensor());
+    return found;
+}
 
 // An overload that has no gradient, and whose name says what to do about it: the in-place form, or a whole op.
 class Refusing : public c10::OperatorKernel {
@@ -124,7 +166,7 @@ class Refusing : public c10::OperatorKernel {
     std::string op_, reason_;
 };
 
-// The backward's overload: where a gradient of it would be needed, a node that raises when that gradient is asked for.
+// The backward's overload: where a gradient of it could be asked for, a node that raises when it is.
 class Backward : public c10::OperatorKernel {
    public:
     explicit Backward(const Declared& declared) : declared_(declared) {}
@@ -134,28 +176,23 @@ class Backward : public c10::OperatorKernel {
         auto arguments = torch::jit::last(*stack, count);
         keys = keys & c10::after_ADInplaceOrView_keyset;
         if (!needs_gradient(arguments)) return op.redispatchBoxed(keys, stack);
-        std::vector<Tensor> inputs;
+        auto node = new Refusal;
+        auto owner = own<NodePointer, torch::autograd::Node>(node);
+        node->op = declared_.op;
         for (const IValue& value : arguments)
-            if (value.isTensor() && value.toTensor().defined()) inputs.push_back(value.toTensor());
-        variable_list outputs = Node::apply(at::TensorList(inputs), this, &op, keys, stack);
-        torch::jit::drop(*stack, count);
-        for (Tensor& output : outputs) stack->emplace_back(std::move(output));
+            if (value.isTensor() && value.toTensor().defined())
+                node->add_next_edge(torch::autograd::impl::gradient_edge(value.toTensor()));
+        size_t before = stack->size() - count;
+        at::AutoGradMode off(false);
+        op.redispatchBoxed(keys, stack);
+        for (size_t i = before; i < stack->size(); ++i) torch::autograd::set_history((*stack)[i].toTensor(), owner);
     }
 
    private:
-    struct Node : torch::autograd::Function<Node> {
-        static variable_list forward(AutogradContext* context, at::TensorList, const Backward* kernel,
-                                     const c10::OperatorHandle* op, c10::DispatchKeySet keys, Stack* stack) {
-            auto arguments = torch::jit::last(*stack, op->schema().arguments().size());
-            Stack results(arguments.begin(), arguments.end());
-            op->redispatchBoxed(keys, &results);
-            context->saved_data["op"] = kernel->declared_.op;
-            variable_list outputs;
-            for (IValue& result : results) outputs.push_back(std::move(result).toTensor());
-            return outputs;
-        }
-        static variable_list backward(AutogradContext* context, const variable_list&) {
-            TORCH_CHECK(false, context->saved_data["op"].toStringRef(), " has no second derivative: use backend=\"eager\"");
+    struct Refusal : torch::autograd::Node {
+        std::string op;
+        variable_list apply(variable_list&&) override {
+            TORCH_CHECK(false, op, " has no second derivative: use backend=\"eager\"");
         }
     };
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import struct
 from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from kernels.dispatch import cubin
+from kernels.dispatch.recording import recording
+
+if TYPE_CHECKING:
+    from kernels.dispatch.op import Op
 
 TYPES = {
     torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64",
@@ -117,7 +124,43 @@ def _function(kernel: cubin.Kernel, device: torch.device) -> tuple[int, cubin.Co
     return load(made.path, made.name, made.shared, made.parameters), made
 
 
-def stand_in(slot: int, tensor: Tensor) -> StandIn:
-    """Of the tensor that a launcher will get: contiguous, so that a copy, which is aligned, replaces what is not."""
-    aligned = not tensor.is_contiguous() or tensor.data_ptr() % 16 == 0
-    return StandIn(slot, tensor.shape, tensor.dtype, aligned)
+def record(op: Op, form: str, arguments: Sequence, allocations: Sequence) -> tuple[list[int], list[int]]:
+    """(workspaces, launches) of the op's Triton launcher for such arguments, as _add_plan takes them."""
+    made = op.forms[form]
+    device = made.first_tensor(arguments).device
+    double = made.computes_in_double(arguments)
+    slot, given = 0, []
+    for i, (argument, value) in enumerate(zip(made.arguments, arguments, strict=True)):
+        if argument.is_tensor:
+            if isinstance(value, Tensor):
+                on_host = i in made.scalars and value.device.type == "cpu"
+                value = ScalarStandIn(slot, double) if on_host else _stand_in(slot, value)
+            slot += 1
+        given.append(value)
+    if form == "_":
+        outputs = [given[made.mutated[0]]]
+    else:
+        outputs = [StandIn(slot + i, shape, dtype) for i, (shape, dtype) in enumerate(allocations)]
+    arch = 90
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        arch = 10 * major + minor
+    recorder = Recorder(slot + len(outputs), device, arch)
+    with recording(recorder), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        launch(op, form, given, outputs)
+    return recorder.workspaces, recorder.launches
+
+
+def launch(op: Op, form: str, arguments: Sequence, outputs: Sequence) -> None:
+    """Call the op's Triton launcher, with tensors or with stand-ins."""
+    launcher = importlib.import_module(f"{op.package}.triton_launch")
+    if form != "backward":
+        return launcher.forward(*arguments, *outputs)
+    *arguments, needs = arguments
+    gradients = [output if needed else None for output, needed in zip(outputs, needs, strict=True)]
+    return launcher.backward(*arguments, *gradients)
+
+
+def _stand_in(slot: int, tensor: Tensor) -> StandIn:
+    """Of the tensor that the launch will get: contiguous, so that a copy, which is aligned, replaces what is not."""
+    return StandIn(slot, tensor.shape, tensor.dtype, not tensor.is_contiguous() or tensor.data_ptr() % 16 == 0)

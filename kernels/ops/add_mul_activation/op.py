@@ -60,7 +60,7 @@ def add_mul_activation(
         TypeError: a dtype, the multiplier. ValueError: a shape, a device, an unknown activation or backend.
         RuntimeError: a backend this machine lacks.
     """
-    return OP(backend, x, bias, y, multiplier, activation)
+    return OP.call(backend, x, bias, y, multiplier, activation)
 
 
 def add_mul_activation_(
@@ -76,5 +76,5 @@ def add_mul_activation_(
 
     y may be x. An x that is not contiguous costs a temporary of its size.
     """
-    OP(backend, x, bias, y, multiplier, activation, form="_")
+    OP.call_in_place(backend, x, bias, y, multiplier, activation)
     return x

@@ -42,7 +42,7 @@ def add_relu(x: Tensor, bias: Tensor, *, backend: str = "auto") -> Tensor:
         TypeError: a dtype. ValueError: a shape, a device, an unknown backend.
         RuntimeError: a backend this machine lacks.
     """
-    return OP(backend, x, bias)
+    return OP.call(backend, x, bias)
 
 
 def add_relu_(x: Tensor, bias: Tensor, *, backend: str = "auto") -> Tensor:
@@ -50,5 +50,5 @@ def add_relu_(x: Tensor, bias: Tensor, *, backend: str = "auto") -> Tensor:
 
     An x that is not contiguous costs a temporary of its size.
     """
-    OP(backend, x, bias, form="_")
+    OP.call_in_place(backend, x, bias)
     return x

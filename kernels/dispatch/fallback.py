@@ -1,0 +1,143 @@
+"""An overload in Python: for Triton's interpreter, and for Triton's own launcher where there is no C++ compiler.
+
+It does what core.cpp does, from the same declaration: autocast, autograd, refusals, contiguous tensors, allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from kernels.dispatch import allocation, plan
+from kernels.dispatch.schema import Form
+
+if TYPE_CHECKING:
+    from kernels.dispatch.op import Op
+
+
+class Fallback:
+    """The kernel of one overload, below autograd."""
+
+    def __init__(self, op: Op, backend: str, form: str, overload) -> None:
+        self._op, self._backend, self._form, self._overload = op, backend, form, overload
+
+    def __call__(self, *arguments):
+        op, made = self._op, self._op.forms[self._form]
+        device = made.first_tensor(arguments).device
+        if op.load(self._backend, device.type):  # from now on the core runs it
+            return self._overload(*arguments)
+        op.require(self._backend, device.type)
+        op.check(self._form, arguments)
+        op.check_written(self._form, arguments)
+        outputs = [allocation.empty(shape, dtype, device) for shape, dtype in op.allocations(self._form, arguments)]
+        double = made.computes_in_double(arguments)
+        given = [
+            _scalar(value, device, double) if i in made.scalars
+            else value.contiguous() if isinstance(value, Tensor)
+            else value
+            for i, value in enumerate(arguments)
+        ]  # fmt: skip
+        for i in made.mutated:
+            if not arguments[i].is_inference():
+                torch.autograd.graph.increment_version(arguments[i])
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            plan.launch(op, self._form, given, [given[made.mutated[0]]] if self._form == "_" else outputs)
+        for i in made.mutated:
+            if given[i] is not arguments[i]:
+                arguments[i].copy_(given[i])
+        return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
+
+    # ------------------------------------------------------------------------------------------- autograd and autocast
+
+    def save(self, ctx, inputs, output) -> None:
+        """setup_context of the functional form."""
+        op = self._op
+        if self._form == "":
+            outputs = (output,) if isinstance(output, Tensor) else output
+            given = op.forms[""].by_name(inputs) | dict(zip(op.outputs, outputs, strict=True))
+            saved = op.saves_for(given)
+            ctx.save_for_backward(*(given[name] if name in saved else None for name in op.saved))
+            ctx.others = [given[argument.name] for argument in op.others]
+
+    def backward(self) -> Callable | None:
+        """What differentiates this form, for register_autograd; None for a form that has no gradient."""
+        op = self._op
+        if self._form == "backward":
+            return self._refuse_second_derivative
+        if self._form == "_" or not op.gradients:
+            return None
+        names = op.forms[""].names
+        positions = [names.index(name) for name in op.gradients]
+
+        def differentiate(ctx, *grads):
+            needs = [ctx.needs_input_grad[i] for i in positions]
+            found = op.overload(self._backend, "backward")(*grads, *ctx.saved_tensors, *ctx.others, needs)
+            found = (found,) if isinstance(found, Tensor) else found
+            given = {i: grad for i, grad, needed in zip(positions, found, needs, strict=True) if needed}
+            return tuple(given.get(i) for i in range(len(names)))
+
+        return differentiate
+
+    def _refuse_second_derivative(self, ctx, *grads):
+        raise RuntimeError(f'{self._op.name} has no second derivative: use backend="eager"')
+
+    def under_autocast(self, device_type: str) -> Callable:
+        """The overload with tensors of differing dtypes cast to autocast's."""
+        made = self._op.forms[self._form]
+
+        def autocast(*arguments):
+            arguments = cast(made, arguments)
+            with torch.autocast(device_type, enabled=False):
+                return self._overload(*arguments)
+
+        return autocast
+
+
+def _scalar(value: Tensor, device: torch.device, double: bool) -> Tensor | float:
+    """What Triton's launcher takes: a tensor where it lies on the device, or where a float32 would lose digits."""
+    return value.to(device) if double or value.device == device else value.item()
+
+
+def cast(made: Form, arguments: Sequence) -> Sequence:
+    """Under torch.autocast, floating tensors of differing dtypes in its dtype; float64, scalars and what is written
+    excepted."""
+    if not (isinstance(arguments[0], Tensor) and torch.is_autocast_enabled(arguments[0].device.type)):
+        return arguments
+    floating = {i: tensor for i, tensor in made.tensors(arguments) if tensor.is_floating_point()}
+    if len({tensor.dtype for tensor in floating.values()}) < 2:
+        return arguments
+    dtype = torch.get_autocast_dtype(arguments[0].device.type)
+    castable = {i for i, tensor in floating.items() if tensor.dtype != torch.float64 and i not in made.mutated}
+    return [value.to(dtype) if i in castable else value for i, value in enumerate(arguments)]
+
+
+def refusing(op: Op, form: str, overload: Callable) -> Callable:
+    """The overload, refusing what the core refuses: forward mode, and gradients that it does not have."""
+    made = op.forms[form]
+
+    def checked(*arguments):
+        for _, tensor in made.tensors(arguments):
+            if forward_ad.unpack_dual(tensor).tangent is not None:
+                raise RuntimeError(f'{made.name} has no forward-mode derivative: use backend="eager"')
+        if made.mutated or not op.gradients:
+            refuse_gradients(op, form, arguments)
+        return overload(*arguments)
+
+    return checked
+
+
+def refuse_gradients(op: Op, form: str, arguments: Sequence) -> None:
+    """Raise RuntimeError if autograd would want a gradient of a form that has none."""
+    made = op.forms[form]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for _, tensor in made.tensors(arguments)):
+        instead = (
+            f"call {op.name}, or {made.name} under torch.no_grad()"
+            if form == "_"
+            else "call it under torch.no_grad(), or detach() its arguments"
+        )
+        raise RuntimeError(f"{made.name} has no gradient: {instead}")
