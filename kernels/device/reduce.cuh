@@ -1,0 +1,69 @@
+// Reductions over the rows of a matrix, in an order that the shape alone sets, so that every run gives the same bits.
+#pragma once
+
+#include "device/vector.cuh"
+
+constexpr int lanes_of_a_warp = 32;
+
+// A function, since NVRTC has no INFINITY.
+template <class C>
+__device__ inline C infinity() {
+    return C(1) / C(0);
+}
+
+struct Sum {
+    template <class C>
+    __device__ static C neutral() {
+        return C(0);
+    }
+    __device__ static float of(float a, float b) { return a + b; }
+    __device__ static double of(double a, double b) { return a + b; }
+};
+// Of a number and NaN the number: who must not lose a NaN finds it by other means.
+struct Maximum {
+    template <class C>
+    __device__ static C neutral() {
+        return -infinity<C>();
+    }
+    __device__ static float of(float a, float b) { return fmaxf(a, b); }
+    __device__ static double of(double a, double b) { return fmax(a, b); }
+};
+
+// The values of a row's threads combined, for each of them. A row's threads are those of one threadIdx.y: up to 32, a
+// power of two, by shuffles, or a whole block of whole warps, by shared memory too. Every thread of the block calls it.
+template <class Operation, class C>
+__device__ inline C reduce_row(C value) {
+    int lanes = int(blockDim.x), in_warp = lanes < lanes_of_a_warp ? lanes : lanes_of_a_warp;
+    for (int distance = in_warp / 2; distance > 0; distance /= 2)
+        value = Operation::of(value, __shfl_xor_sync(0xffffffff, value, distance));
+    if (lanes <= lanes_of_a_warp) return value;
+
+    __shared__ C of_warps[lanes_of_a_warp];
+    int warp = int(threadIdx.x) / lanes_of_a_warp, lane = int(threadIdx.x) % lanes_of_a_warp;
+    __syncthreads();  // a call before this one has been read
+    if (lane == 0) of_warps[warp] = value;
+    __syncthreads();
+    value = lane < lanes / lanes_of_a_warp ? of_warps[lane] : Operation::template neutral<C>();
+    for (int distance = lanes_of_a_warp / 2; distance > 0; distance /= 2)
+        value = Operation::of(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
+}
+
+#ifndef __CUDACC_RTC__
+// Rows too few to fill a GPU are cut into parts, a block each. As row_parts in reduce.py.
+constexpr long long most_parts = 512;   // of all rows together
+constexpr long long part_block = 4096;  // columns that a part is a multiple of: 16 for each of 256 threads
+
+struct RowParts {
+    long long count, columns;  // parts of a row, and columns in each but the last
+
+    __host__ RowParts(long long rows, long long total_columns, long long few_rows, long long block)
+        : count(1), columns(total_columns) {
+        if (rows >= few_rows) return;
+        long long blocks = (total_columns + block - 1) / block, at_most = most_parts / rows;
+        if (at_most < 1) at_most = 1;
+        columns = (blocks + at_most - 1) / at_most * block;
+        count = (total_columns + columns - 1) / columns;
+    }
+};
+#endif

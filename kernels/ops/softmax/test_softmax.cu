@@ -1,0 +1,189 @@
+// softmax's CUDA kernels against float64 loops, so that no libtorch is needed.
+#include "kernel.cuh"
+
+#include "check/testing.cuh"
+
+namespace op = softmax;
+using testing::Buffer;
+using testing::Expected;
+using testing::Shape;
+
+// The tensors, by their bits in Shape::misaligned.
+enum { the_x, the_out, the_grad, the_saved, the_grad_x, tensors };
+
+// Rows of every kind that NaN and Inf make: NaN, +Inf, -Inf alone, -Inf among numbers, one number among -Inf, none.
+template <class T>
+std::vector<T> inputs(const Shape& shape) {
+    std::vector<T> x = testing::random<T>(shape.elements(), 1, false, shape.large);
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    for (long long row = 0; shape.special && row < shape.rows; ++row) {
+        T* first = x.data() + row * shape.columns;
+        if (row % 6 == 0) first[shape.columns / 2] = testing::rounded<T>(std::nan(""));
+        if (row % 6 == 1) first[shape.columns - 1] = testing::rounded<T>(infinity);
+        for (long long column = 0; column < shape.columns; ++column)
+            if (row % 6 == 2 || (row % 6 == 3 && column % 2) || (row % 6 == 4 && column))
+                first[column] = testing::rounded<T>(-infinity);
+    }
+    return x;
+}
+
+template <class T>
+struct Case {
+    std::vector<T> x, grad, out;
+    Expected expected_out, expected_grad_x;
+
+    explicit Case(const Shape& shape) {
+        x = inputs<T>(shape);
+        grad = testing::random<T>(shape.elements(), 2, shape.special);
+        double epsilon = testing::Dtype<Accumulator<T>>::epsilon;
+        // Numbers below the smallest normal one are zero here, and in float16 they are this far apart.
+        constexpr double smallest = sizeof(T) == 8 ? 2.3e-308 : std::is_same_v<T, __half> ? 0x1p-24 : 1.2e-38;
+        for (long long row = 0; row < shape.rows; ++row) {
+            size_t first = size_t(row * shape.columns), end = first + size_t(shape.columns);
+            // More precise than double, whose kernels are compared too.
+            long double maximum = -std::numeric_limits<double>::infinity(), sum = 0, product = 0, magnitude = 0;
+            for (size_t i = first; i < end; ++i) maximum = fmaxl(maximum, testing::to_double(x[i]));
+            for (size_t i = first; i < end; ++i) sum += expl(testing::to_double(x[i]) - maximum);
+            for (size_t i = first; i < end; ++i) {
+                long double z = testing::to_double(x[i]) - maximum;
+                double value = double(expl(z) / sum);
+                expected_out.values.push_back(value);
+                // z is rounded to the type that is computed in, which changes e^z by |z| times its epsilon.
+                double places = 8 + 2 * std::fmin(std::fabs(double(z)), 1000);
+                expected_out.slack.push_back(places * epsilon * value + smallest);
+                out.push_back(testing::rounded<T>(value));
+                long double term = (long double)testing::to_double(grad[i]) * testing::to_double(out[i]);
+                product += term;
+                magnitude += fabsl(term);
+            }
+            for (size_t i = first; i < end; ++i) {
+                double value = testing::to_double(out[i]), g = testing::to_double(grad[i]);
+                expected_grad_x.values.push_back(double(value * (g - product)));
+                // The sum may cancel, and the difference too: the error goes by what was added.
+                expected_grad_x.slack.push_back(8 * epsilon * value * (std::fabs(g) + double(magnitude)) + smallest);
+            }
+        }
+        expected_out.by_slack = expected_grad_x.by_slack = true;
+    }
+};
+
+template <class T>
+void check(testing::Report& report, const Shape& shape, const char* way = "", const op::Limits& limits = {}) {
+    Case<T> c(shape);
+    Buffer<T> x(c.x, shape.off(the_x)), out(shape.elements(), shape.off(the_out));
+    Buffer<Accumulator<T>> workspace(op::workspace_size<T>(shape.rows, shape.columns, limits));
+    double bytes = double(x.bytes() + out.bytes());
+    report.check<T>(shape, way, "forward", bytes, {{"out", out, c.expected_out}}, [&] {
+        return op::launch(x.get(), out.get(), workspace.get(), shape.rows, shape.columns, cudaStream_t{}, limits);
+    });
+    report.check<T>(shape, way, "in place", bytes, {{"out", out, c.expected_out, &c.x}}, [&] {
+        return op::launch(out.get(), out.get(), workspace.get(), shape.rows, shape.columns, cudaStream_t{}, limits);
+    });
+    Buffer<T> grad(c.grad, shape.off(the_grad)), saved(c.out, shape.off(the_saved));
+    Buffer<T> grad_x(shape.elements(), shape.off(the_grad_x));
+    bytes = double(grad.bytes() + saved.bytes() + grad_x.bytes());
+    workspace.poison();
+    report.check<T>(shape, way, "backward", bytes, {{"grad_x", grad_x, c.expected_grad_x}}, [&] {
+        return op::launch_backward(grad.get(), saved.get(), grad_x.get(), workspace.get(), shape.rows, shape.columns,
+                                   cudaStream_t{}, limits);
+    });
+}
+
+// Every way of computing with small inputs: rows of up to `held` threads, longer ones with a block each or, if they are
+// fewer than 4, in parts.
+template <class T>
+void check_ways(testing::Report& report) {
+    constexpr int whole = widest<T>;
+    op::Limits limits;
+    limits.held = 32;
+    limits.few_rows = 4;
+    limits.part_block = 256 * whole;
+    constexpr long long held = 32 * op::held_packs<T, whole> * whole, held_one_by_one = 32 * op::held_packs<T, 1>;
+    for (bool special : {false, true}) {
+        for (long long columns : {held, held_one_by_one - 1})
+            check<T>(report, {7, columns, 0, special}, "held", limits);
+        for (long long columns : {held + whole, held_one_by_one + 1, 5003LL, 5000LL})
+            check<T>(report, {7, columns, 0, special}, "long", limits);
+        for (long long columns : {held + whole, held_one_by_one + 1, 5003LL, 9000LL})
+            check<T>(report, {3, columns, 0, special}, "parts", limits);
+    }
+    check<T>(report, {3, 5000, Shape::all}, "parts", limits);
+    limits.narrow = 0;
+    for (long long columns : {1, 3, 7, 31}) check<T>(report, {130, columns}, "held", limits);
+}
+
+void check_huge([[maybe_unused]] testing::Report& report) {
+#ifdef __CUDACC__
+    using T = __half;
+    op::Limits few_threads;
+    few_threads.held = 32;
+    struct {
+        Shape shape;
+        const char* way;
+        op::Limits limits;
+    } cases[] = {{testing::huge_shape(), "held", {}},
+                 {testing::huge_shape(), "long", few_threads},
+                 {{(1LL << 31) / 7 + 3, 7}, "narrow", {}}};
+    for (const auto& [shape, way, limits] : cases) {
+        if (const char* why = testing::too_large(3.0 * double(shape.elements()) * sizeof(T))) {
+            report.skip(shape, "float16", way, "forward, backward", why);
+            continue;
+        }
+        // x stands for the gradient too.
+        Buffer<T> x(shape.elements()), out(shape.elements()), grad_x(shape.elements());
+        testing::fill(x, 1);
+        struct Row {
+            double sum = 0, product = 0;  // Σ e^x, Σ x · softmax(x)
+        };
+        auto row_of = [columns = shape.columns](long long i) {
+            Row row;
+            for (long long j = i / columns * columns; j < (i / columns + 1) * columns; ++j) {
+                double x = testing::element(j, 1);
+                row.sum += std::exp(x);
+                row.product += std::exp(x) * x;
+            }
+            row.product /= row.sum;
+            return row;
+        };
+        auto expected_out = [&](long long i) { return std::exp(testing::element(i, 1)) / row_of(i).sum; };
+        auto expected_grad_x = [&](long long i) {
+            return expected_out(i) * (testing::element(i, 1) - row_of(i).product);
+        };
+        report.check_sampled<T>(
+            shape, way, "forward", {{"out", out, expected_out}},
+            op::launch<T>(x.get(), out.get(), nullptr, shape.rows, shape.columns, cudaStream_t{}, limits));
+        report.check_sampled<T>(
+            shape, way, "backward", {{"grad_x", grad_x, expected_grad_x}},
+            op::launch_backward<T>(x.get(), out.get(), grad_x.get(), nullptr, shape.rows, shape.columns,
+                                   cudaStream_t{}, limits));
+    }
+#endif
+}
+
+template <class T>
+void check_dtype(testing::Report& report) {
+    for (Shape shape : testing::small_shapes()) check<T>(report, shape);
+    for (const Shape& shape : {Shape{300, 7}, Shape{129, 1}, Shape{70, 33}, Shape{5, 72}, Shape{9, 520}, 
+                               Shape{12, 7, 0, true}})
+        check<T>(report, shape);
+    check_ways<T>(report);
+    for (const Shape& shape : testing::large_shapes())
+        if (!testing::race_check) check<T>(report, shape);
+    for (const Shape& shape : {Shape{2, 16384}, Shape{1, 40000}, Shape{300, 40000}})
+        if (!testing::race_check && (testing::on_gpu || shape.rows < 3)) check<T>(report, shape);
+    for (const Shape& shape : testing::timed_shapes())
+        for (long long columns : {shape.columns, 8192LL, 4LL, 7LL, 131072LL})
+            check<T>(report, {shape.elements() / columns, columns});
+}
+
+int main(int count, char** arguments) {
+    return testing::run(count, arguments, [](testing::Report& report) {
+        check_dtype<float>(report);
+        check_dtype<__half>(report);
+        check_dtype<__nv_bfloat16>(report);
+        check_dtype<double>(report);
+        for (int tensor = 0; tensor < tensors && !testing::race_check; ++tensor)
+            check<float>(report, testing::one_misaligned(tensor, false));
+        check_huge(report);
+    });
+}
