@@ -345,7 +345,7 @@ def test_the_first_call_of_a_process(tmp_path):
     answer = {"us": 4e4, "torch_ms": 900.0, "kernels_ms": 30.0, "core_ms": 5.0, "triton": False}
 
     def rows(run):
-        return rows_of(first_call.measure_first_call(first_call_of_a_process(), built=tmp_path, run=run))
+        return rows_of(first_call.measure_first_call(first_call_of_a_process(), built=(tmp_path,), run=run))
 
     good = rows(lambda op, backend: answer)
     assert [(row.call_us, row.match) for row in good.values()] == [(4e4, "ok")] * 2
@@ -361,13 +361,13 @@ def test_the_first_call_of_a_process(tmp_path):
     def dies(op, backend):
         raise ValueError("exit status 1: RuntimeError: no")
 
-    assert rows(dies)["cuda"].match == "FAILED: exit status 1: RuntimeError: no"
+    assert rows(dies)["cuda"].match == "FAILED: ValueError: exit status 1: RuntimeError: no"
 
 
 @without_gpu
 def test_the_process_of_a_first_call_says_why_it_ended():
     rows = first_call.measure_first_call(replace(first_call_of_a_process(), implementations=("cuda",)))
-    assert rows[0].match.startswith("FAILED: exit status 1: ")
+    assert rows[0].match.startswith("FAILED: ValueError: exit status 1: ")
 
 
 @pytest.mark.parametrize("op", bench.ops())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -160,6 +161,12 @@ def label(labelled: Labelled) -> str:
     """The labels in a few words: 65536×512 float32 sigmoid."""
     words = [str(value) for value in labelled.labels.values() if not isinstance(value, int)]
     return " ".join(filter(None, ["×".join(map(str, labelled.shape)), *words]))
+
+
+def describe(error: Exception) -> str:
+    """The error in one short line, without the folders of paths."""
+    line = " ".join(f"{type(error).__name__}: {error}".split())
+    return re.sub(r"(?<![\w.])/(?:[^\s/'\":]+/)+", "", line)[:200]
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -17,14 +17,15 @@ from pathlib import Path
 import torch
 
 from kernels import runtime
-from kernels.measure.cells import FirstCall, Row, public
+from kernels.dispatch import cubin, extension
+from kernels.measure.cells import FirstCall, Row, describe, public, reference
 from kernels.runtime import KERNELS
 
-BUILT = KERNELS.parent / "build" / "extensions"
+BUILT = (extension.EXTENSIONS, cubin.CUBINS)
 
 
 def measure_first_call(
-    cell: FirstCall, *, built: Path = BUILT, run: Callable[[str, str], dict] | None = None
+    cell: FirstCall, *, built: tuple[Path, ...] = BUILT, run: Callable[[str, str], dict] | None = None
 ) -> list[Row]:
     """A row for each backend, call_us of one call. The same call must have been made before, by any process."""
     rows = []
@@ -34,7 +35,7 @@ def measure_first_call(
         try:
             found = (run or _in_fresh_process)(cell.op, backend)
         except (subprocess.SubprocessError, ValueError) as error:
-            rows.append(replace(row, match=f"FAILED: {error}"[:200]))
+            rows.append(replace(row, match=f"FAILED: {describe(error)}"))
             continue
         compiled = sorted(path.name for path in _files(built) - before)
         why = "Triton was imported" if found["triton"] else f"compiled {', '.join(compiled)}" if compiled else ""
@@ -44,8 +45,8 @@ def measure_first_call(
     return rows
 
 
-def _files(folder: Path) -> set[Path]:
-    return {path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
+def _files(folders: tuple[Path, ...]) -> set[Path]:
+    return {path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
 
 _CODE = """
@@ -70,20 +71,21 @@ def _in_fresh_process(op: str, backend: str) -> dict:
 
 def call(op: str, backend: str, imports: dict[str, float]) -> None:
     """What the fresh process does: make the call, and print what came of it."""
-    from kernels.dispatch import extension
     from kernels.measure.runs import generators
 
     bench = importlib.import_module(f"kernels.ops.{op}.bench")
     calls = next(cell.calls for cell in bench.cells(True) if isinstance(cell, FirstCall))
     variables = dict(zip(calls.names, calls.inputs(*generators(calls.dtype, runtime.device())), strict=True))
-    variables[op] = public(op)
+    variables |= {op: public(op), "eager": reference(op)}
     torch.cuda.synchronize()
     start = time.perf_counter()
     extension.load_core()
     loaded = time.perf_counter()
     with torch.no_grad():
-        eval(calls.statements[backend], variables)
-    torch.cuda.synchronize()
-    end = time.perf_counter()
-    found = {"us": 1e6 * (end - loaded), "core_ms": 1e3 * (loaded - start), "triton": "triton" in sys.modules}
+        output = eval(calls.statements[backend], variables)
+        torch.cuda.synchronize()
+        end = time.perf_counter()
+        triton = "triton" in sys.modules
+        torch.testing.assert_close(output, eval(calls.statements["eager"], variables))
+    found = {"us": 1e6 * (end - loaded), "core_ms": 1e3 * (loaded - start), "triton": triton}
     print(json.dumps(found | imports))

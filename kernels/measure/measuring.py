@@ -8,7 +8,6 @@ shape, and its rows say so.
 
 from __future__ import annotations
 
-import re
 import timeit
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from kernels.measure.cells import Calls, Cell, FirstCall, Row, label, public, reference
+from kernels.measure.cells import Calls, Cell, FirstCall, Row, describe, label, public, reference
 from kernels.measure.clock import Gpu, batches, percentiles, timed, timer
 from kernels.measure.first_call import measure_first_call
 from kernels.measure.match import Match
@@ -150,12 +149,6 @@ class _noting:
             return False
         self._failed[self._name] = describe(error)
         return True
-
-
-def describe(error: Exception) -> str:
-    """The error in one short line, without the folders of paths."""
-    line = " ".join(f"{type(error).__name__}: {error}".split())
-    return re.sub(r"(?<![\w.])/(?:[^\s/'\":]+/)+", "", line)[:200]
 
 
 def _row(cell: Cell | Calls, name: str) -> Row:
