@@ -87,6 +87,16 @@ class Contract:
         found = {tuple(o for o in call.options if isinstance(o, str | bool)): call for call in self.calls(case)[::-1]}
         return list(found.values())[::-1]
 
+    def kinds(self, case: Case | None = None) -> list[Call]:
+        """One of the variants for each set of tensors that the backward reads: each a path through the op's plumbing."""
+        if not self.declaration.gradients:
+            return self.variants(case)
+        found = {}
+        for call in self.variants(case):
+            reads = tuple(isinstance(value, Tensor) for value in self.backward_arguments(call))
+            found.setdefault(reads, call)
+        return list(found.values())
+
     def needed(self, call: Call) -> tuple[bool, ...]:
         """For each leaf of the call, whether it has a gradient."""
         return tuple(name.partition("[")[0] in self.declaration.gradients for name in self.spec.leaf_names(call))

@@ -27,7 +27,7 @@ with extension.on_host() if on_host == "True" else contextlib.nullcontext():
 class Dispatch(Contract):
     @kernel_backend
     def test_opcheck(self, backend):
-        for call in self.variants():
+        for call in self.kinds():
             overload, arguments = self.declaration.overload(backend), self.overload_arguments(call)
             torch.library.opcheck(overload, arguments)
             if self.declaration.gradients:
@@ -40,16 +40,16 @@ class Dispatch(Contract):
     @pytest.mark.parametrize("dynamic", [False, True])
     def test_compile_keeps_one_graph(self, backend, dynamic):
         compiler = "inductor" if DEVICE.type == "cuda" else "aot_eager"
-        for index in range(len(self.variants())):
+        for index in range(len(self.kinds())):
             torch._dynamo.reset()
-            options = self.variants()[index].options
+            options = self.kinds()[index].options
 
             def step(*tensors, options=options):
                 return 2 * self.function(backend)(*tensors, *options)
 
             compiled = torch.compile(step, fullgraph=True, dynamic=dynamic, backend=compiler)
             for case in (Case((6, 40)), Case((7, 40))):
-                call = self.variants(case)[index]
+                call = self.kinds(case)[index]
                 needed, grads = self.needed(call), self.grads(call)
                 call = type(call)("", call.tensors)
                 assert torch.equal(compiled(*call.tensors), step(*call.tensors))

@@ -31,10 +31,12 @@ class Gradients(Contract):
     @kernel_backend
     @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
     def test_gradients_of_every_option(self, backend, dtype):
-        # Beyond every bend of the activations; where a derivative is a difference of large numbers it may not be NaN.
-        for case in (Case((33, 40), dtype), *(Case((13, 40), dtype, values=values) for values in ("large", "huge"))):
-            for call in self.calls(case):
-                self.check_gradients(backend, call)
+        # Beyond every bend of the activations: where a derivative is a difference of large numbers it may not be NaN.
+        # One argument alone is huge: a sum of two would cancel, to an error of float32's rounding of them.
+        first = self.declaration.tensors[0]
+        beyond = [Case((13, 40), dtype, values="large"), Case((13, 40), dtype, values="huge", only=first)]
+        for call in (*self.calls(Case((33, 40), dtype)), *(call for case in beyond for call in self.variants(case))):
+            self.check_gradients(backend, call)
 
     @kernel_backend
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -43,7 +45,7 @@ class Gradients(Contract):
 
     @kernel_backend
     def test_gradients_of_every_subset(self, backend):
-        for call in self.variants(Case((33, 40))):
+        for call in self.kinds(Case((33, 40))):
             for subset in itertools.product((False, True), repeat=len(self.needed(call))):
                 needed = tuple(a and b for a, b in zip(subset, self.needed(call), strict=True))
                 if any(needed) and needed == subset:
@@ -63,7 +65,7 @@ class Gradients(Contract):
 
     @kernel_backend
     def test_gradcheck(self, backend):
-        for call in self.variants(Case((3, 5), torch.float64)):
+        for call in self.kinds(Case((3, 5), torch.float64)):
             leaves, run = self.with_gradients(call)
             # gradcheck's step is 1e-6, and a kink within it would not do: no |z| of these inputs is below 1e-3.
             assert torch.autograd.gradcheck(lambda *leaves, run=run: run(self.function(backend), *leaves), leaves)

@@ -25,7 +25,7 @@ class TestAddMulActivation(PointwiseContract):
     @every_backend
     def test_in_place_with_y(self, backend):
         function = self.function(backend, in_place=True)
-        x, bias, y = self.call().tensors
+        x, bias, _ = self.call().tensors
         want = self.function(backend)(x, bias, x.clone(), 0.5)
         assert torch.equal(function(x, bias, x, 0.5), want)
         # What is not contiguous is read before x is written.
@@ -43,14 +43,14 @@ class TestAddMulActivation(PointwiseContract):
 
 @pytest.mark.parametrize("shape", [(5, 24), (3, 1025), (40, 1023), (700, 4)], ids=str)
 def test_as_generated_and_cleaned(shape):
-    from kernels.ops.add_mul_activation import triton_launch
+    from kernels.ops.add_mul_activation import triton_kernel
 
     case = Case(shape)
     x, bias, y = case.tensor(1, DEVICE), case.tensor(2, DEVICE, shape[-1:]), case.tensor(3, DEVICE)
     want = expected("add_mul_activation", Call("", (x, bias, y), (0.5, "sigmoid")))
     for launch in (
-        triton_launch.launch_as_generated,
-        lambda x, bias, y, out: triton_launch.launch_cleaned(x, bias, y, 0.5, out),
+        triton_kernel.launch_as_generated,
+        lambda x, bias, y, out: triton_kernel.launch_cleaned(x, bias, y, 0.5, out),
     ):
         out = torch.full_like(x, torch.nan)
         launch(x, bias, y, out)
