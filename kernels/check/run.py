@@ -211,6 +211,7 @@ def _overlaps_itself(tensor: Tensor) -> bool:
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
+    a, b = (tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in (a, b))
     return torch.equal(memory(a), memory(b))
 
 

@@ -71,6 +71,10 @@ class Contract:
     def declaration(self) -> Op:
         return dispatch.find(self.op)
 
+    @property
+    def has_in_place(self) -> bool:
+        return hasattr(kernels, self.op + "_")
+
     def function(self, backend: str, in_place: bool = False):
         return functools.partial(getattr(kernels, self.op + "_" * in_place), backend=backend)
 
@@ -88,7 +92,7 @@ class Contract:
         return list(found.values())[::-1]
 
     def kinds(self, case: Case | None = None) -> list[Call]:
-        """One of the variants for each set of tensors that the backward reads: each a path through the op's plumbing."""
+        """One of the variants for each set of tensors that the backward reads: each is another path through the op."""
         if not self.declaration.gradients:
             return self.variants(case)
         found = {}

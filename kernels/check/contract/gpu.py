@@ -20,7 +20,7 @@ class OnGpu(Contract):
         cases = [Case((3, 1025)), Case((1031, 1024)), Case((17, 24), layout="misaligned")]
         cases += [Case((520, 8), torch.bfloat16)]
         check(self.op, self.function(backend), cases=cases)
-        if self.declaration.in_place:
+        if self.has_in_place:
             check(self.op + "_", self.function(backend, in_place=True), cases=cases)
         if self.declaration.gradients:
             for call in (call for case in cases for call in self.calls(case)):

@@ -82,7 +82,7 @@ class Gradients(Contract):
     @kernel_backend
     @pytest.mark.parametrize("in_place", [False, True])
     def test_forward_mode_is_refused(self, backend, in_place):
-        if in_place and not self.declaration.in_place:
+        if in_place and not self.has_in_place:
             return
         call, function = self.call(), self.function(backend, in_place)
         for index, tensor in enumerate(call.tensors):

@@ -83,6 +83,6 @@ class Pointwise(Contract):
         for found, incoming, call in pieces(grad_x, grad):
             compare(found, gradients(self.function("eager"), call, flags, incoming)[0])
         del grad, grad_x, found, incoming, call
-        if self.declaration.in_place:
+        if self.has_in_place:
             self.function(backend, in_place=True)(*tensors, *options)
             assert torch.equal(tensors[0], out)
