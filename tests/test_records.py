@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,17 +25,24 @@ without_gpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="there 
 # The hashes.
 
 
-@pytest.fixture
-def copied(tmp_path, monkeypatch):
-    """A copy of kernels/ whose files may be changed."""
-    folder = tmp_path / "kernels"
-    shutil.copytree(sources.KERNELS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for module in (sources, dispatch_sources):
-        monkeypatch.setattr(module, "KERNELS", folder)
-    return folder
-
-
 WHATS = ("sources", "tests", "bench")
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """(a copy of kernels/ whose files may be changed, the hashes before that)"""
+    folder = tmp_path_factory.mktemp("copied") / "kernels"
+    shutil.copytree(sources.KERNELS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    with at(folder):
+        return folder, sources.hashes("add_relu", *WHATS)
+
+
+@contextmanager
+def at(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (sources, dispatch_sources):
+            patch.setattr(module, "KERNELS", folder)
+        yield
 
 
 @pytest.mark.parametrize(
@@ -62,10 +70,13 @@ WHATS = ("sources", "tests", "bench")
     ],
 )
 def test_the_hashes_see_what_they_are_of_and_nothing_else(copied, file, text, changed):
-    before = sources.hashes("add_relu", *WHATS)
-    with (copied / file).open("a") as opened:
-        opened.write(text)
-    assert sources.changed("add_relu", before, *WHATS) == (f"{changed} changed since" if changed else "")
+    folder, before = copied
+    original = (folder / file).read_text()
+    (folder / file).write_text(original + text)
+    with at(folder):
+        found = sources.changed("add_relu", before, *WHATS)
+    (folder / file).write_text(original)
+    assert found == (f"{changed} changed since" if changed else "")
 
 
 def test_what_was_not_hashed_has_changed():
