@@ -33,7 +33,8 @@ def belongs_to(op: str, name: str, tensor: Tensor, other: str, to: Tensor, shape
         raise TypeError(f"{op}: {name} must have {other}'s dtype, {plain(to.dtype)}; got {plain(tensor.dtype)}")
     if tensor.shape != torch.Size(shape):
         raise ValueError(
-            f"{op}: {name} must have shape {list(shape)}, for {other} of shape {list(to.shape)}; got {list(tensor.shape)}"
+            f"{op}: {name} must have shape {list(shape)}, for {other} of shape {list(to.shape)}; got "
+            f"{list(tensor.shape)}"
         )
 
 
@@ -52,13 +53,16 @@ def may_be_written(op: str, name: str, tensor: Tensor, others: dict[str, object]
     """Writing to the tensor must not change what is still to be read. Tensors that are not contiguous are copied before
     anything is written. Elementwise, another argument may be the tensor itself."""
     if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-        raise ValueError(f"{op}: {name} must not be expanded, since it is written to; its strides are {tensor.stride()}")
+        strides = tensor.stride()
+        raise ValueError(f"{op}: {name} must not be expanded, since it is written to; its strides are {strides}")
     for other, value in others.items():
         if isinstance(value, Tensor) and _overlap(tensor, value):
             if elementwise and value.data_ptr() == tensor.data_ptr() and value.numel() == tensor.numel():
                 continue
             if elementwise and value.shape == tensor.shape:
-                raise ValueError(f"{op}: {other} must be {name} itself or not overlap it; they share part of their memory")
+                raise ValueError(
+                    f"{op}: {other} must be {name} itself or not overlap it; they share part of their memory"
+                )
             raise ValueError(f"{op}: {other} must not overlap {name}, which is written to; they share memory")
 
 

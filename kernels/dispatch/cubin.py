@@ -1,8 +1,8 @@
 """Triton kernels compiled ahead of their calls, and kept on disk: a warm cache needs no Triton at all.
 
-A cubin's key is everything that it is specialised on: the source (with all that it imports from kernels/), the arguments'
-types and which of them are divisible by 16, the constants, the architecture, Triton's version. Each is two files in
-build/cubins/: the cubin, and a JSON file with what a launch must know and how the cubin came about.
+A cubin's key is everything that it is specialised on: the source (with all that it imports from kernels/), the
+arguments' types and which of them are divisible by 16, the constants, the architecture, Triton's version. Each is two
+files in build/cubins/: the cubin, and a JSON file with what a launch must know and how the cubin came about.
 
 `python -m kernels.dispatch.cubin` compiles one for another process, in which Triton interprets.
 """
@@ -57,8 +57,8 @@ class Kernel:
 class Compiled:
     """A compiled kernel: its file and what a launch of it must know.
 
-    threads: a block; shared: bytes of shared memory a block; parameters: how many the kernel takes, Triton's hidden ones
-    at the end included; cooperative: whether all blocks must be resident at once.
+    threads: a block; shared: bytes of shared memory a block; parameters: how many the kernel takes, Triton's hidden
+    ones at the end included; cooperative: whether all blocks must be resident at once.
     """
 
     path: str
@@ -73,8 +73,8 @@ def compiled(kernel: Kernel, cache: Path | None = None) -> Compiled:
     """The kernel's cubin, from the cache or compiled into it.
 
     Raises:
-        RuntimeError: Triton's error; a kernel that takes more than the launch can give (scratch memory, clusters); a file
-            of the cache that is damaged or for another architecture, named.
+        RuntimeError: Triton's error; a kernel that takes more than the launch can give (scratch memory, clusters); a
+            file of the cache that is damaged or for another architecture, named.
     """
     stem = (cache or CUBINS) / f"{kernel.name}-{_key(kernel)}"
     description = stem.with_suffix(".json")

@@ -58,8 +58,7 @@ def load_op(op: str) -> Path:
 
 def op_is_built(op: str) -> bool:
     """Whether `load_op` finds the library in the cache, so that it needs no compiler."""
-    build = _build_of(op)
-    return _library(op, build["source"], build["cache"], build["include"], build["flags"], build["environment"]).exists()
+    return _library(op, **_build_of(op)).exists()
 
 
 def _build_of(op: str) -> dict:
@@ -124,7 +123,9 @@ def load_library(
             tries again.
     """
     is_cuda = source.suffix == ".cu" and not as_cpp
-    library = _library(name, source, cache, include, flags, environment, as_cpp)
+    library = _library(
+        name, source, cache=cache, include=include, flags=flags, environment=environment, as_cpp=as_cpp
+    )
     with _building:
         if library not in _loaded:
             with nullcontext() if library.exists() else _locked(cache / f"{name}.lock", name):
@@ -141,6 +142,7 @@ def load_library(
 def _library(
     name: str,
     source: Path,
+    *,
     cache: Path,
     include: tuple[Path, ...],
     flags: tuple[str, ...],

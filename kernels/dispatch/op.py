@@ -40,14 +40,14 @@ class Op:
 
     Args:
         name: fused_kernels::<name>, and the folder in kernels/ops/.
-        schema: torch's, with named returns. A number that changes from call to call (a multiplier, a learning rate) is a
-            Tensor in it and named in `scalars`: it may be given as a number or a 0-d tensor, and does not recompile. What
-            an optimizer's update writes is Tensor(a!), and such an op returns nothing.
+        schema: torch's, with named returns. A number that changes from call to call (a multiplier, a learning rate) is
+            a Tensor in it and named in `scalars`: it may be given as a number or a 0-d tensor, and does not recompile.
+            What an optimizer's update writes is Tensor(a!), and such an op returns nothing.
         eager: the reference; eager_in_place: the same for the in-place form.
         check: called as check(name, *arguments); raises with the message for what is wrong with them.
-        outputs, gradients: name → Shape. Gradients are of the arguments of these names; what their shapes are made of are
-            the backward's own arguments: grad_<output>, what is saved, and the other arguments that are no tensors. An op
-            without gradients refuses arguments that require one.
+        outputs, gradients: name → Shape. Gradients are of the arguments of these names; what their shapes are made of
+            are the backward's own arguments: grad_<output>, what is saved, and the other arguments that are no tensors.
+            An op without gradients refuses arguments that require one.
         saves: what the backward reads, names of arguments and outputs; a mapping from the values of the string argument
             `saves_by` if that decides.
         in_place: the argument that the in-place form writes, in place of the one output; "" for none.
@@ -86,7 +86,7 @@ class Op:
         self.outputs = tuple(r.name for r in returns)
         self.mutated = tuple(a.name for a in arguments if a.is_mutated)
         self.gradients = tuple(gradients or ())
-        self.others = [a for a in arguments if a.name in scalars or not a.is_tensor]  # the backward takes them as they are
+        self.others = [a for a in arguments if a.name in scalars or not a.is_tensor]  # backward takes them as they are
         self._check, self._output_shapes, self._gradient_shapes = check, dict(outputs or {}), dict(gradients or {})
         self._saves = saves if isinstance(saves, Mapping) else {"": tuple(saves)}
         self.saved = tuple(dict.fromkeys(name for names in self._saves.values() for name in names))
@@ -142,7 +142,7 @@ class Op:
         return fake
 
     def _planner(self, backend: str, form: str) -> Callable:
-        """What the core calls for a signature that it has not seen: checks, then says what to allocate and to launch."""
+        """What the core calls for a signature new to it: checks, then says what to allocate and to launch."""
 
         def make_plan(*arguments) -> None:
             self.check(form, arguments)
@@ -201,7 +201,8 @@ class Op:
         """What is given must be of one call: an output like its gradient, an argument like the gradient it will get."""
         given = made.by_name(arguments)
         if len(given["needs"]) != len(self.gradients):
-            raise ValueError(f"{made.name}: needs must have {len(self.gradients)} values, for {', '.join(self.gradients)}")
+            names = ", ".join(self.gradients)
+            raise ValueError(f"{made.name}: needs must have {len(self.gradients)} values, for {names}")
         optional = {argument.name for argument in self.forms[""].arguments if argument.is_optional}
         for name in self.saves_for(given):
             if given[name] is None and name not in optional:
@@ -256,7 +257,9 @@ class Op:
                 extension.load_core()
             except RuntimeError as error:
                 self.require(backend, device_type)
-                warnings.warn(f"Triton's own launcher is used, and a call costs several times as much: {error}", stacklevel=2)
+                warnings.warn(
+                    f"Triton's own launcher is used, and a call costs several times as much: {error}", stacklevel=2
+                )
                 for form in ("", "_") if self.call_in_place else ("",):
                     fallback = Fallback(self, backend, form, self._overloads[backend, form])
                     _library.impl(f"{self.forms[form].name}.{backend}", fallback.under_autocast("cuda"), "AutocastCUDA")

@@ -87,7 +87,8 @@ class Recorder:
         blocks = (*grid, 1, 1)[:3]
         if math.prod(blocks) == 0:
             return
-        self.launches += [function, *blocks, made.threads, made.shared, int(made.cooperative), len(values) // 2, *values]
+        self.launches += [function, *blocks, made.threads, made.shared, int(made.cooperative)]
+        self.launches += [len(values) // 2, *values]
 
 
 def allocation(shape: Sequence[int], dtype: torch.dtype) -> list[int]:
