@@ -134,12 +134,31 @@ def test_the_counts_of_a_junit_file(tmp_path, monkeypatch, several):
     ]
     versions = runtime.versions() | {"GPU": "NVIDIA H200"}
     monkeypatch.setattr(runtime, "versions", lambda: versions)
-    entries = json.loads(suite.record(found, tmp_path).read_text())
-    assert list(entries) == ["add_relu"]  # of the other op nothing ran
+    assert suite.record(found, tmp_path) == []
+    path = tmp_path / "h200" / "tests.json"
+    entries = json.loads(path.read_text())
+    assert list(entries) == ["add_relu"]  # of the other ops nothing ran
     assert entries["add_relu"]["failed"] == 1
     assert entries["add_relu"] | sources.hashes("add_relu", "sources", "tests") == entries["add_relu"]
-    without = suite.Suite([("a", "add_relu", "passed", ""), ("b", "add_relu", "skipped", "no CUDA device")])
-    assert json.loads(suite.record(without, tmp_path).read_text()) == entries
+
+
+def test_counts_are_only_replaced_by_good_ones(tmp_path, monkeypatch):
+    versions = runtime.versions() | {"GPU": "NVIDIA H200"}
+    monkeypatch.setattr(runtime, "versions", lambda: versions)
+    path = tmp_path / "h200" / "tests.json"
+
+    def record(*outcomes, why=""):
+        kept = suite.record(suite.Suite([(how, "add_relu", how, why) for how in outcomes]), tmp_path)
+        entry = json.loads(path.read_text())["add_relu"]
+        return kept, [entry[outcome] for outcome in suite.OUTCOMES]
+
+    assert record("passed", "failed") == ([], [1, 1, 0])
+    assert record("passed", "skipped") == ([], [1, 0, 1])
+    for outcomes, why in ((("passed", "failed"), ""), (("skipped",), ""), (("passed", "skipped"), "no CUDA device")):
+        (line,), counts = record(*outcomes, why=why)
+        assert re.match(r"add_relu: the counts of \d{4}-\d\d-\d\d are kept; now \d passed, \d failed, \d skipped", line)
+        assert counts == [1, 0, 1]
+    assert record("passed", "passed") == ([], [2, 0, 0])
 
 
 REPORT = """<testsuites><testsuite>{}</testsuite></testsuites>"""
@@ -163,11 +182,13 @@ NOT_COLLECTED = (
 def test_pytest_counts(tmp_path, monkeypatch, cases, code, failed):
     monkeypatch.setattr(gpu, "LOGS", tmp_path)
     monkeypatch.setattr(gpu, "processes", lambda: 3)
-    monkeypatch.setattr(suite, "record", lambda found: None)
+    recorded = []
+    monkeypatch.setattr(suite, "record", lambda found: recorded.append(found) or [])
     monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None if name == "nbval_is_not_here" else True)
     ran = []
 
-    def command(name, arguments):
+    def command(name, arguments, **environment):
+        assert environment["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
         heavy = name == "pytest heavy"
         ran.append(arguments)
         (report,) = (each.partition("=")[2] for each in arguments if each.startswith("--junitxml"))
@@ -177,19 +198,21 @@ def test_pytest_counts(tmp_path, monkeypatch, cases, code, failed):
         return gpu.Outcome(name, code=status, failed=[f"exit status {status}"] if status else []), ""
 
     monkeypatch.setattr(gpu, "command", command)
-    tests, heavy = gpu.run_pytest(["tests"])
+    tests, heavy = gpu.run_pytest()
+    assert len(recorded) == 1
     assert tests.failed == failed
     named = ["tests.test_d: the package nbval_is_not_here is missing"]
     assert tests.skipped == (named if cases == NOT_COLLECTED else [])
     assert (heavy.failed, heavy.skipped) == ([], [])
-    assert ran[0][-1] == "tests"
     assert [ran[0][i + 1] for i, option in enumerate(ran[0]) if option in ("-m", "-n", "--dist")] == [
         "pytest", "not heavy", "3", "loadfile",
     ]  # fmt: skip
     assert "-n" not in ran[1]
     monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None)
-    assert gpu.run_pytest()[0].skipped[-1].endswith("the package pytest-xdist is missing")
+    assert gpu.run_pytest(["tests"])[0].skipped[-1].endswith("the package pytest-xdist is missing")
     assert "-n" not in ran[2]
+    assert ran[2][-1] == "tests"
+    assert len(recorded) == 1  # a part of the tests is not
 
 
 def test_a_command_that_fails_or_hangs_says_so(tmp_path, monkeypatch):

@@ -124,8 +124,13 @@ def at_once(jobs: list[Callable[[], Outcome]], count: int) -> list[Outcome]:
 
 
 def run_pytest(tests: Iterable[str] = ()) -> list[Outcome]:
-    """All tests but the heavy ones in several processes, a file in one of them; then the heavy ones, one by one."""
+    """All tests but the heavy ones in several processes, a file in one of them; then the heavy ones, one by one.
+
+    tests: only these, and nothing is recorded.
+    """
     count = processes()
+    # Else each process starts as many threads, and as many compilers, as there are cores.
+    threads = {"OMP_NUM_THREADS": str(max(1, cores() // count)), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     several, skipped = [], []
     if count > 1 and importlib.util.find_spec("xdist") is None:
         skipped.append("running in several processes: the package pytest-xdist is missing")
@@ -136,7 +141,7 @@ def run_pytest(tests: Iterable[str] = ()) -> list[Outcome]:
         report = LOGS / f"{name.replace(' ', '-')}.xml"
         report.unlink(missing_ok=True)
         options += ["-q", "--continue-on-collection-errors", f"--junitxml={report}"]
-        outcome, _ = command(name, [sys.executable, "-m", "pytest", *options, *tests])
+        outcome, _ = command(name, [sys.executable, "-m", "pytest", *options, *tests], **threads)
         outcomes.append(outcome)
         if not report.exists():
             outcome.failed.append("pytest wrote no report")
@@ -151,13 +156,15 @@ def run_pytest(tests: Iterable[str] = ()) -> list[Outcome]:
             line for line in found.skipped() if line not in found.not_collected
         ]  # fmt: skip
     outcomes[0].skipped += skipped
+    if tests:
+        return outcomes
     everything = suite.read(reports)
     for op in sources.ops():
         if not everything.counts(op)["passed"]:
             outcomes[0].failed.append(f"no test of {op} passed")
         elif everything.without_gpu(op):
             outcomes[0].failed.append(f"the tests of {op} found no GPU")
-    suite.record(everything)
+    print(*suite.record(everything), sep="\n", flush=True)
     return outcomes
 
 

@@ -82,21 +82,27 @@ def _missing_package(text: str) -> str:
     return "" if ours or importlib.util.find_spec(package) else package
 
 
-def record(suite: Suite, results: Path = records.RESULTS) -> Path:
+def record(suite: Suite, results: Path = records.RESULTS) -> list[str]:
     """Write results/<gpu>/tests.json: for each op its counts, and what they were counted on.
 
-    An op of which nothing passed, or whose tests were skipped for want of a GPU, keeps the entry that it had.
+    Returns a line for each op that keeps the entry that it had: nothing passed, its tests were skipped for want of a
+    GPU, or some failed and the entry is good.
     """
     versions = runtime.versions()
     path = results / records.slug(versions["GPU"]) / "tests.json"
-    entries = json.loads(path.read_text()) if path.exists() else {}
-    entries |= {
-        op: suite.counts(op)
-        | {name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")}
-        | {"date": datetime.now(UTC).strftime("%Y-%m-%d")}
-        | sources.hashes(op, "sources", "tests")
-        for op in sources.ops()
-        if suite.counts(op)["passed"] and not suite.without_gpu(op)
-    }
+    entries, kept = json.loads(path.read_text()) if path.exists() else {}, []
+    for op in sources.ops():
+        counts, before = suite.counts(op), entries.get(op)
+        if not counts["passed"] or suite.without_gpu(op) or (counts["failed"] and before and not before["failed"]):
+            if before:
+                now = ", ".join(f"{count} {word}" for word, count in counts.items())
+                kept.append(f"{op}: the counts of {before['date']} are kept; now {now}")
+            continue
+        entries[op] = {
+            **counts,
+            **{name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")},
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+            **sources.hashes(op, "sources", "tests"),
+        }
     records.write(path, json.dumps(entries, indent=1) + "\n")
-    return path
+    return kept
