@@ -39,10 +39,13 @@ lecture: $(SAMPLE)  ## execute every notebook; pages in build/lecture/ (NOTEBOOK
 jupyter: $(SAMPLE)  ## JupyterLab on 127.0.0.1
 	@$(PYTHON) -m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/notebooks $(ARGS)
 
-# Configured in build/$(1) with the options $(2), built, run: two at once, as many as a small machine has cores.
-cmake_tests = cmake -S kernels -B build/$(1) -G Ninja $(2) $(CMAKE_ARGS) && cmake --build build/$(1) \
-	&& { code=0; ctest --test-dir build/$(1) --parallel 2 --output-on-failure || code=$$?; \
-	sed -n 's/^SKIPPED: /tests skipped: /p' build/$(1)/Testing/Temporary/LastTest.log | sort | uniq -c; [ $$code = 0 ]; }
+# $(1): ON compiles the GPU tests for every architecture that the kernels are written for, OFF for one.
+cmake_build = cmake -S kernels -B build/cmake -G Ninja -DFUSED_KERNELS_ALL_ARCHITECTURES=$(1) $(CMAKE_ARGS) \
+	&& cmake --build build/cmake
+# The sanitizers' tests take most of the time: two at once, as many as a small machine has cores.
+cmake_tests = $(call cmake_build,OFF) \
+	&& { code=0; ctest --test-dir build/cmake --parallel 2 --output-on-failure || code=$$?; \
+	sed -n 's/^SKIPPED: /tests skipped: /p' build/cmake/Testing/Temporary/LastTest.log | sort | uniq -c; [ $$code = 0 ]; }
 
 # Every step runs whatever the ones before it did; the summary names each, and one failure fails the target.
 step = echo; echo '== $(1)'; SECONDS=0; if $(2); then result=ok; else result=FAILED; status=1; fi; \
@@ -52,18 +55,18 @@ test: $(SAMPLE)  ## ruff, pytest, the CMake tests
 	@status=0; summary=; \
 	$(call step,lint,$(PYTHON) -m ruff check); \
 	$(call step,pytest,$(pytest) -m 'not slow'); \
-	$(call step,cmake,$(call cmake_tests,cmake)); \
+	$(call step,cmake,$(cmake_tests)); \
 	echo; echo "make test:$$summary"; exit $$status
 
 test-slow: $(SAMPLE)  ## what takes long and rarely breaks: pytest -m slow, the notebooks, the kernels for more GPUs
 	@status=0; summary=; \
 	$(call step,pytest,$(pytest) -m slow); \
 	$(call step,notebooks,$(pytest) --nbval-lax --nbval-current-env notebooks/); \
-	$(call step,cmake,$(call cmake_tests,cmake-all,-DFUSED_KERNELS_ALL_ARCHITECTURES=ON)); \
+	$(call step,cmake,$(call cmake_build,ON)); \
 	echo; echo "make test-slow:$$summary"; exit $$status
 
 kernels: venv  ## the CMake tests: CUDA kernels on the GPU, and on the host under sanitizers (CMAKE_ARGS=-D…)
-	@$(call cmake_tests,cmake)
+	@$(cmake_tests)
 
 gpu: venv  ## on a GPU: pytest, ctest, compute-sanitizer, benchmarks, recorded in traces/results/ (ARGS="--only pytest,ctest")
 	@$(PYTHON) -m kernels.measure gpu $(ARGS)
