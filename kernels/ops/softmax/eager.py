@@ -1,8 +1,8 @@
 """out = softmax(x) = e^(x - max x) / Σ e^(x - max x) over the last dimension, in plain PyTorch: the reference.
 
 Bytes, with E = rows · columns elements of `size` bytes. Where a row fits on chip it is read once and written once: 2 E
-size. So it is by PyTorch's own kernel up to 1024 columns, and on while a row fits in shared memory. A longer row it reads
-three times:
+size. So it is by PyTorch's own kernel up to 1024 columns, and on while a row fits in shared memory. For longer rows it
+takes three passes:
 
     max x                   reads E
     Σ e^(x - max x)         reads E

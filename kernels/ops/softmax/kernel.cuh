@@ -1,8 +1,8 @@
 // out = e^(x - max x) / Σ e^(x - max x), row by row             x, out [rows, columns], row-major
 //
 // Bytes: 2 · rows · columns · sizeof(T) where rows are held on chip, so that x is read once (narrow_forward,
-// held_forward). Longer rows are read twice, 3 · rows · columns · sizeof(T) less what is still in the cache: long_forward
-// and, where rows are too few to fill a GPU, finish_forward. FLOPs: 5 an element. The backward is
+// held_forward). Longer rows are read twice, 3 · rows · columns · sizeof(T) less what is still in the cache:
+// long_forward and, where rows are too few to fill a GPU, finish_forward. FLOPs: 5 an element. The backward is
 //
 //     grad_x = out · (grad - Σ grad · out)
 //

@@ -35,28 +35,28 @@ def _load(pointers, mask, other):
 
 @triton.jit
 def _tile(rows, units, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Where the program's rows start, the offsets of their elements from there, and the mask of those that exist."""
+    """Where the program's rows start, their elements' offsets from there, and which rows and columns exist."""
     first = tl.program_id(0).to(tl.int64) * ROWS
     row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)[None, :]
     columns = units * UNIT
-    mask = (row < tl.minimum(rows - first, ROWS).to(tl.int32)) & (column < columns)
-    return first * columns, row * columns + column, mask
+    return first * columns, row * columns + column, row < tl.minimum(rows - first, ROWS).to(tl.int32), column < columns
 
 
 @triton.jit(do_not_specialize=["rows", "units"])
 def rows_forward(x_ptr, out_ptr, rows, units, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    start, offsets, mask = _tile(rows, units, UNIT, ROWS, BLOCK)
-    x = _load(x_ptr + start + offsets, mask, -float("inf"))
+    start, offsets, in_rows, in_columns = _tile(rows, units, UNIT, ROWS, BLOCK)
+    x = _load(x_ptr + start + offsets, in_rows & in_columns, tl.where(in_rows, -float("inf"), 0.0))
     exponentials = tl.exp(x - tl.max(x, axis=1, keep_dims=True))
     out = exponentials * (1.0 / tl.sum(exponentials, axis=1, keep_dims=True))
-    tl.store(out_ptr + start + offsets, out, mask)
+    tl.store(out_ptr + start + offsets, out, in_rows & in_columns)
 
 
 @triton.jit(do_not_specialize=["rows", "units"])
 def rows_backward(
     grad_ptr, out_ptr, grad_x_ptr, rows, units, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    start, offsets, mask = _tile(rows, units, UNIT, ROWS, BLOCK)
+    start, offsets, in_rows, in_columns = _tile(rows, units, UNIT, ROWS, BLOCK)
+    mask = in_rows & in_columns
     grad = _load(grad_ptr + start + offsets, mask, 0.0)
     out = _load(out_ptr + start + offsets, mask, 0.0)
     grad_x = out * (grad - tl.sum(grad * out, axis=1, keep_dims=True))
