@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import importlib
+import importlib.util
 import json
 import os
 import re
@@ -107,7 +107,7 @@ def _read(description: Path, kernel: Kernel) -> Compiled:
 @functools.cache
 def _source_sha256(module: str) -> str:
     digest = hashlib.sha256()
-    for file in imported_files(KERNELS.parent / f"{module.replace('.', '/')}.py"):
+    for file in imported_files(Path(importlib.util.find_spec(module).origin)):
         digest.update(repr((file.name, file.read_bytes())).encode())
     return digest.hexdigest()
 

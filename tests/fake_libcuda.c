@@ -1,0 +1,58 @@
+// A CUDA driver that launches nothing and records what it is given, for the tests of kernels/dispatch/. A test sets what
+// it answers, and reads what it was asked, through ctypes.
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { most_launches = 64, most_parameters = 32 };
+
+struct launch {
+    void* function;
+    unsigned grid[3], block[3], shared, cooperative;
+    void* stream;
+    int64_t parameters[most_parameters];
+};
+
+struct launch fake_launches[most_launches];
+int fake_launch_count, fake_load_count, fake_attribute, fake_attribute_value;
+int fake_parameters = 0, fake_load_result = 0, fake_function_result = 0, fake_launch_result = 0, fake_attribute_result = 0;
+char fake_function_name[256];
+
+static int record(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                  unsigned shared, void* stream, void** parameters, unsigned cooperative) {
+    if (fake_launch_result) return fake_launch_result;
+    struct launch* made = &fake_launches[fake_launch_count++ % most_launches];
+    *made = (struct launch){function, {gx, gy, gz}, {bx, by, bz}, shared, cooperative, stream, {0}};
+    for (int i = 0; i < fake_parameters && i < most_parameters; ++i) memcpy(&made->parameters[i], parameters[i], 8);
+    return 0;
+}
+int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                   void* stream, void** parameters, void** extra) {
+    return extra ? 1 : record(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, 0);
+}
+int cuLaunchCooperativeKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                              unsigned shared, void* stream, void** parameters) {
+    return record(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, 1);
+}
+int cuModuleLoadData(void** module, const void* image) {
+    ++fake_load_count;
+    *module = (void*)(uintptr_t)fake_load_count;
+    return memcmp(image, "\177ELF", 4) ? 200 : fake_load_result;
+}
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+    strncpy(fake_function_name, name, sizeof fake_function_name - 1);
+    *function = (void*)((uintptr_t)module + 1000);
+    return fake_function_result;
+}
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+    (void)function, fake_attribute = attribute, fake_attribute_value = value;
+    return fake_attribute_result;
+}
+int cuFuncGetParamInfo(void* function, size_t index, size_t* offset, size_t* bytes) {
+    (void)function, *offset = 8 * index, *bytes = 8;
+    return index < (size_t)fake_parameters ? 0 : 1;
+}
+int cuGetErrorName(int result, const char** name) {
+    *name = result == 209 ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : result == 200 ? "CUDA_ERROR_INVALID_IMAGE" : "CUDA_ERROR_FAKE";
+    return 0;
+}

@@ -1,0 +1,415 @@
+"""kernels/dispatch: ops of every kind by both backends, in Python and in the C++ core; what the driver is given.
+
+Triton runs in the interpreter, CUDA through the host build of the kernels, and a driver that records stands in for
+libcuda: so all of this runs without a GPU, and the same declarations run on one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from toy_ops import GATHER, MOMENTS, SGD
+
+from kernels import runtime
+from kernels.dispatch import allocation, cubin, extension, plan
+from kernels.dispatch.op import Op, like
+
+TESTS = Path(__file__).resolve().parent
+TOYS = (GATHER, MOMENTS, SGD)
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
+on_cpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="for a machine without a GPU")
+
+
+@pytest.fixture(scope="module")
+def core():
+    """The toy ops' CUDA kernels behind the core, on CPU tensors."""
+    extension.load_core()
+    for op in TOYS:
+        source = TESTS / "toy_ops" / op.package.rpartition(".")[2] / "cuda.cu"
+        library = extension.load_library(
+            op.name, source, cache=extension.EXTENSIONS, include=(runtime.KERNELS,), flags=("-std=c++20", "-O1"),
+            as_cpp=True,
+        )  # fmt: skip
+        op.declare("cuda", "cpu", str(library))
+
+
+@pytest.fixture(autouse=True)
+def _dynamo_forgets():
+    yield
+    torch._dynamo.reset()
+
+
+both_backends = pytest.mark.parametrize(
+    "backend", [pytest.param("triton", marks=on_cpu), pytest.param("cuda", marks=needs_compiler)]
+)
+
+
+def call(op, backend, *arguments):
+    with extension.on_host():
+        return op.call(backend, *arguments)
+
+
+def gather_arguments(dtype=torch.float32, ids=torch.int64):
+    table = torch.randn(5, 8, dtype=dtype)
+    return table, torch.tensor([4, 0, 3, 0, 2, 2, 0], dtype=ids)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Ops of every kind.
+
+
+@needs_compiler
+@both_backends
+@pytest.mark.parametrize("ids", [torch.int32, torch.int64])
+def test_integer_inputs(core, backend, ids):
+    table, ids = gather_arguments(ids=ids)
+    assert torch.equal(call(GATHER, backend, table, ids), table[ids.long()])
+    leaf = table.double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda table: call(GATHER, backend, table, ids), leaf)
+    with extension.on_host():
+        torch.library.opcheck(GATHER.overload(backend), (table, ids))
+        torch.library.opcheck(GATHER.overload(backend), (table.clone().requires_grad_(), ids))
+        grads = GATHER.backward_arguments((table, ids), (table[ids.long()],), (torch.randn(7, 8),), [True])
+        torch.library.opcheck(GATHER.overload(backend, "backward"), grads)
+    with pytest.raises(TypeError, match="toy_gather: ids must be int32 or int64; got float32"):
+        call(GATHER, backend, table, table[0])
+
+
+@needs_compiler
+@both_backends
+def test_several_outputs_and_an_optional_tensor(core, backend):
+    x, shift = torch.randn(6, 11), torch.randn(6, 11)
+    for given in (None, shift):
+        doubled, squared = call(MOMENTS, backend, x, given)
+        want = MOMENTS.eager(x, given)
+        torch.testing.assert_close((doubled, squared), want)
+        leaf = x.double().requires_grad_()
+        wide = None if given is None else given.double()
+        assert torch.autograd.gradcheck(lambda x, wide=wide: call(MOMENTS, backend, x, wide), leaf)
+        # A gradient of one output alone: the other's is zeros.
+        (grad,) = torch.autograd.grad(call(MOMENTS, backend, leaf, wide)[1].sum(), leaf)
+        z = x.double() if given is None else x.double() - wide
+        torch.testing.assert_close(grad, 2 * z)
+        with extension.on_host():
+            torch.library.opcheck(MOMENTS.overload(backend), (x.clone().requires_grad_(), given))
+    with pytest.raises(ValueError, match=r"toy_moments: shift must have shape \[6, 11\]"):
+        call(MOMENTS, backend, x, shift[:5])
+    needs_more = shift.clone().requires_grad_()
+    if backend == "cuda":  # in Python the gradient of what has none is nothing, as autograd has it
+        with pytest.raises(RuntimeError, match="toy_moments: shift has no gradient: detach"):
+            call(MOMENTS, backend, x.clone().requires_grad_(), needs_more)
+
+
+@needs_compiler
+@both_backends
+def test_what_is_written_and_a_learning_rate(core, backend):
+    weights, gradient = torch.randn(100), torch.randn(100)
+    for lr in (0.1, torch.tensor(0.1), torch.tensor(0.1, dtype=torch.float64)):
+        got = weights.clone()
+        version = got._version
+        assert call(SGD, backend, got, gradient, lr) is None
+        torch.testing.assert_close(got, weights - 0.1 * gradient)
+        assert got._version > version
+    transposed = torch.randn(8, 6).t()
+    want = transposed - 0.5 * torch.ones(6, 8)
+    call(SGD, backend, transposed, torch.ones(6, 8), 0.5)
+    torch.testing.assert_close(transposed, want)
+    with pytest.raises(ValueError, match="gradient must not overlap weights, which is written to"):
+        call(SGD, backend, weights, weights, 0.1)
+    with pytest.raises(RuntimeError, match="toy_sgd_ has no gradient"):
+        call(SGD, backend, weights.clone().requires_grad_(), gradient, 0.1)
+    with torch.no_grad():
+        call(SGD, backend, weights.clone().requires_grad_(), gradient, 0.1)
+    with extension.on_host():
+        torch.library.opcheck(SGD.overload(backend), (weights, gradient, torch.tensor(0.5)))
+
+
+@needs_compiler
+@both_backends
+def test_a_learning_rate_that_changes_compiles_at_most_twice(core, backend):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter = CompileCounterWithBackend("aot_eager")
+
+    @torch.compile(fullgraph=True, backend=counter)
+    def step(weights, gradient, lr):
+        SGD.call(backend, weights, gradient, lr)
+        return weights * 2
+
+    with extension.on_host():
+        for n in range(50):
+            weights, gradient = torch.randn(30), torch.randn(30)
+            want = 2 * (weights - 0.01 * n * gradient)
+            torch.testing.assert_close(step(weights, gradient, 0.01 * n), want)
+    assert counter.frame_count <= 2
+
+
+def test_an_op_needs_no_kernel_of_a_backend():
+    only = Op("toy_only", "(Tensor x) -> Tensor out", eager=torch.abs, check=lambda op, x: None,
+              outputs={"out": like("x")}, backends=("triton",))  # fmt: skip
+    with pytest.raises(RuntimeError, match='backend="cuda" does not run here: toy_only has no such kernel'):
+        only.call("cuda", torch.ones(3))
+    assert torch.equal(only.call("auto", torch.tensor([-1.0])), torch.ones(1))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The core.
+
+
+@needs_compiler
+def test_the_core_does_not_ask_python_twice_for_one_signature(core, monkeypatch):
+    asked = []
+    check = GATHER._check
+    monkeypatch.setattr(GATHER, "_check", lambda *arguments: (asked.append(1), check(*arguments)))
+    table, ids = torch.randn(9, 4), torch.tensor([1, 2])
+    overload = GATHER.overload("cuda")
+    for _ in range(3):
+        overload(table, ids)
+    assert len(asked) == 1
+    overload(table, ids[:1])
+    overload(table.double(), ids)
+    overload(torch.randn(4, 9).t(), ids)  # not contiguous, but of a shape that was seen
+    assert len(asked) == 3
+    for _ in range(2):  # what is refused is not remembered
+        with pytest.raises(TypeError, match="table must be float32 or float64; got float16"):
+            overload(table.half(), ids)
+    assert len(asked) == 5
+
+
+@needs_compiler
+def test_allocations_are_replaced_in_the_core_and_in_python(core):
+    made = []
+
+    def allocate(shape, dtype, device):
+        made.append((tuple(shape), dtype, device.type))
+        return torch.full(shape, 7, dtype=dtype, device=device)
+
+    table, ids = gather_arguments()
+    for backend in ("cuda", "triton") if runtime.device().type == "cpu" else ("cuda",):
+        with allocation.replaced(allocate):
+            out = call(GATHER, backend, table, ids)
+        assert torch.equal(out, table[ids])
+        assert made == [((7, 8), torch.float32, "cpu")]
+        made.clear()
+        call(GATHER, backend, table, ids)
+        assert made == []
+
+
+@needs_compiler
+def test_the_wrong_number_of_arguments_in_cuda_cu_is_named(core, tmp_path):
+    wrong = tmp_path / "cuda.cu"
+    wrong.write_text('#include "dispatch/op.cuh"\n'
+                     "cudaError_t forward(fused::Tensor x, fused::Stream) { return cudaSuccess; }\nFUSED_OP(forward)\n")  # fmt: skip
+    library = extension.load_library("toy_wrong", wrong, cache=tmp_path, include=(runtime.KERNELS,),
+                                     flags=("-std=c++20", "-O0"), as_cpp=True)  # fmt: skip
+    op = Op("toy_wrong", "(Tensor x) -> Tensor out", eager=torch.abs, check=lambda op, x: None,
+            outputs={"out": like("x")})  # fmt: skip
+    op.declare("cuda", "cpu", str(library))
+    with pytest.raises(RuntimeError, match="the function in cuda.cu takes 1 arguments, the declaration gives it 2"):
+        op.overload("cuda")(torch.ones(3))
+
+
+@needs_compiler
+def test_func_transforms_work_through_the_core(core):
+    table, ids = gather_arguments()
+    found = torch.func.grad(lambda table: call(GATHER, "cuda", table, ids).sum())(table)
+    want = torch.func.grad(lambda table: table[ids].sum())(table)
+    assert torch.equal(found, want)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Triton's cubins, and what the driver is given.
+
+
+class Driver:
+    """The recording driver: its globals by name."""
+
+    def __init__(self, path: Path) -> None:
+        self._library = ctypes.CDLL(str(path))
+
+    def __getattr__(self, name: str) -> int:
+        return ctypes.c_int.in_dll(self._library, f"fake_{name}").value
+
+    def set(self, **values: int) -> None:
+        for name, value in values.items():
+            ctypes.c_int.in_dll(self._library, f"fake_{name}").value = value
+
+    def launches(self) -> list[Launch]:
+        count = self.launch_count
+        return list((Launch * 64).in_dll(self._library, "fake_launches")[:count])
+
+
+class Launch(ctypes.Structure):
+    _fields_ = (
+        ("function", ctypes.c_void_p), ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint), ("cooperative", ctypes.c_uint), ("stream", ctypes.c_void_p),
+        ("parameters", ctypes.c_int64 * 32),
+    )  # fmt: skip
+
+
+def as_float(bits: int) -> float:
+    return struct.unpack("<f", struct.pack("<q", bits)[:4])[0]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    path = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(path), str(TESTS / "fake_libcuda.c")], check=True)
+    extension.load_core()
+    torch.ops.fused_kernels._use_driver(str(path))
+    for op, name in ((SGD, "recorded_sgd_"), (MOMENTS, "recorded_moments")):
+        RECORDED[op.name] = recorded = Op(
+            name, {"toy_sgd_": "(Tensor(a!) weights, Tensor gradient, Tensor lr) -> ()"}.get(
+                op.name, "(Tensor x, Tensor? shift) -> (Tensor doubled, Tensor squared)"),
+            eager=op.eager, check=op._check, outputs=op._output_shapes, scalars=op.scalars, package=op.package,
+        )  # fmt: skip
+        recorded.declare("triton", "cpu", "")
+    return path
+
+
+RECORDED: dict[str, Op] = {}
+
+
+@pytest.fixture
+def driver(library):
+    fake = Driver(library)
+    fake.set(launch_count=0, load_count=0, parameters=0, load_result=0, function_result=0, launch_result=0,
+             attribute=0, attribute_value=0, attribute_result=0)  # fmt: skip
+    plan._function.cache_clear()
+    return fake
+
+
+@needs_compiler
+@on_cpu
+def test_what_the_driver_is_given(driver):
+    sgd = RECORDED["toy_sgd_"].overload("triton")
+    driver.set(parameters=6)  # weights, gradient, lr, elements, and Triton's two
+    weights, gradient = torch.randn(1000), torch.randn(1000)
+    sgd(weights, gradient, torch.tensor(0.25, dtype=torch.float64))
+    sgd(weights, gradient, torch.tensor(-2.0, dtype=torch.float64))
+    first, second = driver.launches()
+    assert (tuple(first.grid), tuple(first.block), first.shared, first.cooperative) == ((16, 1, 1), (128, 1, 1), 0, 0)
+    assert list(first.parameters[:2]) == [weights.data_ptr(), gradient.data_ptr()]
+    assert [as_float(launch.parameters[2]) for launch in (first, second)] == [0.25, -2.0]
+    assert list(first.parameters[3:6]) == [1000, 0, 0]
+    assert driver.load_count == 1
+    # Misaligned by one element: another specialisation, as its loads cannot be 16 bytes wide.
+    memory = torch.randn(1001)
+    sgd(memory[1:], gradient, torch.tensor(1.0))
+    assert driver.load_count == 2
+    assert driver.launches()[2].parameters[0] == memory[1:].data_ptr()
+    sgd(memory[1:], gradient, torch.tensor(1.0))
+    assert driver.load_count == 2
+
+
+@needs_compiler
+@on_cpu
+def test_a_float64_keeps_its_digits_and_a_none_is_no_parameter(driver):
+    driver.set(parameters=6)
+    sgd, moments = RECORDED["toy_sgd_"].overload("triton"), RECORDED["toy_moments"].overload("triton")
+    weights = torch.randn(40, dtype=torch.float64)
+    sgd(weights, weights.clone(), torch.tensor(0.1, dtype=torch.float64))
+    bits = driver.launches()[0].parameters[2]
+    assert struct.unpack("<d", struct.pack("<q", bits))[0] == 0.1
+    x = torch.randn(40)
+    doubled, squared = moments(x, None)
+    assert list(driver.launches()[1].parameters[:4]) == [x.data_ptr(), doubled.data_ptr(), squared.data_ptr(), 40]
+
+
+@needs_compiler
+@on_cpu
+def test_a_wrong_number_of_arguments_is_an_error_of_its_own(driver):
+    driver.set(parameters=7)
+    with pytest.raises(RuntimeError, match="the kernel sgd_kernel takes 7 parameters, and is given 6"):
+        RECORDED["toy_sgd_"].overload("triton")(torch.ones(17), torch.ones(17), torch.tensor(1.0))
+    kernel = cubin.Kernel("toy_ops.triton_kernel", "sgd_kernel", ("*fp32",), (("BLOCK", 64),), 90)
+    with pytest.raises(RuntimeError, match=r"sgd_kernel takes 4 arguments .*the launch gives 1"):
+        cubin.compiled(kernel)
+
+
+@needs_compiler
+@on_cpu
+def test_errors_of_the_driver_are_named(driver, tmp_path, monkeypatch):
+    kernel = cubin.Kernel(
+        "toy_ops.triton_kernel", "sgd_kernel", ("*fp32:16", "*fp32:16", "fp32", "i32"), (("BLOCK", 64),), 90
+    )
+    made = cubin.compiled(kernel, tmp_path)
+    load = torch.ops.fused_kernels._load_cubin
+    driver.set(parameters=made.parameters)
+    for result, message in ((209, "compiled for another architecture.*NO_BINARY_FOR_GPU"), (1, "does not load.*damaged")):
+        driver.set(load_result=result)
+        with pytest.raises(RuntimeError, match=message):
+            load(made.path, made.name, made.shared, made.parameters)
+    driver.set(load_result=0, function_result=500)
+    with pytest.raises(RuntimeError, match="has no kernel sgd_kernel"):
+        load(made.path, made.name, made.shared, made.parameters)
+    driver.set(function_result=0)
+    load(made.path, made.name, 48 * 1024, made.parameters)
+    assert driver.attribute == 0
+    load(made.path, made.name, 100_000, made.parameters)
+    assert (driver.attribute, driver.attribute_value) == (8, 100_000)
+    driver.set(attribute_result=1)
+    with pytest.raises(RuntimeError, match="needs 300000 bytes of shared memory a block, more than this GPU has"):
+        load(made.path, made.name, 300_000, made.parameters)
+    with pytest.raises(RuntimeError, match="is missing or empty"):
+        load(str(tmp_path / "nowhere"), made.name, 0, made.parameters)
+    driver.set(parameters=6, launch_result=719, attribute_result=0)
+    with pytest.raises(RuntimeError, match="launching a kernel of 1×1×1 blocks of 128 threads.*failed: CUDA_ERROR_FAKE"):
+        RECORDED["toy_sgd_"].overload("triton")(torch.ones(33), torch.ones(33), torch.tensor(1.0))
+
+
+@on_cpu
+def test_a_damaged_cache_is_named(tmp_path):
+    kernel = cubin.Kernel(
+        "toy_ops.triton_kernel", "sgd_kernel", ("*fp32:16", "*fp32:16", "fp32", "i32"), (("BLOCK", 64),), 90
+    )
+    path = Path(cubin.compiled(kernel, tmp_path).path)
+    description = path.with_suffix(".json")
+    image, text = path.read_bytes(), description.read_text()
+    path.write_bytes(image[:1000])
+    with pytest.raises(RuntimeError, match=rf"truncated, 1000 of {len(image)} bytes: remove .*json"):
+        cubin.compiled(kernel, tmp_path)
+    path.write_bytes(image[:-1] + b"x")
+    with pytest.raises(RuntimeError, match="was changed: remove"):
+        cubin.compiled(kernel, tmp_path)
+    path.write_bytes(image)
+    description.write_text(json.dumps(json.loads(text) | {"arch": 80}))
+    with pytest.raises(RuntimeError, match="is for sm_80, this GPU is sm_90"):
+        cubin.compiled(kernel, tmp_path)
+    description.write_text(text[:50])
+    with pytest.raises(RuntimeError, match="cannot be read"):
+        cubin.compiled(kernel, tmp_path)
+    description.unlink()
+    assert cubin.compiled(kernel, tmp_path).name == "sgd_kernel"
+
+
+@on_cpu
+def test_a_cubin_is_found_by_everything_that_it_is_specialised_on(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(cubin, "_compile_here_or_there", lambda kernel, stem: made.append(stem.name))
+    monkeypatch.setattr(cubin, "_read", lambda description, kernel: None)
+    base = {"module": "toy_ops.triton_kernel", "name": "sgd_kernel", "types": ("*fp32:16",), "constants": (), "arch": 90}
+    others = ({"types": ("*fp32",)}, {"types": ("*fp64:16",)}, {"constants": (("BLOCK", 64),)}, {"arch": 80},
+              {"constants": (("BLOCK", 64), ("num_warps", 8))}, {"name": "moments_kernel"})  # fmt: skip
+    for other in ({}, *others):
+        cubin.compiled(cubin.Kernel(**base | other), tmp_path)
+    monkeypatch.setattr(cubin, "_triton_version", lambda: "0.0")
+    cubin.compiled(cubin.Kernel(**base), tmp_path)
+    monkeypatch.setattr(cubin, "_source_sha256", lambda module: "changed")
+    cubin.compiled(cubin.Kernel(**base), tmp_path)
+    assert len(set(made)) == len(made) == len(others) + 3
+
+
+def test_a_launcher_cannot_compute_with_a_number_that_changes():
+    with pytest.raises(TypeError, match="must not compute with a number that changes"):
+        float(plan.ScalarStandIn(0, False))
+    recorder = plan.Recorder(1, torch.device("cpu"), 90)
+    with pytest.raises(TypeError, match="an argument of type str"):
+        recorder.launch("toy_ops.triton_kernel", "sgd_kernel", (1,), ("text",), {})

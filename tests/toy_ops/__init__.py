@@ -1,0 +1,68 @@
+"""Three small ops of kinds that kernels/ops/ does not have yet, declared as its ops are.
+
+gather: integer inputs; a gradient whose shape is that of an argument. moments: two outputs, and an optional tensor. sgd_: an
+argument that is written, a number that changes from call to call, no gradient.
+"""
+
+import torch
+from torch import Tensor
+
+from kernels.dispatch import checks
+from kernels.dispatch.op import Op, like
+
+
+def _check_gather(op: str, table: Tensor, ids: Tensor) -> None:
+    checks.has_dtype(op, "table", table, (torch.float32, torch.float64))
+    checks.has_dtype(op, "ids", ids, (torch.int32, torch.int64))
+    if ids.device != table.device:
+        raise ValueError(f"{op}: ids must be on table's device, {table.device}; got {ids.device}")
+
+
+GATHER = Op(
+    "toy_gather",
+    "(Tensor table, Tensor ids) -> Tensor out",
+    eager=lambda table, ids: table[ids.long()],
+    check=_check_gather,
+    outputs={"out": lambda given: ((given["ids"].shape[0], given["table"].shape[1]), given["table"].dtype)},
+    saves=("table", "ids"),
+    gradients={"table": like("table")},
+    package="toy_ops.gather",
+)
+
+
+def _check_moments(op: str, x: Tensor, shift: Tensor | None) -> None:
+    checks.has_dtype(op, "x", x, (torch.float32, torch.float64))
+    if shift is not None:
+        checks.belongs_to(op, "shift", shift, "x", x, x.shape)
+
+
+def _moments(x: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    z = x if shift is None else x - shift
+    return z * 2, z * z
+
+
+MOMENTS = Op(
+    "toy_moments",
+    "(Tensor x, Tensor? shift) -> (Tensor doubled, Tensor squared)",
+    eager=_moments,
+    check=_check_moments,
+    outputs={"doubled": like("x"), "squared": like("x")},
+    saves=("x", "shift"),
+    gradients={"x": like("grad_doubled")},
+    package="toy_ops.moments",
+)
+
+
+def _check_sgd(op: str, weights: Tensor, gradient: Tensor, lr: float | Tensor) -> None:
+    checks.has_dtype(op, "weights", weights, (torch.float32, torch.float64))
+    checks.belongs_to(op, "gradient", gradient, "weights", weights, weights.shape)
+
+
+SGD = Op(
+    "toy_sgd_",
+    "(Tensor(a!) weights, Tensor gradient, Tensor lr) -> ()",
+    eager=lambda weights, gradient, lr: weights.sub_(lr * gradient),
+    check=_check_sgd,
+    scalars=("lr",),
+    package="toy_ops.sgd",
+)
