@@ -5,9 +5,12 @@ import triton.language as tl
 
 
 @triton.jit
-def scalar(value):
-    value = tl.to_tensor(value)  # the interpreter gives a float as it is
-    if value.dtype.is_ptr():
-        return tl.load(value)
-    else:
-        return value
+def scalar(value, dtype: tl.constexpr):
+    """The number as dtype."""
+    if hasattr(value, "dtype"):
+        if value.dtype.is_ptr():
+            return tl.load(value).to(dtype)
+        else:
+            return value.to(dtype)
+    else:  # the interpreter leaves a float as it is
+        return tl.full((), value, dtype)

@@ -75,7 +75,7 @@ def _forward_block(
     x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, mask, COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr
 ):
     dtype = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
-    multiplier = scalar(multiplier).to(dtype)
+    multiplier = scalar(multiplier, dtype)
     x = tl.load(x_ptr + offsets, mask).to(dtype)
     y = tl.load(y_ptr + offsets, mask).to(dtype)
     bias = tl.load(bias_ptr + offsets % COLUMNS, mask).to(dtype)
@@ -110,7 +110,7 @@ def backward_kernel(
     ROW_BLOCK: tl.constexpr, COLUMN_BLOCK: tl.constexpr,
 ):  # fmt: skip
     dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
-    multiplier = scalar(multiplier).to(dtype)
+    multiplier = scalar(multiplier, dtype)
     columns = tile_columns(COLUMNS, COLUMN_BLOCK)
     in_columns = columns < COLUMNS
     first_row = tl.program_id(1).to(tl.int64) * chunk_rows
