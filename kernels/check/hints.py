@@ -51,24 +51,19 @@ def place(wrong: Tensor) -> str:
     """What a pattern of wrong elements speaks for."""
     columns = wrong.shape[-1] if wrong.dim() else 1
     table = wrong.reshape(-1, columns)
-    by_column, by_row = table.any(0), table.any(1)
-    if len(table) > 1 and _only_the_last(by_column):
-        first = int(by_column.nonzero()[0])
+    if len(table) > 1 and (first := _first_of_the_last(table.T)):
         return f"columns: those before column {first} are right. Which column does an element's offset belong to?"
-    if _only_the_last(by_row):
-        first = int(by_row.nonzero()[0])
+    if first := _first_of_the_last(table):
         return f"rows: those before row {first} are right. Which row and column does an element's offset belong to?"
-    if _only_the_last(wrong.flatten()):
-        first = int(wrong.flatten().nonzero()[0])
+    if first := _first_of_the_last(wrong.reshape(-1, 1)):
         return f"tail: the elements before number {first} are right. Is the last block cut short, or left out?"
     return ""
 
 
-def _only_the_last(wrong: Tensor) -> bool:
-    """Whether the wrong ones come after right ones, and are most of what follows: relu's zeros agree by chance."""
-    indices = wrong.nonzero().flatten()
-    first = int(indices[0])
-    return first > 0 and len(indices) > 0.4 * (len(wrong) - first)
+def _first_of_the_last(wrong: Tensor) -> int:
+    """The first row with a wrong element, if many elements from there on are wrong (relu's zeros agree by chance); else 0."""
+    first = int(wrong.any(1).nonzero()[0])
+    return first if wrong[first:].double().mean() > 0.3 else 0
 
 
 class Unwritten(Mismatch):

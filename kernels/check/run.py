@@ -117,6 +117,7 @@ def check_gradients(
     Raises AssertionError, naming the tensor whose gradient is wrong.
     """
     spec = spec or spec_of(op)
+    where = f"{op}, case {call.name}" if call.name else op
     allowed = spec.scale.gradients(spec.reference, call, needed, as_tuple(grad), rounds)
 
     def judge(found: list[Tensor | None], given: Call, guard: Guard) -> list[Tensor]:
@@ -128,16 +129,16 @@ def check_gradients(
             try:
                 _compare("", got, exact.to(leaf.dtype), None, error, guard)
             except AssertionError as wrong:
-                raise AssertionError(f"{op}, the gradient of {name}: {wrong}") from wrong
+                raise AssertionError(f"{where}, the gradient of {name}: {wrong}") from wrong
         _check_arguments(spec, call, given, guard)
         return [gradient for gradient in found if gradient is not None]
 
     try:
         _twice(spec, call, lambda given: gradients(function, given, needed, grad), judge)
     except AssertionError as error:
-        if str(error).startswith(f"{op}, "):
+        if str(error).startswith(where):
             raise
-        raise AssertionError(f"{op}, the gradients: {error}") from error
+        raise AssertionError(f"{where}, the gradients: {error}") from error
 
 
 def _twice(spec: Spec, call: Call, run: Callable[[Call], Any], judge: Callable[[Any, Call, Guard], list]) -> None:
