@@ -10,12 +10,15 @@
 constexpr int tile_threads = 256;
 constexpr int tile_lanes = 32;  // threads across the columns of a tile, at most; the rest go down the rows
 
-// Chosen by the shape alone, so that the sums come out the same on every GPU.
+constexpr long long chunk_elements = 1 << 14;  // of a chunk, if that makes neither too few rows nor too many chunks
+
+// Chosen by the shape alone, so that the sums come out the same on every GPU. A test gives fewer elements a chunk, to
+// have many chunks of a small input.
 struct RowChunks {
     long long count, rows;  // chunks, and rows in each but the last
 
-    __host__ RowChunks(long long total_rows, long long columns) {
-        count = total_rows * columns >> 14;
+    __host__ RowChunks(long long total_rows, long long columns, long long elements = chunk_elements) {
+        count = total_rows * columns / elements;
         if (count > total_rows / 16) count = total_rows / 16;
         if (count > 512) count = 512;
         if (count < 1) count = 1;
@@ -24,8 +27,8 @@ struct RowChunks {
 };
 
 // Elements of Accumulator<T> that the workspace needs.
-inline long long column_sum_workspace(long long rows, long long columns) {
-    return RowChunks(rows, columns).count * columns;
+inline long long column_sum_workspace(long long rows, long long columns, long long elements = chunk_elements) {
+    return RowChunks(rows, columns, elements).count * columns;
 }
 
 // Where a thread works: `width` columns from `column`, rows first_row, first_row + step, … below end_row.
@@ -88,7 +91,8 @@ struct Tiling {
     int lanes;
     dim3 grid;
 
-    __host__ Tiling(long long rows, long long columns, int width) : chunks(rows, columns), lanes(1) {
+    __host__ Tiling(long long rows, long long columns, int width, long long elements = chunk_elements)
+        : chunks(rows, columns, elements), lanes(1) {
         while (lanes < tile_lanes && (long long)lanes * width < columns) lanes *= 2;
         long long tiles = (columns + (long long)lanes * width - 1) / ((long long)lanes * width);
         grid = dim3(unsigned(tiles), unsigned(chunks.count));

@@ -61,6 +61,9 @@ inline bool aligned(const T*... pointers) {
     return ((reinterpret_cast<unsigned long long>(pointers) % 16 == 0) && ...);
 }
 
+// From so many elements on, indices have 64 bits. A test gives fewer, to reach them with a small input.
+constexpr long long first_wide_size = 1LL << 31;
+
 // index % divisor. With unsigned, both below 2^31: a multiplication and a shift in place of some 20 instructions
 // (Granlund and Montgomery 1994, "Division by invariant integers using multiplication").
 template <class Index>

@@ -61,7 +61,7 @@ __global__ void reverse(const double* in, double* out) {
     __syncthreads();
     out[blockIdx.x * blockDim.x + threadIdx.x] = tile[blockDim.x - 1 - threadIdx.x];
 }
-CASE(dynamic_shared_memory) {
+CASE(numbers_go_through_dynamic_shared_memory) {
     std::vector<double> numbers;
     for (int i = 0; i < 3 * 50; ++i) numbers.push_back(i * 0.5);
     Array<double> in(numbers), out(numbers.size());

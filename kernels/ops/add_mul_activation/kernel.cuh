@@ -71,7 +71,9 @@ __global__ void __launch_bounds__(tile_threads)
     if (grad_bias) column_sum<T, width>(sums, tile, grad_bias, workspace, columns);
 }
 
-inline long long workspace_size(long long rows, long long columns) { return column_sum_workspace(rows, columns); }
+inline long long workspace_size(long long rows, long long columns, long long elements = chunk_elements) {
+    return column_sum_workspace(rows, columns, elements);
+}
 
 #ifndef __CUDACC_RTC__
 template <class T, int width, class Index, Activation A>
@@ -86,14 +88,14 @@ cudaError_t launch_forward(const T* x, const T* bias, const T* y, Scalar multipl
 // activation: a value of Activation, or its name.
 template <class T, class Name>
 cudaError_t launch(Name activation, const T* x, const T* bias, const T* y, Scalar multiplier, T* out,
-                   long long rows, long long columns, cudaStream_t stream) {
+                   long long rows, long long columns, cudaStream_t stream, long long wide_size = first_wide_size) {
     long long elements = rows * columns;
     if (elements == 0) return cudaSuccess;
     return with_activation(activation, [&](auto a) {
         constexpr Activation A = decltype(a)::value;
-        auto go = elements < 1LL << 31 ? launch_forward<T, 1, unsigned, A> : launch_forward<T, 1, long long, A>;
+        auto go = elements < wide_size ? launch_forward<T, 1, unsigned, A> : launch_forward<T, 1, long long, A>;
         if (pointwise_width<T>(elements, x, y, out) > 1)
-            go = elements < 1LL << 31 ? launch_forward<T, widest<T>, unsigned, A>
+            go = elements < wide_size ? launch_forward<T, widest<T>, unsigned, A>
                                       : launch_forward<T, widest<T>, long long, A>;
         return go(x, bias, y, multiplier, out, elements, columns, stream);
     });
@@ -102,10 +104,11 @@ cudaError_t launch(Name activation, const T* x, const T* bias, const T* y, Scala
 template <class T, class Name>
 cudaError_t launch_backward(Name activation, const T* grad, const T* out, const T* x, const T* bias, const T* y,
                             Scalar multiplier, T* grad_x, T* grad_y, T* grad_bias, Accumulator<T>* workspace,
-                            long long rows, long long columns, cudaStream_t stream) {
+                            long long rows, long long columns, cudaStream_t stream,
+                            long long elements = chunk_elements) {
     if (columns == 0) return cudaSuccess;
     bool whole = columns % widest<T> == 0 && aligned(grad, out, x, bias, y, grad_x, grad_y);
-    Tiling tiling(rows, columns, whole ? widest<T> : 1);
+    Tiling tiling(rows, columns, whole ? widest<T> : 1, elements);
     cudaError_t error = with_activation(activation, [&](auto a) {
         constexpr Activation A = decltype(a)::value;
         auto kernel = whole ? backward_kernel<T, widest<T>, A> : backward_kernel<T, 1, A>;

@@ -3,16 +3,24 @@
 
 #include "check/testing.cuh"
 
-namespace op = add_mul_activation;
+// The functions under test. A kernel of tests/broken puts its own in their place.
+template <class T>
+struct Functions {
+    decltype(&add_mul_activation::launch<T, Activation>) launch = add_mul_activation::launch<T, Activation>;
+    decltype(&add_mul_activation::launch_backward<T, Activation>) launch_backward =
+        add_mul_activation::launch_backward<T, Activation>;
+};
+using Kernels = Functions<float>;
+#ifdef BROKEN_KERNELS
+#include BROKEN_KERNELS
+#endif
+
 using testing::Buffer;
 using testing::Expected;
 using testing::Output;
 using testing::Shape;
 
-constexpr Activation activations[] = {Activation::relu, Activation::sigmoid, Activation::tanh,
-                                      Activation::gelu, Activation::silu,    Activation::identity};
-constexpr const char* names[] = {"relu", "sigmoid", "tanh", "gelu", "silu", "identity"};
-constexpr double multiplier = -1.25;
+constexpr double negative = -1.25, positive = 0.75;  // multipliers
 
 // The tensors, by their bits in Shape::misaligned.
 enum { the_x, the_bias, the_y, the_out, the_grad, the_saved, the_grad_x, the_grad_y, the_grad_bias, tensors };
@@ -48,7 +56,7 @@ struct Case {
     std::vector<T> x, bias, y, grad, out;
     Expected expected_out, expected_grad_x, expected_grad_y, expected_grad_bias;
 
-    Case(const Shape& shape, Activation activation) {
+    Case(const Shape& shape, Activation activation, double multiplier) {
         x = testing::random<T>(shape.elements(), 1, shape.special, shape.large);
         bias = testing::random<T>(shape.columns, 2);
         y = testing::random<T>(shape.elements(), 3, shape.special, shape.large);
@@ -84,20 +92,28 @@ struct Case {
     }
 };
 
+// A row's name of the activation says the multiplier's sign: gelu-, gelu+.
 template <class T>
-void check(testing::Report& report, const Shape& shape, Activation activation) {
-    Case<T> c(shape, activation);
-    const char* name = names[int(activation)];
+void check(testing::Report& report, const Shape& shape, NamedActivation named, double multiplier,
+           const Functions<T>& op) {
+    if (!report.wants<T>(shape)) return;
+    Activation activation = named.activation;
+    std::string name = named.name + std::string(multiplier < 0 ? "-" : "+");
+    Case<T> c(shape, activation, multiplier);
     Buffer<T> x(c.x, shape.off(the_x)), bias(c.bias, shape.off(the_bias)), y(c.y, shape.off(the_y));
     Buffer<T> out(shape.elements(), shape.off(the_out));
     double bytes = double(x.bytes() + bias.bytes() + y.bytes() + out.bytes());
-    report.check<T>(shape, name, "forward", bytes, {{"out", out, c.expected_out}}, [&] {
-        return op::launch(activation, x.get(), bias.get(), y.get(), multiplier, out.get(), shape.rows, shape.columns,
-                          cudaStream_t{});
-    });
+    bool small = shape.elements() <= 30000;
+    for (bool wide : {false, true}) {
+        if (wide && !small) continue;
+        report.check<T>(shape, name, wide ? "forward, 64-bit" : "forward", bytes, {{"out", out, c.expected_out}}, [&] {
+            return op.launch(activation, x.get(), bias.get(), y.get(), multiplier, out.get(), shape.rows, shape.columns,
+                             cudaStream_t{}, wide ? 0 : first_wide_size);
+        });
+    }
     report.check<T>(shape, name, "in place", bytes, {{"out", out, c.expected_out, &c.x}}, [&] {
-        return op::launch(activation, out.get(), bias.get(), y.get(), multiplier, out.get(), shape.rows, shape.columns,
-                          cudaStream_t{});
+        return op.launch(activation, out.get(), bias.get(), y.get(), multiplier, out.get(), shape.rows, shape.columns,
+                         cudaStream_t{}, first_wide_size);
     });
 
     // Only what the derivative reads is given; the rest is null.
@@ -105,26 +121,28 @@ void check(testing::Report& report, const Shape& shape, Activation activation) {
     Buffer<T> grad(c.grad, shape.off(the_grad)), saved(c.out, shape.off(the_saved));
     Buffer<T> grad_x(shape.elements(), shape.off(the_grad_x)), grad_y(shape.elements(), shape.off(the_grad_y));
     Buffer<T> grad_bias(shape.columns, shape.off(the_grad_bias));
-    Buffer<Accumulator<T>> workspace(op::workspace_size(shape.rows, shape.columns));
-    auto backward = [&](const std::string& direction, bool with_x, bool with_y, bool with_bias) {
-        std::vector<Output<T>> outputs;
+    auto backward = [&](const std::string& direction, bool with_x, bool with_y, bool with_bias,
+                        long long elements = chunk_elements) {
+        Buffer<Accumulator<T>> workspace(add_mul_activation::workspace_size(shape.rows, shape.columns, elements));
+        std::vector<Output> outputs;
         if (with_x) outputs.push_back({"grad_x", grad_x, c.expected_grad_x});
         if (with_y) outputs.push_back({"grad_y", grad_y, c.expected_grad_y});
         if (with_bias) outputs.push_back({"grad_bias", grad_bias, c.expected_grad_bias});
         double moved = double(grad.bytes());
         if (reads_out) moved += double(saved.bytes());
         if (reads_z) moved += double(x.bytes() + bias.bytes() + y.bytes());
-        for (const Output<T>& output : outputs) moved += double(output.buffer.bytes());
-        workspace.poison();
+        for (const Output& output : outputs) moved += double(output.bytes);
         report.check<T>(shape, name, direction, moved, outputs, [&] {
-            return op::launch_backward(
+            return op.launch_backward(
                 activation, grad.get(), reads_out ? saved.get() : nullptr, reads_z ? x.get() : nullptr,
                 reads_z ? bias.get() : nullptr, reads_z ? y.get() : nullptr, multiplier,
                 with_x ? grad_x.get() : nullptr, with_y ? grad_y.get() : nullptr,
-                with_bias ? grad_bias.get() : nullptr, workspace.get(), shape.rows, shape.columns, cudaStream_t{});
+                with_bias ? grad_bias.get() : nullptr, workspace.get(), shape.rows, shape.columns, cudaStream_t{},
+                elements);
         });
     };
     backward("backward", true, true, true);
+    if (small) backward("backward, chunks", true, true, true, 64);
     if (shape.elements() > 1000) return;
     backward("backward: x", true, false, false);
     backward("backward: y", false, true, false);
@@ -142,13 +160,13 @@ void check_accuracy(testing::Report& report) {
     Shape shape = {(long long)x.size(), 1};
     std::vector<float> zeros(x.size());
     Buffer<float> z(x), bias(std::vector<float>{0}), y(zeros), out(shape.elements());
-    for (Activation activation : activations) {
+    for (auto [name, activation] : named_activations) {
         Expected expected;
         expected.bound = 5e-7;
         for (float value : x) expected.values.push_back(activate(activation, value));
-        report.check<float>(shape, names[int(activation)], "accuracy", 0, {{"out", out, expected}}, [&] {
-            return op::launch(activation, z.get(), bias.get(), y.get(), 1, out.get(), shape.rows, shape.columns,
-                              cudaStream_t{});
+        report.check<float>(shape, name, "accuracy", 0, {{"out", out, expected}}, [&, activation = activation] {
+            return add_mul_activation::launch(activation, z.get(), bias.get(), y.get(), 1, out.get(), shape.rows,
+                                              shape.columns, cudaStream_t{});
         });
     }
 }
@@ -167,44 +185,52 @@ void check_huge([[maybe_unused]] testing::Report& report) {
     testing::fill(bias, 2);
     testing::fill(y, 3);
     auto expected_out = [&](long long i) {
-        return std::max(0.0, testing::element(i, 1) + multiplier * testing::element(i, 3) +
+        return std::max(0.0, testing::element(i, 1) + negative * testing::element(i, 3) +
                                  testing::element(i % shape.columns, 2));
     };
     report.check_sampled<T>(
         shape, "relu", "forward", {{"out", out, expected_out}},
-        op::launch(Activation::relu, x.get(), bias.get(), y.get(), multiplier, out.get(), shape.rows, shape.columns,
-                   cudaStream_t{}));
+        add_mul_activation::launch(Activation::relu, x.get(), bias.get(), y.get(), negative, out.get(), shape.rows,
+                                   shape.columns, cudaStream_t{}));
 
     auto expected_grad_x = [&](long long i) { return expected_out(i) > 0 ? double(testing::element(i, 1)) : 0.0; };
-    auto expected_grad_y = [&](long long i) { return multiplier * expected_grad_x(i); };
+    auto expected_grad_y = [&](long long i) { return negative * expected_grad_x(i); };
     Buffer<T> grad_x(shape.elements());
     report.check_sampled<T>(
         shape, "relu", "backward", {{"grad_x", grad_x, expected_grad_x}, {"grad_y", y, expected_grad_y}},
-        op::launch_backward<T>(Activation::relu, x.get(), out.get(), nullptr, nullptr, nullptr, multiplier,
-                               grad_x.get(), y.get(), nullptr, nullptr, shape.rows, shape.columns, cudaStream_t{}));
+        add_mul_activation::launch_backward<T>(Activation::relu, x.get(), out.get(), nullptr, nullptr, nullptr,
+                                               negative, grad_x.get(), y.get(), nullptr, nullptr, shape.rows,
+                                               shape.columns, cudaStream_t{}));
 #endif
 }
 
 template <class T>
-void check_dtype(testing::Report& report) {
+void check_dtype(testing::Report& report, const Functions<T>& op = {}) {
+    constexpr NamedActivation silu = {"silu", Activation::silu}, sigmoid = {"sigmoid", Activation::sigmoid};
     for (const Shape& shape : testing::small_shapes())
-        for (Activation activation : activations) check<T>(report, shape, activation);
+        for (NamedActivation activation : named_activations) check<T>(report, shape, activation, negative, op);
+    for (NamedActivation activation : named_activations) check<T>(report, {33, 8}, activation, positive, op);
     for (const Shape& shape : testing::large_shapes())
-        if (!testing::race_check) check<T>(report, shape, Activation::silu);
-    for (const Shape& shape : testing::timed_shapes()) check<T>(report, shape, Activation::sigmoid);
+        if (!testing::race_check) check<T>(report, shape, silu, negative, op);
+    for (const Shape& shape : testing::timed_shapes()) check<T>(report, shape, sigmoid, negative, op);
 }
 
 int main(int count, char** arguments) {
     return testing::run(count, arguments, [](testing::Report& report) {
-        check_dtype<float>(report);
+        Kernels op = testing::kernels_under_test<Kernels>();
+        check_dtype<float>(report, op);
         check_dtype<__half>(report);
         check_dtype<__nv_bfloat16>(report);
         check_dtype<double>(report);
-        if (!testing::race_check) check_accuracy(report);
-        // silu's derivative reads x, bias and y; sigmoid's the output.
-        for (int tensor = 0; tensor < tensors && !testing::race_check; ++tensor)
-            check<float>(report, testing::one_misaligned(tensor, tensor <= the_out),
-                         tensor == the_saved ? Activation::sigmoid : Activation::silu);
+        if (!testing::race_check) {
+            check_accuracy(report);
+            // silu's derivative reads x, bias and y; sigmoid's the output.
+            for (int tensor = 0; tensor < tensors; ++tensor)
+                check<float>(report, testing::one_misaligned(tensor, tensor <= the_out),
+                             tensor == the_saved ? NamedActivation{"sigmoid", Activation::sigmoid}
+                                                 : NamedActivation{"silu", Activation::silu},
+                             negative, op);
+        }
         check_huge(report);
     });
 }

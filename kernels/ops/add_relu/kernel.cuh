@@ -55,7 +55,9 @@ __global__ void __launch_bounds__(tile_threads)
     if (grad_bias) column_sum<T, width>(sums, tile, grad_bias, workspace, columns);
 }
 
-inline long long workspace_size(long long rows, long long columns) { return column_sum_workspace(rows, columns); }
+inline long long workspace_size(long long rows, long long columns, long long elements = chunk_elements) {
+    return column_sum_workspace(rows, columns, elements);
+}
 
 #ifndef __CUDACC_RTC__
 template <class T, int width, class Index>
@@ -68,21 +70,23 @@ cudaError_t launch_forward(const T* x, const T* bias, T* out, long long elements
 
 // out may be x. An error is the launch's own: what the kernel does wrong shows later, as always in CUDA.
 template <class T>
-cudaError_t launch(const T* x, const T* bias, T* out, long long rows, long long columns, cudaStream_t stream) {
+cudaError_t launch(const T* x, const T* bias, T* out, long long rows, long long columns, cudaStream_t stream,
+                   long long wide_size = first_wide_size) {
     long long elements = rows * columns;
     if (elements == 0) return cudaSuccess;
-    auto go = elements < 1LL << 31 ? launch_forward<T, 1, unsigned> : launch_forward<T, 1, long long>;
+    auto go = elements < wide_size ? launch_forward<T, 1, unsigned> : launch_forward<T, 1, long long>;
     if (pointwise_width<T>(elements, x, out) > 1)
-        go = elements < 1LL << 31 ? launch_forward<T, widest<T>, unsigned> : launch_forward<T, widest<T>, long long>;
+        go = elements < wide_size ? launch_forward<T, widest<T>, unsigned> : launch_forward<T, widest<T>, long long>;
     return go(x, bias, out, elements, columns, stream);
 }
 
 template <class T>
 cudaError_t launch_backward(const T* grad, const T* out, T* grad_x, T* grad_bias, Accumulator<T>* workspace,
-                            long long rows, long long columns, cudaStream_t stream) {
+                            long long rows, long long columns, cudaStream_t stream,
+                            long long elements = chunk_elements) {
     if (columns == 0) return cudaSuccess;
     bool whole = columns % widest<T> == 0 && aligned(grad, out, grad_x);
-    Tiling tiling(rows, columns, whole ? widest<T> : 1);
+    Tiling tiling(rows, columns, whole ? widest<T> : 1, elements);
     cudaError_t error = launch_kernel(whole ? backward_kernel<T, widest<T>> : backward_kernel<T, 1>, tiling.grid,
                                       dim3(tile_threads), 0, stream, grad, out, grad_x, grad_bias, workspace, rows,
                                       columns, tiling.chunks.rows, tiling.lanes);

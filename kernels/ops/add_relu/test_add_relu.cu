@@ -1,14 +1,18 @@
-// add_relu's CUDA kernels against float64 loops, so that no libtorch is needed. -DBROKEN_KERNEL="…" puts one of
-// tests/broken in their place, in float32 alone.
-#ifdef BROKEN_KERNEL
-#include BROKEN_KERNEL
-namespace op = broken;
-#else
+// add_relu's CUDA kernels against float64 loops, so that no libtorch is needed.
 #include "kernel.cuh"
-namespace op = add_relu;
-#endif
 
 #include "check/testing.cuh"
+
+// The functions under test. A kernel of tests/broken puts its own in their place.
+template <class T>
+struct Functions {
+    decltype(&add_relu::launch<T>) launch = add_relu::launch<T>;
+    decltype(&add_relu::launch_backward<T>) launch_backward = add_relu::launch_backward<T>;
+};
+using Kernels = Functions<float>;
+#ifdef BROKEN_KERNELS
+#include BROKEN_KERNELS
+#endif
 
 using testing::Buffer;
 using testing::Expected;
@@ -47,37 +51,43 @@ struct Case {
 };
 
 template <class T>
-void check(testing::Report& report, const Shape& shape) {
+void check(testing::Report& report, const Shape& shape, const Functions<T>& op) {
+    if (!report.wants<T>(shape)) return;
     Case<T> c(shape);
     Buffer<T> x(c.x, shape.off(the_x)), bias(c.bias, shape.off(the_bias)), out(shape.elements(), shape.off(the_out));
     double bytes = double(x.bytes() + bias.bytes() + out.bytes());
-    report.check<T>(shape, "relu", "forward", bytes, {{"out", out, c.expected_out}}, [&] {
-        return op::launch(x.get(), bias.get(), out.get(), shape.rows, shape.columns, cudaStream_t{});
-    });
+    bool small = shape.elements() <= 30000;
+    for (bool wide : {false, true}) {
+        if (wide && !small) continue;
+        report.check<T>(shape, "relu", wide ? "forward, 64-bit" : "forward", bytes, {{"out", out, c.expected_out}}, [&] {
+            return op.launch(x.get(), bias.get(), out.get(), shape.rows, shape.columns, cudaStream_t{},
+                             wide ? 0 : first_wide_size);
+        });
+    }
     report.check<T>(shape, "relu", "in place", bytes, {{"out", out, c.expected_out, &c.x}}, [&] {
-        return op::launch(out.get(), bias.get(), out.get(), shape.rows, shape.columns, cudaStream_t{});
+        return op.launch(out.get(), bias.get(), out.get(), shape.rows, shape.columns, cudaStream_t{}, first_wide_size);
     });
 
     Buffer<T> grad(c.grad, shape.off(the_grad)), saved(c.out, shape.off(the_saved));
     Buffer<T> grad_x(shape.elements(), shape.off(the_grad_x)), grad_bias(shape.columns, shape.off(the_grad_bias));
-    Buffer<Accumulator<T>> workspace(op::workspace_size(shape.rows, shape.columns));
-    auto backward = [&](const std::string& direction, bool with_x, bool with_bias) {
-        std::vector<Output<T>> outputs;
+    auto backward = [&](const std::string& direction, bool with_x, bool with_bias, long long elements) {
+        Buffer<Accumulator<T>> workspace(add_relu::workspace_size(shape.rows, shape.columns, elements));
+        std::vector<Output> outputs;
         if (with_x) outputs.push_back({"grad_x", grad_x, c.expected_grad_x});
         if (with_bias) outputs.push_back({"grad_bias", grad_bias, c.expected_grad_bias});
         double moved = double(grad.bytes() + saved.bytes());
-        for (const Output<T>& output : outputs) moved += double(output.buffer.bytes());
-        workspace.poison();
+        for (const Output& output : outputs) moved += double(output.bytes);
         report.check<T>(shape, "relu", direction, moved, outputs, [&] {
-            return op::launch_backward(grad.get(), saved.get(), with_x ? grad_x.get() : nullptr,
-                                       with_bias ? grad_bias.get() : nullptr, workspace.get(), shape.rows,
-                                       shape.columns, cudaStream_t{});
+            return op.launch_backward(grad.get(), saved.get(), with_x ? grad_x.get() : nullptr,
+                                      with_bias ? grad_bias.get() : nullptr, workspace.get(), shape.rows,
+                                      shape.columns, cudaStream_t{}, elements);
         });
     };
-    backward("backward", true, true);
+    backward("backward", true, true, chunk_elements);
+    if (small) backward("backward, chunks", true, true, 64);
     if (shape.elements() > 1000) return;
-    backward("backward: x", true, false);
-    backward("backward: bias", false, true);
+    backward("backward: x", true, false, chunk_elements);
+    backward("backward: bias", false, true, chunk_elements);
 }
 
 void check_huge([[maybe_unused]] testing::Report& report) {
@@ -97,35 +107,38 @@ void check_huge([[maybe_unused]] testing::Report& report) {
     };
     report.check_sampled<T>(
         shape, "relu", "forward", {{"out", out, expected_out}},
-        op::launch(x.get(), bias.get(), out.get(), shape.rows, shape.columns, cudaStream_t{}));
+        add_relu::launch(x.get(), bias.get(), out.get(), shape.rows, shape.columns, cudaStream_t{}));
 
     auto expected_grad_x = [&](long long i) { return expected_out(i) > 0 ? double(testing::element(i, 1)) : 0.0; };
     Buffer<T> grad_x(shape.elements());
     report.check_sampled<T>(
         shape, "relu", "backward", {{"grad_x", grad_x, expected_grad_x}},
-        op::launch_backward<T>(x.get(), out.get(), grad_x.get(), nullptr, nullptr, shape.rows, shape.columns,
-                               cudaStream_t{}));
+        add_relu::launch_backward<T>(x.get(), out.get(), grad_x.get(), nullptr, nullptr, shape.rows, shape.columns,
+                                     cudaStream_t{}));
 #endif
 }
 
 template <class T>
-void check_dtype(testing::Report& report) {
-    for (const Shape& shape : testing::small_shapes()) check<T>(report, shape);
+void check_dtype(testing::Report& report, const Functions<T>& op = {}) {
+    for (const Shape& shape : testing::small_shapes()) check<T>(report, shape, op);
     for (const Shape& shape : testing::large_shapes())
-        if (!testing::race_check) check<T>(report, shape);
-    for (const Shape& shape : testing::timed_shapes()) check<T>(report, shape);
+        if (!testing::race_check) check<T>(report, shape, op);
+    for (const Shape& shape : testing::timed_shapes()) check<T>(report, shape, op);
 }
 
 int main(int count, char** arguments) {
     return testing::run(count, arguments, [](testing::Report& report) {
-        check_dtype<float>(report);
-#ifndef BROKEN_KERNEL
+        Kernels op = testing::kernels_under_test<Kernels>();
+        check_dtype<float>(report, op);
         check_dtype<__half>(report);
         check_dtype<__nv_bfloat16>(report);
         check_dtype<double>(report);
-        for (int tensor = 0; tensor < tensors && !testing::race_check; ++tensor)
-            check<float>(report, testing::one_misaligned(tensor, tensor <= the_out));
+        if (!testing::race_check) {
+            check<float>(report, {560, 40}, op);   // more than 32 chunks of several tiles
+            check<float>(report, {2, 70001}, op);  // a row that 16 bits do not count
+            for (int tensor = 0; tensor < tensors; ++tensor)
+                check<float>(report, testing::one_misaligned(tensor, tensor <= the_out), op);
+        }
         check_huge(report);
-#endif
     });
 }
