@@ -100,7 +100,8 @@ class Sums:
     """Sums and products of many terms: a matrix product, a softmax, pooled look-ups.
 
     k: how many roundings of the sum's precision, each as large as the magnitude, an element's error may amount to.
-    magnitude: called as the reference, on the inputs' absolute values; default: the reference itself.
+    magnitude: called as the reference, on the inputs' absolute values; returns a tensor for each result, outputs first,
+        then what is mutated; default: the reference itself.
     gradient_magnitude: (call in float64, the incoming gradients' absolute values) → the magnitude of the gradient of
         each of the call's tensors (None where it has none); default: magnitude's own gradients.
     """

@@ -61,7 +61,7 @@ def place(wrong: Tensor) -> str:
 
 
 def _first_of_the_last(wrong: Tensor) -> int:
-    """The first row with a wrong element, if many elements from there on are wrong (relu's zeros agree by chance); else 0."""
+    """The first row with a wrong element, if many from there on are wrong (relu's zeros agree by chance); else 0."""
     first = int(wrong.any(1).nonzero()[0])
     return first if wrong[first:].double().mean() > 0.3 else 0
 

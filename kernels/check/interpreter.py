@@ -84,7 +84,7 @@ class Watch:
             start, end, *_ = argument
             return start - address if address < start else max(0, address - end)
 
-        at = f"a {what} {'to' if what == 'store' else 'from'}"
+        at = {"load": "a load from", "store": "a store to", "atomic": "an atomic to"}[what]
         if not self.arguments:
             return f"{at} an address that belongs to no tensor, in {lanes}{_kernel_line()}"
         start, end, itemsize, name = min(self.arguments, key=distance)

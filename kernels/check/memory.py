@@ -74,6 +74,7 @@ class Guard:
 
     def __init__(self) -> None:
         self.regions: list[Region] = []
+        self.working = False  # on a buffer of its own, which needs no zones
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """A contiguous tensor of poison."""
@@ -120,11 +121,15 @@ class Guard:
             return None
         if tensor.itemsize == 1 or not tensor.is_contiguous():
             return None
-        words = tensor.view(torch.int16).view(*tensor.shape, -1) if tensor.dim() else tensor.view(torch.int16)
-        return (words == OUTPUT).all(-1).view(tensor.shape)
+        words = tensor.detach().view(-1).view(torch.int16).view(tensor.numel(), tensor.itemsize // 2)
+        return (words == OUTPUT).all(1).view(tensor.shape)
 
     def _buffer(self, nbytes: int, dtype: torch.dtype, device: torch.device, word: int, name: str) -> Tensor:
-        words = torch.full((ZONE + (nbytes + 1) // 2,), word, dtype=torch.int16, device=device)
+        self.working = True
+        try:
+            words = torch.full((ZONE + (nbytes + 1) // 2,), word, dtype=torch.int16, device=device)
+        finally:
+            self.working = False
         buffer = words.view(torch.uint8)
         self.regions.append(Region(buffer, nbytes, dtype.itemsize, word, name))
         return buffer
@@ -156,7 +161,7 @@ class _Allocations(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         name = getattr(function, "__name__", "")
-        if name not in _UNWRITTEN | _WRITTEN or "out" in (kwargs or {}):
+        if self.guard.working or name not in _UNWRITTEN | _WRITTEN or "out" in (kwargs or {}):
             return result
         if type(result) is not Tensor or result.layout != torch.strided or result.is_meta or result.is_pinned():
             return result
