@@ -29,32 +29,32 @@ constexpr C least = sizeof(C) == 8 ? C(-1.7976931348623157e308) : C(-3.402823466
 
 // ------------------------------------------------------------------------------------------------ what a thread holds
 
-// The column of a thread's pack: its neighbours' packs lie beside it, its own next one blockDim.x packs further.
-template <int width>
-__device__ inline int column_of(int pack) {
-    return (pack * int(blockDim.x) + int(threadIdx.x)) * width;
-}
+// A thread's packs: its neighbours' lie beside them, its own next one blockDim.x packs further.
 
 // The thread's packs of row[0, count); `other` beyond.
 template <int width, int packs, class T>
 __device__ inline void load_row(Pack<T, width> (&held)[packs], const T* row, int count, Accumulator<T> other) {
+    int column = int(threadIdx.x) * width, step = int(blockDim.x) * width;
+    row += column;
 #pragma unroll
-    for (int p = 0; p < packs; ++p) {
+    for (int p = 0; p < packs; ++p, column += step, row += step) {
 #pragma unroll
         for (int e = 0; e < width; ++e) held[p].element[e] = narrow<T>(other);
-        if (column_of<width>(p) < count) held[p] = load<width>(row + column_of<width>(p));
+        if (column < count) held[p] = load<width>(row);
     }
 }
 
 // row[0, count) = value(pack, element), where the thread's packs lie.
 template <int width, int packs, class T, class Value>
 __device__ inline void store_row(T* row, int count, Value value) {
+    int column = int(threadIdx.x) * width, step = int(blockDim.x) * width;
+    row += column;
 #pragma unroll
-    for (int p = 0; p < packs; ++p) {
+    for (int p = 0; p < packs; ++p, column += step, row += step) {
         Accumulator<T> results[width];
 #pragma unroll
         for (int e = 0; e < width; ++e) results[e] = value(p, e);
-        if (column_of<width>(p) < count) store<width>(row + column_of<width>(p), results);
+        if (column < count) store<width>(row, results);
     }
 }
 
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(most_threads) held_forward(const T* x, T* out,
 #pragma unroll
         for (int e = 0; e < width; ++e)
             sum += exponentials[p][e] = exponential(widen(held[p].element[e]) - maximum);
-    C scale = C(1) / reduce_row<Sum>(sum);
+    C scale = reciprocal(reduce_row<Sum>(sum));
     store_row<width, packs>(out + first, count, [&](int p, int e) { return exponentials[p][e] * scale; });
 }
 
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(narrow_threads)
         C maximum = -infinity<C>(), sum = 0;
         for (int c = 0; c < columns; ++c) maximum = Maximum::of(maximum, widen(row[c]));
         for (int c = 0; c < columns; ++c) sum += exponential(widen(row[c]) - maximum);
-        C scale = C(1) / sum;
+        C scale = reciprocal(sum);
         for (int c = 0; c < columns; ++c) row[c] = narrow<T>(exponential(widen(row[c]) - maximum) * scale);
     }
     __syncthreads();
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(long_threads)
     C maximum = reduce_row<Maximum>(own_maximum);
     sum = reduce_row<Sum>(sum * exponential(own_maximum - maximum));
     if (parts == 1) {
-        write_forward(x, out, part, maximum, C(1) / sum);
+        write_forward(x, out, part, maximum, reciprocal(sum));
     } else if (threadIdx.x == 0) {
         workspace[2LL * blockIdx.x] = maximum;
         workspace[2LL * blockIdx.x + 1] = sum;
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(long_threads)
     C maximum = reduce_row<Maximum>(own_maximum);
     for (int p = int(threadIdx.x); p < parts; p += long_threads)
         sum += found[2 * p + 1] * exponential(found[2 * p] - maximum);
-    write_forward(x, out, part, maximum, C(1) / reduce_row<Sum>(sum));
+    write_forward(x, out, part, maximum, reciprocal(reduce_row<Sum>(sum)));
 }
 
 template <class T, int width>
@@ -366,13 +366,16 @@ cudaError_t launch_any(Accumulator<T>* workspace, long long rows, long long colu
                        cudaStream_t stream, Pointers... pointers) {
     if (rows * columns == 0) return cudaSuccess;
     bool whole = columns % widest<T> == 0 && aligned(pointers...);
+    bool pairs = columns % 2 == 0 && aligned(pointers...);  // 4 bytes at a time, of float 8
     if (!whole && columns * (long long)sizeof(T) <= limits.narrow) {
         size_t shared_bytes = (sizeof...(Pointers) - 1) * narrow_threads * size_t(columns) * sizeof(T);
         dim3 grid(unsigned((rows + narrow_threads - 1) / narrow_threads));
         return launch_kernel(Kernels::template narrow<T>, grid, dim3(narrow_threads), shared_bytes, stream, pointers...,
                              rows, int(columns), aligned(pointers...));
     }
-    auto go = whole ? launch_width<Kernels, widest<T>, T, Pointers...> : launch_width<Kernels, 1, T, Pointers...>;
+    auto go = whole   ? launch_width<Kernels, widest<T>, T, Pointers...>
+              : pairs ? launch_width<Kernels, 2, T, Pointers...>
+                      : launch_width<Kernels, 1, T, Pointers...>;
     return go(workspace, rows, columns, limits, stream, pointers...);
 }
 
