@@ -6,6 +6,7 @@
     memory.py       guard zones and poison
     interpreter.py  Triton's interpreter, with every load and store checked
     hints.py        a guess at the cause
+    isolated.py     check() in a process of its own
     run.py          check() and check_gradients()
     contract/       the op contract as pytest classes (needs pytest, which nothing else in here does)
 """

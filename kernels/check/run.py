@@ -16,6 +16,7 @@ from kernels.check.cases import Call, Case
 from kernels.check.comparison import Mismatch, as_tuple, compare, gradients
 from kernels.check.hints import NotRepeatable, Unwritten, hint
 from kernels.check.interpreter import watched
+from kernels.check.isolated import check_isolated
 from kernels.check.memory import Guard, guarded, memory
 from kernels.check.spec import Spec, cases_of, eager_results, exact_results, spec_of
 
@@ -27,6 +28,7 @@ def check(
     device: torch.device | str | None = None,
     cases: Iterable[Case] | None = None,
     spec: Spec | None = None,
+    isolated: bool = False,
 ) -> None:
     """Hold `function` against the op's eager reference in float64 on all adversarial cases; print how many passed.
 
@@ -35,6 +37,8 @@ def check(
         function: called with the public op's positional arguments.
         device: default: the GPU if there is one. cases: default: those of the op.
         spec: default: the op's.
+        isolated: whether to run in a process of its own, which a wrong kernel may end: for a function with a name, that
+            uses no variables of a function around it. It does not go with a spec.
 
     A call must give eager's values within the spec's scale, with NaN and Inf where eager has them, in eager's shape and
     dtype, on the inputs' device, contiguous; write every element; leave its inputs and the memory beside all tensors as
@@ -46,6 +50,9 @@ def check(
         case.
     """
     device = torch.device(device or runtime.device())
+    if isolated:
+        check_isolated(op, function, device, cases)
+        return
     if spec is None:
         spec = spec_of(op)
         cases = cases_of(op, device) if cases is None else cases

@@ -6,7 +6,7 @@
 What is called, compared and how exactly comes from the op's spec.py and its declaration.
 """
 
-from kernels.check.contract.base import DEVICE, GPU, Contract, every_backend, kernel_backend
+from kernels.check.contract.base import DEVICE, GPU, Contract, every_backend, kernel_backend, running
 from kernels.check.contract.dispatch import Dispatch
 from kernels.check.contract.gpu import OnGpu
 from kernels.check.contract.gradients import Gradients
@@ -32,4 +32,5 @@ __all__ = [
     "Values",
     "every_backend",
     "kernel_backend",
+    "running",
 ]

@@ -6,7 +6,8 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -43,6 +44,16 @@ every_backend = pytest.mark.parametrize("backend", _parameters("eager", "triton"
 kernel_backend = pytest.mark.parametrize("backend", _parameters("triton", "cuda"), indirect=True)
 
 
+@contextmanager
+def running(parameter: str) -> Iterator[str]:
+    """Where a parameter of every_backend runs; gives the name that the public function takes."""
+    if parameter == ON_HOST:
+        with extension.on_host():
+            yield "cuda"
+    else:
+        yield parameter
+
+
 class Contract:
     """`op` is the op's name."""
 
@@ -51,11 +62,8 @@ class Contract:
     @pytest.fixture
     def backend(self, request) -> str:
         """The name that the public function takes, where it runs."""
-        if request.param != ON_HOST:
-            yield request.param
-            return
-        with extension.on_host():
-            yield "cuda"
+        with running(request.param) as name:
+            yield name
 
     @pytest.fixture(autouse=True)
     def _dynamo_forgets(self):

@@ -1,0 +1,122 @@
+"""check() in a process of its own: a kernel that kills its process, or leaves a GPU unusable, is a wrong answer.
+
+A notebook's function is known to no other process, so its source goes there, with that of all it names: what the
+notebook defines as source, what modules define as imports, numbers and names as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from kernels.check.cases import Case
+from kernels.runtime import KERNELS
+
+CHILD = """
+import importlib.util, json, pickle, sys
+import kernels
+from kernels import check
+folder, op, name, device = sys.argv[1:]
+spec = importlib.util.spec_from_file_location("solution", folder + "/solution.py")
+solution = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(solution)
+with open(folder + "/cases", "rb") as file:
+    cases = pickle.load(file)
+error = None
+try:
+    check.check(op, getattr(solution, name), device=device, cases=cases)
+except AssertionError as wrong:
+    error = str(wrong)
+with open(folder + "/result", "w") as file:
+    json.dump(error, file)
+"""
+
+
+def check_isolated(op: str, function: Callable, device: torch.device, cases: Sequence[Case] | None) -> None:
+    """check() in a child process.
+
+    Raises:
+        AssertionError: check's own; or that the process ended, and how. ValueError: a function that cannot be carried.
+    """
+    name, source = source_of(function)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "solution.py").write_text(source)
+        (Path(folder) / "cases").write_bytes(pickle.dumps(None if cases is None else list(cases)))
+        path = os.pathsep.join([str(KERNELS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-c", CHILD, folder, op, name, str(device)]
+        ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+        result = Path(folder) / "result"
+        if not result.exists():
+            raise AssertionError(f"{op}: the process ended {_how(ended)}")
+        if (error := json.loads(result.read_text())) is not None:
+            raise AssertionError(error)
+    print(ended.stdout, end="")
+
+
+def _how(ended: subprocess.CompletedProcess) -> str:
+    if ended.returncode < 0:
+        return f"by {signal.Signals(-ended.returncode).name}: an access far outside of all tensors does that"
+    return f"with status {ended.returncode}: {ended.stderr.strip()[-500:]}"
+
+
+def source_of(function: Callable) -> tuple[str, str]:
+    """(the function's name, the text of a module that defines it and all that it names).
+
+    Raises ValueError, naming what cannot be written down: a lambda, a closure's variable, an object.
+    """
+    plain = inspect.unwrap(getattr(function, "fn", function))
+    if not inspect.isfunction(plain) or plain.__name__ == "<lambda>":
+        raise ValueError(f"isolated=True takes a function defined with def; got {function!r}")
+    parts: dict[str, str] = {}
+    _carry(plain.__name__, function, parts)
+    return plain.__name__, "\n\n".join(parts.values()) + "\n"
+
+
+def _carry(name: str, value: object, parts: dict[str, str]) -> None:
+    """Add the text that defines the name to the parts, behind what it needs itself."""
+    if name in parts:
+        return
+    parts[name] = ""  # it may name itself
+    plain = getattr(value, "fn", value)  # of a @triton.jit function
+    home = getattr(plain, "__module__", None)
+    if isinstance(value, ModuleType):
+        text = f"import {value.__name__} as {name}"
+    elif inspect.isfunction(plain) or inspect.isclass(value):
+        if home not in ("__main__", None) and getattr(sys.modules.get(home), "__file__", None):
+            text = f"from {home} import {plain.__name__} as {name}"
+        else:
+            text = _definition(plain, parts)
+    elif isinstance(value, bool | int | float | str | torch.dtype | None):
+        text = f"{name} = {value!r}"
+        if isinstance(value, torch.dtype):
+            _carry("torch", torch, parts)
+    elif type(value).__name__ == "constexpr":
+        text = f"import triton.language\n{name} = triton.language.constexpr({value.value!r})"
+    else:
+        raise ValueError(f"isolated=True cannot carry {name}, a {type(value).__name__}")
+    del parts[name]  # to stand behind what it needs
+    parts[name] = text
+
+
+def _definition(function: Callable, parts: dict[str, str]) -> str:
+    if getattr(function, "__closure__", None):
+        raise ValueError(f"isolated=True cannot carry {function.__name__}: it uses variables of a function around it")
+    text = textwrap.dedent(inspect.getsource(function))
+    scope = getattr(function, "__globals__", None) or vars(sys.modules[function.__module__])
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name) and node.id in scope and node.id != function.__name__:
+            _carry(node.id, scope[node.id], parts)
+    return text

@@ -1,0 +1,88 @@
+"""check() in a process of its own: the function goes there by its source, and may end it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels.check import Case, check
+from kernels.check.isolated import source_of
+from kernels.ops.add_relu.eager import add_relu
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A notebook's cells: nothing of it can be imported.
+CELLS = '''
+import kernels
+import signal, os
+import torch
+import triton
+import triton.language as tl
+from kernels.check import Case, check
+from kernels.ops.add_relu.eager import add_relu
+
+BLOCK = 1024
+CASES = [Case((1, 7)), Case((3, 8))]
+
+@triton.jit
+def positive(z):
+    return tl.where(z < 0, 0.0, z)
+
+@triton.jit
+def kernel(x_ptr, bias_ptr, out_ptr, elements, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < elements
+    z = tl.load(x_ptr + offsets, mask) + tl.load(bias_ptr + offsets % COLUMNS, mask)
+    tl.store(out_ptr + offsets, positive(z), mask)
+
+def right(x, bias):
+    out = torch.empty_like(x)
+    kernel[(triton.cdiv(x.numel(), BLOCK),)](x, bias, out, x.numel(), COLUMNS=len(bias), BLOCK=BLOCK)
+    return out
+
+def wrong(x, bias):
+    return right(x, bias) + 1
+
+def ends(x, bias):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+for function in (right, wrong, ends):
+    try:
+        check("add_relu", function, cases=CASES, isolated=True)
+    except AssertionError as error:
+        print(str(error).splitlines()[0])
+'''
+
+
+def test_a_notebooks_functions_go_to_a_process_of_their_own(tmp_path):
+    (tmp_path / "cells.py").write_text(CELLS)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    printed = subprocess.run([sys.executable, tmp_path / "cells.py"], capture_output=True, text=True, env=environment)
+    right, wrong, ends = printed.stdout.splitlines()
+    assert right.startswith("add_relu: 2 cases passed on ")
+    assert wrong.startswith("add_relu, case 1×7 float32: ")
+    assert ends.startswith("add_relu: the process ended by SIGSEGV: ")
+
+
+def test_what_cannot_be_carried_is_named():
+    def inner(x, bias):
+        return add_relu(x, bias) + offset
+
+    offset = 1
+    with pytest.raises(ValueError, match="takes a function defined with def; got"):
+        check("add_relu", lambda x, bias: x, cases=[Case((1, 7))], isolated=True)
+    with pytest.raises(ValueError, match="takes a function defined with def; got"):
+        check("add_relu", functools.partial(add_relu), cases=[Case((1, 7))], isolated=True)
+    inner.__module__ = "__main__"
+    with pytest.raises(ValueError, match="cannot carry inner: it uses variables of a function around it"):
+        source_of(inner)
+
+
+def test_a_modules_function_is_imported():
+    name, source = source_of(add_relu)
+    assert (name, source) == ("add_relu", "from kernels.ops.add_relu.eager import add_relu as add_relu\n")
