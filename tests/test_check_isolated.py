@@ -59,6 +59,7 @@ for function in (right, wrong, ends):
 '''
 
 
+@pytest.mark.slow
 def test_a_notebooks_functions_go_to_a_process_of_their_own(tmp_path):
     (tmp_path / "cells.py").write_text(CELLS)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
