@@ -302,6 +302,7 @@ def test_file_size_limit_at_the_command_line(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["train.txt"]
 
 
+@pytest.mark.slow
 def test_interrupted_run_leaves_nothing(tmp_path):
     source, out = tmp_path / "pipe", tmp_path / "out"
     big = tsv(raw_fields(2000)) * 400

@@ -381,6 +381,7 @@ def test_what_is_recorded_is_small_and_names_no_machine():
     assert sum(sizes) <= 6 * profiling.MAX_BYTES
 
 
+@pytest.mark.slow
 def test_what_the_command_records(told, capsys):
     folder = told / "04_modulus"
     assert_agrees(folder)
@@ -428,6 +429,7 @@ def test_operators_are_those_that_compute():
     assert len(forward.seen) == 3
 
 
+@pytest.mark.slow
 def test_stacks_and_sync_metrics(with_stacks):
     folder, run = with_stacks
     assert_agrees(folder)
@@ -585,6 +587,7 @@ def test_a_run_that_fails_is_counted(tmp_path, monkeypatch, capfd):
     assert "batch_size: expected a positive number, got 0" in shown.err
 
 
+@pytest.mark.slow
 def test_table(told, capsys):
     readme = told / "README.md"
     readme.write_text("# traces\n")

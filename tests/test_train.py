@@ -176,6 +176,7 @@ def test_resuming_a_finished_run_only_evaluates(data, tmp_path):
     assert (tmp_path / "last.pt").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_ctrl_c_then_resume_prints_the_same(data, tmp_path, capsys):
     options = ["--epochs", "20", "--patience", "0"]
     arguments = command(tmp_path / "parts", data, *options)
@@ -526,6 +527,7 @@ def test_mistakes_are_one_line_and_status_2(own_data, tmp_path, capsys, spoil, o
 # The whole way
 
 
+@pytest.mark.slow
 def test_real_rows(criteo_tsv, tmp_path):
     def python(*arguments) -> str:
         return subprocess.run([sys.executable, *map(str, arguments)], check=True, capture_output=True, text=True).stdout
