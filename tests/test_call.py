@@ -158,6 +158,7 @@ import warnings, torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from test_call import OP, scaled
 from kernels.dispatch import extension
+extension.EXTENSIONS = extension.EXTENSIONS / "none"  # what was built before would do, whatever is missing now
 with warnings.catch_warnings(record=True) as caught, FakeTensorMode(allow_non_fake_inputs=True):
     warnings.simplefilter("always")
     x = torch.empty(2, 3, device="cuda")
@@ -178,7 +179,7 @@ def test_where_no_compiler_is_tritons_own_launcher_is_used_and_one_warning_says_
     loaded, *messages = ended.stdout.splitlines()
     assert loaded == "False"
     slower = "Triton's own launcher is used, and a call costs several times as much"
-    assert messages == [f"{slower}: a C++ compiler is missing: apt install g++"]
+    assert messages == [f"{slower}: a C++ compiler is missing, to build the extension core: apt install g++"]
 
 
 def test_without_a_compiler_and_without_triton_the_error_says_how_to_get_triton(monkeypatch, missing):
@@ -270,14 +271,12 @@ def test_the_cached_numbers_are_plain_tensors(numbers):
     assert [*numbers.values()] == [kept]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a kept number is no fake tensor")
 def test_a_cached_number_does_for_fake_tensors_too(numbers):
     scaled(X, 0.3, backend="triton")
     with FakeTensorMode() as mode:
         assert isinstance(scaled(mode.from_tensor(X), 0.3, backend="triton"), FakeTensor)
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the cache takes -0.0 for 0.0")
 def test_the_cache_tells_zeros_apart(numbers):
     assert not torch.signbit(scaled(X.abs(), 0.0, backend="triton")).any()
     assert torch.signbit(scaled(X.abs(), -0.0, backend="triton")).all()
@@ -305,20 +304,13 @@ def test_the_message_is_the_ops_whatever_raised_first(function, backend):
             function(x, 1.0, backend=backend)
 
 
-@pytest.mark.parametrize(
-    "backend",
-    [
-        pytest.param(backend, marks=pytest.mark.xfail(strict=True, reason="only the public function refuses, untraced"))
-        for backend in ("eager", "triton")
-    ],
-)
+@pytest.mark.parametrize("backend", ["eager", "triton"])
 def test_in_place_refuses_gradients_while_it_is_traced(backend):
     traced = torch.compile(lambda x: scaled_(1 * x, 2.0, backend=backend), fullgraph=True, backend="eager")
     with pytest.raises(RuntimeError, match="toy_scaled_ has no gradient: call toy_scaled"):
         traced(X.clone().requires_grad_())
 
 
-@pytest.mark.xfail(strict=True, raises=pytest.fail.Exception, reason="what was loaded inside on_host runs outside too")
 def test_on_host_ends_with_its_block(monkeypatch):
     monkeypatch.setitem(OP._loaded, ("cuda", "cpu"), True)
     with pytest.raises(RuntimeError, match="nvcc is missing"):

@@ -23,7 +23,8 @@ from kernels import runtime
 from kernels.dispatch import allocation
 from kernels.dispatch.recording import recorder
 
-class triton_functions:  # noqa: N801 - used as a function
+
+class triton_functions:
     """The @triton.jit functions of a module, by name, without importing it before one is launched."""
 
     def __init__(self, module: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
+from torch.nn import Parameter
 
 from kernels.dispatch import fallback
 
@@ -25,17 +26,17 @@ class Call:
         self._op, self._form = op, form
         self._made = op.forms[form]
         self._scalars = self._made.scalars
+        self._as_eager = self._eager  # one object, to know it by
         self._on_gpu: dict[str, Callable] = {}  # backend → what is called
 
     def __call__(self, backend: str, *arguments):
         if is_compiling():
             return self._traced(backend, arguments)
-        try:
-            call = self._on_gpu[backend] if arguments[0].is_cuda else self._resolve(backend, arguments)
-        except (KeyError, TypeError, AttributeError):
+        call = self._on_gpu.get(backend) if getattr(arguments[0], "is_cuda", False) else None
+        if call is None:
             call = self._resolve(backend, arguments)
         try:
-            if self._scalars:
+            if self._scalars and call is not self._as_eager:
                 arguments = self.with_tensors(arguments)
             return call(*arguments)
         except Exception as error:
@@ -47,25 +48,33 @@ class Call:
         given = list(arguments)
         for i in self._scalars:
             value = given[i]
-            if type(value) is float and value in _numbers:
-                given[i] = _numbers[value]
-            elif not isinstance(value, Tensor) and isinstance(value, Real):
-                given[i] = _as_tensor(float(value))
+            if type(value) is not float:
+                if isinstance(value, Tensor) or not isinstance(value, Real):
+                    continue
+                value = float(value)
+            cached = _numbers.get(value) if type(given[0]) in (Tensor, Parameter) else None  # not beside fake tensors
+            given[i] = _as_tensor(value) if cached is None else cached
         return given
+
+    def _choose(self, backend: str, on_gpu: bool) -> str:
+        """The backend that is meant; raises for one that is unknown, or that the op has no kernel for."""
+        if backend == "auto":
+            return self._op.auto if on_gpu else "eager"
+        known = ("eager", "triton", "cuda")
+        if backend not in known:
+            raise ValueError(f"backend must be one of auto, {', '.join(known)}; got {backend!r}")
+        if backend != "eager" and backend not in self._op.backends:
+            raise RuntimeError(f'backend="{backend}" does not run here: {self._op.name} has no such kernel')
+        return backend
 
     def _resolve(self, backend: str, arguments: tuple) -> Callable:
         """What this backend is for these arguments; for CUDA tensors it is kept."""
         op, first = self._op, arguments[0]
         if not isinstance(first, Tensor):
             raise TypeError(f"{self._made.name}: {self._made.names[0]} must be a tensor; got {type(first).__name__}")
-        known = ("eager", "triton", "cuda")
-        if backend not in ("auto", *known):
-            raise ValueError(f"backend must be one of auto, {', '.join(known)}; got {backend!r}")
-        chosen = (op.auto if first.is_cuda else "eager") if backend == "auto" else backend
+        chosen = self._choose(backend, first.is_cuda)
         if chosen == "eager":
-            call = self._eager
-        elif chosen not in op.backends:
-            raise RuntimeError(f'backend="{chosen}" does not run here: {op.name} has no such kernel')
+            call = self._as_eager
         else:
             call = op.overload(chosen, self._form)
             if not op.load(chosen, first.device.type):
@@ -77,37 +86,42 @@ class Call:
 
     def _traced(self, backend: str, arguments: tuple):
         """While torch.compile or torch.export traces: the overload alone, which loads what it needs when it runs."""
-        op = self._op
-        if backend == "auto":
-            backend = op.auto if arguments[0].is_cuda else "eager"
+        backend = self._choose(backend, arguments[0].is_cuda)
         if backend == "eager":
             return self._eager(*arguments)
-        if backend not in op.backends:
-            raise ValueError(f"backend must be one of auto, eager, {', '.join(op.backends)}; got {backend!r}")
+        arguments = fallback.cast(self._made, arguments)
+        if self._made.mutated or not self._op.gradients:
+            fallback.refuse_gradients(self._op, self._form, arguments)
         if self._scalars:
             # As a number a scalar would be a constant of the graph, and every other value a compilation. As a tensor on
             # the device a captured graph sees it change, too.
             given = list(arguments)
             for i in self._scalars:
-                if not isinstance(given[i], Tensor):
+                if isinstance(given[i], Real):
                     given[i] = torch.ones((), dtype=torch.float64, device=given[0].device) * given[i]
             arguments = given
-        return op.overload(backend, self._form)(*arguments)
+        return self._op.overload(backend, self._form)(*arguments)
 
     def _eager(self, *arguments):
         op, made = self._op, self._made
         arguments = fallback.cast(made, arguments)
         op.check(self._form, arguments)
-        given = [
-            value.item() if i in self._scalars and isinstance(value, Tensor) and not is_compiling() else value
-            for i, value in enumerate(arguments)
-        ]
+        if not is_compiling():
+            arguments = [
+                float(value) if i in self._scalars and not isinstance(value, Tensor) else value
+                for i, value in enumerate(arguments)
+            ]
         if not made.mutated:
-            return op.eager(*given)
+            return op.eager(*arguments)
+        fallback.refuse_gradients(op, self._form, arguments)
         if not is_compiling():  # a compiled graph has no addresses, and writes last
-            fallback.refuse_gradients(op, self._form, arguments)
             op.check_written(self._form, arguments)
-        return (op.eager_in_place if self._form else op.eager)(*given)
+            written = arguments[made.mutated[0]]
+            arguments = [
+                value.clone() if i not in made.mutated and _lies_in(value, written) else value
+                for i, value in enumerate(arguments)
+            ]
+        return (op.eager_in_place if self._form else op.eager)(*arguments)
 
     def _explain(self, arguments: Sequence, error: Exception) -> None:
         """Raise with the declaration's own message if an argument is to blame for the error."""
@@ -116,10 +130,17 @@ class Call:
             raise RuntimeError(f'{self._op.name} does not work under torch.func here: use backend="eager"') from None
 
 
+def _lies_in(value: object, written: Tensor) -> bool:
+    """Whether a tensor is another view of the memory that is written, which plain PyTorch reads while writing."""
+    if not isinstance(value, Tensor) or value is written:
+        return False
+    return value.untyped_storage().data_ptr() == written.untyped_storage().data_ptr()
+
+
 def _as_tensor(value: float) -> Tensor:
     with torch.inference_mode(False):  # it may be saved for a backward later
         tensor = torch.tensor(value, dtype=torch.float64, device="cpu")
-    if type(tensor) is Tensor:  # not a fake one
+    if type(tensor) is Tensor and value:  # not a fake one; and -0.0 would be found as 0.0
         if len(_numbers) >= 1024:
             _numbers.clear()
         _numbers[value] = tensor

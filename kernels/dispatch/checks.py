@@ -38,6 +38,14 @@ def belongs_to(op: str, name: str, tensor: Tensor, other: str, to: Tensor, shape
         )
 
 
+def is_beside(op: str, name: str, tensor: Tensor, first: Tensor) -> None:
+    """A dense tensor on first's device."""
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{op}: {name} must be a dense tensor; got one of layout {plain(tensor.layout)}")
+    if tensor.device != first.device:
+        raise ValueError(f"{op}: {name} must be on {first.device}; got {tensor.device}")
+
+
 def is_one_of(op: str, name: str, value: object, known: Collection[str]) -> None:
     """A string out of `known`."""
     if not isinstance(value, str) or value not in known:

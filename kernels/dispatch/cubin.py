@@ -29,7 +29,7 @@ from kernels.dispatch.sources import imported_files
 from kernels.runtime import KERNELS
 
 CUBINS = KERNELS.parent / "build" / "cubins"
-OPTIONS = ("num_warps", "num_stages")
+OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_cooperative_grid")
 
 _compiling = threading.Lock()
 
@@ -86,10 +86,10 @@ def compiled(kernel: Kernel, cache: Path | None = None) -> Compiled:
 
 
 def _read(description: Path, kernel: Kernel) -> Compiled:
-    cubin = description.with_suffix(".cubin")
     again = f"remove {description} and it is compiled again"
     try:
         found = json.loads(description.read_text())
+        cubin = description.with_name(found["cubin"])
         image = cubin.read_bytes()
         launch = {name: found[name] for name in ("name", "threads", "shared", "parameters", "cooperative")}
         size, digest, arch = found["bytes"], found["sha256"], found["arch"]
@@ -174,7 +174,10 @@ def compile_into(kernel: Kernel, stem: Path) -> None:
         raise RuntimeError(f"{kernel} takes {parameters} parameters: expected {own}, and at most two of Triton's own")
     threads = re.search(r"\.(?:req|max)ntid\s+(\d+)", made.asm["ptx"])
     image = made.asm["cubin"]
+    digest = hashlib.sha256(image).hexdigest()
     description = {
+        # Named by its contents, so that processes that compile at once cannot mix theirs.
+        "cubin": f"{stem.name}-{digest[:8]}.cubin",
         "name": metadata.name,
         "threads": int(threads[1]) if threads else 32 * metadata.num_warps,
         "shared": metadata.shared,
@@ -182,11 +185,11 @@ def compile_into(kernel: Kernel, stem: Path) -> None:
         "cooperative": bool(getattr(metadata, "launch_cooperative_grid", False)),
         "arch": kernel.arch,
         "bytes": len(image),
-        "sha256": hashlib.sha256(image).hexdigest(),
+        "sha256": digest,
         "triton": triton.__version__,
         "kernel": str(kernel),
     }
-    _write(stem.with_suffix(".cubin"), image)
+    _write(stem.with_name(description["cubin"]), image)
     _write(stem.with_suffix(".json"), json.dumps(description, indent=1).encode())  # last: by it the cubin is found
 
 
@@ -199,6 +202,7 @@ def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(data)
+    Path(file.name).chmod(0o644)
     Path(file.name).replace(path)
 
 

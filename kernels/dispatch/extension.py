@@ -41,8 +41,6 @@ def load_core() -> None:
         RuntimeError: no C++ compiler; or with its errors, if the build fails. The next call tries again.
     """
     if not _core:
-        if shutil.which(os.environ.get("CXX", "c++"), path=runtime.path_with_python()) is None:
-            raise RuntimeError("a C++ compiler is missing: apt install g++")
         _core.append(load_library("core", CORE, cache=EXTENSIONS, include=(KERNELS, CORE.parent), flags=("-O2",)))
 
 
@@ -152,12 +150,16 @@ def _library(
     """Where a build of `load_library` goes: named by everything that it depends on."""
     import torch
 
-    compilers = _compilers(source.suffix == ".cu" and not as_cpp)
-    depends = (torch.__version__, torch.version.cuda, flags, sorted(environment.items()), compilers)
+    depends = (torch.__version__, torch.version.cuda, flags, sorted(environment.items()))
     key = hashlib.sha256(repr(depends).encode())
     for file in included_files(source, include):
         key.update(repr((file.name, file.read_bytes())).encode())
-    return cache / f"{name}-{key.hexdigest()[:16]}.so"
+    stem = f"{name}-{key.hexdigest()[:16]}"
+    compilers = _compilers(source.suffix == ".cu" and not as_cpp)
+    if compilers is None:  # then any compiler's will do
+        built = sorted(cache.glob(f"{stem}-*.so"))
+        return built[0] if built else cache / f"{stem}.so"
+    return cache / f"{stem}-{hashlib.sha256(repr(compilers).encode()).hexdigest()[:8]}.so"
 
 
 def _build_and_load(
@@ -171,6 +173,9 @@ def _build_and_load(
 ) -> None:
     from torch.utils.cpp_extension import load_inline
 
+    if _compilers(is_cuda) is None:
+        missing = "nvcc, or a C++ compiler," if is_cuda else "a C++ compiler"
+        raise RuntimeError(f"{missing} is missing, to build the extension {name}: apt install g++")
     for left_over in library.parent.glob(f"{name}-*.partial"):  # by builds that were killed
         _remove(left_over)
     folder = Path(tempfile.mkdtemp(prefix=f"{library.stem}-", suffix=".partial", dir=library.parent))
@@ -201,12 +206,17 @@ def _build_and_load(
     print(f"Built {name} in {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
 
 
-def _compilers(is_cuda: bool) -> tuple:
-    """Which compilers a build uses, and what the environment gives them beside our flags."""
-    cxx = shutil.which(os.environ.get("CXX", "c++"), path=runtime.path_with_python())
-    paths = [cxx, runtime.nvcc() if is_cuda else None]
-    names = ("CXX", "CXXFLAGS", "CUDAHOSTCXX", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "CPLUS_INCLUDE_PATH")
-    return [_identity(Path(path)) for path in paths if path], [os.environ.get(name) for name in names]
+def _compilers(is_cuda: bool) -> tuple | None:
+    """Which compilers a build uses, and what the environment gives them beside our flags; None if one is missing."""
+    paths = [shutil.which(os.environ.get("CXX", "c++"), path=runtime.path_with_python())]
+    paths += [runtime.nvcc()] if is_cuda else []
+    names = (
+        "CXX", "CC", "CXXFLAGS", "CUDAHOSTCXX", "NVCC_CCBIN", "PYTORCH_NVCC", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS",
+        "CPATH", "CPLUS_INCLUDE_PATH",
+    )  # fmt: skip
+    if None in paths:
+        return None
+    return [_identity(Path(path)) for path in paths], [os.environ.get(name) for name in names]
 
 
 def _identity(compiler: Path) -> tuple[str, int, int]:

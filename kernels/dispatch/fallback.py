@@ -32,6 +32,8 @@ class Fallback:
         if op.load(self._backend, device.type):  # from now on the core runs it
             return self._overload(*arguments)
         op.require(self._backend, device.type)
+        if made.mutated or not op.gradients:
+            refuse_gradients(op, self._form, arguments)
         op.check(self._form, arguments)
         op.check_written(self._form, arguments)
         outputs = [allocation.empty(shape, dtype, device) for shape, dtype in op.allocations(self._form, arguments)]

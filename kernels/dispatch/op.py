@@ -11,6 +11,7 @@ compiler, the Python of fallback.py.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
@@ -28,6 +29,7 @@ __all__ = ["Op", "last_dimension", "like"]
 
 NAMESPACE = "fused_kernels"
 BACKENDS = ("triton", "cuda")
+_loading = threading.RLock()
 END = -(2**63)  # of a list in a list of integers, as core.cpp reads it
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -203,6 +205,9 @@ class Op:
         if len(given["needs"]) != len(self.gradients):
             names = ", ".join(self.gradients)
             raise ValueError(f"{made.name}: needs must have {len(self.gradients)} values, for {names}")
+        first = made.first_tensor(arguments)
+        for i, tensor in made.tensors(arguments):
+            checks.is_beside(made.name, made.names[i], tensor, first)
         optional = {argument.name for argument in self.forms[""].arguments if argument.is_optional}
         for name in self.saves_for(given):
             if given[name] is None and name not in optional:
@@ -229,8 +234,10 @@ class Op:
 
     def require(self, backend: str, device_type: str) -> None:
         """Raise RuntimeError, with what is missing and how to get it, unless this machine runs the backend."""
-        on_host = (backend, device_type) == ("cuda", "cpu") and extension.runs_on_host()
-        if on_host or self._loaded.get((backend, device_type)):
+        if (backend, device_type) == ("cuda", "cpu"):
+            if extension.runs_on_host():
+                return
+        elif self._loaded.get((backend, device_type)):
             return
         if reason := runtime.why_not(backend, device_type):
             raise RuntimeError(f'backend="{backend}" does not run here: {reason}')
@@ -240,9 +247,15 @@ class Op:
     def load(self, backend: str, device_type: str) -> bool:
         """Whether the core runs this backend's overloads for tensors on such devices; loads it on first use."""
         key = backend, device_type
+        if key == ("cuda", "cpu") and not extension.runs_on_host():
+            return False
         if key in self._loaded:
             return self._loaded[key]
-        if device_type == "cpu" and backend == "cuda" and extension.runs_on_host():
+        with _loading:
+            return self._loaded[key] if key in self._loaded else self._load(backend, device_type)
+
+    def _load(self, backend: str, device_type: str) -> bool:
+        if (backend, device_type) == ("cuda", "cpu"):
             extension.load_core()
             self.declare(backend, device_type, str(extension.load_op_for_host(self.name)))
         elif device_type != "cuda":
@@ -263,7 +276,7 @@ class Op:
                 for form in ("", "_") if self.call_in_place else ("",):
                     fallback = Fallback(self, backend, form, self._overloads[backend, form])
                     _library.impl(f"{self.forms[form].name}.{backend}", fallback.under_autocast("cuda"), "AutocastCUDA")
-                self._loaded[key] = False
+                self._loaded[backend, device_type] = False
                 return False
             self.declare(backend, device_type, "")
         return True

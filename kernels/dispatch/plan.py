@@ -75,6 +75,9 @@ class Recorder:
         return StandIn(self._slots - 1, shape, dtype)
 
     def launch(self, module: str, name: str, grid: tuple[int, ...], arguments: tuple, constants: dict) -> None:
+        for constant, value in constants.items():
+            if not isinstance(value, (bool, int, float, str, type(None))) or value in (math.inf, -math.inf):
+                raise TypeError(f"the constant {constant} of {name} must be a number or a string; got {value!r}")
         types, values = [], []
         for argument in arguments:
             type_, *value = _argument(argument)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ def like(name: str) -> Shape:
 def last_dimension(name: str) -> Shape:
     """[N] for the argument `name` of shape [..., N], and its dtype."""
     return lambda given: (given[name].shape[-1:], given[name].dtype)
+
+
+TYPES = ("Tensor", "Tensor?", "Tensor(a!)", "str", "int", "float", "bool", "int[]")
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,9 @@ def parse(schema: str) -> tuple[list[Argument], list[Argument]]:
     def read(text: str) -> list[Argument]:
         text = text.strip()
         text = text[1:-1] if text.startswith("(") else text
+        for part in filter(None, text.split(", ")):
+            if not re.fullmatch(rf"({'|'.join(map(re.escape, TYPES))}) \w+", part):
+                raise ValueError(f"schema {schema}: {part!r} must be one of {', '.join(TYPES)}, and a name")
         return [Argument(*part.split()) for part in text.split(", ") if part]
 
     arguments, _, returns = schema.partition(" -> ")
@@ -84,7 +91,9 @@ class Form:
 
     def first_tensor(self, arguments: Sequence) -> Tensor:
         """The first of them, whose device is the call's."""
-        return next(tensor for _, tensor in self.tensors(arguments))
+        for _, tensor in self.tensors(arguments):
+            return tensor
+        raise TypeError(f"{self.name}: {self.names[0]} must be a tensor; got {type(arguments[0]).__name__}")
 
     def computes_in_double(self, arguments: Sequence) -> bool:
         """Whether scalars must keep float64's digits."""

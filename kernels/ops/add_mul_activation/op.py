@@ -10,7 +10,7 @@ SAVES = {"output": ("out",), "inputs": ("x", "bias", "y"), "nothing": ()}  # for
 
 
 def check(op: str, x: Tensor, bias: Tensor, y: Tensor, multiplier: float | Tensor, activation: str) -> None:
-    """Raise unless x and y are [..., N] and bias [N], of one device and one floating dtype, and the activation is known."""
+    """Raise unless x, y are [..., N], bias [N], of one device and one floating dtype, and the activation is known."""
     checks.has_dtype(op, "x", x)
     checks.belongs_to(op, "bias", bias, "x", x, x.shape[-1:])
     checks.belongs_to(op, "y", y, "x", x, x.shape)
@@ -47,8 +47,8 @@ def add_mul_activation(
     Args:
         x: [..., N], float32, float16, bfloat16 or float64; any strides.
         bias, y: [N] and [..., N], of x's device and dtype (under torch.autocast differing dtypes are cast).
-        multiplier: a number, or a 0-d tensor of float32 or float64 on the CPU, read at the call, or on x's device, read by
-            the kernel; no gradient.
+        multiplier: a number, or a 0-d tensor of float32 or float64: on the CPU, read at the call, or on x's device,
+            read by the kernel; no gradient.
         activation: "relu", "sigmoid", "tanh", "gelu" (the erf form), "silu" or "identity".
         backend: "triton", "cuda", "eager", or "auto": Triton for a CUDA tensor, else eager.
 
