@@ -197,8 +197,8 @@ inline bool run(dim3 grid, dim3 threads, size_t shared_bytes, const std::functio
 }
 
 #ifdef CUDA_ON_HOST_RESIDENT_BLOCKS
-// Passed from one thread of the operating system to another. It orders nothing on a GPU, so ThreadSanitizer must not see
-// it, as it would any semaphore of the library's.
+// Passed from one thread of the operating system to another. It orders nothing on a GPU, so ThreadSanitizer must not
+// see it, as it would see a semaphore of the library.
 class Turn {
 public:
     CUDA_ON_HOST_UNSEEN void give() {

@@ -95,7 +95,7 @@ struct Context {
 CUDA_ON_HOST_UNSEEN inline void switch_context(Context& from, Context& to) { swapcontext(&from.context, &to.context); }
 #endif
 
-// --------------------------------------------------------------------------------------------------- threads and blocks
+// -------------------------------------------------------------------------------------------------- threads and blocks
 
 enum class State { ready, at_warp, at_block, at_grid, returned };
 

@@ -10,7 +10,7 @@
 
 constexpr int warpSize = 32;
 
-// --------------------------------------------------------------------------------------------------- votes and shuffles
+// -------------------------------------------------------------------------------------------------- votes and shuffles
 
 namespace cuda_on_host {
 
@@ -66,13 +66,14 @@ T __shfl_sync(unsigned mask, T value, int source, int width = warpSize) {
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
     int lane = cuda_on_host::lane(), place = lane & (width - 1);
-    return cuda_on_host::shuffle("__shfl_up_sync", mask, value, delta <= unsigned(place) ? lane - int(delta) : lane, width);
+    int source = delta <= unsigned(place) ? lane - int(delta) : lane;
+    return cuda_on_host::shuffle("__shfl_up_sync", mask, value, source, width);
 }
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
     int lane = cuda_on_host::lane(), place = lane & (width - 1);
-    bool inside = delta < unsigned(width - place);
-    return cuda_on_host::shuffle("__shfl_down_sync", mask, value, inside ? lane + int(delta) : lane, width);
+    int source = delta < unsigned(width - place) ? lane + int(delta) : lane;
+    return cuda_on_host::shuffle("__shfl_down_sync", mask, value, source, width);
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = warpSize) {
@@ -80,7 +81,7 @@ T __shfl_xor_sync(unsigned mask, T value, int bits, int width = warpSize) {
     return cuda_on_host::shuffle("__shfl_xor_sync", mask, value, source <= (lane | (width - 1)) ? source : lane, width);
 }
 
-// -------------------------------------------------------------------------------------------------------------- atomics
+// ------------------------------------------------------------------------------------------------------------- atomics
 
 // They order nothing, as on a GPU, and do not race with one another; with a plain access beside them they do, and
 // ThreadSanitizer says so. Overloads are CUDA's.

@@ -118,7 +118,7 @@ inline std::vector<Shape> small_shapes() {
     std::vector<Shape> shapes = {{0, 5}, {5, 0}, {1, 1}, {1, 7}, {7, 1}, {5, 1023}, {3, 1025}, {2, 4097}, {1000, 4}};
     shapes.insert(shapes.end(), {{33, 8}, {64, 512}, {33, 8, Shape::all}, {3, 1025, Shape::all}});
     shapes.insert(shapes.end(), {{13, 40, 0, true}, {13, 40, 0, false, true}});
-    // A race check runs only what few blocks cover: here are several blocks a launch, and rows enough for several chunks.
+    // A race check runs only what few blocks cover: several blocks a launch, and rows enough for several chunks.
     if (race_check) shapes.insert(shapes.end(), {{2, 1023}, {500, 4}, {128, 256}, {1025, 33, Shape::all}});
     return shapes;
 }
@@ -161,10 +161,9 @@ inline void require(cudaError_t error, const char* what) {
     std::exit(1);
 }
 
-// `count` elements on the device between two zones. They hold NaN in every dtype, until poison() makes an output of the
-// buffer: a read beyond the ends of an input shows in the result, a write beyond those of an output in damage() (also of
-// what was read beyond an input: its NaN is another number than an output's zone), and either at once under
-// AddressSanitizer.
+// `count` elements on the device between two zones. The zones hold NaN in every dtype, until poison() makes the buffer an
+// output: then they hold another number, so that NaN that was read beyond an input and written here is seen. A read
+// beyond the ends shows in the result, a write in damage(), and either at once under AddressSanitizer.
 template <class T>
 class Buffer {
 public:

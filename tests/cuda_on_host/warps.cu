@@ -143,7 +143,7 @@ CASE(votes_of_a_block) {
     return 0;
 }
 
-// ------------------------------------------------------------------------------------------------- a warp's own barrier
+// ------------------------------------------------------------------------------------------------ a warp's own barrier
 
 // Each lane writes its place and reads its neighbour's, in turns. 0: as it should be; 1: without the barrier between
 // write and read; 2: a shuffle in its place; 3: without the barrier between read and the next turn's write.

@@ -59,7 +59,8 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& op) 
     bool small = shape.elements() <= 30000;
     for (bool wide : {false, true}) {
         if (wide && !small) continue;
-        report.check<T>(shape, "relu", wide ? "forward, 64-bit" : "forward", bytes, {{"out", out, c.expected_out}}, [&] {
+        const char* direction = wide ? "forward, 64-bit" : "forward";
+        report.check<T>(shape, "relu", direction, bytes, {{"out", out, c.expected_out}}, [&] {
             return op.launch(x.get(), bias.get(), out.get(), shape.rows, shape.columns, cudaStream_t{},
                              wide ? 0 : first_wide_size);
         });
