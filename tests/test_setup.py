@@ -224,7 +224,7 @@ def test_requirements_are_pinned_explained_and_complete():
         for name in files("*.py")
         for module, line in top_level_imports((ROOT / name).read_text())
         if module not in known
-        and not (ROOT / name).with_name(f"{module}.py").exists()
+        and not any((ROOT / name).with_name(file).exists() for file in (f"{module}.py", module))
         and not {d.lower() for d in distributions.get(module, [module])} & listed
     ]
     assert unlisted == []
