@@ -11,17 +11,20 @@ using testing::Shape;
 // The tensors, by their bits in Shape::misaligned.
 enum { the_x, the_out, the_grad, the_saved, the_grad_x, tensors };
 
-// Rows of every kind that NaN and Inf make: NaN, +Inf, -Inf alone, -Inf among numbers, one number among -Inf, none.
+// Rows of every kind that special values make: NaN, +Inf, -Inf alone, -Inf among numbers, one number among -Inf, the
+// least numbers that there are, none.
 template <class T>
 std::vector<T> inputs(const Shape& shape) {
     std::vector<T> x = testing::random<T>(shape.elements(), 1, false, shape.large);
     constexpr double infinity = std::numeric_limits<double>::infinity();
     for (long long row = 0; shape.special && row < shape.rows; ++row) {
         T* first = x.data() + row * shape.columns;
-        if (row % 6 == 0) first[shape.columns / 2] = testing::rounded<T>(std::nan(""));
-        if (row % 6 == 1) first[shape.columns - 1] = testing::rounded<T>(infinity);
+        if (row % 7 == 0) first[shape.columns / 2] = testing::rounded<T>(std::nan(""));
+        if (row % 7 == 1) first[shape.columns - 1] = testing::rounded<T>(infinity);
         for (long long column = 0; column < shape.columns; ++column)
-            if (row % 6 == 2 || (row % 6 == 3 && column % 2) || (row % 6 == 4 && column))
+            if (row % 7 == 5)
+                first[column] = testing::rounded<T>(-testing::Dtype<T>::largest);
+            else if (row % 7 == 2 || (row % 7 == 3 && column % 2) || (row % 7 == 4 && column))
                 first[column] = testing::rounded<T>(-infinity);
     }
     return x;
@@ -108,8 +111,30 @@ void check_ways(testing::Report& report) {
             check<T>(report, {3, columns, 0, special}, "parts", limits);
     }
     check<T>(report, {3, 5000, Shape::all}, "parts", limits);
+    check<T>(report, {2, 2500}, "parts", limits);  // few blocks
     limits.narrow = 0;
     for (long long columns : {1, 3, 7, 31}) check<T>(report, {130, columns}, "held", limits);
+}
+
+// Two reductions, one after the other: the second may not overwrite what is still to be read of the first.
+__global__ void reduce_twice(const float* x, float* out) {
+    float sum = reduce_row<Sum>(x[threadIdx.x]);
+    out[threadIdx.x] = reduce_row<Sum>(x[threadIdx.x] * sum);
+}
+
+void check_reduce_twice(testing::Report& report) {
+    Shape shape = {1, 128};
+    std::vector<float> x = testing::random<float>(shape.elements(), 1);
+    double sum = 0;
+    for (float value : x) sum += value;
+    Expected expected;
+    expected.values.assign(x.size(), sum * sum);
+    expected.slack.assign(x.size(), 1e-3);
+    Buffer<float> in(x), out(shape.elements());
+    report.check<float>(shape, "", "two reductions", 0, {{"out", out, expected}}, [&] {
+        dim3 block{unsigned(shape.columns)};
+        return launch_kernel(reduce_twice, dim3(1), block, 0, cudaStream_t{}, in.get(), out.get());
+    });
 }
 
 void check_huge([[maybe_unused]] testing::Report& report) {
@@ -169,8 +194,10 @@ void check_dtype(testing::Report& report) {
     check_ways<T>(report);
     for (const Shape& shape : testing::large_shapes())
         if (!testing::race_check) check<T>(report, shape);
-    for (const Shape& shape : {Shape{2, 16384}, Shape{1, 40000}, Shape{300, 40000}})
-        if (!testing::race_check && (testing::on_gpu || shape.rows < 3)) check<T>(report, shape);
+    constexpr long long longest = 1024LL * op::held_packs<T, 1>;  // row that is held
+    for (long long columns : {longest, longest + 1, longest + widest<T>, 40000LL})
+        if (!testing::race_check) check<T>(report, {2, columns});
+    if (testing::on_gpu) check<T>(report, {300, 40000});
     for (const Shape& shape : testing::timed_shapes())
         for (long long columns : {shape.columns, 8192LL, 4LL, 7LL, 131072LL})
             check<T>(report, {shape.elements() / columns, columns});
@@ -184,6 +211,7 @@ int main(int count, char** arguments) {
         check_dtype<double>(report);
         for (int tensor = 0; tensor < tensors && !testing::race_check; ++tensor)
             check<float>(report, testing::one_misaligned(tensor, false));
+        check_reduce_twice(report);
         check_huge(report);
     });
 }

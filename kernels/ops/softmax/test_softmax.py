@@ -26,22 +26,22 @@ class TestSoftmax(Values, InPlace, Gradients, Dispatch, OnGpu):
         ]
 
     @INTERPRETED
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
     @pytest.mark.parametrize("few_rows", [0, 8], ids=["long", "parts"])
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
     def test_longer_rows(self, monkeypatch, few_rows, dtype):
         """The ways of rows too long to be held, on short ones: the launcher takes the limits as an argument."""
         launcher = importlib.import_module("kernels.ops.softmax.triton_launch")
         limits = launcher.Limits(held=32, block=64, few_rows=few_rows)
         for name in ("forward", "backward"):
             monkeypatch.setattr(launcher, name, functools.partial(getattr(launcher, name), limits=limits))
-        cases = [Case((3, columns), dtype) for columns in (33, 64, 65, 256)]
-        cases += [Case((5, 200), dtype, values=values) for values in ("special", "huge")]
+        cases = [Case((3, columns), dtype) for columns in (33, 64, 129)]
+        cases += [Case((5, 130), dtype, values=values) for values in ("special", "huge")]
         check(self.op, self.function("triton"), cases=cases)
-        check(self.op + "_", self.function("triton", in_place=True), cases=cases[:2])
-        for case in cases[:4]:
+        check(self.op + "_", self.function("triton", in_place=True), cases=cases[2:3])
+        for case in cases[:3]:
             call = self.call(case)
             check_gradients(self.op, self.function("triton"), call, self.needed(call), self.grads(call))
-        self.check_rows_of_inf_and_nan("triton", 50, dtype)
+        self.check_rows_of_inf_and_nan("triton", 30, dtype)
 
     @kernel_backend
     @pytest.mark.parametrize("repeat", [1, 8, 700])
@@ -49,9 +49,9 @@ class TestSoftmax(Values, InPlace, Gradients, Dispatch, OnGpu):
         self.check_rows_of_inf_and_nan(backend, repeat)
 
     def check_rows_of_inf_and_nan(self, backend, repeat, dtype=torch.float32):
-        """A single NaN or Inf makes a row NaN, and so does -Inf if there is nothing else."""
-        inf, nan = math.inf, math.nan
-        rows = [[inf, 1, 2], [inf, -inf, inf], [nan, 1, 2], [-inf, -inf, -inf], [-inf, 1, -inf], [-inf, 3, 3]]
+        """A single NaN or Inf makes a row NaN, and so does -Inf if there is nothing else; not so the least number."""
+        inf, nan, least = math.inf, math.nan, torch.finfo(dtype).min
+        rows = [[inf, 1, 2], [inf, -inf, inf], [nan, 1, 2], [-inf, -inf, -inf], [-inf, 1, -inf], [least, least, -inf]]
         x = torch.tensor(rows, dtype=dtype, device=DEVICE).repeat(1, repeat)
         x[0, 3:], x[2, 3:], x[4, 3:] = 1, 1, -inf
         spec = replace(self.spec, calls=lambda case, device: [Call(str(case), (x,))])
