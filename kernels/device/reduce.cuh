@@ -5,10 +5,14 @@
 
 constexpr int lanes_of_a_warp = 32;
 
-// NVRTC has no INFINITY, and 1 / 0 would be a division at run time.
+// NVRTC has neither INFINITY nor this builtin, and 1 / 0 would be a division at run time.
 template <class C>
 __device__ inline C infinity() {
+#ifdef __CUDACC_RTC__
+    return C(__longlong_as_double(0x7ff0000000000000));
+#else
     return C(__builtin_huge_val());
+#endif
 }
 
 struct Sum {

@@ -105,9 +105,9 @@ void check_ways(testing::Report& report) {
     for (bool special : {false, true}) {
         for (long long columns : {held, held_one_by_one - 1})
             check<T>(report, {7, columns, 0, special}, "held", limits);
-        for (long long columns : {held + whole, held_one_by_one + 1, 5003LL, 5000LL})
+        for (long long columns : {held + whole, held_one_by_one + 1, 5003LL, 5002LL, 5000LL})
             check<T>(report, {7, columns, 0, special}, "long", limits);
-        for (long long columns : {held + whole, held_one_by_one + 1, 5003LL, 9000LL})
+        for (long long columns : {held + whole, held_one_by_one + 1, 5003LL, 5002LL, 9000LL})
             check<T>(report, {3, columns, 0, special}, "parts", limits);
     }
     check<T>(report, {3, 5000, Shape::all}, "parts", limits);
@@ -188,14 +188,13 @@ void check_huge([[maybe_unused]] testing::Report& report) {
 template <class T>
 void check_dtype(testing::Report& report) {
     for (Shape shape : testing::small_shapes()) check<T>(report, shape);
-    for (const Shape& shape : {Shape{300, 7}, Shape{129, 1}, Shape{70, 33}, Shape{5, 72}, Shape{9, 520}, 
-                               Shape{12, 7, 0, true}})
-        check<T>(report, shape);
+    const Shape shapes[] = {{300, 7}, {129, 1}, {70, 33}, {5, 70}, {5, 72}, {9, 520}, {5, 1022}, {12, 7, 0, true}};
+    for (const Shape& shape : shapes) check<T>(report, shape);
     check_ways<T>(report);
     for (const Shape& shape : testing::large_shapes())
         if (!testing::race_check) check<T>(report, shape);
     constexpr long long longest = 1024LL * op::held_packs<T, 1>;  // row that is held
-    for (long long columns : {longest, longest + 1, longest + widest<T>, 40000LL})
+    for (long long columns : {longest, longest + 1, longest + 2, longest + widest<T>, 40000LL})
         if (!testing::race_check) check<T>(report, {2, columns});
     if (testing::on_gpu) check<T>(report, {300, 40000});
     for (const Shape& shape : testing::timed_shapes())
