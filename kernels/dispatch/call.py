@@ -103,8 +103,11 @@ class Call:
         return self._op.overload(backend, self._form)(*arguments)
 
     def _eager(self, *arguments):
+        if isinstance(arguments[0], Tensor) and torch.is_autocast_enabled(device := arguments[0].device.type):
+            arguments = fallback.cast(self._made, arguments)
+            with torch.autocast(device, enabled=False):  # whose own dtype for an operator may be another
+                return self._eager(*arguments)
         op, made = self._op, self._made
-        arguments = fallback.cast(made, arguments)
         op.check(self._form, arguments)
         if not is_compiling():
             arguments = [
