@@ -16,6 +16,7 @@ from kernels.dispatch import fallback
 if TYPE_CHECKING:
     from kernels.dispatch.op import Op
 
+PLAIN = frozenset((Tensor, Parameter))
 _numbers: dict[float, Tensor] = {}  # of scalars that were given as numbers
 
 
@@ -46,14 +47,15 @@ class Call:
     def with_tensors(self, arguments: Sequence) -> list:
         """The arguments, with a 0-d tensor in place of each scalar that is a number."""
         given = list(arguments)
+        plain = type(given[0]) in PLAIN  # a tensor that is kept would not do beside fake ones
         for i in self._scalars:
             value = given[i]
             if type(value) is not float:
                 if isinstance(value, Tensor) or not isinstance(value, Real):
                     continue
                 value = float(value)
-            cached = _numbers.get(value) if type(given[0]) in (Tensor, Parameter) else None  # not beside fake tensors
-            given[i] = _as_tensor(value) if cached is None else cached
+            kept = _numbers.get(value) if plain else None
+            given[i] = _as_tensor(value) if kept is None else kept
         return given
 
     def _choose(self, backend: str, on_gpu: bool) -> str:

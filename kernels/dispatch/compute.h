@@ -3,6 +3,7 @@
 
 #include <ATen/core/stack.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -74,7 +75,7 @@ class Compute : public c10::OperatorKernel {
                 TORCH_CHECK(false, declared_.op, ": what is written overlaps what is read");
             }
         c10::OptionalDeviceGuard guard;
-        if (device.is_cuda()) guard.reset_device(device);
+        if (device.is_cuda() && c10::impl::VirtualGuardImpl(device.type()).getDevice() != device) guard.reset_device(device);
 
         c10::SmallVector<at::Tensor, 12> made;  // contiguous copies, outputs, workspaces: never more than reserved
         made.reserve(count + plan->outputs.size() + plan->workspaces.size());

@@ -81,8 +81,8 @@ class Pointwise(Contract):
         grad = draw(shape)
         (grad_x, *_) = gradients(self.function(backend), Call("", tensors, options), flags, grad)
         for found, incoming, call in pieces(grad_x, grad):
-            # Against the same kernel on 2^28 elements at a time, which the other tests hold against eager in float64: eager
-            # in float16 rounds in between, and where z is near 0 it takes the other side of a kink.
+            # Against the same kernel on 2^28 elements at a time, which other tests hold against float64: eager in
+            # float16 rounds in between, and where z is near 0 it takes the other side of a kink.
             compare(found, gradients(self.function(backend), call, flags, incoming)[0])
         del grad, grad_x, found, incoming, call
         if self.has_in_place:
