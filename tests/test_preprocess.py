@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw import raw_fields, tsv
 
+pytest.importorskip("loguru")
 from data import dataset
 from data import preprocess as module
 from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, DataError, read_metadata

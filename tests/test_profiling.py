@@ -84,7 +84,13 @@ def gpu_trace(tmp_path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory) -> Path:
+def loguru():
+    """What model.train logs with: a recording imports it, reading traces does not."""
+    return pytest.importorskip("loguru")
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory, loguru) -> Path:
     """Run 04 as the command records it, on the CPU and smaller; the folder of all runs."""
     folder = tmp_path_factory.mktemp("story")
     arguments = ["story", "--device", "cpu", "--only", "04", "--batch-size", "64", "--steps", "2", "--out", str(folder)]
@@ -93,7 +99,7 @@ def told(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def with_stacks(tmp_path_factory) -> tuple[Path, dict]:
+def with_stacks(tmp_path_factory, loguru) -> tuple[Path, dict]:
     """Run 01 in this process, with Python's calls."""
     folder = tmp_path_factory.mktemp("stacks") / "01"
     step, config = profiling.training_step(replace(STORY[0], batch_size=16), "cpu")
@@ -536,6 +542,7 @@ def test_the_story_is_the_lectures():
     assert {(run.optimizer, run.batch_size) for run in STORY} == {(Optimizer.SGD, 2048)}
 
 
+@pytest.mark.usefixtures("loguru")
 def test_every_run_is_within_the_hashes_limit():
     from model.train import MAX_COMPARISONS
 
@@ -543,6 +550,7 @@ def test_every_run_is_within_the_hashes_limit():
     assert (largest + 1) * max(run.batch_size for run in STORY) < MAX_COMPARISONS
 
 
+@pytest.mark.usefixtures("loguru")
 def test_the_steps_batches_are_data_as_training_reads_them():
     step, config = profiling.training_step(replace(STORY[7], batch_size=8, batches=2), "cpu")
     assert config["model"]["bottom"] == (13, 512, 256, 64, 16)
@@ -578,6 +586,7 @@ def test_a_number_below_one_is_named(tmp_path, capsys, option, value):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("loguru")
 def test_a_run_that_fails_is_counted(tmp_path, monkeypatch, capfd):
     # spawn would import everything anew
     monkeypatch.setattr(profiling, "get_context", lambda _: multiprocessing.get_context("fork"))

@@ -24,6 +24,7 @@ import torch
 from sklearn.metrics import log_loss, roc_auc_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+pytest.importorskip("loguru")
 from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, CriteoBatches, read_metadata
 from data.dataset import write_dataset
 from model import DLRM, Hash, preset
