@@ -57,7 +57,7 @@ inline int __all_sync(unsigned mask, int predicate) {
 inline unsigned __activemask() { return 1u << cuda_on_host::lane(); }
 
 // A warp is cut into groups of `width` lanes. A source beyond the own group is the lane itself; __shfl_xor_sync may
-// read from groups before its own.
+// read from groups before its own. Of a distance only the lowest 5 bits count, as PTX says of shfl.sync: 33 is 1.
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = warpSize) {
     int first = cuda_on_host::lane() & ~(width - 1);
@@ -66,13 +66,13 @@ T __shfl_sync(unsigned mask, T value, int source, int width = warpSize) {
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
     int lane = cuda_on_host::lane(), place = lane & (width - 1);
-    int source = delta <= unsigned(place) ? lane - int(delta) : lane;
+    int distance = int(delta & 31), source = distance <= place ? lane - distance : lane;
     return cuda_on_host::shuffle("__shfl_up_sync", mask, value, source, width);
 }
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
     int lane = cuda_on_host::lane(), place = lane & (width - 1);
-    int source = delta < unsigned(width - place) ? lane + int(delta) : lane;
+    int distance = int(delta & 31), source = distance < width - place ? lane + distance : lane;
     return cuda_on_host::shuffle("__shfl_down_sync", mask, value, source, width);
 }
 template <class T>

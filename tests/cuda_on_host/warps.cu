@@ -30,9 +30,10 @@ int check_shuffles() {
         for (int thread = 0; thread < threads; ++thread)
             for (int d = 0; d < distances; ++d) {
                 int lane = thread % 32, first = lane / width * width, last = first + width - 1;
-                int sources[kinds] = {first + d % width, lane - d >= first ? lane - d : lane,
-                                      lane + d <= last ? lane + d : lane,
-                                      (lane ^ d % 32) <= last ? lane ^ d % 32 : lane};
+                int near = d % 32;  // of a distance the lowest 5 bits count
+                int sources[kinds] = {first + near % width, lane - near >= first ? lane - near : lane,
+                                      lane + near <= last ? lane + near : lane,
+                                      (lane ^ near) <= last ? lane ^ near : lane};
                 for (int kind = 0; kind < kinds; ++kind)
                     REQUIRE(got[(thread * distances + d) * kinds + kind] ==
                             T(3 * (thread / 32 * 32 + sources[kind]) + 1));
