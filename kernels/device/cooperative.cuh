@@ -29,6 +29,7 @@ cudaError_t most_resident_blocks(void (*kernel)(Parameters...), int threads, siz
     if (error == cudaSuccess)
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared_bytes);
     *blocks *= multiprocessors;
+    if (error != cudaSuccess) cudaGetLastError();  // or the next launch would return it
     return error;
 }
 

@@ -32,10 +32,12 @@ cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, 
 }
 
 // Allows launches of `kernel` with up to `bytes` of dynamic shared memory, on this device: above 48 KB CUDA wants to be
-// asked. More than the device has is an error.
+// asked. More than the device has is an error, of this call and not of the next launch.
 template <class... Parameters>
 cudaError_t set_shared_memory_limit(void (*kernel)(Parameters...), size_t bytes) {
-    return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                int(bytes));
+    cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
+    if (error != cudaSuccess) cudaGetLastError();
+    return error;
 }
 #endif

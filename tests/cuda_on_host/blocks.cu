@@ -88,6 +88,7 @@ CASE(more_than_48_kb_of_shared_memory_is_asked_for) {
     REQUIRE(launch(60 * 1024) == cudaSuccess && out.read()[0] == 7);
     REQUIRE(launch(60 * 1024 + 1) == cudaErrorInvalidValue);
     REQUIRE(set_shared_memory_limit(last_byte, 300 * 1024) == cudaErrorInvalidValue);
+    REQUIRE(launch(60 * 1024) == cudaSuccess);  // which the refusal is no error of
 #ifndef __CUDACC__
     REQUIRE(set_shared_memory_limit(last_byte, 227 * 1024) == cudaSuccess);
     REQUIRE(set_shared_memory_limit(last_byte, 227 * 1024 + 1) == cudaErrorInvalidValue);
@@ -158,16 +159,29 @@ __global__ void hit(int* hits) {
     unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
     ++hits[block * blockDim.x * blockDim.y * blockDim.z + thread];
 }
+// Whether `error` is one that refuses these dimensions. On a GPU the driver's answer may come through as
+// cudaErrorInvalidValue: which of the two it is, CUDA's documentation does not settle, and it is not compared there.
+bool refused(cudaError_t error, dim3 grid, dim3 block) {
+    bool as_expected = error == cudaErrorInvalidConfiguration;
+#ifdef __CUDACC__
+    as_expected |= error == cudaErrorInvalidValue;
+#endif
+    if (!as_expected)
+        std::printf("grid (%u, %u, %u) of blocks (%u, %u, %u): %s\n", grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                    cudaGetErrorString(error));
+    return as_expected;
+}
 CASE(limits_are_launch_errors_and_indices_cover_three_dimensions) {
     Array<int> hits(2 * 3 * 4 * 5 * 6 * 7);
     auto launch = [&](dim3 grid, dim3 block) { return launch_kernel(hit, grid, block, 0, cudaStream_t{}, hits.get()); };
     REQUIRE(launch({2, 3, 4}, {5, 6, 7}) == cudaSuccess);
     for (int count : hits.read()) REQUIRE(count == 1);
     for (dim3 grid : {dim3(0), dim3(1, 0), dim3(1, 1, 0), dim3(1, 65536), dim3(1, 1, 65536), dim3(0x80000000u)})
-        REQUIRE(launch(grid, {1}) == cudaErrorInvalidConfiguration);
-    for (dim3 block : {dim3(0), dim3(1, 0), dim3(1, 1, 0), dim3(1025), dim3(32, 33), dim3(1, 1, 65)})
-        REQUIRE(launch({1}, block) == cudaErrorInvalidConfiguration);
-    REQUIRE(launch({1}, {65536, 65536}) == cudaErrorInvalidConfiguration);
+        REQUIRE(refused(launch(grid, {1}), grid, {1}));
+    for (dim3 block :
+         {dim3(0), dim3(1, 0), dim3(1, 1, 0), dim3(1025), dim3(32, 33), dim3(1, 1, 65), dim3(65536, 65536)})
+        REQUIRE(refused(launch({1}, block), {1}, block));
+    REQUIRE(launch({1}, {1}) == cudaSuccess);
     REQUIRE(std::string(cudaGetErrorString(cudaErrorInvalidConfiguration)) == "invalid configuration argument");
     return 0;
 }
