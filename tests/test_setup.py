@@ -22,6 +22,13 @@ TOP_LEVEL = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def outside_of_make(monkeypatch):
+    """make hands its flags and what was given on its command line on to the tests that it runs, and they to theirs."""
+    for name in ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def run(*command, **kwargs):
     return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=60, check=False, **kwargs)
 
