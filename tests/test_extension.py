@@ -13,7 +13,6 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
@@ -140,6 +139,7 @@ def test_a_cuda_file_can_be_built_as_cpp(tmp_path, monkeypatch):
 @contextmanager
 def mid_build(code, name, folder, compilers):
     """A Python that builds in this folder, once one of these compilers works there; nothing of it outlives this."""
+    psutil = pytest.importorskip("psutil")
     process = python(code, name, folder)
     try:
         deadline = time.monotonic() + 60
@@ -157,7 +157,7 @@ def mid_build(code, name, folder, compilers):
 
 def workers(folder):
     """The processes whose working directory is under this folder, removed or not."""
-    processes = psutil.process_iter(["name", "cwd"])
+    processes = pytest.importorskip("psutil").process_iter(["name", "cwd"])
     return [process for process in processes if (process.info["cwd"] or "").startswith(str(folder.resolve()))]
 
 
@@ -368,20 +368,59 @@ def test_load_op_gives_load_inline_the_file_as_it_is(tmp_path, monkeypatch):
     assert not extension.op_is_built("some_op")
 
 
-def test_the_core_needs_a_compiler_and_is_found_once_there_is_one(built, monkeypatch):
+@pytest.fixture
+def no_core(tmp_path, monkeypatch):
+    """As a process begins that has an empty cache."""
     monkeypatch.setattr(extension, "_core", [])
     monkeypatch.setattr(extension, "_loaded", set())
-    monkeypatch.setattr(extension, "EXTENSIONS", extension.EXTENSIONS / "none")
+    monkeypatch.setattr(extension, "EXTENSIONS", tmp_path / "cache")
+
+
+@pytest.mark.usefixtures("no_core")
+def test_the_core_needs_a_compiler_and_is_built_once_there_is_one(tmp_path, monkeypatch):
+    given = []
+
+    def load_inline(name, **arguments):
+        given.append(name)
+        (Path(arguments["build_directory"]) / f"{name}.so").touch()
+
+    monkeypatch.setattr("torch.utils.cpp_extension.load_inline", load_inline)
     monkeypatch.setenv("CXX", "/nonexistent")
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"^a C\+\+ compiler is missing: apt install g\+\+$"):
+        with pytest.raises(RuntimeError) as raised:
             extension.load_core()
+        assert str(raised.value) == "a C++ compiler is missing, to build the extension core: apt install g++"
     assert not extension.core_is_loaded()
+    assert files(tmp_path) == ["core.lock"]
     monkeypatch.delenv("CXX")
     extension.load_core()
     extension.load_core()
     assert extension.core_is_loaded()
-    assert [library.name.partition("-")[0] for library in built] == ["core"]
+    assert given == ["core"]
+    assert len(files(tmp_path, "core-*.so")) == 1
+
+
+def test_what_needs_nvcc_names_it(tmp_path, monkeypatch):
+    write_source(tmp_path, ".cu")
+    monkeypatch.setattr(runtime, "nvcc", lambda: None)
+    with pytest.raises(RuntimeError, match=r"^nvcc, or a C\+\+ compiler, is missing, to build the extension small: "):
+        load(tmp_path, "small", ".cu")
+
+
+def test_without_its_compiler_a_library_is_loaded_all_the_same(tmp_path, monkeypatch):
+    write_source(tmp_path)
+    monkeypatch.setenv("CXX", str(executable(tmp_path / "bin" / "g++", 'exec c++ "$@"')))
+    built = load(tmp_path, "kept")
+    monkeypatch.setattr(extension, "_loaded", set())  # as the next process begins
+    (tmp_path / "bin" / "g++").unlink()
+    assert load(tmp_path, "kept") == built
+    assert ctypes.CDLL(built).scaled(5) == 15
+    monkeypatch.delenv("CXX")  # another compiler builds its own
+    assert load(tmp_path, "kept") != built
+    monkeypatch.setenv("CXX", "/nonexistent")
+    (tmp_path / "include" / "factor.h").write_text("#define FACTOR 4\n")  # of which there is no build
+    with pytest.raises(RuntimeError, match=r"^a C\+\+ compiler is missing, to build the extension kept: "):
+        load(tmp_path, "kept")
 
 
 def test_on_host_ends_with_its_block():
