@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
+psutil = pytest.importorskip("psutil")
 nbformat = pytest.importorskip("nbformat")
 for package in ("nbclient", "nbconvert", "ipykernel"):
     pytest.importorskip(package)

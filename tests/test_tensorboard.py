@@ -13,12 +13,12 @@ import urllib.parse
 import urllib.request
 from contextlib import contextmanager
 
-import psutil
 import pytest
 import torch
 
 from model.profiling import ROOT, STORY, TRACES, record
 
+psutil = pytest.importorskip("psutil")
 pytest.importorskip("tensorboard")
 pytest.importorskip("torch_tb_profiler")  # the profiler's tab, which answers 404 without it
 pytestmark = pytest.mark.slow
