@@ -30,12 +30,37 @@ std::vector<T> inputs(const Shape& shape) {
     return x;
 }
 
+// What is drawn and computed of a large shape: its first rows, which the others repeat. They are an odd number, so that
+// they lie in the blocks of a launch, which take a power of two of rows each, differently every time.
+inline Shape drawn(Shape shape) {
+    if (shape.elements() > 1 << 20) shape.rows = std::min(shape.rows, (1 << 18) / shape.columns | 1);
+    return shape;
+}
+
+template <class T>
+void repeat(std::vector<T>& values, long long count) {
+    size_t period = values.size();
+    values.resize(size_t(count));
+    for (size_t i = period; i < values.size(); ++i) values[i] = values[i - period];
+}
+
 template <class T>
 struct Case {
     std::vector<T> x, grad, out;
     Expected expected_out, expected_grad_x;
 
     explicit Case(const Shape& shape) {
+        compute(drawn(shape));
+        for (std::vector<T>* tensor : {&x, &grad, &out}) repeat(*tensor, shape.elements());
+        for (Expected* expected : {&expected_out, &expected_grad_x}) {
+            repeat(expected->values, shape.elements());
+            repeat(expected->slack, shape.elements());
+            expected->by_slack = true;
+        }
+    }
+
+private:
+    void compute(const Shape& shape) {
         x = inputs<T>(shape);
         grad = testing::random<T>(shape.elements(), 2, shape.special);
         double epsilon = testing::Dtype<Accumulator<T>>::epsilon;
@@ -66,12 +91,12 @@ struct Case {
                 expected_grad_x.slack.push_back(8 * epsilon * value * (std::fabs(g) + double(magnitude)) + smallest);
             }
         }
-        expected_out.by_slack = expected_grad_x.by_slack = true;
     }
 };
 
 template <class T>
 void check(testing::Report& report, const Shape& shape, const char* way = "", const op::Limits& limits = {}) {
+    if (!report.wants<T>(shape)) return;
     Case<T> c(shape);
     Buffer<T> x(c.x, shape.off(the_x)), out(shape.elements(), shape.off(the_out));
     Buffer<Accumulator<T>> workspace(op::workspace_size<T>(shape.rows, shape.columns, limits));
@@ -148,7 +173,7 @@ void check_huge([[maybe_unused]] testing::Report& report) {
         op::Limits limits;
     } cases[] = {{testing::huge_shape(), "held", {}},
                  {testing::huge_shape(), "long", few_threads},
-                 {{(1LL << 31) / 7 + 3, 7}, "narrow", {}}};
+                 {{(1LL << 31) / 7 + 100, 7}, "narrow", {}}};
     for (const auto& [shape, way, limits] : cases) {
         if (const char* why = testing::too_large(3.0 * double(shape.elements()) * sizeof(T))) {
             report.skip(shape, "float16", way, "forward, backward", why);
@@ -157,22 +182,22 @@ void check_huge([[maybe_unused]] testing::Report& report) {
         // x stands for the gradient too.
         Buffer<T> x(shape.elements()), out(shape.elements()), grad_x(shape.elements());
         testing::fill(x, 1);
-        struct Row {
-            double sum = 0, product = 0;  // Σ e^x, Σ x · softmax(x)
+        auto expected_out = [columns = shape.columns](long long i) {
+            long long first = i / columns * columns;
+            double sum = 0;
+            for (long long j = first; j < first + columns; ++j) sum += std::exp(testing::element(j, 1));
+            return std::exp(testing::element(i, 1)) / sum;
         };
-        auto row_of = [columns = shape.columns](long long i) {
-            Row row;
-            for (long long j = i / columns * columns; j < (i / columns + 1) * columns; ++j) {
-                double x = testing::element(j, 1);
-                row.sum += std::exp(x);
-                row.product += std::exp(x) * x;
-            }
-            row.product /= row.sum;
-            return row;
-        };
-        auto expected_out = [&](long long i) { return std::exp(testing::element(i, 1)) / row_of(i).sum; };
-        auto expected_grad_x = [&](long long i) {
-            return expected_out(i) * (testing::element(i, 1) - row_of(i).product);
+        // From `out` as the forward rounded it: where the difference cancels, float16's rounding is most of the result.
+        auto expected_grad_x = [&, columns = shape.columns](long long i) {
+            long long first = i / columns * columns;
+            std::vector<T> saved(static_cast<size_t>(columns));
+            testing::require(cudaMemcpy(saved.data(), out.get() + first, saved.size() * sizeof(T),
+                                        cudaMemcpyDeviceToHost), "cudaMemcpy");
+            double product = 0;
+            for (long long j = 0; j < columns; ++j)
+                product += testing::to_double(saved[size_t(j)]) * testing::element(first + j, 1);
+            return testing::to_double(saved[size_t(i - first)]) * (testing::element(i, 1) - product);
         };
         report.check_sampled<T>(
             shape, way, "forward", {{"out", out, expected_out}},
@@ -197,19 +222,23 @@ void check_dtype(testing::Report& report) {
     for (long long columns : {longest, longest + 1, longest + 2, longest + widest<T>, 40000LL})
         if (!testing::race_check) check<T>(report, {2, columns});
     if (testing::on_gpu) check<T>(report, {300, 40000});
-    for (const Shape& shape : testing::timed_shapes())
-        for (long long columns : {shape.columns, 8192LL, 4LL, 7LL, 131072LL})
-            check<T>(report, {shape.elements() / columns, columns});
+    for (const Shape& shape : testing::timed_shapes()) {
+        check<T>(report, shape);
+        for (long long columns : {8192LL, 4LL, 7LL, 131072LL})  // what a dtype changes shows in small shapes
+            if (std::is_same_v<T, float>) check<T>(report, {shape.elements() / columns, columns});
+    }
 }
 
 int main(int count, char** arguments) {
     return testing::run(count, arguments, [](testing::Report& report) {
         check_dtype<float>(report);
-        check_dtype<__half>(report);
-        check_dtype<__nv_bfloat16>(report);
         check_dtype<double>(report);
-        for (int tensor = 0; tensor < tensors && !testing::race_check; ++tensor)
-            check<float>(report, testing::one_misaligned(tensor, false));
+        if constexpr (!testing::race_check) {  // a race does not go by the dtype
+            check_dtype<__half>(report);
+            check_dtype<__nv_bfloat16>(report);
+            for (int tensor = 0; tensor < tensors; ++tensor)
+                check<float>(report, testing::one_misaligned(tensor, false));
+        }
         check_reduce_twice(report);
         check_huge(report);
     });
