@@ -11,12 +11,14 @@ import json
 import shutil
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from toy_ops import GATHER, MOMENTS, SGD
 
+import kernels
 from kernels import runtime
 from kernels.dispatch import allocation, cubin, extension, plan
 from kernels.dispatch.op import Op, like
@@ -205,14 +207,16 @@ def test_allocations_are_replaced_in_the_core_and_in_python(core):
 @needs_compiler
 def test_the_wrong_number_of_arguments_in_cuda_cu_is_named(core, tmp_path):
     wrong = tmp_path / "cuda.cu"
-    wrong.write_text('#include "dispatch/op.cuh"\n'
-                     "cudaError_t forward(fused::Tensor x, fused::Stream) { return cudaSuccess; }\nFUSED_OP(forward)\n")  # fmt: skip
+    wrong.write_text(
+        '#include "dispatch/op.cuh"\n'
+        "cudaError_t forward(fused::Tensor x, fused::Stream) { return cudaSuccess; }\nFUSED_OP(forward)\n"
+    )
     library = extension.load_library("toy_wrong", wrong, cache=tmp_path, include=(runtime.KERNELS,),
                                      flags=("-std=c++20", "-O0"), as_cpp=True)  # fmt: skip
     op = Op("toy_wrong", "(Tensor x) -> Tensor out", eager=torch.abs, check=lambda op, x: None,
             outputs={"out": like("x")})  # fmt: skip
     op.declare("cuda", "cpu", str(library))
-    with pytest.raises(RuntimeError, match="the function in cuda.cu takes 1 arguments, the declaration gives it 2"):
+    with pytest.raises(RuntimeError, match=r"the function in cuda\.cu takes 1 arguments, the declaration gives it 2"):
         op.overload("cuda")(torch.ones(3))
 
 
@@ -343,7 +347,8 @@ def test_errors_of_the_driver_are_named(driver, tmp_path, monkeypatch):
     made = cubin.compiled(kernel, tmp_path)
     load = torch.ops.fused_kernels._load_cubin
     driver.set(parameters=made.parameters)
-    for result, message in ((209, "compiled for another architecture.*NO_BINARY_FOR_GPU"), (1, "does not load.*damaged")):
+    answers = ((209, "compiled for another architecture.*NO_BINARY_FOR_GPU"), (1, "does not load.*damaged"))
+    for result, message in answers:
         driver.set(load_result=result)
         with pytest.raises(RuntimeError, match=message):
             load(made.path, made.name, made.shared, made.parameters)
@@ -361,7 +366,7 @@ def test_errors_of_the_driver_are_named(driver, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="is missing or empty"):
         load(str(tmp_path / "nowhere"), made.name, 0, made.parameters)
     driver.set(parameters=6, launch_result=719, attribute_result=0)
-    with pytest.raises(RuntimeError, match="launching a kernel of 1×1×1 blocks of 128 threads.*failed: CUDA_ERROR_FAKE"):
+    with pytest.raises(RuntimeError, match=r"1×1×1 blocks of 128 threads.*failed: CUDA_ERROR_FAKE"):
         RECORDED["toy_sgd_"].overload("triton")(torch.ones(33), torch.ones(33), torch.tensor(1.0))
 
 
@@ -371,7 +376,7 @@ def test_a_damaged_cache_is_named(tmp_path):
         "toy_ops.triton_kernel", "sgd_kernel", ("*fp32:16", "*fp32:16", "fp32", "i32"), (("BLOCK", 64),), 90
     )
     path = Path(cubin.compiled(kernel, tmp_path).path)
-    description = path.with_suffix(".json")
+    (description,) = tmp_path.glob("*.json")
     image, text = path.read_bytes(), description.read_text()
     path.write_bytes(image[:1000])
     with pytest.raises(RuntimeError, match=rf"truncated, 1000 of {len(image)} bytes: remove .*json"):
@@ -395,7 +400,8 @@ def test_a_cubin_is_found_by_everything_that_it_is_specialised_on(tmp_path, monk
     made = []
     monkeypatch.setattr(cubin, "_compile_here_or_there", lambda kernel, stem: made.append(stem.name))
     monkeypatch.setattr(cubin, "_read", lambda description, kernel: None)
-    base = {"module": "toy_ops.triton_kernel", "name": "sgd_kernel", "types": ("*fp32:16",), "constants": (), "arch": 90}
+    base = {"module": "toy_ops.triton_kernel", "name": "sgd_kernel", "types": ("*fp32:16",), "constants": ()}
+    base["arch"] = 90
     others = ({"types": ("*fp32",)}, {"types": ("*fp64:16",)}, {"constants": (("BLOCK", 64),)}, {"arch": 80},
               {"constants": (("BLOCK", 64), ("num_warps", 8))}, {"name": "moments_kernel"})  # fmt: skip
     for other in ({}, *others):
@@ -413,3 +419,46 @@ def test_a_launcher_cannot_compute_with_a_number_that_changes():
     recorder = plan.Recorder(1, torch.device("cpu"), 90)
     with pytest.raises(TypeError, match="an argument of type str"):
         recorder.launch("toy_ops.triton_kernel", "sgd_kernel", (1,), ("text",), {})
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# On a GPU.
+
+CAPTURE = """
+import sys, torch, kernels
+backend = sys.argv[1]
+x, y = torch.randn(2, 300, 1023, device="cuda")
+bias = torch.randn(1023, device="cuda")
+multiplier = torch.tensor(0.5, device="cuda")
+with torch.no_grad():
+    kernels.add_mul_activation(x, bias, y, multiplier, "gelu", backend=backend)  # the one warm-up call
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = kernels.add_mul_activation(x, bias, y, multiplier, "gelu", backend=backend)
+    x.normal_(), multiplier.fill_(-2.0), out.fill_(float("nan"))
+    graph.replay()
+    torch.testing.assert_close(out, torch.nn.functional.gelu(x - 2 * y + bias))
+    try:  # of a shape whose kernel was not loaded, where nothing can be
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            kernels.add_mul_activation(x[:, :77], bias[:77], y[:, :77], multiplier, "tanh", backend=backend)
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(runtime.device().type != "cuda", reason="no CUDA device")
+@pytest.mark.parametrize("backend", ["triton", "cuda"])
+def test_capture_after_one_call_in_a_fresh_process(backend):
+    done = subprocess.run(
+        [sys.executable, "-c", CAPTURE, backend], cwd=TESTS.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    if backend == "triton":
+        assert "cannot be while a CUDA graph is captured: call the op once before" in done.stdout
+
+
+@pytest.mark.skipif(runtime.device().type != "cuda", reason="no CUDA device")
+@pytest.mark.parametrize("backend", ["triton", "cuda"])
+def test_autograd_of_cuda_tensors_is_the_cores_and_not_pythons(backend):
+    x, bias = torch.randn(6, 8, device="cuda", requires_grad=True), torch.randn(8, device="cuda")
+    assert kernels.add_relu(x, bias, backend=backend).grad_fn.name() == "fused_kernels::add_relu_backward"

@@ -29,6 +29,7 @@ from kernels.dispatch.sources import imported_files
 from kernels.runtime import KERNELS
 
 CUBINS = KERNELS.parent / "build" / "cubins"
+FORMAT = 1  # of the files in the cache
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_cooperative_grid")
 
 _compiling = threading.Lock()
@@ -118,7 +119,7 @@ def _triton_version() -> str:
 
 
 def _key(kernel: Kernel) -> str:
-    depends = (_source_sha256(kernel.module), _triton_version(), kernel)
+    depends = (FORMAT, _source_sha256(kernel.module), _triton_version(), kernel)
     return hashlib.sha256(repr(depends).encode()).hexdigest()[:20]
 
 
