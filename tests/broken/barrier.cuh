@@ -1,8 +1,8 @@
 // BROKEN ON PURPOSE: no barrier stands between writing the sums of a block to shared memory and adding them up.
 // Row: 33x8 float32 relu backward
 // Caught by tsan: ThreadSanitizer: data race|grad_bias: [0-9]+ of [0-9]+ wrong
-// g++ 12's ThreadSanitizer reports the race of these 256 threads, g++ 13's did not. The sums are wrong by either, since
-// the host runs a block's threads one after the other where no barrier makes them meet.
+// g++ 12's ThreadSanitizer reports the race. g++ 13's did not: it forgets what some 255 threads did once they run again,
+// in a second launch. The sums are wrong by either: the host runs threads one after another until a barrier stops them.
 #pragma once
 
 #include "ops/add_relu/kernel.cuh"
