@@ -1,8 +1,9 @@
 // BROKEN ON PURPOSE: no barrier stands between writing the sums of a block to shared memory and adding them up.
 // Row: 33x8 float32 relu backward
 // Caught by tsan: ThreadSanitizer: data race|grad_bias: [0-9]+ of [0-9]+ wrong
-// g++ 12's ThreadSanitizer reports the race. g++ 13's did not: it forgets what some 255 threads did once they run again,
-// in a second launch. The sums are wrong by either: the host runs threads one after another until a barrier stops them.
+// g++ 12's ThreadSanitizer reports the race. g++ 13's did not; that of Clang does not either when an earlier launch had
+// 256 threads too, and does in a first launch. The sums are wrong by all of them: the host runs threads one after
+// another until a barrier stops them.
 #pragma once
 
 #include "ops/add_relu/kernel.cuh"
