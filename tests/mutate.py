@@ -31,44 +31,34 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 300  # for a build, or a run of tests: what takes longer hangs
-SANITIZERS = {
-    "asan": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
-    "tsan": ("-fsanitize=thread",),
-}
+SANITIZERS = {"asan": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], "tsan": ["-fsanitize=thread"]}
+HOST = ["-std=c++20", "-O1", "-pthread", "-Ikernels", "-include", "check/cuda_on_host.h", "-x", "c++"]
 # Tests of torch's view of an op, and of other backends, do not go by what stands in a kernel.
 TRITON_TESTS = "not (cuda or eager or opcheck or compile or exported or autocast or wrong_input)"
 FAILURE = re.compile(r"^E  .*|.*(?:\bFAIL\b|runtime error:|ERROR: |WARNING: ThreadSanitizer|cuda_on_host: ).*", re.M)
 
 # Blanked before anything is drawn: comments, the preprocessor's lines, and numbers that change the speed alone.
-NO_CODE = {
-    ".cuh": r"//[^\n]*|/\*.*?\*/|^[ \t]*#[^\n]*|__launch_bounds__\([^)]*\)",
-    ".py": r"\bnum_warps=[^,)]*",
-}
+NO_CODE = {".cuh": r"//[^\n]*|/\*.*?\*/|^[ \t]*#[^\n]*|__launch_bounds__\([^)]*\)", ".py": r"\bnum_warps=[^,)]*"}
 NUMBER = r"(?<![\w.])(\d+)(?=LL\b|\.0\b|(?![\w.]))"
 OPERANDS = r"(?<![\w.])([A-Za-z_][\w.]*)( [-/%] )([A-Za-z_][\w.]*)(?![\w.(\[<])"
 PROGRAM = r"((?:program_id\(|num_programs\(|axis=))([01])"
 INDEX = r"((?:threadIdx|blockIdx|blockDim)\.)([xy])"
 # What is changed in which files, and what stands there then. A comparison has spaces around it, a template has not.
 KINDS = {
-    "constant": {
-        "both": [(NUMBER, lambda m: str(int(m[1]) + 1)), (NUMBER, lambda m: str(abs(int(m[1]) - 1)))],
-    },
+    "constant": {"both": [(NUMBER, lambda m: str(int(m[1]) + 1)), (NUMBER, lambda m: str(abs(int(m[1]) - 1)))]},
     "comparison": {"both": [(r"(?<= )([<>])(=?)(?= )", lambda m: m[1] + "=" * (not m[2]))]},
     "dropped barrier": {".cuh": [(r"__syncthreads\(\);", lambda m: "")]},
     "dropped mask": {
-        ".cuh": [
-            (r"\bif \([^()]* <=? [^()]*\)", lambda m: "if (true)"),
-            (r"\b(\w+) (<=?) [\w.]+ \? ", lambda m: "true ? "),
-        ],
+        ".cuh": [(r"\bif \([^()]* <=? [^()]*\)", lambda m: "if (true)"), (r"\b\w+ <=? [\w.]+ \?", lambda m: "true ?")],
         ".py": [
             (r"(?<=, )(mask|xmask|exists|in_columns)(?=[,)])", lambda m: f"{m[1]} == {m[1]}"),
             (r"\(row < end_row\) & |in_rows & | & in_columns", lambda m: ""),
         ],
     },
     "swapped": {
-        ".cuh": [(INDEX, lambda m: m[1] + "yx"["xy".index(m[2])])],
+        ".cuh": [(INDEX, lambda m: m[1] + ("y" if m[2] == "x" else "x"))],
         ".py": [
-            (PROGRAM, lambda m: m[1] + "10"[int(m[2])]),
+            (PROGRAM, lambda m: m[1] + str(1 - int(m[2]))),
             (r"\[:, None\]", lambda m: "[None, :]"),
             (r"\[None, :\]", lambda m: "[:, None]"),
         ],
@@ -95,10 +85,6 @@ class Mutation:
         new = (text[from_ : self.start] + self.new + text[self.end : to]).strip()
         return f"{self.path.relative_to(ROOT)}:{line}, {self.kind}\n    {old}\n    {new}"
 
-    def mutated(self) -> str:
-        text = self.path.read_text()
-        return text[: self.start] + self.new + text[self.end :]
-
 
 def code(path: Path) -> str:
     """The file's text, blanks in place of all that is no code or cannot matter."""
@@ -117,7 +103,7 @@ def code(path: Path) -> str:
 
 
 def drawn(path: Path, generator: random.Random) -> Iterator[Mutation]:
-    """All of the file's mutations, no two alike, in random order, the kinds in turn."""
+    """All of the file's mutations in random order, the kinds in turn; a 0 becomes 1, up or down."""
     text, by_kind = code(path), {}
     for kind, patterns in KINDS.items():
         found = [
@@ -154,34 +140,32 @@ def run(command: list, **options) -> tuple[int | None, str]:
 
 def failure(path: Path, mutation: Mutation | None) -> str | None:
     """What the tests say first of the file with this mutation: "" if they pass, None if it does not compile."""
-    op, status, printed = path.parent.name, 0, ""
+    op = path.parent.name
     with tempfile.TemporaryDirectory(prefix="mutate_") as name:
         copy = Path(name)
         shutil.copytree(ROOT / "kernels", copy / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         if mutation:
-            (copy / path.relative_to(ROOT)).write_text(mutation.mutated())
+            text = path.read_text()
+            (copy / path.relative_to(ROOT)).write_text(text[: mutation.start] + mutation.new + text[mutation.end :])
         if path.suffix == ".py":
             command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"kernels/ops/{op}"]
             environment = {**os.environ, "PYTHONPATH": name, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
             status, printed = run([*command, "-k", TRITON_TESTS], cwd=copy, env=environment)
-        elif path.suffix == ".cuh":
+        else:
             for sanitizer in SANITIZERS if mutation and mutation.kind == "dropped barrier" else ["asan"]:
-                program, source = copy / sanitizer, copy / "kernels" / "ops" / op / f"test_{op}.cu"
-                host = ["-include", "check/cuda_on_host.h"]
-                build = ["g++", "-std=c++20", "-O1", "-pthread", *SANITIZERS[sanitizer], f"-I{copy / 'kernels'}", *host]
-                status, printed = run([*build, "-x", "c++", source, "-o", program])
-                if status:
+                build = ["g++", *HOST, *SANITIZERS[sanitizer], f"kernels/ops/{op}/test_{op}.cu", "-o", sanitizer]
+                if run(build, cwd=copy)[0] != 0:
                     return None
-                status, printed = run([*(["setarch", "-R"] if sanitizer == "tsan" else []), program])
+                status, printed = run([*(["setarch", "-R"] if sanitizer == "tsan" else []), copy / sanitizer])
                 if status != 0:
                     break
     if status == 0:
         return ""
-    first = FAILURE.search(printed)
+    first = FAILURE.search(printed.replace(name + "/", ""))
     test = re.search(r"^FAILED \S*::(\S+)", printed, re.M)
-    said = " ".join(first[0].split()) if first else f"exit status {status}"
-    return f"{test[1] + ': ' if test else ''}{'still running; ' * (status is None)}{said}"[:300]
+    said = " ".join(first[0].split()) if first else f"exit status {status}" if status else f"{SECONDS} seconds"
+    return f"{test[1] + ': ' if test else ''}{said}"[:300]
 
 
 def main() -> None:
