@@ -52,6 +52,15 @@ int cuFuncGetParamInfo(void* function, size_t index, size_t* offset, size_t* byt
     (void)function, *offset = 8 * index, *bytes = 8;
     return index < (size_t)fake_parameters ? 0 : 1;
 }
+int cuCtxGetCurrent(void** context) {
+    *context = (void*)1;
+    return 0;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+    (void)device;
+    return cuCtxGetCurrent(context);
+}
+int cuCtxSetCurrent(void* context) { return !context; }
 int cuGetErrorName(int result, const char** name) {
     *name = result == 209 ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : result == 200 ? "CUDA_ERROR_INVALID_IMAGE" : "CUDA_ERROR_FAKE";
     return 0;

@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,45 @@ def test_func_transforms_work_through_the_core(core):
     found = torch.func.grad(lambda table: call(GATHER, "cuda", table, ids).sum())(table)
     want = torch.func.grad(lambda table: table[ids].sum())(table)
     assert torch.equal(found, want)
+
+
+@needs_compiler
+def test_levels_of_torch_func_record_what_lies_outside_of_them(core):
+    """A bias outside of grad_and_value gets its gradient too; a second derivative is refused and not zero."""
+    x, bias = torch.randn(5, 6), torch.randn(6, requires_grad=True)
+
+    def first_gradient(backend):
+        with extension.on_host():
+            value = lambda x: (kernels.add_relu(x, bias, backend=backend) + bias.sin()).sum()  # noqa: E731
+            (grad,) = torch.autograd.grad(torch.func.grad_and_value(value)(x)[1], bias)
+        return grad
+
+    torch.testing.assert_close(first_gradient("cuda"), first_gradient("eager"))
+    with extension.on_host(), pytest.raises(RuntimeError, match="add_relu has no second derivative"):
+        first = torch.func.grad(lambda x: kernels.add_relu(x, bias.detach(), backend="cuda").pow(2).sum())
+        torch.func.grad(lambda x: first(x).sum())(x)
+
+
+@needs_compiler
+@both_backends
+def test_a_number_changed_in_place_after_the_forward_is_refused(core, backend):
+    x, multiplier = torch.randn(5, 6), torch.tensor(2.0)
+    y = torch.randn(5, 6, requires_grad=True)
+    with extension.on_host():
+        out = kernels.add_mul_activation(x, x[0], y, multiplier, "identity", backend=backend)
+        multiplier.fill_(7.0)
+        with pytest.raises(RuntimeError, match="a number that the derivative reads was modified by an inplace operation"):
+            out.sum().backward()
+
+
+@needs_compiler
+def test_a_tangent_of_the_incoming_gradient_is_refused(core):
+    x, bias = torch.randn(5, 6, requires_grad=True), torch.randn(6)
+    with extension.on_host(), torch.autograd.forward_ad.dual_level():
+        out = kernels.add_relu(x, bias, backend="cuda")
+        grad = torch.autograd.forward_ad.make_dual(torch.ones(5, 6), torch.ones(5, 6))
+        with pytest.raises(RuntimeError, match="add_relu has no forward-mode derivative"):
+            torch.autograd.grad(out, x, grad)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -462,3 +502,15 @@ def test_capture_after_one_call_in_a_fresh_process(backend):
 def test_autograd_of_cuda_tensors_is_the_cores_and_not_pythons(backend):
     x, bias = torch.randn(6, 8, device="cuda", requires_grad=True), torch.randn(8, device="cuda")
     assert kernels.add_relu(x, bias, backend=backend).grad_fn.name() == "fused_kernels::add_relu_backward"
+
+
+@pytest.mark.skipif(runtime.device().type != "cuda", reason="no CUDA device")
+@pytest.mark.parametrize("backend", ["triton", "cuda"])
+def test_a_thread_that_has_called_nothing_of_cuda_launches(backend):
+    x, bias = torch.randn(6, 8, device="cuda"), torch.randn(8, device="cuda")
+    want = kernels.add_relu(x, bias, backend=backend).clone()
+    found = []
+    thread = threading.Thread(target=lambda: found.append(kernels.add_relu(x, bias, backend=backend)))
+    thread.start()
+    thread.join()
+    assert torch.equal(found[0], want)

@@ -27,15 +27,15 @@ def replaced(function: Allocate) -> Iterator[None]:
     """
     global _replacement
     before, _replacement = _replacement, function
-    _tell_core()
+    tell_core()
     try:
         yield
     finally:
         _replacement = before
-        _tell_core()
+        tell_core()
 
 
-def _tell_core() -> None:
+def tell_core() -> None:
     """The C++ core allocates by itself unless it is told to call `empty` (as fused_kernels::_allocate)."""
     from kernels.dispatch import extension
 

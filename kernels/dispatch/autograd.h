@@ -3,6 +3,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -31,6 +32,10 @@ inline void refuse_forward_mode(const std::string& op, c10::ArrayRef<IValue> arg
                         " has no forward-mode derivative: use backend=\"eager\"");
 }
 
+inline uint32_t version_of(const IValue& value) {
+    return value.isTensor() && !value.toTensor().is_inference() ? uint32_t(value.toTensor()._version()) : 0;
+}
+
 class Functional;
 
 // Autograd holds its nodes by std::shared_ptr up to torch 2.11, and by c10::intrusive_ptr in 2.13.
@@ -51,16 +56,22 @@ Pointer pointer_to(Base* node) {
 }
 
 // What autograd keeps of a call, and does when its gradients are asked for: as the code that PyTorch generates for its own
-// operators does it, for less than a torch::autograd::Function costs.
+// operators does it, for less than a torch::autograd::Function costs. Compiled autograd does not know it.
 struct Node : torch::autograd::Node {
     const Functional* kernel = nullptr;
     std::vector<torch::autograd::SavedVariable> saved;
     std::vector<IValue> others;
+    std::vector<uint32_t> versions;           // of the tensors among them
+    std::vector<std::vector<int64_t>> sizes;  // of the outputs
 
     variable_list apply(variable_list&& grads) override;
     std::string name() const override;
-    void release_variables() override { saved.clear(), released = true; }
-    bool released = false;
+    void release_variables() override {
+        std::lock_guard lock(mutex_);
+        for (auto& variable : saved) variable.reset_data();
+        released = keeps;
+    }
+    bool keeps = false, released = false;
 };
 
 // An overload whose backward is another one.
@@ -88,8 +99,12 @@ class Functional : public c10::OperatorKernel {
         auto owner = own<NodePointer, torch::autograd::Node>(node);
         node->kernel = this;
         node->set_next_edges(std::move(edges));
-        for (int64_t position : declared_.others) node->others.push_back(arguments[position]);
+        for (int64_t position : declared_.others) {
+            node->others.push_back(arguments[position]);
+            node->versions.push_back(version_of(arguments[position]));
+        }
         const Positions& saves = what_is_saved(arguments);
+        node->keeps = !saves.empty();
         node->saved.resize(declared_.saved.size());
         for (size_t i = 0; i < node->saved.size(); ++i)
             if (int64_t position = declared_.saved[i]; position >= 0 && contains(saves, position))
@@ -97,11 +112,12 @@ class Functional : public c10::OperatorKernel {
 
         size_t before = stack->size() - count;
         {
-            at::AutoGradMode off(false);
+            at::AutoDispatchBelowADInplaceOrView below;  // grad mode stays on: an outer level of torch.func records too
             op.redispatchBoxed(keys, stack);
         }
         for (size_t i = before; i < stack->size(); ++i) {
             const Tensor& output = (*stack)[i].toTensor();
+            node->sizes.push_back(output.sizes().vec());
             if (output.is_floating_point())
                 torch::autograd::set_history(output, owner);
             else  // one gradient an output, also for what has none
@@ -132,9 +148,14 @@ inline std::string Node::name() const { return "fused_kernels::" + kernel->decla
 inline variable_list Node::apply(variable_list&& grads) {
     std::lock_guard lock(mutex_);
     TORCH_CHECK(!released, torch::autograd::ERR_BACKWARD_TWICE);
+    for (size_t i = 0; i < others.size(); ++i)
+        TORCH_CHECK(version_of(others[i]) == versions[i], name(),
+                    ": a number that the derivative reads was modified by an inplace operation after the forward");
+    auto given = std::find_if(grads.begin(), grads.end(), [](const Tensor& grad) { return grad.defined(); });
+    if (given == grads.end()) return variable_list(num_outputs());
     Stack stack;
     for (size_t i = 0; i < grads.size(); ++i)
-        stack.emplace_back(grads[i].defined() ? grads[i] : input_metadata(i).zeros_like());
+        stack.emplace_back(grads[i].defined() ? grads[i] : at::zeros(sizes[i], given->options()));
     auto self = pointer_to<NodePointer, torch::autograd::Node>(this);
     for (auto& variable : saved) {
         Tensor tensor = variable.unpack(self);
@@ -174,6 +195,7 @@ class Backward : public c10::OperatorKernel {
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
         size_t count = op.schema().arguments().size();
         auto arguments = torch::jit::last(*stack, count);
+        refuse_forward_mode(declared_.op, arguments);
         keys = keys & c10::after_ADInplaceOrView_keyset;
         if (!needs_gradient(arguments)) return op.redispatchBoxed(keys, stack);
         auto node = new Refusal;
@@ -183,8 +205,10 @@ class Backward : public c10::OperatorKernel {
             if (value.isTensor() && value.toTensor().defined())
                 node->add_next_edge(torch::autograd::impl::gradient_edge(value.toTensor()));
         size_t before = stack->size() - count;
-        at::AutoGradMode off(false);
-        op.redispatchBoxed(keys, stack);
+        {
+            at::AutoDispatchBelowADInplaceOrView below;
+            op.redispatchBoxed(keys, stack);
+        }
         for (size_t i = before; i < stack->size(); ++i) torch::autograd::set_history((*stack)[i].toTensor(), owner);
     }
 

@@ -130,7 +130,7 @@ class Call:
 
     def _explain(self, arguments: Sequence, error: Exception) -> None:
         """Raise with the declaration's own message if an argument is to blame for the error."""
-        self._op.check(self._form, arguments)
+        self._op.check(self._form, fallback.cast(self._made, arguments))
         if "setup_context" in str(error):
             raise RuntimeError(f'{self._op.name} does not work under torch.func here: use backend="eager"') from None
 

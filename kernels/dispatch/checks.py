@@ -60,7 +60,8 @@ def plain(value: object) -> str:
 def may_be_written(op: str, name: str, tensor: Tensor, others: dict[str, object], elementwise: bool) -> None:
     """Writing to the tensor must not change what is still to be read. Tensors that are not contiguous are copied before
     anything is written. Elementwise, another argument may be the tensor itself."""
-    if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+    expanded = any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    if expanded and tensor.numel():
         strides = tensor.stride()
         raise ValueError(f"{op}: {name} must not be expanded, since it is written to; its strides are {strides}")
     for other, value in others.items():

@@ -3,6 +3,7 @@
 
 #include <ATen/core/stack.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -69,11 +70,14 @@ class Compute : public c10::OperatorKernel {
             }
         }
         std::shared_ptr<plan::Plan> plan = find(signature, arguments);
-        for (size_t i = 0; i < count; ++i)
-            if (roles_[i].mutated && !may_be_written(arguments, i)) {
-                ask_python(arguments);  // which raises, and says why
-                TORCH_CHECK(false, declared_.op, ": what is written overlaps what is read");
-            }
+        for (size_t i = 0; i < count; ++i) {
+            if (!roles_[i].mutated) continue;
+            TORCH_CHECK(!arguments[i].toTensor().is_inference() || c10::InferenceMode::is_enabled(), declared_.op,
+                        ": an inference tensor is written to outside of torch.inference_mode()");
+            if (may_be_written(arguments, i)) continue;
+            ask_python(arguments);  // which raises, and says why
+            TORCH_CHECK(false, declared_.op, ": what is written overlaps what is read");
+        }
         c10::OptionalDeviceGuard guard;
         if (device.is_cuda() && c10::impl::VirtualGuardImpl(device.type()).getDevice() != device) guard.reset_device(device);
 
@@ -138,9 +142,10 @@ class Compute : public c10::OperatorKernel {
     // that are not contiguous are copied before anything is written, so only contiguous ones can be in the way.
     bool may_be_written(c10::ArrayRef<c10::IValue> arguments, size_t position) const {
         const at::Tensor& tensor = arguments[position].toTensor();
+        if (tensor.numel() == 0) return true;
         for (int64_t d = 0; d < tensor.dim(); ++d)
             if (tensor.stride(d) == 0 && tensor.size(d) > 1) return false;
-        if (!tensor.is_contiguous() || tensor.numel() == 0) return true;
+        if (!tensor.is_contiguous()) return true;
         auto start = static_cast<const char*>(tensor.const_data_ptr());
         for (size_t i = 0; i < arguments.size(); ++i) {
             if (i == position || !arguments[i].isTensor()) continue;
@@ -228,6 +233,7 @@ class Compute : public c10::OperatorKernel {
             made.push_back(plan::allocate(workspace.sizes, workspace.dtype, device));
             slots.push_back(&made.back());
         }
+        if (!plan.launches.empty()) driver::ensure_context(device);
         void* stream = driver::current_stream(device);
         for (const plan::Launch& kernel : plan.launches) {
             c10::SmallVector<int64_t, 16> values(kernel.arguments.size());

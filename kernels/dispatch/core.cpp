@@ -92,6 +92,8 @@ void add_plan(at::IntArrayRef outputs, at::IntArrayRef workspaces, at::IntArrayR
     read(workspaces, made->workspaces);
     for (size_t i = 0; i < launches.size();) {
         auto at = launches.slice(i);
+        TORCH_CHECK(at[1] < 1LL << 31 && at[2] < 1 << 16 && at[3] < 1 << 16, "fused_kernels: a grid of ", at[1], "×", at[2],
+                    "×", at[3], " blocks is beyond CUDA's limits");
         plan::Launch launch{reinterpret_cast<driver::Function>(at[0]),
                             {unsigned(at[1]), unsigned(at[2]), unsigned(at[3])},
                             unsigned(at[4]),

@@ -35,7 +35,7 @@ OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_cooperative_grid")
 _compiling = threading.Lock()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """A specialisation of a Triton function.
 
@@ -48,6 +48,12 @@ class Kernel:
     types: tuple[str, ...]
     constants: tuple[tuple[str, object], ...]
     arch: int
+
+    def __eq__(self, other: object) -> bool:
+        return repr(self) == repr(other)  # 1, 1.0 and True are equal, and are other constants
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
 
     def __str__(self) -> str:
         constants = ", ".join(f"{name}={value!r}" for name, value in self.constants)

@@ -27,6 +27,9 @@ struct Api {
     Result (*set_attribute)(Function, int attribute, int value);
     Result (*parameter_info)(Function, size_t index, size_t* offset, size_t* bytes);  // null before CUDA 12.4
     Result (*error_name)(Result, const char**);
+    Result (*current_context)(void**);
+    Result (*primary_context)(void**, int device);
+    Result (*set_context)(void*);
 
     explicit Api(const char* path) {
         void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -42,6 +45,9 @@ struct Api {
         find(set_attribute, "cuFuncSetAttribute");
         find(parameter_info, "cuFuncGetParamInfo", false);
         find(error_name, "cuGetErrorName");
+        find(current_context, "cuCtxGetCurrent");
+        find(primary_context, "cuDevicePrimaryCtxRetain");
+        find(set_context, "cuCtxSetCurrent");
     }
 };
 
@@ -63,6 +69,15 @@ inline std::string name_of(Result result) {
     const char* name = nullptr;
     if (api().error_name(result, &name) || !name) return "error " + std::to_string(result);
     return name;
+}
+
+// A thread that has called nothing of CUDA's runtime yet has no context, and a launch from it would fail.
+inline void ensure_context(c10::Device device) {
+    void* context = nullptr;
+    if (!device.is_cuda() || (api().current_context(&context) == 0 && context)) return;
+    Result result = api().primary_context(&context, device.index());
+    if (result == 0) result = api().set_context(context);
+    TORCH_CHECK(result == 0, "fused_kernels: no context on ", device, ": ", name_of(result));
 }
 
 // The kernel `name` of a cubin, loaded into the current device's context. `parameters`: how many it must take.

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernels import runtime
+from kernels.dispatch import allocation
 from kernels.dispatch.sources import included_files
 from kernels.runtime import KERNELS
 
@@ -42,6 +43,7 @@ def load_core() -> None:
     """
     if not _core:
         _core.append(load_library("core", CORE, cache=EXTENSIONS, include=(KERNELS, CORE.parent), flags=("-O2",)))
+        allocation.tell_core()
 
 
 def core_is_loaded() -> bool:

@@ -29,12 +29,12 @@ class Fallback:
     def __call__(self, *arguments):
         op, made = self._op, self._op.forms[self._form]
         device = made.first_tensor(arguments).device
+        op.check(self._form, arguments)  # first: a sparse tensor would come back here from the core
         if op.load(self._backend, device.type):  # from now on the core runs it
             return self._overload(*arguments)
         op.require(self._backend, device.type)
         if made.mutated or not op.gradients:
             refuse_gradients(op, self._form, arguments)
-        op.check(self._form, arguments)
         op.check_written(self._form, arguments)
         outputs = [allocation.empty(shape, dtype, device) for shape, dtype in op.allocations(self._form, arguments)]
         double = made.computes_in_double(arguments)
@@ -45,6 +45,10 @@ class Fallback:
             for i, value in enumerate(arguments)
         ]  # fmt: skip
         for i in made.mutated:
+            if arguments[i].is_inference() and not torch.is_inference_mode_enabled():
+                raise RuntimeError(
+                    f"{made.name}: an inference tensor is written to outside of torch.inference_mode()"
+                )
             if not arguments[i].is_inference():
                 torch.autograd.graph.increment_version(arguments[i])
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
@@ -65,6 +69,7 @@ class Fallback:
             saved = op.saves_for(given)
             ctx.save_for_backward(*(given[name] if name in saved else None for name in op.saved))
             ctx.others = [given[argument.name] for argument in op.others]
+            ctx.versions = [_version(other) for other in ctx.others]
 
     def backward(self) -> Callable | None:
         """What differentiates this form, for register_autograd; None for a form that has no gradient."""
@@ -77,6 +82,9 @@ class Fallback:
         positions = [names.index(name) for name in op.gradients]
 
         def differentiate(ctx, *grads):
+            if [_version(other) for other in ctx.others] != ctx.versions:
+                changed = "a number that the derivative reads was modified by an inplace operation after the forward"
+                raise RuntimeError(f"{op.name}: {changed}")
             needs = [ctx.needs_input_grad[i] for i in positions]
             found = op.overload(self._backend, "backward")(*grads, *ctx.saved_tensors, *ctx.others, needs)
             found = (found,) if isinstance(found, Tensor) else found
@@ -98,6 +106,10 @@ class Fallback:
                 return self._overload(*arguments)
 
         return autocast
+
+
+def _version(value: object) -> int:
+    return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
 
 
 def _scalar(value: Tensor, device: torch.device, double: bool) -> Tensor | float:
@@ -128,6 +140,8 @@ def refusing(op: Op, form: str, overload: Callable) -> Callable:
                 raise RuntimeError(f'{made.name} has no forward-mode derivative: use backend="eager"')
         if made.mutated or not op.gradients:
             refuse_gradients(op, form, arguments)
+        if made.scalars:
+            op.check(form, arguments)  # below autograd it no longer shows whether a scalar's gradient is wanted
         return overload(*arguments)
 
     return checked

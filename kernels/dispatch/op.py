@@ -196,7 +196,7 @@ class Op:
         device = made.first_tensor(arguments).device
         if value.device.type != "cpu" and value.device != device:
             raise ValueError(f"{made.name}: {name} must be on the CPU or on {device}; got {value.device}")
-        if value.requires_grad:
+        if value.requires_grad and torch.is_grad_enabled():
             raise RuntimeError(f"{made.name}: {name} has no gradient: detach() it")
 
     def _check_backward(self, made: Form, arguments: Sequence) -> None:

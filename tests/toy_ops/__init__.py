@@ -1,7 +1,7 @@
 """Three small ops of kinds that kernels/ops/ does not have yet, declared as its ops are.
 
-gather: integer inputs; a gradient whose shape is that of an argument. moments: two outputs, and an optional tensor. sgd_: an
-argument that is written, a number that changes from call to call, no gradient.
+gather: integer inputs; a gradient whose shape is that of an argument. moments: two outputs, and an optional tensor.
+sgd_: an argument that is written, a number that changes from call to call, no gradient.
 """
 
 import torch
