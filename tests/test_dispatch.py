@@ -241,9 +241,10 @@ def test_levels_of_torch_func_record_what_lies_outside_of_them(core):
         return grad
 
     torch.testing.assert_close(first_gradient("cuda"), first_gradient("eager"))
+    first = torch.func.grad(lambda x: kernels.add_relu(x, bias.detach(), backend="cuda").pow(2).sum())
+    second = torch.func.grad(lambda x: first(x).sum())
     with extension.on_host(), pytest.raises(RuntimeError, match="add_relu has no second derivative"):
-        first = torch.func.grad(lambda x: kernels.add_relu(x, bias.detach(), backend="cuda").pow(2).sum())
-        torch.func.grad(lambda x: first(x).sum())(x)
+        second(x)
 
 
 @needs_compiler
@@ -254,7 +255,7 @@ def test_a_number_changed_in_place_after_the_forward_is_refused(core, backend):
     with extension.on_host():
         out = kernels.add_mul_activation(x, x[0], y, multiplier, "identity", backend=backend)
         multiplier.fill_(7.0)
-        with pytest.raises(RuntimeError, match="a number that the derivative reads was modified by an inplace operation"):
+        with pytest.raises(RuntimeError, match="the derivative reads was modified by an inplace operation"):
             out.sum().backward()
 
 

@@ -19,6 +19,11 @@ def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Ten
     return torch.empty(shape, dtype=dtype, device=device)
 
 
+def is_replaced() -> bool:
+    """Whether this is inside `replaced`."""
+    return _replacement is not None
+
+
 @contextmanager
 def replaced(function: Allocate) -> Iterator[None]:
     """In here every allocation inside an op is function(shape, dtype, device): for tests, which put guards around it.

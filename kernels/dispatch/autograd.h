@@ -61,8 +61,9 @@ struct Node : torch::autograd::Node {
     const Functional* kernel = nullptr;
     std::vector<torch::autograd::SavedVariable> saved;
     std::vector<IValue> others;
-    std::vector<uint32_t> versions;           // of the tensors among them
-    std::vector<std::vector<int64_t>> sizes;  // of the outputs
+    std::vector<uint32_t> versions;  // of the tensors among them
+    // Of outputs that are not floating, of which autograd itself keeps nothing.
+    std::vector<std::optional<std::vector<c10::SymInt>>> sizes;
 
     variable_list apply(variable_list&& grads) override;
     std::string name() const override;
@@ -117,7 +118,8 @@ class Functional : public c10::OperatorKernel {
         }
         for (size_t i = before; i < stack->size(); ++i) {
             const Tensor& output = (*stack)[i].toTensor();
-            node->sizes.push_back(output.sizes().vec());
+            node->sizes.emplace_back();
+            if (!output.is_floating_point()) node->sizes.back() = output.sym_sizes().vec();
             if (output.is_floating_point())
                 torch::autograd::set_history(output, owner);
             else  // one gradient an output, also for what has none
@@ -154,8 +156,14 @@ inline variable_list Node::apply(variable_list&& grads) {
     auto given = std::find_if(grads.begin(), grads.end(), [](const Tensor& grad) { return grad.defined(); });
     if (given == grads.end()) return variable_list(num_outputs());
     Stack stack;
-    for (size_t i = 0; i < grads.size(); ++i)
-        stack.emplace_back(grads[i].defined() ? grads[i] : at::zeros(sizes[i], given->options()));
+    for (size_t i = 0; i < grads.size(); ++i) {
+        if (grads[i].defined())
+            stack.emplace_back(grads[i]);
+        else if (sizes[i])
+            stack.emplace_back(at::zeros_symint(*sizes[i], given->options()));
+        else
+            stack.emplace_back(input_metadata(i).zeros_like());
+    }
     auto self = pointer_to<NodePointer, torch::autograd::Node>(this);
     for (auto& variable : saved) {
         Tensor tensor = variable.unpack(self);

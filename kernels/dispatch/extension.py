@@ -43,7 +43,8 @@ def load_core() -> None:
     """
     if not _core:
         _core.append(load_library("core", CORE, cache=EXTENSIONS, include=(KERNELS, CORE.parent), flags=("-O2",)))
-        allocation.tell_core()
+        if allocation.is_replaced():
+            allocation.tell_core()
 
 
 def core_is_loaded() -> bool:
