@@ -23,7 +23,7 @@ class OnGpu(Contract):
         if self.has_in_place:
             check(self.op + "_", self.function(backend, in_place=True), cases=cases)
         if self.declaration.gradients:
-            for call in (call for case in cases for call in self.calls(case)):
+            for call in (call for case in cases for call in self.kinds(case)):
                 check_gradients(self.op, self.function(backend), call, self.needed(call), self.grads(call))
 
     @GPU
