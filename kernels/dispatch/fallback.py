@@ -140,8 +140,9 @@ def refusing(op: Op, form: str, overload: Callable) -> Callable:
                 raise RuntimeError(f'{made.name} has no forward-mode derivative: use backend="eager"')
         if made.mutated or not op.gradients:
             refuse_gradients(op, form, arguments)
-        if made.scalars:
-            op.check(form, arguments)  # below autograd it no longer shows whether a scalar's gradient is wanted
+        for i in made.scalars:  # below autograd it no longer shows whether a scalar's gradient is wanted
+            if isinstance(arguments[i], Tensor) and arguments[i].requires_grad and torch.is_grad_enabled():
+                raise RuntimeError(f"{made.name}: {made.names[i]} has no gradient: detach() it")
         return overload(*arguments)
 
     return checked
