@@ -27,8 +27,14 @@ __device__ inline T* dynamic_shared() {
 template <class... Parameters, class... Arguments>
 cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                           cudaStream_t stream, Arguments... arguments) {
-    kernel<<<grid, block, shared_bytes, stream>>>(arguments...);
-    return cudaGetLastError();
+    cudaLaunchConfig_t configuration = {};
+    configuration.gridDim = grid;
+    configuration.blockDim = block;
+    configuration.dynamicSmemBytes = shared_bytes;
+    configuration.stream = stream;
+    cudaError_t error = cudaLaunchKernelEx(&configuration, kernel, arguments...);
+    if (error != cudaSuccess) cudaGetLastError();  // else PyTorch would take it for the error of its next launch
+    return error;
 }
 
 // Allows launches of `kernel` with up to `bytes` of dynamic shared memory, on this device: above 48 KB CUDA wants to be

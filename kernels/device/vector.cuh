@@ -47,11 +47,17 @@ template <int width, class T>
 __device__ inline Pack<T, width> load(const T* pointer) {
     return *reinterpret_cast<const Pack<T, width>*>(pointer);
 }
+// streaming: the cache need not keep it, as something else is still to be read from there.
 template <int width, class T>
-__device__ inline void store(T* pointer, const Accumulator<T> (&values)[width]) {
+__device__ inline void store(T* pointer, const Accumulator<T> (&values)[width],
+                             [[maybe_unused]] bool streaming = false) {
     Pack<T, width> pack;
 #pragma unroll
     for (int e = 0; e < width; ++e) pack.element[e] = narrow<T>(values[e]);
+#ifdef __CUDA_ARCH__
+    if constexpr (sizeof pack == sizeof(int4))
+        if (streaming) return __stcs(reinterpret_cast<int4*>(pointer), reinterpret_cast<const int4&>(pack));
+#endif
     *reinterpret_cast<Pack<T, width>*>(pointer) = pack;
 }
 
@@ -59,6 +65,13 @@ __device__ inline void store(T* pointer, const Accumulator<T> (&values)[width]) 
 template <class... T>
 inline bool aligned(const T*... pointers) {
     return ((reinterpret_cast<unsigned long long>(pointers) % 16 == 0) && ...);
+}
+
+// Whether elements of one index lie at the same place of their 16 bytes in all of them.
+template <class First, class... T>
+inline bool aligned_alike(const First* first, const T*... others) {
+    auto place = [](const void* pointer) { return reinterpret_cast<unsigned long long>(pointer) % 16; };
+    return ((place(others) == place(first)) && ...);
 }
 
 // From so many elements on, indices have 64 bits. A test gives fewer, to reach them with a small input.
