@@ -171,16 +171,18 @@ void check_accuracy(testing::Report& report) {
     }
 }
 
-void check_huge([[maybe_unused]] testing::Report& report) {
+// With `out` misaligned an element at a time.
+void check_huge([[maybe_unused]] testing::Report& report, [[maybe_unused]] bool misaligned) {
 #ifdef __CUDACC__
     using T = __half;
     Shape shape = testing::huge_shape();
+    if (misaligned) shape.misaligned = 1u << the_out;
     if (const char* why = testing::too_large(4.0 * double(shape.elements()) * sizeof(T))) {
         report.skip(shape, "float16", "relu", "forward, backward", why);
         return;
     }
     // x stands for the gradient, and grad_y is written over y, so that four such tensors do.
-    Buffer<T> x(shape.elements()), bias(shape.columns), y(shape.elements()), out(shape.elements());
+    Buffer<T> x(shape.elements()), bias(shape.columns), y(shape.elements()), out(shape.elements(), shape.off(the_out));
     testing::fill(x, 1);
     testing::fill(bias, 2);
     testing::fill(y, 3);
@@ -231,6 +233,6 @@ int main(int count, char** arguments) {
                                                  : NamedActivation{"silu", Activation::silu},
                              negative, op);
         }
-        check_huge(report);
+        for (bool misaligned : {false, true}) check_huge(report, misaligned);
     });
 }

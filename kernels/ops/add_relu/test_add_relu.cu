@@ -91,16 +91,18 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& op) 
     backward("backward: bias", false, true, chunk_elements);
 }
 
-void check_huge([[maybe_unused]] testing::Report& report) {
+// With `out` misaligned an element at a time.
+void check_huge([[maybe_unused]] testing::Report& report, [[maybe_unused]] bool misaligned) {
 #ifdef __CUDACC__
     using T = __half;
     Shape shape = testing::huge_shape();
+    if (misaligned) shape.misaligned = 1u << the_out;
     if (const char* why = testing::too_large(3.0 * double(shape.elements()) * sizeof(T))) {
         report.skip(shape, "float16", "relu", "forward, backward", why);
         return;
     }
     // x stands for the gradient too.
-    Buffer<T> x(shape.elements()), bias(shape.columns), out(shape.elements());
+    Buffer<T> x(shape.elements()), bias(shape.columns), out(shape.elements(), shape.off(the_out));
     testing::fill(x, 1);
     testing::fill(bias, 2);
     auto expected_out = [&](long long i) {
@@ -140,6 +142,6 @@ int main(int count, char** arguments) {
             for (int tensor = 0; tensor < tensors; ++tensor)
                 check<float>(report, testing::one_misaligned(tensor, tensor <= the_out), op);
         }
-        check_huge(report);
+        for (bool misaligned : {false, true}) check_huge(report, misaligned);
     });
 }
