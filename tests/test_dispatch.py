@@ -130,6 +130,12 @@ def test_what_is_written_and_a_learning_rate(core, backend):
         call(SGD, backend, weights.clone().requires_grad_(), gradient, 0.1)
     with torch.no_grad():
         call(SGD, backend, weights.clone().requires_grad_(), gradient, 0.1)
+    with torch.inference_mode():
+        kept = weights.clone()
+        call(SGD, backend, kept, gradient, 0.1)
+    torch.testing.assert_close(kept, weights - 0.1 * gradient)
+    with pytest.raises(RuntimeError, match=r"an inference tensor is written to outside of torch\.inference_mode"):
+        call(SGD, backend, kept, gradient, 0.1)
     with extension.on_host():
         torch.library.opcheck(SGD.overload(backend), (weights, gradient, torch.tensor(0.5)))
 
@@ -219,6 +225,56 @@ def test_the_wrong_number_of_arguments_in_cuda_cu_is_named(core, tmp_path):
     op.declare("cuda", "cpu", str(library))
     with pytest.raises(RuntimeError, match=r"the function in cuda\.cu takes 1 arguments, the declaration gives it 2"):
         op.overload("cuda")(torch.ones(3))
+
+
+TOP = """
+#include "dispatch/op.cuh"
+using fused::Tensor;
+cudaError_t forward(Tensor x, Tensor largest, Tensor where, fused::Stream) {
+    for (long long row = 0; row < x.rows(); ++row) {
+        const double* first = x.as<double>() + row * x.columns();
+        where.as<int64_t>()[row] = std::max_element(first, first + x.columns()) - first;
+        largest.as<double>()[row] = first[where.as<int64_t>()[row]];
+    }
+    return cudaSuccess;
+}
+cudaError_t backward(Tensor grad, Tensor grad_where, Tensor x, Tensor where, Tensor grad_x, fused::Stream) {
+    if (grad_where.dtype != fused::Dtype::int64 || *grad_where.as<int64_t>()) return cudaErrorInvalidValue;
+    for (long long i = 0; i < x.elements; ++i) grad_x.as<double>()[i] = 0;
+    for (long long row = 0; row < x.rows(); ++row)
+        grad_x.as<double>()[row * x.columns() + where.as<int64_t>()[row]] = grad.as<double>()[row];
+    return cudaSuccess;
+}
+FUSED_OP(forward, backward)
+"""
+
+
+@needs_compiler
+def test_an_output_of_integers_has_no_gradient(core, tmp_path):
+    source = tmp_path / "cuda.cu"
+    source.write_text("#include <algorithm>" + TOP)
+    library = extension.load_library("toy_top", source, cache=tmp_path, include=(runtime.KERNELS,),
+                                     flags=("-std=c++20", "-O0"), as_cpp=True)  # fmt: skip
+    op = Op(
+        "toy_top",
+        "(Tensor x) -> (Tensor largest, Tensor where)",
+        eager=lambda x: tuple(x.max(-1)),
+        check=lambda op, x: None,
+        outputs={
+            "largest": lambda given: (given["x"].shape[:-1], given["x"].dtype),
+            "where": lambda given: (given["x"].shape[:-1], torch.int64),
+        },
+        saves=("x", "where"),
+        gradients={"x": like("x")},
+    )
+    op.declare("cuda", "cpu", str(library))
+    x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+    largest, where = op.overload("cuda")(x)
+    assert largest.requires_grad
+    assert not where.requires_grad
+    assert torch.equal(where, x.argmax(-1))
+    (largest**2).sum().backward()
+    assert torch.equal(x.grad, torch.zeros_like(x).scatter(1, where[:, None], 2 * largest.detach()[:, None]))
 
 
 @needs_compiler

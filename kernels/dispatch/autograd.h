@@ -63,7 +63,11 @@ struct Node : torch::autograd::Node {
     std::vector<IValue> others;
     std::vector<uint32_t> versions;  // of the tensors among them
     // Of outputs that are not floating, of which autograd itself keeps nothing.
-    std::vector<std::optional<std::vector<c10::SymInt>>> sizes;
+    struct Undifferentiable {
+        std::vector<c10::SymInt> sizes;
+        c10::ScalarType dtype;
+    };
+    std::vector<std::optional<Undifferentiable>> undifferentiable;
 
     variable_list apply(variable_list&& grads) override;
     std::string name() const override;
@@ -118,12 +122,13 @@ class Functional : public c10::OperatorKernel {
         }
         for (size_t i = before; i < stack->size(); ++i) {
             const Tensor& output = (*stack)[i].toTensor();
-            node->sizes.emplace_back();
-            if (!output.is_floating_point()) node->sizes.back() = output.sym_sizes().vec();
-            if (output.is_floating_point())
+            auto& kept = node->undifferentiable.emplace_back();
+            if (output.is_floating_point()) {
                 torch::autograd::set_history(output, owner);
-            else  // one gradient an output, also for what has none
+            } else {  // one gradient an output, also for what has none
+                kept = {output.sym_sizes().vec(), output.scalar_type()};
                 node->add_input_metadata(torch::autograd::Node::undefined_input());
+            }
         }
         for (size_t i = 0; i < node->saved.size(); ++i)
             if (int64_t position = declared_.saved[i]; position < 0 && contains(saves, position))
@@ -159,8 +164,8 @@ inline variable_list Node::apply(variable_list&& grads) {
     for (size_t i = 0; i < grads.size(); ++i) {
         if (grads[i].defined())
             stack.emplace_back(grads[i]);
-        else if (sizes[i])
-            stack.emplace_back(at::zeros_symint(*sizes[i], given->options()));
+        else if (const auto& output = undifferentiable[i])
+            stack.emplace_back(at::zeros_symint(output->sizes, given->options().dtype(output->dtype)));
         else
             stack.emplace_back(input_metadata(i).zeros_like());
     }
