@@ -94,14 +94,14 @@ def _maximum_and_sum(x_ptr, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def _write_forward(x_ptr, out_ptr, count, maximum, total, BLOCK: tl.constexpr):
-    """From the end to the start: what was read last is still in the cache."""
+    """From the end to the start: what was read last is still in the cache, where nothing written takes its place."""
     scale = 1.0 / total
     last = (count - 1) // BLOCK * BLOCK
     for back in range(0, count, BLOCK):
         start = last - back
         mask = _mask(start, count, BLOCK)
         x = _load(x_ptr + start + tl.arange(0, BLOCK), mask, -float("inf"))
-        tl.store(out_ptr + start + tl.arange(0, BLOCK), tl.exp(x - maximum) * scale, mask)
+        tl.store(out_ptr + start + tl.arange(0, BLOCK), tl.exp(x - maximum) * scale, mask, cache_modifier=".cs")
 
 
 @triton.jit
@@ -123,7 +123,7 @@ def _write_backward(grad_ptr, out_ptr, grad_x_ptr, count, product, BLOCK: tl.con
         mask = _mask(start, count, BLOCK)
         grad = _load(grad_ptr + start + tl.arange(0, BLOCK), mask, 0.0)
         out = _load(out_ptr + start + tl.arange(0, BLOCK), mask, 0.0)
-        tl.store(grad_x_ptr + start + tl.arange(0, BLOCK), out * (grad - product), mask)
+        tl.store(grad_x_ptr + start + tl.arange(0, BLOCK), out * (grad - product), mask, cache_modifier=".cs")
 
 
 # A program takes a row, both passes.
