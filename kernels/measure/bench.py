@@ -33,7 +33,7 @@ __all__ = [
 ]  # fmt: skip
 
 CELLS_A_COPY = 8  # so many cells are measured between two copies
-# An H200 copies in one of two states, in which it stays for seconds: at 4.28 or at 3.84 TB/s. Kernels that move the same
+# An H200 copies in one of two states, in which it stays for seconds: at 4.28 or at 3.84 TB/s; kernels that move as many
 # bytes do not know the slower one. So a copy that is slower than the fastest so far is measured again, so many times.
 COPY_TRIES, COPY_PAUSE = 10, 0.3
 
