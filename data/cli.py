@@ -8,7 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from data.criteo import DataError
+
+class UserError(ValueError):
+    """A mistake in what a user asked for, or in a file that they named.
+
+    The message is one line: the file and the place in it, what was expected and what was found.
+    """
 
 
 class Parser(argparse.ArgumentParser):
@@ -20,10 +25,10 @@ class Parser(argparse.ArgumentParser):
 
 @contextmanager
 def user_errors(command: str) -> Iterator[None]:
-    """End the process for a DataError or OSError (status 2) or Ctrl-C (status 130), saying why in one line."""
+    """End the process for a UserError or OSError (status 2) or Ctrl-C (status 130), saying why in one line."""
     try:
         yield
-    except DataError as error:
+    except UserError as error:
         message, status = str(error), 2
     except OSError as error:
         file = f"{error.filename}: " if error.filename else ""

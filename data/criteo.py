@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from data.cli import UserError
+
 LABEL = "labels"
 DENSE = tuple(f"DENSE_{i}" for i in range(13))
 SPARSE = tuple(f"SPARSE_{i}" for i in range(26))
@@ -36,10 +38,6 @@ _DECODE_ROWS = 1 << 14
 _MAPPED_BYTES = 1 << 26
 
 
-class DataError(ValueError):
-    """A mistake in the user's data or paths; the message names file and place, what was expected and what was found."""
-
-
 @dataclass(frozen=True)
 class Feature:
     """What training knows of one sparse feature.
@@ -55,7 +53,7 @@ class Feature:
 def read_metadata(path: str | Path) -> dict[str, Feature]:
     """Read `metadata.json` (or the one in directory `path`): `SPARSE_0 … SPARSE_25` → `Feature`, in that order.
 
-    Raises DataError, naming file and feature, if the file is not there, is not JSON, or a feature is missing or
+    Raises UserError, naming file and feature, if the file is not there, is not JSON, or a feature is missing or
     contradicts itself.
     """
     path = Path(path)
@@ -63,29 +61,29 @@ def read_metadata(path: str | Path) -> dict[str, Feature]:
     try:
         raw = json.loads(file.read_bytes())
     except FileNotFoundError:
-        raise DataError(f"{file}: not found; data.preprocess and data.synthetic write it") from None
+        raise UserError(f"{file}: not found; data.preprocess and data.synthetic write it") from None
     except ValueError as error:
-        raise DataError(f"{file}: not JSON: {error}") from None
+        raise UserError(f"{file}: not JSON: {error}") from None
     if not isinstance(raw, dict):
-        raise DataError(f"{file}: expected an object of features, found {type(raw).__name__}")
+        raise UserError(f"{file}: expected an object of features, found {type(raw).__name__}")
     return {name: _feature(file, name, raw) for name in SPARSE}
 
 
 def _feature(file: Path, name: str, raw: dict) -> Feature:
     if name not in raw:
-        raise DataError(f"{file}: feature {name} is missing; expected {SPARSE[0]} to {SPARSE[-1]}")
+        raise UserError(f"{file}: feature {name} is missing; expected {SPARSE[0]} to {SPARSE[-1]}")
     entry = raw[name]
     try:
         cardinality, values = entry["cardinality"], entry["tokenizer_values"]
     except (KeyError, TypeError):
-        raise DataError(f"{file}: {name}: expected the fields cardinality and tokenizer_values") from None
+        raise UserError(f"{file}: {name}: expected the fields cardinality and tokenizer_values") from None
     if not isinstance(values, list) or not all(type(v) is int and 0 <= v < IDS for v in values):
-        raise DataError(f"{file}: {name}: tokenizer_values: expected a list of ids in [0, 2^32)")
+        raise UserError(f"{file}: {name}: tokenizer_values: expected a list of ids in [0, 2^32)")
     if cardinality != len(values):
-        raise DataError(f"{file}: {name}: cardinality is {cardinality}, but tokenizer_values has {len(values)} ids")
+        raise UserError(f"{file}: {name}: cardinality is {cardinality}, but tokenizer_values has {len(values)} ids")
     ids = np.array(values, dtype=np.int64)
     if len(np.unique(ids)) != len(ids):
-        raise DataError(f"{file}: {name}: tokenizer_values holds an id twice")
+        raise UserError(f"{file}: {name}: tokenizer_values holds an id twice")
     return Feature(cardinality, ids)
 
 
@@ -113,7 +111,7 @@ class CriteoBatches(IterableDataset):
     Use it alone or as `DataLoader(batches, batch_size=None)`. The next window is read in a thread while this one is
     used. Extra columns are ignored; dense and label columns may be of any numeric type, sparse of any integer type.
 
-    Raises DataError, naming file and column: no Parquet file, a missing column, a wrong type, a label that is neither
+    Raises UserError, naming file and column: no Parquet file, a missing column, a wrong type, a label that is neither
     0 nor 1, an id outside [-1, 2^32), a dense value that is not finite.
     """
 
@@ -248,7 +246,7 @@ class CriteoBatches(IterableDataset):
                         yield first + low, part.slice(low, high - low)
                     first += part.num_rows
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: cannot be read as Parquet: {error}") from error
+            raise UserError(f"{path}: cannot be read as Parquet: {error}") from error
 
     def _fill(self, arrays: tuple[np.ndarray, np.ndarray, np.ndarray], part: pa.RecordBatch) -> None:
         def floats(name: str) -> np.ndarray:  # a null becomes NaN
@@ -279,7 +277,7 @@ class CriteoBatches(IterableDataset):
                 row, column = np.argwhere(wrong.reshape(len(labels), -1))[0]
                 file_start = next(g.first for g in self._row_groups if g.file == group.file)
                 found = values.reshape(len(labels), -1)[row, column]
-                raise DataError(
+                raise UserError(
                     f"{self.files[group.file]}: row {first + row - file_start}, column {names[column]}: "
                     f"expected {expected}, found {found}"
                 )
@@ -307,10 +305,10 @@ def _parquet_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise DataError(f"{path}: no such file or directory; expected Parquet files")
+        raise UserError(f"{path}: no such file or directory; expected Parquet files")
     files = sorted(path.glob("*.parquet"))
     if not files:
-        raise DataError(f"{path}: no *.parquet file in it")
+        raise UserError(f"{path}: no *.parquet file in it")
     return files
 
 
@@ -318,14 +316,14 @@ def _checked_footer(file: Path) -> pq.FileMetaData:
     try:
         footer = pq.read_metadata(file)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{file}: cannot be read as Parquet: {error}") from None
+        raise UserError(f"{file}: cannot be read as Parquet: {error}") from None
     schema = footer.schema.to_arrow_schema()
     for name in COLUMNS:
         if name not in schema.names:
-            raise DataError(f"{file}: column {name} is missing; expected {LABEL}, {DENSE[0]} to {SPARSE[-1]}")
+            raise UserError(f"{file}: column {name} is missing; expected {LABEL}, {DENSE[0]} to {SPARSE[-1]}")
         kind = schema.field(name).type
         integer = pa.types.is_integer(kind)
         if not (integer if name in SPARSE else integer or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             expected = "an integer type" if name in SPARSE else "a numeric type"
-            raise DataError(f"{file}: column {name}: expected {expected}, found {kind}")
+            raise UserError(f"{file}: column {name}: expected {expected}, found {kind}")
     return footer

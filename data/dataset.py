@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.criteo import SPARSE, DataError
+from data.cli import UserError
+from data.criteo import SPARSE
 
 SPLITS = ("train", "validation", "test")
 ROW_GROUP = 1 << 16
@@ -45,7 +46,7 @@ def write_dataset(
         one of them with these probabilities, drawn from (seed, chunk).
     min_count: ids seen less often in the training split are left out of the metadata.
 
-    `out` appears by one rename at the end. Raises DataError if it exists and is not an empty directory, or if there
+    `out` appears by one rename at the end. Raises UserError if it exists and is not an empty directory, or if there
     are no rows; whatever `chunks` raises passes through, and then nothing is left behind.
     """
     if split not in ("order", "random"):
@@ -69,7 +70,7 @@ def complete_directory(out: str | Path) -> Iterator[Path]:
     """A temporary directory beside `out` that becomes `out` if the block ends well, and is removed otherwise."""
     out = Path(out).absolute()
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise DataError(f"{out}: already exists; remove it or name another directory")
+        raise UserError(f"{out}: already exists; remove it or name another directory")
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
     try:
@@ -116,7 +117,7 @@ def _write_in_order(chunks, directory: Path, pool: ThreadPoolExecutor, workers: 
     sizes = list(_in_order(pool, workers, tasks))
     total = sum(sizes)
     if not total:
-        raise DataError("no rows in the input")
+        raise UserError("no rows in the input")
     train, validation = total * 6 // 7, total * 13 // 14
     ends = dict(zip(SPLITS, (train, validation, total), strict=True))
     start = 0
@@ -150,7 +151,7 @@ def _write_at_random(chunks, directory: Path, pool: ThreadPoolExecutor, workers:
     for sizes in _in_order(pool, workers, tasks):
         totals += sizes
     if not totals.sum():
-        raise DataError("no rows in the input")
+        raise UserError("no rows in the input")
     return dict(zip(SPLITS, totals.tolist(), strict=True))
 
 

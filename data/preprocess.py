@@ -26,8 +26,8 @@ import pyarrow.csv
 from loguru import logger
 from tqdm import tqdm
 
-from data.cli import Parser, user_errors
-from data.criteo import COLUMNS, DENSE, IDS, LABEL, MISSING, SCHEMA, SPARSE, DataError
+from data.cli import Parser, UserError, user_errors
+from data.criteo import COLUMNS, DENSE, IDS, LABEL, MISSING, SCHEMA, SPARSE
 from data.dataset import write_dataset
 
 RAW = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
@@ -93,14 +93,14 @@ def preprocess(
     split, seed, min_count, workers: see data.dataset.write_dataset.
     on_bad_line: "raise", or "skip" to leave out lines that are not of the format and count them.
 
-    Raises DataError naming file, line and field.
+    Raises UserError naming file, line and field.
     """
     if on_bad_line not in ("raise", "skip"):
         raise ValueError(f"on_bad_line: expected 'raise' or 'skip', got {on_bad_line!r}")
     inputs = [Path(file) for file in inputs]
     for file in inputs:
         if not file.is_file():
-            raise DataError(f"{file}: {'is not a file' if file.exists() else 'no such file'}")
+            raise UserError(f"{file}: {'is not a file' if file.exists() else 'no such file'}")
     report = Report()
     chunks = (partial(_table, block, on_bad_line, report) for file in inputs for block in _blocks(file))
     if not progress:
@@ -118,7 +118,7 @@ def _blocks(file: Path) -> Iterator[_Block]:
         try:
             first = stream.readline(1 << 20)
             if not first.strip():
-                raise DataError(f"{file}: {'empty' if not first else 'line 1 is empty'}; expected Criteo rows")
+                raise UserError(f"{file}: {'empty' if not first else 'line 1 is empty'}; expected Criteo rows")
             layout = _layout(file, first.decode("utf-8-sig", errors="replace").rstrip("\r\n"))
             line, text = (2, b"") if layout.header else (1, first.removeprefix(b"\xef\xbb\xbf"))
             done = 0
@@ -127,7 +127,7 @@ def _blocks(file: Path) -> Iterator[_Block]:
                 # Up to the last newline; what follows it belongs to the next block.
                 cut = text.rfind(b"\n") + 1
                 if not cut:
-                    raise DataError(f"{file}:{line}: no end of line within {len(text):,} bytes; expected Criteo rows")
+                    raise UserError(f"{file}:{line}: no end of line within {len(text):,} bytes; expected Criteo rows")
                 block, text = text[:cut], text[cut:]
                 read, done = raw.tell() - done, raw.tell()
                 yield _Block(file, layout, line, block, read)
@@ -135,7 +135,7 @@ def _blocks(file: Path) -> Iterator[_Block]:
             if text:
                 yield _Block(file, layout, line, text, raw.tell() - done)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(f"{file}: truncated or damaged gzip file: {error}") from None
+            raise UserError(f"{file}: truncated or damaged gzip file: {error}") from None
 
 
 def _layout(file: Path, first: str) -> Layout:
@@ -143,7 +143,7 @@ def _layout(file: Path, first: str) -> Layout:
     names = [name.strip().casefold() for name in first.split(delimiter)]
     if not {"label", "id", "i1"} & set(names):
         if delimiter == ",":
-            raise DataError(
+            raise UserError(
                 f"{file}:1: expected tabs between fields or a CSV header label,I1,…,I13,C1,…,C26; found {_short(first)}"
             )
         return Layout(delimiter, COLUMNS, header=False)
@@ -151,14 +151,14 @@ def _layout(file: Path, first: str) -> Layout:
     columns: list[str | None] = []
     for name in names:
         if name != "id" and name not in column_of:
-            raise DataError(f"{file}:1: unknown column {name!r}; expected label, I1 to I13, C1 to C26, and perhaps Id")
+            raise UserError(f"{file}:1: unknown column {name!r}; expected label, I1 to I13, C1 to C26, and perhaps Id")
         if name in names[: len(columns)]:
-            raise DataError(f"{file}:1: column {name!r} stands there twice")
+            raise UserError(f"{file}:1: column {name!r} stands there twice")
         columns.append(column_of.get(name))
     missing = [_RAW_OF[column] for column in COLUMNS if column not in columns]
     if missing:
         hint = "; unlabelled data (Kaggle's test file) cannot be preprocessed" if missing == ["label"] else ""
-        raise DataError(f"{file}:1: column {', '.join(missing)} is missing{hint}")
+        raise UserError(f"{file}:1: column {', '.join(missing)} is missing{hint}")
     return Layout(delimiter, tuple(columns), header=True)
 
 
@@ -174,12 +174,12 @@ def _table(block: _Block, on_bad_line: str, report: Report) -> pa.Table:
     except _Rejected as rejected:
         lines, bad = _examine(block, stop=on_bad_line == "raise")
         if bad and on_bad_line == "raise":
-            raise DataError(bad[0]) from None
+            raise UserError(bad[0]) from None
         try:
             table = _parse(b"".join(lines), block.layout)
         except _Rejected:
             last = block.line + block.text.count(b"\n")
-            raise DataError(f"{block.file}: lines {block.line} to {last}: {rejected}") from None
+            raise UserError(f"{block.file}: lines {block.line} to {last}: {rejected}") from None
     report.add(table.num_rows, bad, block.read)
     return table
 

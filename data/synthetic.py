@@ -43,8 +43,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tqdm import tqdm
 
-from data.cli import Parser, user_errors
-from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, CriteoBatches, DataError
+from data.cli import Parser, UserError, user_errors
+from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, CriteoBatches
 from data.dataset import SPLITS, complete_directory, write_dataset
 
 PROBABILITY = "probability"
@@ -140,7 +140,7 @@ class SyntheticConfig:
     ``id_std``, ``pair_std``, ``dense_std``: standard deviation of each part of the click model, in logits.
     ``rare``: an id that has this share of all rows keeps 1 / sqrt(2) of the full effect, a rarer one less.
 
-    Raises DataError for a field out of range.
+    Raises UserError for a field out of range.
     """
 
     largest_table: int = 2000
@@ -151,10 +151,10 @@ class SyntheticConfig:
 
     def __post_init__(self) -> None:
         if not 1 <= self.largest_table <= FULL:
-            raise DataError(f"largest_table: expected 1 to {FULL}, found {self.largest_table}")
+            raise UserError(f"largest_table: expected 1 to {FULL}, found {self.largest_table}")
         for name in ("id_std", "pair_std", "dense_std", "rare"):
             if not 0 < getattr(self, name) < math.inf:
-                raise DataError(f"{name}: expected a positive number, found {getattr(self, name)}")
+                raise UserError(f"{name}: expected a positive number, found {getattr(self, name)}")
 
     @property
     def cardinalities(self) -> tuple[int, ...]:
@@ -363,7 +363,7 @@ def generate(rows: int, seed: int = 0, config: SyntheticConfig | None = None) ->
     Columns: labels int8, DENSE_i int64 (null where missing), SPARSE_i int64 (MISSING where missing), probability
     float32. The same seed and configuration give the same rows, and more rows begin with the fewer ones.
 
-    Raises DataError if ``rows`` < 1 or ``seed`` < 0.
+    Raises UserError if ``rows`` < 1 or ``seed`` < 0.
     """
     _check(rows, seed)
     return _generate(rows, seed, click_model(config or SyntheticConfig()))
@@ -371,9 +371,9 @@ def generate(rows: int, seed: int = 0, config: SyntheticConfig | None = None) ->
 
 def _check(rows: int, seed: int) -> None:
     if rows < 1:
-        raise DataError(f"rows: expected at least 1, found {rows}")
+        raise UserError(f"rows: expected at least 1, found {rows}")
     if seed < 0:
-        raise DataError(f"seed: expected 0 or more, found {seed}")
+        raise UserError(f"seed: expected 0 or more, found {seed}")
 
 
 def _generate(rows: int, seed: int, model: ClickModel) -> Iterator[pa.Table]:
@@ -427,10 +427,10 @@ def _tallies(source: str | Path | Iterable[pa.Table]) -> dict[str, _Tally]:
     for split in SPLITS:
         path, tallies[split] = Path(source) / split, _Tally()
         if not path.is_dir():
-            raise DataError(f"{path}: expected a directory of Parquet files, found none")
+            raise UserError(f"{path}: expected a directory of Parquet files, found none")
         files = pa.dataset.dataset(path, format="parquet")
         if PROBABILITY not in files.schema.names:
-            raise DataError(f"{path}: expected a column {PROBABILITY!r} (data.synthetic writes it), found none")
+            raise UserError(f"{path}: expected a column {PROBABILITY!r} (data.synthetic writes it), found none")
         for batch in files.to_batches(columns=[LABEL, PROBABILITY]):
             tallies[split].add(batch)
     tallies["held out"] = _Tally()
@@ -444,7 +444,7 @@ def best_auc(source: str | Path | Iterable[pa.Table]) -> dict[str, float]:
     ``source``: a directory that this module wrote, for the keys "train", "validation", "test" and "held out" (the
     last two together), or tables as ``generate`` yields them, for the key "all". NaN where only one label occurs.
 
-    Raises DataError if a split or its probability column is not there.
+    Raises UserError if a split or its probability column is not there.
     """
     return {split: tally.auc for split, tally in _tallies(source).items()}
 
@@ -453,7 +453,7 @@ def dense_only_auc(directory: str | Path, rows: int = 1_000_000) -> float:
     """Held-out ROC AUC of a logistic regression on the 13 counts alone, log(1 + max(x, 0)) with 0 where missing.
 
     Reads no more than the first ``rows`` rows of each split, rounded up to whole chunks. NaN where training or held-out
-    rows have only one label. Raises DataError for a damaged directory.
+    rows have only one label. Raises UserError for a damaged directory.
     """
 
     def read(*splits: str) -> tuple[np.ndarray, np.ndarray]:
@@ -512,7 +512,7 @@ def _write_tsv(tables: Iterable[pa.Table], out: Path) -> _Tally:
 def _run(args: argparse.Namespace) -> None:
     _check(args.rows, args.seed)
     if args.check and args.format == "tsv":
-        raise DataError("--check: expected --format parquet, found tsv")
+        raise UserError("--check: expected --format parquet, found tsv")
     config = SyntheticConfig(FULL if args.full_cardinalities else args.largest_table)
     progress = partial(tqdm, total=-(-args.rows // CHUNK_ROWS), unit="row", unit_scale=CHUNK_ROWS, disable=None)
     if args.format == "tsv":

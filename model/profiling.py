@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
 
-from data.cli import Parser
+from data.cli import Parser, UserError
 from data.criteo import SPARSE, CriteoBatches, Feature
 from data.synthetic import CATEGORIES, SyntheticConfig, generate, hashed_ids
 from kernels import inductor, runtime
@@ -62,10 +62,6 @@ _WAYS = {  # that the host spends its time in
     "item": r"aten::(item|_local_scalar_dense)$",
     "synchronize": r"cu(da)?[A-Za-z]*Synchronize",
 }
-
-
-class TraceError(ValueError):
-    """A file that is no usable trace; the message names it and says why."""
 
 
 # Recording ------------------------------------------------------------------------------------------------------------
@@ -213,7 +209,7 @@ class Trace:
 def read(trace: Trace | str | Path) -> Trace:
     """Read a trace of torch.profiler: a .json or .json.gz file, or a folder that holds one.
 
-    TraceError if it is truncated, empty, not a trace, or has no step markers, or a GPU's work but no launch in a step.
+    UserError if it is truncated, empty, not a trace, or has no step markers, or a GPU's work but no launch in a step.
     """
     if isinstance(trace, Trace):
         return trace
@@ -221,7 +217,7 @@ def read(trace: Trace | str | Path) -> Trace:
     if path.is_dir():
         found = sorted(path.glob("*.pt.trace.json*"))
         if len(found) != 1:
-            raise TraceError(f"{path}: expected one file *.pt.trace.json or .json.gz, found {len(found)}")
+            raise UserError(f"{path}: expected one file *.pt.trace.json or .json.gz, found {len(found)}")
         path = found[0]
     rows, peaks = [], {}
     try:
@@ -237,11 +233,11 @@ def read(trace: Trace | str | Path) -> Trace:
             elif event["name"] == "[memory]":
                 peaks[more["Device Type"]] = max(peaks.get(more["Device Type"], 0), more["Total Allocated"])
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise TraceError(f"{path}: not a trace of torch.profiler: {type(error).__name__}: {error}") from None
+        raise UserError(f"{path}: not a trace of torch.profiler: {type(error).__name__}: {error}") from None
     events = pd.DataFrame(rows, columns=["cat", "name", "thread", "ts", "dur", "correlation", "bytes"])
     is_step = (events["cat"] == "user_annotation") & events["name"].str.startswith("ProfilerStep#")
     if not is_step.any():
-        raise TraceError(f"{path}: no step markers (ProfilerStep#): record with a schedule and profiler.step()")
+        raise UserError(f"{path}: no step markers (ProfilerStep#): record with a schedule and profiler.step()")
     events["ts"] -= events.loc[is_step, "ts"].min()  # before dur is added: the clock's floats are too coarse for it
     events["end"] = events["ts"] + events["dur"]
     steps = events.loc[is_step, ["ts", "end"]].sort_values("ts", ignore_index=True)
@@ -253,7 +249,7 @@ def read(trace: Trace | str | Path) -> Trace:
     step = steps["ts"].searchsorted(np.nan_to_num(begun, nan=-1.0), side="right") - 1
     events["step"] = np.where(begun < steps["end"].to_numpy()[step], step, -1)
     if on_gpu.any() and (events.loc[on_gpu, "step"] < 0).all():
-        raise TraceError(f"{path}: GPU work, but no launch of it in the steps")
+        raise UserError(f"{path}: GPU work, but no launch of it in the steps")
     return Trace(path.name.partition(".")[0], steps, events, peaks)
 
 
@@ -262,15 +258,15 @@ def _load(path: Path) -> list[dict]:
     try:
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     except (EOFError, OSError, zlib.error) as error:
-        raise TraceError(f"{path}: truncated or damaged: {error}") from None
+        raise UserError(f"{path}: truncated or damaged: {error}") from None
     if not data.strip():
-        raise TraceError(f"{path}: the file is empty")
+        raise UserError(f"{path}: the file is empty")
     try:
         raw = json.loads(data)
     except ValueError as error:
-        raise TraceError(f"{path}: truncated, or not JSON: {error}") from None
+        raise UserError(f"{path}: truncated, or not JSON: {error}") from None
     if not isinstance(raw, dict) or not isinstance(raw.get("traceEvents"), list):
-        raise TraceError(f"{path}: not a trace of torch.profiler: it has no list traceEvents")
+        raise UserError(f"{path}: not a trace of torch.profiler: it has no list traceEvents")
     return raw["traceEvents"]
 
 
@@ -311,7 +307,7 @@ class StepFacts:
 
 
 def step_facts(trace: Trace | str | Path) -> StepFacts:
-    """What a step of the trace costs; TraceError as for `read`."""
+    """What a step of the trace costs; UserError as for `read`."""
     trace = read(trace)
     work, steps, count = trace.of(*_GPU), trace.steps, len(trace.steps)
     host = {f"{way}_us": _length(_union(_host(trace, way))) / count for way in _WAYS}
@@ -335,7 +331,7 @@ def step_facts(trace: Trace | str | Path) -> StepFacts:
 
 
 def summarize(trace: Trace | str | Path) -> pd.DataFrame:
-    """A row a kernel (on the CPU: an operator), the most expensive first; TraceError as for `read`.
+    """A row a kernel (on the CPU: an operator), the most expensive first; UserError as for `read`.
 
     Columns: count (how often it runs in a step), us (µs a step; an operator's without what it calls), share (of the
     time in which the GPU is busy with the steps; on the CPU of the steps, of which Python has the rest), bytes (a step;
@@ -420,7 +416,7 @@ def timeline(*traces: Trace | str | Path, step: int = 1) -> "Figure":
     """One step of each trace, one above the other on one scale of time: host, its calls to CUDA, GPU.
 
     step: which of the recorded ones, from 0 (the last where there are fewer). A picture begins where the host begins
-    the step, and ends where host and GPU are done with it; what is done for other steps is pale. TraceError as for
+    the step, and ends where host and GPU are done with it; what is done for other steps is pale. UserError as for
     `read`.
     """
     import matplotlib.pyplot as plt  # here, so that tables need no drawing library

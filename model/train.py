@@ -35,8 +35,8 @@ from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from data.cli import Parser
-from data.criteo import DENSE, LABEL, SPARSE, CriteoBatches, DataError, read_metadata
+from data.cli import Parser, UserError
+from data.criteo import DENSE, LABEL, SPARSE, CriteoBatches, read_metadata
 from kernels import runtime
 from model.config import DLRMConfig, Optimizer, Preset, TrainConfig, add_arguments, from_arguments
 from model.dlrm import DLRM
@@ -53,10 +53,6 @@ PROFILE = {"wait": 5, "warmup": 3, "active": 3}
 MAX_COMPARISONS = 1 << 31
 # What may differ between a checkpoint and the run that goes on from it: how long to train, not how.
 MAY_DIFFER = ("epochs", "patience")
-
-
-class TrainError(ValueError):
-    """A mistake in what the user asked for, or a file that cannot be used; the message names it in one line."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -95,12 +91,12 @@ class Result:
 
 
 def score(labels: np.ndarray, probabilities: np.ndarray) -> Metrics:
-    """The metrics of probabilities [N] for labels [N], each 0 or 1. TrainError if one is not a number."""
+    """The metrics of probabilities [N] for labels [N], each 0 or 1. UserError if one is not a number."""
     rows = len(labels)
     if not rows:
         return Metrics(0, None, None)
     if np.isnan(probabilities).any():
-        raise TrainError("the model predicts NaN: training has diverged; try a smaller --learning-rate")
+        raise UserError("the model predicts NaN: training has diverged; try a smaller --learning-rate")
     auc = float(roc_auc_score(labels, probabilities)) if 0 < labels.sum() < rows else None
     return Metrics(rows, float(log_loss(labels, probabilities, labels=[0, 1])), auc)
 
@@ -148,16 +144,16 @@ def train(
         resume: go on from last.pt in the run's folder (True), or from this checkpoint, in its folder. On the CPU the
             end is bit-identical to that of a run that was never interrupted.
 
-    Raises TrainError and data.criteo.DataError for mistakes, in one line; Interrupted after SIGINT or SIGTERM, when
+    Raises UserError for mistakes, in one line; Interrupted after SIGINT or SIGTERM, when
     last.pt is written (main thread only; a second signal acts as it did before).
     """
     device = _device(device)
     if compile and shutil.which(os.environ.get("CXX", "g++")) is None:
-        raise TrainError("--compile needs a C++ compiler: install g++, or set CXX")
+        raise UserError("--compile needs a C++ compiler: install g++, or set CXX")
     last = Path(checkpoints or ROOT / "build/checkpoints" / name) / "last.pt"
     if resume and resume is not True:
         if checkpoints and last.parent.resolve() != Path(resume).resolve().parent:
-            raise TrainError(f"--resume goes on in the folder of {resume}; --checkpoints names another: {checkpoints}")
+            raise UserError(f"--resume goes on in the folder of {resume}; --checkpoints names another: {checkpoints}")
         last = Path(resume).parent / "last.pt"
     best = last.with_name("best.pt")
     last.parent.mkdir(parents=True, exist_ok=True)  # if that fails, then now rather than after an epoch
@@ -290,13 +286,13 @@ class _Run:
         save_checkpoint(path, state)
 
     def restore(self, path: Path) -> None:
-        """Go back to where the checkpoint was written; TrainError, naming the field, if it is of another run."""
+        """Go back to where the checkpoint was written; UserError, naming the field, if it is of another run."""
         state = load_checkpoint(path)
         try:
             _check_same(path, state["config"], self.identity)
             for name, buffer in self.model.named_buffers():
                 if name in state["parameters"] and not torch.equal(buffer.cpu(), state["parameters"][name]):
-                    raise TrainError(f"{path}: {name}: the checkpoint has other ids than this run's metadata.json")
+                    raise UserError(f"{path}: {name}: the checkpoint has other ids than this run's metadata.json")
             self.model.load_state_dict(state["parameters"])
             self.optimizer.load_state_dict(state["optimizer"])
             torch.set_rng_state(state["random"]["cpu"])
@@ -308,10 +304,10 @@ class _Run:
             if self.done > len(self.losses):  # a run that had asked for more epochs
                 self.losses = torch.zeros(self.done, device=self.device)
             self.losses[: self.done] = state["losses"]
-        except TrainError:
+        except UserError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise TrainError(f"{path}: not a usable checkpoint: {_first_line(error)}") from None
+            raise UserError(f"{path}: not a usable checkpoint: {_first_line(error)}") from None
 
 
 def _epoch(run: _Run, model: nn.Module, batches: CriteoBatches, writer: SummaryWriter, sync: bool) -> Iterator[None]:
@@ -345,14 +341,14 @@ def save_checkpoint(path: Path, state: dict) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:
-        raise TrainError(f"{path}: the checkpoint cannot be written, what was there is kept: {_cause(error)}") from None
+        raise UserError(f"{path}: the checkpoint cannot be written, what was there is kept: {_cause(error)}") from None
     finally:
         with suppress(OSError):  # after os.replace there is none
             temporary.unlink()
 
 
 def load_checkpoint(path: str | Path) -> dict:
-    """A checkpoint's fields, tensors on the CPU; TrainError if there is none or it is damaged.
+    """A checkpoint's fields, tensors on the CPU; UserError if there is none or it is damaged.
 
     "config" {"model": {…}, "train": {…}}, "parameters" and "optimizer" (state_dicts), "random", "epoch", "step",
     "stale", "best" (validation log loss), "history", "losses" float32 [steps].
@@ -363,14 +359,14 @@ def load_checkpoint(path: str | Path) -> dict:
                 raise zipfile.BadZipFile(f"wrong checksum of {part}")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise TrainError(f"{path}: no such checkpoint") from None
+        raise UserError(f"{path}: no such checkpoint") from None
     # A damaged file can make zip and unpickler raise nearly anything.
     except Exception as error:
-        raise TrainError(f"{path}: not a checkpoint, or a damaged one: {_first_line(error)}") from None
+        raise UserError(f"{path}: not a checkpoint, or a damaged one: {_first_line(error)}") from None
     fields = ("config", "parameters", "optimizer", "random", "epoch", "step", "stale", "best", "history", "losses")
     missing = [field for field in fields if not isinstance(state, dict) or field not in state]
     if missing:
-        raise TrainError(f"{path}: not a checkpoint of model.train: {missing[0]} is missing")
+        raise UserError(f"{path}: not a checkpoint of model.train: {missing[0]} is missing")
     return state
 
 
@@ -383,7 +379,7 @@ def _check_same(path: Path, theirs: dict, ours: dict) -> None:
         elif field == "cardinalities" and len(theirs[field]) == len(value):
             _check_same(path, *(dict(zip(SPARSE, numbers, strict=False)) for numbers in (theirs[field], value)))
         elif theirs[field] != value:
-            raise TrainError(f"{path}: {field}: checkpoint has {theirs[field]}, this run {value}")
+            raise UserError(f"{path}: {field}: checkpoint has {theirs[field]}, this run {value}")
 
 
 def _plain(config: DLRMConfig | TrainConfig) -> dict:
@@ -408,28 +404,28 @@ def _device(device: str | torch.device | None) -> torch.device:
     try:
         chosen = torch.device(device)
     except RuntimeError:
-        raise TrainError(f"--device: expected cpu, cuda or cuda:N, got {device!r}") from None
+        raise UserError(f"--device: expected cpu, cuda or cuda:N, got {device!r}") from None
     if chosen.type not in ("cpu", "cuda"):
-        raise TrainError(f"--device: expected cpu, cuda or cuda:N, got {device!r}")
+        raise UserError(f"--device: expected cpu, cuda or cuda:N, got {device!r}")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise TrainError(f"--device {device}: this machine has {torch.cuda.device_count()} usable CUDA devices")
+        raise UserError(f"--device {device}: this machine has {torch.cuda.device_count()} usable CUDA devices")
     return chosen
 
 
 def _model_config(config: DLRMConfig, features: dict) -> DLRMConfig:
     if config.bottom[0] != len(DENSE):
-        raise TrainError(f"bottom: expected to begin with {len(DENSE)}, the dense features, got {config.bottom[0]}")
+        raise UserError(f"bottom: expected to begin with {len(DENSE)}, the dense features, got {config.bottom[0]}")
     try:
         return config.with_metadata(features)
     except ValueError as error:
-        raise TrainError(str(error)) from None
+        raise UserError(str(error)) from None
 
 
 def check_comparisons(config: DLRMConfig, settings: TrainConfig) -> None:
-    """Raise TrainError if a batch's ids would have to be compared with too many known ones."""
+    """Raise UserError if a batch's ids would have to be compared with too many known ones."""
     largest = max(config.cardinalities)
     if config.hash is not Hash.MODULUS and settings.batch_size * (largest + 1) > MAX_COMPARISONS:
-        raise TrainError(
+        raise UserError(
             f"--hash {config.hash} compares each id with all known ones: batch size {settings.batch_size:,} × "
             f"{largest:,} ids of {SPARSE[config.cardinalities.index(largest)]} is too much; use --hash modulus"
         )
@@ -438,11 +434,11 @@ def check_comparisons(config: DLRMConfig, settings: TrainConfig) -> None:
 def _check_train_labels(path: Path, batches: CriteoBatches) -> None:
     """One class teaches nothing: say so before training, not after."""
     if not batches.num_rows:
-        raise TrainError(f"{path}: no rows to train on")
+        raise UserError(f"{path}: no rows to train on")
     labels = pyarrow.dataset.dataset(batches.files, format="parquet").scanner(columns=[LABEL])
     seen = {value for batch in labels.to_batches() for value in pc.unique(batch.column(0)).to_pylist()}
     if len(seen) == 1:
-        raise TrainError(f"{path}: column {LABEL}: expected both 0 and 1, found only {int(seen.pop())}")
+        raise UserError(f"{path}: column {LABEL}: expected both 0 and 1, found only {int(seen.pop())}")
 
 
 def make_optimizer(model: DLRM, preset: Preset) -> torch.optim.Optimizer:
@@ -472,7 +468,7 @@ def _profiler(folder: str | Path | None, name: str, steps: int):
         return nullcontext()
     needed = sum(PROFILE.values())
     if steps < needed:
-        raise TrainError(f"--profile: needs {needed} steps, this run has only {steps}; use a smaller --batch-size")
+        raise UserError(f"--profile: needs {needed} steps, this run has only {steps}; use a smaller --batch-size")
     Path(folder).mkdir(parents=True, exist_ok=True)
 
     def write(profiler) -> None:
@@ -577,7 +573,7 @@ def main(arguments: list[str] | None = None) -> int:
             checkpoints=args.checkpoints,
             logs=args.logs,
         )
-    except (TrainError, DataError, OSError, torch.OutOfMemoryError) as error:
+    except (UserError, OSError, torch.OutOfMemoryError) as error:
         print(f"{parser.prog}: error: {_first_line(error)}", file=sys.stderr)
         return 2
     except Interrupted as error:

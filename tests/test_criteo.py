@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, CriteoBatches, DataError, read_metadata
+from data.cli import UserError
+from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, CriteoBatches, read_metadata
 
 
 def table(rows: int, seed: int = 0, first: int = 0) -> pa.Table:
@@ -195,17 +196,17 @@ def bad(column: str, values: pa.Array) -> pa.Table:
 )
 def test_bad_parquet(tmp_path, content, message):
     pq.write_table(content, tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(UserError, match=message):
         list(CriteoBatches(tmp_path, 2))
 
 
 def test_bad_paths_and_settings(tmp_path, directory):
-    with pytest.raises(DataError, match="nowhere: no such file or directory"):
+    with pytest.raises(UserError, match="nowhere: no such file or directory"):
         CriteoBatches(tmp_path / "nowhere", 2)
-    with pytest.raises(DataError, match=r"no \*.parquet file"):
+    with pytest.raises(UserError, match=r"no \*.parquet file"):
         CriteoBatches(tmp_path, 2)
     (tmp_path / "a.parquet").write_bytes((directory / "a.parquet").read_bytes()[:-100])
-    with pytest.raises(DataError, match=r"a.parquet: cannot be read as Parquet"):
+    with pytest.raises(UserError, match=r"a.parquet: cannot be read as Parquet"):
         CriteoBatches(tmp_path, 2)
     for wrong in ({"batch_size": 0}, {"window": 0}, {"rank": 2, "world_size": 2}, {"rank": -1}, {"seed": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -217,7 +218,7 @@ def test_damaged_pages(tmp_path):
     content = bytearray((tmp_path / "a.parquet").read_bytes())
     content[200:4000] = b"\xff" * 3800
     (tmp_path / "a.parquet").write_bytes(content)
-    with pytest.raises(DataError, match=r"a.parquet: cannot be read as Parquet"):
+    with pytest.raises(UserError, match=r"a.parquet: cannot be read as Parquet"):
         list(CriteoBatches(tmp_path, 100))
 
 
@@ -273,5 +274,5 @@ def test_bad_metadata(tmp_path, content, message):
     if content is not None:
         text = content if isinstance(content, str) else json.dumps(content)
         (tmp_path / "metadata.json").write_text(text)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(UserError, match=message):
         read_metadata(tmp_path)

@@ -23,7 +23,8 @@ from raw import raw_fields, tsv
 pytest.importorskip("loguru")
 from data import dataset
 from data import preprocess as module
-from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, DataError, read_metadata
+from data.cli import UserError
+from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, read_metadata
 from data.dataset import SPLITS, write_dataset
 from data.preprocess import RAW, preprocess
 
@@ -52,7 +53,7 @@ def run(tmp_path: Path, content: bytes, name: str = "train.txt", **options) -> P
 
 
 def error(tmp_path: Path, content: bytes, name: str = "train.txt") -> str:
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(UserError) as caught:
         run(tmp_path, content, name)
     assert not [path for path in tmp_path.iterdir() if "out" in path.name], "something half-written was left"
     return str(caught.value).replace(f"{tmp_path}/", "")
@@ -219,7 +220,7 @@ def test_bad_files(tmp_path):
     assert "column 'c26' stands there twice" in error(tmp_path, header.encode() + b",C26\n")
     assert "or a CSV header label,I1" in error(tmp_path, tsv(raw_fields(3)).replace(b"\t", b","))
     assert error(tmp_path, header.encode() + b"\n") == "no rows in the input"
-    with pytest.raises(DataError, match="nowhere: no such file"):
+    with pytest.raises(UserError, match="nowhere: no such file"):
         preprocess([tmp_path / "nowhere"], tmp_path / "out")
 
 
@@ -264,7 +265,7 @@ def test_output_exists(tmp_path, exists):
     else:
         out.mkdir()
         (out / "mine").write_text("mine")
-    with pytest.raises(DataError, match="already exists; remove it or name another"):
+    with pytest.raises(UserError, match="already exists; remove it or name another"):
         preprocess([tmp_path / "train.txt"], out)
     assert (out if exists == "file" else out / "mine").read_text() == "mine"
 
@@ -350,10 +351,10 @@ def test_write_dataset_keeps_further_columns(tmp_path):
 
 def test_nothing_hangs_when_a_chunk_fails(tmp_path):
     def fail():
-        raise DataError("the third chunk")
+        raise UserError("the third chunk")
 
     table = SCHEMA.empty_table()
     chunks = [lambda: table, lambda: table, fail, *[lambda: table] * 50]
-    with pytest.raises(DataError, match="the third chunk"):
+    with pytest.raises(UserError, match="the third chunk"):
         write_dataset(chunks, tmp_path / "out", workers=4)
     assert not os.listdir(tmp_path)

@@ -11,7 +11,8 @@ from scipy.stats import chi2_contingency
 from sklearn.metrics import roc_auc_score
 
 from data import synthetic
-from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, DataError, read_metadata
+from data.cli import UserError
+from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, read_metadata
 from data.dataset import SPLITS
 from data.synthetic import CATEGORIES, COUNTS, FULL, PROBABILITY, SyntheticConfig
 
@@ -307,16 +308,16 @@ def test_a_failure_leaves_nothing(tmp_path, capsys, monkeypatch, form):
 
 def test_library_errors(tmp_path):
     for rows, seed in ((0, 0), (-1, 0), (1, -1)):
-        with pytest.raises(DataError):
+        with pytest.raises(UserError):
             synthetic.generate(rows, seed)
-    with pytest.raises(DataError, match="id_std"):
+    with pytest.raises(UserError, match="id_std"):
         SyntheticConfig(id_std=0)
-    with pytest.raises(DataError, match="train"):
+    with pytest.raises(UserError, match="train"):
         synthetic.best_auc(tmp_path)
     for split in SPLITS:
         (tmp_path / split).mkdir()
         pa.parquet.write_table(SCHEMA.empty_table(), tmp_path / split / "part.parquet")
-    with pytest.raises(DataError, match=PROBABILITY):
+    with pytest.raises(UserError, match=PROBABILITY):
         synthetic.best_auc(tmp_path)
 
 

@@ -25,12 +25,13 @@ from sklearn.metrics import log_loss, roc_auc_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 pytest.importorskip("loguru")
+from data.cli import UserError
 from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, CriteoBatches, read_metadata
 from data.dataset import write_dataset
 from model import DLRM, Hash, preset
 from model import train as training
 from model.config import Optimizer
-from model.train import TrainError, load_checkpoint, main, predict, save_checkpoint, score, train
+from model.train import load_checkpoint, main, predict, save_checkpoint, score, train
 
 EPOCHS = 3
 
@@ -203,7 +204,7 @@ def test_ctrl_c_then_resume_prints_the_same(data, tmp_path, capsys):
 
 
 def test_resume_refuses_two_folders(data, tmp_path):
-    with pytest.raises(TrainError, match="--checkpoints names another"):
+    with pytest.raises(UserError, match="--checkpoints names another"):
         run(tmp_path / "b", data, resume=tmp_path / "a" / "last.pt")
 
 
@@ -254,7 +255,7 @@ def test_write_cut_short_keeps_the_old_checkpoint(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
     try:
-        with pytest.raises(TrainError, match="File too large"):
+        with pytest.raises(UserError, match="File too large"):
             save_checkpoint(path, {"new": torch.zeros(1 << 18)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -332,14 +333,14 @@ def test_checkpoint_of_other_data(own_data, tmp_path):
     metadata = json.loads((own_data / "metadata.json").read_text())
     metadata["SPARSE_1"]["tokenizer_values"][2] = 99
     (own_data / "metadata.json").write_text(json.dumps(metadata))
-    with pytest.raises(TrainError, match=r"last\.pt: sparse_arch\.hashes\.1\.known: the checkpoint has other ids"):
+    with pytest.raises(UserError, match=r"last\.pt: sparse_arch\.hashes\.1\.known: the checkpoint has other ids"):
         run(tmp_path, own_data, mini(Hash.INDEX), resume=True)
 
 
 def test_resume_needs_the_best_checkpoint_too(data, tmp_path):
     run(tmp_path, data, mini(epochs=1))
     (tmp_path / "best.pt").unlink()
-    with pytest.raises(TrainError, match=r"best\.pt: no such checkpoint"):
+    with pytest.raises(UserError, match=r"best\.pt: no such checkpoint"):
         run(tmp_path, data, resume=True)
 
 
@@ -399,7 +400,7 @@ def test_without_validation_rows_the_last_epoch_is_kept(own_data, tmp_path):
 
 
 def test_nan_predictions_say_what_happened():
-    with pytest.raises(TrainError, match="diverged"):
+    with pytest.raises(UserError, match="diverged"):
         score(np.array([0, 1]), np.array([0.5, np.nan]))
 
 
@@ -469,7 +470,7 @@ def test_profile_writes_a_trace_without_the_host_name(data, tmp_path):
 
 
 def test_profile_of_too_few_steps(data, tmp_path):
-    with pytest.raises(TrainError, match="--profile: needs 11 steps, this run has only 1"):
+    with pytest.raises(UserError, match="--profile: needs 11 steps, this run has only 1"):
         run(tmp_path, data, mini(epochs=1, batch_size=1000), profile=tmp_path / "trace")
 
 
