@@ -1,0 +1,57 @@
+"""data.ahead: results in their order, a bounded number in the making, nothing begun after the end."""
+
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from data.ahead import in_order, one_ahead
+
+
+def test_results_come_in_order_and_a_bounded_number_is_begun():
+    begun, lock = [], threading.Lock()
+
+    def task(i):
+        with lock:
+            begun.append(i)
+        time.sleep(0.01 * (i % 3))
+        return i
+
+    taken = []
+    for result in in_order((partial(task, i) for i in range(30)), workers=3, ahead=4):
+        taken.append(result)
+        assert len(begun) <= len(taken) + 4
+    assert taken == list(range(30))
+
+
+def test_what_a_task_raises_is_raised_in_its_place():
+    def task(i):
+        if i == 2:
+            raise ValueError("two")
+        return i
+
+    results = in_order((partial(task, i) for i in range(9)), workers=2, ahead=3)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(ValueError, match="two"):
+        next(results)
+
+
+def test_closing_begins_no_more():
+    begun = []
+    results = in_order((partial(begun.append, i) for i in range(100)), workers=1, ahead=2)
+    next(results)
+    results.close()
+    assert len(begun) <= 3
+
+
+def test_one_ahead_gives_the_same_items_and_passes_errors_on():
+    def items():
+        yield from "abc"
+        raise OSError("disk")
+
+    given = one_ahead(items())
+    assert [next(given) for _ in range(3)] == ["a", "b", "c"]
+    with pytest.raises(OSError, match="disk"):
+        next(given)
+    assert list(one_ahead(iter(range(5)))) == [0, 1, 2, 3, 4]
