@@ -19,6 +19,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, ndtri
 
+from data.criteo import MISSING
 from data.population import CATEGORY, COUNT, SyntheticConfig, draw, hashed_ids, mix
 
 CLICK_RATE = 0.25622
@@ -29,12 +30,6 @@ ID_FEATURES = ("C1", "C3", "C6", "C7", "C8", "C10", "C13", "C14", "C15", "C18", 
 PAIRS = (("C2", "C14"), ("C11", "C17"), ("C13", "C24"))
 LINEAR = ("I2", "I6", "I7", "I11")
 CURVED = ("I4", "I5", "I8", "I9")
-
-
-def _normals(hashes: np.ndarray, stream: int) -> np.ndarray:
-    """One standard normal for each hash, float64; another for each stream."""
-    mixed = mix(hashes + np.uint32((stream + 1) * 0x9E3779B9 % 2**32))
-    return ndtri((mixed + 0.5) / 2**32)
 
 
 @dataclass(frozen=True)
@@ -53,18 +48,25 @@ class ClickModel:
     intercept: float = 0.0
 
     def id_effect(self, feature: str, ranks: np.ndarray) -> np.ndarray:
-        """Unscaled effects, float64 [n], of the ``ranks``-th ids of ``feature``."""
-        return self.effect_std(feature, ranks) * _normals(hashed_ids(feature, ranks), 0)
+        """Unscaled effects, float64 [n], of the ``ranks``-th ids (int64 [n]) of ``feature``."""
+        return self._normals(feature, ranks, 0)
+
+    def latent(self, feature: str, ranks: np.ndarray) -> np.ndarray:
+        """Latent vectors, float64 [LATENT, n], of these ids, not yet centred."""
+        return np.stack([self._normals(feature, ranks, 1 + i) for i in range(LATENT)])
 
     def effect_std(self, feature: str, ranks: np.ndarray) -> np.ndarray:
         """Standard deviation of these ids' unscaled effects: sqrt(p / (p + rare_share)) at frequency p."""
         p = self.config.frequency(feature, ranks)
         return np.sqrt(p / (p + self.config.rare_share))
 
-    def latent(self, feature: str, ranks: np.ndarray) -> np.ndarray:
-        """Latent vectors, float64 [LATENT, n], not yet centred."""
-        hashes = hashed_ids(feature, ranks)
-        return self.effect_std(feature, ranks) * np.stack([_normals(hashes, 1 + i) for i in range(LATENT)])
+    def _normals(self, feature: str, ranks: np.ndarray, stream: int) -> np.ndarray:
+        """One normal with standard deviation ``effect_std`` for each id; another for each stream."""
+        n = self.config.cardinalities[CATEGORY[feature]]
+        if n + 1 < len(ranks):  # once for each id is less work; MISSING, which is -1, finds the last one
+            return self._normals(feature, np.append(np.arange(n), MISSING), stream)[ranks]
+        mixed = mix(hashed_ids(feature, ranks) + np.uint32((stream + 1) * 0x9E3779B9 % 2**32))
+        return self.effect_std(feature, ranks) * ndtri((mixed + 0.5) / 2**32)
 
     def pair_effect(self, pair: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Unscaled effects, float64 [n], of ids (ranks int64 [n]) of the two features of ``PAIRS[pair]``."""
@@ -83,8 +85,9 @@ class ClickModel:
 
     def probability(self, counts: np.ndarray, ranks: np.ndarray) -> np.ndarray:
         """P(click), float32 [rows]."""
-        logits = ((self.effects(counts, ranks) - self.mean) * self.scale).sum(0) + self.intercept
-        return expit(logits).astype(np.float32)
+        # Not "@": see data.population.draw.
+        logits = np.einsum("ij,ik->k", self.scale, self.effects(counts, ranks)) + self.intercept
+        return expit(logits - (self.mean * self.scale).sum()).astype(np.float32)
 
 
 def _logs(counts: np.ndarray) -> np.ndarray:

@@ -4,17 +4,18 @@ The figures are those of Criteo's Display Advertising Challenge. All of its 45,8
 the counts' means, standard deviations and missing rates; the first 7,200 gave the most frequent ids' shares, the ids'
 missing rates and the correlations.
 
-A count is a Weibull variable (with shape < 1: a heavy tail that ends near the file's own maxima), rounded to an integer.
-A Gaussian copula joins the 13 counts: the rank correlation (Spearman's, over the rows that hold both) of each two of
-them is the real rows', to within 0.05. The strongest are I7 and I11 (0.88), I1 and I10 (0.88), I5 and I10 (-0.82), I1
-and I5 (-0.78), I4 and I13 (0.75), I6 and I10 (-0.64), I5 and I6 (0.63), I1 and I6 (-0.62), I8 and I13 (0.60).
+A count is a Weibull variable (with shape < 1: a heavy tail that ends near the file's own maxima), rounded to an
+integer. A Gaussian copula joins the 13 counts: the rank correlation (Spearman's, over the rows that hold both) of each
+two of them is the real rows', to within 0.05. The strongest are I7 and I11 (0.88), I1 and I10 (0.88), I5 and I10
+(-0.82), I1 and I5 (-0.78), I4 and I13 (0.75), I6 and I10 (-0.64), I5 and I6 (0.63), I1 and I6 (-0.62), I8 and I13
+(0.60).
 
 An id's rank follows the law of Zipf and Mandelbrot, ``P(rank k) ~ 1 / (k + q)``, where q gives the most frequent id its
 share of the real rows; in a table too small for that share all ids are equally frequent.
 
 Not imitated: any dependence between two categories, or between a count and a category; any dependence of a group's
-missing values on another group's, or on the values beside them; the shares of all ids but a feature's most frequent one;
-any change over time.
+missing values on another group's, or on the values beside them; the shares of all ids but a feature's most frequent
+one; any change over time.
 """
 
 import math

@@ -146,8 +146,8 @@ def best_auc(source: str | Path | Iterable[pa.Table]) -> dict[str, float]:
 def dense_only_auc(directory: str | Path, rows: int = 1_000_000) -> float:
     """ROC AUC on "test" of a logistic regression on the 13 counts alone, log(1 + max(x, 0)) with 0 where missing.
 
-    Reads no more than the first ``rows`` rows of a split, rounded up to whole chunks. NaN where a split's rows have only
-    one label. Raises UserError for a damaged directory.
+    Reads no more than the first ``rows`` rows of a split, rounded up to whole chunks. NaN where a split has only one
+    label. Raises UserError for a damaged directory.
     """
 
     def read(split: str) -> tuple[np.ndarray, np.ndarray]:
