@@ -27,7 +27,7 @@ LATENT = 2  # length of the latent vectors behind a pair's effect
 
 # Which features the click model reads.
 ID_FEATURES = ("C1", "C3", "C6", "C7", "C8", "C10", "C13", "C14", "C15", "C18", "C23", "C26")
-PAIRS = (("C2", "C14"), ("C11", "C17"), ("C13", "C24"))
+PAIRS = (("C2", "C14"), ("C17", "C24"), ("C4", "C23"))
 LINEAR = ("I2", "I6", "I7", "I11")
 CURVED = ("I4", "I5", "I8", "I9")
 
