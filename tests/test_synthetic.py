@@ -1,24 +1,34 @@
 """data.synthetic: rows that look like Criteo's, a click model as hard as stated, the same rows for the same seed."""
 
 import re
+from collections import Counter
+from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
-from scipy.stats import chi2_contingency
+from scipy.stats import chi2_contingency, spearmanr
 from sklearn.metrics import roc_auc_score
 
-from data import synthetic
+from data import click_model, synthetic
 from data.cli import UserError
+from data.click_model import ID_FEATURES, PAIRS
 from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, read_metadata
 from data.dataset import SPLITS
-from data.synthetic import CATEGORIES, COUNTS, FULL, PROBABILITY, SyntheticConfig
+from data.population import CATEGORIES, COUNTS, FULL, KEPT, SyntheticConfig, draw, hashed_ids
+from data.synthetic import PROBABILITY
 
 ROWS = 200_000
 DENSE_OF = dict(zip(COUNTS, DENSE, strict=True))
 SPARSE_OF = dict(zip(CATEGORIES, SPARSE, strict=True))
+# Spearman's correlations of the first 7,200 real rows, over the rows that hold both counts: all from 0.4 on.
+STRONGEST = {
+    "I7 I11": 0.882, "I1 I10": 0.878, "I5 I10": -0.815, "I1 I5": -0.782, "I4 I13": 0.749, "I6 I10": -0.636,
+    "I5 I6": 0.632, "I1 I6": -0.624, "I8 I13": 0.602, "I4 I8": 0.568, "I6 I9": 0.480, "I9 I11": 0.473, "I8 I9": 0.432,
+    "I7 I9": 0.416, "I5 I11": -0.413,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +52,25 @@ def column(table: pa.Table, feature: str) -> np.ndarray:
     return table[SPARSE_OF[feature]].to_numpy()
 
 
+def rank_correlations(counts: dict[str, np.ndarray]) -> dict[str, float]:
+    """Of each two counts, NaN where missing."""
+    found = {}
+    for a, b in combinations(counts, 2):
+        both = ~np.isnan(counts[a]) & ~np.isnan(counts[b])
+        found[f"{a} {b}"] = float(spearmanr(counts[a][both], counts[b][both]).statistic)
+    return found
+
+
+@pytest.fixture(scope="module")
+def correlations(table) -> dict[str, float]:
+    return rank_correlations({name: table[DENSE_OF[name]].to_numpy() for name in COUNTS})
+
+
+@pytest.fixture(scope="session")
+def real_rows(criteo_tsv) -> list[list[str]]:
+    return [line.rstrip("\n").split("\t") for line in criteo_tsv.open()]
+
+
 def test_schema(table):
     assert table.schema == SCHEMA.append(pa.field(PROBABILITY, pa.float32(), nullable=False))
     assert table.num_rows == ROWS
@@ -58,8 +87,8 @@ def test_seeds_differ_but_share_the_population(table):
     other = pa.concat_tables(synthetic.generate(ROWS, seed=1))
     assert not other[DENSE[1]].equals(table[DENSE[1]])
     assert np.isin(np.unique(column(other, "C2")), np.unique(column(table, "C2"))).mean() > 0.99
-    model = synthetic.click_model(SyntheticConfig())
-    assert model is synthetic.click_model(SyntheticConfig())
+    model = click_model.click_model(SyntheticConfig())
+    assert model is click_model.click_model(SyntheticConfig())
 
 
 def test_a_reader_that_stops_early_ends_the_threads():
@@ -88,19 +117,49 @@ def test_categories(table, name):
     assert drawn.min() >= 0
     assert drawn.max() < 2**32
     assert 0.98 * cardinality <= len(drawn) <= cardinality
-    if spec.top is not None:
-        assert counts.max() / ROWS == pytest.approx(spec.top, abs=0.01)
+    # Not only the id drawn most often: where the first ids are about as frequent, that one is the luckiest of them.
+    assert (ids == int(hashed_ids(name, 0)[0])).mean() == pytest.approx(spec.top_share, rel=0.07)
+    assert counts.max() / ROWS == pytest.approx(spec.top_share, rel=0.1)
     expected = SyntheticConfig().frequency(name, np.arange(cardinality))
     assert expected.sum() + spec.missing == pytest.approx(1)
     assert (np.diff(expected) <= 0).all()
-    head = synthetic.hashed_ids(name, np.arange(min(cardinality, 5)))
+    assert expected[0] == pytest.approx(spec.top_share)
+    head = hashed_ids(name, np.arange(min(cardinality, 5)))
     shares = [(ids == value).mean() for value in head.astype(np.int64)]
     assert shares == pytest.approx(expected[: len(head)], abs=0.005)
 
 
-def test_zipf_tail():
-    shares = SyntheticConfig(FULL).frequency("C7", np.array([9, 99, 999, 9999]))
-    np.testing.assert_allclose(shares[:-1] / shares[1:], 10, rtol=0.01)
+@pytest.mark.parametrize("name", CATEGORIES)
+def test_top_shares_are_the_real_ones(real_rows, name):
+    column = 14 + list(CATEGORIES).index(name)
+    (_, top), *_ = Counter(row[column] for row in real_rows if row[column]).most_common(1)
+    assert CATEGORIES[name].top_share == pytest.approx(top / len(real_rows), rel=0.01)
+
+
+def test_a_table_too_small_for_its_top_share_is_uniform():
+    for config in (SyntheticConfig(1), SyntheticConfig(20)):
+        n = config.cardinalities[list(CATEGORIES).index("C7")]
+        np.testing.assert_allclose(config.frequency("C7", np.arange(n)), 1 / n, rtol=1e-4)
+        assert config.frequency("C1", 0) == pytest.approx(CATEGORIES["C1"].top_share if n > 1 else 1, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["C3", "C10", "C26"])
+def test_zipf_tail(name):
+    shares = SyntheticConfig(FULL).frequency(name, np.array([99, 999, 9999]))
+    np.testing.assert_allclose(shares[:-1] / shares[1:], 10, rtol=0.03)
+
+
+@pytest.mark.parametrize("pair", STRONGEST)
+def test_the_strongest_correlations(correlations, pair):
+    assert correlations[pair] == pytest.approx(STRONGEST[pair], abs=0.05)
+
+
+def test_correlations_are_those_of_the_real_rows(real_rows, correlations):
+    values = np.array([[float(value or "nan") for value in row[1:14]] for row in real_rows]).T
+    real = rank_correlations(dict(zip(COUNTS, values, strict=True)))
+    assert {pair for pair, r in real.items() if abs(r) >= 0.4} == set(STRONGEST)
+    assert {pair: real[pair] for pair in STRONGEST} == pytest.approx(STRONGEST, abs=0.001)
+    assert correlations == pytest.approx(real, abs=0.05)
 
 
 def test_features_of_a_group_go_missing_together(table):
@@ -124,14 +183,14 @@ def test_cardinalities():
     assert SyntheticConfig(FULL).cardinalities == full
     small = SyntheticConfig().cardinalities
     assert max(small) == 2000
-    assert all(a == b for a, b in zip(small, full, strict=True) if b <= synthetic.KEPT)
+    assert all(a == b for a, b in zip(small, full, strict=True) if b <= KEPT)
     order = np.argsort(full, kind="stable")
     assert (np.diff(np.array(small)[order]) >= 0).all()
     assert set(SyntheticConfig(1).cardinalities) == {1}
 
 
 def test_ids_are_unique_over_all_features_at_full_size():
-    ids = np.concatenate([synthetic.hashed_ids(name, np.arange(spec.cardinality)) for name, spec in CATEGORIES.items()])
+    ids = np.concatenate([hashed_ids(name, np.arange(spec.cardinality)) for name, spec in CATEGORIES.items()])
     assert ids.dtype == np.uint32
     ids.sort()
     assert (ids[1:] != ids[:-1]).all()
@@ -146,8 +205,8 @@ def test_an_id_does_not_depend_on_the_configuration(table):
 def test_click_rate(table):
     probability, labels = table[PROBABILITY].to_numpy(), table[LABEL].to_numpy()
     # Four standard errors at 200,000 rows; the labels' is twice the probabilities'.
-    assert probability.mean(dtype=np.float64) == pytest.approx(synthetic.CLICK_RATE, abs=0.002)
-    assert labels.mean() == pytest.approx(synthetic.CLICK_RATE, abs=0.004)
+    assert probability.mean(dtype=np.float64) == pytest.approx(click_model.CLICK_RATE, abs=0.002)
+    assert labels.mean() == pytest.approx(click_model.CLICK_RATE, abs=0.004)
     for low in np.arange(0, 0.8, 0.1):  # labels are drawn with these very probabilities
         chosen = (low <= probability) & (probability < low + 0.1)
         assert labels[chosen].mean() == pytest.approx(probability[chosen].mean(), abs=0.03)
@@ -162,7 +221,7 @@ def test_best_auc_in_range_whatever_the_cardinalities(largest_table):
 def test_best_auc_is_sklearns(table, directory):
     best = synthetic.best_auc(directory)
     labels, probability = table[LABEL].to_numpy(), table[PROBABILITY].to_numpy()
-    bounds = {"train": (0, 6), "validation": (6, 6.5), "test": (6.5, 7), "held out": (6, 7)}
+    bounds = {"train": (0, 6), "validation": (6, 6.5), "test": (6.5, 7)}
     assert best.keys() == bounds.keys()
     for split, (start, end) in bounds.items():
         part = slice(int(ROWS * start / 7), int(ROWS * end / 7))
@@ -184,24 +243,24 @@ def test_ten_features_have_effects_in_the_labels(table):
         if chi2_contingency(seen).pvalue < 1e-6:
             with_effect.add(name)
     assert len(with_effect) >= 10
-    assert with_effect == set(synthetic.ID_FEATURES)
+    assert with_effect == set(ID_FEATURES)
 
 
 def test_effects_shrink_with_rarity():
-    model = synthetic.click_model(SyntheticConfig())
+    model = click_model.click_model(SyntheticConfig())
     stds = [model.id_effect("C3", np.arange(a, b)).std() for a, b in ((0, 100), (100, 500), (500, 2000))]
     assert stds[0] > 1.3 * stds[1] > 1.3**2 * stds[2]
-    for name in synthetic.ID_FEATURES:
+    for name in ID_FEATURES:
         ranks = np.arange(model.config.cardinalities[list(CATEGORIES).index(name)])
-        assert (np.diff(model.shrink(name, ranks)) < 0).sum() >= len(ranks) - 2  # a top share may tie
+        assert (np.diff(model.effect_std(name, ranks)) < 0).sum() >= len(ranks) - 2  # a top share may tie
     ranks = np.arange(2000)
-    assert (model.id_effect("C3", ranks) / model.shrink("C3", ranks)).std() == pytest.approx(1, abs=0.06)
+    assert (model.id_effect("C3", ranks) / model.effect_std("C3", ranks)).std() == pytest.approx(1, abs=0.06)
 
 
 def test_pairs_interact():
-    model = synthetic.click_model(SyntheticConfig())
-    assert len(synthetic.PAIRS) >= 2
-    for pair, names in enumerate(synthetic.PAIRS):
+    model = click_model.click_model(SyntheticConfig())
+    assert len(PAIRS) >= 2
+    for pair, names in enumerate(PAIRS):
         sizes = [model.config.cardinalities[list(CATEGORIES).index(name)] for name in names]
         # All ids and "missing", so that the frequencies add up to one.
         ranks = [np.arange(MISSING, size) for size in sizes]
@@ -216,11 +275,11 @@ def test_pairs_interact():
 
 def test_interactions_matter():
     config = SyntheticConfig()
-    model = synthetic.click_model(config)
-    counts, ranks = synthetic._features(config, np.random.default_rng(3), ROWS)
+    model = click_model.click_model(config)
+    counts, ranks = draw(config, np.random.default_rng(3), ROWS)
     labels = np.random.default_rng(4).random(ROWS) < model.probability(counts, ranks)
     effects = (model.effects(counts, ranks) - model.mean) * model.scale
-    ids, pairs = len(synthetic.ID_FEATURES), len(synthetic.PAIRS)
+    ids, pairs = len(ID_FEATURES), len(PAIRS)
     auc = {
         "all": roc_auc_score(labels, effects.sum(0)),
         "no pairs": roc_auc_score(labels, np.delete(effects, range(ids, ids + pairs), 0).sum(0)),
@@ -241,8 +300,8 @@ def test_printed(tmp_path, capsys):
     synthetic.main(["--rows", "40000", "--out", str(tmp_path / "data"), "--check"])
     out = capsys.readouterr().out
     assert re.search(r"^rows 40000, click rate 2[45]\.\d\d %$", out, re.M)
-    assert re.search(r"^best AUC +train 0\.\d{4} +validation 0\.\d{4} +test 0\.\d{4} +held out 0\.\d{4}$", out, re.M)
-    assert re.search(r"dense features alone +held out 0\.\d{4}$", out, re.M)
+    assert re.search(r"^best AUC +train 0\.\d{4} +validation 0\.\d{4} +test 0\.\d{4}$", out, re.M)
+    assert re.search(r"dense features alone +test 0\.\d{4}$", out, re.M)
     assert "C2 x C14" in out
 
 
@@ -274,10 +333,14 @@ def fails(capsys, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--rows", "0"], "rows: expected at least 1, found 0"),
-        (["--rows", "-5"], "rows: expected at least 1, found -5"),
+        (["--rows", "0"], "rows: expected 1 to 1000000000000, found 0"),
+        (["--rows", "-5"], "rows: expected 1 to 1000000000000, found -5"),
+        (["--rows", "99999999999999999999"], "rows: expected 1 to 1000000000000, found 99999999999999999999"),
+        (["--rows", "1e6"], "--rows: invalid int value: '1e6'"),
+        (["--rows", "10", "--seed", "nan"], "--seed: invalid int value: 'nan'"),
         (["--rows", "10", "--seed", "-1"], "seed: expected 0 or more, found -1"),
         (["--rows", "10", "--largest-table", "0"], f"largest_table: expected 1 to {FULL}, found 0"),
+        (["--rows", "10", "--largest-table", str(FULL + 1)], f"largest_table: expected 1 to {FULL}, found {FULL + 1}"),
         (["--rows", "10", "--format", "tsv", "--check"], "--check"),
     ],
 )
@@ -326,3 +389,12 @@ def test_few_rows(tmp_path, capsys):
     assert "rows 1," in capsys.readouterr().out
     assert np.isnan(list(synthetic.best_auc(tmp_path / "data").values())).all()
     assert np.isnan(synthetic.dense_only_auc(tmp_path / "data"))
+
+
+def test_any_seed(tmp_path, capsys):
+    seed = 99999999999999999999
+    synthetic.main(["--rows", "1000", "--seed", str(seed), "--out", str(tmp_path / "data")])
+    assert "rows 1000," in capsys.readouterr().out
+    drawn = read(tmp_path / "data")
+    assert drawn.equals(pa.concat_tables(synthetic.generate(1000, seed)))
+    assert not drawn.equals(pa.concat_tables(synthetic.generate(1000, seed % 2**64)))
