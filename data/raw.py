@@ -179,7 +179,7 @@ def _category(value: str) -> int:
 
 
 def _count(value: str, label: bool) -> int | None:
-    if not value and not label:
+    if not value.strip(" ") and not label:
         return None
     whole = _WHOLE.fullmatch(value)
     if not whole:
