@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from data.ahead import one_ahead
 from data.cli import UserError
 
 LABEL = "labels"
@@ -26,6 +27,7 @@ SPARSE = tuple(f"SPARSE_{i}" for i in range(26))
 COLUMNS = (LABEL, *DENSE, *SPARSE)
 MISSING = -1  # a sparse value that the log leaves empty; a missing dense value is null
 IDS = 1 << 32  # a sparse value is a 32-bit hash
+SPLITS = ("train", "validation", "test")
 
 SCHEMA = pa.schema(
     [pa.field(LABEL, pa.int8(), nullable=False)]
@@ -43,15 +45,39 @@ class Feature:
     """What training knows of one sparse feature.
 
     cardinality: number of distinct ids in the training split, missing not among them; 0 if it is never present.
-    tokenizer_values: int64 [cardinality], those ids, most frequent first.
+    source: the ids, or the Parquet file that holds them, or the hash size N where only ids modulo N were written.
     """
 
     cardinality: int
-    tokenizer_values: np.ndarray
+    source: np.ndarray | Path | int
+
+    @cached_property
+    def tokenizer_values(self) -> np.ndarray:
+        """int64 [cardinality]: the ids, most frequent first; read when first asked for.
+
+        Raises UserError if the data set has none, or its file contradicts the metadata.
+        """
+        if isinstance(self.source, np.ndarray):
+            return self.source
+        if isinstance(self.source, int):
+            raise UserError(
+                f"the data set was written with --hash-size {self.source} and lists no ids: use the hash modulus, "
+                "or preprocess it without --hash-size"
+            )
+        try:
+            ids = pq.read_table(self.source, columns=["id"])["id"].to_numpy().astype(np.int64)
+        except FileNotFoundError:
+            raise UserError(f"{self.source}: not found; it lists the feature's ids beside metadata.json") from None
+        except (pa.ArrowException, KeyError, OSError) as error:
+            raise UserError(f"{self.source}: cannot be read as a list of ids: {error}") from None
+        return _checked_ids(str(self.source), ids, self.cardinality)
 
 
 def read_metadata(path: str | Path) -> dict[str, Feature]:
     """Read `metadata.json` (or the one in directory `path`): `SPARSE_0 … SPARSE_25` → `Feature`, in that order.
+
+    The ids are in files beside it (data.vocabulary describes them) or, as the lecture first had it, in the JSON as
+    lists `tokenizer_values`.
 
     Raises UserError, naming file and feature, if the file is not there, is not JSON, or a feature is missing or
     contradicts itself.
@@ -59,10 +85,14 @@ def read_metadata(path: str | Path) -> dict[str, Feature]:
     path = Path(path)
     file = path / "metadata.json" if path.is_dir() else path
     try:
-        raw = json.loads(file.read_bytes())
-    except FileNotFoundError:
+        with file.open("rb") as content:
+            # Somebody's raw data may be larger than memory.
+            if path == file and not content.peek(64)[:64].lstrip().startswith((b"{", b"[")):
+                raise UserError(f"{file}: not metadata; run data.preprocess on it first and name its --out")
+            raw = json.load(content)
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{file}: not found; data.preprocess and data.synthetic write it") from None
-    except ValueError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{file}: expected an object of features, found {type(raw).__name__}")
@@ -73,18 +103,25 @@ def _feature(file: Path, name: str, raw: dict) -> Feature:
     if name not in raw:
         raise UserError(f"{file}: feature {name} is missing; expected {SPARSE[0]} to {SPARSE[-1]}")
     entry = raw[name]
-    try:
-        cardinality, values = entry["cardinality"], entry["tokenizer_values"]
-    except (KeyError, TypeError):
-        raise UserError(f"{file}: {name}: expected the fields cardinality and tokenizer_values") from None
+    cardinality = entry.get("cardinality") if isinstance(entry, dict) else None
+    if type(cardinality) is not int or not 0 <= cardinality <= IDS:
+        raise UserError(f"{file}: {name}: expected the field cardinality, from 0 to 2^32; found {str(entry)[:40]}")
+    if "tokenizer_values" not in entry:
+        hash_size = raw.get("hash_size")
+        return Feature(cardinality, hash_size if type(hash_size) is int else file.parent / "ids" / f"{name}.parquet")
+    values = entry["tokenizer_values"]
     if not isinstance(values, list) or not all(type(v) is int and 0 <= v < IDS for v in values):
         raise UserError(f"{file}: {name}: tokenizer_values: expected a list of ids in [0, 2^32)")
-    if cardinality != len(values):
-        raise UserError(f"{file}: {name}: cardinality is {cardinality}, but tokenizer_values has {len(values)} ids")
-    ids = np.array(values, dtype=np.int64)
-    if len(np.unique(ids)) != len(ids):
-        raise UserError(f"{file}: {name}: tokenizer_values holds an id twice")
-    return Feature(cardinality, ids)
+    return Feature(cardinality, _checked_ids(f"{file}: {name}", np.array(values, dtype=np.int64), cardinality))
+
+
+def _checked_ids(where: str, ids: np.ndarray, cardinality: int) -> np.ndarray:
+    if cardinality != len(ids):
+        raise UserError(f"{where}: cardinality is {cardinality}, but there are {len(ids)} ids")
+    ordered = np.sort(ids.astype(np.uint32))  # np.unique's hash table takes minutes for ten million ids
+    if (ordered[1:] == ordered[:-1]).any():
+        raise UserError(f"{where}: holds an id twice")
+    return ids
 
 
 @dataclass(frozen=True)
@@ -177,7 +214,7 @@ class CriteoBatches(IterableDataset):
         random = np.random.default_rng((self.seed, int(self._epoch), start, stop)) if self.shuffle else None
 
         rest = None
-        for window in _one_ahead(self._windows(start, stop, random)):
+        for window in one_ahead(self._windows(start, stop, random)):
             rows = len(window[0])
             order = random.permutation(rows) if random else np.arange(rows)
             first = 0
@@ -204,8 +241,8 @@ class CriteoBatches(IterableDataset):
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Arrays (labels [n], dense [n, 13], sparse [n, 26]), n ≤ window: rows start to stop, by row groups.
 
-        Two sets of arrays take turns, for fresh memory costs more than decoding: use one before asking for the
-        next but one.
+        Two sets of arrays take turns, for fresh memory costs more than decoding: once the next window is given, the one
+        before it is written over.
         """
         groups = [g for g in self._row_groups if g.first < stop and g.first + g.rows > start]
         if random:
@@ -217,7 +254,7 @@ class CriteoBatches(IterableDataset):
         # Decoding and filling overlap too: each takes about as long as the other.
         parts = ((group, *part) for group in groups for part in self._decode(group, start, stop))
         filled = 0
-        for group, first, part in _one_ahead(parts):
+        for group, first, part in one_ahead(parts):
             taken = 0
             while taken < part.num_rows:
                 n = min(part.num_rows - taken, rows - filled)
@@ -289,16 +326,6 @@ def _take(arrays: tuple[np.ndarray, ...], rows: np.ndarray) -> tuple[np.ndarray,
 
 def _tensors(arrays: tuple[np.ndarray, ...]) -> tuple[torch.Tensor, ...]:
     return tuple(torch.from_numpy(array) for array in arrays)
-
-
-def _one_ahead(items: Iterator) -> Iterator:
-    """The same items, the next one being made in a thread while the last one is used."""
-    end = object()
-    with ThreadPoolExecutor(1, thread_name_prefix="criteo") as pool:
-        ahead = pool.submit(next, items, end)
-        while (item := ahead.result()) is not end:
-            ahead = pool.submit(next, items, end)
-            yield item
 
 
 def _parquet_files(path: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -255,14 +256,61 @@ def test_metadata(tmp_path):
         assert features["SPARSE_25"].cardinality == 2
 
 
+def listed(directory: Path, ids: list[int], cardinality: int | None = None) -> None:
+    """Metadata as data.preprocess writes it: the ids of each feature in a file of their own."""
+    (directory / "ids").mkdir()
+    size = len(ids) if cardinality is None else cardinality
+    (directory / "metadata.json").write_text(json.dumps({name: {"cardinality": size} for name in SPARSE}))
+    for name in SPARSE:
+        pq.write_table(pa.table({"id": pa.array(ids, pa.uint32())}), directory / "ids" / f"{name}.parquet")
+
+
+def test_ids_are_read_when_asked_for(tmp_path):
+    listed(tmp_path, [7, (1 << 32) - 1, 0])
+    feature = read_metadata(tmp_path)["SPARSE_3"]
+    shutil.move(tmp_path / "ids", tmp_path / "away")
+    assert feature.cardinality == 3
+    with pytest.raises(UserError, match=r"SPARSE_3.parquet: not found; it lists the feature's ids"):
+        _ = feature.tokenizer_values
+    shutil.move(tmp_path / "away", tmp_path / "ids")
+    assert feature.tokenizer_values.dtype == np.int64
+    assert feature.tokenizer_values.tolist() == [7, (1 << 32) - 1, 0]
+    assert feature.tokenizer_values is feature.tokenizer_values
+
+
+@pytest.mark.parametrize(
+    ("ids", "cardinality", "message"),
+    [([1, 2], 3, "SPARSE_3.parquet: cardinality is 3, but there are 2"), ([1, 1], 2, "SPARSE_3.parquet: .* id twice")],
+)
+def test_files_of_ids_that_contradict_the_metadata(tmp_path, ids, cardinality, message):
+    listed(tmp_path, ids, cardinality)
+    with pytest.raises(UserError, match=message):
+        _ = read_metadata(tmp_path)["SPARSE_3"].tokenizer_values
+
+
+def test_a_damaged_file_of_ids(tmp_path):
+    listed(tmp_path, [1, 2])
+    (tmp_path / "ids" / "SPARSE_3.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"SPARSE_3.parquet: cannot be read as a list of ids"):
+        _ = read_metadata(tmp_path)["SPARSE_3"].tokenizer_values
+
+
+@pytest.mark.parametrize("content", [b"Id,label,I1\n", b"0\t1\t2\n", b"\x1f\x8b\x08\x00"])
+def test_raw_data_instead_of_a_data_set(tmp_path, content):
+    (tmp_path / "train.csv").write_bytes(content)
+    with pytest.raises(UserError, match=r"train.csv: not metadata; run data.preprocess on it first and name its --out"):
+        read_metadata(tmp_path / "train.csv")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ({k: v for k, v in METADATA.items() if k != "SPARSE_7"}, "feature SPARSE_7 is missing"),
-        (METADATA | {"SPARSE_7": {"cardinality": 2}}, "SPARSE_7: expected the fields cardinality and tokenizer_values"),
-        (METADATA | {"SPARSE_7": 3}, "SPARSE_7: expected the fields"),
+        (METADATA | {"SPARSE_7": {"tokenizer_values": [1]}}, "SPARSE_7: expected the field cardinality, from 0 to 2"),
+        (METADATA | {"SPARSE_7": {"cardinality": -1}}, "SPARSE_7: expected the field cardinality"),
+        (METADATA | {"SPARSE_7": 3}, "SPARSE_7: expected the field cardinality, from 0 to 2.32; found 3"),
         (METADATA | {"SPARSE_7": {"cardinality": 3, "tokenizer_values": [1, 2]}}, "SPARSE_7: cardinality is 3, but"),
-        (METADATA | {"SPARSE_7": {"cardinality": 2, "tokenizer_values": [1, 1]}}, "SPARSE_7: .* holds an id twice"),
+        (METADATA | {"SPARSE_7": {"cardinality": 2, "tokenizer_values": [1, 1]}}, "SPARSE_7: holds an id twice"),
         (METADATA | {"SPARSE_7": {"cardinality": 1, "tokenizer_values": [1 << 32]}}, "SPARSE_7: tokenizer_values: exp"),
         (METADATA | {"SPARSE_7": {"cardinality": 1, "tokenizer_values": ["a"]}}, "SPARSE_7: tokenizer_values: exp"),
         ([], "expected an object"),

@@ -1,0 +1,197 @@
+"""Criteo's raw text: which files are of the format, their blocks of whole lines, and what is wrong with a line.
+
+Kaggle's train.txt and the Terabyte logs' day_N are tab-separated without a header: label, I1..I13, C1..C26. CSV has a
+header of these names. Either may be compressed with gzip.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+from data.cli import UserError
+from data.criteo import COLUMNS, IDS, LABEL, MISSING, SPARSE
+
+RAW = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
+BLOCK = 1 << 24  # bytes of text read at a time, about 70,000 rows
+LONGEST = 1 << 20  # bytes of a line; Criteo's have some 250
+
+_RAW_OF = dict(zip(COLUMNS, RAW, strict=True))
+_COLUMN_OF = {raw.casefold(): column for column, raw in _RAW_OF.items()}
+# Row numbers: Kaggle's CSV conversions have an Id, and pandas writes its index without a name (and reads that one so).
+_ROW_NUMBER = ("id", "", "unnamed: 0")
+_WHOLE = re.compile(r" *(-?[0-9]+)(\.0*)? *")
+_HEX = re.compile(r"[0-9a-fA-F]+")
+_QUOTED = re.compile(rb'(?<![^,\n])"([^",\r\n]*)"(?![^,\r\n])')
+
+# What stands at a place of a file that is no text: (offset, bytes, what it is, what to do).
+_NOT_TEXT = (
+    (257, b"ustar", "a tar archive", "unpack it (tar xf) and name the files in it"),
+    (0, b"PK\x03\x04", "a zip archive", "unpack it (unzip) and name the files in it"),
+    (0, b"BZh", "compressed with bzip2", "unpack it (bunzip2), or compress it with gzip"),
+    (0, b"\xfd7zXZ\x00", "compressed with xz", "unpack it (unxz), or compress it with gzip"),
+    (0, b"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it (unzstd), or compress it with gzip"),
+    (0, b"PAR1", "Parquet", "name the text that Criteo published"),
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a file's fields lie: the delimiter, and for each field its column of data.criteo (None: ignored)."""
+
+    delimiter: str
+    columns: tuple[str | None, ...]
+    header: bool = False
+    quoted: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole lines of a file."""
+
+    file: Path
+    layout: Layout
+    line: int  # number of its first line in the file, from 1
+    text: bytes
+    read: int  # bytes of the file (compressed, if it is) that it stands for
+
+
+class BadLine(ValueError):
+    """What is wrong with a line."""
+
+
+def blocks(file: Path) -> Iterator[Block]:
+    """The file's lines without its header, in blocks of about BLOCK bytes; blank lines at its end are left out.
+
+    Raises UserError if the file is not of the format or its compression is damaged.
+    """
+    with file.open("rb") as raw:
+        stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+        try:
+            _check_text(file, stream)
+            first = stream.readline(LONGEST)
+            if not first.strip():
+                raise UserError(f"{file}: {'empty' if not first else 'line 1 is empty'}; expected Criteo rows")
+            layout = _layout(file, first.decode("utf-8-sig", errors="replace").rstrip("\r\n"))
+            line, text = (2, b"") if layout.header else (1, first.removeprefix(b"\xef\xbb\xbf"))
+            done = 0
+            while more := stream.read(BLOCK):
+                text += more
+                # What follows the last newline belongs to the next block; and so do blank lines, for if nothing follows
+                # them they are no rows.
+                filled = text.rfind(b"\n") + 1
+                while filled and text[filled - 1] in b"\r\n":
+                    filled -= 1
+                cut = text.find(b"\n", filled) + 1 if filled else 0
+                if not cut and len(text) > LONGEST:
+                    what = "no end of line within" if text.strip(b"\r\n") else "nothing but ends of lines in"
+                    raise UserError(f"{file}:{line}: {what} {len(text):,} bytes; expected Criteo rows")
+                if cut:
+                    block, text = text[:cut], text[cut:]
+                    read, done = raw.tell() - done, raw.tell()
+                    yield Block(file, layout, line, block, read)
+                    line += block.count(b"\n")
+            if text := text.rstrip(b"\r\n"):
+                yield Block(file, layout, line, text, raw.tell() - done)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise UserError(f"{file}: truncated or damaged gzip file: {error}") from None
+
+
+def _check_text(file: Path, stream: BufferedReader | gzip.GzipFile) -> None:
+    head = stream.peek(512)
+    for offset, magic, what, advice in _NOT_TEXT:
+        if head[offset : offset + len(magic)] == magic:
+            raise UserError(f"{file}: {what}; {advice}")
+
+
+def _layout(file: Path, first: str) -> Layout:
+    delimiter = "\t" if "\t" in first else ","
+    fields = [name.strip() for name in first.split(delimiter)]
+    names = [name.removeprefix('"').removesuffix('"').casefold() for name in fields]
+    if not {"label", "id", "i1"} & set(names):
+        if delimiter == ",":
+            raise UserError(
+                f"{file}:1: expected tabs between fields or a CSV header label,I1,…,I13,C1,…,C26; found {_short(first)}"
+            )
+        return Layout(delimiter, COLUMNS)
+    columns: list[str | None] = []
+    for name in names:
+        if name not in _ROW_NUMBER and name not in _COLUMN_OF:
+            raise UserError(f"{file}:1: unknown column {name!r}; expected label, I1 to I13, C1 to C26, and perhaps Id")
+        if name in names[: len(columns)]:
+            raise UserError(f"{file}:1: column {name!r} stands there twice")
+        columns.append(_COLUMN_OF.get(name))
+    missing = [_RAW_OF[column] for column in COLUMNS if column not in columns]
+    if missing:
+        hint = "; unlabelled data (Kaggle's test file) cannot be preprocessed" if missing == ["label"] else ""
+        raise UserError(f"{file}:1: column {', '.join(missing)} is missing{hint}")
+    return Layout(delimiter, tuple(columns), header=True, quoted='"' in first)
+
+
+def without_quotes(text: bytes) -> bytes:
+    """CSV without the quotes around whole fields."""
+    return _QUOTED.sub(rb"\1", text)
+
+
+def read_line(line: bytes, number: int, layout: Layout) -> dict[str, int | None]:
+    """The line's values by column: None for a missing count, MISSING for a missing category.
+
+    line: without its newline. number: of the line in the file, from 1. Raises BadLine.
+    """
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise BadLine(f"not UTF-8: {error}") from None
+    text = text.removesuffix("\r")
+    if not text:
+        raise BadLine("the line is empty")
+    fields, expected = text.split(layout.delimiter), len(layout.columns)
+    if len(fields) != expected:
+        separated = "tab" if layout.delimiter == "\t" else "comma"
+        unlabelled = number == 1 and (len(fields), expected) == (39, 40)
+        hint = "; this looks like Kaggle's unlabelled test.txt" if unlabelled else ""
+        raise BadLine(f"expected {expected} {separated}-separated fields, found {len(fields)}{hint}")
+    row = {}
+    for column, value in zip(layout.columns, fields, strict=True):
+        if column is not None:
+            try:
+                row[column] = _category(value) if column in SPARSE else _count(value, column == LABEL)
+            except BadLine as error:
+                raise BadLine(f"field {_RAW_OF[column]}: expected {error}, found {_short(value)}") from None
+    if "\r" in text:
+        raise BadLine("a carriage return within the line")
+    return row
+
+
+def _category(value: str) -> int:
+    if not value:
+        return MISSING
+    if not _HEX.fullmatch(value):
+        raise BadLine("hexadecimal digits")
+    if int(value, 16) >= IDS:
+        raise BadLine("an id below 2^32 (8 hex digits)")
+    return int(value, 16)
+
+
+def _count(value: str, label: bool) -> int | None:
+    if not value.strip(" ") and not label:
+        return None
+    whole = _WHOLE.fullmatch(value)
+    if not whole:
+        raise BadLine("0 or 1" if label else "a whole number")
+    # No int() of thousands of digits, which Python refuses with an error of its own.
+    number = int(whole[1]) if len(whole[1]) <= 1000 else 1 << 63
+    if label and number not in (0, 1):
+        raise BadLine("0 or 1")
+    if not -(1 << 63) <= number < 1 << 63:
+        raise BadLine("a 64-bit number")
+    return number
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "…")

@@ -1,0 +1,174 @@
+"""complete_directory: whatever ends a run, what stands in its output is complete or does not look so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from raw import raw_fields, tsv
+
+pytest.importorskip("polars")
+from data.cli import UserError
+from data.criteo import SPLITS, read_metadata
+from data.output import PARTIAL, complete_directory
+from data.preprocess import preprocess
+
+COMPLETE = {*SPLITS, "ids", "metadata.json"}
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    (tmp_path / "train.txt").write_bytes(tsv(raw_fields(60)))
+    return tmp_path / "train.txt"
+
+
+@pytest.fixture
+def mount(tmp_path):
+    """An empty file system of its own."""
+    place = tmp_path / "mount"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"mounting a tmpfs is not allowed here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_into_a_mount_point(source, mount):
+    assert os.path.ismount(mount)
+    (mount / "lost+found").mkdir()  # as in the root of a fresh ext4
+    preprocess([source], mount)
+    assert set(os.listdir(mount)) == COMPLETE | {"lost+found"}
+    assert os.path.ismount(mount)
+
+
+def test_a_failure_leaves_a_mount_point_empty(source, mount):
+    source.write_bytes(tsv(raw_fields(60)) + b"bad\n")
+    with pytest.raises(UserError, match=r"train.txt:61: expected 40"):
+        preprocess([source], mount)
+    assert os.listdir(mount) == []
+
+
+@pytest.mark.parametrize("target", ["an empty directory", "nothing yet"])
+def test_through_a_symbolic_link(source, tmp_path, target):
+    if target == "an empty directory":
+        (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    preprocess([source], tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert set(os.listdir(tmp_path / "real")) == COMPLETE
+
+
+def test_into_an_empty_directory_and_into_one_that_is_not_there(source, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for out in (tmp_path / "empty", tmp_path / "not" / "there"):
+        preprocess([source], out)
+        assert set(os.listdir(out)) == COMPLETE
+
+
+@pytest.mark.parametrize("exists", ["a file", "a full directory", "a dead link"])
+def test_output_that_cannot_be_used_is_refused_before_anything_is_read(source, tmp_path, monkeypatch, exists):
+    monkeypatch.setattr("data.preprocess.blocks", lambda file: pytest.fail("the input was read"))
+    out = tmp_path / "out"
+    message = "already exists and is not"
+    if exists == "a file":
+        out.write_text("mine")
+    elif exists == "a full directory":
+        out.mkdir()
+        (out / "mine").write_text("mine")
+    else:
+        (tmp_path / "file").write_text("mine")
+        out.symlink_to("file/below")
+        with pytest.raises(OSError, match="Not a directory"):
+            preprocess([source], out)
+        return
+    with pytest.raises(UserError, match=message):
+        preprocess([source], out)
+    assert (out if exists == "a file" else out / "mine").read_text() == "mine"
+
+
+def test_metadata_comes_last(tmp_path, monkeypatch):
+    moved = []
+    rename = Path.rename
+    monkeypatch.setattr(Path, "rename", lambda path, to: moved.append(path.name) or rename(path, to))
+    with complete_directory(tmp_path / "out") as directory:
+        for name in ("a", "metadata.json", "z"):
+            (directory / name).write_text(name)
+    assert set(moved[:2]) == {"a", "z"}
+    assert moved[2] == "metadata.json"
+
+
+def test_killed_while_the_content_moves_up(tmp_path):
+    """Part of it has moved: the next run cannot tell it from a user's own files, and names it."""
+    out = tmp_path / "out"
+    (out / PARTIAL).mkdir(parents=True)
+    (out / "train").mkdir()
+    message = r"not empty \(a run that was killed at its end left .partial there\); remove"
+    with pytest.raises(UserError, match=message), complete_directory(out):
+        pass
+    with pytest.raises(UserError, match=r"metadata.json: not found"):
+        read_metadata(out)
+
+
+def test_two_runs_at_once(tmp_path):
+    with complete_directory(tmp_path / "out") as directory:
+        (directory / "mine").write_text("mine")
+        with pytest.raises(UserError, match="another run is writing there"), complete_directory(tmp_path / "out"):
+            pass
+    assert os.listdir(tmp_path / "out") == ["mine"]
+
+
+def start(tmp_path: Path, out: Path) -> subprocess.Popen:
+    """data.preprocess, in the middle of its work: it waits for the rest of its input."""
+    first = tmp_path / "first.txt"
+    first.write_bytes(tsv(raw_fields(2000)) * 10)
+    code = (
+        "import sys, time; from data import preprocess as p; whole = p.blocks\n"
+        "def blocks(file):\n"
+        "    yield from whole(file); print('half', flush=True)\n"
+        "    for _ in range(6000): time.sleep(0.1)\n"
+        "p.blocks = blocks; p.main(sys.argv[1:])"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, first, "--out", out, "--workers", "1"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    assert process.stdout.readline() == "half\n", process.stderr.read()
+    return process
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_leaves_nothing(tmp_path, number, status, said):
+    process = start(tmp_path, tmp_path / "out")
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == status, stderr
+    assert f"data.preprocess: {said}" in stderr
+    assert "Traceback" not in stderr
+    assert os.listdir(tmp_path) == ["first.txt"]
+
+
+def test_kill_9_leaves_nothing_that_looks_finished_and_the_next_run_is_clean(tmp_path):
+    out = tmp_path / "out"
+    process = start(tmp_path, out)
+    deadline = time.monotonic() + 60
+    while not list(out.glob(f"{PARTIAL}/parts/*.parquet")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(UserError, match="another run is writing there"):
+        preprocess([tmp_path / "first.txt"], out)
+    process.kill()
+    process.communicate(timeout=60)
+    assert os.listdir(out) == [PARTIAL]
+    assert list(out.glob(f"{PARTIAL}/parts/*.parquet"))
+    with pytest.raises(UserError, match=r"metadata.json: not found"):
+        read_metadata(out)
+    rows, _ = preprocess([tmp_path / "first.txt"], out)
+    assert sum(rows.values()) == 20_000
+    assert set(os.listdir(out)) == COMPLETE
