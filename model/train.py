@@ -38,9 +38,10 @@ from tqdm import tqdm
 from data.cli import Parser, UserError
 from data.criteo import DENSE, LABEL, SPARSE, CriteoBatches, read_metadata
 from kernels import runtime
-from model.config import DLRMConfig, Optimizer, Preset, TrainConfig, add_arguments, from_arguments
+from model.config import DLRMConfig, Preset, TrainConfig, add_arguments, from_arguments
 from model.dlrm import DLRM
 from model.hashing import Hash
+from model.optimizers import Optimizers, make_optimizer
 
 ROOT = Path(__file__).resolve().parent.parent
 SPLITS = ("train", "validation", "test")
@@ -220,7 +221,7 @@ def train(
 
 
 def train_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, labels: Tensor, dense: Tensor, sparse: Tensor
+    model: nn.Module, optimizer: Optimizers, labels: Tensor, dense: Tensor, sparse: Tensor
 ) -> Tensor:
     """One step; its loss, a scalar on the device. Nothing here waits for the device."""
     optimizer.zero_grad(set_to_none=True)
@@ -237,7 +238,7 @@ class _Run:
         self,
         identity: dict,
         model: DLRM,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizers,
         device: torch.device,
         steps: int,
         epochs: int,
@@ -439,21 +440,6 @@ def _check_train_labels(path: Path, batches: CriteoBatches) -> None:
     seen = {value for batch in labels.to_batches() for value in pc.unique(batch.column(0)).to_pylist()}
     if len(seen) == 1:
         raise UserError(f"{path}: column {LABEL}: expected both 0 and 1, found only {int(seen.pop())}")
-
-
-def make_optimizer(model: DLRM, preset: Preset) -> torch.optim.Optimizer:
-    """The optimizer that the preset's settings name, over all parameters."""
-    settings = preset.train
-    common = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
-    # One kernel for all parameters; not implemented for sparse gradients.
-    fused = not preset.model.sparse_gradients
-    match settings.optimizer:
-        case Optimizer.SGD:
-            return torch.optim.SGD(model.parameters(), fused=fused, **common)
-        case Optimizer.ADAGRAD:
-            return torch.optim.Adagrad(model.parameters(), **common)
-        case Optimizer.ADAM:
-            return torch.optim.Adam(model.parameters(), fused=True, **common)
 
 
 def _to(device: torch.device, *tensors: Tensor) -> tuple[Tensor, ...]:
