@@ -7,7 +7,7 @@ import statistics
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
@@ -22,7 +22,7 @@ from data.cli import UserError
 from data.criteo import CriteoBatches
 from data.synthetic import CATEGORIES, FULL, SyntheticConfig, generate, hashed_ids
 from kernels import runtime
-from model.config import Interaction, Optimizer, preset
+from model.config import DLRMConfig, Interaction, Optimizer, preset
 from model.dlrm import DLRM
 from model.hashing import Hash
 from model.profiling.recording import WARM_UP, record, step_times, today, versions
@@ -61,13 +61,14 @@ class StoryStep:
         return self.name[:2]
 
 
+_SMALL = {"preset": "small", "learning_rate": 3e-3}
 _FULL = {"preset": "main", "weight_decay": 0.0, "largest_table": FULL}  # Kaggle's cardinalities, 2.2 GB of tables
 STORY = (
-    StoryStep("01_index_naive", "small", hash=Hash.INDEX_NAIVE, sync_metrics=True),
-    StoryStep("02_index_naive_blocking", "small", hash=Hash.INDEX_NAIVE, sync_metrics=True, blocking=True),
-    StoryStep("03_index", "small", hash=Hash.INDEX),
-    StoryStep("04_modulus", "small"),
-    StoryStep("05_modulus_compiled", "small", compile="default"),
+    StoryStep("01_index_naive", **_SMALL, hash=Hash.INDEX_NAIVE, sync_metrics=True),
+    StoryStep("02_index_naive_blocking", **_SMALL, hash=Hash.INDEX_NAIVE, sync_metrics=True, blocking=True),
+    StoryStep("03_index", **_SMALL, hash=Hash.INDEX),
+    StoryStep("04_modulus", **_SMALL),
+    StoryStep("05_modulus_compiled", **_SMALL, compile="default"),
     StoryStep("06_main_outer", "main", Interaction.OUTER),
     StoryStep("07_main_outer_compiled", "main", Interaction.OUTER, compile="default"),
     StoryStep("08_main_dot", "main"),
@@ -80,16 +81,20 @@ STORY = (
 )
 
 
+def shape_of(chosen: StoryStep) -> DLRMConfig:
+    """The shape of the step's model."""
+    return replace(
+        preset(chosen.preset).model, interaction=chosen.interaction, hash=chosen.hash,
+        cardinalities=SyntheticConfig(chosen.largest_table).cardinalities, sparse_gradients=chosen.sparse_gradients,
+    )  # fmt: skip
+
+
 def training_step(chosen: StoryStep, device: torch.device | str) -> tuple[Callable[[], object], dict]:
     """The step as a function, and its config for run.json: run, model, ids (their number, over all tables)."""
-    data = SyntheticConfig(chosen.largest_table)
-    shape = replace(
-        preset(chosen.preset).model, interaction=chosen.interaction, hash=chosen.hash,
-        cardinalities=data.cardinalities, sparse_gradients=chosen.sparse_gradients,
-    )  # fmt: skip
+    data, shape = SyntheticConfig(chosen.largest_table), shape_of(chosen)
     vocabularies = None
     if chosen.hash is not Hash.MODULUS:
-        known = zip(CATEGORIES, data.cardinalities, strict=True)
+        known = zip(CATEGORIES, shape.cardinalities, strict=True)
         vocabularies = [hashed_ids(name, np.arange(ids)).astype(np.int64) for name, ids in known]
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(next(generate(chosen.batches * chosen.batch_size, 0, data)), f"{folder}/rows.parquet")
@@ -109,7 +114,7 @@ def training_step(chosen: StoryStep, device: torch.device | str) -> tuple[Callab
         if chosen.sync_metrics:
             loss.item()
 
-    return step, {"run": asdict(chosen), "model": asdict(shape), "ids": sum(data.cardinalities)}
+    return step, {"run": asdict(chosen), "model": asdict(shape), "ids": sum(shape.cardinalities)}
 
 
 def make_optimizer(model: DLRM, chosen: StoryStep) -> torch.optim.Optimizer:
@@ -175,7 +180,7 @@ def time_story(steps: Sequence[StoryStep], out: Path, device: str | None = None,
 
 
 def _time_by_turns(
-    steps: Iterable[StoryStep], out: Path, device: str | None, repeats: int, ms: dict[StoryStep, list[float]]
+    steps: Sequence[StoryStep], out: Path, device: str | None, repeats: int, ms: dict[StoryStep, list[float]]
 ) -> int:
     """Add to each step's times until it has `repeats`, and note them in its run.json after each; how many failed."""
     failed = set()
@@ -185,15 +190,18 @@ def _time_by_turns(
             found = _in_a_process(step, _time, step, device)
             if found is None:
                 failed.add(step)
-            else:
-                ms[step].append(found)
+                continue
+            ms[step].append(found)
+            _note_times(out / step.name / "run.json", ms[step])
     for step in (step for step in steps if step not in failed):
-        times = {"step_ms": statistics.median(ms[step]), "step_ms_low": min(ms[step]), "step_ms_high": max(ms[step])}
-        run = _run(out, step) | times | {"repeats": len(ms[step]), "timed": today()}
-        (out / step.name / "run.json").write_text(json.dumps(run, indent=1) + "\n")
-        said = "{:.3g} ms a step, {:.3g} to {:.3g}".format(*times.values())
-        print(f"{step.name}: {said} in {len(ms[step])} processes", flush=True)
+        spread = f"{min(ms[step]):.3g} to {max(ms[step]):.3g}"
+        print(f"{step.name}: {statistics.median(ms[step]):.3g} ms a step, {spread} in {len(ms[step])} processes")
     return len(failed)
+
+
+def _note_times(file: Path, ms: list[float]) -> None:
+    times = {"step_ms": statistics.median(ms), "step_ms_low": min(ms), "step_ms_high": max(ms), "repeats": len(ms)}
+    file.write_text(json.dumps(json.loads(file.read_text()) | times | {"timed": today()}, indent=1) + "\n")
 
 
 def _in_a_process(step: StoryStep, function: Callable, *arguments):

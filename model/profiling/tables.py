@@ -12,6 +12,9 @@ from model.profiling.trace_file import ROOT
 
 TRACES = ROOT / "traces"
 BEGIN, END = "<!-- begin: python -m model.profiling table -->", "<!-- end -->"
+COLUMNS = [
+    "command", "GPU", "step ms", "lowest", "highest", "repeats", "launches", "kernels", "GPU busy %", "peak MB",
+]  # fmt: skip
 SHORTEST_NAME = 20  # columns that a name has in a terminal, however narrow
 
 
@@ -21,23 +24,17 @@ def recorded_steps(traces: str | Path = TRACES) -> pd.DataFrame:
     Columns: command, GPU, "step ms", "lowest" and "highest" (ms: the median of all repeats and what they lie between),
     repeats, launches, kernels, "GPU busy %" (of the profiled step), "peak MB".
     """
-    rows = {}
+    names, rows = [], []
     for path in sorted(Path(traces).glob("*/run.json")):
         run = json.loads(path.read_text())
-        rows[path.parent.name] = {
-            "command": run["command"],
-            "GPU": run["GPU"],
-            "step ms": run["step_ms"],
-            "lowest": run.get("step_ms_low"),
-            "highest": run.get("step_ms_high"),
-            "repeats": run.get("repeats", 1),
-            "launches": run["facts"]["launches"],
-            "kernels": run["facts"]["kernels"],
-            "GPU busy %": run["facts"]["busy_percent"],
-            "peak MB": run["peak_bytes"] and run["peak_bytes"] / 1e6,
-        }
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    return table.astype({name: float for name in table if name not in ("command", "GPU", "repeats")})
+        facts, peak = run["facts"], run["peak_bytes"]
+        names.append(path.parent.name)
+        rows.append((
+            run["command"], run["GPU"], run["step_ms"], run.get("step_ms_low"), run.get("step_ms_high"),
+            run.get("repeats", 1), facts["launches"], facts["kernels"], facts["busy_percent"], peak and peak / 1e6,
+        ))  # fmt: skip
+    table = pd.DataFrame(rows, index=names, columns=COLUMNS)
+    return table.astype({name: float for name in COLUMNS if name not in ("command", "GPU", "repeats")})
 
 
 def readme_table(traces: Path = TRACES) -> str:
@@ -89,7 +86,8 @@ def as_text(table: pd.DataFrame, width: int | None = None) -> str:
     cut = sum(len(name) > room for name in names)
     names = [name if len(name) <= room else name[: room - 1] + "…" for name in names]
     text = "\n".join(f"{line}  {name}" for line, name in zip(lines, ["name", *names], strict=True))
-    return text + (f"\n{cut} names are cut (…): --names whole, or a pipe, shows all of them" if cut else "")
+    said = f"\nnames that are cut, at …: {cut} (--names whole, or a pipe, shows all of each)"
+    return text + (said if cut else "")
 
 
 def _cell(value, form: str) -> str:
