@@ -128,7 +128,7 @@ def _checked(vocabulary: Sequence[int] | np.ndarray | Tensor, in_order: bool = F
     ids = np.asarray(vocabulary, dtype=np.int64)
     if ids.ndim != 1:
         raise ValueError(f"vocabulary: expected ids of shape [cardinality], got shape {list(ids.shape)}")
-    ascending = np.sort(ids)  # of 10 million ids in 0.1 s; torch.sort takes ten times as long
+    ascending = np.sort(ids)  # several times as fast as torch.sort
     if ids.size and ascending[0] <= MISSING:
         raise ValueError(f"vocabulary: {MISSING} stands for a missing value, and {ascending[0]} is not an id")
     different = min(ids.size, 1) + np.count_nonzero(np.diff(ascending))

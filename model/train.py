@@ -133,6 +133,7 @@ def train(
             with _Progress(run, writer, config.batch_size, sync_metrics) as progress:
                 for batch in _rest_of_epoch(run, batches["train"]):
                     loss = train_step(forward, optimizer, *to(device, *batch), precision=config.precision)
+                    signals.waiting_for = "the running step"
                     run.note(loss)
                     progress.step(loss)
                     if profiler:
