@@ -10,6 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
+from data.cli import UserError
 from model.hashing import Hash
 
 if typing.TYPE_CHECKING:
@@ -30,9 +31,17 @@ class Optimizer(StrEnum):
     ADAM = "adam"
 
 
+class Precision(StrEnum):
+    """What matrix products compute in; weights, gradients and the optimizers' state are float32 in each."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"  # float32 in memory, 10 bits of mantissa in the products (NVIDIA GPUs from Ampere on)
+    BF16 = "bf16"  # torch.autocast
+
+
 def _require(holds: bool, config, name: str, expected: str) -> None:
     if not holds:
-        raise ValueError(f"{name}: expected {expected}, got {_show(getattr(config, name))}")
+        raise UserError(f"{name}: expected {expected}, got {_show(getattr(config, name))}")
 
 
 def _show(value) -> str:
@@ -44,13 +53,13 @@ def _is_tuple(kind) -> bool:
 
 
 def _convert(config) -> None:
-    """Bring each field to its declared type (plain values, from JSON say, will do); ValueError names the field."""
+    """Bring each field to its declared type (plain values, from JSON say, will do); UserError names the field."""
     for name, kind in typing.get_type_hints(type(config)).items():
         value = getattr(config, name)
         try:
             object.__setattr__(config, name, _cast(value, kind))
         except (TypeError, ValueError):
-            raise ValueError(f"{name}: expected {_describe(kind)}, got {value!r}") from None
+            raise UserError(f"{name}: expected {_describe(kind)}, got {value!r}") from None
 
 
 def _cast(value, kind):
@@ -75,7 +84,7 @@ def _describe(kind) -> str:
 
 @dataclass(frozen=True)
 class DLRMConfig:
-    """The shape of a DLRM. ValueError, naming the field, for values that make no model.
+    """The shape of a DLRM. UserError, naming the field, for values that make no model.
 
     A field's annotation carries its help text for the command line.
     """
@@ -86,7 +95,7 @@ class DLRMConfig:
     interaction: Annotated[Interaction, "how dense vector and embeddings meet"] = Interaction.DOT
     hash: Annotated[Hash, "how an id becomes a row"] = Hash.MODULUS
     cardinalities: Annotated[tuple[int, ...], "known ids of each sparse feature (default: the metadata's)"] = ()
-    sparse_gradients: Annotated[bool, "sparse embedding gradients (sgd and adagrad only)"] = False
+    sparse_gradients: Annotated[bool, "update only the table rows that a batch uses (tables: sgd, adagrad)"] = True
 
     def __post_init__(self):
         _convert(self)
@@ -120,27 +129,32 @@ class DLRMConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a model is trained. ValueError, naming the field, for values that cannot be."""
+    """How a model is trained. UserError, naming the field, for values that cannot be."""
 
-    optimizer: Annotated[Optimizer, "update rule"] = Optimizer.ADAM
-    learning_rate: Annotated[float, "step size"] = 3e-3
-    weight_decay: Annotated[float, "L2 penalty, added to the gradient"] = 1e-5
+    optimizer: Annotated[Optimizer, "update rule of the MLPs"] = Optimizer.ADAM
+    learning_rate: Annotated[float, "step size of the MLPs"] = 3e-3
+    table_optimizer: Annotated[Optimizer, "update rule of the embedding tables"] = Optimizer.ADAGRAD
+    table_learning_rate: Annotated[float, "step size of the embedding tables"] = 2e-2
+    weight_decay: Annotated[float, "L2 penalty of the MLPs, added to the gradient"] = 1e-5
+    warmup_steps: Annotated[int, "steps in which both step sizes rise from 0, linearly"] = 0
+    precision: Annotated[Precision, "of matrix products"] = Precision.FP32
     batch_size: Annotated[int, "rows a step"] = 64
     epochs: Annotated[int, "passes over the training split"] = 2
     patience: Annotated[int, "stop after this many epochs without a better validation log loss; 0: never"] = 1
+    checkpoint_every: Annotated[int, "write last.pt after this many steps too; 0: at an epoch's end only"] = 0
+    eval_every: Annotated[int, "evaluate on validation after this many steps too; 0: at an epoch's end only"] = 0
+    eval_batch_size: Annotated[int, "rows at a time in evaluation"] = 4096
     seed: Annotated[int, "seed of the initial weights and of the shuffling"] = 0
     # At small's sizes sharing an operation costs more than it saves, and far more where another process has the core.
     threads: Annotated[int, "CPU threads an operation may use; 0: torch's default"] = 1
 
     def __post_init__(self):
         _convert(self)
-        _require(self.learning_rate > 0, self, "learning_rate", "a positive number")
-        _require(self.weight_decay >= 0, self, "weight_decay", "a number from 0")
-        _require(self.batch_size > 0, self, "batch_size", "a positive number")
-        _require(self.epochs > 0, self, "epochs", "a positive number")
-        _require(self.patience >= 0, self, "patience", "a number from 0")
-        _require(self.seed >= 0, self, "seed", "a number from 0")
-        _require(self.threads >= 0, self, "threads", "a number from 0")
+        for name in ("learning_rate", "table_learning_rate", "batch_size", "epochs", "eval_batch_size"):
+            _require(getattr(self, name) > 0, self, name, "a positive number")
+        for name in ("weight_decay", "warmup_steps", "patience", "checkpoint_every", "eval_every", "threads"):
+            _require(getattr(self, name) >= 0, self, name, "a number from 0")
+        _require(0 <= self.seed < 1 << 63, self, "seed", "a number from 0 to 2^63 - 1")
 
 
 @dataclass(frozen=True)
@@ -151,10 +165,11 @@ class Preset:
     train: TrainConfig = TrainConfig()
 
     def __post_init__(self):
-        if self.model.sparse_gradients and self.train.optimizer is Optimizer.ADAM:
-            raise ValueError("sparse_gradients: expected optimizer sgd or adagrad, got adam")
-        if self.model.sparse_gradients and self.train.weight_decay:
-            raise ValueError(f"sparse_gradients: expected weight_decay 0, got {self.train.weight_decay}")
+        if self.model.sparse_gradients and self.train.table_optimizer is Optimizer.ADAM:
+            raise UserError(
+                "table_optimizer: adam does not take sparse gradients; use --table-optimizer adagrad or sgd, "
+                "or --no-sparse-gradients, which updates every row of every table in every step"
+            )
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -164,17 +179,24 @@ PRESETS: Mapping[str, Preset] = {
         TrainConfig(learning_rate=1e-3, batch_size=2048, threads=0),
     ),
     "mini": Preset(DLRMConfig(bottom=(13, 8, 4), embedding_dim=4, top=(8, 1), cardinalities=(10, 20, 30))),
+    # What MLPerf's first reference for DLRM trains, on Criteo's Terabyte log: bench/run_and_time.sh in
+    # https://github.com/facebookresearch/dlrm (--learning-rate=1.0 --mini-batch-size=2048
+    # --test-mini-batch-size=16384; plain SGD, with sparse gradients, and one epoch are its defaults). It takes ids
+    # modulo --max-ind-range=40000000, which is data.preprocess --hash-size 40000000 here.
     "mlperf": Preset(
         DLRMConfig(bottom=(13, 512, 256, 128), embedding_dim=128, top=(1024, 1024, 512, 256, 1)),
-        TrainConfig(optimizer=Optimizer.ADAGRAD, learning_rate=1e-2, weight_decay=0.0, batch_size=2048, threads=0),
+        TrainConfig(
+            optimizer=Optimizer.SGD, learning_rate=1.0, table_optimizer=Optimizer.SGD, table_learning_rate=1.0,
+            weight_decay=0.0, batch_size=2048, epochs=1, eval_batch_size=16384, threads=0,
+        ),
     ),
 }
 
 
 def preset(name: str) -> Preset:
-    """The preset of that name; ValueError lists the names there are."""
+    """The preset of that name; UserError lists the names there are."""
     if name not in PRESETS:
-        raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}")
+        raise UserError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}")
     return PRESETS[name]
 
 
@@ -201,7 +223,7 @@ def from_arguments(args: argparse.Namespace, parser: argparse.ArgumentParser | N
     """The preset that parsed options describe.
 
     An unknown preset and values that do not fit together (--bottom 13-32 --embedding-dim 16) are `parser.error` if a
-    parser is given, else a ValueError.
+    parser is given, else a UserError.
     """
     try:
         base = preset(args.preset)
@@ -211,7 +233,7 @@ def from_arguments(args: argparse.Namespace, parser: argparse.ArgumentParser | N
                 for part in (base.model, base.train)
             )
         )
-    except ValueError as error:
+    except UserError as error:
         if parser is None:
             raise
         parser.error(str(error))

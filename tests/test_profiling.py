@@ -4,9 +4,10 @@ import getpass
 import gzip
 import itertools
 import json
-import multiprocessing
 import os
 import re
+import shutil
+import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
@@ -19,12 +20,31 @@ import pytest
 import torch
 
 from data.cli import UserError
+from data.synthetic import CATEGORIES, FULL, SyntheticConfig
 from model import profiling
 from model.config import Interaction, Optimizer
+from model.dlrm import DLRM
 from model.hashing import Hash
-from model.profiling import STORY, TRACES, compare, main, read, record, step_facts, summarize, timeline
+from model.profiling import (
+    ROOT,
+    STORY,
+    TRACES,
+    compare,
+    read,
+    record,
+    recording,
+    step_facts,
+    story,
+    summarize,
+    tables,
+    timeline,
+    trace_file,
+    training_step,
+)
+from model.profiling.__main__ import main
+from model.profiling.facts import length, union
 
-ROOT = Path(profiling.__file__).resolve().parent.parent
+RECORDED = [step.name for step in STORY if (TRACES / step.name).is_dir()]
 COPY = "Memcpy DtoH (Device -> Pageable)"
 
 
@@ -84,26 +104,22 @@ def gpu_trace(tmp_path) -> Path:
     return write(tmp_path, gpu_events())
 
 
-@pytest.fixture(scope="module")
-def loguru():
-    """What model.train logs with: a recording imports it, reading traces does not."""
-    return pytest.importorskip("loguru")
+SMALLER = ["--device", "cpu", "--batch-size", "64", "--largest-table", "500", "--repeats", "2", "--steps", "2"]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory, loguru) -> Path:
-    """Run 04 as the command records it, on the CPU and smaller; the folder of all runs."""
+def told(tmp_path_factory) -> Path:
+    """Steps 04 and 14 as the command records them, on the CPU and smaller; the folder of all steps."""
     folder = tmp_path_factory.mktemp("story")
-    arguments = ["story", "--device", "cpu", "--only", "04", "--batch-size", "64", "--steps", "2", "--out", str(folder)]
-    assert main(arguments) == 0
+    assert main(["story", "--only", "04,14", "--out", str(folder), *SMALLER]) == 0
     return folder
 
 
 @pytest.fixture(scope="module")
-def with_stacks(tmp_path_factory, loguru) -> tuple[Path, dict]:
-    """Run 01 in this process, with Python's calls."""
+def with_stacks(tmp_path_factory) -> tuple[Path, dict]:
+    """Step 01 in this process, with Python's calls."""
     folder = tmp_path_factory.mktemp("stacks") / "01"
-    step, config = profiling.training_step(replace(STORY[0], batch_size=16), "cpu")
+    step, config = training_step(replace(STORY[0], batch_size=16), "cpu")
     return folder, record(step, folder, config=config, device="cpu", timed=5)
 
 
@@ -239,9 +255,9 @@ def test_union_against_a_grid():
         covered = np.zeros(200, bool)
         for a, b in zip(start, end, strict=True):
             covered[a:b] = True
-        union = profiling._union(pd.DataFrame({"ts": start, "end": end}))
-        assert profiling._length(union) == covered.sum()
-        assert (union[1:, 0] > union[:-1, 1]).all()
+        found = union(pd.DataFrame({"ts": start, "end": end}))
+        assert length(found) == covered.sum()
+        assert (found[1:, 0] > found[:-1, 1]).all()
 
 
 # A CPU's trace
@@ -300,21 +316,23 @@ BAD = {
     "binary": (bytes(range(128, 256)), "not JSON"),
     "a list": (b"[1, 2]", "not a trace"),
     "other json": (b'{"nbformat": 4, "cells": []}', "not a trace"),
-    "events of another kind": (b'{"traceEvents": [{"ph": "X", "name": "x"}]}', "not a trace"),
-    "events that are numbers": (b'{"traceEvents": [1]}', "not a trace"),
+    "events of another kind": (b'{"traceEvents": [{"ph": "X", "name": "x"}]}', "event 0, 'x': dur: .* no such field"),
+    "events that are numbers": (b'{"traceEvents": [1]}', "event 0: expected an object, found 1"),
+    "an event without a phase": (b'{"traceEvents": [{"name": "x"}]}', "event 0, 'x': ph: expected a string"),
+    "memory of no device": (b'{"traceEvents": [{"ph": "i", "name": "[memory]", "args": {}}]}', "Device Type: expected"),
     "no events": (b'{"traceEvents": []}', "no step markers"),
     "no launches": (WHOLE.replace(b"cuda_runtime", b"").replace(b"cuda_driver", b""), "GPU work, but no launch"),
-    "a number for a name": (_with(name=5), "not a trace"),
-    "a list for a category": (_with(cat=[]), "not a trace"),
-    "a string for a time": (_with(ts="7e12"), "not a trace"),
-    "a string for a duration": (_with(dur="10"), "not a trace"),
-    "a time and a duration that are strings": (_with(ts="7e12", dur="10"), "not a trace"),
-    "no number for a time": (_with(ts=float("nan")), "not a trace"),
-    "a time that is too large": (_with(ts=10**400), "not a trace"),
-    "an infinite duration": (_with(dur=float("inf")), "not a trace"),
-    "a negative duration": (_with(dur=-1), "not a trace"),
-    "a string for a correlation": (_with(correlation="4"), "not a trace"),
-    "a list for bytes": (_with(bytes=[4]), "not a trace"),
+    "a number for a name": (_with(name=5), "event 13: name: expected a string, found 5"),
+    "a list for a category": (_with(cat=[]), r"event 13, .*: cat: expected a string, found \[\]"),
+    "a string for a time": (_with(ts="7e12"), "ts: expected a finite number, found '7e12'"),
+    "a string for a duration": (_with(dur="10"), "dur: expected a finite number, found '10'"),
+    "a time and a duration that are strings": (_with(ts="7e12", dur="10"), "dur: expected a finite number"),
+    "no number for a time": (_with(ts=float("nan")), "ts: expected a finite number, found nan"),
+    "a time that is too large": (_with(ts=10**400), "ts: expected a finite number, found inf"),
+    "an infinite duration": (_with(dur=float("inf")), "dur: expected a finite number, found inf"),
+    "a negative duration": (_with(dur=-1), r"event 13, 'Memcpy DtoH .*': dur: expected µs from 0, found -1$"),
+    "a string for a correlation": (_with(correlation="4"), "correlation: expected a finite number, found '4'"),
+    "a list for bytes": (_with(bytes=[4]), r"bytes: expected a finite number, found \[4\]"),
     "no steps": (json.dumps({"traceEvents": gpu_step(0)[1:]}).encode(), "no step markers"),
 }
 
@@ -327,7 +345,12 @@ def test_a_bad_trace_says_so(tmp_path, kind):
     for function in (step_facts, summarize, timeline):
         with pytest.raises(UserError, match=said) as caught:
             function(path)
-        assert str(path) in str(caught.value)
+        text = str(caught.value)
+        assert text.startswith(f"{path}: ")
+        assert text.count(str(path)) == 1
+        assert "Error" not in text
+        assert "\n" not in text
+        assert len(text) < len(str(path)) + 160
 
 
 def test_a_folder_must_hold_one_trace(tmp_path):
@@ -372,47 +395,108 @@ def assert_anonymous(folder: Path) -> None:
         assert not re.search("|".join(secrets), text + path.name), re.search("|".join(secrets), text + path.name)
 
 
-@pytest.mark.parametrize("name", [run.name for run in STORY])
-def test_recorded_runs(name):
+def test_which_steps_are_recorded():
+    """Those with small tables; those with Kaggle's, too, or none of them."""
+    names = [step.name for step in STORY]
+    assert RECORDED in (names[:10], names)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_steps(name):
     assert_agrees(TRACES / name)
     assert read(TRACES / name).name == name
 
 
 def test_what_is_recorded_is_small_and_names_no_machine():
-    folders = [*(TRACES / run.name for run in STORY), TRACES / "generated"]
+    folders = [*(TRACES / name for name in RECORDED), TRACES / "generated"]
     for folder in folders:
         assert_anonymous(folder)
     sizes = [path.stat().st_size for folder in folders for path in folder.iterdir()]
-    assert max(sizes) <= profiling.MAX_BYTES
-    assert sum(sizes) <= 6 * profiling.MAX_BYTES
+    assert max(sizes) <= trace_file.MAX_BYTES
+    assert sum(sizes) <= 6 * trace_file.MAX_BYTES
 
 
 @pytest.mark.slow
-def test_what_the_command_records(told, capsys):
-    folder = told / "04_modulus"
+@pytest.mark.parametrize("name", ["04_modulus", "14_full_adagrad_sparse"])
+def test_what_the_command_records(told, name):
+    folder, number = told / name, name[:2]
     assert_agrees(folder)
     assert_anonymous(folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["04_modulus.1.pt.trace.json.gz", "run.json"]
-    assert max(path.stat().st_size for path in folder.iterdir()) < profiling.MAX_BYTES / 4
+    assert sorted(path.name for path in folder.iterdir()) == [f"{name}.1.pt.trace.json.gz", "run.json"]
+    assert max(path.stat().st_size for path in folder.iterdir()) < trace_file.MAX_BYTES / 4
     run = json.loads((folder / "run.json").read_text())
-    assert run["command"] == "python -m model.profiling story --only 04 --steps 2 --batch-size 64 --device cpu"
-    assert run["config"]["ids"] == sum(run["config"]["model"]["cardinalities"]) == 13428
-    assert run["config"]["train"]["optimizer"] == "sgd"
-    assert run["config"]["run"]["batch_size"] == run["config"]["train"]["batch_size"] == 64
+    options = "--steps 2 --batch-size 64 --largest-table 500 --repeats 2 --device cpu"
+    assert run["command"] == f"python -m model.profiling story --only {number} {options}"
+    assert run["config"]["ids"] == sum(run["config"]["model"]["cardinalities"])
+    assert max(run["config"]["model"]["cardinalities"]) == 500
+    expected = replace(STORY[int(number) - 1], batch_size=64, largest_table=500)
+    assert run["config"]["run"] == json.loads(json.dumps(asdict(expected)))
     assert (run["active_steps"], run["GPU"], run["torch"]) == (2, "none", torch.__version__)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"])
-    assert run["step_ms"] > 0
     table = summarize(folder)
     assert table.loc["aten::embedding", "count"] == 26
-    assert "aten::item" not in table.index
+    assert ("aten::embedding_sparse_backward" in table.index) == (number == "14")
+    assert ("aten::embedding_dense_backward" in table.index) == (number == "04")
     assert 0 < table["share"].sum() <= 1
-    assert step_facts(folder).item_us == 0
+
+
+@pytest.mark.slow
+def test_steps_are_timed_again_and_their_traces_stay(told, tmp_path, capsys):
+    for name in ("04_modulus", "14_full_adagrad_sparse"):
+        assert_spread(told / name, 2)
+    shutil.copytree(told, tmp_path / "out")
+    out = tmp_path / "out"
+    smaller = [replace(STORY[i], batch_size=64, largest_table=500) for i in (3, 13)]
+    before = {path: path.read_bytes() for path in sorted(out.glob("*/*"))}
+    assert story.time_story(smaller, out, "cpu", repeats=3) == 0
+    for path, content in before.items():
+        assert (path.read_bytes() == content) == (path.suffix == ".gz")
+    for step in smaller:
+        file = out / step.name / "run.json"
+        run, old = json.loads(file.read_text()), json.loads(before[file])
+        assert_spread(out / step.name, 3)
+        changed = {name for name in run if run[name] != old.get(name)}
+        assert changed <= {"step_ms", "step_ms_low", "step_ms_high", "repeats", "timed"}
+    assert "04_modulus: " in capsys.readouterr().out
+    # Not of what is recorded there: 64 rows a step, and this torch.
+    with pytest.raises(SystemExit, match="2"):
+        main(["times", "--only", "04", "--device", "cpu", "--out", str(out)])
+    assert "recorded with" in capsys.readouterr().err
+
+
+def assert_spread(folder: Path, repeats: int) -> None:
+    run = json.loads((folder / "run.json").read_text())
+    assert run["repeats"] == repeats
+    assert 0 < run["step_ms_low"] <= run["step_ms"] <= run["step_ms_high"]
+
+
+def test_times_are_of_the_recorded_step(tmp_path):
+    step = replace(STORY[3], batch_size=16)
+    with pytest.raises(UserError, match=r"04_modulus: no run\.json: record it first, with story --only 04"):
+        story.time_story([step], tmp_path, "cpu")
+    here = recording.versions(torch.device("cpu"))
+    for changed, said in (
+        ({"GPU": "NVIDIA H200"}, "GPU: recorded with NVIDIA H200, here is none"),
+        ({"torch": "1.0"}, "torch: recorded with 1.0, here is"),
+        ({"config": {"run": {"batch_size": 2048}}}, "batch_size: recorded with 2048, asked for 16"),
+    ):
+        (tmp_path / "04_modulus").mkdir(exist_ok=True)
+        run = {**here, "config": {"run": asdict(step)}} | changed
+        (tmp_path / "04_modulus" / "run.json").write_text(json.dumps(run))
+        with pytest.raises(UserError, match=said):
+            story.time_story([step], tmp_path, "cpu")
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_time_lies_in_its_spread(name):
+    run = json.loads((TRACES / name / "run.json").read_text())
+    assert run["step_ms_low"] <= run["step_ms"] <= run["step_ms_high"] if "repeats" in run else run["step_ms"] > 0
 
 
 def test_steps_are_timed_by_turns():
     called = []
     steps = {"a": lambda: called.append("a"), "b": lambda: called.append("b") or time.sleep(0.01)}
-    times = profiling.step_times(steps, block=4, rounds=3)
+    times = recording.step_times(steps, block=4, rounds=3)
     assert times.shape == (3, 2)
     assert (times["a"] > 0).all()
     assert times["b"].between(10, 1000).all()  # ms
@@ -463,11 +547,11 @@ def test_a_trace_that_is_too_large_loses_python_s_calls_first(tmp_path, monkeypa
     large, kinds = recorded("with")
     small, _ = recorded("without", stacks=False)
     assert "python_function" in kinds
-    monkeypatch.setattr(profiling, "MAX_BYTES", (small + large) // 2)
+    monkeypatch.setattr(trace_file, "MAX_BYTES", (small + large) // 2)
     size, kinds = recorded("trimmed")
     assert size < (small + large) // 2
     assert "python_function" not in kinds
-    monkeypatch.setattr(profiling, "MAX_BYTES", 1000)
+    monkeypatch.setattr(trace_file, "MAX_BYTES", 1000)
     with pytest.raises(ValueError, match=r"trimmed.1.pt.trace.json.gz: .* bytes, more than 1,000: record fewer"):
         recorded("trimmed")
 
@@ -506,14 +590,14 @@ def test_a_recording_in_this_folder_has_its_name(tmp_path, monkeypatch):
     ],
 )
 def test_paths_become_relative(given, left):
-    assert json.loads(profiling._anonymous(json.dumps({"name": given})))["name"] == left
+    assert json.loads(trace_file.anonymous(json.dumps({"name": given})))["name"] == left
 
 
-@pytest.mark.parametrize("name", [run.name for run in STORY])
+@pytest.mark.parametrize("name", RECORDED)
 def test_what_is_recorded_stays_as_it_is(name):
     for path in (TRACES / name).iterdir():
         text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
-        assert profiling._anonymous(text) == text
+        assert trace_file.anonymous(text) == text
 
 
 def test_totals_of_a_gpu_are_of_its_kernels_and_copies(gpu_trace):
@@ -523,7 +607,7 @@ def test_totals_of_a_gpu_are_of_its_kernels_and_copies(gpu_trace):
         for key, device in (("A", cuda), ("A", cpu), (COPY, cuda), ("ProfilerStep*", cuda), ("aten::addmm", cpu))
     ]
     profiler = SimpleNamespace(key_averages=lambda: averages)
-    found = profiling._totals(profiler, read(gpu_trace), cuda=True)
+    found = recording._totals(profiler, read(gpu_trace), cuda=True)
     assert found == [{"name": name, "count": 2, "us": 3.0} for name in ("A", COPY)]
 
 
@@ -531,28 +615,79 @@ def test_totals_of_a_gpu_are_of_its_kernels_and_copies(gpu_trace):
 
 
 def test_the_story_is_the_lectures():
-    assert [run.name[:2] for run in STORY] == [f"{number:02}" for number in range(1, 11)]
-    assert [run.preset for run in STORY] == ["small"] * 5 + ["main"] * 5
-    assert [run.hash for run in STORY[:5]] == [Hash.INDEX_NAIVE] * 2 + [Hash.INDEX] + [Hash.MODULUS] * 2
-    assert [run.interaction for run in STORY[5:]] == [Interaction.OUTER] * 2 + [Interaction.DOT] * 3
-    assert [run.compile for run in STORY[:5]] == ["", "", "", "", "default"]
-    assert [run.compile for run in STORY[5:]] == ["", "default", "", "default", "reduce-overhead"]
-    assert [run.sync_metrics for run in STORY] == [True, True] + [False] * 8
-    assert [run.blocking for run in STORY] == [False, True] + [False] * 8
-    assert {(run.optimizer, run.batch_size) for run in STORY} == {(Optimizer.SGD, 2048)}
+    assert [step.number for step in STORY] == [f"{number:02}" for number in range(1, 15)]
+    assert [step.preset for step in STORY] == ["small"] * 5 + ["main"] * 9
+    assert [step.hash for step in STORY[:5]] == [Hash.INDEX_NAIVE] * 2 + [Hash.INDEX] + [Hash.MODULUS] * 2
+    assert {step.hash for step in STORY[5:]} == {Hash.MODULUS}
+    assert [step.interaction for step in STORY[5:]] == [Interaction.OUTER] * 2 + [Interaction.DOT] * 7
+    assert [step.compile for step in STORY[:5]] == ["", "", "", "", "default"]
+    assert [step.compile for step in STORY[5:]] == ["", "default", "", "default", "reduce-overhead", *[""] * 4]
+    assert [step.sync_metrics for step in STORY] == [True, True] + [False] * 12
+    assert [step.blocking for step in STORY] == [False, True] + [False] * 12
+    assert [step.optimizer for step in STORY] == [Optimizer.SGD] * 12 + [Optimizer.ADAGRAD] * 2
+    assert [step.sparse_gradients for step in STORY[10:]] == [False, True, False, True]
+    assert not any(step.sparse_gradients for step in STORY[:10])
+    assert {step.batch_size for step in STORY} == {2048}
 
 
-@pytest.mark.usefixtures("loguru")
-def test_every_run_is_within_the_hashes_limit():
+def test_the_last_steps_have_kaggles_tables():
+    kaggle = tuple(category.cardinality for category in CATEGORIES.values())
+    for step in STORY[10:]:
+        assert SyntheticConfig(step.largest_table).cardinalities == kaggle
+        assert step.largest_table == FULL
+    assert 16 * 4 * sum(kaggle) == pytest.approx(2.2e9, rel=0.02)  # bytes of the tables
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_step_is_what_was_recorded_as_it(name):
+    """The presets' defaults may change; what a trace is of does not."""
+    (step,) = (step for step in STORY if step.name == name)
+    config = json.loads((TRACES / name / "run.json").read_text())["config"]
+    now = json.loads(json.dumps(asdict(step)))
+    assert {field: now[field] for field in config["run"]} == config["run"]
+    trained = config["train"] if "train" in config else config["run"]  # older records say it there
+    for field in ("optimizer", "learning_rate", "weight_decay", "batch_size"):
+        assert trained[field] == now[field]
+    ours = json.loads(json.dumps(asdict(story.shape_of(step))))
+    assert {field: ours[field] for field in config["model"]} == config["model"]
+
+
+@pytest.mark.parametrize("step", [STORY[3], STORY[7], *STORY[10:]], ids=lambda step: step.name)
+def test_a_step_trains_every_parameter(step):
+    """One group of parameters, or two: no parameter is left out, none is in both; sparse gradients stay sparse."""
+    small = replace(step, batch_size=8, batches=1, largest_table=50)
+    function, _ = training_step(small, "cpu")
+    cells = dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__), strict=True))
+    model, optimizer = cells["forward"], cells["optimizer"]
+    assert isinstance(model, DLRM)
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    assert sorted(map(id, trained)) == sorted(map(id, model.parameters()))
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for _ in range(3):
+        function()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.is_sparse == (step.sparse_gradients and "tables" in name)
+        assert not torch.equal(parameter, before[name]), name
+    decays = {group["weight_decay"] for group in optimizer.param_groups}
+    assert decays == {step.weight_decay} | ({0.0} if step.sparse_gradients else set())
+
+
+def test_a_step_without_a_recorded_optimizer_is_refused():
+    with pytest.raises(ValueError, match="optimizer: expected sgd or adagrad, got adam"):
+        training_step(replace(STORY[3], optimizer=Optimizer.ADAM, batch_size=8, batches=1), "cpu")
+
+
+def test_every_comparing_step_is_within_the_hashes_limit():
+    pytest.importorskip("loguru")
     from model.train import MAX_COMPARISONS
 
-    largest = max(profiling.SyntheticConfig().cardinalities)
-    assert (largest + 1) * max(run.batch_size for run in STORY) < MAX_COMPARISONS
+    for step in STORY:
+        if step.hash is not Hash.MODULUS:
+            assert (max(SyntheticConfig(step.largest_table).cardinalities) + 1) * step.batch_size < MAX_COMPARISONS
 
 
-@pytest.mark.usefixtures("loguru")
 def test_the_steps_batches_are_data_as_training_reads_them():
-    step, config = profiling.training_step(replace(STORY[7], batch_size=8, batches=2), "cpu")
+    step, config = training_step(replace(STORY[7], batch_size=8, batches=2), "cpu")
     assert config["model"]["bottom"] == (13, 512, 256, 64, 16)
     turns = step.__closure__[[name for name in step.__code__.co_freevars].index("turns")].cell_contents
     first, second, third = (next(turns) for _ in range(3))
@@ -573,8 +708,8 @@ def test_the_story_needs_a_gpu(capsys, tmp_path):
 
 def test_unknown_runs_are_named(capsys):
     with pytest.raises(SystemExit, match="2"):
-        main(["story", "--only", "04,11"])
-    assert "--only 11: expected some of 01,02," in capsys.readouterr().err
+        main(["story", "--only", "04,15"])
+    assert "--only 15: expected some of 01,02," in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--batch-size", "--steps"])
@@ -582,38 +717,31 @@ def test_unknown_runs_are_named(capsys):
 def test_a_number_below_one_is_named(tmp_path, capsys, option, value):
     with pytest.raises(SystemExit, match="2"):
         main(["story", "--device", "cpu", "--only", "04", "--out", str(tmp_path), option, value])
-    assert f"argument {option}: expected at least 1, got {value}" in capsys.readouterr().err
+    assert f"argument {option}: expected a whole number from 1, got {value}" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("loguru")
-def test_a_run_that_fails_is_counted(tmp_path, monkeypatch, capfd):
-    # spawn would import everything anew
-    monkeypatch.setattr(profiling, "get_context", lambda _: multiprocessing.get_context("fork"))
-    assert profiling.story([replace(STORY[3], batch_size=0)], tmp_path, "cpu") == 1
+def test_a_step_that_fails_is_counted(tmp_path, capfd):
+    assert story.record_story([replace(STORY[3], batch_size=0)], tmp_path, "cpu", repeats=1) == 1
     shown = capfd.readouterr()
-    assert "04_modulus: FAILED" in shown.out
-    assert "batch_size: expected a positive number, got 0" in shown.err
+    assert "04_modulus: FAILED: UserError: " in shown.out
+    assert "in training_step" in shown.err
 
 
 @pytest.mark.slow
-def test_table(told, capsys):
+def test_table(told, tmp_path, capsys):
+    shutil.copytree(told, tmp_path / "out")
+    told = tmp_path / "out"
     readme = told / "README.md"
     readme.write_text("# traces\n")
     with pytest.raises(SystemExit, match="2"):
         main(["table", "--out", str(told)])
     assert "must have the lines" in capsys.readouterr().err
-    readme.write_text(f"# traces\n\n{profiling.BEGIN}\nold\n{profiling.END}\n\nmore\n")
-    gpu_run = {
-        "name": "10_x", "command": "python -m x", "GPU": "NVIDIA H200", "step_ms": 1.23456,
-        "facts": {"launches": 3.0, "kernels": 120.0, "busy_percent": 87.6},
-    }  # fmt: skip
-    (told / "10_x").mkdir(exist_ok=True)
-    (told / "10_x" / "run.json").write_text(json.dumps(gpu_run))
+    readme.write_text(f"# traces\n\n{tables.BEGIN}\nold\n{tables.END}\n\nmore\n")
     assert main(["table", "--out", str(told)]) == 0
     text = readme.read_text()
-    assert "| [10_x](10_x/) | `python -m x` | NVIDIA H200 | 1.23 | 3 | 120 | 88 |\n" in text
-    assert re.search(r"\| \[04_modulus\]\(04_modulus/\) \| `python .* cpu` \| none \| \S+ \| – \| – \| – \|\n", text)
+    row = r"\| \[04_modulus\]\(04_modulus/\) \| `python .* cpu` \| none \| \S+ \| \S+ to \S+ (\| – ){4}\|\n"
+    assert re.search(row, text)
     assert text.startswith("# traces\n\n<!-- begin")
     assert text.endswith("<!-- end -->\n\nmore\n")
     assert "old" not in text
@@ -621,8 +749,85 @@ def test_table(told, capsys):
     assert readme.read_text() == text
 
 
-def test_the_readme_shows_the_recorded_runs():
-    assert profiling.readme_table() in (TRACES / "README.md").read_text()
+def test_a_row_of_the_table(tmp_path):
+    assert tables.readme_table(tmp_path).startswith("None is recorded yet")
+    assert list(profiling.recorded_steps(tmp_path)) == tables.COLUMNS
+    run = {
+        "command": "python -m x", "GPU": "NVIDIA H200", "step_ms": 1.23456, "peak_bytes": 10_900_000_000,
+        "facts": {"launches": 3.0, "kernels": 120.0, "busy_percent": 87.6},
+    }  # fmt: skip
+    for name, more in (("10_x", {}), ("11_y", {"step_ms_low": 1.2, "step_ms_high": 1.3, "repeats": 5})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps(run | more))
+    _, _, once, five_times = tables.readme_table(tmp_path).splitlines()
+    assert once == "| [10_x](10_x/) | `python -m x` | NVIDIA H200 | 1.23 | – | 3 | 120 | 88 | 10,900 |"
+    assert "| 1.23 | 1.2 to 1.3 | 3 |" in five_times
+    table = profiling.recorded_steps(tmp_path)
+    assert table["repeats"].tolist() == [1, 5]
+    assert table.loc["11_y", ["step ms", "lowest", "highest", "peak MB"]].tolist() == [1.23456, 1.2, 1.3, 10900]
+
+
+def test_the_readme_shows_the_recorded_steps():
+    assert tables.readme_table() in (TRACES / "README.md").read_text()
+
+
+# In a terminal
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_terminal_shows_the_table_whole(gpu_trace, columns, monkeypatch, capsys):
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    for command in (["summarize", str(gpu_trace)], ["compare", str(gpu_trace), str(gpu_trace)]):
+        assert main([*command, "--names", "fit"]) == 0
+        header, *rows = capsys.readouterr().out.splitlines()[len(command) - 1 :]
+        numbers = ["count", "us", "share", "bytes"] if command[0] == "summarize" else ["change"]
+        assert all(name in header for name in [*numbers, "name"])
+        rows = [row for row in rows if "names that are cut" not in row]
+        assert len(rows) == 5 + (command[0] == "compare")
+        if columns >= 80:
+            assert max(map(len, [header, *rows])) <= columns
+        assert "Memcpy DtoH" in rows[4] or "Memcpy" in "".join(rows)
+
+
+def test_names_that_are_cut_are_counted():
+    name = "void at::native::(anonymous namespace)::" + "long_" * 40
+    table = pd.DataFrame({"count": [1.0, 2.0], "us": [1234.5, 2.0]}, index=[name, "short"])
+    header, long, short, said = tables.as_text(table, 60).splitlines()
+    assert (len(long), long[-1]) == (60, "…")
+    assert long.split()[:3] == ["1.0", "1,234.5", long.split()[2]]
+    assert long.split()[2].startswith("long_long_")
+    assert short.split() == ["2.0", "2.0", "short"]
+    assert header.split() == ["count", "us", "name"]
+    assert said.startswith("names that are cut, at …: 1 ")
+    whole = tables.as_text(table)
+    assert name in whole
+    assert len(whole.splitlines()) == 3
+
+
+def test_the_commands_output_in_a_pipe_is_whole(gpu_trace):
+    """And it needs neither the package that logs nor those for notebooks and TensorBoard, which a machine may lack."""
+    code = "import runpy, sys\n"
+    code += f"sys.argv[1:] = ['summarize', *2 * [{str(gpu_trace)!r}]]\n"
+    code += "try:\n    runpy.run_module('model.profiling', run_name='__main__')\nexcept SystemExit as end:\n"
+    code += "    print(end.code, {'loguru', 'nbformat', 'tensorboard'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.count("run: 3 steps, 1.00 ms each while profiled; 4 launches, 5 kernels, GPU busy 34 %") == 2
+    rows = [line for line in done.stdout.splitlines() if line.endswith(COPY)]
+    assert [row.split()[:4] for row in rows] == [["1.0", "10.0", "3.1%", "4"]] * 2
+    assert done.stdout.endswith("\n0 set()\n")
+
+
+@pytest.mark.parametrize("command", ["summarize", "compare"])
+def test_a_bad_trace_is_one_line(gpu_trace, capsys, command):
+    bad = gpu_trace.with_name("bad.json")
+    bad.write_bytes(_with(dur=-1))
+    for path, said in ((bad, "dur: expected µs from 0, found -1"), ("no_such_trace", "No such file or directory")):
+        with pytest.raises(SystemExit, match="2"):
+            main([command, str(path), str(path)])
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert err.startswith(f"python -m model.profiling {command}: error: {path}: ")
+        assert said in err
 
 
 # Memory
