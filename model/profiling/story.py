@@ -235,7 +235,10 @@ def _time(step: StoryStep, device: str | None) -> float:
 
 def _prepared(step: StoryStep, device: str | None) -> tuple[Callable[[], object], dict]:
     os.environ["CUDA_LAUNCH_BLOCKING"] = str(int(step.blocking))  # CUDA reads it when it starts, which is below
-    return training_step(step, device or runtime.device())
+    chosen = torch.device(device or runtime.device())
+    if chosen.type == "cpu":
+        torch.set_num_threads(1)  # as the small model trains: sharing its operations costs more than it saves
+    return training_step(step, chosen)
 
 
 def _run(out: Path, step: StoryStep) -> dict:
