@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.config import DLRMConfig, Interaction
-from model.hashing import Hash, make_hash
+from model.hashing import Hash, ModulusHash, make_hash
 
 
 class MLP(nn.Sequential):
@@ -43,11 +43,40 @@ class DenseArch(nn.Module):
         return self.mlp(dense)
 
 
+class BatchedTables(nn.Module):
+    """F embedding tables, one behind the other in one tensor: a look-up in all of them is one operation.
+
+    So are its gradient and the optimizer's update, which matters where the gradients are sparse: torch takes some 25
+    operations for the update of one tensor. FBGEMM's table-batched embeddings lie in memory in the same way.
+
+    weight: [all rows, D]; table f begins at row starts[f].
+    """
+
+    def __init__(self, rows: Sequence[int], width: int):
+        super().__init__()
+        self.rows = tuple(rows)
+        self.weight = nn.Parameter(torch.empty(sum(rows), width))
+        # Not persistent: it follows from the rows.
+        self.register_buffer("starts", torch.tensor([0, *rows[:-1]]).cumsum(0), persistent=False)
+        for table in self.weight.detach().split(self.rows):
+            _init_table(table)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """rows int64 [B, F], of their tables → [B, F, D]."""
+        return F.embedding(rows + self.starts, self.weight, sparse=True)
+
+    def extra_repr(self) -> str:
+        return f"{len(self)} tables, {sum(self.rows)} rows, {self.weight.shape[1]}"
+
+
 class SparseArch(nn.Module):
     """Hash and embedding table for each of F features: ids → [B, F, D].
 
     Table f has cardinalities[f] + 1 rows, initialised uniformly in ±1/sqrt(rows), as facebookresearch/dlrm's create_emb
-    does.
+    does. With dense gradients each table is an `nn.Embedding`; with sparse ones they are `BatchedTables`.
     """
 
     def __init__(self, config: DLRMConfig, vocabularies: Sequence[np.ndarray | Tensor] | None = None):
@@ -56,10 +85,12 @@ class SparseArch(nn.Module):
             make_hash(config.hash, cardinality, None if vocabularies is None else vocabularies[f])
             for f, cardinality in enumerate(config.cardinalities)
         )
-        self.tables = nn.ModuleList(
-            _table(cardinality + 1, config.embedding_dim, config.sparse_gradients)
-            for cardinality in config.cardinalities
-        )
+        if config.hash is Hash.MODULUS and config.sparse_gradients:
+            # For all features at once. Not persistent: they follow from the cardinalities.
+            moduli = torch.tensor([max(cardinality, 1) for cardinality in config.cardinalities])
+            self.register_buffer("moduli", moduli, persistent=False)
+        rows, width = [cardinality + 1 for cardinality in config.cardinalities], config.embedding_dim
+        self.tables = BatchedTables(rows, width) if config.sparse_gradients else _tables(rows, width)
 
     def forward(self, sparse: Tensor, offsets: Tensor | None = None, batch_size: int | None = None) -> Tensor:
         """One id a feature, or bags of ids.
@@ -75,23 +106,30 @@ class SparseArch(nn.Module):
         The bags of a feature are a slice whose bounds the host must know, so offsets cost one device synchronisation.
         """
         if offsets is None:
+            if isinstance(self.tables, BatchedTables) and isinstance(self.hashes[0], ModulusHash):
+                return self.tables((sparse[:, : len(self.hashes)] + 1) % self.moduli)  # as each ModulusHash does
             rows = [hash_(sparse[:, f]) for f, hash_ in enumerate(self.hashes)]
+            if isinstance(self.tables, BatchedTables):
+                return self.tables(torch.stack(rows, dim=1))
             return torch.stack([table(row) for table, row in zip(self.tables, rows, strict=True)], dim=1)
         bounds = self._bounds(sparse, offsets, batch_size)
+        rows = [hash_(sparse[begin:end]) for hash_, (begin, end) in zip(self.hashes, pairwise(bounds), strict=True)]
+        options = {"mode": "sum", "include_last_offset": True}
+        if isinstance(self.tables, BatchedTables):
+            rows = torch.cat([row + start for row, start in zip(rows, self.tables.starts, strict=True)])
+            pooled = F.embedding_bag(rows, self.tables.weight, offsets, sparse=True, **options)
+            return pooled.unflatten(0, (len(self.hashes), batch_size)).transpose(0, 1)
         pooled = []
-        for f, (hash_, table) in enumerate(zip(self.hashes, self.tables, strict=True)):
-            begin, end = bounds[f], bounds[f + 1]
-            pooled.append(
-                F.embedding_bag(
-                    hash_(sparse[begin:end]),
-                    table.weight,
-                    offsets[f * batch_size : (f + 1) * batch_size + 1] - begin,
-                    mode="sum",
-                    sparse=table.sparse,
-                    include_last_offset=True,
-                )
-            )
+        for f, table in enumerate(self.tables):
+            own_offsets = offsets[f * batch_size : (f + 1) * batch_size + 1] - bounds[f]
+            pooled.append(F.embedding_bag(rows[f], table.weight, own_offsets, **options))
         return torch.stack(pooled, dim=1)
+
+    def table(self, feature: int) -> Tensor:
+        """The weights of a feature's table, [rows, D], without gradients."""
+        if isinstance(self.tables, BatchedTables):
+            return self.tables.weight.detach().split(self.tables.rows)[feature]
+        return self.tables[feature].weight.detach()
 
     def _bounds(self, values: Tensor, offsets: Tensor, batch_size: int) -> list[int]:
         """Where the ids of each feature begin and end in values: F + 1 numbers."""
@@ -236,7 +274,13 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
     return linear
 
 
-def _table(rows: int, width: int, sparse: bool) -> nn.Embedding:
-    table = nn.utils.skip_init(nn.Embedding, rows, width, sparse=sparse)
-    nn.init.uniform_(table.weight, -1 / math.sqrt(rows), 1 / math.sqrt(rows))
-    return table
+def _tables(rows: Sequence[int], width: int) -> nn.ModuleList:
+    tables = nn.ModuleList(nn.utils.skip_init(nn.Embedding, number, width) for number in rows)
+    for table in tables:
+        _init_table(table.weight)
+    return tables
+
+
+def _init_table(weight: Tensor) -> None:
+    bound = 1 / math.sqrt(len(weight))
+    nn.init.uniform_(weight, -bound, bound)

@@ -1,4 +1,4 @@
-"""From a 32-bit category id to the row of an embedding table: the lecture's three ways.
+"""From a 32-bit category id to the row of an embedding table: the lecture's three ways, and one for large tables.
 
 Every table has cardinality + 1 rows, whichever way is taken. A hash maps int64 ids of any shape to int64 rows of the
 same shape; ids are 0 … 2^32 - 1, or -1 (`MISSING`) where the value is missing.
@@ -6,6 +6,8 @@ same shape; ids are 0 … 2^32 - 1, or -1 (`MISSING`) where the value is missing
     index_naive   row 0 = missing or unknown, the k-th id → row k; the ids are a Python list that every forward turns
                   into a tensor (the paper cut to be found in the profile)
     index         the same rows; the ids stay on the device
+    sorted        row 0 = missing or unknown, the k-th smallest id → row k: exact at any cardinality, for it costs
+                  log2(cardinality) comparisons an id instead of cardinality
     modulus       (id + 1) mod cardinality: nothing to store or to compare, but ids collide, and row 0 is shared by real
                   ids too (the last row is never used)
 """
@@ -13,6 +15,7 @@ same shape; ids are 0 … 2^32 - 1, or -1 (`MISSING`) where the value is missing
 from collections.abc import Sequence
 from enum import StrEnum
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +27,7 @@ class Hash(StrEnum):
 
     INDEX_NAIVE = "index_naive"
     INDEX = "index"
+    SORTED = "sorted"
     MODULUS = "modulus"
 
 
@@ -51,8 +55,8 @@ class IndexHash(nn.Module):
         vocabulary: int64 [cardinality], the known ids, all different, without `MISSING`.
 
     `known` is a persistent buffer: row k of a trained table means nothing without the id it stands for, so both travel
-    in one state_dict, and loading a checkpoint brings back the ids that it was trained with. It is the same for `index`
-    and `index_naive`, which can therefore load each other's checkpoints.
+    in one state_dict, and loading one brings back the ids that it was trained with. It is the same for `index` and
+    `index_naive`, which can therefore load each other's state_dicts (`model.train --resume` asks for the same --hash).
     """
 
     known: Tensor
@@ -60,13 +64,7 @@ class IndexHash(nn.Module):
 
     def __init__(self, vocabulary: Sequence[int] | Tensor):
         super().__init__()
-        ids = torch.as_tensor(vocabulary, dtype=torch.int64)
-        if ids.dim() != 1:
-            raise ValueError(f"vocabulary: expected ids of shape [cardinality], got shape {list(ids.shape)}")
-        if (ids == MISSING).any():
-            raise ValueError(f"vocabulary: {MISSING} stands for a missing value and is not an id")
-        if ids.unique().numel() != ids.numel():
-            raise ValueError(f"vocabulary: {ids.numel()} ids, of which only {ids.unique().numel()} are different")
+        ids = _checked(vocabulary)
         self.register_buffer("known", ids.clone())
         # Not persistent: 1 … cardinality, which the checkpoint need not say.
         self.register_buffer("rows", _rows(ids), persistent=False)
@@ -97,6 +95,48 @@ def _read_id_list(module: IndexNaiveHash, _incompatible_keys) -> None:
     module.id_list = module.known.tolist()
 
 
+class SortedHash(nn.Module):
+    """Row 0 for a missing or unknown id, row k for the k-th smallest id (from 1), found by bisection.
+
+    Args:
+        vocabulary: int64 [cardinality], the known ids in any order, all different, without `MISSING`.
+
+    `known`, those ids in ascending order, is a persistent buffer, as that of `IndexHash` is.
+    """
+
+    known: Tensor
+
+    def __init__(self, vocabulary: Sequence[int] | np.ndarray | Tensor):
+        super().__init__()
+        self.register_buffer("known", _checked(vocabulary, in_order=True))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids int64 [...] → rows int64 [...]."""
+        if not self.known.numel():
+            return torch.zeros_like(ids)
+        ids = ids.contiguous()  # torch.searchsorted copies too, but with a warning
+        position = torch.searchsorted(self.known, ids)
+        found = self.known[position.clamp(max=self.known.numel() - 1)] == ids
+        return torch.where(found, position + 1, 0)
+
+    def extra_repr(self) -> str:
+        return f"cardinality={self.known.numel()}"
+
+
+def _checked(vocabulary: Sequence[int] | np.ndarray | Tensor, in_order: bool = False) -> Tensor:
+    """The vocabulary as a tensor, in ascending order if that is asked for; ValueError if it is none."""
+    ids = np.asarray(vocabulary, dtype=np.int64)
+    if ids.ndim != 1:
+        raise ValueError(f"vocabulary: expected ids of shape [cardinality], got shape {list(ids.shape)}")
+    ascending = np.sort(ids)  # of 10 million ids in 0.1 s; torch.sort takes ten times as long
+    if ids.size and ascending[0] <= MISSING:
+        raise ValueError(f"vocabulary: {MISSING} stands for a missing value, and {ascending[0]} is not an id")
+    different = min(ids.size, 1) + np.count_nonzero(np.diff(ascending))
+    if different != ids.size:
+        raise ValueError(f"vocabulary: {ids.size} ids, of which only {different} are different")
+    return torch.from_numpy(ascending) if in_order else torch.tensor(ids)
+
+
 def _rows(known: Tensor) -> Tensor:
     return torch.arange(1, known.numel() + 1, dtype=torch.int32, device=known.device)
 
@@ -107,11 +147,14 @@ def _look_up(ids: Tensor, known: Tensor, rows: Tensor) -> Tensor:
 
 
 def make_hash(kind: Hash, cardinality: int, vocabulary: Sequence[int] | Tensor | None = None) -> nn.Module:
-    """The module for one table; the index hashes need the table's `vocabulary`, int64 [cardinality]."""
+    """The module for one table; all but `modulus` need the table's `vocabulary`, int64 [cardinality]."""
     if kind is Hash.MODULUS:
         return ModulusHash(cardinality)
     if vocabulary is None:
         raise ValueError(f"vocabulary: hash {kind} needs the known ids, got none")
     if len(vocabulary) != cardinality:
         raise ValueError(f"vocabulary: expected {cardinality} ids (the cardinality), got {len(vocabulary)}")
-    return IndexHash(vocabulary) if kind is Hash.INDEX else IndexNaiveHash(vocabulary)
+    return _EXACT[kind](vocabulary)
+
+
+_EXACT = {Hash.INDEX_NAIVE: IndexNaiveHash, Hash.INDEX: IndexHash, Hash.SORTED: SortedHash}

@@ -41,9 +41,8 @@ def summarize(model: DLRM, batch_size: int) -> pd.DataFrame:
             rows.append(_row(name, _linear_kind(model, name), module, calls[name]))
         elif name == "interaction_arch":
             rows.append(_row(name, f"Interaction ({module.interaction})", module, calls[name]))
-        elif isinstance(module, nn.Embedding):
-            feature = name.rpartition(".")[2]
-            rows.append(_embedding_row(name, module, calls[name], calls[f"sparse_arch.hashes.{feature}"], model))
+        elif name == "sparse_arch":
+            rows.extend(_table_row(model, f, batch_size) for f in range(len(module.tables)))
     return pd.DataFrame(rows)
 
 
@@ -92,12 +91,13 @@ def draw(model: DLRM, ax: "Axes | None" = None) -> "Axes":
             for y in (floor, floor + _STEP):
                 ax.text(x, y + _BOX / 2, "…", ha="center", va="center", fontsize=18, color=_INK)
             continue
-        table, hash_ = model.sparse_arch.tables[shown[slot]], model.sparse_arch.hashes[shown[slot]]
+        rows, embedding_dim = model.sparse_arch.table(shown[slot]).shape
+        hash_ = model.sparse_arch.hashes[shown[slot]]
         width = min(pitch - 0.14, 1.6)
         _arrow(ax, x, 0.5, floor)
         _box(ax, x, floor, width, type(hash_).__name__.removesuffix("Hash"), "id → row", "hash")
         _arrow(ax, x, floor + _BOX, floor + _STEP)
-        size = f"{table.num_embeddings:,} × {table.embedding_dim}"
+        size = f"{rows:,} × {embedding_dim}"
         _box(ax, x, floor + _STEP, width, f"table {shown[slot]}", size, "sparse")
         _arrow(ax, x, floor + _STEP + _BOX, meeting)
     x = slots[-2 if len(slots) > 1 else 0] + 0.1
@@ -219,11 +219,19 @@ def _row(name: str, kind: str, module: nn.Module, call: _Call) -> dict:
     }
 
 
-def _embedding_row(name: str, table: nn.Embedding, call: _Call, hashed: _Call, model: DLRM) -> dict:
-    hash_ = model.get_submodule(name.replace("tables", "hashes"))
+def _table_row(model: DLRM, feature: int, batch_size: int) -> dict:
+    """An id, its row of the table, and what the hash has to know."""
+    hash_, table = model.sparse_arch.hashes[feature], model.sparse_arch.table(feature)
+    looked_up = batch_size * table[0].nbytes
     known = sum(buffer.nbytes for buffer in hash_.state_dict().values())
-    return _row(name, f"{type(hash_).__name__} + Embedding", table, call) | {
-        "bytes read": hashed.inputs[0].nbytes + known + call.output.nbytes,
+    return {
+        "name": f"sparse_arch.tables.{feature}",
+        "kind": f"{type(hash_).__name__} + Embedding",
+        "output shape": (batch_size, table.shape[1]),
+        "parameters": table.numel(),
+        "FLOPs": 0,
+        "bytes read": batch_size * torch.int64.itemsize + known + looked_up,
+        "bytes written": looked_up,
     }
 
 

@@ -52,7 +52,7 @@ def test_dot_is_the_interaction_of_the_papers_code():
     vectors = [x]
     for f, n in enumerate(CARDINALITIES):
         rows = [(int(v) + 1) % n if n else 0 for v in sparse[:, f]]
-        vectors.append(torch.stack([model.sparse_arch.tables[f].weight[row] for row in rows]))
+        vectors.append(torch.stack([model.sparse_arch.table(f)[row] for row in rows]))
     features = [x]
     for i in range(1, len(vectors)):
         for j in range(i):
@@ -124,7 +124,7 @@ def test_multi_hot_sums_each_bag():
         for b in range(6):
             bag = values[offsets[f * 6 + b] : offsets[f * 6 + b + 1]]
             rows = model.sparse_arch.hashes[f](bag)
-            expected = model.sparse_arch.tables[f].weight[rows].sum(0)
+            expected = model.sparse_arch.table(f)[rows].sum(0)
             torch.testing.assert_close(got[b, f], expected)
 
 
@@ -136,7 +136,9 @@ def test_more_columns_than_tables_are_left_alone():
 
 def test_every_table_has_cardinality_plus_one_rows():
     for kind in Hash:
-        assert [table.num_embeddings for table in make(hash=kind).sparse_arch.tables] == [n + 1 for n in CARDINALITIES]
+        for sparse in (False, True):
+            arch = make(hash=kind, sparse_gradients=sparse).sparse_arch
+            assert [len(arch.table(f)) for f in range(len(arch.tables))] == [n + 1 for n in CARDINALITIES]
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -168,14 +170,23 @@ def test_compiles_into_one_graph_forward_and_backward(kind, interaction):
     compiled(dense, sparse).sum().backward()
 
 
-def test_sparse_gradients_are_the_dense_ones():
+@pytest.mark.parametrize("kind", Hash)
+def test_batched_tables_are_the_separate_ones(kind):
+    """One tensor with sparse gradients, or one a table with dense ones: the same weights, results and gradients."""
+    separate, batched = models = [make(hash=kind, sparse_gradients=flag) for flag in (False, True)]
     dense, sparse = batch(20)
-    models = [make(sparse_gradients=flag) for flag in (False, True)]
-    for model in models:
-        model(dense, sparse).sum().backward()
-    for a, b in zip(*(model.sparse_arch.tables for model in models), strict=True):
-        assert b.weight.grad.is_sparse
-        torch.testing.assert_close(a.weight.grad, b.weight.grad.to_dense())
+    bags, offsets = torch.randint(-1, 100, (90,)), torch.tensor([*sorted(torch.randint(0, 91, (79,)).tolist()), 90])
+    for inputs in ((dense, sparse), (dense, bags, torch.cat([torch.zeros(1, dtype=torch.int64), offsets]))):
+        logits = [model(*inputs) for model in models]
+        torch.testing.assert_close(*logits)
+        for model, out in zip(models, logits, strict=True):
+            model.zero_grad()
+            out.square().sum().backward()
+        gradient = batched.sparse_arch.tables.weight.grad
+        assert gradient.is_sparse
+        torch.testing.assert_close(torch.cat([t.weight.grad for t in separate.sparse_arch.tables]), gradient.to_dense())
+    for f in range(4):
+        assert torch.equal(separate.sparse_arch.table(f), batched.sparse_arch.table(f))
 
 
 def ids(*shape: int) -> torch.Tensor:

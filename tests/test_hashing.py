@@ -1,4 +1,4 @@
-"""The three hashes: what each id's row must be, and that the two index hashes are one function."""
+"""The hashes: what each id's row must be, and that the two index hashes are one function."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ def test_rows(known, ids):
         rows = make_hash(kind, len(known), known)(tensor)
         assert rows.dtype == torch.int64
         assert rows.tolist() == [position.get(value, 0) for value in ids]
+    position = {value: row for row, value in enumerate(sorted(known), start=1)}
+    assert make_hash(Hash.SORTED, len(known), known)(tensor).tolist() == [position.get(value, 0) for value in ids]
     modulus = make_hash(Hash.MODULUS, len(known))(tensor)
     assert modulus.tolist() == [(value + 1) % len(known) if known else 0 for value in ids]
     assert int(modulus.max()) < len(known) + 1  # within the table's cardinality + 1 rows
@@ -51,6 +53,27 @@ def test_compiles_into_one_graph(kind):
     assert torch.equal(torch.compile(module, fullgraph=True, backend="aot_eager")(ids), module(ids))
 
 
+def test_sorted_takes_a_column_of_a_batch_without_a_warning(recwarn):
+    ids = torch.tensor([[3, 1], [7, 2], [-1, 9]])
+    assert make_hash(Hash.SORTED, 2, [7, 3])(ids[:, 0]).tolist() == [1, 2, 0]
+    assert not recwarn.list
+
+
+def test_a_checkpoint_brings_its_ids_back():
+    trained, other = make_hash(Hash.SORTED, 3, [5, 7, 6]), make_hash(Hash.SORTED, 3, [1, 2, 3])
+    other.load_state_dict(trained.state_dict())
+    assert other(torch.tensor([1, 5, 6, 7, -1])).tolist() == [0, 1, 2, 3, 0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kind", Hash)
+def test_the_same_rows_on_a_gpu(kind):
+    vocabulary = torch.randperm(1 << 16)[:999]
+    module, ids = make_hash(kind, 999, vocabulary), torch.randint(-1, 1 << 16, (2048,))
+    expected = module(ids)
+    assert torch.equal(module.cuda()(ids.cuda()).cpu(), expected)
+
+
 def test_errors():
     with pytest.raises(ValueError, match="hash index needs the known ids, got none"):
         make_hash(Hash.INDEX, 3)
@@ -58,5 +81,7 @@ def test_errors():
         make_hash(Hash.INDEX, 3, [1, 2])
     with pytest.raises(ValueError, match="2 ids, of which only 1 are different"):
         make_hash(Hash.INDEX, 2, [1, 1])
+    with pytest.raises(ValueError, match="3 ids, of which only 2 are different"):
+        make_hash(Hash.SORTED, 3, [1, 2, 1])
     with pytest.raises(ValueError, match="-1 stands for a missing value"):
         make_hash(Hash.INDEX_NAIVE, 2, [1, -1])
