@@ -47,7 +47,7 @@ template <int width, class T>
 __device__ inline Pack<T, width> load(const T* pointer) {
     return *reinterpret_cast<const Pack<T, width>*>(pointer);
 }
-// streaming: the cache need not keep it, as something else is still to be read from there.
+// streaming: 16 bytes that the cache need not keep, as something else is still to be read from there.
 template <int width, class T>
 __device__ inline void store(T* pointer, const Accumulator<T> (&values)[width],
                              [[maybe_unused]] bool streaming = false) {

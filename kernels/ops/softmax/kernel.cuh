@@ -19,7 +19,7 @@ namespace softmax {
 
 constexpr int narrow_threads = 128, held_threads = 128, most_threads = 1024, part_threads = 256;  // of a block
 
-// A thread holds 16 elements, of double 8, in packs of `width`: the backward holds as many of two tensors, and of 1024
+// A thread holds 16 elements in packs of `width`, of double 8: the backward holds as many of two tensors, and of 1024
 // threads each has 64 registers.
 template <class T, int width>
 constexpr int held_packs = (sizeof(T) == 8 ? 8 : 16) / width;
@@ -203,7 +203,7 @@ struct Part {
     __device__ long long last() const { return (count - 1) / step * step; }
 };
 
-// The second pass goes from the end to the start: what was read last is still in the cache, where nothing that is written
+// The second pass goes from the end to the start: what was read last is still in the cache, where no pack that is written
 // takes its place (so 512 rows of 50257 bfloat16 take 41 µs of an H200, which without take 144).
 template <class T, int width, bool whole>
 __device__ inline void write_forward(const T* x, T* out, const Part<T, width, whole>& part, Accumulator<T> maximum,
@@ -309,7 +309,7 @@ __global__ void __launch_bounds__(most_threads)
 // Where one way of computing gives way to another. A test sets them lower, to reach every way with small inputs.
 //
 // narrow: bytes of the longest row that one thread takes, unless it is made of whole 16 bytes.
-// held: threads that hold a row, or of a longer one what they read at a time, at most.
+// held: threads that hold a row, or of a longer one what they read at a time, at most; whole warps.
 // few_rows: fewer longer rows are cut into parts: with a block each, many of a GPU's processors (132 on an H200) would
 //     have no work.
 struct Limits {
@@ -337,8 +337,8 @@ struct Backward {
     static constexpr auto finish = finish_backward<T, width, whole>;
 };
 
-// Threads for a row of so many packs: a power of two that leaves each at least half of what it can hold, up to a warp;
-// then whole warps. At least `lanes`, a power of two.
+// Threads for a row of so many packs: up to a warp the power of two by which each gets half of what it can hold, or
+// less; then as few whole warps as can hold it. At least `lanes`, a power of two.
 inline long long team(long long packs_of_row, int packs, long long lanes) {
     while (lanes < lanes_of_a_warp && lanes * ((packs + 1) / 2) < packs_of_row) lanes *= 2;
     while (lanes * packs < packs_of_row) lanes += lanes_of_a_warp;
@@ -368,7 +368,7 @@ cudaError_t launch_width(Accumulator<T>* workspace, long long rows, long long co
     RowParts parts(rows, columns, limits.few_rows, limits.part_block);
     // Equal steps: else the last one would leave most threads idle.
     long long most = parts.count > 1 && limits.held > part_threads ? part_threads : limits.held;
-    long long packs_of_part = parts.columns / width, steps = (packs_of_part - 1) / (most * packs) + 1;
+    long long packs_of_part = (parts.columns - 1) / width + 1, steps = (packs_of_part - 1) / (most * packs) + 1;
     long long lanes = team((packs_of_part - 1) / steps + 1, packs, lanes_of_a_warp);
     dim3 grid(unsigned(rows * parts.count)), block{unsigned(lanes)};
     cudaError_t error = launch_kernel(Kernels::template in_steps<T, width, whole>, grid, block, 0, stream, pointers...,

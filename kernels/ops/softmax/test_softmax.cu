@@ -136,6 +136,9 @@ void check_ways(testing::Report& report) {
             check<T>(report, {3, columns, 0, special}, "parts", limits);
     }
     check<T>(report, {3, 5000, Shape::all}, "parts", limits);
+    op::Limits many = limits;  // parts of a row, more than a block has threads
+    many.part_block = 32;
+    check<T>(report, {1, 2101}, "parts", many);
     check<T>(report, {2, 2500}, "parts", limits);  // few blocks
     limits.narrow = 0;
     for (long long columns : {1, 3, 7, 31}) check<T>(report, {130, columns}, "held", limits);
