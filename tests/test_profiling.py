@@ -434,7 +434,7 @@ def test_what_the_command_records(told, name):
     assert (run["active_steps"], run["GPU"], run["torch"]) == (2, "none", torch.__version__)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"])
     table = summarize(folder)
-    assert table.loc["aten::embedding", "count"] == 26
+    assert table.loc["aten::embedding", "count"] == (1 if number == "14" else 26)  # sparse gradients: all tables in one
     assert ("aten::embedding_sparse_backward" in table.index) == (number == "14")
     assert ("aten::embedding_dense_backward" in table.index) == (number == "04")
     assert 0 < table["share"].sum() <= 1

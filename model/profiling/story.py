@@ -37,7 +37,7 @@ class StoryStep:
 
     Data: data.synthetic, seed 0, with that largest table; all of its ids are known. preset: the model's widths.
     What is trained with stands here and not in the presets, whose settings may change: a recorded trace stays
-    what its step says. sparse_gradients: of the embedding tables, which then have no weight decay.
+    what its step says. sparse_gradients: of the tables, which then lie in one tensor, and have no weight decay.
     compile: torch.compile's mode; "": eager. blocking: under CUDA_LAUNCH_BLOCKING=1.
     """
 
