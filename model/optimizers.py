@@ -2,6 +2,7 @@
 
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam
+from torch.sparse import check_sparse_tensor_invariants
 
 from model.config import Optimizer, Preset
 from model.dlrm import DLRM
@@ -43,6 +44,8 @@ class Optimizers:
 def make_optimizer(model: DLRM, preset: Preset) -> Optimizers:
     """The optimizers that the preset's settings name; weight decay is the MLPs' alone."""
     settings = preset.train
+    if model.config.sparse_gradients and not check_sparse_tensor_invariants.is_enabled():
+        check_sparse_tensor_invariants.disable()  # as it is by default, of which Adagrad's first step else warns
     tables = list(model.sparse_arch.tables.parameters())
     of_tables = {id(table) for table in tables}
     mlps = [parameter for parameter in model.parameters() if id(parameter) not in of_tables]

@@ -1,0 +1,177 @@
+"""Checkpoints: the state of a training run, written whole or not at all, and read back only into the same run."""
+
+import os
+import zipfile
+from contextlib import suppress
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from data.cli import UserError
+from data.criteo import SPARSE
+from model.config import DLRMConfig, TrainConfig
+from model.dlrm import DLRM
+from model.evaluation import Metrics
+from model.optimizers import Optimizers
+
+# What may differ between a checkpoint and the run that goes on from it: how long to train and what to look at, not how.
+CHANGEABLE = ("epochs", "patience", "checkpoint_every", "eval_every", "eval_batch_size")
+
+
+class Run:
+    """What changes during training, and its way into a checkpoint and back.
+
+    identity: what a checkpoint and the run that goes on from it must share.
+    """
+
+    def __init__(
+        self,
+        identity: dict,
+        model: DLRM,
+        optimizer: Optimizers,
+        device: torch.device,
+        rows: int,
+        steps: int,
+        epochs: int,
+    ):
+        self.identity, self.model, self.optimizer, self.device = identity, model, optimizer, device
+        self.rows, self.steps = rows, steps  # of an epoch
+        self.epoch = 0  # epochs finished
+        self.step = 0  # steps done in the epoch that runs
+        self.stale = 0  # epochs since the best one
+        self.best: float | None = None  # its validation log loss
+        self.history: list[Metrics] = []
+        # One loss a step, on the device: reading it there would make the host wait in every step.
+        self.losses = torch.zeros(epochs * steps, device=device)
+
+    @property
+    def done(self) -> int:
+        """Steps done since the beginning."""
+        return self.epoch * self.steps + self.step
+
+    def note(self, loss: Tensor) -> None:
+        """A step is done; its loss stays on the device."""
+        self.losses[self.done] = loss
+        self.step += 1
+
+    def end_epoch(self, validation: Metrics) -> bool:
+        """Note an epoch's validation metrics; whether it is the best so far. Without validation rows the last is."""
+        self.epoch, self.step = self.epoch + 1, 0
+        self.history.append(validation)
+        is_best = validation.log_loss is None or self.best is None or validation.log_loss < self.best
+        self.stale = 0 if is_best else self.stale + 1
+        if is_best:
+            self.best = validation.log_loss
+        return is_best
+
+    def save(self, path: Path) -> None:
+        random = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.device)
+        state = {
+            "config": self.identity,
+            "parameters": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": random,
+            "epoch": self.epoch,
+            "step": self.step,
+            "stale": self.stale,
+            "best": self.best,
+            "history": [asdict(metrics) for metrics in self.history],
+            "losses": self.losses[: self.done].cpu(),
+        }
+        save_checkpoint(path, state)
+
+    def restore(self, path: Path) -> None:
+        """Go back to where the checkpoint was written; UserError, naming the field, if it is of another run."""
+        state = load_checkpoint(path)
+        try:
+            _check_same(path, state["config"], self.identity)
+            for name, buffer in self.model.named_buffers():
+                if name in state["parameters"] and not torch.equal(buffer.cpu(), state["parameters"][name]):
+                    raise UserError(f"{path}: {name}: the checkpoint has other ids than this run's metadata.json")
+            self.model.load_state_dict(state["parameters"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            torch.set_rng_state(state["random"]["cpu"])
+            if self.device.type == "cuda" and "cuda" in state["random"]:
+                torch.cuda.set_rng_state(state["random"]["cuda"], self.device)
+            for field in ("epoch", "step", "stale", "best"):
+                setattr(self, field, state[field])
+            self.history = [Metrics(**metrics) for metrics in state["history"]]
+            if self.done > len(self.losses):  # a run that had asked for more epochs
+                self.losses = torch.zeros(self.done, device=self.device)
+            self.losses[: self.done] = state["losses"]
+        except UserError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f"{path}: not a usable checkpoint: {first_line(error)}") from None
+
+
+def save_checkpoint(path: Path, state: dict) -> None:
+    """Write state to path, completely or not at all: whatever fails, the file that was there stays whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"{path}: the checkpoint cannot be written, what was there is kept: {_cause(error)}") from None
+    finally:
+        with suppress(OSError):  # after os.replace there is none
+            temporary.unlink()
+
+
+def load_checkpoint(path: str | Path) -> dict:
+    """A checkpoint's fields, tensors on the CPU; UserError if there is none or it is damaged.
+
+    "config" {"model": {…}, "train": {…}}, "parameters" and "optimizer" (state_dicts), "random", "epoch", "step",
+    "stale", "best" (validation log loss), "history", "losses" float32 [steps].
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:  # torch.load does not compare checksums
+            if part := archive.testzip():
+                raise zipfile.BadZipFile(f"wrong checksum of {part}")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such checkpoint") from None
+    # A damaged file can make zip and unpickler raise nearly anything.
+    except Exception as error:
+        raise UserError(f"{path}: not a checkpoint, or a damaged one: {first_line(error)}") from None
+    fields = ("config", "parameters", "optimizer", "random", "epoch", "step", "stale", "best", "history", "losses")
+    missing = [field for field in fields if not isinstance(state, dict) or field not in state]
+    if missing:
+        raise UserError(f"{path}: not a checkpoint of model.train: {missing[0]} is missing")
+    return state
+
+
+def _check_same(path: Path, theirs: dict, ours: dict) -> None:
+    for field, value in ours.items():
+        if field in CHANGEABLE or field not in theirs:
+            continue
+        if isinstance(value, dict):
+            _check_same(path, theirs[field], value)
+        elif field == "cardinalities" and len(theirs[field]) == len(value):
+            _check_same(path, *(dict(zip(SPARSE, numbers, strict=False)) for numbers in (theirs[field], value)))
+        elif theirs[field] != value:
+            raise UserError(f"{path}: {field}: checkpoint has {theirs[field]}, this run {value}")
+
+
+def plain(config: DLRMConfig | TrainConfig) -> dict:
+    """The fields as plain values, which torch.load accepts with weights_only=True."""
+    return {name: value.value if isinstance(value, Enum) else value for name, value in asdict(config).items()}
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _cause(error: Exception) -> str:
+    """What the operating system said: torch.save wraps a failed write in an error of its own."""
+    while not isinstance(error, OSError) and error.__context__:
+        error = error.__context__
+    return error.strerror or first_line(error) if isinstance(error, OSError) else first_line(error)

@@ -1,0 +1,79 @@
+"""How good a model's predictions are: log loss and ROC AUC, over all rows of a split."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.metrics import log_loss, roc_auc_score
+from torch import Tensor
+from tqdm import tqdm
+
+from data.cli import UserError
+from data.criteo import CriteoBatches
+from model.config import Precision
+from model.device import autocast, to
+from model.dlrm import DLRM
+
+
+class Stopped(Exception):
+    """An evaluation was asked to stop before its end."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """How well predictions fit labels. None where it is not defined: no rows, or for the AUC one class only."""
+
+    rows: int
+    log_loss: float | None
+    auc: float | None
+
+    def __str__(self) -> str:
+        shown = ("n/a" if value is None else f"{value:.4f}" for value in (self.log_loss, self.auc))
+        return "rows {}, log loss {}, ROC AUC {}".format(self.rows, *shown)
+
+
+def score(labels: np.ndarray, probabilities: np.ndarray) -> Metrics:
+    """The metrics of probabilities [N] for labels [N], each 0 or 1. UserError if one is not a number."""
+    rows = len(labels)
+    if not rows:
+        return Metrics(0, None, None)
+    if np.isnan(probabilities).any():
+        raise UserError("the model predicts NaN: training has diverged; try a smaller --learning-rate")
+    auc = float(roc_auc_score(labels, probabilities)) if 0 < labels.sum() < rows else None
+    return Metrics(rows, float(log_loss(labels, probabilities, labels=[0, 1])), auc)
+
+
+def predict(
+    model: DLRM,
+    batches: CriteoBatches,
+    device: torch.device,
+    *,
+    precision: Precision = Precision.FP32,
+    name: str = "evaluation",
+    stop: Callable[[], object] = lambda: False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The labels, float32 [N], and click probabilities, float64 [N], of all rows of batches.
+
+    A progress bar bears the name. Stopped is raised after the batch at which stop() is true.
+    """
+    labels, logits = [torch.empty(0)], [torch.empty(0, device=device)]
+    options = {"desc": name, "unit": " rows", "unit_scale": True, "disable": None, "leave": False}
+    with torch.no_grad(), autocast(device, precision), tqdm(total=batches.num_rows, **options) as bar:
+        for batch_labels, dense, sparse in batches:
+            labels.append(batch_labels)
+            logits.append(model(*to(device, dense, sparse)))
+            bar.update(len(batch_labels))
+            if stop():
+                raise Stopped
+    return torch.cat(labels).numpy(), _sigmoid(torch.cat(logits))
+
+
+def _sigmoid(logits: Tensor) -> np.ndarray:
+    # In double precision, where a confident probability is not yet rounded to 1 and its log loss to infinity.
+    return torch.sigmoid(logits.double()).cpu().numpy()
+
+
+def evaluate(model: DLRM, batches: CriteoBatches, device: torch.device, **options) -> Metrics:
+    """The metrics of the model's predictions for all rows of batches; the options are those of `predict`."""
+    return score(*predict(model, batches, device, **options))
