@@ -672,6 +672,13 @@ def test_a_step_trains_every_parameter(step):
     assert decays == {step.weight_decay} | ({0.0} if step.sparse_gradients else set())
 
 
+def test_a_preset_with_tables_of_its_own_keeps_them():
+    for kind in (Hash.MODULUS, Hash.INDEX):
+        step, config = training_step(story.StoryStep("few", "mini", hash=kind, batch_size=8, batches=1), "cpu")
+        assert config["model"]["cardinalities"] == (10, 20, 30)
+        step()
+
+
 def test_a_step_without_a_recorded_optimizer_is_refused():
     with pytest.raises(ValueError, match="optimizer: expected sgd or adagrad, got adam"):
         training_step(replace(STORY[3], optimizer=Optimizer.ADAM, batch_size=8, batches=1), "cpu")

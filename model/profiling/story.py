@@ -82,10 +82,11 @@ STORY = (
 
 
 def shape_of(chosen: StoryStep) -> DLRMConfig:
-    """The shape of the step's model."""
+    """The shape of the step's model: a preset that has cardinalities of its own keeps its few tables."""
+    base, available = preset(chosen.preset).model, SyntheticConfig(chosen.largest_table).cardinalities
     return replace(
-        preset(chosen.preset).model, interaction=chosen.interaction, hash=chosen.hash,
-        cardinalities=SyntheticConfig(chosen.largest_table).cardinalities, sparse_gradients=chosen.sparse_gradients,
+        base, interaction=chosen.interaction, hash=chosen.hash, sparse_gradients=chosen.sparse_gradients,
+        cardinalities=tuple(map(min, base.cardinalities or available, available)),
     )  # fmt: skip
 
 
@@ -94,7 +95,7 @@ def training_step(chosen: StoryStep, device: torch.device | str) -> tuple[Callab
     data, shape = SyntheticConfig(chosen.largest_table), shape_of(chosen)
     vocabularies = None
     if chosen.hash is not Hash.MODULUS:
-        known = zip(CATEGORIES, shape.cardinalities, strict=True)
+        known = zip(CATEGORIES, shape.cardinalities, strict=False)  # the first tables' features
         vocabularies = [hashed_ids(name, np.arange(ids)).astype(np.int64) for name, ids in known]
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(next(generate(chosen.batches * chosen.batch_size, 0, data)), f"{folder}/rows.parquet")
