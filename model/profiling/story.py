@@ -37,7 +37,7 @@ class StoryStep:
 
     Data: data.synthetic, seed 0, with that largest table; all of its ids are known. preset: the model's widths.
     What is trained with stands here and not in the presets, whose settings may change: a recorded trace stays
-    what its step says. sparse_gradients: of the embedding tables, which then have no weight decay.
+    what its step says. sparse_gradients: of the tables, which then lie in one tensor, and have no weight decay.
     compile: torch.compile's mode; "": eager. blocking: under CUDA_LAUNCH_BLOCKING=1.
     """
 
@@ -82,10 +82,11 @@ STORY = (
 
 
 def shape_of(chosen: StoryStep) -> DLRMConfig:
-    """The shape of the step's model."""
+    """The shape of the step's model: a preset that has cardinalities of its own keeps its few tables."""
+    base, available = preset(chosen.preset).model, SyntheticConfig(chosen.largest_table).cardinalities
     return replace(
-        preset(chosen.preset).model, interaction=chosen.interaction, hash=chosen.hash,
-        cardinalities=SyntheticConfig(chosen.largest_table).cardinalities, sparse_gradients=chosen.sparse_gradients,
+        base, interaction=chosen.interaction, hash=chosen.hash, sparse_gradients=chosen.sparse_gradients,
+        cardinalities=tuple(map(min, base.cardinalities or available, available)),
     )  # fmt: skip
 
 
@@ -94,7 +95,7 @@ def training_step(chosen: StoryStep, device: torch.device | str) -> tuple[Callab
     data, shape = SyntheticConfig(chosen.largest_table), shape_of(chosen)
     vocabularies = None
     if chosen.hash is not Hash.MODULUS:
-        known = zip(CATEGORIES, shape.cardinalities, strict=True)
+        known = zip(CATEGORIES, shape.cardinalities, strict=False)  # the first tables' features
         vocabularies = [hashed_ids(name, np.arange(ids)).astype(np.int64) for name, ids in known]
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(next(generate(chosen.batches * chosen.batch_size, 0, data)), f"{folder}/rows.parquet")
@@ -235,7 +236,10 @@ def _time(step: StoryStep, device: str | None) -> float:
 
 def _prepared(step: StoryStep, device: str | None) -> tuple[Callable[[], object], dict]:
     os.environ["CUDA_LAUNCH_BLOCKING"] = str(int(step.blocking))  # CUDA reads it when it starts, which is below
-    return training_step(step, device or runtime.device())
+    chosen = torch.device(device or runtime.device())
+    if chosen.type == "cpu":
+        torch.set_num_threads(1)  # as the small model trains: sharing its operations costs more than it saves
+    return training_step(step, chosen)
 
 
 def _run(out: Path, step: StoryStep) -> dict:
