@@ -28,8 +28,8 @@ from tqdm import tqdm
 from data.ahead import in_order
 from data.cli import Parser, UserError, user_errors
 from data.click_model import ClickModel, click_model, describe
-from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, CriteoBatches
-from data.dataset import SPLITS, complete_directory, write_dataset
+from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, SPLITS, CriteoBatches
+from data.output import complete_directory
 from data.population import CATEGORIES, FULL, SyntheticConfig, draw, hashed_ids
 
 PROBABILITY = "probability"
@@ -195,7 +195,7 @@ def _run(args: argparse.Namespace) -> None:
         total = _write_tsv(progress(generate(args.rows, args.seed, config)), args.out)
         tallies = {"all": total}
     else:
-        write_dataset(progress(_chunks(args.rows, args.seed, click_model(config))), args.out, workers=WORKERS)
+        _write(progress(_chunks(args.rows, args.seed, click_model(config))), args.out)
         tallies = _tallies(args.out)
         total = _Tally(tallies.values())
     print(f"rows {total.rows}, click rate {100 * total.click_rate:.2f} %")
@@ -205,11 +205,18 @@ def _run(args: argparse.Namespace) -> None:
         print(describe(config))
 
 
+def _write(chunks: Iterable[Callable[[], pa.Table]], out: Path) -> None:
+    # Imported here: rows are drawn, for a profile say, where polars, which writes metadata, is not installed.
+    from data.dataset import write_dataset
+
+    write_dataset(chunks, out, workers=WORKERS)
+
+
 def sample() -> Path:
     """data/sample, the data set of the notebooks: ``SAMPLE_ROWS`` rows of seed 0, made if it is not there."""
     directory = Path(__file__).resolve().parent / "sample"
     if not (directory / "metadata.json").exists():
-        write_dataset(_chunks(SAMPLE_ROWS, 0, click_model(SyntheticConfig())), directory, workers=WORKERS)
+        _write(_chunks(SAMPLE_ROWS, 0, click_model(SyntheticConfig())), directory)
     return directory
 
 

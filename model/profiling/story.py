@@ -101,7 +101,8 @@ def training_step(chosen: StoryStep, device: torch.device | str) -> tuple[Callab
         pq.write_table(next(generate(chosen.batches * chosen.batch_size, 0, data)), f"{folder}/rows.parquet")
         batches = [[tensor.to(device) for tensor in batch] for batch in CriteoBatches(folder, chosen.batch_size)]
     torch.manual_seed(0)
-    model = DLRM(shape, vocabularies).to(device)
+    with torch.device(device):  # where drawing 540 million weights takes no time
+        model = DLRM(shape, vocabularies).to(device)
     optimizer = make_optimizer(model, chosen)
     forward = torch.compile(model, mode=chosen.compile) if chosen.compile else model
     turns = itertools.cycle(batches)
@@ -207,11 +208,8 @@ def _note_times(file: Path, ms: list[float]) -> None:
 
 def _in_a_process(step: StoryStep, function: Callable, *arguments):
     """What function(*arguments) returns in a process of its own; None, with its error on stderr, if it fails."""
-    # A server that has imported everything, and started no CUDA, forks each process: importing takes the longest.
-    context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
     try:
-        with ProcessPoolExecutor(1, mp_context=context) as pool:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # CUDA does not survive a fork
             return pool.submit(function, *arguments).result()
     except Exception as error:
         print(f"{step.name}: FAILED: {type(error).__name__}: {str(error).partition(os.linesep)[0]}", flush=True)
