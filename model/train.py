@@ -30,8 +30,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from data.cli import Parser, UserError, user_errors
-from data.criteo import DENSE, LABEL, SPARSE, CriteoBatches, read_metadata
-from data.dataset import SPLITS
+from data.criteo import DENSE, LABEL, SPARSE, SPLITS, CriteoBatches, read_metadata
 from model.checkpoints import Run, first_line, load_checkpoint, plain
 from model.config import DLRMConfig, Precision, Preset, TrainConfig, add_arguments, from_arguments
 from model.device import autocast, check_precision, choose, settings, to

@@ -393,9 +393,11 @@ def test_checkpoint_of_another_run(data, tmp_path, capsys, options, says):
 
 def test_checkpoint_of_other_data(own_data, tmp_path):
     run(tmp_path, own_data, mini(Hash.INDEX, epochs=1))
-    metadata = json.loads((own_data / "metadata.json").read_text())
-    metadata["SPARSE_1"]["tokenizer_values"][2] = 99
-    (own_data / "metadata.json").write_text(json.dumps(metadata))
+    file = own_data / "ids" / "SPARSE_1.parquet"
+    known = pq.read_table(file)
+    ids = known["id"].to_numpy().copy()
+    ids[2] = 99
+    pq.write_table(known.set_column(0, known.schema.field("id"), pa.array(ids, known.schema.field("id").type)), file)
     with pytest.raises(UserError, match=r"last\.pt: sparse_arch\.hashes\.1\.known: the checkpoint has other ids"):
         run(tmp_path, own_data, mini(Hash.INDEX), resume=True)
 
