@@ -189,7 +189,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--hash-size", type=int, metavar="N", help="write ids modulo N and no list of ids, as for the Terabyte logs"
     )
     parser.add_argument("--on-bad-line", choices=("raise", "skip"), default="raise", help="default: %(default)s")
-    parser.add_argument("--workers", type=int, help="threads, of which at most 4 are used; default: all cores")
+    parser.add_argument("--workers", type=int, help="threads; default, and at most, 4")
     options = parser.parse_args(arguments)
     for name, least, most in (
         ("min_count", 1, None), ("seed", 0, None), ("workers", 1, None), ("hash_size", 1, IDS)
