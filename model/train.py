@@ -312,10 +312,7 @@ def _peak_memory(device: torch.device) -> str:
 def _model_config(config: DLRMConfig, features: dict) -> DLRMConfig:
     if config.bottom[0] != len(DENSE):
         raise UserError(f"bottom: expected to begin with {len(DENSE)}, the dense features, got {config.bottom[0]}")
-    try:
-        return config.with_metadata(features)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    return config.with_metadata(features)
 
 
 def check_comparisons(config: DLRMConfig, settings: TrainConfig) -> None:
