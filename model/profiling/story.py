@@ -10,7 +10,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from multiprocessing import get_context
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import numpy as np
@@ -209,12 +211,20 @@ def _note_times(file: Path, ms: list[float]) -> None:
 def _in_a_process(step: StoryStep, function: Callable, *arguments):
     """What function(*arguments) returns in a process of its own; None, with its error on stderr, if it fails."""
     try:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # CUDA does not survive a fork
+        with ProcessPoolExecutor(1, mp_context=_processes()) as pool:
             return pool.submit(function, *arguments).result()
     except Exception as error:
         print(f"{step.name}: FAILED: {type(error).__name__}: {str(error).partition(os.linesep)[0]}", flush=True)
         traceback.print_exception(error, file=sys.stderr)
         return None
+
+
+@cache
+def _processes() -> BaseContext:
+    """Forks of a server that has imported torch and has not touched CUDA, which does not survive a fork."""
+    processes = get_context("forkserver")
+    processes.set_forkserver_preload(["torch"])
+    return processes
 
 
 def _record(step: StoryStep, out: Path, device: str | None, active: int, command: str) -> bool:
