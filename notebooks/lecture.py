@@ -1,6 +1,7 @@
 """Execute the notebooks, each in a kernel of its own, and write pages: python notebooks/lecture.py [NN …].
 
-Executed copies, pages and an index.html go to build/lecture/; the notebooks themselves change only with --store. Two
+Executed copies, pages and an index.html go to build/lecture/; the notebooks themselves change only with --store.
+--survey executes nothing and says how long each is to read. Two
 run at once. On a GPU, and with --store, they run one after the other, so as not to disturb the times that they measure.
 Exit status: 0 if all ran, 1 if one failed (the others still run), 2 for a wrong command line, 130 after Ctrl-C.
 """
@@ -30,6 +31,8 @@ try:
     from traitlets.config import Config
 except ModuleNotFoundError as error:
     sys.exit(f"lecture.py: {error.name} is not installed: pip install -r requirements.txt")
+
+import survey
 
 NOTEBOOKS = Path(__file__).resolve().parent
 ROOT = NOTEBOOKS.parent
@@ -259,10 +262,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "lecture", metavar="DIR", help="where pages go")
     parser.add_argument("--store", action="store_true", help="also write the outputs into the notebooks themselves")
     parser.add_argument("--at-once", type=int, metavar="N", help="how many run at once (see above)")
+    parser.add_argument("--survey", action="store_true", help="execute nothing: words, cells, minutes of each")
     args = parser.parse_args(argv)
     folder = args.notebooks.resolve()
     try:
         paths = choose(folder, args.names)
+        if args.survey:
+            print(survey.table([survey.survey(path) for path in paths]))
+            return 0
         args.out.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         parser.error(str(error))

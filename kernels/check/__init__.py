@@ -5,9 +5,10 @@
     comparison.py   how far from the exact result it may be
     memory.py       guard zones and poison
     interpreter.py  Triton's interpreter, with every load and store checked
+    kernels_only.py torch allocates and views, and computes nothing: for puzzles
     hints.py        a guess at the cause
     isolated.py     check() in a process of its own
-    run.py          check() and check_gradients()
+    run.py          check(), attempt() and check_gradients()
     contract/       the op contract as pytest classes (needs pytest, which nothing else in here does)
 """
 
@@ -15,7 +16,7 @@ from kernels.check.cases import FLOAT_DTYPES, Call, Case, calls, pointwise_cases
 from kernels.check.comparison import TOLERANCES, Pointwise, Sums, compare, gradients
 from kernels.check.interpreter import OutOfBounds, watched
 from kernels.check.memory import guarded, poisoned
-from kernels.check.run import check, check_gradients
+from kernels.check.run import attempt, check, check_gradients
 from kernels.check.spec import Spec, calls_of, cases_of, eager_results, expected, reference, spec_of
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Pointwise",
     "Spec",
     "Sums",
+    "attempt",
     "calls",
     "calls_of",
     "cases_of",

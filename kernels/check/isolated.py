@@ -29,7 +29,7 @@ CHILD = """
 import importlib.util, json, pickle, sys
 import kernels
 from kernels import check
-folder, op, name, device = sys.argv[1:]
+folder, op, name, device, kernels_only = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("solution", folder + "/solution.py")
 solution = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(solution)
@@ -37,7 +37,7 @@ with open(folder + "/cases", "rb") as file:
     cases = pickle.load(file)
 error = None
 try:
-    check.check(op, getattr(solution, name), device=device, cases=cases)
+    check.check(op, getattr(solution, name), device=device, cases=cases, kernels_only=kernels_only == "True")
 except AssertionError as wrong:
     error = str(wrong)
 with open(folder + "/result", "w") as file:
@@ -45,7 +45,9 @@ with open(folder + "/result", "w") as file:
 """
 
 
-def check_isolated(op: str, function: Callable, device: torch.device, cases: Sequence[Case] | None) -> None:
+def check_isolated(
+    op: str, function: Callable, device: torch.device, cases: Sequence[Case] | None, kernels_only: bool = False
+) -> None:
     """check() in a child process.
 
     Raises:
@@ -56,7 +58,7 @@ def check_isolated(op: str, function: Callable, device: torch.device, cases: Seq
         (Path(folder) / "solution.py").write_text(source)
         (Path(folder) / "cases").write_bytes(pickle.dumps(None if cases is None else list(cases)))
         path = os.pathsep.join([str(KERNELS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [sys.executable, "-c", CHILD, folder, op, name, str(device)]
+        command = [sys.executable, "-c", CHILD, folder, op, name, str(device), str(kernels_only)]
         ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
         result = Path(folder) / "result"
         if not result.exists():

@@ -1,11 +1,11 @@
-"""check() and check_gradients(): a function held against an op's eager reference."""
+"""check(), attempt() and check_gradients(): a function held against an op's eager reference."""
 
 from __future__ import annotations
 
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from kernels.check.comparison import Mismatch, as_tuple, compare, gradients
 from kernels.check.hints import NotRepeatable, Unwritten, hint
 from kernels.check.interpreter import watched
 from kernels.check.isolated import check_isolated
+from kernels.check.kernels_only import kernels_only as only_kernels_compute
 from kernels.check.memory import Guard, guarded, memory
 from kernels.check.spec import Spec, cases_of, eager_results, exact_results, spec_of
 
@@ -29,6 +30,7 @@ def check(
     cases: Iterable[Case] | None = None,
     spec: Spec | None = None,
     isolated: bool = False,
+    kernels_only: bool = False,
 ) -> None:
     """Hold `function` against the op's eager reference in float64 on all adversarial cases; print how many passed.
 
@@ -39,6 +41,7 @@ def check(
         spec: default: the op's.
         isolated: whether to run in a process of its own, which a wrong kernel may end: for a function with a name, that
             uses no variables of a function around it. It does not go with a spec.
+        kernels_only: whether only kernels may compute: torch may allocate and view, no more.
 
     A call must give eager's values within the spec's scale, with NaN and Inf where eager has them, in eager's shape and
     dtype, on the inputs' device, contiguous; write every element; leave its inputs and the memory beside all tensors as
@@ -51,20 +54,21 @@ def check(
     """
     device = torch.device(device or runtime.device())
     if isolated:
-        check_isolated(op, function, device, cases)
+        check_isolated(op, function, device, cases, kernels_only)
         return
     if spec is None:
         spec = spec_of(op)
         cases = cases_of(op, device) if cases is None else cases
     elif cases is None:
         cases = spec.cases(spec.tensors)
+    computing = only_kernels_compute if kernels_only else nullcontext
     passed, count = [], 0
     for case in cases:
         for call in itertools.islice(spec.calls(case, device), None if case.every_option else 1):
             if any(_overlaps_itself(value) for name, value in _named(spec, call) if name in spec.mutated):
                 continue  # an expanded tensor cannot be written to
             try:
-                _check_call(spec, function, call)
+                _check_call(spec, function, call, computing)
             except Exception as error:
                 guess = hint(error, case, passed)
                 raise AssertionError(
@@ -77,7 +81,21 @@ def check(
     print(f"{op}: {count} cases passed on {device.type}")
 
 
-def _check_call(spec: Spec, function: Callable, call: Call) -> None:
+def attempt(op: str, function: Callable, **options) -> bool:
+    """check() as a puzzle's last line: whether the function passed, and why not printed in place of raised.
+
+    options: check's. On a GPU the function runs in a process of its own, which a wrong kernel may end.
+    """
+    device = torch.device(options.get("device") or runtime.device())
+    try:
+        check(op, function, **{"isolated": device.type == "cuda", "kernels_only": True} | options)
+    except AssertionError as error:
+        print(f"not yet: {error}")
+        return False
+    return True
+
+
+def _check_call(spec: Spec, function: Callable, call: Call, computing: Callable = nullcontext) -> None:
     exact, eager = exact_results(spec, call), eager_results(spec, call)
     numbers = [name for name in exact if exact[name].is_floating_point()]
     reference = lambda *arguments: tuple(spec.results(spec.reference, Call("", arguments)).values())  # noqa: E731
@@ -98,7 +116,11 @@ def _check_call(spec: Spec, function: Callable, call: Call) -> None:
         _check_arguments(spec, call, given, guard)
         return found
 
-    _twice(spec, call, lambda given: spec.results(function, given), judge)
+    def run(given: Call) -> dict[str, Tensor]:
+        with computing():
+            return spec.results(function, given)
+
+    _twice(spec, call, run, judge)
 
 
 def check_gradients(

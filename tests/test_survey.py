@@ -1,0 +1,41 @@
+"""How long the notebooks are: what the survey counts, and the limits that the newer ones keep."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+from survey import Survey, survey, table  # noqa: E402  of notebooks/
+
+NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+LONGER = {f"{number:02}" for number in range(1, 8)}  # written before there were limits
+HELD = [path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")) if path.name[:2] not in LONGER]
+
+
+@pytest.mark.parametrize("path", HELD, ids=lambda path: path.stem)
+def test_a_notebook_is_short(path):
+    assert survey(path).too_much == []
+
+
+def test_what_is_counted(tmp_path):
+    v4 = nbformat.v4
+    picture = v4.new_output("display_data", data={"image/png": "aa=="})
+    puzzle = v4.new_code_cell("a = 1\n\nb = 2", metadata={"tags": ["puzzle"]})
+    drawing = v4.new_code_cell("\n".join(["draw()"] * 24), outputs=[picture])
+    nb = v4.new_notebook(cells=[v4.new_markdown_cell("# Four words of prose\n\n![](a.svg)"), puzzle, drawing])
+    nbformat.write(nb, tmp_path / "09_x.ipynb")
+    found = survey(tmp_path / "09_x.ipynb")
+    assert found == Survey("09_x", words=5, cells=3, lines=26, longest=24, pictures=2, puzzles=1)
+    assert found.minutes == pytest.approx(5 / 130 + 26 / 12 + 2)
+    assert found.too_much == ["a cell of 24 lines, and 20 are meant"]
+    assert table([found]).splitlines()[1].split() == ["09_x", "5", "3", "26", "24", "2", "1", "4"]
+
+
+def test_the_command():
+    command = [sys.executable, NOTEBOOKS / "lecture.py", "--survey", "01", "02"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.split()[0] for line in printed] == ["notebook", "01_dlrm_from_scratch", "02_profile"]
