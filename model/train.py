@@ -308,7 +308,8 @@ def _prepare(
     rows, steps = batches["train"].num_rows, batches["train"].num_batches
     logger.info(f"{name}: {parameters:,} parameters on {device}, {rows:,} rows, {steps:,} steps an epoch")
     identity = {"model": plain(config), "train": plain(settings), "train rows": rows}
-    return batches, Run(identity, model, make_optimizer(model, preset, capturable), device, rows, steps, settings.epochs)
+    optimizer = make_optimizer(model, preset, capturable)
+    return batches, Run(identity, model, optimizer, device, rows, steps, settings.epochs)
 
 
 def _peak_memory(device: torch.device) -> str:
