@@ -50,7 +50,7 @@ class BatchedTables(nn.Module):
         """
         moved = torch.cat([row + start for row, start in zip(rows, self.starts, strict=True)])
         sums = F.embedding_bag(moved, self.weight, offsets, mode="sum", include_last_offset=True, sparse=True)
-        return sums.unflatten(0, (len(self), len(offsets) // len(self))).transpose(0, 1)  # len is F B + 1
+        return sums.unflatten(0, (len(self), (len(offsets) - 1) // len(self))).transpose(0, 1)
 
     def extra_repr(self) -> str:
         return f"{len(self)} tables, {sum(self.rows)} rows, {self.weight.shape[1]}"

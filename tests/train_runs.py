@@ -79,18 +79,22 @@ def assert_same_end(folder: Path, result, other: Path, expected) -> None:
     assert_same(result.model.state_dict(), expected.model.state_dict())
 
 
-def interrupt_after(monkeypatch, step: int, number: int = signal.SIGINT) -> None:
-    """Send this process a signal in the step-th step from now."""
-    plain, count = training.train_step, 0
+def interrupt(monkeypatch, owner: object, name: str, step: int, number: int = signal.SIGINT) -> None:
+    """Send this process a signal in the step-th call of owner.name from now."""
+    plain, count = getattr(owner, name), 0
 
-    def train_step(*args, **options):
+    def function(*args, **options):
         nonlocal count
         count += 1
         if count == step:
             signal.raise_signal(number)
         return plain(*args, **options)
 
-    monkeypatch.setattr(training, "train_step", train_step)
+    monkeypatch.setattr(owner, name, function)
+
+
+def interrupt_after(monkeypatch, step: int, number: int = signal.SIGINT) -> None:
+    interrupt(monkeypatch, training, "train_step", step, number)
 
 
 def interrupted(folder: Path, data: Path, config=None) -> str:
