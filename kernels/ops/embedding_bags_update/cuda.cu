@@ -18,8 +18,8 @@ cudaError_t forward(Tensor tables, Tensor state, Tensor keys, Tensor positions, 
                                    lengths.as<int>(), weights.as<T>(), grad.as<T>(), count};
         update::Target<T> to{tables.as<T>(), state.as<float>(), columns, which, learning_rate, eps};
         long long each = chunk ? chunk : update::chunk_of(count);
-        return update::launch(all, to, each, workspace.get<float>(update::partials_size(count, columns, each)),
-                              workspace.get<int>(update::list_size(count, each)), stream);
+        return update::launch(all, to, each, workspace.get<float>(update::sums_size(count, columns, each)),
+                              workspace.get<int>(update::lists_size(count, each)), stream);
     });
 }
 

@@ -12,12 +12,12 @@
 // The sorted occurrences are cut into chunks of equal size, and a group of lanes walks one (walk). What lies in a chunk:
 //
 //     chunk c-1        chunk c          chunk c+1                        a a a a | a b c c | c c d d     c: walked by chunk 1,
-//     … a a a a a  |  a b b c d d  |  d d e …                            which began it, on into the next
+//     … a a a a a  |  a a a a a a  |  a b b c …                            which began it, on into the next
 //
-// A row belongs to the group in whose chunk it begins, which goes on into the next chunk to finish it. But a chunk that
-// lies within one row altogether is summed by its own group, and so is then the beginning of that row: these sums go to
-// a workspace, the row to a list, and a block adds its sums up, in order (finish). So a row of 60,000 occurrences, which
-// tables of three rows have, takes no longer than others.
+// A row belongs to the group in whose chunk it begins, which goes on into the next chunk to finish it. But a row that
+// fills a whole chunk behind that one (a, on the left) is summed by the groups of all its chunks, each its part, and put
+// on a list: finish adds the parts up, in order. So a row of 60,000 occurrences, which tables of three rows have, takes
+// no longer than others.
 #pragma once
 
 #include "device/integers.cuh"
@@ -27,6 +27,7 @@
 namespace embedding_bags_update {
 
 constexpr int walk_threads = 256, finish_threads = 512, most_lanes = 1024;
+constexpr int most_walking = 64;                                 // groups of a block, whose keys lie in shared memory
 constexpr int held = 32;                                         // elements of a row that a lane holds, at most
 constexpr long long most_columns = (long long)most_lanes * held;  // of a row
 constexpr unsigned most_finish_blocks = 1056;                    // eight for each of an H200's processors
@@ -68,6 +69,14 @@ struct RowSum {
 
     __device__ RowSum() : value{} {}
     __device__ static long long column(int pack) { return ((long long)pack * blockDim.x + threadIdx.x) * width; }
+    template <class T>
+    __device__ void add(const Pack<T, width> (&gradient)[packs], float share, long long columns) {
+#pragma unroll
+        for (int p = 0; p < packs; ++p)
+            if (column(p) < columns)
+#pragma unroll
+                for (int e = 0; e < width; ++e) value[p * width + e] += share * widen(gradient[p].element[e]);
+    }
 };
 
 template <int width>
@@ -101,178 +110,213 @@ __device__ inline float sum_of_group(float value) {
     return reduce_lanes<Sum>(value, lanes, mask);
 }
 
-// What will be read of a row, on its way to the L2 while other things are done.
-template <class T, int width>
-__device__ inline void prefetch([[maybe_unused]] const Target<T>& to, [[maybe_unused]] long long row) {
-#ifdef __CUDA_ARCH__
-    long long column = (long long)threadIdx.x * width;
-    if (column >= to.columns) return;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(to.tables + row * to.columns + column));
-    if (to.rule == Rule::adagrad)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(to.state + row * to.columns + column));
-    else if (to.rule == Rule::rowwise_adagrad && threadIdx.x == 0)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(to.state + row));
-#endif
-}
-
-// The rule for one row, of which g is the gradient. All lanes of the group call it.
+// What a group does to a row, in two steps, so that what it reads is on its way while other rows are worked on.
 template <class T, int width, int packs>
-__device__ inline void update_row(const Target<T>& to, long long row, const RowSum<width, packs>& g) {
-    float lr = to.learning_rate.template get<float>(), root = 0;
-    if (to.rule == Rule::rowwise_adagrad) {
-        float squares = 0;  // what a lane holds beyond the columns is zero
+struct RowUpdate {
+    Pack<T, width> before[packs];
+    float state[packs * width];
+
+    __device__ void read(const Target<T>& to, long long row) {
 #pragma unroll
-        for (int i = 0; i < packs * width; ++i) squares += g.value[i] * g.value[i];
-        squares = sum_of_group(squares);
-        // One lane reads and writes the state, and tells the others: x + 0 is x.
-        float total = 0;
-        if (threadIdx.x == 0) to.state[row] = total = to.state[row] + squares / float(to.columns);
-        root = sqrtf(sum_of_group(total)) + to.eps;
-    }
-#pragma unroll
-    for (int p = 0; p < packs; ++p) {
-        long long column = RowSum<width, packs>::column(p);
-        if (column >= to.columns) break;
-        T* pointer = to.tables + row * to.columns + column;
-        Pack<T, width> before = load<width>(pointer);
-        float after[width];
-        if (to.rule == Rule::adagrad) {
-            float* states = to.state + row * to.columns + column;
-            float total[width];
-            load_floats<width>(total, states);
-#pragma unroll
-            for (int e = 0; e < width; ++e) {
-                float own = g.value[p * width + e];
-                total[e] += own * own;
-                after[e] = widen(before.element[e]) - lr * (own / (sqrtf(total[e]) + to.eps));
-            }
-            store_floats<width>(states, total);
-        } else {
-#pragma unroll
-            for (int e = 0; e < width; ++e) {
-                float own = g.value[p * width + e];
-                after[e] = widen(before.element[e]) - lr * (to.rule == Rule::sgd ? own : own / root);
-            }
+        for (int p = 0; p < packs; ++p) {
+            long long column = RowSum<width, packs>::column(p);
+            if (column >= to.columns) break;
+            before[p] = load<width>(to.tables + row * to.columns + column);
+            if (to.rule == Rule::adagrad) load_floats<width>(state + p * width, to.state + row * to.columns + column);
         }
-        store<width>(pointer, after);
+        if (to.rule == Rule::rowwise_adagrad) state[0] = to.state[row];
     }
+    // g is the gradient of the row. All lanes of the group call it.
+    __device__ void write(const Target<T>& to, long long row, const RowSum<width, packs>& g) const {
+        float lr = to.learning_rate.template get<float>(), root = 0;
+        if (to.rule == Rule::rowwise_adagrad) {
+            float squares = 0;  // what a lane holds beyond the columns is zero
+#pragma unroll
+            for (int i = 0; i < packs * width; ++i) squares += g.value[i] * g.value[i];
+            float total = state[0] + sum_of_group(squares) / float(to.columns);
+            root = sqrtf(total) + to.eps;
+            if (threadIdx.x == 0) to.state[row] = total;
+        }
+#pragma unroll
+        for (int p = 0; p < packs; ++p) {
+            long long column = RowSum<width, packs>::column(p);
+            if (column >= to.columns) break;
+            float after[width], total[width];
+#pragma unroll
+            for (int e = 0; e < width; ++e) {
+                float own = g.value[p * width + e], step = own;
+                if (to.rule == Rule::adagrad) {
+                    total[e] = state[p * width + e] + own * own;
+                    step = own / (sqrtf(total[e]) + to.eps);
+                } else if (to.rule == Rule::rowwise_adagrad) {
+                    step = own / root;
+                }
+                after[e] = widen(before[p].element[e]) - lr * step;
+            }
+            if (to.rule == Rule::adagrad) store_floats<width>(to.state + row * to.columns + column, total);
+            store<width>(to.tables + row * to.columns + column, after);
+        }
+    }
+};
+
+// Sums of parts of a row, two a chunk: of a row that began before the chunk's predecessor and ends in the chunk (2 c), and
+// of one that fills it, or begins in it and fills the next (2 c + 1). And the lists of the chunks in which such rows begin:
+// those of few parts, and those of many.
+struct Parts {
+    float* sums;
+    int* counts;  // of the two lists
+    int *few, *many;
+};
+constexpr int few_parts = 16;
+
+template <int width, int packs>
+__device__ inline void store_part(float* pointer, long long columns, const RowSum<width, packs>& g) {
+#pragma unroll
+    for (int p = 0; p < packs; ++p)
+        if (g.column(p) < columns) store_floats<width>(pointer + g.column(p), g.value + p * width);
 }
 
-// A group walks a chunk. Several occurrences are read at once, so that their gradients are on their way together.
+// Occurrences read at once, so that their gradients are on their way together.
+template <int width, int packs>
+constexpr int together = packs > 1 ? 1 : width > 4 ? 4 : 8;
+
+// A group walks a chunk. The block's keys and positions, and those of the chunk behind, lie in shared memory.
 template <class T, int width, int packs>
 __global__ void __launch_bounds__(packs == 1 ? walk_threads : most_lanes)
-    walk(Occurrences<T> all, Target<T> to, long long chunk, float* partials, int* list, int* listed) {
-    constexpr int batch = packs == 1 ? 4 : 1;
-    long long number = (long long)blockIdx.x * blockDim.y + threadIdx.y, first = number * chunk;
+    walk(Occurrences<T> all, Target<T> to, int chunk, Parts parts) {
+    constexpr int batch = together<width, packs>;
+    int groups = int(blockDim.y), span = (groups + 1) * chunk;
+    long long start = (long long)blockIdx.x * groups * chunk;
+    long long* keys = dynamic_shared<long long>() + 1;  // [-1 … span], of occurrence start + i
+    int* positions = reinterpret_cast<int*>(keys + span + 1);
+    for (int i = int(threadIdx.y * blockDim.x + threadIdx.x) - 1; i <= span; i += int(blockDim.x * blockDim.y)) {
+        bool there = start + i >= 0 && start + i < all.count;
+        keys[i] = there ? all.keys[start + i] : -1;
+        if (there && i >= 0 && i < span) positions[i] = all.positions[start + i];
+    }
+    __syncthreads();
+    long long number = start / chunk + threadIdx.y, first = number * chunk;
     if (first >= all.count) return;
-    long long last = first + chunk < all.count ? first + chunk - 1 : all.count - 1;
-    long long beyond = last + chunk < all.count ? last + chunk : all.count - 1;  // the next chunk's last
-    long long before = first ? all.keys[first - 1] : -1, tail = all.keys[last];
-    bool within = before == tail;                                   // this chunk lies within one row
-    bool goes_on = beyond > last && all.keys[beyond] == tail;       // and so does the next, of the row that ends this one
-    long long limit = within || goes_on ? last : beyond;
+    const long long* key = keys + int(threadIdx.y) * chunk;
+    const int* position = positions + int(threadIdx.y) * chunk;
+    long long left = all.count - first;
+    int own = left < chunk ? int(left) : chunk, beyond = (left < 2 * chunk ? int(left) : 2 * chunk) - 1;
+    long long before = key[-1], tail = key[own - 1];
+    bool within = before == tail;                              // this chunk lies within one row
+    bool goes_on = beyond >= own && key[beyond] == tail;       // and so does the next, of the row that ends this one
+    bool headed = !within && first > chunk && before == all.keys[first - chunk - 1];  // so does the one before
+    int limit = within || goes_on ? own - 1 : beyond;
     RowSum<width, packs> g;
-    for (long long n = first; n <= limit; n += batch) {
-        long long key[batch + 1];
-        bool mine[batch];
-        Pack<T, width> packed[batch][packs];
+    for (int i = 0; i <= limit; i += batch) {
+        bool mine[batch], updates[batch];
+        Pack<T, width> gradient[batch][packs];
+        RowUpdate<T, width, packs> row[batch];
         float share[batch];
 #pragma unroll
-        for (int u = 0; u <= batch; ++u) key[u] = n + u < all.count ? all.keys[n + u] : -1;
-#pragma unroll
         for (int u = 0; u < batch; ++u) {
-            mine[u] = key[u] % 2 == 1 && n + u <= limit && (within || key[u] != before) &&
-                      (n + u <= last || key[u] == tail);
+            int n = i + u;
+            mine[u] = n <= limit && key[n] % 2 == 1 && (within || headed || key[n] != before) &&
+                      (n < own || key[n] == tail);
+            updates[u] = mine[u] && !within && key[n] != before && key[n + 1] != key[n];
             if (!mine[u]) continue;
-            int position = all.positions[n + u];
-            const T* grad = all.gradient(position, to.columns);
-            share[u] = all.share(position);
+            const T* pointer = all.gradient(position[n], to.columns);
+            share[u] = all.share(position[n]);
 #pragma unroll
             for (int p = 0; p < packs; ++p)
-                if (g.column(p) < to.columns) packed[u][p] = load<width>(grad + g.column(p));
-            if (batch > 1 && key[u + 1] != key[u] && !within) prefetch<T, width>(to, key[u] / 2);
+                if (g.column(p) < to.columns) gradient[u][p] = load<width>(pointer + g.column(p));
+            if (updates[u]) row[u].read(to, key[n] / 2);
         }
 #pragma unroll
         for (int u = 0; u < batch; ++u) {
             if (!mine[u]) continue;
-#pragma unroll
-            for (int p = 0; p < packs; ++p)
-                if (g.column(p) < to.columns)
-#pragma unroll
-                    for (int e = 0; e < width; ++e)
-                        g.value[p * width + e] += share[u] * widen(packed[u][p].element[e]);
-            if (key[u + 1] != key[u] && !within) {
-                update_row(to, key[u] / 2, g);
-                g = {};
-            }
+            g.add(gradient[u], share[u], to.columns);
+            if (within || key[i + u + 1] == key[i + u]) continue;
+            if (updates[u]) row[u].write(to, key[i + u] / 2, g);
+            else store_part(parts.sums + 2 * number * to.columns, to.columns, g);
+            g = {};
         }
     }
     if (tail % 2 == 0 || !(within || goes_on)) return;
-#pragma unroll
-    for (int p = 0; p < packs; ++p)
-        if (g.column(p) < to.columns)
-            store_floats<width>(partials + number * to.columns + g.column(p), g.value + p * width);
-    if (!within && threadIdx.x == 0) list[atomicAdd(listed, 1)] = int(number);
+    store_part(parts.sums + (2 * number + 1) * to.columns, to.columns, g);
+    if (within || threadIdx.x) return;
+    long long far = first + (long long)few_parts * chunk + chunk - 1;
+    bool is_long = far < all.count && all.keys[far] == tail;
+    int place = atomicAdd(parts.counts + is_long, 1);
+    (is_long ? parts.many : parts.few)[place] = int(number);
 }
 
-// A block adds up the sums of a row that fills chunks, and what the row has in the chunk behind them. Group y takes the
-// sums y, y + groups, …; then the groups' sums are added, in order.
+// The parts of a row of key `key` that begins in chunk `number`.
 template <class T, int width, int packs>
-__global__ void __launch_bounds__(packs == 1 ? finish_threads : most_lanes)
-    finish(Occurrences<T> all, Target<T> to, long long chunk, const float* partials, const int* list, const int* listed) {
-    constexpr int batch = packs == 1 ? 4 : 1, elements = packs * width;
-    float* sums = dynamic_shared<float>();  // [elements, groups, lanes]
-    int lanes = int(blockDim.x), groups = int(blockDim.y);
-    for (int i = int(blockIdx.x), count = *listed; i < count; i += int(gridDim.x)) {
-        long long number = list[i], key = all.keys[number * chunk + chunk - 1];
-        RowSum<width, packs> g;
-        // Whether chunk j from this one on lies within the row (the first one ends in it).
-        auto holds = [&](long long j) {
-            long long last = (number + j) * chunk + chunk - 1;
-            if (last - chunk + 1 >= all.count) return false;
-            return all.keys[last < all.count ? last : all.count - 1] == key;
-        };
-        for (long long j = threadIdx.y;; j += (long long)batch * groups) {
+struct Row {
+    const Occurrences<T>& all;
+    const Target<T>& to;
+    const float* sums;
+    long long chunk, number, key;
+
+    // Whether the row has a part in chunk number + j that ends with the chunk.
+    __device__ bool holds(long long j) const {
+        long long end = (number + j + 1) * chunk;
+        if (end - chunk >= all.count) return false;
+        return all.keys[(end < all.count ? end : all.count) - 1] == key;
+    }
+    __device__ void load_part(float* values, long long part) const {
+#pragma unroll
+        for (int p = 0; p < packs; ++p)
+            if (RowSum<width, packs>::column(p) < to.columns)
+                load_floats<width>(values + p * width, sums + part * to.columns + RowSum<width, packs>::column(p));
+    }
+    // Adds to g the parts of the chunks number + j, + j + step, …; whoever comes upon it adds the part that ends the row.
+    __device__ void add(RowSum<width, packs>& g, long long j, long long step) const {
+        constexpr int batch = together<width, packs>, elements = packs * width;
+        for (;; j += batch * step) {
             bool held_here[batch];
-            float part[batch][elements];
+            float part[batch][elements] = {};
 #pragma unroll
             for (int u = 0; u < batch; ++u) {
-                held_here[u] = holds(j + (long long)u * groups);
-                if (!held_here[u]) continue;
-#pragma unroll
-                for (int p = 0; p < packs; ++p)
-                    if (g.column(p) < to.columns)
-                        load_floats<width>(part[u] + p * width,
-                                           partials + (number + j + (long long)u * groups) * to.columns + g.column(p));
+                long long of = j + u * step;
+                held_here[u] = holds(of);
+                // Also where it is not held, so that the two reads do not wait for each other.
+                if ((number + of) * chunk < all.count) load_part(part[u], 2 * (number + of) + 1);
             }
+            for (int u = 0; u < batch; ++u) {
+                if (held_here[u]) {
 #pragma unroll
-            for (int u = 0; u < batch; ++u)
-                if (held_here[u])
-#pragma unroll
-                    for (int p = 0; p < packs; ++p)
-                        if (g.column(p) < to.columns)
-#pragma unroll
-                            for (int e = 0; e < width; ++e) g.value[p * width + e] += part[u][p * width + e];
-            if (held_here[batch - 1]) continue;
-            int u = 0;
-            while (held_here[u]) ++u;
-            long long end = j + (long long)u * groups;  // of this group's; the row's if the chunk before it holds
-            if (holds(end - 1))
-                for (long long n = (number + end) * chunk; n < all.count && all.keys[n] == key; ++n) {
-                    const T* grad = all.gradient(all.positions[n], to.columns);
-                    float share = all.share(all.positions[n]);
-#pragma unroll
-                    for (int p = 0; p < packs; ++p)
-                        if (g.column(p) < to.columns) {
-                            Pack<T, width> pack = load<width>(grad + g.column(p));
-#pragma unroll
-                            for (int e = 0; e < width; ++e) g.value[p * width + e] += share * widen(pack.element[e]);
-                        }
+                    for (int e = 0; e < elements; ++e) g.value[e] += part[u][e];
+                    continue;
                 }
-            break;
+                long long end = j + u * step;
+                if (!holds(end - 1) || (number + end) * chunk >= all.count || all.keys[(number + end) * chunk] != key) return;
+                float last[elements] = {};
+                load_part(last, 2 * (number + end));
+#pragma unroll
+                for (int e = 0; e < elements; ++e) g.value[e] += last[e];
+                return;
+            }
         }
+    }
+    __device__ void update(const RowSum<width, packs>& g) const {
+        RowUpdate<T, width, packs> row;
+        row.read(to, key / 2);
+        row.write(to, key / 2, g);
+    }
+};
+
+// Rows of which several chunks hold parts. One of many parts is a block's: group y takes the parts y, y + groups, …, and
+// then the groups' sums are added, in order. One of few is a group's.
+template <class T, int width, int packs>
+__global__ void __launch_bounds__(packs == 1 ? finish_threads : most_lanes)
+    finish(Occurrences<T> all, Target<T> to, int chunk, Parts parts) {
+    constexpr int elements = packs * width;
+    float* sums = dynamic_shared<float>();  // [elements, groups, lanes]
+    int lanes = int(blockDim.x), groups = int(blockDim.y), own = int(threadIdx.y) * lanes + int(threadIdx.x);
+    auto row_of = [&](long long number) {
+        return Row<T, width, packs>{all, to, parts.sums, chunk, number, all.keys[number * chunk + chunk - 1]};
+    };
+    for (int i = int(blockIdx.x); i < parts.counts[1]; i += int(gridDim.x)) {
+        auto row = row_of(parts.many[i]);
+        RowSum<width, packs> g;
+        row.add(g, threadIdx.y, groups);
         if (groups > 1) {
-            int own = int(threadIdx.y) * lanes + int(threadIdx.x);
 #pragma unroll
             for (int e = 0; e < elements; ++e) sums[e * groups * lanes + own] = g.value[e];
             __syncthreads();
@@ -281,8 +325,14 @@ __global__ void __launch_bounds__(packs == 1 ? finish_threads : most_lanes)
 #pragma unroll
                     for (int e = 0; e < elements; ++e) g.value[e] += sums[(e * groups + other) * lanes + own];
         }
-        if (threadIdx.y == 0) update_row(to, key / 2, g);
+        if (threadIdx.y == 0) row.update(g);
         __syncthreads();  // before the next row's sums
+    }
+    for (int i = int(blockIdx.x) * groups + int(threadIdx.y); i < parts.counts[0]; i += int(gridDim.x) * groups) {
+        auto row = row_of(parts.few[i]);
+        RowSum<width, packs> g;
+        row.add(g, 0, 1);
+        row.update(g);
     }
 }
 
@@ -294,45 +344,49 @@ inline long long chunk_of(long long count) {
     while (chunk < 32 && count / chunk > 1 << 15) chunk *= 2;
     return chunk;
 }
-// Floats and integers that the workspace holds: a sum a chunk, and the list with its length before it.
-inline long long partials_size(long long count, long long columns, long long chunk) {
-    return (count + chunk - 1) / chunk * columns;
+// Floats and integers that the workspace holds: two sums a chunk, and the lists with their lengths before them.
+inline long long sums_size(long long count, long long columns, long long chunk) {
+    return 2 * ((count + chunk - 1) / chunk) * columns;
 }
-inline long long list_size(long long count, long long chunk) { return 1 + (count + chunk - 1) / chunk; }
+inline long long lists_size(long long count, long long chunk) { return 2 + 2 * ((count + chunk - 1) / chunk); }
 
 template <class T, int width, int packs>
-cudaError_t launch(const Occurrences<T>& all, const Target<T>& to, long long chunk, float* partials, int* list,
+cudaError_t launch(const Occurrences<T>& all, const Target<T>& to, long long chunk, float* sums, int* lists,
                    cudaStream_t stream) {
     long long needed = (to.columns + (long long)width * packs - 1) / (width * packs), chunks = (all.count + chunk - 1) / chunk;
     int lanes = packs == 1 ? 1 : lanes_of_a_warp;
     while (lanes < needed) lanes *= 2;
     auto groups = [&](int threads) { return lanes < threads ? threads / lanes : 1; };
-    dim3 block(unsigned(lanes), unsigned(groups(walk_threads)));
-    cudaError_t error = clear_async(list, sizeof(int), stream);
+    int walking = groups(walk_threads) < most_walking ? groups(walk_threads) : most_walking;
+    dim3 block{unsigned(lanes), unsigned(walking)};
+    size_t span = size_t(walking + 1) * size_t(chunk), staged = (span + 2) * sizeof(long long) + span * sizeof(int);
+    Parts parts{sums, lists, lists + 2, lists + 2 + chunks};
+    cudaError_t error = clear_async(lists, 2 * sizeof(int), stream);
+    if (error == cudaSuccess) error = set_shared_memory_limit(walk<T, width, packs>, staged);
     if (error != cudaSuccess) return error;
-    error = launch_kernel(walk<T, width, packs>, dim3(unsigned((chunks + block.y - 1) / block.y)), block, 0, stream, all,
-                          to, chunk, partials, list + 1, list);
+    error = launch_kernel(walk<T, width, packs>, dim3(unsigned((chunks + walking - 1) / walking)), block, staged, stream,
+                          all, to, int(chunk), parts);
     if (error != cudaSuccess || chunks < 2) return error;
     unsigned blocks = chunks / 2 < most_finish_blocks ? unsigned(chunks / 2) : most_finish_blocks;
-    int together = packs == 1 ? groups(finish_threads) : groups(walk_threads);
-    size_t shared = together > 1 ? sizeof(float) * packs * width * lanes * together : 0;
-    return launch_kernel(finish<T, width, packs>, dim3(blocks), dim3(unsigned(lanes), unsigned(together)), shared, stream,
-                         all, to, chunk, partials, list + 1, list);
+    int finishing = packs == 1 ? groups(finish_threads) : groups(walk_threads);
+    size_t shared = finishing > 1 ? sizeof(float) * packs * width * lanes * finishing : 0;
+    return launch_kernel(finish<T, width, packs>, dim3(blocks), dim3(unsigned(lanes), unsigned(finishing)), shared, stream,
+                         all, to, int(chunk), parts);
 }
 
-// tables and state are written. partials, list: partials_size and list_size of them.
+// tables and state are written. sums, lists: sums_size and lists_size of them.
 template <class T>
-cudaError_t launch(const Occurrences<T>& all, const Target<T>& to, long long chunk, float* partials, int* list,
+cudaError_t launch(const Occurrences<T>& all, const Target<T>& to, long long chunk, float* sums, int* lists,
                    cudaStream_t stream) {
     if (all.count == 0 || to.columns == 0) return cudaSuccess;
     if (to.columns > most_columns) return cudaErrorInvalidValue;
     bool whole = to.columns % widest<T> == 0 && aligned(to.tables, all.grad) &&
                  (to.rule != Rule::adagrad || aligned(to.state));
     constexpr int widest = ::widest<T>;
-    if (whole && to.columns <= lanes_of_a_warp * widest) return launch<T, widest, 1>(all, to, chunk, partials, list, stream);
-    if (whole) return launch<T, widest, held / widest>(all, to, chunk, partials, list, stream);
-    if (to.columns <= lanes_of_a_warp) return launch<T, 1, 1>(all, to, chunk, partials, list, stream);
-    return launch<T, 1, held>(all, to, chunk, partials, list, stream);
+    if (whole && to.columns <= lanes_of_a_warp * widest) return launch<T, widest, 1>(all, to, chunk, sums, lists, stream);
+    if (whole) return launch<T, widest, held / widest>(all, to, chunk, sums, lists, stream);
+    if (to.columns <= lanes_of_a_warp) return launch<T, 1, 1>(all, to, chunk, sums, lists, stream);
+    return launch<T, 1, held>(all, to, chunk, sums, lists, stream);
 }
 #endif
 
