@@ -1,9 +1,9 @@
 """What kernels report without anyone waiting for it: a few int64 numbers a device, in memory that the host can read.
 
-A kernel that meets something wrong in its input (an id that a table does not have) cannot raise. It writes what it found
-here, computes something harmless, and a later call raises, or whoever asks. On a GPU the numbers lie in pinned host
-memory, which has one address for both; it is written only when something is wrong, and looking at it costs the host a
-read of its own memory. It is a log and no value: no schema declares it, no graph holds it.
+A kernel that meets something wrong in its input (an id that a table does not have) cannot raise. It writes what it
+found here, computes something harmless, and a later call raises, or whoever asks. On a GPU the numbers lie in pinned
+host memory, which has one address for both; it is written only when something is wrong, and looking at it costs the
+host a read of its own memory. It is a log and no value: no schema declares it, no graph holds it.
 
     CLAIMS  how many were found since the last `clear`; who finds 0 here writes the next four
     FOUND   three numbers, which say what and where

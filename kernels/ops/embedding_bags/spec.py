@@ -25,9 +25,9 @@ def draw_ids(generator: torch.Generator, features: Tensor, heights: tuple[int, .
 
 
 def draw_bags(generator: torch.Generator, rows: int, features: int) -> tuple[Tensor, Tensor]:
-    """(the feature of each of the N ids, offsets int64 [F B + 1]) of bags of 0 to 6 ids, one in twenty of 40."""
-    lengths = torch.randint(7, (features * rows,), generator=generator)
-    lengths[torch.rand(lengths.shape, generator=generator) < 0.05] = 40
+    """(the feature of each of the N ids, offsets int64 [F B + 1]) of bags of 0 to 4 ids, one in twenty of 13."""
+    lengths = torch.randint(5, (features * rows,), generator=generator)
+    lengths[torch.rand(lengths.shape, generator=generator) < 0.05] = 13
     offsets = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
     return torch.arange(features * rows).repeat_interleave(lengths) // max(rows, 1), offsets
 
@@ -45,7 +45,7 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     plain = Case(case.shape, case.dtype)
     tables = (case if case.only in ("", "tables") else plain).tensor(1, device, (sum(HEIGHTS), width))
     if case.values == "huge":
-        tables = tables / 1024  # forty of them, weighted, must not overflow in one order and stay finite in another
+        tables = tables / 1024  # a dozen of them, weighted, must not overflow in one order and stay finite in another
     row_offsets = torch.tensor([0, *HEIGHTS]).cumsum(0).to(device)
     single = draw_ids(generator, torch.arange(features).expand(rows, features))
     of_ids, offsets = draw_bags(generator, rows, features)
@@ -70,7 +70,8 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 @dataclass(frozen=True)
 class _Pooled(Sums):
-    """A maximum's gradient goes to the row that is the largest, of the absolute values that may be another. Results below
+    """A maximum's gradient goes to the row that is the largest, of the absolute values that may be another. Results
+    below
     the smallest normal number may be zero, and float16's are spaced by 2^-24 there."""
 
     def errors(self, reference, call, exact):

@@ -2,13 +2,13 @@
 grad_weights[p] = grad_out[bag] · tables[r]
 
 Two atomic additions may come in either order and then give other bits, so the ids are sorted by their rows first: by
-(row, position), packed into one integer, which makes all keys distinct. The merge sort has no state: an element of one of
-two sorted runs finds its place in the merged one by counting, with a binary search, what precedes it in the other. Equal
-rows then lie side by side, and a chunk of the sorted ids at a time is summed. A run of equal rows that crosses the ends of
-chunks leaves a part in each, which a second kernel adds in order.
+(row, position), packed into one integer, which makes all keys distinct. The merge sort has no state: an element of one
+of two sorted runs finds its place in the merged one by counting, with a binary search, what precedes it in the other.
+Equal rows then lie side by side, and a chunk of the sorted ids at a time is summed. A run of equal rows that crosses
+the ends of chunks leaves a part in each, which a second kernel adds in order.
 
-Bytes: grad_tables is written whole, R D, which outweighs everything else. Sorting N keys moves 16 N bytes log2(N) times,
-grad_out is read once.
+Bytes: grad_tables is written whole, R D, which outweighs everything else. Sorting N keys moves 16 N bytes log2(N)
+times, grad_out is read once.
 """
 
 import triton
@@ -78,7 +78,8 @@ def sum_kernel(
     WIDTH: tl.constexpr, SHIFT: tl.constexpr, MODE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The sums of the runs in CHUNKS chunks. parts [chunks, 2, WIDTH]: of the run that a chunk begins in the middle of, and
+    """The sums of the runs in CHUNKS chunks. parts [chunks, 2, WIDTH]: of the run that a chunk begins in the middle
+    of, and
     of the one that goes on behind it; a run that does both is in the first."""
     dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
     chunk = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)

@@ -17,10 +17,10 @@ backward_kernels = triton_functions("kernels.ops.embedding_bags.triton_backward"
 class Limits:
     """Constants to tune, and those that a test makes small.
 
-    warps: of a program. bytes_of_a_thread: that a thread of the look-up of one id a bag copies where there are many ids:
-    4 loads of 16 bytes on their way at once. small: bytes of output below which it is 16, since few ids would not fill the
-    GPU otherwise; medium: below which it is 32. bags_bytes: that a thread of the ragged look-up adds up, and of how many
-    ids it asks for the rows before it adds (ahead). chunk: sorted ids that a program of the backward adds.
+    warps: of a program. bytes_of_a_thread: that a thread of the look-up of one id a bag copies where there are many
+    ids: 4 loads of 16 bytes on their way at once. small: bytes of output below which it is 16, since few ids would not
+    fill the GPU otherwise; medium: below which it is 32. bags_bytes: that a thread of the ragged look-up adds up, and
+    of how many ids it asks for the rows before it adds (ahead). chunk: sorted ids that a program of the backward adds.
     wide_size: elements of output from which on indices have 64 bits.
     """
 
