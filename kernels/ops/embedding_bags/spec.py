@@ -88,10 +88,10 @@ def _smallest(call: Call) -> float:
 
 
 def _gradient_magnitude(call: Call, incoming: list[Tensor]) -> list[Tensor | None]:
-    tables, *others, weights = call.tensors
-    if "max" not in others:
-        tables = tables.abs()
-    call = replace(call, tensors=(tables, *others, None if weights is None else weights.abs()))
+    kept = call.tensors[:1] if "max" in call.tensors else ()
+    others = call.tensors[len(kept) :]
+    absolute = (t.abs() if isinstance(t, Tensor) and t.is_floating_point() else t for t in others)
+    call = replace(call, tensors=(*kept, *absolute))
     needed = [leaf.is_floating_point() for leaf in call.leaves()]
     return gradients(embedding_bags, call, needed, incoming)
 
@@ -115,7 +115,8 @@ def _wide_cases(names: tuple[str, ...]) -> list[Case]:
 SPEC = Spec(
     embedding_bags,
     _calls,
-    scale=_Pooled(gradient_magnitude=_gradient_magnitude),
+    # A row's gradient adds up to some hundred terms in another order than the reference, which in float64 is no better.
+    scale=_Pooled(k=16.0, gradient_magnitude=_gradient_magnitude),
     cases=_cases,
     wide_cases=_wide_cases,
 )

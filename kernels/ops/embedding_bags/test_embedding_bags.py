@@ -1,4 +1,4 @@
-"""embedding_bags against eager, on every backend that this machine has, and table by table against PyTorch's modules."""
+"""embedding_bags against eager, on every backend of this machine, and table by table against PyTorch's modules."""
 
 from __future__ import annotations
 
