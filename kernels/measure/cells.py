@@ -43,7 +43,7 @@ class Cell(Labelled):
     part: what the figures are for: bandwidth | grid | auto | backward | ….
     form: functional | in place | backward.
     labels: what tells the cell apart; they stand in its rows.
-    inputs: inputs(draw, ids, *shared) → one set of the op's tensors. draw(*shape) gives normal values of `dtype`;
+    inputs: inputs(draw, ids, *shared) → one set of the op's tensors, None for one that is not given. draw(*shape) gives normal values of `dtype`;
         ids(*shape, below=n, zipf=0.0) int64 from 0 to n - 1, uniform or, with zipf > 0, id i about (i + 1)^-zipf as
         often as id 0.
     shared: shared(draw) → tensors that all sets have in common, weights or a table. They stay in the L2 if they fit,
