@@ -16,6 +16,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from kernels.check.spec import Spec
+
 OURS = ("triton", "cuda")
 Labels = Mapping[str, "int | str"]
 
@@ -43,17 +45,19 @@ class Cell(Labelled):
     part: what the figures are for: bandwidth | grid | auto | backward | ….
     form: functional | in place | backward.
     labels: what tells the cell apart; they stand in its rows.
-    inputs: inputs(draw, ids, *shared) → one set of the op's tensors. draw(*shape) gives normal values of `dtype`;
-        ids(*shape, below=n, zipf=0.0) int64 from 0 to n - 1, uniform or, with zipf > 0, id i about (i + 1)^-zipf as
-        often as id 0.
+    inputs: inputs(draw, ids, *shared) → one set of the op's tensors, None for one that is not given. draw(*shape) gives
+        normal values of `dtype`; ids(*shape, below=n, zipf=0.0) int64 from 0 to n - 1, uniform or, with zipf > 0, id i
+        about (i + 1)^-zipf as often as id 0.
     shared: shared(draw) → tensors that all sets have in common, weights or a table. They stay in the L2 if they fit,
         and the rows say whether they do.
     implementations: name → a function without arguments that builds f(*tensors) → output or outputs.
     options: the op's further positional arguments, which each f has bound.
-    bytes, flops: what one call must move and compute.
+    bytes, flops: what one call must move and compute. Bytes that hang on the values (of ids, which rows) are a function
+        of the first set of inputs.
     waits: only the time of a call as its user sees it is measured, the GPU's work included, by batches that end in a
         synchronisation; in place of the GPU's time alone beside the call's.
     smaller: gives the cell to measure if this one does not fit into the GPU's memory, or None.
+    spec: what holds the results, if not the op's own (an op whose public functions take other arguments).
     """
 
     op: str
@@ -62,12 +66,13 @@ class Cell(Labelled):
     labels: Labels
     inputs: Callable[..., tuple[Tensor, ...]]
     implementations: Mapping[str, Callable[[], Callable]]
-    bytes: int = 0
+    bytes: int | Callable[..., int] = 0
     flops: int = 0
     options: tuple = ()
     shared: Callable[[Callable[..., Tensor]], tuple[Tensor, ...]] | None = None
     waits: bool = False
     smaller: Callable[[], Cell | None] = lambda: None
+    spec: Spec | None = None
 
 
 @dataclass(frozen=True)
@@ -179,8 +184,11 @@ def reference(op: str) -> Callable:
 
 
 def public(op: str) -> Callable:
-    """The op's function in kernels."""
-    return getattr(importlib.import_module("kernels"), op)
+    """The op's function in kernels; of an op whose public functions have other names, the one in its op.py."""
+    name = op.removesuffix("_")
+    return getattr(importlib.import_module("kernels"), op, None) or getattr(
+        importlib.import_module(f"kernels.ops.{name}.op"), op
+    )
 
 
 def implementations(op: str, options: tuple, names: Iterable[str], *, in_place: bool = False) -> dict[str, Callable]:

@@ -2,10 +2,13 @@
 //
 //     key[n] = 2 · (row_offsets[f] + id) + 1, or 2 · row_offsets[f + 1] for an id that names no row of table f
 //
-// sorted, with the positions n, stably. Bytes: N · (ids + keys + positions), and what the sort moves: nothing beyond
-// where a block sorts a table's ids in shared memory (sort_tables); else 16 · N for each 8 bits of the largest key
-// (cub's radix sort, which is at the hardware's limit, over the bits that the number of rows needs and no others).
+// sorted, with the positions n, stably. Bytes: N · (ids + keys + positions), and what the sort moves. Of one id a feature:
+// blocks sort runs of a table's ids in shared memory (sort_runs), and runs are merged in pairs, 16 · N a round
+// (merge_runs). Of bags: 16 · N for each 8 bits of the largest key (cub's radix sort, over the bits that the number of
+// rows needs and no others).
 #pragma once
+
+#include <utility>
 
 #include "device/integers.cuh"
 #include "device/launch.cuh"
@@ -21,7 +24,7 @@
 
 namespace embedding_bags_sort {
 
-constexpr int most_table_keys = 4096;  // that a block sorts: four for each of 1024 threads
+constexpr int longest_run = 4096;  // that a block sorts: four for each of 1024 threads
 
 struct Tables {
     const long long* row_offsets;
@@ -141,20 +144,20 @@ void sort_block(unsigned (&keys)[items], int (&positions)[items], int bits) {
 }
 #endif
 
-// Block f sorts the ids of table f, of one id a feature: keys and positions [F, batch]. Within the table a key is
-// 2 · id + 1 or 2 · height, so that a table of few rows takes few passes.
+// Block (r, f) sorts run r of the ids of table f, of one id a feature: keys and positions [F, batch]. Within the table a key
+// is 2 · id + 1 or 2 · height, so that a table of few rows takes few passes.
 template <int threads, int items>
 __global__ void __launch_bounds__(threads)
-    sort_tables(Integers indices, Tables tables, int batch, unsigned* keys, int* positions) {
-    long long feature = blockIdx.x, first = tables.bound(feature), end = tables.bound(feature + 1);
+    sort_runs(Integers indices, Tables tables, int batch, unsigned* keys, int* positions) {
+    long long feature = blockIdx.y, first = tables.bound(feature), end = tables.bound(feature + 1);
     long long height = end > first ? end - first : 0;
     unsigned none = unsigned(2 * height);
-    int bits = none ? 32 - __clz(int(none)) : 1;
+    int bits = none ? 32 - __clz(int(none)) : 1, start = int(blockIdx.x) * threads * items;
     unsigned key[items];
     int position[items];
 #pragma unroll
     for (int i = 0; i < items; ++i) {
-        int b = int(threadIdx.x) * items + i;
+        int b = start + int(threadIdx.x) * items + i;
         position[i] = int(b * tables.features + feature);
         key[i] = ~0u;  // behind all others, which are even or less than `none`
         if (b < batch) {
@@ -167,12 +170,33 @@ __global__ void __launch_bounds__(threads)
     unsigned base = unsigned(2 * end) - none;
 #pragma unroll
     for (int i = 0; i < items; ++i) {
-        int b = int(threadIdx.x) + i * threads;
+        int b = start + int(threadIdx.x) + i * threads;
         if (b < batch) {
             keys[feature * batch + b] = base + key[i];
             positions[feature * batch + b] = position[i];
         }
     }
+}
+
+// Of each table, every two neighbouring sorted runs of `run` pairs become one. A pair's place is its place in its own run,
+// plus the pairs of the other run that come before it; of equal keys those of the first run do.
+__global__ void __launch_bounds__(256)
+    merge_runs(const unsigned* keys, const int* positions, unsigned* merged_keys, int* merged_positions, int batch, int run) {
+    int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= batch) return;
+    long long table = (long long)blockIdx.y * batch;
+    int own = i / run, other = (own ^ 1) * run, pair = (own & ~1) * run;
+    int low = other < batch ? other : batch, high = low + run < batch ? low + run : batch, begin = low;
+    unsigned key = keys[table + i];
+    while (low < high) {
+        int middle = (low + high) / 2;
+        unsigned there = keys[table + middle];
+        if (there < key || (own % 2 && there == key)) low = middle + 1;
+        else high = middle;
+    }
+    long long place = table + pair + (i - own * run) + (low - begin);
+    merged_keys[place] = key;
+    merged_positions[place] = positions[table + i];
 }
 
 #ifndef __CUDACC_RTC__
@@ -219,6 +243,41 @@ cudaError_t sort_pairs([[maybe_unused]] void* storage, [[maybe_unused]] size_t b
 
 inline dim3 grid_of(long long threads) { return dim3(unsigned((threads + 255) / 256)); }
 
+// Of one id a feature. The result lies in keys and positions after an even number of merges, so the first merge may begin
+// elsewhere.
+template <class Allocate>
+cudaError_t launch_runs(Integers indices, const Tables& tables, int batch, unsigned* keys, int* positions,
+                        Allocate allocate, cudaStream_t stream) {
+    unsigned features = unsigned(tables.features);
+    int run = batch <= 256 ? 256 : batch <= 2048 ? 2048 : longest_run, merges = 0;
+    while ((long long)run << merges < batch) ++merges;
+    unsigned* other_keys = keys;
+    int* other_positions = positions;
+    if (merges) {
+        size_t count = size_t(batch) * features;
+        other_keys = static_cast<unsigned*>(static_cast<void*>(allocate(count * (sizeof(unsigned) + sizeof(int)))));
+        other_positions = reinterpret_cast<int*>(other_keys + count);
+    }
+    if (merges % 2) {
+        std::swap(keys, other_keys);
+        std::swap(positions, other_positions);
+    }
+    auto with = [&](auto kernel, int threads) {
+        return launch_kernel(kernel, dim3(unsigned((batch + run - 1) / run), features), dim3(unsigned(threads)), 0, stream,
+                             indices, tables, batch, keys, positions);
+    };
+    cudaError_t error = run == 256    ? with(sort_runs<128, 2>, 128)
+                        : run == 2048 ? with(sort_runs<512, 4>, 512)
+                                      : with(sort_runs<1024, 4>, 1024);
+    for (int done = 0; done < merges && error == cudaSuccess; ++done) {
+        error = launch_kernel(merge_runs, dim3(unsigned((batch + 255) / 256), features), dim3(256), 0, stream, keys,
+                              positions, other_keys, other_positions, batch, run << done);
+        std::swap(keys, other_keys);
+        std::swap(positions, other_positions);
+    }
+    return error;
+}
+
 // keys, positions [N]; bags [N], with offsets; lengths [N], with offsets and for a mean, else null. allocate(bytes) gives
 // memory for as long as the launch runs.
 template <class Key, class Allocate>
@@ -226,16 +285,9 @@ cudaError_t launch(Integers indices, Integers offsets, const Tables& tables, lon
                    Key* keys, int* positions, int* bags, int* lengths, long long table_keys, Allocate allocate,
                    cudaStream_t stream) {
     if (count == 0) return cudaSuccess;
-    if constexpr (sizeof(Key) == 4) {
-        if (!offsets && batch <= table_keys && batch <= most_table_keys) {
-            auto with = [&](auto kernel, int threads) {
-                return launch_kernel(kernel, dim3(unsigned(tables.features)), dim3(unsigned(threads)), 0, stream,
-                                     indices, tables, int(batch), keys, positions);
-            };
-            if (batch <= 256) return with(sort_tables<128, 2>, 128);
-            return batch <= 2048 ? with(sort_tables<512, 4>, 512) : with(sort_tables<1024, 4>, 1024);
-        }
-    }
+    if constexpr (sizeof(Key) == 4)
+        if (!offsets && batch <= table_keys)
+            return launch_runs(indices, tables, int(batch), keys, positions, allocate, stream);
     int bits = bits_of(2 * tables.rows);
     size_t bytes = 0;
     cudaError_t error = sort_bytes<Key>(count, bits, &bytes);
