@@ -108,7 +108,7 @@ def shape_of(chosen: StoryStep) -> DLRMConfig:
 
 def training_step(chosen: StoryStep, device: torch.device | str) -> tuple[Callable[[], object], dict]:
     """The step as a function, and its config for run.json: run, model, ids (their number, over all tables)."""
-    data, shape = SyntheticConfig(chosen.largest_table), shape_of(chosen)
+    shape = shape_of(chosen)
     vocabularies = None
     if chosen.hash is not Hash.MODULUS:
         known = zip(CATEGORIES, shape.cardinalities, strict=False)  # the first tables' features
