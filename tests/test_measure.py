@@ -381,7 +381,7 @@ def test_every_op_measures_what_it_is_judged_by(op, quick):
         if isinstance(c, Cell):
             assert set(OURS if c.part != "auto" else ("eager", "auto")) <= set(c.implementations)
             assert c.waits == (c.part == "auto")
-            assert c.bytes >= math.prod(c.shape) * c.dtype.itemsize
+            assert callable(c.bytes) or c.bytes >= math.prod(c.shape) * c.dtype.itemsize
             smaller = c.smaller()
             assert smaller is None or (math.prod(smaller.shape), smaller.form) == (math.prod(c.shape) // 2, c.form)
         elif isinstance(c, Calls):

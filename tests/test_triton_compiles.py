@@ -37,15 +37,17 @@ OTHER_SHAPES = ((64, 1023), (3, 100_000))
 MANY_ROWS = 2**23  # in place of 64: 2^32 elements
 
 
+def _without_memory(tensor, rows):
+    first = rows if rows and tensor.shape[0] == 64 else tensor.shape[0]
+    return torch.empty((first, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
+
+
 def calls(op):
     """Calls that need different kernels, on tensors without memory: every dtype, every option, wide and huge shapes."""
 
     def made(case, rows=None):
         for call in check.spec_of(op).calls(case, torch.device("cpu")):
-            shapes = [None if t is None else (rows if rows and t.shape[0] == 64 else t.shape[0], *t.shape[1:])
-                      for t in call.tensors]  # fmt: skip
-            tensors = [None if t is None else torch.empty(shape, dtype=t.dtype, device="meta")
-                       for t, shape in zip(call.tensors, shapes, strict=True)]  # fmt: skip
+            tensors = [_without_memory(t, rows) if isinstance(t, torch.Tensor) else t for t in call.tensors]
             yield replace(call, tensors=tuple(tensors))
 
     yield from made(Case(SHAPE))

@@ -6,7 +6,7 @@ import triton.language as tl
 
 @triton.jit
 def write_report(report_ptr, where, kind, a, b, c):
-    """Of the lanes of `where` the first to come writes the numbers a, b, c of its lane, and then of what kind they are."""
+    """Of the lanes of `where` the first to come writes the numbers a, b, c of its lane, and then what kind they are."""
     zero = tl.zeros_like(where).to(tl.int64)
     claims = tl.atomic_add(report_ptr + zero, zero + 1, mask=where, sem="relaxed", scope="sys")
     first = where & (claims == 0)

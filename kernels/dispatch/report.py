@@ -1,9 +1,9 @@
 """What kernels report without anyone waiting for it: a few int64 numbers a device, in memory that the host can read.
 
-A kernel that meets something wrong in its input (an id that a table does not have) cannot raise. It writes what it found
-here, computes something harmless, and a later call raises, or whoever asks. On a GPU the numbers lie in pinned host
-memory, which has one address for both; it is written only when something is wrong, and looking at it costs the host a
-read of its own memory. It is a log and no value: no schema declares it, no graph holds it.
+A kernel that meets something wrong in its input (an id that a table does not have) cannot raise. It writes what it
+found here, computes something harmless, and a later call raises, or whoever asks. On a GPU the numbers lie in pinned
+host memory, which has one address for both; it is written only when something is wrong, and looking at it costs the
+host a read of its own memory. It is a log and no value: no schema declares it, no graph holds it.
 
     CLAIMS  how many were found since the last `clear`; who finds 0 here writes the next four
     FOUND   three numbers, which say what and where
@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import threading
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +25,8 @@ CLAIMS, FOUND, KIND, COUNT, SIZE = 0, 1, 4, 5, 6
 # Whether whoever launches a kernel that may report waits for it and looks at once.
 WAITS = os.environ.get("FUSED_KERNELS_DEBUG", "0") not in ("", "0")
 
-_reports: dict[int, tuple[Tensor, np.ndarray]] = {}  # by Tensor.get_device(): -1 for the CPU
+# By Tensor.get_device(), -1 for the CPU: the numbers, and a view of them that is quick to read.
+_reports: dict[int, tuple[Tensor, memoryview]] = {}
 _making = threading.Lock()
 
 
@@ -42,7 +42,7 @@ def tensor(device: torch.device) -> Tensor:
                 raise RuntimeError("call the op once before a CUDA graph of it is captured: its report is made then")
             with torch.inference_mode(False):
                 made = torch.tensor([0] * SIZE, dtype=torch.int64, device="cpu", pin_memory=index >= 0)
-            _reports[index] = made, made.numpy()
+            _reports[index] = made, made.numpy().data
         return _reports[index][0]
 
 
@@ -53,7 +53,7 @@ def found(index: int) -> tuple[int, int, int, int] | None:
     if report is None or not report[1][KIND]:
         return None
     numbers = report[1]
-    return int(numbers[KIND]), *(int(number) for number in numbers[FOUND : FOUND + 3])
+    return numbers[KIND], *numbers[FOUND : FOUND + 3]
 
 
 def clear(index: int) -> None:
@@ -66,7 +66,7 @@ def clear(index: int) -> None:
 
 def count(index: int) -> int:
     """The device's counter, as far as kernels have written it."""
-    return int(_reports[index][1][COUNT]) if index in _reports else 0
+    return _reports[index][1][COUNT] if index in _reports else 0
 
 
 def add(device: torch.device, number: int) -> None:

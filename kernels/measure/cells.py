@@ -50,7 +50,8 @@ class Cell(Labelled):
         and the rows say whether they do.
     implementations: name → a function without arguments that builds f(*tensors) → output or outputs.
     options: the op's further positional arguments, which each f has bound.
-    bytes, flops: what one call must move and compute.
+    bytes, flops: what one call must move and compute. Bytes that hang on the values (of ids, which rows) are a function
+        of the first set of inputs.
     waits: only the time of a call as its user sees it is measured, the GPU's work included, by batches that end in a
         synchronisation; in place of the GPU's time alone beside the call's.
     smaller: gives the cell to measure if this one does not fit into the GPU's memory, or None.
@@ -62,7 +63,7 @@ class Cell(Labelled):
     labels: Labels
     inputs: Callable[..., tuple[Tensor, ...]]
     implementations: Mapping[str, Callable[[], Callable]]
-    bytes: int = 0
+    bytes: int | Callable[..., int] = 0
     flops: int = 0
     options: tuple = ()
     shared: Callable[[Callable[..., Tensor]], tuple[Tensor, ...]] | None = None

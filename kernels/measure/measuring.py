@@ -69,8 +69,9 @@ def _measure(cell: Cell, gpu: Gpu) -> list[Row]:
             with _noting(failed, name):
                 run.check()
     rows |= {row.implementation: row for row in _failed(cell, failed)}
+    moved = cell.bytes(*sets.all[0]) if callable(cell.bytes) else cell.bytes
     return [
-        replace(rows[name], bytes=cell.bytes or None, flops=cell.flops or None, note=sets.note)
+        replace(rows[name], bytes=moved or None, flops=cell.flops or None, note=sets.note)
         for name in cell.implementations
     ]
 

@@ -86,6 +86,8 @@ class Gradients(Contract):
             return
         call, function = self.call(), self.function(backend, in_place)
         for index, tensor in enumerate(call.tensors):
+            if not (isinstance(tensor, torch.Tensor) and tensor.is_floating_point()):
+                continue
             with torch.no_grad(), torch.autograd.forward_ad.dual_level():
                 tensors = list(call.tensors)
                 tensors[index] = torch.autograd.forward_ad.make_dual(tensor, torch.ones_like(tensor))

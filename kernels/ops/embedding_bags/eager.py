@@ -117,3 +117,20 @@ def _raise_for_bad_ids(row_offsets: Tensor, indices: Tensor, offsets: Tensor | N
         position = int(bad.nonzero()[0])
         feature = int(feature_of_positions(row_offsets, indices, offsets)[position])
         raise IndexError(bad_id("embedding_bags", feature, position, int(indices.flatten()[position])))
+
+
+def forward_bytes(
+    tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None = None, *_: object
+) -> int:
+    """Bytes that a look-up of these ids must move: the distinct sectors of their rows, the ids and offsets, the output.
+
+    It counts as if nothing of the tables were in a cache before, and everything that was read once stayed there.
+    """
+    rows, inside, _ = table_rows(tables, row_offsets, indices, offsets, None)
+    distinct, row_bytes = rows[inside].unique(), tables.shape[1] * tables.itemsize
+    first, last = distinct * row_bytes // _SECTOR, ((distinct + 1) * row_bytes - 1) // _SECTOR
+    shared = int((first[1:] == last[:-1]).sum())  # two rows that meet within a sector
+    sectors = int((last - first + 1).sum()) - shared if row_bytes else 0
+    bags = indices.numel() if offsets is None else len(offsets) - 1
+    read = indices.nbytes + (0 if offsets is None else offsets.nbytes)
+    return sectors * _SECTOR + read + bags * row_bytes

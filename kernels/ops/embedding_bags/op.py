@@ -114,16 +114,16 @@ def embedding_bags(
         per_sample_weights: what each row is multiplied by, in tables's dtype and indices's shape; for a sum only.
         padding_idx: an id of every table that stands for nothing: it adds nothing and does not count in a mean. None or
             -1: there is none.
-        out_of_range: what becomes of an id that its table does not have. Its row counts as zeros, and with
-            "error" it is an IndexError: at once for tensors of a CPU and on backend="eager". On a GPU nobody waits for the
-                kernel: the next call that is not captured or compiled raises, or `check_ids`, and says so. Bad offsets
-                are reported in the same way whatever out_of_range is, and never read outside;
-            "zero" that is all; "count" `out_of_range_count` counts it.
+        out_of_range: what becomes of an id that its table does not have. Its row counts as zeros, and that is all with
+            "zero". With "count" `out_of_range_count` counts it. With "error" it is an IndexError: at once for tensors
+            of a CPU and on backend="eager"; on a GPU nobody waits for the kernel, so the next call that is neither
+            captured nor compiled raises, or `check_ids`. Bad offsets are reported in the same way with all three, and
+            nothing is read outside of a tensor.
         backend: "triton", "cuda", "eager", or "auto": Triton for a CUDA tensor, else eager.
 
-    Halves are added up in float32. Differentiable once, in reverse mode, with respect to tables (dense: the gradient is as
-    large as the tables; `embedding_bags_sgd_` and its like make none) and per_sample_weights; what several ids of a row
-    give is added in the order of their positions, so every run gives the same bits. Under torch.compile
+    Halves are added up in float32. Differentiable once, in reverse mode, with respect to tables (dense: the gradient
+    is as large as the tables; `embedding_bags_sgd_` and its like make none) and per_sample_weights; what several ids
+    of a row give is added in the order of their positions, so every run gives the same bits. Under torch.compile
     backend="eager" raises nothing.
 
     Raises:
@@ -147,8 +147,8 @@ def check_ids(device: torch.device | str | None = None, *, wait: bool = False) -
     """Raise IndexError for an id that was out of range, or ValueError for bad offsets, in an earlier call.
 
     It reads what the kernels have written so far, and waits for them only with `wait`. Nothing of it costs a
-    synchronisation otherwise: call it beside a training loop's own, where the loss is read. With FUSED_KERNELS_DEBUG=1 in
-    the environment every call that is not captured does so itself, and the call that is wrong raises.
+    synchronisation otherwise: call it beside a training loop's own, where the loss is read. With FUSED_KERNELS_DEBUG=1
+    in the environment every call that is not captured does so itself, and the call that is wrong raises.
 
     device: default: every device that was used.
     """
@@ -156,7 +156,8 @@ def check_ids(device: torch.device | str | None = None, *, wait: bool = False) -
         devices = report.devices()
     else:
         device = torch.device(device)
-        devices = [-1 if device.type != "cuda" else torch.cuda.current_device() if device.index is None else device.index]
+        devices = [-1 if device.type != "cuda" else torch.cuda.current_device() if device.index is None else
+        device.index]
     for index in devices:
         if wait and index >= 0:
             if torch.cuda.is_current_stream_capturing():

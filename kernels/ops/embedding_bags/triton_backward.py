@@ -2,13 +2,13 @@
 grad_weights[p] = grad_out[bag] · tables[r]
 
 Two atomic additions may come in either order and then give other bits, so the ids are sorted by their rows first: by
-(row, position), packed into one integer, which makes all keys distinct. The merge sort has no state: an element of one of
-two sorted runs finds its place in the merged one by counting, with a binary search, what precedes it in the other. Equal
-rows then lie side by side, and a chunk of the sorted ids at a time is summed. A run of equal rows that crosses the ends of
-chunks leaves a part in each, which a second kernel adds in order.
+(row, position), packed into one integer, which makes all keys distinct. The merge sort has no state: an element of one
+of two sorted runs finds its place in the merged one by counting, with a binary search, what precedes it in the other.
+Equal rows then lie side by side, and a chunk of the sorted ids at a time is summed. A run of equal rows that crosses
+the ends of chunks leaves a part in each, which a second kernel adds in order.
 
-Bytes: grad_tables is written whole, R D, which outweighs everything else. Sorting N keys moves 16 N bytes log2(N) times,
-grad_out is read once.
+Bytes: grad_tables is written whole, R D, which outweighs everything else. Sorting N keys moves 16 N bytes log2(N)
+times, grad_out is read once.
 """
 
 import triton
@@ -75,40 +75,46 @@ def fill_kernel(values_ptr, count, BLOCK: tl.constexpr):
 @triton.jit
 def sum_kernel(
     grad_ptr, keys_ptr, outs_ptr, weights_ptr, found_ptr, grad_tables_ptr, parts_ptr, count, rows,
-    WIDTH: tl.constexpr, SHIFT: tl.constexpr, MODE: tl.constexpr, CHUNK: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, SHIFT: tl.constexpr, MODE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The sums of the runs in a chunk. parts [chunks, 2, WIDTH]: of the run that the chunk begins in the middle of, and of
-    the one that goes on behind it; a run that does both is in the first."""
+    """The sums of the runs in CHUNKS chunks. parts [chunks, 2, WIDTH]: of the run that a chunk begins in the middle
+    of, and
+    of the one that goes on behind it; a run that does both is in the first."""
     dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
-    chunk = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    mask = column < WIDTH
+    chunk = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)
+    column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    in_columns = column < WIDTH
     begin = chunk * CHUNK
-    end = tl.minimum(begin + CHUNK, count)
-    before = tl.load(keys_ptr + begin - 1, begin > 0, other=-1) >> SHIFT
-    key = tl.load(keys_ptr + begin)
+    before = tl.load(keys_ptr + begin - 1, (begin > 0) & (begin < count), other=-1) >> SHIFT
+    key = tl.load(keys_ptr + begin, begin < count, other=-1)
     continued = (key >> SHIFT) == before
-    total = tl.zeros([COLUMNS], dtype)
-    for s in range(begin, end):
+    total = tl.zeros([CHUNKS, COLUMNS], dtype)
+    for step in range(CHUNK):
+        s = begin + step
         row, p = key >> SHIFT, key & ((1 << SHIFT) - 1)
-        is_row = row < rows
-        out = tl.load(outs_ptr + p)
-        value = tl.load(grad_ptr + out * WIDTH + column, mask & is_row, other=0.0).to(dtype)
+        is_row = (s < count) & (row < rows)
+        mask = is_row[:, None] & in_columns
+        out = tl.load(outs_ptr + p, is_row, other=0)
+        value = tl.load(grad_ptr + out[:, None] * WIDTH + column, mask, other=0.0).to(dtype)
         if MODE == "max":
-            value = tl.where(tl.load(found_ptr + out * WIDTH + column, mask & is_row, other=-1) == p, value, 0.0)
+            winner = tl.load(found_ptr + out[:, None] * WIDTH + column, mask, other=-1)
+            value = tl.where(winner == p[:, None], value, 0.0)
         elif MODE == "mean":
-            value = value / tl.load(found_ptr + out, is_row, other=1).to(dtype)
+            value = value / tl.load(found_ptr + out, is_row, other=1).to(dtype)[:, None]
         elif weights_ptr is not None:
-            value *= tl.load(weights_ptr + p).to(dtype)
+            value *= tl.load(weights_ptr + p, is_row, other=0.0).to(dtype)[:, None]
         total += value
         key = tl.load(keys_ptr + s + 1, s + 1 < count, other=-1)
         goes_on = (key >> SHIFT) == row
-        ends = is_row & ((goes_on == 0) | (s + 1 == end))
-        tl.store(parts_ptr + (2 * chunk) * WIDTH + column, total, mask & ends & continued)
-        tl.store(parts_ptr + (2 * chunk + 1) * WIDTH + column, total, mask & ends & (continued == 0) & goes_on)
-        tl.store(grad_tables_ptr + row * WIDTH + column, total, mask & ends & (continued == 0) & (goes_on == 0))
+        ends = is_row & ((goes_on == 0) | (step + 1 == CHUNK))
+        first_part, last_part = ends & continued, ends & (continued == 0) & goes_on
+        whole = ends & (continued == 0) & (goes_on == 0)
+        tl.store(parts_ptr + (2 * chunk)[:, None] * WIDTH + column, total, first_part[:, None] & in_columns)
+        tl.store(parts_ptr + (2 * chunk + 1)[:, None] * WIDTH + column, total, last_part[:, None] & in_columns)
+        tl.store(grad_tables_ptr + row[:, None] * WIDTH + column, total, whole[:, None] & in_columns)
         continued = continued & (ends == 0)
-        total = tl.where(ends, 0.0, total)
+        total = tl.where(ends[:, None], 0.0, total)
 
 
 @triton.jit

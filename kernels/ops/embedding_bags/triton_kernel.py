@@ -90,8 +90,8 @@ def bags_kernel(
 ):  # fmt: skip
     """BAGS bags × COLUMNS of their columns. Consecutive bags of a feature lie side by side, and so do their ids.
 
-    found_ptr: for the backward, instead of out_ptr and by its rows: of a mean how many ids count, [B F]; of a maximum the
-    position of the id that it comes from, -1 if from none, [B F, D].
+    found_ptr: for the backward, instead of out_ptr and by its rows: of a mean how many ids count, [B F]; of a maximum
+    the position of the id that it comes from, -1 if from none, [B F, D].
     """
     dtype = tl.float64 if tables_ptr.dtype.element_ty == tl.float64 else tl.float32
     bag = tl.program_id(0).to(tl.int64) * BAGS + tl.arange(0, BAGS)
@@ -117,7 +117,8 @@ def bags_kernel(
             if MISSING != "zero":
                 where = more & (inside == 0) & (padded == 0) & (tl.program_id(1) == 0)
                 tell(report_ptr, where, id_, feature, position, MISSING)
-            value = tl.load(tables_ptr + row[:, None] * WIDTH + column, inside[:, None] & in_columns, other=0.0).to(dtype)
+            read = inside[:, None] & in_columns
+            value = tl.load(tables_ptr + row[:, None] * WIDTH + column, read, other=0.0).to(dtype)
             counts = more & (padded == 0)
             if MODE == "max":
                 # A NaN stays only if it comes first, as in PyTorch.

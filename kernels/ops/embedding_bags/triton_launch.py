@@ -17,10 +17,10 @@ backward_kernels = triton_functions("kernels.ops.embedding_bags.triton_backward"
 class Limits:
     """Constants to tune, and those that a test makes small.
 
-    warps: of a program. bytes_of_a_thread: that a thread of the look-up of one id a bag copies where there are many ids:
-    4 loads of 16 bytes on their way at once. small: bytes of output below which it is 16, since few ids would not fill the
-    GPU otherwise; medium: below which it is 32. bags_bytes: that a thread of the ragged look-up adds up, and of how many
-    ids it asks for the rows before it adds (ahead). chunk: sorted ids that a program of the backward adds.
+    warps: of a program. bytes_of_a_thread: that a thread of the look-up of one id a bag copies where there are many
+    ids: 4 loads of 16 bytes on their way at once. small: bytes of output below which it is 16, since few ids would not
+    fill the GPU otherwise; medium: below which it is 32. bags_bytes: that a thread of the ragged look-up adds up, and
+    of how many ids it asks for the rows before it adds (ahead). chunk: sorted ids that a program of the backward adds.
     wide_size: elements of output from which on indices have 64 bits.
     """
 
@@ -129,11 +129,12 @@ def backward(
         backward_kernels.merge_kernel[grid](keys, other, count, run, STEPS=steps, BLOCK=block, num_warps=4)
         keys, other, run = other, keys, 2 * run
     accumulator = torch.float64 if grad.dtype == torch.float64 else torch.float32
-    chunks, columns = cdiv(count, limits.chunk), min(next_power_of_2(width), 1024)
+    chunks = cdiv(count, limits.chunk)
+    columns, each = _tile(width, 128)
     parts = empty((chunks, 2, width), accumulator, grad)
-    constants = dict(WIDTH=width, SHIFT=shift, CHUNK=limits.chunk, COLUMNS=columns, num_warps=1 if columns < 256 else 4)
-    backward_kernels.sum_kernel[(chunks, cdiv(width, columns))](
-        grad, keys, outs, weights, found, grad_tables, parts, count, rows, MODE=mode, **constants
+    constants = dict(WIDTH=width, SHIFT=shift, CHUNK=limits.chunk, COLUMNS=columns, num_warps=limits.warps)
+    backward_kernels.sum_kernel[(cdiv(chunks, each), cdiv(width, columns))](
+        grad, keys, outs, weights, found, grad_tables, parts, count, rows, MODE=mode, CHUNKS=each, **constants
     )
     if chunks > 1:
         backward_kernels.finish_kernel[(chunks - 1, cdiv(width, columns))](

@@ -1,0 +1,177 @@
+"""What is measured of embedding_bags: `python -m kernels.measure bench embedding_bags`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Row, calls, implementations
+from kernels.measure.judge import CALLS, AtMost, Verdict, name
+from kernels.ops.embedding_bags.eager import forward_bytes
+
+OP = "embedding_bags"
+# The cardinalities of C1 to C26 of Criteo's Kaggle data, and a row a table for what is not known: 33.8 million in all.
+KAGGLE = (
+# The cardinalities of C1 to C26 of Criteo's Kaggle data, and a row a table for what is unknown: 33.8 million in all.
+    4, 7046547, 18, 15, 286181, 105, 142572,
+)  # fmt: skip
+HEIGHTS = tuple(cardinality + 1 for cardinality in KAGGLE)
+SMALL = tuple(min(height, 100_000) for height in HEIGHTS)  # whose dense gradients are small
+FEATURES = len(HEIGHTS)
+ROWS = (2048, 16384, 65536)
+ZIPF = 1.05
+MEAN_LENGTH = 5  # of a ragged bag
+NAMES = ("eager", "torch.compile", "triton", "cuda")
+SHOWN = {"rows": 65536, "width": 16, "ids": "uniform"}
+# µs on an H200, by ids, width and rows. The time of the bytes themselves is some 15 % less.
+LIMITS = {
+    ("uniform", 16, 2048): 2.8, ("uniform", 16, 16384): 11.5, ("uniform", 16, 65536): 43.0,
+    ("zipf", 16, 2048): 2.9, ("zipf", 16, 16384): 10.4, ("zipf", 16, 65536): 42.0,
+    ("uniform", 128, 65536): 303.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Within:
+    """Each of ours takes at most so many µs, as `limits` says for (ids, width, rows), where it says."""
+
+    limits: Mapping[tuple, float]
+    part: str = "bandwidth"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        figures, misses, seen = [], [], set()
+        for row in (row for row in rows if row.implementation in OURS):
+            key = row.labels["ids"], row.labels["width"], row.labels["rows"]
+            if key not in self.limits:
+                continue
+            seen.add((row.implementation, key))
+            taken = row.us_p50 or math.inf
+            figures.append(f"{row.implementation} {key[0]} {key[2]}×{key[1]} {taken:.2f} of {self.limits[key]}")
+            if taken > self.limits[key]:
+                misses.append(f"{name(row)}: {taken:.2f} µs, {self.limits[key]} asked")
+        met = not misses and len(seen) == len(OURS) * len(self.limits)
+        return Verdict(self.part, met, f"µs: {', '.join(figures)}", misses)
+
+
+TARGETS = (Within(LIMITS), AtMost(0.2, "eager", "ragged"), AtMost(1.0, "eager", "backward"), *CALLS)
+
+
+def _offsets(heights: tuple[int, ...], like: Tensor) -> Tensor:
+    return torch.tensor([0, *accumulate(heights)], device=like.device)
+
+
+def _shared(heights: tuple[int, ...], width: int) -> Callable:
+    def shared(draw: Callable) -> tuple[Tensor, ...]:
+        tables = draw(sum(heights), width)
+        return tables, _offsets(heights, tables)
+
+    return shared
+
+
+def _single(heights: tuple[int, ...], rows: int, zipf: float) -> Callable:
+    def inputs(draw: Callable, ids: Callable, tables: Tensor, row_offsets: Tensor) -> tuple[Tensor, ...]:
+        return tables, row_offsets, torch.stack([ids(rows, below=height, zipf=zipf) for height in heights], dim=1)
+
+    return inputs
+
+
+def lengths(rows: int) -> Tensor:
+    """The lengths of a feature's bags, a Zipf distribution's of mean 5, the same for each feature and set, so that a peer
+    that takes a table at a time knows where its ids begin; in which order they come is drawn."""
+    top, power = 31.0, -0.5
+    quantiles = (torch.arange(rows, dtype=torch.float64) + 0.5) / rows
+    return (1 + quantiles * (top**power - 1)).pow(1 / power).long()
+
+
+def _ragged(heights: tuple[int, ...], rows: int, zipf: float) -> Callable:
+    def inputs(draw: Callable, ids: Callable, tables: Tensor, row_offsets: Tensor) -> tuple[Tensor, ...]:
+        of_bags = lengths(rows).to(tables.device)
+        drawn = [of_bags[draw(rows).argsort()] for _ in heights]
+        offsets = torch.cat([row_offsets[:1], torch.cat(drawn).cumsum(0)])
+        count = int(of_bags.sum())
+        return tables, row_offsets, torch.cat([ids(count, below=height, zipf=zipf) for height in heights]), offsets
+
+    return inputs
+
+
+def _table_by_table(heights: tuple[int, ...]) -> Callable:
+    """nn.Embedding's operator a table, as one would write it."""
+
+    def look_up(tables: Tensor, row_offsets: Tensor, indices: Tensor) -> Tensor:
+        parts = tables.split(heights)
+        return torch.stack([F.embedding(indices[:, f], part) for f, part in enumerate(parts)], dim=1)
+
+    return look_up
+
+
+def _bag_by_bag(heights: tuple[int, ...], rows: int) -> Callable:
+    """nn.EmbeddingBag's operator a table; where a table's ids begin is known outside the timing."""
+    count = int(lengths(rows).sum())
+
+    def look_up(tables: Tensor, row_offsets: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
+        pooled = []
+        for f, part in enumerate(tables.split(heights)):
+            own = offsets[f * rows : (f + 1) * rows + 1] - f * count
+            bags = ids[f * count : (f + 1) * count]
+            pooled.append(F.embedding_bag(bags, part, own, mode="sum", include_last_offset=True))
+        return torch.stack(pooled, dim=1)
+
+    return look_up
+
+
+def _implementations(peer: Callable, names: tuple[str, ...]) -> dict[str, Callable]:
+    ours = implementations(OP, (), [each for each in names if each in ("auto", *OURS)])
+    peers = {"eager": lambda: peer, "torch.compile": functools.partial(torch.compile, peer, dynamic=False)}
+    return {each: peers.get(each) or ours[each] for each in names}
+
+
+def _cell(
+    part: str, rows: int, width: int, ids: str, names: tuple[str, ...] = NAMES, heights: tuple[int, ...] = HEIGHTS, **more
+) -> Cell:
+    zipf = ZIPF if ids == "zipf" else 0.0
+    ragged = part == "ragged"
+    backward = part == "backward"
+    # The dense gradient is written, once; the rows are not read for it, and what comes in is as large as the output.
+    gradient = FEATURES * rows * (width * 4 + 8) + sum(heights) * width * 4
+    half = functools.partial(_cell, part, rows, width // 2, ids, names, heights, **more)
+    return Cell(
+        OP, part, "backward" if backward else "functional",
+        {"rows": rows, "features": FEATURES, "width": width, "dtype": "float32", "ids": ids},
+        shared=_shared(heights, width),
+        inputs=(_ragged if ragged else _single)(heights, rows, zipf),
+        implementations=_implementations(_bag_by_bag(heights, rows) if ragged else _table_by_table(heights), names),
+        bytes=gradient if backward else forward_bytes,
+        smaller=lambda: half() if width > 16 else None,  # the tables shrink with it
+        **more,
+    )  # fmt: skip
+
+
+def _small(draw: Callable[..., Tensor], ids: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+    tables = draw(64, 16)
+    return tables, _offsets((16,) * 4, tables), ids(16, 4, below=16)
+
+
+def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
+    """Cells by part: one id a feature against the bytes, ragged bags against nn.EmbeddingBag, the dense gradient, the
+    calls' cost."""
+    for rows in ROWS:
+        for ids in ("uniform", "zipf"):
+            yield _cell("bandwidth", rows, 16, ids)
+    yield _cell("bandwidth", 65536, 128, "uniform")
+    if not quick:
+        yield _cell("bandwidth", 65536, 128, "zipf")
+    for rows in (2048, 16384):
+        yield _cell("ragged", rows, 16, "zipf")
+    for ids in ("uniform", "zipf"):
+        yield _cell("backward", 16384, 16, ids, heights=SMALL)
+    labels = {"rows": 16, "features": 4, "width": 16, "dtype": "float32"}
+    yield from calls(OP, labels, _small, ("tables", "row_offsets", "indices"), forms=("functional", "with a gradient"))
+    for rows in (64, 2048):
+        yield _cell("auto", rows, 16, "uniform", ("eager", "auto"), SMALL, waits=True)

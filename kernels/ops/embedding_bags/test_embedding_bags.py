@@ -1,0 +1,302 @@
+"""embedding_bags against eager, on every backend of this machine, and table by table against PyTorch's modules."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import kernels
+from kernels import runtime
+from kernels.check import Call, Case, check, check_gradients
+from kernels.check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from kernels.dispatch import report
+from kernels.ops.embedding_bags.spec import HEIGHTS, HOSTILE_64, draw_bags, draw_ids
+
+INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
+INDEX = DEVICE.index if DEVICE.index is not None else (0 if DEVICE.type == "cuda" else -1)
+ROW_OFFSETS = torch.tensor([0, *HEIGHTS]).cumsum(0).to(DEVICE)
+
+
+def tables_of(width: int, dtype=torch.float32, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(sum(HEIGHTS), width, generator=generator, dtype=torch.float64).to(dtype).to(DEVICE)
+
+
+def single_ids(rows: int, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return draw_ids(generator, torch.arange(len(HEIGHTS)).expand(rows, -1)).to(DEVICE)
+
+
+def ragged_ids(rows: int, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    features, offsets = draw_bags(generator, rows, len(HEIGHTS))
+    return draw_ids(generator, features).to(DEVICE), offsets.to(DEVICE)
+
+
+class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
+    op = "embedding_bags"
+
+    @pytest.fixture(autouse=True)
+    def _nothing_is_reported(self):
+        yield
+        if DEVICE.type == "cuda":
+            torch.cuda.synchronize()
+        left = report.found(INDEX)
+        report.clear(INDEX)
+        assert left is None
+
+    def no_tensors(self, call):
+        """Each tensor in turn is none."""
+        found = []
+        for i, name in ((0, "tables"), (1, "row_offsets"), (2, "indices")):
+            for wrong in (None, "2", call.tensors[i].cpu().numpy()):
+                arguments = (*call.arguments()[:i], wrong, *call.arguments()[i + 1 :])
+                found.append((arguments, TypeError, f"{name} must be a tensor; got {type(wrong).__name__}"))
+        return found
+
+    def other_tensors(self, call):
+        return []
+
+    def wrong_input(self, call):
+        tables, row_offsets, ids, offsets, mode, weights = call.tensors
+        on_meta = "must be on tables's device, (cpu|cuda:0); got meta"
+        one = (tables, row_offsets)
+        return [
+            ((tables.int(), *call.arguments()[1:]), TypeError, "tables must be float32, .*; got int32"),
+            ((tables[0], *call.arguments()[1:]), ValueError, r"tables must have shape \[R, D\]; got \[24\]"),
+            ((tables, row_offsets.int(), ids, offsets), TypeError, "row_offsets must be int64; got int32"),
+            ((tables, row_offsets[None], ids, offsets), ValueError, r"row_offsets must have shape \[F \+ 1\]; got"),
+            ((*one, ids.float(), offsets), TypeError, "indices must be int32 or int64; got float32"),
+            ((*one, ids.to("meta"), offsets), ValueError, f"indices {on_meta}"),
+            ((*one, ids), ValueError, r"indices must have shape \[B, 3\], for row_offsets of shape \[4\]; got"),
+            ((*one, ids[None], offsets), ValueError, r"indices must have shape \[N\], since there are offsets; got"),
+            ((*one, ids, offsets.to("meta")), ValueError, f"offsets {on_meta}"),
+            ((*one, ids, offsets[:-1]), ValueError, r"offsets must have shape \[3 · B \+ 1\]; got"),
+            ((*one, ids, offsets[:1]), ValueError, "offsets must end at .*, the number of ids"),
+            ((*one, ids, offsets, "median"), ValueError, "mode must be one of sum, mean, max; got 'median'"),
+            ((*one, ids, offsets, "mean", weights), ValueError, "mode must be sum, since there are per_sample_weights"),
+            ((*one, ids, offsets, mode, weights.double()), TypeError, "per_sample_weights must have tables's dtype"),
+            ((*one, ids, offsets, mode, weights[:-1]), ValueError, "per_sample_weights must have shape"),
+            ((*one, ids, offsets, mode, weights, -2), ValueError, "padding_idx must be an id, or -1 or None"),
+            ((*one, ids, offsets, mode, weights, 0, "ignore"), ValueError, "out_of_range must be one of error, zero"),
+        ]
+
+    # ------------------------------------------------------------------------------------------- PyTorch's modules
+
+    @every_backend
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    @pytest.mark.parametrize("ids", [torch.int32, torch.int64], ids=str)
+    @pytest.mark.parametrize("width", [4, 7, 16])
+    def test_one_id_a_bag_is_nn_embedding_bit_for_bit(self, backend, dtype, ids, width):
+        """With the gradients of small integers, whose sums are exact in any order."""
+        tables, indices = tables_of(width, dtype).requires_grad_(), single_ids(50)
+        out = self.function(backend)(tables, ROW_OFFSETS, indices.to(ids))
+        modules = self.modules(nn.Embedding, tables)
+        want = torch.stack([module(indices[:, f]) for f, module in enumerate(modules)], dim=1)
+        grad = torch.randint(-2, 3, out.shape, device=DEVICE).to(dtype)
+        out.backward(grad)
+        want.backward(grad)
+        assert torch.equal(out, want)
+        assert torch.equal(tables.grad, torch.cat([module.weight.grad for module in modules]))
+
+    @every_backend
+    @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+    @pytest.mark.parametrize("padding", [None, 0])
+    def test_bags_are_nn_embedding_bag(self, backend, mode, padding):
+        tables, (ids, offsets) = tables_of(9).requires_grad_(), ragged_ids(20)
+        out = self.function(backend)(tables, ROW_OFFSETS, ids, offsets, mode, None, padding)
+        modules = self.modules(nn.EmbeddingBag, tables, mode=mode, include_last_offset=True, padding_idx=padding)
+        bounds, pooled = offsets[:: len(offsets) // len(HEIGHTS)].tolist(), []
+        for f, module in enumerate(modules):
+            own = offsets[f * 20 : (f + 1) * 20 + 1] - bounds[f]
+            pooled.append(module(ids[bounds[f] : bounds[f + 1]], own))
+        want = torch.stack(pooled, dim=1)
+        grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+        out.backward(grad)
+        want.backward(grad)
+        torch.testing.assert_close(out, want)
+        torch.testing.assert_close(tables.grad, torch.cat([module.weight.grad for module in modules]))
+
+    def modules(self, kind, tables, **options):
+        """A module a table, with its rows."""
+        parts = tables.detach().split(HEIGHTS)
+        return [kind.from_pretrained(part.clone(), freeze=False, **options) for part in parts]
+
+    # ------------------------------------------------------------------------------------------------ hostile ids
+
+    def fails(self, function, error, message):
+        """The call raises; on a GPU the kernels' own report of it, once they have finished, or the call behind it."""
+
+
+        def call():
+            function()
+            kernels.check_ids(DEVICE, wait=True)
+
+        with pytest.raises(error, match=message):
+            call()
+
+    @every_backend
+    @pytest.mark.parametrize("bad", HOSTILE_64)
+    @pytest.mark.parametrize("ragged", [False, True])
+    def test_a_bad_id_is_named(self, backend, bad, ragged):
+        tables = tables_of(5)
+        ids, offsets = ragged_ids(10) if ragged else (single_ids(10), None)
+        position = int(offsets[19]) if ragged else 28  # of feature 1, which has one row
+        ids.view(-1)[position] = bad
+        message = f"embedding_bags: id {bad} of feature 1, at position {position} of indices, is out of range"
+        self.fails(lambda: self.function(backend)(tables, ROW_OFFSETS, ids, offsets), IndexError, message)
+        before = kernels.out_of_range_count(DEVICE)
+        out = self.function(backend)(tables, ROW_OFFSETS, ids, offsets, out_of_range="count")
+        kernels.check_ids(DEVICE, wait=True)
+        assert kernels.out_of_range_count(DEVICE) == before + 1
+        if not ragged:
+            assert not out[9, 1].any()
+            assert out[8].any(dim=1).all()
+
+    @kernel_backend
+    def test_a_bad_id_is_reported_once(self, backend):
+        ids = single_ids(10)
+        ids[:, 0] = -1
+        self.fails(lambda: self.function(backend)(tables_of(5), ROW_OFFSETS, ids), IndexError, "id -1 of feature 0")
+        self.function(backend)(tables_of(5), ROW_OFFSETS, single_ids(10))
+
+    @GPU
+    @kernel_backend
+    def test_the_next_call_raises_and_no_call_waits(self, backend):
+        tables, ids = tables_of(5), single_ids(10)
+        wrong = ids.clone()
+        wrong[3, 2] = 8
+        self.function(backend)(tables, ROW_OFFSETS, wrong)
+        torch.cuda.synchronize()
+        with pytest.raises(IndexError, match=r"id 8 of feature 2, at position 11 .*in an earlier call"):
+            self.function(backend)(tables, ROW_OFFSETS, ids)
+        torch.cuda._sleep(500_000_000)
+        self.function(backend)(tables, ROW_OFFSETS, wrong)
+        kernels.check_ids()  # the kernel has not begun
+        with pytest.raises(IndexError):
+            kernels.check_ids(wait=True)
+
+    @GPU
+    @kernel_backend
+    def test_a_captured_call_reports_when_it_is_replayed(self, backend):
+        tables, ids = tables_of(5), single_ids(10)
+        self.function(backend)(tables, ROW_OFFSETS, ids)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.function(backend)(tables, ROW_OFFSETS, ids)
+        ids[0, 1] = 77
+        graph.replay()
+        with pytest.raises(IndexError, match="id 77 of feature 1, at position 1"):
+            kernels.check_ids(wait=True)
+
+    @every_backend
+    @pytest.mark.parametrize(
+        ("change", "position", "value"),
+        [({5: 3}, 5, 3), ({5: -1}, 5, -1), ({0: 1}, 0, 1), ({5: 2**40}, 5, 2**40), ({5: -(2**63)}, 5, -(2**63))],
+    )
+    def test_bad_offsets_are_named(self, backend, change, position, value):
+        ids, offsets = ragged_ids(10)
+        for i, wrong in change.items():
+            offsets[i] = wrong
+        message = rf"embedding_bags: offsets must go from 0 .*; offsets\[{position}\] is {value}"
+        self.fails(lambda: self.function(backend)(tables_of(5), ROW_OFFSETS, ids, offsets), ValueError, message)
+
+    @every_backend
+    @pytest.mark.parametrize("less", [1, -1])
+    def test_offsets_that_end_elsewhere(self, backend, less):
+        ids, offsets = ragged_ids(10)
+        ids = ids[:-1] if less > 0 else torch.cat([ids, ids[:1]])
+        message = rf"offsets\[30\] is {len(ids) + less}"
+        self.fails(lambda: self.function(backend)(tables_of(5), ROW_OFFSETS, ids, offsets), ValueError, message)
+
+    @every_backend
+    def test_row_offsets_that_lie_read_nothing_outside(self, backend):
+        tables, ids = tables_of(5), torch.tensor([[0, 3], [1, 5]], device=DEVICE)
+        lying = torch.tensor([0, 40, 400], device=DEVICE)
+        spec = replace(self.spec, calls=lambda case, device: [Call("lying", (tables, lying, ids, None, "sum", None),
+                                                                  (-1, "zero"))])  # fmt: skip
+        check(self.op, self.function(backend), spec=spec, cases=[Case((2, 5))])
+        out = self.function(backend)(tables, lying, ids + 4, out_of_range="zero")
+        assert not out[1, 1].any()
+
+    # -------------------------------------------------------------------------------------------------- few of it
+
+    @every_backend
+    def test_a_nan_row_beside_a_miss_stays_where_it_is(self, backend):
+        tables = tables_of(6)
+        tables[2] = torch.nan
+        ids = torch.tensor([[2, 0, 0], [99, 0, 0], [2, 9, 0]], device=DEVICE)
+        out = self.function(backend)(tables, ROW_OFFSETS, ids, out_of_range="zero")
+        assert out.isnan().any(dim=2).tolist() == [[True, False, False], [False, False, False], [True, False, False]]
+        weights = torch.full((3, 3), torch.inf, device=DEVICE)
+        out = self.function(backend)(tables, ROW_OFFSETS, ids, None, "sum", weights, out_of_range="zero")
+        assert not out[1, 0].any()
+
+    @every_backend
+    @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+    def test_empty_bags_and_batches(self, backend, mode):
+        tables, none = tables_of(5).requires_grad_(), torch.zeros(0, dtype=torch.long, device=DEVICE)
+        for rows in (0, 4):
+            offsets = torch.zeros(3 * rows + 1, dtype=torch.long, device=DEVICE)
+            out = self.function(backend)(tables, ROW_OFFSETS, none, offsets, mode)
+            assert out.shape == (rows, 3, 5)
+            assert not out.any()
+            (grad,) = torch.autograd.grad(out, tables, torch.ones_like(out))
+            assert not grad.any()
+
+    @every_backend
+    def test_tables_of_no_rows(self, backend):
+        row_offsets = torch.tensor([0, 0, 4, 4], device=DEVICE)
+        ids = torch.tensor([[0, 3, 0]], device=DEVICE)
+        for tables in (torch.randn(4, 3, device=DEVICE), torch.zeros(0, 3, device=DEVICE)):
+            out = self.function(backend)(tables, row_offsets, ids, out_of_range="zero")
+            assert out.any(dim=2).tolist() == [[False, len(tables) > 0, False]]
+
+    @kernel_backend
+    @pytest.mark.parametrize("ragged", [False, True])
+    def test_every_id_is_the_same(self, backend, ragged):
+        """A run of equal rows then goes through many chunks of the sorted ids."""
+        ids, offsets = ragged_ids(120) if ragged else (single_ids(200), None)
+        ids.zero_()
+        for mode in ("sum", "mean", "max") if ragged else ("sum",):
+            tensors = (tables_of(4), ROW_OFFSETS, ids, offsets, mode, None)
+            grads = [Case((200 - 80 * ragged, 3, 4)).tensor(9, DEVICE)]
+            check_gradients(self.op, self.function(backend), Call(mode, tensors, (-1, "error")),
+                            (True, False, False) + (False,) * ragged, grads)  # fmt: skip
+
+    # --------------------------------------------------------------------------------------------- paths, by limits
+
+    @INTERPRETED
+    def test_64_bit_offsets_and_small_chunks(self, monkeypatch):
+        launcher = importlib.import_module("kernels.ops.embedding_bags.triton_launch")
+        limits = launcher.Limits(wide_size=0, chunk=4, ahead=1, small=64, medium=256)
+        for name in ("forward", "backward"):
+            monkeypatch.setattr(launcher, name, functools.partial(getattr(launcher, name), limits=limits))
+        cases = [Case((9, 24)), Case((7, 5), torch.bfloat16), Case((3, 1025), every_option=False)]
+        check(self.op, self.function("triton"), cases=cases)
+        for call in self.calls(cases[0]):
+            check_gradients(self.op, self.function("triton"), call, self.needed(call), self.grads(call))
+
+    @GPU
+    @kernel_backend
+    def test_more_than_2_31_elements(self, backend):
+        """In the tables, and in the output."""
+        free = torch.cuda.mem_get_info()[0]
+        if free < 30e9:
+            pytest.skip("less than 30 GB of GPU memory are free")
+        rows = 2**31 // 64 + 1000
+        tables = torch.empty(rows, 64, dtype=torch.float16, device=DEVICE)
+        for part in tables.split(1 << 20):
+            part.copy_(torch.randn(part.shape, device=DEVICE))
+        row_offsets = torch.tensor([0, 10, rows], device=DEVICE)
+        ids = torch.randint(rows - 10, (2**24 + 1000, 2), device=DEVICE)
+        ids[:, 0] %= 10
+        ids[-1, 1] = rows - 11
+        out = self.function(backend)(tables, row_offsets, ids)
+        for sample in (slice(0, 1000), slice(2**24 - 1000, None)):
+            assert torch.equal(out[sample], tables[ids[sample] + row_offsets[:2]])
