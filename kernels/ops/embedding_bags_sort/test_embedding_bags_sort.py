@@ -1,0 +1,116 @@
+"""embedding_bags_sort against its reference: hostile ids and offsets, both ways of sorting, the op among torch's."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+import kernels
+from kernels.check import Case, check
+from kernels.check.contract import DEVICE, GPU, Contract, every_backend
+
+HOSTILE = (-1, 5, 2**31 - 1, -(2**31), 2**32 + 2, 2**63 - 1, -(2**63))
+no_triton = pytest.mark.parametrize("backend", [every_backend.args[1][0], every_backend.args[1][2]], indirect=True)
+
+
+class TestEmbeddingBagsSort(Contract):
+    op = "embedding_bags_sort"
+
+    @no_triton
+    def test_adversarial_cases(self, backend):
+        check(self.op, self.function(backend))
+
+    @no_triton
+    def test_all_ids_at_once_and_a_block_a_table_give_the_same(self, backend):
+        call = self.call(Case((2048, 5)))
+        function = self.function(backend)
+        for one, other in zip(function(*call.arguments(), 4096), function(*call.arguments(), 0), strict=True):
+            assert torch.equal(one, other)
+
+    @no_triton
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+    @pytest.mark.parametrize("table_keys", [0, 4096])
+    def test_an_id_that_names_no_row_is_no_row(self, backend, dtype, table_keys):
+        ids = [i for i in HOSTILE if -(2**31) <= i < 2**31 or dtype == torch.int64]
+        ids = torch.tensor([[2, 0], *([i, i] for i in ids)], dtype=dtype, device=DEVICE)
+        row_offsets = torch.tensor([0, 5, 8], device=DEVICE)
+        keys, positions, *_ = self.function(backend)(ids, row_offsets, None, 8, -1, False, table_keys)
+        assert keys[keys % 2 == 1].tolist() == [5, 11]
+        assert positions[keys % 2 == 1].tolist() == [0, 1]
+        assert set(keys[keys % 2 == 0].tolist()) == {10, 16}
+
+    @no_triton
+    @pytest.mark.parametrize("offsets", [[0, 9, 2, -4, 10], [7, 8, 8, 9, 10], [0, 1, 1, 2, 2**40], [-3, -2, -1, 0, 0]])
+    def test_wrong_offsets_name_rows_of_the_tables_or_none(self, backend, offsets):
+        ids, row_offsets = torch.zeros(10, dtype=torch.int64, device=DEVICE), torch.tensor([0, 3, 6], device=DEVICE)
+        offsets = torch.tensor(offsets, device=DEVICE)
+        keys, positions, bags, _ = self.function(backend)(ids, row_offsets, offsets, 6, -1, True)
+        assert set(keys.tolist()) <= {1, 6, 7, 12}
+        assert positions.sort().values.tolist() == list(range(10))
+        assert bags.min() >= 0
+        assert bags.max() < 4
+
+    @no_triton
+    def test_row_offsets_beyond_all_rows_name_none_there(self, backend):
+        ids = torch.tensor([[0, 0, 9]], device=DEVICE)
+        for offsets in ([0, 4, 2**40, 2**41], [-5, 4, 6, 8], [0, 4, 2, 8]):
+            keys, *_ = self.function(backend)(ids, torch.tensor(offsets, device=DEVICE), None, 6)
+            assert keys.min() >= 0
+            assert keys.max() <= 12
+
+    @no_triton
+    def test_wrong_input(self, backend):
+        ids, row_offsets = torch.zeros(4, 2, dtype=torch.int64, device=DEVICE), torch.tensor([0, 3, 6], device=DEVICE)
+        flat, offsets = ids.reshape(-1), torch.arange(9, device=DEVICE)
+        for arguments, error, message in (
+            ((ids.float(), row_offsets, None, 6), TypeError, "indices must be int32 or int64; got float32"),
+            ((ids, row_offsets.int(), None, 6), TypeError, "row_offsets must be int64; got int32"),
+            ((ids, row_offsets[:2], None, 6), ValueError, r"indices must have shape \[B, 1\], for 1 tables"),
+            ((flat, row_offsets, None, 6), ValueError, r"indices must have shape \[B, 2\]"),
+            ((ids, row_offsets, offsets, 6), ValueError, r"indices must have shape \[N\], as offsets are given"),
+            ((flat, row_offsets, offsets[:4], 6), ValueError, r"offsets must have shape \[2 · B \+ 1\]"),
+            ((flat, row_offsets, offsets.float(), 6), TypeError, "offsets must be int32 or int64; got float32"),
+            ((flat, row_offsets, offsets.to("meta"), 6), ValueError, "offsets must be on"),
+            ((ids, row_offsets, None, -1), ValueError, "rows must not be negative; got -1"),
+            ((None, row_offsets, None, 6), TypeError, "indices must be a tensor; got NoneType"),
+        ):
+            with pytest.raises(error, match=f"^{self.op}: {message}"):
+                self.function(backend)(*arguments)
+
+    @no_triton
+    def test_opcheck_and_compile(self, backend):
+        overload = self.declaration.overload("cuda")
+        for call in self.calls(Case((9, 3))):
+            arguments = (*call.arguments(), 4096)
+            if backend == "cuda":
+                torch.library.opcheck(overload, arguments)
+            compiler = "inductor" if DEVICE.type == "cuda" else "aot_eager"
+            compiled = torch.compile(self.function(backend), fullgraph=True, backend=compiler)
+            for one, other in zip(compiled(*arguments), self.function(backend)(*arguments), strict=True):
+                assert torch.equal(one, other)
+
+    @GPU
+    @pytest.mark.parametrize("batch", [300, 5000])
+    def test_capture_in_a_cuda_graph(self, batch):
+        calls = self.calls(Case((batch, 5)))
+        for call in calls:
+            function = functools.partial(kernels.embedding_bags_sort, *call.arguments(), backend="cuda")
+            function()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                found = function()
+            call.tensors[0].copy_(call.tensors[0].flip(0))
+            graph.replay()
+            assert all(torch.equal(one, other) for one, other in zip(found, function(), strict=True))
+
+    @GPU
+    def test_more_rows_than_32_bits_hold(self):
+        rows = 2**33
+        ids = torch.randint(rows, (1000, 1), device=DEVICE)
+        row_offsets = torch.tensor([0, rows], device=DEVICE)
+        given = ids, row_offsets, None, rows
+        for one, other in zip(self.function("cuda")(*given), self.function("eager")(*given), strict=True):
+            assert torch.equal(one, other)

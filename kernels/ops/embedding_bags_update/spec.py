@@ -1,0 +1,122 @@
+"""What `kernels.check` takes the walk of sorted ids through, and how far its results may be off."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from kernels.check import Call, Case, Spec, Sums
+from kernels.check.cases import pointwise_cases, wide_cases
+from kernels.ops.embedding_bags_update.eager import embedding_bags_update
+
+LEARNING_RATE, EPS = 0.3, 1e-6
+# (rule, whether in bags, whether weighted, chunk): small chunks, so that rows fill several.
+VARIANTS = (
+    ("adagrad", True, False, 2), ("sgd", False, True, 4), ("rowwise_adagrad", True, True, 2),
+    ("sgd", False, False, 0), ("rowwise_adagrad", False, False, 4),
+)  # fmt: skip
+
+
+def sorted_ids(seed: int, count: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """keys and positions [count] of ids of which a third names row 1, and some no row."""
+    generator = torch.Generator().manual_seed(seed)
+    row = torch.randint(max(rows, 1), (count,), generator=generator)
+    row[torch.rand(count, generator=generator) < 0.3] = min(1, max(rows - 1, 0))
+    none = torch.rand(count, generator=generator) < 0.1 if rows else torch.ones(count, dtype=torch.bool)
+    keys, positions = torch.sort(torch.where(none, 2 * rows, 2 * row + 1).int(), stable=True)
+    return keys, positions.int()
+
+
+def _calls(case, device):
+    *leading, columns = case.shape
+    count = torch.Size(leading).numel()
+    rows = 3 + count // 3
+    plain = Case(case.shape, case.dtype)
+    drawn = {name: case if case.only in ("", name) else plain for name in ("tables", "grad", "weights")}
+    if case.only and case.only not in drawn:
+        return
+    keys, positions = (tensor.to(device) for tensor in sorted_ids(5, count, rows))
+    generator = torch.Generator().manual_seed(6)
+    bags = torch.randint(max(count, 1), (count,), generator=generator).int().to(device)
+    lengths = torch.randint(1, 5, (count,), generator=generator).int().to(device)
+    for rule, in_bags, weighted, chunk in VARIANTS:
+        shape = {"sgd": (0,), "adagrad": (rows, columns), "rowwise_adagrad": (rows,)}[rule]
+        state = 0.1 + torch.rand(shape, generator=torch.Generator().manual_seed(7)).to(device)
+        yield Call(
+            f"{case} {rule}{' bags' * in_bags}{' weights' * weighted} chunk {chunk}",
+            (
+                drawn["tables"].tensor(1, device, (rows, columns)), state, keys, positions,
+                drawn["grad"].tensor(2, device, (count, columns)), bags if in_bags else None,
+                lengths if in_bags else None,
+                drawn["weights"].tensor(3, device, (count,)) if weighted else None,
+            ),
+            (LEARNING_RATE, rule, EPS, chunk),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Updates(Sums):
+    """A row's gradient g is off by δg = k · eps_sum · Σ |terms|. From it, with root = √state + eps:
+
+        sgd               tables by lr · δg
+        adagrad           state by 2 |g| δg, tables by lr · δg / root, as |d(g / √(s + g²)) / dg| ≤ 1 / √(s + g²)
+        rowwise adagrad   state by mean(2 |g| δg), tables by lr · (δg + |g| · (state's) / root²) / root
+
+    and by k roundings of what goes in. Finite terms alone: what is not finite is compared as it is.
+    """
+
+    k: float = 8.0
+
+    def errors(self, reference, call, exact):
+        tables, state, keys, positions, grad, bags, lengths, weights = (
+            value.double() if value is not None and value.is_floating_point() else value for value in call.tensors
+        )
+        rate, rule, eps, _ = call.options
+        ones = torch.zeros_like(tables)
+        parts = []
+        for sign in (lambda value: value, torch.abs):  # g, and Σ |terms|: what SGD of rate -1 adds to zeros
+            summed = ones.clone()
+            given = (sign(grad), bags, lengths, None if weights is None else sign(weights))
+            embedding_bags_update(summed, state, keys, positions, *given, -1.0, "sgd")
+            parts.append(summed.nan_to_num(0, 0, 0))
+        g, terms = parts[0].abs(), parts[1]
+        size = tables.abs() + float(rate) * terms
+        sizes = [size]
+        if rule == "sgd":
+            sizes += [state]
+        else:
+            root = exact[1].sqrt().nan_to_num(1.0, 1.0) + eps
+            of_state = 2 * g * terms
+            if rule == "rowwise_adagrad":
+                of_state = of_state.sum(1) / max(tables.shape[1], 1)
+                step = (terms + g * (of_state / root.square())[:, None]) / root[:, None]
+            else:
+                step = terms / root
+            sizes = [tables.abs() + float(rate) * (step + g), exact[1].abs() + of_state]
+        number, smallest = torch.finfo(call.tensors[0].dtype), torch.finfo(torch.float32)
+        return [
+            number.eps * result.abs() + self.k * smallest.eps * size.nan_to_num(0, 0, 0) + number.tiny * number.eps
+            for result, size in zip(exact, sizes, strict=True)
+        ]
+
+
+def _cases(names: tuple[str, ...]) -> list[Case]:
+    """Those of pointwise ops in the dtypes that tables have. Squares of the largest numbers overflow: none of those."""
+    found = [case for case in pointwise_cases(names) if case.dtype != torch.float64 and case.values != "huge"]
+    return [case for case in found if case.only in ("", "tables", "grad", "weights")]
+
+
+def _wide_cases(names: tuple[str, ...]) -> list[Case]:
+    cases = [case for case in wide_cases(names) if case.dtype != torch.float64]
+    cases = [case for case in cases if case.only in ("", "tables", "grad", "weights")]
+    return [*cases, *(replace(case, shape=(100003, 16)) for case in cases[:3]), Case((3, 32768)), Case((3, 32767))]
+
+
+SPEC = Spec(
+    embedding_bags_update,
+    _calls,
+    outputs=(),
+    mutated=("tables", "state"),
+    scale=_Updates(),
+    cases=_cases,
+    wide_cases=_wide_cases,
+)

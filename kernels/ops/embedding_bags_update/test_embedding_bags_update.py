@@ -1,0 +1,379 @@
+"""The updates against the eager reference, torch.optim and a plain formula; the walk of sorted ids against its spec."""
+
+from __future__ import annotations
+
+import functools
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+import kernels
+from kernels.check import Call, Case, Spec, cases_of, check
+from kernels.check.contract import DEVICE, GPU, Contract, every_backend, kernel_backend
+from kernels.ops.embedding_bags_update import eager
+from kernels.ops.embedding_bags_update.op import OP, RULES, _call
+
+HEIGHTS = (3, 7, 100)
+ROW_OFFSETS = (0, 3, 10, 110)
+HOSTILE = (-1, 100, 2**31 - 1, -(2**31), 2**32 + 2, 2**63 - 1, -(2**63))
+
+
+def drawn(batch=64, width=8, dtype=torch.float32, seed=0):
+    """tables, the states of the rules, row_offsets, indices [B, 3], grad [B, 3, D]."""
+    generator = torch.Generator().manual_seed(seed)
+    tables = torch.randn(ROW_OFFSETS[-1], width, generator=generator).to(dtype)
+    full = 0.1 + torch.rand(tables.shape, generator=generator)
+    ids = torch.stack([torch.randint(h, (batch,), generator=generator) for h in HEIGHTS], 1)
+    grad = torch.randn(batch, len(HEIGHTS), width, generator=generator).to(dtype)
+    states = {"sgd": torch.empty(0), "adagrad": full, "rowwise_adagrad": full[:, 0].clone()}
+    given = (tables, torch.tensor(ROW_OFFSETS), ids, grad)
+    tables, row_offsets, ids, grad = (tensor.to(DEVICE) for tensor in given)
+    return tables, {rule: state.to(DEVICE) for rule, state in states.items()}, row_offsets, ids, grad
+
+
+def ragged(batch=20, longest=6, seed=1):
+    """ids [N] of all rows and some beyond, offsets [3 · B + 1] with empty bags."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(longest, (3 * batch,), generator=generator)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    heights = torch.tensor(HEIGHTS).repeat_interleave(batch).repeat_interleave(lengths)
+    ids = (torch.rand(len(heights), generator=generator) * (heights + 1)).long()
+    return ids.to(DEVICE), offsets.to(DEVICE)
+
+
+def exact(rule, tables, state, row_offsets, ids, grad, rate, **more):
+    """The reference in float64: (tables, state)."""
+    tables, state = tables.double(), state.double()
+    weights = more.get("per_sample_weights")
+    more |= {"per_sample_weights": None if weights is None else weights.double()}
+    given = (row_offsets, ids, grad.double(), float(rate))
+    if rule == "sgd":
+        eager.embedding_bags_sgd_(tables, *given, **more)
+    else:
+        getattr(eager, f"embedding_bags_{rule}_")(tables, state, *given, **more)
+    return tables, state
+
+
+def updated(backend, rule, tables, state, *given, **more):
+    """The public function on copies: (tables, state)."""
+    tables, state = tables.clone(), state.clone()
+    function = getattr(kernels, f"embedding_bags_{rule}_")
+    states = () if rule == "sgd" else (state,)
+    assert function(tables, *states, *given, backend=backend, **more) is tables
+    return tables, state
+
+
+def close(found, want, dtype=torch.float32):
+    """Sums of up to some 60 terms of about 1, and in the state their squares: a few roundings each."""
+    for one, other in zip(found, want, strict=True):
+        rtol, atol = (2e-6, 2e-5) if one.dtype == torch.float32 else (torch.finfo(dtype).eps, 1e-5)
+        torch.testing.assert_close(one.double(), other, rtol=rtol, atol=atol)
+
+
+every_rule = pytest.mark.parametrize("rule", RULES)
+
+
+class TestWalk(Contract):
+    """The op behind the public functions, which takes sorted ids: it returns nothing, and writes tables and state."""
+
+    op = "embedding_bags_update"
+
+    def function(self, backend, in_place=False):
+        return functools.partial(OP.call, backend)
+
+    @every_backend
+    def test_adversarial_cases(self, backend):
+        cases = cases_of(self.op, DEVICE)
+        check(self.op, self.function(backend), cases=cases[::8] if backend == "eager" else cases[::2])
+
+    @kernel_backend
+    @hypothesis.settings(
+        max_examples=12, deadline=None, derandomize=True, database=None,
+        suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+    )  # fmt: skip
+    @hypothesis.given(
+        shape=st.tuples(st.integers(0, 60), st.integers(0, 40)),
+        dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+        values=st.sampled_from(["normal", "special"]),
+    )
+    def test_generated_cases(self, backend, shape, dtype, values):
+        check(self.op, self.function(backend), cases=[Case(shape, dtype, values=values)])
+
+    @kernel_backend
+    @pytest.mark.parametrize("columns", [1023, 4096, 4097])
+    def test_rows_of_several_warps(self, backend, columns):
+        check(self.op, self.function(backend), cases=[Case((40, columns))])
+
+    @kernel_backend
+    @pytest.mark.parametrize("chunk", [1, 2, 8])
+    @pytest.mark.parametrize("ids", ["one", "all", "long and short"])
+    @every_rule
+    def test_rows_that_fill_any_number_of_chunks(self, backend, chunk, ids, rule):
+        count = 67
+        rows = {"one": [4] * count, "all": range(count), "long and short": [0] * 16 + [1] * 17 + [2, 3] + [5] * 32}[ids]
+        keys = 2 * torch.tensor([*rows], dtype=torch.int32) + 1
+        tables, grad = Case((count, 5)).tensor(1), Case((len(keys), 5)).tensor(2)
+        state = {"sgd": tables.new_empty(0), "adagrad": tables.abs(), "rowwise_adagrad": tables[:, 0].abs()}[rule]
+        positions = torch.randperm(len(keys)).int()
+        call = Call("", (tables, state, keys, positions, grad, None, None, None), (0.5, rule, 1e-6, chunk))
+        spec = Spec(**{**vars(self.spec), "calls": lambda case, device: [call.map(lambda tensor: tensor.to(device))]})
+        check(self.op, self.function(backend), spec=spec, cases=[Case((count, 5))])
+
+    @kernel_backend
+    def test_opcheck(self, backend):
+        for call in self.calls(Case((9, 5))):
+            torch.library.opcheck(self.declaration.overload(backend), self.overload_arguments(call))
+
+    @every_backend
+    def test_wrong_input(self, backend):
+        call = self.call()
+        tables, state, keys, positions, grad, bags, lengths, _ = call.tensors
+        for name, wrong, error, message in (
+            ("tables", None, TypeError, "tables must be a tensor; got NoneType"),
+            ("tables", tables.double(), TypeError, "tables must be float32, float16 or bfloat16; got float64"),
+            ("tables", tables[0], ValueError, r"tables must have shape \[R, D\]"),
+            ("state", state[:-1], ValueError, "state must have shape .*, for adagrad"),
+            ("state", state.half(), TypeError, "state must be float32; got float16"),
+            ("keys", keys.short(), TypeError, "keys must be int32 or int64; got int16"),
+            ("positions", positions.long(), TypeError, "positions must be int32; got int64"),
+            ("positions", positions[:-1], ValueError, "positions must have shape"),
+            ("grad", grad.half(), TypeError, "grad must be float32; got float16"),
+            ("grad", grad[:, 1:], ValueError, "grad must have shape"),
+            ("bags", bags.to("meta"), ValueError, "bags must be on tables's device"),
+            ("lengths", lengths[1:], ValueError, "lengths must have shape"),
+        ):
+            index = self.spec.arguments.index(name)
+            arguments = list(call.arguments())
+            arguments[index] = wrong
+            with pytest.raises(error, match=f"^{self.op}: {message}"):
+                self.function(backend)(*arguments)
+
+
+class TestUpdates(Contract):
+    """The public functions."""
+
+    op = "embedding_bags_update"
+
+    @every_backend
+    @every_rule
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+    @pytest.mark.parametrize("width", [7, 16])
+    def test_one_id_a_feature(self, backend, rule, dtype, width):
+        tables, states, row_offsets, ids, grad = drawn(width=width, dtype=dtype)
+        weights = torch.randn(ids.shape, device=DEVICE).to(dtype)
+        for more in ({}, {"padding_idx": 1}, {"per_sample_weights": weights}):
+            given = (rule, tables, states[rule], row_offsets, ids.int(), grad, 0.1)
+            close(updated(backend, *given, **more), exact(*given, **more), dtype)
+
+    @every_backend
+    @every_rule
+    def test_ragged_bags(self, backend, rule):
+        tables, states, row_offsets, _, grad = drawn(batch=20)
+        ids, offsets = ragged()
+        weights = torch.randn(len(ids), device=DEVICE)
+        for more in (
+            {}, {"mode": "mean"}, {"mode": "mean", "padding_idx": 0}, {"per_sample_weights": weights},
+            {"per_sample_weights": weights, "padding_idx": 2},
+        ):  # fmt: skip
+            for offsets_ in (offsets, offsets.int()):
+                given = (rule, tables, states[rule], row_offsets, ids, grad, 0.1)
+                more = {**more, "offsets": offsets_}
+                close(updated(backend, *given, **more), exact(*given, **more))
+
+    @every_backend
+    @pytest.mark.parametrize("rule", ["sgd", "adagrad"])
+    @pytest.mark.parametrize("mode", ["sum", "mean"])
+    def test_as_torch_optim_does_with_sparse_gradients(self, backend, rule, mode):
+        tables, _, row_offsets, _, grad = drawn(batch=20)
+        ids, offsets = ragged(longest=4)
+        ids = ids % torch.tensor(HEIGHTS, device=DEVICE).repeat_interleave(offsets[20::20].diff(prepend=offsets[:1]))
+        parameters = [torch.nn.Parameter(t.double()) for t in tables.split(HEIGHTS)]
+        make = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}[rule]
+        optimizer = make(parameters, lr=0.1)
+        state = torch.zeros_like(tables) if rule == "adagrad" else torch.empty(0, device=DEVICE)
+        for step in range(3):
+            found = []
+            for f, parameter in enumerate(parameters):
+                own = offsets[20 * f : 20 * f + 21]
+                found.append(F.embedding_bag(ids[own[0] : own[-1]], parameter, own - own[0], mode=mode, sparse=True,
+                                             include_last_offset=True))  # fmt: skip
+            optimizer.zero_grad()
+            torch.stack(found, 1).backward(grad.double() * (step + 1))
+            optimizer.step()
+            given = (row_offsets, ids, grad * (step + 1), 0.1)
+            tables, state = updated(backend, rule, tables, state, *given, offsets=offsets, mode=mode)
+        want = torch.cat([parameter.detach() for parameter in parameters])
+        torch.testing.assert_close(tables.double(), want, rtol=1e-5, atol=1e-4)
+
+    @every_backend
+    def test_rowwise_adagrad_by_a_plain_loop(self, backend):
+        tables, states, row_offsets, ids, grad = drawn(batch=9)
+        state = states["rowwise_adagrad"]
+        want, total = tables.double(), state.double()
+        for row in range(ROW_OFFSETS[-1]):
+            hits = [grad[b, f].double() for b in range(9) for f in range(3) if row_offsets[f] + ids[b, f] == row]
+            if hits:
+                g = torch.stack(hits).sum(0)
+                total[row] += (g * g).mean()
+                want[row] -= 0.2 * g / (total[row].sqrt() + 1e-3)
+        found = updated(backend, "rowwise_adagrad", tables, state, row_offsets, ids, grad, 0.2, eps=1e-3)
+        close(found, (want, total))
+
+    @every_backend
+    @every_rule
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+    def test_ids_that_name_no_row_touch_nothing(self, backend, rule, dtype):
+        tables, states, row_offsets, *_ = drawn()
+        ids = torch.tensor([[i] * 3 for i in HOSTILE if dtype == torch.int64 or -(2**31) <= i < 2**31], dtype=dtype)
+        grad = torch.randn(len(ids), 3, 8, device=DEVICE)
+        found = updated(backend, rule, tables, states[rule], row_offsets, ids.to(DEVICE), grad, 0.1)
+        assert torch.equal(found[0], tables)
+        assert torch.equal(found[1], states[rule])
+
+    @every_backend
+    @every_rule
+    @pytest.mark.parametrize("ids", ["one id", "an id a table", "all distinct", "no ids"])
+    def test_duplicates(self, backend, rule, ids):
+        tables, states, row_offsets, found, grad = drawn(batch={"no ids": 0, "all distinct": 3}.get(ids, 300))
+        if ids == "one id":
+            found = torch.full_like(found, 2).index_fill(1, torch.tensor([0, 1], device=DEVICE), -1)
+        elif ids == "an id a table":
+            found = torch.full_like(found, 1)
+        elif ids == "all distinct":
+            found = torch.arange(3, device=DEVICE)[:, None].expand(3, 3)
+        given = (rule, tables, states[rule], row_offsets, found, grad, 0.1)
+        got, want = updated(backend, *given), exact(*given)
+        for one, other in zip(got, want, strict=True):  # 300 terms that cancel
+            torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=2e-4)
+
+    @kernel_backend
+    @every_rule
+    def test_two_runs_and_both_sorts_give_the_same_bits(self, backend, rule):
+        tables, states, row_offsets, ids, grad = drawn(batch=200)
+        runs = []
+        for table_keys in (4096, 4096, 0):
+            one, state = tables.clone(), states[rule].clone()
+            _call(backend, rule, one, state, row_offsets, ids, grad, 0.1, None, "sum", None, None, 1e-10, table_keys, 4)
+            runs.append((one, state))
+        for one, state in runs[1:]:
+            assert torch.equal(one, runs[0][0])
+            assert torch.equal(state, runs[0][1])
+
+    @kernel_backend
+    def test_a_row_of_nan_stays_where_it_is(self, backend):
+        tables, states, row_offsets, ids, grad = drawn()
+        tables[5], grad[7, 2] = torch.nan, torch.nan
+        given = ("adagrad", tables, states["adagrad"], row_offsets, ids, grad, 0.1)
+        got, want = updated(backend, *given)[0], exact(*given)[0]
+        assert torch.equal(got.isnan(), want.isnan())
+        assert set(want.isnan().any(1).nonzero().flatten().tolist()) == {5, 10 + int(ids[7, 2])}
+
+    @kernel_backend
+    def test_tables_that_are_misaligned(self, backend):
+        tables, states, row_offsets, ids, grad = drawn()
+        memory = torch.cat([tables.flatten().new_zeros(1), tables.flatten()])
+        view = memory[1:].view(tables.shape)
+        want, _ = exact("sgd", tables, states["sgd"], row_offsets, ids, grad, 0.1)
+        kernels.embedding_bags_sgd_(view, row_offsets, ids, grad, 0.1, backend=backend)
+        torch.testing.assert_close(memory[1:].view(tables.shape).double(), want, rtol=1e-6, atol=1e-5)
+        assert memory[0] == 0
+
+    @every_backend
+    def test_one_tensor_holds_a_learning_rate_that_changes(self, backend):
+        tables, states, row_offsets, ids, grad = drawn()
+        rate = torch.tensor(0.0, device=DEVICE)
+        for value in (0.5, 0.25):
+            rate.fill_(value)
+            found = updated(backend, "adagrad", tables, states["adagrad"], row_offsets, ids, grad, rate)
+            close(found, exact("adagrad", tables, states["adagrad"], row_offsets, ids, grad, value))
+
+    @every_backend
+    @every_rule
+    def test_wrong_input(self, backend, rule):
+        tables, states, row_offsets, ids, grad = drawn(batch=4)
+        state = states[rule]
+        op = f"embedding_bags_{rule}_"
+        for given, more, error, message in (
+            ((row_offsets, ids, grad[:, :2]), {}, ValueError, r"grad must have shape \[4, 3, 8\]"),
+            ((row_offsets, ids, grad.half()), {}, TypeError, "grad must have tables's dtype, float32; got float16"),
+            ((row_offsets, ids, None), {}, TypeError, "grad must be a tensor; got NoneType"),
+            ((row_offsets, ids, grad), {"mode": "max"}, ValueError, "mode must be one of sum, mean; got 'max'"),
+            ((row_offsets, ids, grad), {"mode": "mean", "per_sample_weights": ids.float()}, ValueError,
+             "per_sample_weights go with mode sum"),
+            ((row_offsets, ids, grad), {"per_sample_weights": ids}, TypeError, "per_sample_weights must have"),
+        ):  # fmt: skip
+            with pytest.raises(error, match=f"^{op}: {message}"):
+                updated(backend, rule, tables, state, *given, 0.1, **more)
+        with pytest.raises(TypeError, match="indices must be int32 or int64; got float32"):
+            updated(backend, rule, tables, state, row_offsets, ids.float(), grad, 0.1)
+        with pytest.raises(TypeError, match="learning_rate must be a number or a 0-d tensor; got str"):
+            updated(backend, rule, tables, state, row_offsets, ids, grad, "0.1")
+
+    @every_backend
+    def test_gradients_are_refused(self, backend):
+        tables, _, row_offsets, ids, grad = drawn()
+        parameter = torch.nn.Parameter(tables.clone())
+        function = functools.partial(kernels.embedding_bags_sgd_, backend=backend)
+        with pytest.raises(RuntimeError, match="embedding_bags_update has no gradient"):
+            function(parameter, row_offsets, ids, grad, 0.1)
+        with torch.no_grad():
+            function(parameter, row_offsets, ids, grad, 0.1)
+        assert not torch.equal(parameter, tables)
+
+    @kernel_backend
+    def test_learning_rates_compile_at_most_twice(self, backend):
+        tables, _, row_offsets, ids, grad = drawn()
+        compilations = []
+
+        def count(graph, inputs):
+            compilations.append(graph)
+            return graph
+
+        @torch.compile(fullgraph=True, backend=count)
+        def step(tables, row_offsets, ids, grad, rate):
+            return kernels.embedding_bags_sgd_(tables, row_offsets, ids, grad, rate, backend=backend) * 2
+
+        for n in range(10):
+            one, other = tables.clone(), tables.clone()
+            kernels.embedding_bags_sgd_(other, row_offsets, ids, grad, n / 16, backend=backend)
+            assert torch.equal(step(one, row_offsets, ids, grad, n / 16), 2 * other)
+            assert torch.equal(one, other)
+        assert len(compilations) <= 2
+
+    @GPU
+    @kernel_backend
+    @every_rule
+    def test_a_captured_step_follows_the_learning_rate(self, backend, rule):
+        tables, states, row_offsets, ids, grad = drawn(batch=300)
+        rate = torch.tensor(0.1, device=DEVICE)
+        held, state = tables.clone(), states[rule].clone()
+        more = () if rule == "sgd" else (state,)
+        function = getattr(kernels, f"embedding_bags_{rule}_")
+        function = functools.partial(function, held, *more, row_offsets, ids, grad, rate)
+        function(backend=backend)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            function(backend=backend)
+        held.copy_(tables)
+        state.copy_(states[rule])
+        want, want_state = tables, states[rule]
+        for value in (0.5, 0.125):
+            rate.fill_(value)
+            graph.replay()
+            want, want_state = updated("eager", rule, want, want_state, row_offsets, ids, grad, value)
+            torch.testing.assert_close(held, want, rtol=1e-5, atol=1e-4)
+
+    @GPU
+    @pytest.mark.sanitizer
+    @kernel_backend
+    @every_rule
+    def test_under_the_sanitizer(self, backend, rule):
+        for width in (7, 16):
+            tables, states, row_offsets, ids, grad = drawn(batch=300, width=width)
+            given = (rule, tables, states[rule], row_offsets, ids, grad, 0.1)
+            for one, other in zip(updated(backend, *given), exact(*given), strict=True):
+                torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=2e-4)
