@@ -295,10 +295,10 @@ def _record(rows: list[dict]) -> dict:
     }
 
 
-def show() -> None:
+def show(results: Path = records.RESULTS) -> None:
     """Print the record, labelled as recorded."""
     try:
-        record = records.load("training")
+        record = records.load("training", results=results)
     except FileNotFoundError:
         print(f"nothing is recorded: {PROG} --save, on a GPU")
         return
