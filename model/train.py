@@ -1,6 +1,7 @@
 """Train a DLRM on preprocessed Criteo data, keep the best epoch, and say how good it is on rows it has not seen.
 
     python -m model.train --preset small --data DIR [--hash sorted] [--interaction dot] [--compile] [--resume]
+                          [--kernels fused [--cuda-graph]]
 
 DIR is what data.preprocess and data.synthetic write. At the end two lines go to stdout: `validation`, whose rows chose
 the epoch, and `test`, which is the result. The log, progress bars and errors go to stderr.

@@ -1,13 +1,16 @@
 """A training step as one CUDA graph: its order of events anywhere, its results on a GPU."""
 
+import json
 from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 import kernels
+from data.criteo import SPARSE
 from model import DLRM, Hash, Preset, preset
 from model import step as stepping
 from model.config import Kernels, Optimizer, TableOptimizer
@@ -213,14 +216,15 @@ def test_a_bad_row_in_a_replay_is_named_when_the_loss_is_read():
 def test_training_with_a_graph(tmp_path, monkeypatch, rule):
     """model.train: evaluations and checkpoints between replays change nothing, and a run is gone on with."""
     pytest.importorskip("loguru")
-    pytest.importorskip("polars")  # writes the metadata
     from train_runs import interrupt, mini, run, table
 
-    from data.dataset import write_dataset
     from model.interrupts import Interrupted
 
     data = tmp_path / "data"
-    write_dataset([lambda: table(700)], data)
+    for seed, (split, rows) in enumerate({"train": 600, "validation": 50, "test": 50}.items()):
+        (data / split).mkdir(parents=True)
+        pq.write_table(table(rows, seed), data / split / "part.parquet")
+    (data / "metadata.json").write_text(json.dumps({name: {"cardinality": 40} for name in SPARSE}))
     config = mini(Hash.MODULUS, Kernels.FUSED, table_optimizer=rule, warmup_steps=30)
     expected = run(tmp_path / "uncaptured", data, config, "cuda")
     whole = run(tmp_path / "whole", data, config, "cuda", cuda_graph=True)
