@@ -19,8 +19,8 @@ from kernels.ops.embedding_bags.eager import forward_bytes
 OP = "embedding_bags"
 # The cardinalities of C1 to C26 of Criteo's Kaggle data, and a row a table for what is not known: 33.8 million in all.
 KAGGLE = (
-# The cardinalities of C1 to C26 of Criteo's Kaggle data, and a row a table for what is unknown: 33.8 million in all.
-    4, 7046547, 18, 15, 286181, 105, 142572,
+    1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652,
+    2173, 4, 7046547, 18, 15, 286181, 105, 142572,
 )  # fmt: skip
 HEIGHTS = tuple(cardinality + 1 for cardinality in KAGGLE)
 SMALL = tuple(min(height, 100_000) for height in HEIGHTS)  # whose dense gradients are small
@@ -83,8 +83,8 @@ def _single(heights: tuple[int, ...], rows: int, zipf: float) -> Callable:
 
 
 def lengths(rows: int) -> Tensor:
-    """The lengths of a feature's bags, a Zipf distribution's of mean 5, the same for each feature and set, so that a peer
-    that takes a table at a time knows where its ids begin; in which order they come is drawn."""
+    """The lengths of a feature's bags, a Zipf distribution's of mean 5, the same for each feature and set, so that a
+    peer that takes a table at a time knows where its ids begin; in which order they come is drawn."""
     top, power = 31.0, -0.5
     quantiles = (torch.arange(rows, dtype=torch.float64) + 0.5) / rows
     return (1 + quantiles * (top**power - 1)).pow(1 / power).long()
@@ -133,8 +133,9 @@ def _implementations(peer: Callable, names: tuple[str, ...]) -> dict[str, Callab
 
 
 def _cell(
-    part: str, rows: int, width: int, ids: str, names: tuple[str, ...] = NAMES, heights: tuple[int, ...] = HEIGHTS, **more
-) -> Cell:
+    part: str, rows: int, width: int, ids: str, names: tuple[str, ...] = NAMES,
+    heights: tuple[int, ...] = HEIGHTS, **more,
+) -> Cell:  # fmt: skip
     zipf = ZIPF if ids == "zipf" else 0.0
     ragged = part == "ragged"
     backward = part == "backward"

@@ -40,13 +40,15 @@ struct Tables {
     Missing missing;
     unsigned long long* report;
 
+    // Of numbers that may be anything the sum may overflow, which C++ allows of unsigned ones.
+    __device__ static long long sum(long long a, unsigned long long b) { return (long long)((unsigned long long)a + b); }
     __device__ Range of(long long feature) const {
         long long begin = __ldg(first + feature);
-        return {begin, __ldg(first + feature + 1) - begin};
+        return {begin, sum(__ldg(first + feature + 1), -(unsigned long long)begin)};
     }
     // An id has 64 bits before anything is added to it, so that it cannot wrap round. What `first` says is not trusted.
     __device__ Place find(long long id, const Range& table) const {
-        long long row = table.begin + id;
+        long long row = sum(table.begin, (unsigned long long)id);
         bool padded = padding >= 0 && id == padding;
         return {row, !padded && id >= 0 && id < table.height && row >= 0 && row < rows, padded};
     }
