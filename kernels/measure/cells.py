@@ -16,6 +16,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from kernels.check.spec import Spec
+
 OURS = ("triton", "cuda")
 Labels = Mapping[str, "int | str"]
 
@@ -55,6 +57,7 @@ class Cell(Labelled):
     waits: only the time of a call as its user sees it is measured, the GPU's work included, by batches that end in a
         synchronisation; in place of the GPU's time alone beside the call's.
     smaller: gives the cell to measure if this one does not fit into the GPU's memory, or None.
+    spec: what holds the results, if not the op's own (an op whose public functions take other arguments).
     """
 
     op: str
@@ -69,6 +72,7 @@ class Cell(Labelled):
     shared: Callable[[Callable[..., Tensor]], tuple[Tensor, ...]] | None = None
     waits: bool = False
     smaller: Callable[[], Cell | None] = lambda: None
+    spec: Spec | None = None
 
 
 @dataclass(frozen=True)

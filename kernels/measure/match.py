@@ -23,7 +23,7 @@ class Match:
     def __init__(
         self, cell: Cell | Calls, tensors: tuple[Tensor, ...], shared: Sequence[Tensor] = (), redraw: Callable = tuple
     ) -> None:
-        self.spec = spec.spec_of(cell.op + "_" * (cell.form == "in place"))
+        self.spec = getattr(cell, "spec", None) or spec.spec_of(cell.op + "_" * (cell.form == "in place"))
         self.call = Call("", tensors, cell.options)
         named = zip(self.spec.arguments, tensors, strict=False)
         self._mutated = {id(tensor) for name, tensor in named if name in self.spec.mutated}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernels.check import Call, Case, Spec, Sums
-from kernels.check.cases import pointwise_cases, wide_cases
+from kernels.check.cases import LAYOUTS, wide_cases
 from kernels.ops.embedding_bags_update.eager import embedding_bags_update
 
 LEARNING_RATE, EPS = 0.3, 1e-6
@@ -71,10 +71,9 @@ class _Updates(Sums):
             value.double() if value is not None and value.is_floating_point() else value for value in call.tensors
         )
         rate, rule, eps, _ = call.options
-        ones = torch.zeros_like(tables)
         parts = []
         for sign in (lambda value: value, torch.abs):  # g, and Σ |terms|: what SGD of rate -1 adds to zeros
-            summed = ones.clone()
+            summed = torch.zeros_like(tables)
             given = (sign(grad), bags, lengths, None if weights is None else sign(weights))
             embedding_bags_update(summed, state, keys, positions, *given, -1.0, "sgd")
             parts.append(summed.nan_to_num(0, 0, 0))
@@ -99,10 +98,36 @@ class _Updates(Sums):
         ]
 
 
+def whole(rule: str) -> Spec:
+    """Of an update of one id a feature, from ids to tables; keys and positions are of those ids, sorted."""
+
+    def reference(tables, state, row_offsets, indices, grad, keys, positions, learning_rate):
+        update = (tables, state, keys, positions, grad.reshape(-1, tables.shape[1]), None, None, None)
+        embedding_bags_update(*update, learning_rate, rule, EPS)
+
+    @dataclass(frozen=True)
+    class _Whole(_Updates):
+        def errors(self, _, call, exact):
+            tables, state, _, _, grad, keys, positions = call.tensors
+            walk = (tables, state, keys, positions, grad.reshape(-1, tables.shape[1]), None, None, None)
+            return super().errors(embedding_bags_update, Call("", walk, (*call.options, rule, EPS, 0)), exact)
+
+    return Spec(reference, lambda case, device: (), outputs=(), mutated=("tables", "state"), scale=_Whole())
+
+
 def _cases(names: tuple[str, ...]) -> list[Case]:
-    """Those of pointwise ops in the dtypes that tables have. Squares of the largest numbers overflow: none of those."""
-    found = [case for case in pointwise_cases(names) if case.dtype != torch.float64 and case.values != "huge"]
-    return [case for case in found if case.only in ("", "tables", "grad", "weights")]
+    """[N, D]: N sorted ids, of rows of D. The largest numbers are left out, as their squares overflow."""
+    shapes = [(0, 5), (5, 0), (1, 1), (7, 1), (2, 1025), (40, 8), (21, 3), (12, 132)]
+    cases = [Case(shape) for shape in shapes]
+    for only in ("", "tables", "grad", "weights"):
+        cases += [Case((20, 8), layout=layout, only=only) for layout in LAYOUTS[1:]]
+        cases += [Case((20, 8), values=values, only=only) for values in ("special", "tiny")]
+    for dtype in (torch.float16, torch.bfloat16):
+        cases += [Case((30, 16), dtype), Case((30, 7), dtype), Case((20, 8), dtype, "misaligned")]
+        cases += [Case((20, 8), dtype, values="special")]
+    for_every_option = {Case((40, 8)), Case((21, 3)), Case((20, 8), values="special")}
+    for_every_option |= {Case((30, 16), dtype) for dtype in (torch.float16, torch.bfloat16)}
+    return [replace(case, every_option=case in for_every_option) for case in cases]
 
 
 def _wide_cases(names: tuple[str, ...]) -> list[Case]:

@@ -87,25 +87,25 @@ class TestWalk(Contract):
     @every_backend
     def test_adversarial_cases(self, backend):
         cases = cases_of(self.op, DEVICE)
-        check(self.op, self.function(backend), cases=cases[::8] if backend == "eager" else cases[::2])
+        check(self.op, self.function(backend), cases=cases[::8] if backend == "eager" else cases)
 
     @kernel_backend
     @hypothesis.settings(
-        max_examples=12, deadline=None, derandomize=True, database=None,
+        max_examples=8, deadline=None, derandomize=True, database=None,
         suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
     )  # fmt: skip
     @hypothesis.given(
-        shape=st.tuples(st.integers(0, 60), st.integers(0, 40)),
+        shape=st.tuples(st.integers(0, 40), st.integers(0, 40)),
         dtype=st.sampled_from([torch.float32, torch.bfloat16]),
         values=st.sampled_from(["normal", "special"]),
     )
     def test_generated_cases(self, backend, shape, dtype, values):
-        check(self.op, self.function(backend), cases=[Case(shape, dtype, values=values)])
+        check(self.op, self.function(backend), cases=[Case(shape, dtype, values=values, every_option=False)])
 
     @kernel_backend
     @pytest.mark.parametrize("columns", [1023, 4096, 4097])
     def test_rows_of_several_warps(self, backend, columns):
-        check(self.op, self.function(backend), cases=[Case((40, columns))])
+        check(self.op, self.function(backend), cases=[Case((12, columns))])
 
     @kernel_backend
     @pytest.mark.parametrize("chunk", [1, 2, 8])
