@@ -17,7 +17,8 @@ from model.dlrm import DLRM
 from model.evaluation import Metrics
 from model.optimizers import Optimizers
 
-# What may differ between a checkpoint and the run that goes on from it: how long to train and what to look at, not how.
+# What may differ between a checkpoint and the run that goes on from it: how long to train, what to look at, and which
+# kernels compute the same step; not how to train.
 CHANGEABLE = ("epochs", "patience", "checkpoint_every", "eval_every", "eval_batch_size", "kernels")
 
 

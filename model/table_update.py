@@ -21,13 +21,13 @@ class TableUpdate:
     """What of torch.optim.Optimizer `Optimizers` needs; its state_dict is that of torch's SGD or Adagrad on the tables.
 
     The learning rate is param_groups[0]["lr"], a scalar on the device; so is the count of the steps. A captured step
-    therefore follows whatever is written into the one, and counts with the other.
+    therefore follows whatever is written into the one, and counts with the other. backend: of the kernels.
     """
 
-    def __init__(self, tables: FusedTables, rule: TableOptimizer, lr: float):
+    def __init__(self, tables: FusedTables, rule: TableOptimizer, lr: float, backend: str = "auto"):
         if rule is TableOptimizer.ADAM:
             raise ValueError(f"rule: expected sgd, adagrad or rowwise_adagrad, got {rule}")
-        self.tables, self.rule = tables, rule
+        self.tables, self.rule, self.backend = tables, rule, backend
         weight = tables.weight
         rate = torch.tensor(lr, device=weight.device)
         self.param_groups = [{"params": [weight], "lr": rate, "eps": EPS}]
@@ -49,7 +49,7 @@ class TableUpdate:
         weight, row_offsets = self.tables.weight, self.tables.row_offsets
         batch = (row_offsets, looked_up.rows, looked_up.embeddings.grad, self.param_groups[0]["lr"], looked_up.offsets)
         if self.rule is TableOptimizer.SGD:
-            kernels.embedding_bags_sgd_(weight, *batch)
+            kernels.embedding_bags_sgd_(weight, *batch, backend=self.backend)
             return
         self.state["step"] += 1
         update = (
@@ -57,7 +57,7 @@ class TableUpdate:
             if self.rule is TableOptimizer.ADAGRAD
             else kernels.embedding_bags_rowwise_adagrad_
         )
-        update(weight, self.state["sum"], *batch, eps=EPS)
+        update(weight, self.state["sum"], *batch, eps=EPS, backend=self.backend)
 
     def state_dict(self) -> dict:
         """As torch.optim.Optimizer's: {"state": {0: {"step", "sum"}}, "param_groups": [{…, "params": [0]}]}."""

@@ -1,6 +1,7 @@
 """Train a DLRM on preprocessed Criteo data, keep the best epoch, and say how good it is on rows it has not seen.
 
     python -m model.train --preset small --data DIR [--hash sorted] [--interaction dot] [--compile] [--resume]
+                          [--kernels fused [--cuda-graph]]
 
 DIR is what data.preprocess and data.synthetic write. At the end two lines go to stdout: `validation`, whose rows chose
 the epoch, and `test`, which is the result. The log, progress bars and errors go to stderr.
@@ -33,14 +34,14 @@ from data.cli import Parser, UserError, user_errors
 from data.criteo import DENSE, LABEL, SPARSE, SPLITS, CriteoBatches, read_metadata
 from model.checkpoints import Run, first_line, load_checkpoint, plain
 from model.config import DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
-from model.device import check_precision, choose, settings, to
+from model.device import check_precision, choose, settings
 from model.dlrm import DLRM
 from model.evaluation import Metrics, Stopped, evaluate
 from model.hashing import Hash
 from model.interrupts import Interrupted, Signals
 from model.optimizers import make_optimizer
 from model.profiling.trace_file import export
-from model.step import GraphedStep, on_the_device, train_step
+from model.step import make_step
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -128,13 +129,7 @@ def train(
         Signals() as signals,
     ):
         forward = torch.compile(model) if compile else model
-        if cuda_graph:
-            work = partial(on_the_device, forward, optimizer, precision=config.precision)
-            step = GraphedStep(work, optimizer.advance, config.batch_size, device)
-        else:
-
-            def step(*batch: Tensor) -> Tensor:
-                return train_step(forward, optimizer, *to(device, *batch), precision=config.precision)
+        step = make_step(forward, optimizer, config.batch_size, device, config.precision, cuda_graph)
 
         def validate() -> Metrics:
             return _evaluate(run, batches["validation"], "validation", config, writer, signals)

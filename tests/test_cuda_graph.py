@@ -1,20 +1,21 @@
 """A training step as one CUDA graph: its order of events anywhere, its results on a GPU."""
 
+import json
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 import kernels
+from data.criteo import SPARSE
 from model import DLRM, Hash, Preset, preset
 from model import step as stepping
 from model.config import Kernels, Optimizer, TableOptimizer
-from model.device import to
 from model.optimizers import make_optimizer
-from model.step import WARM_UP, GraphedStep, on_the_device, train_step
+from model.step import WARM_UP, GraphedStep, make_step
 
 FUSED = [TableOptimizer.SGD, TableOptimizer.ADAGRAD, TableOptimizer.ROWWISE_ADAGRAD]
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -116,13 +117,8 @@ def trained(rule, optimizer=Optimizer.SGD, graph=True, warmup_steps=0, hash=Hash
     vocabularies = [torch.arange(n) for n in shape.cardinalities]
     model = DLRM(shape, vocabularies).to(device)
     optimizers = make_optimizer(model, Preset(shape, settings), capturable=graph)
-    if graph:
-        step = GraphedStep(partial(on_the_device, forward(model), optimizers), optimizers.advance, ROWS, device)
-    else:
-        step = partial(train_step, forward(model), optimizers)
-    losses = []
-    for batch in batches():
-        losses.append(step(*(batch if graph else to(device, *batch))).clone())
+    step = make_step(forward(model), optimizers, ROWS, device, cuda_graph=graph)
+    losses = [step(*batch).clone() for batch in batches()]
     kernels.check_ids()
     return torch.stack(losses).cpu(), model, optimizers, step
 
@@ -220,14 +216,15 @@ def test_a_bad_row_in_a_replay_is_named_when_the_loss_is_read():
 def test_training_with_a_graph(tmp_path, monkeypatch, rule):
     """model.train: evaluations and checkpoints between replays change nothing, and a run is gone on with."""
     pytest.importorskip("loguru")
-    pytest.importorskip("polars")  # writes the metadata
     from train_runs import interrupt, mini, run, table
 
-    from data.dataset import write_dataset
-    from model import train as training
+    from model.interrupts import Interrupted
 
     data = tmp_path / "data"
-    write_dataset([lambda: table(700)], data)
+    for seed, (split, rows) in enumerate({"train": 600, "validation": 50, "test": 50}.items()):
+        (data / split).mkdir(parents=True)
+        pq.write_table(table(rows, seed), data / split / "part.parquet")
+    (data / "metadata.json").write_text(json.dumps({name: {"cardinality": 40} for name in SPARSE}))
     config = mini(Hash.MODULUS, Kernels.FUSED, table_optimizer=rule, warmup_steps=30)
     expected = run(tmp_path / "uncaptured", data, config, "cuda")
     whole = run(tmp_path / "whole", data, config, "cuda", cuda_graph=True)
@@ -238,8 +235,8 @@ def test_training_with_a_graph(tmp_path, monkeypatch, rule):
     for begins, ends in ((True, True), (False, True), (True, False)):
         folder = tmp_path / f"{begins}-{ends}"
         with monkeypatch.context() as patch:
-            interrupt(patch, *((GraphedStep, "__call__") if begins else (training, "train_step")), 26)
-            with pytest.raises(training.Interrupted):
+            interrupt(patch, *((GraphedStep, "__call__") if begins else (stepping, "train_step")), 26)
+            with pytest.raises(Interrupted):
                 run(folder, data, config, "cuda", cuda_graph=begins)
         result = run(folder, data, config, "cuda", cuda_graph=ends, resume=True)
         np.testing.assert_allclose(result.losses, expected.losses, rtol=0, atol=1e-4)
@@ -253,8 +250,7 @@ def test_peak_memory_is_tables_and_state(tmp_path):
     optimizers = make_optimizer(model, Preset(shape), capturable=True)
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    device = torch.device("cuda")
-    step = GraphedStep(partial(on_the_device, model, optimizers), optimizers.advance, ROWS, device)
+    step = make_step(model, optimizers, ROWS, torch.device("cuda"), cuda_graph=True)
     for batch in batches(8):
         step(*batch)
     torch.cuda.synchronize()

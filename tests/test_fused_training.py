@@ -12,8 +12,10 @@ import torch.nn.functional as F
 pytest.importorskip("loguru")
 from train_runs import assert_same, assert_same_end, command, interrupt_after, interrupted, mini, run, status, table
 
+import kernels
 from data.cli import UserError
 from data.dataset import write_dataset
+from kernels import runtime
 from model import DLRM, Hash, Preset, preset
 from model import train as training
 from model.checkpoints import load_checkpoint
@@ -100,9 +102,9 @@ def test_one_id_and_bags_give_eagers_logits(hash):
     shape = replace(preset("mini").model, cardinalities=(10, 3, 7), hash=hash)
     vocabularies = [torch.arange(100, 100 + n) for n in shape.cardinalities]
     models = []
-    for kernels in Kernels:
+    for kind in Kernels:
         torch.manual_seed(0)
-        models.append(DLRM(replace(shape, kernels=kernels), vocabularies))
+        models.append(DLRM(replace(shape, kernels=kind), vocabularies))
     eager, ours = models
     assert_same(dict(ours.state_dict()), dict(eager.state_dict()))
     dense, ids = torch.randn(5, 13), torch.randint(98, 112, (5, 3))
@@ -118,9 +120,9 @@ def test_bags_are_trained_too():
     shape = replace(preset("mini").model, cardinalities=(10, 3, 7))
     bags, offsets = torch.randint(-1, 12, (20,)), torch.tensor([0, 0, 3, 4, 4, 6, 9, 9, 12, 20])
     dense, labels, after = torch.randn(3, 13), torch.tensor([0.0, 1.0, 1.0]), []
-    for kernels in Kernels:
+    for kind in Kernels:
         torch.manual_seed(0)
-        model = DLRM(replace(shape, kernels=kernels))
+        model = DLRM(replace(shape, kernels=kind))
         optimizer = make_optimizer(model, Preset(model.config, preset("mini").train))
         for _ in range(3):
             optimizer.zero_grad()
@@ -320,9 +322,35 @@ def test_mistakes_are_one_line_and_status_2(data, tmp_path, capsys, options, say
 
 def test_the_command_trains_with_fused_kernels(data, tmp_path, capsys):
     printed = []
-    for kernels in Kernels:
-        assert status(command(tmp_path / kernels, data, "--epochs", "2", "--kernels", kernels)) == 0
+    for kind in Kernels:
+        assert status(command(tmp_path / kind, data, "--epochs", "2", "--kernels", kind)) == 0
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1] != ""
     with pytest.raises(UserError, match="fused has no adam"):
         Preset(replace(preset("mini").model, kernels="fused"), replace(preset("mini").train, table_optimizer="adam"))
+
+
+# The kernels themselves
+
+
+def with_backend(function, backend: str):
+    return lambda *arguments, **options: function(*arguments, **options | {"backend": backend})
+
+
+@pytest.mark.parametrize("rule", FUSED)
+def test_the_triton_kernels_train_as_eager(monkeypatch, rule):
+    """In the interpreter: the arguments that training gives, a gradient that is a view of a larger one among them."""
+    if runtime.why_not("triton", "cpu"):
+        pytest.skip("Triton's interpreter is off")
+    losses = []
+    for backend in ("eager", "triton"):
+        with monkeypatch.context() as patch:
+            for name in ("embedding_bags", *(f"embedding_bags_{rule}_" for rule in FUSED)):
+                patch.setattr(kernels, name, with_backend(getattr(kernels, name), backend))
+            torch.manual_seed(0)
+            model = DLRM(replace(preset("mini").model, kernels=Kernels.FUSED))
+            optimizer = make_optimizer(model, Preset(model.config, fused(rule).train))
+            for _ in range(4):
+                dense, sparse = torch.randn(6, 13), torch.randint(0, 40, (6, 3))
+                losses.append(train_step(model, optimizer, (sparse[:, 0] % 2).float(), dense, sparse))
+    torch.testing.assert_close(torch.stack(losses[4:]), torch.stack(losses[:4]))

@@ -47,6 +47,8 @@ from model.checkpoints import load_checkpoint, save_checkpoint
 from model.config import Optimizer
 from model.device import to
 from model.evaluation import predict, score
+from model.optimizers import make_optimizer
+from model.step import train_step
 
 
 @pytest.fixture(scope="module")
@@ -413,10 +415,10 @@ def test_sync_metrics_changes_no_parameter(data, tmp_path):
 def test_warm_up_rises_linearly_and_decays_no_table():
     config = mini(warmup_steps=4, learning_rate=0.1, table_learning_rate=0.2, weight_decay=0.5)
     model = DLRM(config.model)
-    optimizer = training.make_optimizer(model, config)
+    optimizer = make_optimizer(model, config)
     rates = []
     for _ in range(5):
-        training.train_step(model, optimizer, torch.ones(2), torch.randn(2, 13), torch.randint(9, (2, 3)))
+        train_step(model, optimizer, torch.ones(2), torch.randn(2, 13), torch.randint(9, (2, 3)))
         rates.append([part.param_groups[0]["lr"] for part in optimizer.parts.values()])
     np.testing.assert_allclose(rates, [[0.025, 0.05], [0.05, 0.1], [0.075, 0.15], [0.1, 0.2], [0.1, 0.2]])
     decays = {name: part.param_groups[0]["weight_decay"] for name, part in optimizer.parts.items()}
@@ -452,12 +454,12 @@ def test_a_step_does_not_wait_for_the_gpu(data, hash):
     config = mini(hash).model.with_metadata(features)
     device = torch.device("cuda")
     model = DLRM(config, config.vocabularies(features)).to(device)
-    optimizer = training.make_optimizer(model, mini(hash))
+    optimizer = make_optimizer(model, mini(hash))
     losses = torch.zeros(19, device=device)
     for step, batch in enumerate(CriteoBatches(data / "train", 32)):
         torch.cuda.set_sync_debug_mode("error" if step else "default")  # the first sets libraries up
         try:
-            losses[step] = training.train_step(model, optimizer, *to(device, *batch))
+            losses[step] = train_step(model, optimizer, *to(device, *batch))
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert losses.isfinite().all()

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+import model.step
 from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE
 from model import Hash, Preset, preset
 from model import train as training
@@ -94,7 +95,7 @@ def interrupt(monkeypatch, owner: object, name: str, step: int, number: int = si
 
 
 def interrupt_after(monkeypatch, step: int, number: int = signal.SIGINT) -> None:
-    interrupt(monkeypatch, training, "train_step", step, number)
+    interrupt(monkeypatch, model.step, "train_step", step, number)
 
 
 def interrupted(folder: Path, data: Path, config=None) -> str:
