@@ -34,10 +34,9 @@ cudaError_t for_each(long long count, Function function) {
 
 cudaError_t look_up_tensors(Tensor tags, Tensor slots, Tensor bucket_offsets, Tensor seeds, Tensor keys,
                             Tensor table_ids, Tensor found, Tensor rows) {
-    Storage storage = storage_of(tags, slots, bucket_offsets, seeds);
-    return with_keys(keys, table_ids, [&](auto* key, auto* table_id) {
+    return with_keys(tags, slots, bucket_offsets, seeds, keys, table_ids, [&](Storage storage, auto* key, auto* table) {
         return for_each(keys.elements, [&](long long i) {
-            found.as<bool>()[i] = look_up(storage, table_id[i], key[i], rows.as<long long>()[i]);
+            found.as<bool>()[i] = look_up(storage, table[i], key[i], rows.as<long long>()[i]);
         });
     });
 }
@@ -45,12 +44,11 @@ cudaError_t look_up_tensors(Tensor tags, Tensor slots, Tensor bucket_offsets, Te
 // A table is one thread's, which takes its keys in order: so slots do not hang on which thread was first.
 cudaError_t claim_tensors(Tensor tags, Tensor slots, Tensor bucket_offsets, Tensor seeds, Tensor keys,
                           Tensor table_ids, Tensor where) {
-    Storage storage = storage_of(tags, slots, bucket_offsets, seeds);
-    return with_keys(keys, table_ids, [&](auto* key, auto* table_id) {
+    return with_keys(tags, slots, bucket_offsets, seeds, keys, table_ids, [&](Storage storage, auto* key, auto* table) {
         on_threads(keys.elements, [&](long long n, long long threads) {
             for (long long i = 0; i < keys.elements; ++i)
-                if ((unsigned long long)table_id[i] % threads == (unsigned long long)n)
-                    where.as<long long>()[i] = claim(storage, table_id[i], key[i], i);
+                if ((unsigned long long)table[i] % threads == (unsigned long long)n)
+                    where.as<long long>()[i] = claim(storage, table[i], key[i], i);
         });
         return cudaSuccess;
     });
@@ -58,11 +56,10 @@ cudaError_t claim_tensors(Tensor tags, Tensor slots, Tensor bucket_offsets, Tens
 
 cudaError_t erase_tensors(Tensor tags, Tensor slots, Tensor bucket_offsets, Tensor seeds, Tensor keys,
                           Tensor table_ids, Tensor where) {
-    Storage storage = storage_of(tags, slots, bucket_offsets, seeds);
-    return with_keys(keys, table_ids, [&](auto* key, auto* table_id) {
+    return with_keys(tags, slots, bucket_offsets, seeds, keys, table_ids, [&](Storage storage, auto* key, auto* table) {
         for_each(keys.elements, [&](long long i) {
             Slot slot;
-            where.as<long long>()[i] = find(storage, table_id[i], key[i], slot);
+            where.as<long long>()[i] = find(storage, table[i], key[i], slot);
         });
         for (long long i = 0; i < keys.elements; ++i)
             if (where.as<long long>()[i] >= 0) erase(storage, where.as<long long>()[i]);

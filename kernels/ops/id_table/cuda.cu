@@ -8,25 +8,23 @@ using namespace id_table;
 
 cudaError_t look_up_tensors(Tensor tags, Tensor slots, Tensor bucket_offsets, Tensor seeds, Tensor keys,
                             Tensor table_ids, Tensor found, Tensor rows, Stream stream) {
-    return with_keys(keys, table_ids, [&](auto* key, auto* table_id) {
-        return launch_look_up(storage_of(tags, slots, bucket_offsets, seeds), key, table_id, found.as<bool>(),
-                              rows.as<long long>(), keys.elements, stream);
+    return with_keys(tags, slots, bucket_offsets, seeds, keys, table_ids, [&](Storage storage, auto* key, auto* table) {
+        return launch_look_up(storage, key, table, found.as<bool>(), rows.as<long long>(), keys.elements,
+                              stream);
     });
 }
 
 cudaError_t claim_tensors(Tensor tags, Tensor slots, Tensor bucket_offsets, Tensor seeds, Tensor keys,
                           Tensor table_ids, Tensor where, Stream stream) {
-    return with_keys(keys, table_ids, [&](auto* key, auto* table_id) {
-        return launch_claim(storage_of(tags, slots, bucket_offsets, seeds), key, table_id, where.as<long long>(),
-                            keys.elements, stream);
+    return with_keys(tags, slots, bucket_offsets, seeds, keys, table_ids, [&](Storage storage, auto* key, auto* table) {
+        return launch_claim(storage, key, table, where.as<long long>(), keys.elements, stream);
     });
 }
 
 cudaError_t erase_tensors(Tensor tags, Tensor slots, Tensor bucket_offsets, Tensor seeds, Tensor keys,
                           Tensor table_ids, Tensor where, Stream stream) {
-    return with_keys(keys, table_ids, [&](auto* key, auto* table_id) {
-        return launch_erase(storage_of(tags, slots, bucket_offsets, seeds), key, table_id, where.as<long long>(),
-                            keys.elements, stream);
+    return with_keys(tags, slots, bucket_offsets, seeds, keys, table_ids, [&](Storage storage, auto* key, auto* table) {
+        return launch_erase(storage, key, table, where.as<long long>(), keys.elements, stream);
     });
 }
 

@@ -7,8 +7,8 @@
 Storage: tags uint8 [S] (0 empty, 1 erased, else a slot's tag), slots int64 [S, 2] (key, row), bucket_offsets
 int64 [T + 1], seeds int64 [T]. Bucket b is slots 16·b … 16·b + 15; table t has buckets bucket_offsets[t] … of it.
 
-Bytes of a look-up: key and table id are read, found and row written (8 + 4 + 1 + 8); a bucket's 16 tags and one slot are
-read as two sectors of 32 bytes.
+Bytes of a look-up: key and table id are read, found and row written (8 + 4 + 1 + 8); a bucket's 16 tags and one slot
+are read as two sectors of 32 bytes.
 """
 
 import torch

@@ -48,17 +48,18 @@ class TableEmbedding(nn.Module):
         heights = torch.tensor([len(w) for w in weights], dtype=torch.int64, device=device)
         self.register_buffer("heights", heights, persistent=False)
         self.register_buffer("first_rows", heights.cumsum(0) - heights, persistent=False)
-        self.register_buffer("feature_tables", torch.tensor(features, dtype=torch.int64, device=device), persistent=False)
+        numbers = torch.tensor(features, dtype=torch.int64, device=device)
+        self.register_buffer("feature_tables", numbers, persistent=False)
 
     def forward(self, keys: Tensor, offsets: Tensor | None = None) -> Tensor:
         """keys int32 or int64 → rows.
 
-        Without offsets, in mode "none" only: keys [B, F] → [B, F, D]. With offsets int32 or int64 [F · B + 1], where bag
-        f · B + b of the keys [N] begins: [N, D] in mode "none", else [B, F, D].
+        Without offsets, in mode "none" only: keys [B, F] → [B, F, D]. With offsets int32 or int64 [F · B + 1], where
+        bag f · B + b of the keys [N] begins: [N, D] in mode "none", else [B, F, D].
 
         Raises:
-            ValueError: pooling without offsets; shapes that do not fit; on a CPU offsets that decrease, or do not go from
-                0 to N, with the position.
+            ValueError: pooling without offsets; shapes that do not fit; on a CPU offsets that decrease, or do not go
+                from 0 to N, with the position.
         """
         features = len(self.feature_tables)
         if offsets is None:

@@ -119,11 +119,12 @@ def table_lookup(
             compiler, else eager.
 
     Returns:
-        (found bool [...], rows int64 [...]): a key that is not there is False and row 0. The two do not hang on where in
-        the storage a key lies, and every run gives the same.
+        (found bool [...], rows int64 [...]): a key that is not there is False and row 0. The two do not hang on where
+        in the storage a key lies, and every run gives the same.
 
     Raises:
-        TypeError: a dtype. ValueError: a shape, a device, an unknown backend. RuntimeError: a backend this machine lacks.
+        TypeError: a dtype. ValueError: a shape, a device, an unknown backend. RuntimeError: a backend this machine lacks,
+            a storage that is not aligned.
     """
     return LOOKUP.call(backend, tags, slots, bucket_offsets, seeds, keys, table_ids)
 
@@ -141,8 +142,8 @@ def expand_table_ids(
             features that share a table lie beside each other; None: of feature t alone.
         num_tables, batch_size, num_elements: T, B, the number of keys.
 
-    A key outside every table's bags gets -1, which is a miss in `table_lookup`. Offsets that decrease give some table or
-    -1; nothing is read outside them.
+    A key outside every table's bags gets -1, which is a miss in `table_lookup`. Offsets that decrease give some table
+    or -1; nothing is read outside them.
 
     Raises: as `table_lookup`.
     """

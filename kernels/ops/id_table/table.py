@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -29,8 +30,8 @@ class IdTable(nn.Module):
         backend: of `insert` and `erase`: as `table_lookup`'s.
 
     `insert` and `erase` wait for the GPU; a look-up does not, and can be captured in a CUDA graph, which sees what is
-    inserted later unless the table grew (its storage is then another). Where a slot is found for an id hangs on the order
-    in which a GPU's threads come; what look-ups return, and state_dict, do not.
+    inserted later unless the table grew (its storage is then another). Where a slot is found for an id hangs on the
+    order in which a GPU's threads come; what look-ups return, and state_dict, do not.
 
     state_dict has the ids and rows, not the storage: `ids` and `rows` int64 [n], by table and row; `offsets` [T + 1],
     where each table's begin; `next_rows` [T]. A table of any capacity loads it.
@@ -62,14 +63,14 @@ class IdTable(nn.Module):
         wanted = [max(len(v), c) for v, c in zip(ids, capacity or [0] * len(ids), strict=True)]
         seeds = range(1, len(ids) + 1) if seeds is None else seeds
         self._sizes = [0] * len(ids)  # ids of each table
-        self._filled = [0] * len(ids)  # its slots that are not empty: they, and what was erased and still stops no search
+        self._filled = [0] * len(ids)  # its slots at which no search ends: those of its ids, and erased ones
         self._next_rows = [1] * len(ids)
         self.register_buffer("seeds", torch.tensor([*seeds], dtype=torch.int64, device=device), persistent=False)
         for name in ("tags", "slots", "bucket_offsets"):
             self.register_buffer(name, torch.empty(0, device=device), persistent=False)
         self._make([self._buckets_for(n) for n in wanted])
         for table, vocabulary in enumerate(ids):
-            if vocabulary.dim() != 1 or vocabulary.dtype not in (torch.int64, torch.int32) and len(vocabulary):
+            if vocabulary.dim() != 1 or (vocabulary.dtype not in (torch.int64, torch.int32) and len(vocabulary)):
                 raise ValueError(
                     f"vocabulary {table} must be int64 [n]; got {vocabulary.dtype}, shape {list(vocabulary.shape)}"
                 )
@@ -296,22 +297,24 @@ class IdTable(nn.Module):
         count = self.num_tables
         starts = offsets.tolist()
         if offsets.shape != (count + 1,) or next_rows.shape != (count,):
-            raise ValueError(f"expected {count} tables; got offsets {list(offsets.shape)}, next_rows {list(next_rows.shape)}")
-        sizes = [end - start for start, end in zip(starts, starts[1:], strict=False)]
-        if ids.dim() != 1 or ids.shape != rows.shape or starts[0] or starts[-1] != len(ids) or min(sizes, default=0) < 0:
+            shapes = f"offsets {list(offsets.shape)}, next_rows {list(next_rows.shape)}"
+            raise ValueError(f"expected {count} tables; got {shapes}")
+        sizes = [end - start for start, end in pairwise(starts)]
+        if ids.dim() != 1 or ids.shape != rows.shape or [starts[0], starts[-1]] != [0, len(ids)] or min([0, *sizes]) < 0:
             raise ValueError(f"offsets must rise from 0 to the number of ids and rows, {len(ids)} and {len(rows)}")
         if len(rows) and int(rows.min()) < 1:
             raise ValueError(f"rows must be above 0; got {int(rows.min())}")
         self._make([max(had, self._buckets_for(n)) for had, n in zip(self._buckets, sizes, strict=True)])
         self._sizes, self._filled = [0] * count, [0] * count
         ids, rows = (tensor.to(self.seeds.device, torch.int64) for tensor in (ids, rows))
-        for table, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
+        for table, (start, end) in enumerate(pairwise(starts)):
             these = ids[start:end]
             self.insert(these, torch.full_like(these, table, dtype=torch.int32), rows[start:end])
         self._next_rows = next_rows.tolist()
 
     def extra_repr(self) -> str:
-        return f"{self.num_tables} tables, {sum(self._sizes)} ids, load {self.load_factor:.2f}, {self.bytes / 1e6:.4g} MB"
+        ids, size = sum(self._sizes), 1e-6 * self.bytes
+        return f"{self.num_tables} tables, {ids} ids, load {self.load_factor:.2f}, {size:.4g} MB"
 
 
 def _offsets(counts: Sequence[int]) -> Tensor:

@@ -6,17 +6,17 @@
 
 namespace id_table {
 
-inline Storage storage_of(fused::Tensor tags, fused::Tensor slots, fused::Tensor bucket_offsets, fused::Tensor seeds) {
-    return {tags.as<unsigned char>(), slots.as<Slot>(), bucket_offsets.as<long long>(), seeds.as<long long>(),
-            bucket_offsets.elements - 1, tags.elements / bucket_slots};
-}
-
-// function(keys, table_ids), pointers of their types.
+// function(storage, keys, table_ids), pointers of the tensors' types; of a storage that vector accesses do not take, an
+// error.
 template <class Function>
-cudaError_t with_keys(fused::Tensor keys, fused::Tensor table_ids, Function function) {
+cudaError_t with_keys(fused::Tensor tags, fused::Tensor slots, fused::Tensor bucket_offsets, fused::Tensor seeds,
+                      fused::Tensor keys, fused::Tensor table_ids, Function function) {
+    if (!aligned(tags.as<char>(), slots.as<char>())) return cudaErrorInvalidValue;
+    Storage storage{tags.as<unsigned char>(), slots.as<Slot>(), bucket_offsets.as<long long>(), seeds.as<long long>(),
+                    bucket_offsets.elements - 1, tags.elements / bucket_slots};
     return fused::with_dtype_of<int32_t, int64_t>(keys.dtype, [&](auto key) {
         return fused::with_dtype_of<int32_t, int64_t>(table_ids.dtype, [&](auto table_id) {
-            return function(keys.as<decltype(key)>(), table_ids.as<decltype(table_id)>());
+            return function(storage, keys.as<decltype(key)>(), table_ids.as<decltype(table_id)>());
         });
     });
 }
