@@ -80,7 +80,7 @@ def kernels_of(op, monkeypatch):
     return list(found)
 
 
-@pytest.mark.parametrize("op", [op for op in ops() if "triton" in find(op).backends])
+@pytest.mark.parametrize("op", [op for op in names() if "triton" in find(op).backends])
 def test_every_kernel_compiles_in_every_dtype(op, monkeypatch, tmp_path):
     kernels = kernels_of(op, monkeypatch)
     assert len(kernels) >= 4  # a forward in four dtypes

@@ -4,9 +4,9 @@
             in_place="x", saves=("out",), gradients={"x": like("grad_out"), "bias": last_dimension("grad_out")})
 
 For each backend ("triton", "cuda", of some ops "cpp") the overloads fused_kernels::add_relu.<backend>,
-add_relu_.<backend> (in place) and add_relu_backward.<backend> are defined here at import, so that an exported program loads. What runs them: the C++ core
-(core.cpp) once it is loaded, which the first call on a GPU sees to; in Triton's interpreter, and where there is no C++
-compiler, the Python of fallback.py.
+add_relu_.<backend> (in place) and add_relu_backward.<backend> are defined here at import, so that an exported program
+loads. What runs them: the C++ core (core.cpp) once it is loaded, which the first call on a GPU sees to; in Triton's
+interpreter, and where there is no C++ compiler, the Python of fallback.py.
 """
 
 from __future__ import annotations

@@ -123,8 +123,8 @@ def table_lookup(
         in the storage a key lies, and every run gives the same.
 
     Raises:
-        TypeError: a dtype. ValueError: a shape, a device, an unknown backend. RuntimeError: a backend this machine lacks,
-            a storage that is not aligned.
+        TypeError: a dtype. ValueError: a shape, a device, an unknown backend. RuntimeError: a backend this machine
+            lacks, a storage that is not aligned.
     """
     return LOOKUP.call(backend, tags, slots, bucket_offsets, seeds, keys, table_ids)
 

@@ -14,7 +14,6 @@ from kernels.ops.id_table.eager import BUCKET_SLOTS, EMPTY, FIRST_TAG
 from kernels.ops.id_table.op import CLAIM, ERASE, table_lookup
 
 MOST_BUCKETS = 2**31 - 1  # of a table: the hash's upper 32 bits choose one
-_STATE = ("ids", "rows", "offsets", "next_rows")
 
 
 class IdTable(nn.Module):
@@ -263,11 +262,11 @@ class IdTable(nn.Module):
             destination[prefix + name] = tensor
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        given = {name: state_dict.get(prefix + name) for name in _STATE}
+        given = {name: state_dict.get(prefix + name) for name in self.state()}
         missing += [prefix + name for name, tensor in given.items() if tensor is None]
         unexpected += [
             name for name in state_dict if strict and name.startswith(prefix)
-            and name.removeprefix(prefix) not in _STATE and "." not in name.removeprefix(prefix)
+            and name.removeprefix(prefix) not in given and "." not in name.removeprefix(prefix)
         ]  # fmt: skip
         if any(tensor is None for tensor in given.values()):
             return
@@ -300,7 +299,8 @@ class IdTable(nn.Module):
             shapes = f"offsets {list(offsets.shape)}, next_rows {list(next_rows.shape)}"
             raise ValueError(f"expected {count} tables; got {shapes}")
         sizes = [end - start for start, end in pairwise(starts)]
-        if ids.dim() != 1 or ids.shape != rows.shape or [starts[0], starts[-1]] != [0, len(ids)] or min([0, *sizes]) < 0:
+        rises = starts[0] == 0 and min([0, *sizes]) == 0 and starts[-1] == len(ids)
+        if ids.dim() != 1 or ids.shape != rows.shape or not rises:
             raise ValueError(f"offsets must rise from 0 to the number of ids and rows, {len(ids)} and {len(rows)}")
         if len(rows) and int(rows.min()) < 1:
             raise ValueError(f"rows must be above 0; got {int(rows.min())}")
