@@ -8,8 +8,8 @@ same shape; ids are 0 … 2^32 - 1, or -1 (`MISSING`) where the value is missing
     index         the same rows; the ids stay on the device
     sorted        row 0 = missing or unknown, the k-th smallest id → row k: exact at any cardinality, for it costs
                   log2(cardinality) comparisons an id instead of cardinality
-    table         the rows of `index`, found in a hash table on the device (kernels.IdTable): exact at any cardinality, for
-                  about two reads of memory an id, whatever the cardinality
+    table         the rows of `index`, found in a hash table (kernels.IdTable): exact, and at any cardinality for about
+                  two reads of memory an id
     modulus       (id + 1) mod cardinality: nothing to store or to compare, but ids collide, and row 0 is shared by real
                   ids too (the last row is never used)
 """

@@ -11,7 +11,7 @@ import torch
 from fake_clock import Clock, cell, inputs, rows_of
 
 import kernels
-from kernels import runtime
+from kernels import dispatch, runtime
 from kernels.check import Spec, Sums
 from kernels.check import spec as specs
 from kernels.measure import bench, first_call, judge, measuring, runs
@@ -381,7 +381,7 @@ def test_every_op_measures_what_it_is_judged_by(op, quick):
         if isinstance(c, Cell):
             ours = {*OURS} & {*dispatch.find(c.op).backends}
             assert (ours if c.part != "auto" else {"eager", "auto"}) <= set(c.implementations)
-            assert c.waits == (c.part == "auto")
+            assert c.waits == (c.part in ("auto", "build"))  # what reads from the GPU cannot be replayed
             assert c.bytes >= math.prod(c.shape) * c.dtype.itemsize
             smaller = c.smaller()
             assert smaller is None or (math.prod(smaller.shape), smaller.form) == (math.prod(c.shape) // 2, c.form)

@@ -14,7 +14,7 @@ import torch
 
 from kernels import check
 from kernels.check import Case
-from kernels.dispatch import cubin, find, ops, plan
+from kernels.dispatch import cubin, find, names, plan
 
 ROOT = Path(__file__).resolve().parent.parent
 # In a process of its own, without the interpreter.

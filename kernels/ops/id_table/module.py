@@ -87,7 +87,7 @@ class TableEmbedding(nn.Module):
         if self.mode == "mean":
             counts = torch.segment_reduce(found.to(values.dtype), "sum", offsets=begins, initial=0)
             sums = sums / counts.clamp(min=1)[:, None]
-        return sums.view(features, batch_size, -1).transpose(0, 1).contiguous().to(self.weights.dtype)
+        return sums.view(features, batch_size, values.shape[1]).transpose(0, 1).contiguous().to(self.weights.dtype)
 
     def _rows(self, keys: Tensor, tables: Tensor) -> tuple[Tensor, Tensor]:
         """(values [..., D] in the dtype of sums, found [...]) of the keys of these tables, -1 for none."""

@@ -30,7 +30,7 @@ def check_keys(op: str, tags: Tensor, slots: Tensor, bucket_offsets: Tensor, see
 
 
 def _has_shape(op: str, name: str, tensor: Tensor, shape: tuple[int, ...], why: str) -> None:
-    if tensor.shape != torch.Size(shape):
+    if [*tensor.shape] != [*shape]:
         raise ValueError(f"{op}: {name} must have shape {list(shape)}, {why}; got {list(tensor.shape)}")
 
 
