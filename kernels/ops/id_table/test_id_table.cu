@@ -1,6 +1,7 @@
 // The id table's CUDA kernels against std::map, so that no libtorch is needed. A shape is tables x ids of each.
 #include "kernel.cuh"
 
+#include <memory>
 #include <set>
 
 #include "check/testing.cuh"
