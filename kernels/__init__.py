@@ -17,6 +17,8 @@ from kernels.dispatch import ops
 
 __all__ = []
 for _name in ops():
-    for _function in importlib.import_module(f"kernels.ops.{_name}").__all__:
-        globals()[_function] = getattr(importlib.import_module(f"kernels.ops.{_name}.op"), _function)
-        __all__.append(_function)
+    _package = importlib.import_module(f"kernels.ops.{_name}")
+    for _public in _package.__all__:
+        _module = getattr(_package, "MODULES", {}).get(_public, "op")  # what is no function has a module of its own
+        globals()[_public] = getattr(importlib.import_module(f"kernels.ops.{_name}.{_module}"), _public)
+        __all__.append(_public)

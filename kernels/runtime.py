@@ -70,7 +70,19 @@ def why_not(backend: str, device_type: str) -> str:
     """Why this machine's `backend` does not run tensors of a 'cpu' or 'cuda' device, and what to do; '' if it does."""
     if backend == "triton":
         return _why_not_triton(device_type)
+    if backend == "cpp":
+        return _why_not_cpp(device_type)
     return _why_not_cuda(device_type) if backend == "cuda" else ""
+
+
+def _why_not_cpp(device_type: str) -> str:
+    if device_type != "cpu":
+        return "it runs CPU tensors: move the tensors with .cpu()"
+    if shutil.which(compiler := os.environ.get("CXX", "c++"), path=path_with_python()) is None:
+        return f"the C++ compiler {compiler} is missing: apt install g++, or set CXX"
+    if shutil.which("ninja", path=path_with_python()) is None:
+        return "ninja is missing: pip install ninja, in the version that requirements.txt names"
+    return ""
 
 
 def _why_not_triton(device_type: str) -> str:

@@ -1,4 +1,4 @@
-"""From a 32-bit category id to the row of an embedding table: the lecture's three ways, and one for large tables.
+"""From a 32-bit category id to the row of an embedding table: the lecture's three ways, and two for large tables.
 
 Every table has cardinality + 1 rows, whichever way is taken. A hash maps int64 ids of any shape to int64 rows of the
 same shape; ids are 0 … 2^32 - 1, or -1 (`MISSING`) where the value is missing.
@@ -8,6 +8,8 @@ same shape; ids are 0 … 2^32 - 1, or -1 (`MISSING`) where the value is missing
     index         the same rows; the ids stay on the device
     sorted        row 0 = missing or unknown, the k-th smallest id → row k: exact at any cardinality, for it costs
                   log2(cardinality) comparisons an id instead of cardinality
+    table         the rows of `index`, found in a hash table (kernels.IdTable): exact, and at any cardinality for about
+                  two reads of memory an id
     modulus       (id + 1) mod cardinality: nothing to store or to compare, but ids collide, and row 0 is shared by real
                   ids too (the last row is never used)
 """
@@ -20,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from data.criteo import MISSING
+from kernels import IdTable
 
 
 class Hash(StrEnum):
@@ -28,6 +31,7 @@ class Hash(StrEnum):
     INDEX_NAIVE = "index_naive"
     INDEX = "index"
     SORTED = "sorted"
+    TABLE = "table"
     MODULUS = "modulus"
 
 
@@ -123,6 +127,40 @@ class SortedHash(nn.Module):
         return f"cardinality={self.known.numel()}"
 
 
+class TableHash(IdTable):
+    """The rows of `IndexHash`, row k for the k-th known id (from 1), found in a hash table.
+
+    Args:
+        vocabulary: int64 [cardinality], the known ids, all different, without `MISSING`.
+
+    Its state_dict has the known ids, as that of `IndexHash` has, and the two load each other's.
+    """
+
+    def __init__(self, vocabulary: Sequence[int] | np.ndarray | Tensor):
+        super().__init__([_checked(vocabulary)])
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids int64 [...] → rows int64 [...]."""
+        _, rows = super().forward(ids)
+        return rows
+
+    def state(self) -> dict[str, Tensor]:
+        """known, int64 [cardinality]: the ids by their rows."""
+        known, _ = self.items(0)
+        return {"known": known}
+
+    def load(self, known: Tensor) -> None:
+        """Know these ids instead, as many as before."""
+        if known.shape != (self.sizes[0],):
+            raise ValueError(f"known must have shape {self.sizes}; got {list(known.shape)}")
+        rows = torch.arange(1, len(known) + 1, device=known.device)
+        ends = torch.tensor([0, len(known)]), torch.tensor([len(known) + 1])
+        super().load(_checked(known.cpu()).to(known.device), rows, *ends)
+
+    def extra_repr(self) -> str:
+        return f"cardinality={self.sizes[0]}"
+
+
 def _checked(vocabulary: Sequence[int] | np.ndarray | Tensor, in_order: bool = False) -> Tensor:
     """The vocabulary as a tensor, in ascending order if that is asked for; ValueError if it is none."""
     ids = np.asarray(vocabulary, dtype=np.int64)
@@ -157,4 +195,6 @@ def make_hash(kind: Hash, cardinality: int, vocabulary: Sequence[int] | Tensor |
     return _EXACT[kind](vocabulary)
 
 
-_EXACT = {Hash.INDEX_NAIVE: IndexNaiveHash, Hash.INDEX: IndexHash, Hash.SORTED: SortedHash}
+_EXACT = {
+    Hash.INDEX_NAIVE: IndexNaiveHash, Hash.INDEX: IndexHash, Hash.SORTED: SortedHash, Hash.TABLE: TableHash
+}  # fmt: skip

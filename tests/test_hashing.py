@@ -18,7 +18,7 @@ def test_rows(known, ids):
     ids = [*ids, *known, -1]
     position = {value: row for row, value in enumerate(known, start=1)}
     tensor = torch.tensor(ids)
-    for kind in (Hash.INDEX, Hash.INDEX_NAIVE):
+    for kind in (Hash.INDEX, Hash.INDEX_NAIVE, Hash.TABLE):
         rows = make_hash(kind, len(known), known)(tensor)
         assert rows.dtype == torch.int64
         assert rows.tolist() == [position.get(value, 0) for value in ids]
@@ -38,11 +38,20 @@ def test_any_shape(kind, shape):
     assert rows.dtype == torch.int64
 
 
-def test_naive_and_index_load_each_others_checkpoints():
-    index, naive = make_hash(Hash.INDEX, 3, [5, 6, 7]), make_hash(Hash.INDEX_NAIVE, 3, [1, 2, 3])
-    naive.load_state_dict(index.state_dict())
-    ids = torch.tensor([1, 5, 6, 7, -1])
-    assert naive(ids).tolist() == index(ids).tolist() == [0, 1, 2, 3, 0]
+@pytest.mark.parametrize("saved", [Hash.INDEX, Hash.INDEX_NAIVE, Hash.TABLE])
+@pytest.mark.parametrize("loaded", [Hash.INDEX, Hash.INDEX_NAIVE, Hash.TABLE])
+def test_hashes_of_the_same_rows_load_each_others_checkpoints(saved, loaded):
+    trained, other = make_hash(saved, 3, [7, 5, 6]), make_hash(loaded, 3, [1, 2, 3])
+    other.load_state_dict(trained.state_dict())
+    assert other.state_dict()["known"].tolist() == [7, 5, 6]
+    ids = torch.tensor([1, 7, 5, 6, -1])
+    assert trained(ids).tolist() == other(ids).tolist() == [0, 1, 2, 3, 0]
+
+
+@pytest.mark.parametrize("kind", [Hash.INDEX, Hash.TABLE])
+def test_a_checkpoint_of_another_cardinality_is_refused(kind):
+    with pytest.raises(RuntimeError, match="known"):
+        make_hash(kind, 2, [1, 2]).load_state_dict(make_hash(Hash.INDEX, 3, [5, 6, 7]).state_dict())
 
 
 @pytest.mark.parametrize("kind", Hash)

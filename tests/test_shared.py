@@ -25,7 +25,7 @@ FILES = [
 ]
 LIBRARIES = {"torch", "triton", "tl", "F"}
 # The core's own words too: an op's table of functions, a cubin's image, the mode that gradients are recorded in.
-COMMON = {"table", "image", "mode"}
+COMMON = {"table", "image", "mode", "keys", "slots"}
 
 
 def words_of_python(source: str) -> list[tuple[int, str]]:
@@ -102,7 +102,7 @@ def f(softmax_limits=None, *, x=("launch", "run add_relu now")):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(KERNELS)))
 def test_no_shared_file_names_an_op(path):
-    assert named(words(path), dispatch.ops()) == []
+    assert named(words(path), sorted({*dispatch.ops(), *dispatch.names()})) == []
 
 
 def test_every_shared_folder_is_looked_at():
@@ -115,8 +115,8 @@ def test_every_shared_folder_is_looked_at():
 
 def test_dispatch_knows_no_argument_of_an_op():
     """Nor an activation: what is checked, saved or differentiated under such a name is an op's own plumbing."""
-    arguments = {a.name for op in dispatch.ops() for a in dispatch.find(op).forms[""].arguments}
-    own = sorted(name for name in arguments if len(name) > 2 and name not in COMMON)  # x and y are anyone's
+    arguments = {a.name for op in dispatch.names() for a in dispatch.find(op).forms[""].arguments}
+    own = sorted(name for name in arguments - COMMON if len(name) > 2)  # x and y are anyone's
     assert own
     for path in FILES:
         if path.parent.name == "dispatch":

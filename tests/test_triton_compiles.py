@@ -14,7 +14,7 @@ import torch
 
 from kernels import check
 from kernels.check import Case
-from kernels.dispatch import cubin, find, ops, plan
+from kernels.dispatch import cubin, find, names, plan
 
 ROOT = Path(__file__).resolve().parent.parent
 # In a process of its own, without the interpreter.
@@ -82,7 +82,7 @@ def kernels_of(op, monkeypatch):
     return list(found)
 
 
-@pytest.mark.parametrize("op", [op for op in ops() if "triton" in find(op).backends])
+@pytest.mark.parametrize("op", [op for op in names() if "triton" in find(op).backends])
 def test_every_kernel_compiles_in_every_dtype(op, monkeypatch, tmp_path):
     kernels = kernels_of(op, monkeypatch)
     assert len(kernels) >= 4  # a forward in four dtypes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,17 +91,29 @@ class Spec:
         return replace(self, reference=reference, outputs=first, mutated=first)
 
 
+def _specs() -> dict[str, str]:
+    """op → the folder whose spec.py has its spec: SPEC, or in SPECS, by name, those of a folder with several ops."""
+    found = {}
+    for path in sorted(_OPS.glob("*/spec.py")):
+        folder, several = path.parent.name, re.search(r"^SPECS\b", path.read_text(), re.MULTILINE)
+        ops = importlib.import_module(f"kernels.ops.{folder}.spec").SPECS if several else [folder]
+        found |= dict.fromkeys(ops, folder)
+    return found
+
+
 def names() -> list[str]:
-    """The ops that have a spec, by folder."""
-    return sorted(path.parent.name for path in _OPS.glob("*/spec.py"))
+    """The ops that have a spec."""
+    return sorted(_specs())
 
 
 def spec_of(op: str) -> Spec:
     """The op's spec; with a trailing underscore, of a functional op's in-place twin. ValueError: an unknown op."""
-    name = op.removesuffix("_")
-    if name not in names():
-        raise ValueError(f"unknown op {op!r}: expected one of {', '.join(names())}")
-    spec = importlib.import_module(f"kernels.ops.{name}.spec").SPEC
+    found = _specs()
+    name = op if op in found else op.removesuffix("_")
+    if name not in found:
+        raise ValueError(f"unknown op {op!r}: expected one of {', '.join(sorted(found))}")
+    module = importlib.import_module(f"kernels.ops.{found[name]}.spec")
+    spec = module.SPECS[name] if hasattr(module, "SPECS") else module.SPEC
     return spec.in_place() if op.endswith("_") and not spec.mutated else spec
 
 

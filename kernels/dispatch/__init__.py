@@ -12,12 +12,25 @@ if TYPE_CHECKING:
 
 
 def ops() -> list[str]:
-    """The names of all ops: the folders of kernels/ops/ that have an op.py."""
+    """The folders of kernels/ops/ that have an op.py: each an op's, named after it, or that of several (OPS)."""
     return sorted(path.parent.name for path in KERNELS.glob("ops/*/op.py"))
+
+
+def declared(folder: str) -> list[Op]:
+    """The declarations of a folder: OP of its op.py, or OPS."""
+    module = importlib.import_module(f"kernels.ops.{folder}.op")
+    return list(module.OPS) if hasattr(module, "OPS") else [module.OP]
+
+
+def names() -> list[str]:
+    """The names of all ops."""
+    return [op.name for folder in ops() for op in declared(folder)]
 
 
 def find(name: str) -> Op:
     """The declaration of an op."""
-    if name not in ops():
-        raise ValueError(f"unknown op {name!r}: expected one of {', '.join(ops())}")
-    return importlib.import_module(f"kernels.ops.{name}.op").OP
+    for folder in [name] if name in ops() else ops():
+        for op in declared(folder):
+            if op.name == name:
+                return op
+    raise ValueError(f"unknown op {name!r}: expected one of {', '.join(names())}")

@@ -61,8 +61,8 @@ class Call:
     def _choose(self, backend: str, on_gpu: bool) -> str:
         """The backend that is meant; raises for one that is unknown, or that the op has no kernel for."""
         if backend == "auto":
-            return self._op.auto if on_gpu else "eager"
-        known = ("eager", "triton", "cuda")
+            return self._op.auto if on_gpu else self._op.auto_on_cpu
+        known = ("eager", "triton", "cuda") + ("cpp",) * ("cpp" in self._op.backends)
         if backend not in known:
             raise ValueError(f"backend must be one of auto, {', '.join(known)}; got {backend!r}")
         if backend != "eager" and backend not in self._op.backends:

@@ -39,7 +39,8 @@ void declare(const std::string& op, const std::string& backend, const std::strin
     if (!library.empty()) {
         void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
         TORCH_CHECK(handle, "fused_kernels: ", dlerror());
-        declared.table = static_cast<fused::Table*>(dlsym(handle, "fused_op"));
+        void* table = dlsym(handle, ("fused_op_" + op).c_str());  // of a folder with several ops
+        declared.table = static_cast<fused::Table*>(table ? table : dlsym(handle, "fused_op"));
         TORCH_CHECK(declared.table, "fused_kernels: ", library, " has no FUSED_OP");
     }
     declared.gradients = std::move(gradients);

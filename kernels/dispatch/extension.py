@@ -85,6 +85,13 @@ def load_op_for_host(op: str) -> Path:
     return load_library(f"{op}_host", source, cache=EXTENSIONS, include=include, flags=flags, as_cpp=True)
 
 
+def load_op_for_cpu(op: str) -> Path:
+    """The library of kernels/ops/<op>/cpu.cpp: what backend="cpp" runs for CPU tensors."""
+    source = KERNELS / "ops" / op / "cpu.cpp"
+    flags = ("-std=c++20", "-O3", "-Wno-unknown-pragmas")
+    return load_library(f"{op}_cpu", source, cache=EXTENSIONS, include=(source.parent, KERNELS), flags=flags)
+
+
 @contextmanager
 def on_host() -> Iterator[None]:
     """In here backend="cuda" runs CPU tensors, through the host build of the CUDA kernels: for tests without a GPU."""

@@ -93,8 +93,11 @@ cudaError_t with_dtype(const Tensor& tensor, Function function) {
 
 }  // namespace fused
 
-// FUSED_OP(forward), or FUSED_OP(forward, backward): once an op.
-#define FUSED_OP(...)                                                                      \
+// FUSED_OP(forward), or FUSED_OP(forward, backward): of a folder with one op. FUSED_OP_NAMED(op, forward): once for each
+// op of a folder with several.
+#define FUSED_OP(...) FUSED_TABLE(fused_op, __VA_ARGS__)
+#define FUSED_OP_NAMED(op, ...) FUSED_TABLE(fused_op_##op, __VA_ARGS__)
+#define FUSED_TABLE(name, ...)                                                             \
     extern "C" {                                                                           \
-    __attribute__((visibility("default"))) fused::Table fused_op = fused::table<__VA_ARGS__>; \
+    __attribute__((visibility("default"))) fused::Table name = fused::table<__VA_ARGS__>; \
     }

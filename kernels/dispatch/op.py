@@ -3,10 +3,10 @@
     OP = Op("add_relu", "(Tensor x, Tensor bias) -> Tensor out", eager=…, check=…, outputs={"out": like("x")},
             in_place="x", saves=("out",), gradients={"x": like("grad_out"), "bias": last_dimension("grad_out")})
 
-For each backend ("triton", "cuda") the overloads fused_kernels::add_relu.<backend>, add_relu_.<backend> (in place) and
-add_relu_backward.<backend> are defined here at import, so that an exported program loads. What runs them: the C++ core
-(core.cpp) once it is loaded, which the first call on a GPU sees to; in Triton's interpreter, and where there is no C++
-compiler, the Python of fallback.py.
+For each backend ("triton", "cuda", of some ops "cpp") the overloads fused_kernels::add_relu.<backend>,
+add_relu_.<backend> (in place) and add_relu_backward.<backend> are defined here at import, so that an exported program
+loads. What runs them: the C++ core (core.cpp) once it is loaded, which the first call on a GPU sees to; in Triton's
+interpreter, and where there is no C++ compiler, the Python of fallback.py.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ class Op:
             `saves_by` if that decides.
         in_place: the argument that the in-place form writes, in place of the one output; "" for none.
         elementwise: each element is read before it is written, so that another argument may be the one written.
-        backends: those it has kernels for: "triton" (triton_launch.py), "cuda" (cuda.cu).
+        backends: those it has code for: "triton" (triton_launch.py), "cuda" (cuda.cu), and for CPU tensors "cpp"
+            (cpu.cpp), which "auto" is on a CPU where there is a C++ compiler.
         reports: whether its kernels tell the host what is wrong with their input (dispatch/report.py): the forward's
             launchers then take one tensor more, behind the outputs.
         auto: the backend that "auto" is on a GPU: the faster one by the op's record.
-        package: where triton_launch.py is, if not kernels.ops.<name>.
+        package: where these files are, if not kernels.ops.<name>: of several ops of one folder.
     """
 
     def __init__(
@@ -85,6 +86,8 @@ class Op:
         self.name, self.eager, self.eager_in_place = name, eager, eager_in_place
         self.package = package or f"kernels.ops.{name}"
         self.backends, self.auto = tuple(backends), auto
+        self.auto_on_cpu = "cpp" if "cpp" in backends and not runtime.why_not("cpp", "cpu") else "eager"
+        self.folder = self.package.rpartition(".")[2]
         self.elementwise, self.reports = elementwise, reports
         self.scalars = tuple(scalars)
         self.tensors = tuple(a.name for a in arguments if a.is_tensor and a.name not in scalars)
@@ -263,14 +266,18 @@ class Op:
     def _load(self, backend: str, device_type: str) -> bool:
         if (backend, device_type) == ("cuda", "cpu"):
             extension.load_core()
-            self.declare(backend, device_type, str(extension.load_op_for_host(self.name)))
-        elif device_type != "cuda":
+            self.declare(backend, device_type, str(extension.load_op_for_host(self.folder)))
+        elif backend == "cpp" and device_type == "cpu":
+            self.require(backend, device_type)
+            extension.load_core()
+            self.declare(backend, device_type, str(extension.load_op_for_cpu(self.folder)))
+        elif device_type != "cuda" or backend == "cpp":
             return False
         elif backend == "cuda":
-            if not extension.op_is_built(self.name):
+            if not extension.op_is_built(self.folder):
                 self.require(backend, device_type)
             extension.load_core()
-            self.declare(backend, device_type, str(extension.load_op(self.name)))
+            self.declare(backend, device_type, str(extension.load_op(self.folder)))
         else:
             try:
                 extension.load_core()

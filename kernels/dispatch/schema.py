@@ -23,7 +23,7 @@ def last_dimension(name: str) -> Shape:
     return lambda given: (given[name].shape[-1:], given[name].dtype)
 
 
-TYPES = ("Tensor", "Tensor?", "Tensor(a!)", "str", "int", "float", "bool")
+TYPES = ("Tensor", "Tensor?", "Tensor(a!)", "str", "int", "SymInt", "float", "bool")
 
 
 @dataclass(frozen=True)

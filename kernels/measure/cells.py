@@ -16,6 +16,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from kernels import dispatch
 from kernels.check.spec import Spec
 
 OURS = ("triton", "cuda")
@@ -179,8 +180,10 @@ def describe(error: Exception) -> str:
 
 
 def reference(op: str) -> Callable:
-    """The op's function in its eager.py; op may end in an underscore (in place)."""
-    return getattr(importlib.import_module(f"kernels.ops.{op.removesuffix('_')}.eager"), op)
+    """The op's function in its eager.py; of an op that has an in-place form, with an underscore behind, that one's."""
+    if op in dispatch.names():
+        return dispatch.find(op).eager
+    return dispatch.find(op.removesuffix("_")).eager_in_place
 
 
 def public(op: str) -> Callable:

@@ -144,11 +144,12 @@ class AtMost:
     limit: float
     than: str = "torch.compile"
     part: str = "backward"
+    who: tuple[str, ...] = OURS
 
     def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
-        worst, misses = {who: [] for who in OURS}, []
+        worst, misses = {who: [] for who in self.who}, []
         for cell in by_cell(rows):
-            for who in OURS:
+            for who in self.who:
                 if who in cell:
                     peer = cell.get(self.than)
                     worst[who].append(found := ratio(cell[who].us_p50, peer and peer.us_p50))

@@ -16,7 +16,7 @@ from pathlib import Path
 from kernels.dispatch.sources import imported_files, included_files
 from kernels.runtime import KERNELS
 
-BUILT_FROM = ("eager.py", "op.py", "triton_kernel.py", "triton_launch.py", "kernel.cuh", "cuda.cu")
+BUILT_FROM = ("eager.py", "op.py", "triton_kernel.py", "triton_launch.py", "kernel.cuh", "cuda.cu", "cpu.cpp")
 # What finds out about the machine, and the build for one without a GPU.
 NOT_BUILT_IN = ("runtime.py", "doctor.py", "cuda_on_host")
 # What decides how a row comes about; the rest of measure/ stores, judges and prints it.

@@ -1,0 +1,3 @@
+__all__ = ["IdTable", "expand_table_ids", "get_table_range", "table_lookup"]
+# Where those are that are not in op.py.
+MODULES = {"IdTable": "table"}

@@ -1,0 +1,248 @@
+// The id table's CUDA kernels against std::map, so that no libtorch is needed. A shape is tables x ids of each.
+#include "kernel.cuh"
+
+#include <memory>
+#include <set>
+
+#include "check/testing.cuh"
+
+// The functions under test. A kernel of tests/broken puts its own in their place.
+template <class Key, class TableId>
+struct Functions {
+    decltype(&id_table::launch_look_up<Key, TableId>) look_up = id_table::launch_look_up<Key, TableId>;
+    decltype(&id_table::launch_claim<Key, TableId>) claim = id_table::launch_claim<Key, TableId>;
+    decltype(&id_table::launch_erase<Key, TableId>) erase = id_table::launch_erase<Key, TableId>;
+};
+using Kernels = Functions<long long, int>;
+#ifdef BROKEN_KERNELS
+#include BROKEN_KERNELS
+#endif
+
+using id_table::bucket_slots;
+using id_table::Slot;
+using testing::Buffer;
+using testing::Expected;
+using testing::Shape;
+using Numbers = std::vector<long long>;
+
+// Different ids, the extremes among them.
+template <class Key>
+std::vector<Key> different_ids(long long count, unsigned seed) {
+    using Limits = std::numeric_limits<Key>;
+    std::vector<Key> ids = {0, -1, -2, -3, -4, 1, Limits::max(), Limits::min()};
+    if (count < (long long)ids.size()) ids.resize(size_t(count));
+    std::mt19937_64 bits(seed);
+    std::set<Key> known(ids.begin(), ids.end());
+    while ((long long)ids.size() < count)
+        if (Key id = Key(bits()); known.insert(id).second) ids.push_back(id);
+    return ids;
+}
+
+template <class T>
+std::vector<T> narrowed(const Numbers& values) {
+    return {values.begin(), values.end()};
+}
+
+// Tables with room for `columns` ids each, at this load; each function below begins with empty ones.
+template <class Key, class TableId>
+class Tables {
+public:
+    Tables(const Shape& shape, double load, const Functions<Key, TableId>& op)
+        : op_(op), tables_(shape.rows), buckets_((long long)std::ceil(double(shape.columns) / load / bucket_slots)),
+          tags_(tables_ * buckets_ * bucket_slots), slots_(tables_ * buckets_ * bucket_slots), offsets_(tables_ + 1),
+          seeds_(tables_) {
+        Numbers offsets, seeds;
+        for (long long t = 0; t <= tables_; ++t) offsets.push_back(t * buckets_);
+        for (long long t = 0; t < tables_; ++t) {
+            seeds.push_back(t * 7919 - 3);
+            for (Key id : different_ids<Key>(shape.columns + 5, unsigned(t))) {
+                bool known = (long long)ids.size() % (shape.columns + 5) < shape.columns;  // the last five are not
+                rows.push_back(known ? (long long)ids.size() % (shape.columns + 5) + 1 : 0);
+                ids.push_back(id), owners.push_back(TableId(t));
+            }
+        }
+        offsets_.write(offsets), seeds_.write(seeds);
+    }
+
+    std::vector<Key> ids;         // of all tables, and five more of each that are not inserted
+    std::vector<TableId> owners;  // their tables
+    Numbers rows;                 // 0 for the five
+
+    // Claims every id, and then again in reverse order; `first` gets the position that each found in its slot.
+    cudaError_t claim(Numbers& first) {
+        tags_.write(std::vector<unsigned char>(size_t(tables_ * buckets_ * bucket_slots)));
+        std::vector<Key> keys;
+        std::vector<TableId> tables;
+        for (size_t i = 0; i < ids.size(); ++i)
+            if (rows[i]) keys.push_back(ids[i]), tables.push_back(owners[i]);
+        for (size_t i = keys.size(); i--;) keys.push_back(keys[i]), tables.push_back(tables[i]);
+        Buffer<Key> keys_(keys);
+        Buffer<TableId> tables_of_keys(tables);
+        Buffer<long long> where((long long)keys.size());
+        cudaError_t error = op_.claim(storage(), keys_.get(), tables_of_keys.get(), where.get(), (long long)keys.size(), {});
+        if (error != cudaSuccess) return error;
+        Numbers index = where.read();
+        std::vector<Slot> slots = slots_.read();
+        first.assign(keys.size(), -1);
+        for (size_t i = 0; i < keys.size(); ++i)
+            if (index[i] >= 0 && index[i] < (long long)slots.size()) first[i] = -1 - slots[size_t(index[i])].row;
+        return cudaSuccess;
+    }
+
+    // Claims, and gives each id its row.
+    cudaError_t insert() {
+        Numbers first;
+        cudaError_t error = claim(first);
+        if (error != cudaSuccess) return error;
+        Numbers known;
+        for (long long row : rows)
+            if (row) known.push_back(row);
+        std::vector<Slot> slots = slots_.read();
+        for (Slot& slot : slots)
+            if (slot.row < 0 && -1 - slot.row < (long long)known.size()) slot.row = known[size_t(-1 - slot.row)];
+        slots_.write(slots);
+        return cudaSuccess;
+    }
+
+    // Erases every third id, twice; `there` gets whether each was found.
+    cudaError_t erase(Numbers& there) {
+        std::vector<Key> keys;
+        std::vector<TableId> tables;
+        for (int time = 0; time < 2; ++time)
+            for (size_t i = 0; i < ids.size(); i += 3) keys.push_back(ids[i]), tables.push_back(owners[i]);
+        Buffer<Key> keys_(keys);
+        Buffer<TableId> tables_of_keys(tables);
+        Buffer<long long> where((long long)keys.size());
+        cudaError_t error = op_.erase(storage(), keys_.get(), tables_of_keys.get(), where.get(), (long long)keys.size(), {});
+        if (error != cudaSuccess) return error;
+        there.clear();
+        for (long long index : where.read()) there.push_back(index >= 0);
+        return cudaSuccess;
+    }
+
+    // found and row of each id, and of each id in a table that is not there.
+    cudaError_t look_up(Numbers& found, Numbers& row) {
+        std::vector<Key> keys = ids;
+        std::vector<TableId> tables = owners;
+        for (size_t i = 0; i < ids.size(); ++i) {
+            keys.push_back(ids[i]);
+            tables.push_back(i % 2 ? TableId(-1 - (long long)i) : TableId(tables_));
+        }
+        Buffer<Key> keys_(keys);
+        Buffer<TableId> tables_of_keys(tables);
+        Buffer<long long> got((long long)keys.size());
+        Buffer<unsigned char> there((long long)keys.size());
+        auto* flags = reinterpret_cast<bool*>(there.get());
+        cudaError_t error =
+            op_.look_up(storage(), keys_.get(), tables_of_keys.get(), flags, got.get(), (long long)keys.size(), {});
+        if (error != cudaSuccess) return error;
+        found.clear();
+        for (unsigned char flag : there.read()) found.push_back(flag);
+        row = got.read();
+        return cudaSuccess;
+    }
+
+private:
+    id_table::Storage storage() const {
+        return {tags_.get(), slots_.get(), offsets_.get(), seeds_.get(), tables_, tables_ * buckets_};
+    }
+
+    const Functions<Key, TableId>& op_;
+    long long tables_, buckets_;
+    Buffer<unsigned char> tags_;
+    Buffer<Slot> slots_;
+    Buffer<long long> offsets_, seeds_;
+};
+
+// One row: work fills `got`, which must be `wanted`.
+void check_row(testing::Report& report, const Shape& shape, const char* what, const std::string& direction,
+               const std::vector<std::pair<const char*, Numbers>>& wanted,
+               const std::function<cudaError_t(std::vector<Numbers>&)>& work) {
+    std::vector<std::unique_ptr<Buffer<long long>>> buffers;
+    std::vector<Expected> expected(wanted.size());
+    std::vector<testing::Output> outputs;
+    for (size_t o = 0; o < wanted.size(); ++o) {
+        buffers.push_back(std::make_unique<Buffer<long long>>((long long)wanted[o].second.size()));
+        expected[o].values.assign(wanted[o].second.begin(), wanted[o].second.end());
+    }
+    for (size_t o = 0; o < wanted.size(); ++o) outputs.push_back({wanted[o].first, *buffers[o], expected[o]});
+    report.check<long long>(shape, what, direction, 0, outputs, [&] {
+        std::vector<Numbers> got(wanted.size());
+        cudaError_t error = work(got);
+        for (size_t o = 0; o < wanted.size() && error == cudaSuccess; ++o) buffers[o]->write(got[o]);
+        return error;
+    });
+}
+
+template <class Key, class TableId>
+void check_tables(testing::Report& report, const Shape& shape, double load, const Functions<Key, TableId>& op = {}) {
+    std::string suffix = std::string(load == 1 ? ", full" : "") + (sizeof(Key) == 4 ? ", int32" : "");
+    Tables<Key, TableId> tables(shape, load, op);
+    long long count = shape.elements();
+    Numbers first, rows = tables.rows, found, there;
+    for (long long i = 0; i < count; ++i) first.push_back(i);
+    for (long long i = count; i--;) first.push_back(i);
+    check_row(report, shape, "table", "claim" + suffix, {{"first", first}},
+              [&](std::vector<Numbers>& got) { return tables.claim(got[0]); });
+
+    rows.resize(2 * rows.size());
+    for (long long row : rows) found.push_back(row > 0);
+    check_row(report, shape, "table", "look up" + suffix, {{"found", found}, {"rows", rows}},
+              [&](std::vector<Numbers>& got) {
+                  cudaError_t error = tables.insert();
+                  return error == cudaSuccess ? tables.look_up(got[0], got[1]) : error;
+              });
+
+    for (int time = 0; time < 2; ++time)
+        for (size_t i = 0; i < tables.ids.size(); i += 3) there.push_back(tables.rows[i] > 0);
+    for (size_t i = 0; i < tables.ids.size(); i += 3) rows[i] = found[i] = 0;
+    check_row(report, shape, "table", "erase" + suffix, {{"there", there}, {"found", found}, {"rows", rows}},
+              [&](std::vector<Numbers>& got) {
+                  cudaError_t error = tables.insert();
+                  if (error == cudaSuccess) error = tables.erase(got[0]);
+                  return error == cudaSuccess ? tables.look_up(got[1], got[2]) : error;
+              });
+}
+
+// Offsets of features x bags, whose lengths are 0 to 3, and tables of one feature, of none, and of the rest.
+template <class Offset>
+void check_bags(testing::Report& report, const Shape& shape) {
+    std::vector<Offset> offsets = {0};
+    for (long long i = 0; i < shape.elements(); ++i) offsets.push_back(offsets.back() + Offset(i * 7 % 4));
+    Numbers begins = {0, std::min(1LL, shape.rows), std::min(1LL, shape.rows), shape.rows}, wanted, range;
+    for (long long begin : begins) range.push_back(offsets[size_t(begin * shape.columns)]);
+    for (long long i = 0; i < offsets.back() + 3; ++i) wanted.push_back(i < range[1] ? 0 : i < range[3] ? 2 : -1);
+    Buffer<Offset> given(offsets);
+    Buffer<long long> features(begins);
+    id_table::Bags<Offset> bags{given.get(), features.get(), (long long)offsets.size(), shape.columns};
+    std::string suffix = sizeof(Offset) == 4 ? ", int32" : "";
+    check_row(report, shape, "bags", "expand" + suffix, {{"tables", wanted}}, [&](std::vector<Numbers>& got) {
+        Buffer<int> out((long long)wanted.size());
+        cudaError_t error = id_table::launch_expand(bags, 3, out.get(), (long long)wanted.size(), {});
+        std::vector<int> read = out.read();
+        got[0].assign(read.begin(), read.end());
+        return error;
+    });
+    check_row(report, shape, "bags", "range" + suffix, {{"begins", range}}, [&](std::vector<Numbers>& got) {
+        Buffer<Offset> out(4);
+        cudaError_t error = id_table::launch_range(bags, 3, out.get(), {});
+        std::vector<Offset> read = out.read();
+        got[0].assign(read.begin(), read.end());
+        return error;
+    });
+}
+
+int main(int count, char** arguments) {
+    return testing::run(count, arguments, [](testing::Report& report) {
+        Kernels op = testing::kernels_under_test<Kernels>();
+        for (const Shape& shape : {Shape{1, 1}, Shape{0, 5}, Shape{3, 0}, Shape{1, 16}, Shape{3, 100}, Shape{2, 320}}) {
+            for (double load : {0.875, 1.0}) check_tables<long long, int>(report, shape, load, op);
+            check_tables<int, long long>(report, shape, 0.875);
+        }
+        if (!testing::race_check) check_tables<long long, int>(report, {5, 4096}, 0.875, op);
+        for (const Shape& shape : {Shape{3, 0}, Shape{1, 1}, Shape{4, 33}, Shape{26, 40}}) {
+            check_bags<long long>(report, shape);
+            check_bags<int>(report, shape);
+        }
+    });
+}
