@@ -17,17 +17,14 @@ backward_kernels = triton_functions("kernels.ops.embedding_bags.triton_backward"
 class Limits:
     """Constants to tune, and those that a test makes small.
 
-    warps: of a program. bytes_of_a_thread: that a thread of the look-up of one id a bag copies where there are many
-    ids: 4 loads of 16 bytes on their way at once. small: bytes of output below which it is 16, since few ids would not
-    fill the GPU otherwise; medium: below which it is 32. bags_bytes: that a thread of the ragged look-up adds up, and
-    of how many ids it asks for the rows before it adds (ahead). chunk: sorted ids that a program of the backward adds.
-    wide_size: elements of output from which on indices have 64 bits.
+    warps: of a program. bytes_of_a_thread: that a thread of the look-up of one id a bag copies: two loads of 16 bytes on
+    their way at once. bags_bytes: that a thread of the ragged look-up adds up, and of how many ids it asks for the rows
+    before it adds (ahead). chunk: sorted ids that a program of the backward adds. wide_size: elements of output from
+    which on indices have 64 bits.
     """
 
     warps: int = 4
-    bytes_of_a_thread: int = 64
-    small: int = 1 << 22
-    medium: int = 1 << 24
+    bytes_of_a_thread: int = 32
     bags_bytes: int = 16
     ahead: int = 4
     chunk: int = 64
@@ -46,11 +43,8 @@ def forward(
         return
     if out.numel() == 0:
         return
-    width, size = tables.shape[1], out.numel() * out.itemsize
-    a_thread = limits.bytes_of_a_thread
-    if size < limits.medium:
-        a_thread = 16 if size < limits.small else 32
-    columns, positions = _tile(width, limits.warps * 32 * a_thread // out.itemsize)
+    width = tables.shape[1]
+    columns, positions = _tile(width, limits.warps * 32 * limits.bytes_of_a_thread // out.itemsize)
     grid = (cdiv(indices.numel(), positions), cdiv(width, columns))
     kernels.rows_kernel[grid](
         tables, row_offsets, indices, out, report, indices.numel(), tables.shape[0], padding,

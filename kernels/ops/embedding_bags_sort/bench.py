@@ -48,7 +48,7 @@ class Faster:
 TARGETS = (Faster(TORCH_SORT),)
 
 
-def _by(backend: str, table_keys: int = 4096) -> Callable:
+def _by(backend: str, table_keys: int = 32768) -> Callable:
     def sort(indices, row_offsets, offsets):
         given = (indices, row_offsets, offsets, sum(HEIGHTS), -1, False, table_keys)
         return kernels.embedding_bags_sort(*given, backend=backend)

@@ -69,7 +69,7 @@ def embedding_bags_sort(
     rows: int,
     padding_idx: int = -1,
     mean: bool = False,
-    table_keys: int = 4096,
+    table_keys: int = 32768,
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -80,9 +80,9 @@ def embedding_bags_sort(
         rows: R, of all tables.
         padding_idx: an id that names no row, in every table; negative: none.
         mean: whether the lengths are wanted.
-        table_keys: where B is at most so much (4096 is the most there is a kernel for), a block sorts each table's ids
-            in shared memory, else all are sorted at once. The result is the same, the order of ids that name no
-            row aside, where a table has no rows at all.
+        table_keys: where B is at most so much, blocks sort runs of each table's ids, which are merged, else all are
+            sorted at once. The result is the same, the order of ids that name no row aside, where a table has no rows
+            at all.
         backend: "cuda", "eager" (torch.sort), or "auto": CUDA for CUDA tensors, else eager.
 
     Returns:

@@ -17,7 +17,7 @@ cudaError_t forward(Tensor tables, Tensor state, Tensor keys, Tensor positions, 
         update::Occurrences<T> all{{keys.data, keys.dtype == Dtype::int64}, positions.as<int>(), bags.as<int>(),
                                    lengths.as<int>(), weights.as<T>(), grad.as<T>(), count};
         update::Target<T> to{tables.as<T>(), state.as<float>(), columns, which, learning_rate, eps};
-        long long each = chunk ? chunk : update::chunk_of(count);
+        long long each = chunk ? chunk : update::chunk_of(count, columns);
         return update::launch(all, to, each, workspace.get<float>(update::sums_size(count, columns, each)),
                               workspace.get<int>(update::lists_size(count, each)), stream);
     });

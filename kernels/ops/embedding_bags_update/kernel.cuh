@@ -176,13 +176,15 @@ __device__ inline void store_part(float* pointer, long long columns, const RowSu
         if (g.column(p) < columns) store_floats<width>(pointer + g.column(p), g.value + p * width);
 }
 
-// Occurrences read at once, so that their gradients are on their way together.
+// Occurrences read at once, so that their gradients are on their way together. More of them would cost registers, and so
+// blocks of a processor, which hide more (measured on an H200).
 template <int width, int packs>
-constexpr int together = packs > 1 ? 1 : width > 4 ? 4 : 8;
+constexpr int together = packs > 1 ? 1 : 4;
+constexpr int walking_blocks = 3;  // of a processor, at the least
 
 // A group walks a chunk. The block's keys and positions, and those of the chunk behind, lie in shared memory.
 template <class T, int width, int packs>
-__global__ void __launch_bounds__(packs == 1 ? walk_threads : most_lanes)
+__global__ void __launch_bounds__(packs == 1 ? walk_threads : most_lanes, packs == 1 ? walking_blocks : 1)
     walk(Occurrences<T> all, Target<T> to, int chunk, Parts parts) {
     constexpr int batch = together<width, packs>;
     int groups = int(blockDim.y), span = (groups + 1) * chunk;
@@ -337,11 +339,11 @@ __global__ void __launch_bounds__(packs == 1 ? finish_threads : most_lanes)
 }
 
 #ifndef __CUDACC_RTC__
-// Occurrences that a group walks: few where there are few, so that there are enough groups. By N alone, so that sums come
-// out the same on every GPU.
-inline long long chunk_of(long long count) {
-    long long chunk = 8;
-    while (chunk < 32 && count / chunk > 1 << 15) chunk *= 2;
+// Occurrences that a group walks: few where there are few, so that there are enough groups, and where rows are short. By N
+// and D alone, so that sums come out the same on every GPU.
+inline long long chunk_of(long long count, long long columns) {
+    long long chunk = 4, enough = columns < 64 ? 1 << 17 : 1 << 16;
+    while (chunk < 32 && count / chunk > enough) chunk *= 2;
     return chunk;
 }
 // Floats and integers that the workspace holds: two sums a chunk, and the lists with their lengths before them.

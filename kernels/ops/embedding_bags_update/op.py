@@ -145,7 +145,7 @@ def embedding_bags_rowwise_adagrad_(
 def _call(
     backend: str, rule: str, tables: Tensor, state: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor,
     learning_rate: float | Tensor, offsets: Tensor | None, mode: str, per_sample_weights: Tensor | None,
-    padding_idx: int | None, eps: float, table_keys: int = 4096, chunk: int = 0,
+    padding_idx: int | None, eps: float, table_keys: int = 32768, chunk: int = 0,
 ) -> Tensor:  # fmt: skip
     op = f"embedding_bags_{rule}_"
     _check(op, rule, tables, state, row_offsets, indices, grad, offsets, mode, per_sample_weights)

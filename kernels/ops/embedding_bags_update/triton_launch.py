@@ -29,4 +29,4 @@ def forward(
 
 def chunk_of(block: int) -> int:
     """Occurrences a program, for rows of `block` elements, a power of two: a tile of 4096 elements, or of two rows."""
-    return max(1, min(16, 2048 // block))
+    return max(1, min(32, 2048 // block))
