@@ -274,7 +274,7 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
     @INTERPRETED
     def test_64_bit_offsets_and_small_chunks(self, monkeypatch):
         launcher = importlib.import_module("kernels.ops.embedding_bags.triton_launch")
-        limits = launcher.Limits(wide_size=0, chunk=4, ahead=1, small=64, medium=256)
+        limits = launcher.Limits(wide_size=0, chunk=4, ahead=1)
         for name in ("forward", "backward"):
             monkeypatch.setattr(launcher, name, functools.partial(getattr(launcher, name), limits=limits))
         cases = [Case((9, 24)), Case((7, 5), torch.bfloat16), Case((3, 1025), every_option=False)]
