@@ -68,7 +68,7 @@ def kernels_of(op, monkeypatch):
 
     monkeypatch.setattr(plan, "_function", note)
     for number, call in enumerate(calls(op)):
-        arguments = declared.call.with_tensors(call.arguments())
+        arguments = declared.call.with_tensors(check.spec_of(op).overload(call.arguments()))
         allocations = declared.allocations("", arguments)
         plan.record(declared, "", arguments, allocations)
         if not declared.gradients:

@@ -30,6 +30,7 @@ class Spec:
     repeatable: whether two runs must give the same bits.
     scale: how far floating-point results may be off.
     cases: (names of the tensor arguments) → the cases for every device. wide_cases: more of them, for a GPU.
+    overload: a call's arguments → the dispatcher op's, if the public function computes some of them.
     """
 
     reference: Callable
@@ -40,6 +41,7 @@ class Spec:
     scale: Pointwise | Sums = Pointwise()  # noqa: RUF009
     cases: Callable[[tuple[str, ...]], list[Case]] = pointwise_cases
     wide_cases: Callable[[tuple[str, ...]], list[Case]] = wide_cases
+    overload: Callable[[tuple], tuple] = tuple
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -123,10 +123,10 @@ class Contract:
     def overload_arguments(self, call: Call) -> tuple:
         """The call's arguments as the dispatcher op takes them: the numbers that may change are 0-d tensors."""
         scalars = self.declaration.scalars
-        return tuple(
+        return self.spec.overload(tuple(
             torch.as_tensor(value, dtype=torch.float64) if name in scalars and not isinstance(value, Tensor) else value
             for name, value in zip(self.spec.arguments, call.arguments(), strict=False)
-        )
+        ))  # fmt: skip
 
     def backward_arguments(self, call: Call, needs: Sequence[bool] | None = None) -> tuple:
         """The backward overload's arguments, for every gradient unless `needs` says which."""

@@ -56,9 +56,6 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
         found = {call.options[0]: call for call in self.variants(case)}
         return [found["multimodal"], found["deepstack"]]
 
-    def overload_arguments(self, call):
-        return (*call.arguments(), *eager.by_row(eager.choices(*call.arguments())))
-
     @every_backend
     def test_wrong_input(self, backend):
         (ids, table, image, audio, indices), _ = (call := self.variants()[-1]).tensors, call.options
@@ -234,7 +231,7 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
         check_gradients(self.op, self.function(backend), call, (False, True), grad)
 
     @INTERPRETED
-    @pytest.mark.parametrize("piece", [1, 4, 32])
+    @pytest.mark.parametrize("piece", [4])
     def test_gradients_of_many_pieces(self, monkeypatch, piece):
         launcher = importlib.import_module("kernels.ops.vocabulary.triton_launch")
         monkeypatch.setattr(launcher, "backward", functools.partial(launcher.backward, piece=piece))
