@@ -29,7 +29,7 @@ FORWARD = {
     "grid_columns_squared": ("columns * columns", "out.numel()", "1000×4 float32: .*never written.*grid or mask: "),
     "mask_off_by_one": ("<= elements", "< elements", f"1×1 float32: {BESIDE}.*Hint: mask: "),
     "wide_modulo_8": ("8 if WIDE and COLUMNS > 8 else COLUMNS", "COLUMNS", "1×4097 float32: "),
-    "id_past_the_end": ("<= height", "< height", "6×24 float32 transposed one id hostile int32: "),
+    "id_past_the_end": ("<= height", "< height", "40×16 float32 tiny one id hostile int32: "),
     "negative_multiplier": ("tl.abs(multiplier)", "multiplier", "1×7 float32 -1.25 gelu: "),
 }  # fmt: skip
 BACKWARD = {

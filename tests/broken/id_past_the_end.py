@@ -1,4 +1,4 @@
-"""BROKEN ON PURPOSE: an id that is the number of rows of its table is let through, and is the next table's first row."""
+"""BROKEN ON PURPOSE: an id that is the height of its table is let through, and is the next table's first row."""
 
 import torch
 import triton
