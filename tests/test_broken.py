@@ -34,6 +34,7 @@ FORWARD = {
         "tl.where(hit, found, 0.0)",
         "13×40 float32 special deepstack 11 0 0: .*expected 0, got nan",
     ),
+    "id_past_the_end": ("<= height", "< height", "40×16 float32 tiny one id hostile int32: "),
     "negative_multiplier": ("tl.abs(multiplier)", "multiplier", "1×7 float32 -1.25 gelu: "),
 }  # fmt: skip
 BACKWARD = {
