@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(packs == 1 ? walk_threads : most_lanes)
         long long key[batch + 1];
         bool mine[batch];
         Pack<T, width> packed[batch][packs];
-        float share[batch];
+        float share[batch] = {};
 #pragma unroll
         for (int u = 0; u <= batch; ++u) key[u] = n + u < all.count ? all.keys[n + u] : -1;
 #pragma unroll
