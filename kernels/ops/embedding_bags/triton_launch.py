@@ -17,10 +17,10 @@ backward_kernels = triton_functions("kernels.ops.embedding_bags.triton_backward"
 class Limits:
     """Constants to tune, and those that a test makes small.
 
-    warps: of a program. bytes_of_a_thread: that a thread of the look-up of one id a bag copies: two loads of 16 bytes on
-    their way at once. bags_bytes: that a thread of the ragged look-up adds up, and of how many ids it asks for the rows
-    before it adds (ahead). chunk: sorted ids that a program of the backward adds. wide_size: elements of output from
-    which on indices have 64 bits.
+    warps: of a program. bytes_of_a_thread: that a thread of the look-up of one id a bag copies: two loads of 16 bytes
+    on their way at once. bags_bytes: that a thread of the ragged look-up adds up, and of how many ids it asks for the
+    rows before it adds (ahead). chunk: sorted ids that a program of the backward adds. wide_size: elements of output
+    from which on indices have 64 bits.
     """
 
     warps: int = 4

@@ -44,12 +44,12 @@ def check(
 
 OP = Op(
     "embedding_bags_sort",
-    "(Tensor indices, Tensor row_offsets, Tensor? offsets, int rows, int padding_idx, bool mean, int table_keys)"
+    "(Tensor indices, Tensor row_offsets, Tensor? offsets, int row_count, int padding_idx, bool mean, int table_keys)"
     " -> (Tensor keys, Tensor positions, Tensor bags, Tensor lengths)",
     eager=lambda *arguments: eager.embedding_bags_sort(*arguments[:-1]),
     check=check,
     outputs={
-        "keys": lambda given: ((given["indices"].numel(),), eager.key_dtype(given["rows"])),
+        "keys": lambda given: ((given["indices"].numel(),), eager.key_dtype(given["row_count"])),
         "positions": lambda given: ((given["indices"].numel(),), torch.int32),
         "bags": lambda given: ((given["indices"].numel() if given["offsets"] is not None else 0,), torch.int32),
         "lengths": lambda given: (

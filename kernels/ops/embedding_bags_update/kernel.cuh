@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(packs == 1 ? walk_threads : most_lanes, packs 
         bool mine[batch], updates[batch];
         Pack<T, width> gradient[batch][packs];
         RowUpdate<T, width, packs> row[batch];
-        float share[batch];
+        float share[batch] = {};
 #pragma unroll
         for (int u = 0; u < batch; ++u) {
             int n = i + u;

@@ -26,14 +26,14 @@ def check(
 ) -> None:  # fmt: skip
     """Raise unless tables are [R, D], state as the rule wants it, and the others as embedding_bags_sort gives them."""
     check_tables(op, tables, state, rule)
-    checks.has_dtype(op, "keys", keys, (torch.int32, torch.int64))
+    checks.has_dtype(op, "row_keys", keys, (torch.int32, torch.int64))
     for name, tensor, shape, dtypes in (
-        ("keys", keys, None, None),
-        ("positions", positions, keys.shape, (torch.int32,)),
-        ("grad", grad, None, (tables.dtype,)),
+        ("row_keys", keys, None, None),
+        ("id_positions", positions, keys.shape, (torch.int32,)),
+        ("bag_grad", grad, None, (tables.dtype,)),
         ("bags", bags, keys.shape, (torch.int32,)),
         ("lengths", lengths, keys.shape, (torch.int32,)),
-        ("weights", weights, keys.shape, (tables.dtype,)),
+        ("id_weights", weights, keys.shape, (tables.dtype,)),
     ):
         if tensor is None:
             continue
@@ -42,13 +42,13 @@ def check(
         if dtypes:
             checks.has_dtype(op, name, tensor, dtypes)
         if shape is not None and tensor.shape != shape:
-            raise ValueError(f"{op}: {name} must have shape {list(shape)}, that of keys; got {list(tensor.shape)}")
+            raise ValueError(f"{op}: {name} must have shape {list(shape)}, that of row_keys; got {list(tensor.shape)}")
     if keys.dim() != 1:
-        raise ValueError(f"{op}: keys must have shape [N]; got {list(keys.shape)}")
+        raise ValueError(f"{op}: row_keys must have shape [N]; got {list(keys.shape)}")
     bags_known = "bags, D" if bags is not None else f"{keys.numel()}, D"
     if grad.dim() != 2 or grad.shape[1] != tables.shape[1] or (bags is None and grad.shape[0] != keys.numel()):
         raise ValueError(
-            f"{op}: grad must have shape [{bags_known}], with D = {tables.shape[1]}; got {list(grad.shape)}"
+            f"{op}: bag_grad must have shape [{bags_known}], with D = {tables.shape[1]}; got {list(grad.shape)}"
         )
     if chunk < 0 or chunk & (chunk - 1):
         raise ValueError(f"{op}: chunk must be a power of two, or 0; got {chunk}")
@@ -73,8 +73,8 @@ def check_tables(op: str, tables: Tensor, state: Tensor | None, rule: str) -> No
 
 OP = Op(
     "embedding_bags_update",
-    "(Tensor(a!) tables, Tensor(a!) state, Tensor keys, Tensor positions, Tensor grad, Tensor? bags, Tensor? lengths,"
-    " Tensor? weights, Tensor learning_rate, str rule, float eps, int chunk) -> ()",
+    "(Tensor(a!) tables, Tensor(a!) state, Tensor row_keys, Tensor id_positions, Tensor bag_grad, Tensor? bags,"
+    " Tensor? lengths, Tensor? id_weights, Tensor learning_rate, str rule, float eps, int chunk) -> ()",
     eager=eager.embedding_bags_update,
     check=check,
     scalars=("learning_rate",),

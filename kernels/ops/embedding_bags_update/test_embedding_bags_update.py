@@ -108,7 +108,7 @@ class TestWalk(Contract):
         check(self.op, self.function(backend), cases=[Case((12, columns))])
 
     @kernel_backend
-    @pytest.mark.parametrize("chunk", [1, 2, 8])
+    @pytest.mark.parametrize("chunk", [2, 8])
     @pytest.mark.parametrize("ids", ["one", "all", "long and short"])
     @every_rule
     def test_rows_that_fill_any_number_of_chunks(self, backend, chunk, ids, rule):
@@ -137,11 +137,11 @@ class TestWalk(Contract):
             ("tables", tables[0], ValueError, r"tables must have shape \[R, D\]"),
             ("state", state[:-1], ValueError, "state must have shape .*, for adagrad"),
             ("state", state.half(), TypeError, "state must be float32; got float16"),
-            ("keys", keys.short(), TypeError, "keys must be int32 or int64; got int16"),
-            ("positions", positions.long(), TypeError, "positions must be int32; got int64"),
-            ("positions", positions[:-1], ValueError, "positions must have shape"),
-            ("grad", grad.half(), TypeError, "grad must be float32; got float16"),
-            ("grad", grad[:, 1:], ValueError, "grad must have shape"),
+            ("keys", keys.short(), TypeError, "row_keys must be int32 or int64; got int16"),
+            ("positions", positions.long(), TypeError, "id_positions must be int32; got int64"),
+            ("positions", positions[:-1], ValueError, "id_positions must have shape"),
+            ("grad", grad.half(), TypeError, "bag_grad must be float32; got float16"),
+            ("grad", grad[:, 1:], ValueError, "bag_grad must have shape"),
             ("bags", bags.to("meta"), ValueError, "bags must be on tables's device"),
             ("lengths", lengths[1:], ValueError, "lengths must have shape"),
         ):
@@ -159,12 +159,11 @@ class TestUpdates(Contract):
 
     @every_backend
     @every_rule
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-    @pytest.mark.parametrize("width", [7, 16])
+    @pytest.mark.parametrize(("dtype", "width"), [(torch.float32, 16), (torch.float16, 7), (torch.bfloat16, 16)])
     def test_one_id_a_feature(self, backend, rule, dtype, width):
-        tables, states, row_offsets, ids, grad = drawn(width=width, dtype=dtype)
+        tables, states, row_offsets, ids, grad = drawn(30, width, dtype)
         weights = torch.randn(ids.shape, device=DEVICE).to(dtype)
-        for more in ({}, {"padding_idx": 1}, {"per_sample_weights": weights}):
+        for more in ({"padding_idx": 1}, {"per_sample_weights": weights}):
             given = (rule, tables, states[rule], row_offsets, ids.int(), grad, 0.1)
             close(updated(backend, *given, **more), exact(*given, **more), dtype)
 
@@ -178,10 +177,9 @@ class TestUpdates(Contract):
             {}, {"mode": "mean"}, {"mode": "mean", "padding_idx": 0}, {"per_sample_weights": weights},
             {"per_sample_weights": weights, "padding_idx": 2},
         ):  # fmt: skip
-            for offsets_ in (offsets, offsets.int()):
-                given = (rule, tables, states[rule], row_offsets, ids, grad, 0.1)
-                more = {**more, "offsets": offsets_}
-                close(updated(backend, *given, **more), exact(*given, **more))
+            given = (rule, tables, states[rule], row_offsets, ids, grad, 0.1)
+            more = {**more, "offsets": offsets.int() if "padding_idx" in more else offsets}
+            close(updated(backend, *given, **more), exact(*given, **more))
 
     @every_backend
     @pytest.mark.parametrize("rule", ["sgd", "adagrad"])
@@ -237,7 +235,7 @@ class TestUpdates(Contract):
     @every_rule
     @pytest.mark.parametrize("ids", ["one id", "an id a table", "all distinct", "no ids"])
     def test_duplicates(self, backend, rule, ids):
-        tables, states, row_offsets, found, grad = drawn(batch={"no ids": 0, "all distinct": 3}.get(ids, 300))
+        tables, states, row_offsets, found, grad = drawn(batch={"no ids": 0, "all distinct": 3}.get(ids, 100))
         if ids == "one id":
             found = torch.full_like(found, 2).index_fill(1, torch.tensor([0, 1], device=DEVICE), -1)
         elif ids == "an id a table":
@@ -246,13 +244,13 @@ class TestUpdates(Contract):
             found = torch.arange(3, device=DEVICE)[:, None].expand(3, 3)
         given = (rule, tables, states[rule], row_offsets, found, grad, 0.1)
         got, want = updated(backend, *given), exact(*given)
-        for one, other in zip(got, want, strict=True):  # 300 terms that cancel
+        for one, other in zip(got, want, strict=True):  # 100 terms that cancel
             torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=2e-4)
 
     @kernel_backend
     @every_rule
     def test_two_runs_and_both_sorts_give_the_same_bits(self, backend, rule):
-        tables, states, row_offsets, ids, grad = drawn(batch=200)
+        tables, states, row_offsets, ids, grad = drawn(batch=60)
         runs = []
         for table_keys in (4096, 4096, 0):
             one, state = tables.clone(), states[rule].clone()

@@ -1,0 +1,159 @@
+// embedding_bags_update's CUDA kernels against float64 loops, so that no libtorch is needed.
+#include "kernel.cuh"
+
+#include "check/testing.cuh"
+
+namespace update = embedding_bags_update;
+using update::Rule;
+
+// The function under test. A kernel of tests/broken puts its own in its place.
+template <class T>
+struct Functions {
+    cudaError_t (*launch)(const update::Occurrences<T>&, const update::Target<T>&, long long, float*, int*,
+                          cudaStream_t) = update::launch<T>;
+};
+using Kernels = Functions<float>;
+#ifdef BROKEN_KERNELS
+#include BROKEN_KERNELS
+#endif
+
+using testing::Buffer;
+using testing::Expected;
+using testing::Output;
+using testing::Shape;
+
+constexpr double rate = 0.25, eps = 1e-3;
+enum { the_tables, the_state, the_grad };  // by their bits in Shape::misaligned
+
+// Shape: occurrences, columns. Rows by how often they occur: one a third of all, others up to 40 times; some keys name no
+// row. Bags and lengths if `in_bags`.
+template <class T>
+struct Case {
+    long long count, columns, rows;
+    std::vector<int> keys, positions, bags, lengths;
+    std::vector<T> tables, grad, weights;
+    std::vector<float> state;
+    Expected expected_tables, expected_state;
+
+    Case(const Shape& shape, Rule rule, bool in_bags) : count(shape.rows), columns(shape.columns), rows(0) {
+        std::mt19937 random(7);
+        while ((long long)keys.size() < count) {
+            long long times = rows == 2 ? count / 3 : rows % 3 ? 1 : 1 + long(random() % 40);
+            int key = rows % 7 == 6 ? int(2 * rows) : int(2 * rows + 1);
+            for (; times > 0 && (long long)keys.size() < count; --times) keys.push_back(key);
+            ++rows;
+        }
+        for (int n = 0; n < count; ++n) {
+            positions.push_back(n);
+            bags.push_back(int(random() % unsigned(count)));
+            lengths.push_back(1 + int(random() % 4));
+        }
+        std::shuffle(positions.begin(), positions.end(), random);
+        tables = testing::random<T>(rows * columns, 1);
+        grad = testing::random<T>(count * columns, 2, shape.special);
+        weights = testing::random<T>(count, 3);
+        for (long long i = 0; i < rows * (rule == Rule::adagrad ? columns : 1); ++i)
+            state.push_back(0.1f + float(random() % 1000) / 1000);
+        compute(rule, in_bags);
+    }
+
+private:
+    void compute(Rule rule, bool in_bags) {
+        size_t width = size_t(columns);
+        for (const T& value : tables) expected_tables.values.push_back(testing::to_double(value));
+        for (float value : state) expected_state.values.push_back(value);
+        expected_tables.by_slack = expected_state.by_slack = true;
+        expected_tables.slack.resize(tables.size());
+        expected_state.slack.resize(state.size());
+        if (!width) return;
+        const double ulp = 8 * 0x1p-23;
+        for (size_t first = 0, end; first < keys.size(); first = end) {
+            for (end = first; end < keys.size() && keys[end] == keys[first];) ++end;
+            if (keys[first] % 2 == 0) continue;
+            size_t row = size_t(keys[first] / 2);
+            std::vector<double> g(width), terms(width);
+            for (size_t n = first; n < end; ++n) {
+                size_t position = size_t(positions[n]), from = in_bags ? size_t(bags[position]) : position;
+                double share = in_bags ? testing::to_double(weights[position]) / lengths[position] : 1;
+                for (size_t c = 0; c < width; ++c) {
+                    double term = share * testing::to_double(grad[from * width + c]);
+                    g[c] += term;
+                    terms[c] += std::fabs(term);
+                }
+            }
+            double squares = 0, of_squares = 0;
+            for (size_t c = 0; c < width; ++c) {
+                squares += g[c] * g[c] / double(width);
+                of_squares += (2 * std::fabs(g[c]) * terms[c] + g[c] * g[c]) / double(width);
+            }
+            double* own = rule == Rule::sgd ? nullptr : &expected_state.values[rule == Rule::adagrad ? row * width : row];
+            double* slack = own ? &expected_state.slack[size_t(own - expected_state.values.data())] : nullptr;
+            if (rule == Rule::rowwise_adagrad) {
+                *own += squares;
+                *slack = ulp * (*own + of_squares);
+            }
+            for (size_t c = 0; c < width; ++c) {
+                double root = 1, more = 0;
+                if (rule == Rule::adagrad) {
+                    own[c] += g[c] * g[c];
+                    slack[c] = ulp * (own[c] + 2 * std::fabs(g[c]) * terms[c]);
+                    root = std::sqrt(own[c]) + eps;
+                } else if (rule == Rule::rowwise_adagrad) {
+                    root = std::sqrt(*own) + eps;
+                    more = std::fabs(g[c]) * of_squares / (root * root);
+                }
+                size_t i = row * width + c;
+                double before = expected_tables.values[i];
+                expected_tables.values[i] -= rate * g[c] / root;
+                expected_tables.slack[i] = ulp * (std::fabs(before) + rate * (terms[c] + std::fabs(g[c]) + more) / root);
+                if (std::isnan(expected_tables.slack[i]) || std::isinf(expected_tables.slack[i]))
+                    expected_tables.slack[i] = 0;  // what is not finite is compared as it is
+            }
+        }
+    }
+};
+
+template <class T>
+void check(testing::Report& report, const Shape& shape, const Functions<T>& op = {}) {
+    if (!report.wants<T>(shape)) return;
+    const char* names[] = {"sgd", "adagrad", "rowwise"};
+    for (Rule rule : {Rule::sgd, Rule::adagrad, Rule::rowwise_adagrad})
+        for (bool in_bags : {false, true}) {
+            Case<T> c(shape, rule, in_bags);
+            Buffer<T> tables((long long)c.tables.size(), shape.off(the_tables)), grad(c.grad, shape.off(the_grad));
+            Buffer<float> state((long long)c.state.size(), shape.off(the_state));
+            Buffer<T> weights(c.weights);
+            Buffer<int> keys(c.keys), positions(c.positions), bags(c.bags), lengths(c.lengths);
+            for (long long chunk : {1, 4, 32}) {
+                long long partials = update::partials_size(c.count, c.columns, chunk);
+                Buffer<float> sums(partials);
+                Buffer<int> list(update::list_size(c.count, chunk));
+                std::vector<Output> outputs = {{"tables", tables, c.expected_tables, &c.tables}};
+                if (rule != Rule::sgd) outputs.push_back({"state", state, c.expected_state, &c.state});
+                std::string direction = (in_bags ? "bags, chunk " : "chunk ") + std::to_string(chunk);
+                report.check<T>(shape, names[int(rule)], direction, double(tables.bytes() + grad.bytes()), outputs, [&] {
+                    update::Occurrences<T> all{{keys.get(), false}, positions.get(), in_bags ? bags.get() : nullptr,
+                                               in_bags ? lengths.get() : nullptr, in_bags ? weights.get() : nullptr,
+                                               grad.get(), c.count};
+                    update::Target<T> to{tables.get(), state.get(), c.columns, rule, Scalar(rate), float(eps)};
+                    return op.launch(all, to, chunk, sums.get(), list.get(), cudaStream_t{});
+                });
+            }
+        }
+}
+
+int main(int count, char** arguments) {
+    return testing::run(count, arguments, [](testing::Report& report) {
+        Kernels op = testing::kernels_under_test<Kernels>();
+        for (const Shape& shape : {Shape{0, 5}, {5, 0}, {1, 1}, {1, 7}, {150, 16}, {150, 3}, {70, 128}})
+            check<float>(report, shape, op);
+        if constexpr (testing::race_check) return;
+        for (const Shape& shape : {Shape{150, 16, Shape::all}, {70, 132}, {20, 1025}, {20, 4100}, {60, 16, 0, true}})
+            check<float>(report, shape, op);
+        for (int tensor : {the_tables, the_state, the_grad}) check<float>(report, {40, 16, 1u << tensor}, op);
+        for (const Shape& shape : {Shape{150, 16}, {70, 7}, {20, 264}}) {
+            check<__half>(report, shape);
+            check<__nv_bfloat16>(report, shape);
+        }
+    });
+}
