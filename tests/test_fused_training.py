@@ -36,6 +36,15 @@ def data(tmp_path_factory) -> Path:
     return out
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As the small models train: sharing their operations costs more than it saves."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def fused(rule: TableOptimizer = TableOptimizer.ADAGRAD, hash: Hash = Hash.MODULUS, **settings):
     return mini(hash, Kernels.FUSED, table_optimizer=rule, **settings)
 
