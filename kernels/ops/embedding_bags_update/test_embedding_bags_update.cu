@@ -125,9 +125,9 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& op =
             Buffer<T> weights(c.weights);
             Buffer<int> keys(c.keys), positions(c.positions), bags(c.bags), lengths(c.lengths);
             for (long long chunk : {1, 4, 32}) {
-                long long partials = update::partials_size(c.count, c.columns, chunk);
+                long long partials = update::sums_size(c.count, c.columns, chunk);
                 Buffer<float> sums(partials);
-                Buffer<int> list(update::list_size(c.count, chunk));
+                Buffer<int> list(update::lists_size(c.count, chunk));
                 std::vector<Output> outputs = {{"tables", tables, c.expected_tables, &c.tables}};
                 if (rule != Rule::sgd) outputs.push_back({"state", state, c.expected_state, &c.state});
                 std::string direction = (in_bags ? "bags, chunk " : "chunk ") + std::to_string(chunk);

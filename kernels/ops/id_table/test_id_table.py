@@ -420,10 +420,8 @@ def test_random_operations_agree_with_a_dict(backend):
 
 
 @pytest.mark.slow
-@fast_backend
+@pytest.mark.parametrize("backend", _parameters(*["cuda"] * (DEVICE.type == "cuda"), "cpp"), indirect=True)
 def test_ten_million_random_operations_agree_with_a_dict(backend):
-    if backend == "eager":
-        pytest.skip("ten million operations are for the compiled backends")
     against_a_dict(10_000_000, backend)
 
 
