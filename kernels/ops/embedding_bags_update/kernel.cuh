@@ -179,8 +179,8 @@ __device__ inline void store_part(float* pointer, long long columns, const RowSu
 // Occurrences read at once, so that their gradients are on their way together. More of them would cost registers, and so
 // blocks of a processor, which hide more (measured on an H200).
 template <int width, int packs>
-constexpr int together = packs > 1 ? 1 : 4;
-constexpr int walking_blocks = 3;  // of a processor, at the least
+constexpr int together = packs > 1 ? 1 : 2;
+constexpr int walking_blocks = 4;  // of a processor, at the least
 
 // A group walks a chunk. The block's keys and positions, and those of the chunk behind, lie in shared memory.
 template <class T, int width, int packs>

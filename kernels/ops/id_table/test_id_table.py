@@ -329,7 +329,7 @@ def test_state_dict_into_a_table_of_another_capacity(backend):
 
 
 def test_a_state_dict_that_does_not_fit_is_refused_and_changes_nothing():
-    t = IdTable([[5, 6]])
+    t = table([[5, 6]], "eager")
     state = t.state_dict()
     for wrong, message in (
         ({"offsets": torch.tensor([0, 1, 2])}, "expected 1 tables"),
@@ -366,7 +366,7 @@ def test_errors_of_the_table():
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("iel"), st.lists(st.sampled_from((*EXTREMES, *range(20))), max_size=40))))
 def test_any_sequence_of_operations(steps):
-    t, known, next_row = IdTable([[]], backend="eager"), {}, 1
+    t, known, next_row = table([[]], "eager"), {}, 1
     for what, ids in steps:
         keys = tensor(ids, "eager")
         if what == "i":
