@@ -1,0 +1,6 @@
+__all__ = [
+    "assemble_deepstack_embedding",
+    "embedding_lookup",
+    "embedding_lookup_multimodal",
+    "embedding_lookup_with_image",
+]
