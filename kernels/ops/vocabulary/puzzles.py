@@ -16,7 +16,7 @@ from torch import Tensor
 from kernels.check import Call, Case, Spec
 from kernels.ops.vocabulary.eager import vocabulary
 
-V, I = 11, 5  # rows of the table and of the image
+TABLE_ROWS, IMAGE_ROWS = 11, 5
 TOKENS = (4, -200, 32000)  # an id of the table's, and two that are none
 
 
@@ -35,10 +35,10 @@ def text_or_image(ids: Tensor, table: Tensor, indices: Tensor, image: Tensor, to
 def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     count, width = case.shape
     for token in TOKENS:
-        ids = Case(case.shape).integers(3, V + 4, device, (count,)) - 2
+        ids = Case(case.shape).integers(3, TABLE_ROWS + 4, device, (count,)) - 2
         ids[::2] = token
-        indices = Case(case.shape).integers(4, I + 4, device, (count,)) - 2
-        tensors = (ids, case.tensor(1, device, (V, width)), indices, case.tensor(2, device, (I, width)))
+        indices = Case(case.shape).integers(4, IMAGE_ROWS + 4, device, (count,)) - 2
+        tensors = (ids, case.tensor(1, device, (TABLE_ROWS, width)), indices, case.tensor(2, device, (IMAGE_ROWS, width)))
         yield Call(f"{case} token {token}", tensors, (token,))
 
 
