@@ -8,7 +8,10 @@ from kernels.measure import records
 from kernels.measure.cells import Row
 
 
-def show_record(op: str, implementations: tuple[str, ...], **labels: object) -> None:
+IMPLEMENTATIONS = ("eager", "torch.compile", "triton", "cuda")
+
+
+def show_record(op: str, **labels: object) -> None:
     """Print the record's µs, the median on the GPU: a line for each cell of these labels, a column an implementation.
 
     labels: a value, or a tuple of those that are wanted; `part` and `form` count as labels.
@@ -23,7 +26,7 @@ def show_record(op: str, implementations: tuple[str, ...], **labels: object) -> 
         found = found[found[name].isin(wanted if isinstance(wanted, tuple) else (wanted,))]
     columns = [name for name in found if name not in Row.__dataclass_fields__ and found[name].nunique() > 1]
     times = found.pivot_table(index=columns or ["form"], columns="implementation", values="us_p50", sort=False)
-    shown = times[[name for name in implementations if name in times]]
+    shown = times[[name for name in IMPLEMENTATIONS if name in times]]
     print(f"RECORDED, µs: {about['GPU']}, {about['date']}, {op} {_fixed(labels)}")
     print(shown.round(1).to_string())
 

@@ -20,6 +20,7 @@ ROW_OFFSETS = (0, *accumulate(CARDINALITIES))
 SECTOR = 32  # bytes: the least that a GPU's memory is read by
 ZIPF = 1.05  # id k is about k^-ZIPF as often as id 1
 ID_BYTES = 8
+L2_BYTES = 50_000_000  # of an H200, by its datasheet
 
 
 class SeparateTables(nn.Module):
@@ -62,6 +63,17 @@ def sectors(rows: np.ndarray, row_bytes: int) -> int:
     first, last = rows * row_bytes // SECTOR, ((rows + 1) * row_bytes - 1) // SECTOR
     shared = first[1:] == last[:-1]  # rows in order: one sector at most is the one before's too
     return int((last - first + 1).sum() - shared.sum())
+
+
+def bytes_a_read(width: int, reads: int = 8000) -> float:
+    """Bytes of the sectors that come for a row of `width` float32 numbers, on average of rows far from each other."""
+    apart = 1001
+    return SECTOR * sectors(apart * np.arange(reads), 4 * width) / reads
+
+
+def percent_distinct(ids: np.ndarray) -> float:
+    """How many of the reads are of a row that none before has read, in percent."""
+    return 100 * len(np.unique(rows_of(ids))) / ids.size
 
 
 def needed_bytes(ids: np.ndarray, row_bytes: int) -> int:

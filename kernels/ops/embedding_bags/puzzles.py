@@ -30,7 +30,7 @@ def look_up(kernel, tables: Tensor, row_offsets: Tensor, ids: Tensor) -> Tensor:
     (rows, features), dim = ids.shape, tables.shape[1]
     out = torch.empty(rows, features, dim, dtype=tables.dtype, device=tables.device)
     grid = (triton.cdiv(ids.numel(), BLOCK),)
-    kernel[grid](tables, row_offsets, ids, out, ids.numel(), FEATURES=features, DIM=dim, BLOCK=BLOCK)
+    kernel[grid](tables, row_offsets, ids, out, ids.numel(), F=features, D=dim, BLOCK=BLOCK)
     return out
 
 
@@ -38,7 +38,7 @@ def pool(kernel, table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
     """Launch a kernel on table [V, D], ids [N], offsets [B + 1] → [B, D]; a program takes a bag."""
     bags, dim = len(offsets) - 1, table.shape[1]
     out = torch.empty(bags, dim, dtype=table.dtype, device=table.device)
-    kernel[(bags,)](table, ids, offsets, out, DIM=dim)
+    kernel[(bags,)](table, ids, offsets, out, D=dim)
     return out
 
 

@@ -38,8 +38,8 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
         ids = Case(case.shape).integers(3, TABLE_ROWS + 4, device, (count,)) - 2
         ids[::2] = token
         indices = Case(case.shape).integers(4, IMAGE_ROWS + 4, device, (count,)) - 2
-        tensors = (ids, case.tensor(1, device, (TABLE_ROWS, width)), indices, case.tensor(2, device, (IMAGE_ROWS, width)))
-        yield Call(f"{case} token {token}", tensors, (token,))
+        table, image = case.tensor(1, device, (TABLE_ROWS, width)), case.tensor(2, device, (IMAGE_ROWS, width))
+        yield Call(f"{case} token {token}", (ids, table, indices, image), (token,))
 
 
 def _cases(names: tuple[str, ...]) -> list[Case]:
