@@ -29,6 +29,11 @@ FORWARD = {
     "grid_columns_squared": ("columns * columns", "out.numel()", "1000×4 float32: .*never written.*grid or mask: "),
     "mask_off_by_one": ("<= elements", "< elements", f"1×1 float32: {BESIDE}.*Hint: mask: "),
     "wide_modulo_8": ("8 if WIDE and COLUMNS > 8 else COLUMNS", "COLUMNS", "1×4097 float32: "),
+    "clamped_miss": (
+        "found * hit.to(found.dtype)",
+        "tl.where(hit, found, 0.0)",
+        "13×40 float32 special deepstack 11 0 0: .*expected 0, got nan",
+    ),
     "negative_multiplier": ("tl.abs(multiplier)", "multiplier", "1×7 float32 -1.25 gelu: "),
 }  # fmt: skip
 BACKWARD = {

@@ -43,9 +43,9 @@ class Cell(Labelled):
     part: what the figures are for: bandwidth | grid | auto | backward | ….
     form: functional | in place | backward.
     labels: what tells the cell apart; they stand in its rows.
-    inputs: inputs(draw, ids, *shared) → one set of the op's tensors. draw(*shape) gives normal values of `dtype`;
-        ids(*shape, below=n, zipf=0.0) int64 from 0 to n - 1, uniform or, with zipf > 0, id i about (i + 1)^-zipf as
-        often as id 0.
+    inputs: inputs(draw, ids, *shared) → one set of the op's tensors, None for one that is not given. draw(*shape) gives
+        normal values of `dtype`; ids(*shape, below=n, zipf=0.0) int64 from 0 to n - 1, uniform or, with zipf > 0, id i
+        about (i + 1)^-zipf as often as id 0.
     shared: shared(draw) → tensors that all sets have in common, weights or a table. They stay in the L2 if they fit,
         and the rows say whether they do.
     implementations: name → a function without arguments that builds f(*tensors) → output or outputs.
@@ -179,8 +179,11 @@ def reference(op: str) -> Callable:
 
 
 def public(op: str) -> Callable:
-    """The op's function in kernels."""
-    return getattr(importlib.import_module("kernels"), op)
+    """The op's function in kernels; of an op whose public functions have other names, the one in its op.py."""
+    name = op.removesuffix("_")
+    return getattr(importlib.import_module("kernels"), op, None) or getattr(
+        importlib.import_module(f"kernels.ops.{name}.op"), op
+    )
 
 
 def implementations(op: str, options: tuple, names: Iterable[str], *, in_place: bool = False) -> dict[str, Callable]:

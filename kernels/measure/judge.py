@@ -87,6 +87,27 @@ class CopyShare:
 
 
 @dataclass(frozen=True)
+class BytesPlus:
+    """Ours take at most the time that a copy takes for their bytes, and so many µs more."""
+
+    microseconds: float
+    part: str = "bandwidth"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        if not steady(copies):
+            return Verdict(self.part, False, "the run's copies differ by more than 5 %: there is no yardstick")
+        worst, misses = {backend: [] for backend in OURS}, []
+        for row in (row for row in rows if row.implementation in OURS):
+            bytes_us = 1e-6 * row.bytes / copies["limit"]
+            worst[row.implementation].append(more := row.us_p50 - bytes_us if row.us_p50 else math.inf)
+            if more > self.microseconds:
+                misses.append(f"{name(row)}: {bytes_us + more:.2f} µs, its bytes {bytes_us:.2f}")
+        each = (f"{who} at most {max(found, default=math.inf):.2f} µs in {len(found)}" for who, found in worst.items())
+        figure = f"{', '.join(each)} cells, beyond the bytes' time; limit {self.microseconds} µs"
+        return Verdict(self.part, all(worst.values()) and not misses, figure, misses)
+
+
+@dataclass(frozen=True)
 class NearTheFastest:
     """Each of ours within 1.05 (1.15 where the fastest peer takes less than 10 µs) of the fastest peer in 95 % of the
     cells, and in each other cell the better of ours within 1.25."""

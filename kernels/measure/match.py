@@ -30,8 +30,9 @@ class Match:
         self._shared, self._redraw = shared, redraw
         self.writes_to_shared = any(id(tensor) in self._mutated for tensor in shared)
         only_read = {id(tensor) for tensor in shared} - self._mutated
-        self._kept = [(tensor, tensor.clone()) for tensor in tensors if id(tensor) not in only_read]
-        self._prints = [(tensor, fingerprint(tensor)) for tensor in tensors if id(tensor) in only_read]
+        leaves = self.call.leaves()
+        self._kept = [(tensor, tensor.clone()) for tensor in leaves if id(tensor) not in only_read]
+        self._prints = [(tensor, fingerprint(tensor)) for tensor in leaves if id(tensor) in only_read]
         eager = spec.eager_results(self.spec, self.call)
         exact = spec.exact_results(self.spec, self.call)
         floats = [name for name, result in exact.items() if result.is_floating_point()]

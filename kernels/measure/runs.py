@@ -52,7 +52,8 @@ class Sets:
         self.all, self.grads, self.note = [], [], ""
         self._add()
         first = self.all[0]
-        own = sum(tensor.nbytes for tensor in first if not any(tensor is other for other in self._shared))
+        given = [tensor for tensor in first if tensor is not None]
+        own = sum(tensor.nbytes for tensor in given if not any(tensor is other for other in self._shared))
         if cell.form == "backward":
             self.match = GradientMatch(cell, first, self.grads[0])
             # Each implementation keeps its forwards' outputs, or as much again, and gives gradients.
@@ -142,11 +143,12 @@ class BackwardRun:
 
     def __init__(self, sets: Sets, gpu: Gpu, name: str, function: Callable) -> None:
         self._match, self._rounds = sets.match, not fused(name)
-        leaves = [tuple(t.detach().requires_grad_(t.is_floating_point()) for t in tensors) for tensors in sets.all]
-        wanted = [[leaf for leaf in each if leaf.requires_grad] for each in leaves]
+        leaves = [tuple(t if t is None else t.detach().requires_grad_(t.is_floating_point()) for t in tensors)
+                  for tensors in sets.all]  # fmt: skip
+        wanted = [[leaf for leaf in each if leaf is not None and leaf.requires_grad] for each in leaves]
         outputs = gpu.on_side_stream(lambda: [as_tuple(function(*tensors)) for tensors in leaves])
         outputs = [[output for output in each if output.is_floating_point()] for each in outputs]
-        self._given = {tensor.data_ptr() for tensor in (*sets.all[0], *sets.grads[0])}
+        self._given = {tensor.data_ptr() for tensor in (*sets.all[0], *sets.grads[0]) if tensor is not None}
 
         def backward(i: int):
             return torch.autograd.grad(outputs[i], wanted[i], sets.grads[i], retain_graph=True)

@@ -98,9 +98,9 @@ class Dispatch(Contract):
     @every_backend
     def test_autocast_casts_mixed_dtypes(self, backend):
         call = self.call()
-        first, *others = call.leaves()
-        leaves = [leaf.requires_grad_(need) for leaf, need in
-                  zip((first.bfloat16(), *others), self.needed(call), strict=True)]  # fmt: skip
+        first = next(i for i, leaf in enumerate(call.leaves()) if leaf.is_floating_point())
+        leaves = [(leaf.bfloat16() if i == first else leaf).requires_grad_(need)
+                  for i, (leaf, need) in enumerate(zip(call.leaves(), self.needed(call), strict=True))]  # fmt: skip
         arguments = call.with_leaves(leaves).arguments()
         halves = call.with_leaves(leaf.bfloat16() if leaf.is_floating_point() else leaf for leaf in leaves).arguments()
         function = self.function(backend)

@@ -37,7 +37,7 @@ class OnGpu(Contract):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 out = function(*call.arguments())
-        call.tensors[0].copy_(torch.randn_like(call.tensors[0]))
+        call.tensors[0].copy_(_others(call.tensors[0]))
         out.fill_(math.nan)
         graph.replay()
         assert torch.equal(out, function(*call.arguments()))
@@ -47,7 +47,7 @@ class OnGpu(Contract):
     def test_side_stream_with_a_delayed_producer(self, backend):
         """Launched on any other stream, the op would read what was there before the producer wrote."""
         call = self.call(Case((1000, 1024)))
-        fresh = torch.randn_like(call.tensors[0])
+        fresh = _others(call.tensors[0])
         ready = Call("", (fresh, *call.tensors[1:]), call.options)
         want = self.function(backend)(*ready.arguments())
         grads, needed = self.grads(call), self.needed(call)
@@ -73,3 +73,8 @@ class OnGpu(Contract):
         assert torch.equal(
             self.function(backend)(*call.arguments()).cpu(), self.function(backend)(*self.call().arguments()).cpu()
         )
+
+
+def _others(tensor: torch.Tensor) -> torch.Tensor:
+    """Other values in a tensor's place: random numbers, or its integers, which may be indices, from the last on."""
+    return torch.randn_like(tensor) if tensor.is_floating_point() else tensor.flip(0)

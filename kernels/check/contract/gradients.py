@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from torch import Tensor
 
 from kernels.check import FLOAT_DTYPES, Case, check_gradients
 from kernels.check.contract.base import DEVICE, Contract, kernel_backend
@@ -85,7 +86,9 @@ class Gradients(Contract):
         if in_place and not self.has_in_place:
             return
         call, function = self.call(), self.function(backend, in_place)
-        for index, tensor in enumerate(call.tensors):
+        floating = [i for i, t in enumerate(call.tensors) if isinstance(t, Tensor) and t.is_floating_point()]
+        for index in floating:
+            tensor = call.tensors[index]
             with torch.no_grad(), torch.autograd.forward_ad.dual_level():
                 tensors = list(call.tensors)
                 tensors[index] = torch.autograd.forward_ad.make_dual(tensor, torch.ones_like(tensor))
@@ -93,7 +96,7 @@ class Gradients(Contract):
                     function(*tensors, *call.options)
                 function(*call.arguments())  # of which none has a tangent
         if not in_place:
+            first, x = floating[0], call.tensors[floating[0]]
+            before, after = call.arguments()[:first], call.arguments()[first + 1 :]
             with pytest.raises(RuntimeError, match=f"{self.op} has no forward-mode derivative"):
-                torch.func.jvp(
-                    lambda x: function(x, *call.tensors[1:], *call.options), call.tensors[:1], call.tensors[:1]
-                )
+                torch.func.jvp(lambda x: function(*before, x, *after), (x,), (x,))

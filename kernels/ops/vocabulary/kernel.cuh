@@ -36,7 +36,7 @@ struct Request {
 
 // Where the row that id i names begins, or null. `units`: how many of them a row has.
 template <class Unit>
-__device__ inline const Unit* row_of(const Request& request, long long i, long long units) {
+__device__ inline const Unit* row_of(const Request& request, long long i, int units) {
     long long id = request.ids[i], row = id, rows = request.table.rows;
     const void* data = request.table.data;
     if (request.indices.data) {
@@ -54,29 +54,32 @@ __device__ inline const Unit* row_of(const Request& request, long long i, long l
 // A block takes a few whole rows, or a part of one: 2^shift threads along a row, `a_thread` units each.
 constexpr int threads = 128, a_thread = 4;
 
+// The row of a thread, and the first of its units there; unit u lies u << shift behind. Within a row 32 bits count: a
+// grid is at most 65535 blocks high, so that a row of 2^31 units is an error of the launch.
 struct Place {
-    long long row, first;
+    long long row;
+    int first;
     __device__ explicit Place(int shift)
         : row((long long)blockIdx.x * (threads >> shift) + (threadIdx.x >> shift)),
-          first(((long long)blockIdx.y * a_thread << shift) + (threadIdx.x & ((1u << shift) - 1))) {}
+          first(int((blockIdx.y * a_thread << shift) + (threadIdx.x & ((1u << shift) - 1)))) {}
 };
 
 template <class Unit>
 __global__ void __launch_bounds__(threads)
-    forward_kernel(Request request, Unit* __restrict__ out, long long count, long long units, int shift) {
+    forward_kernel(Request request, Unit* __restrict__ out, long long count, int units, int shift) {
     Place place(shift);
     if (place.row >= count) return;
     const Unit* from = row_of<Unit>(request, place.row, units);
     Unit found[a_thread] = {};
 #pragma unroll
     for (int u = 0; u < a_thread; ++u) {
-        long long k = place.first + ((long long)u << shift);
+        int k = place.first + (u << shift);
         if (from && k < units) found[u] = from[k];
     }
     Unit* to = out + place.row * units;
 #pragma unroll
     for (int u = 0; u < a_thread; ++u) {
-        long long k = place.first + ((long long)u << shift);
+        int k = place.first + (u << shift);
         if (k < units) to[k] = found[u];
     }
 }
@@ -95,10 +98,10 @@ template <class T, int width>
 struct Sums {
     Accumulator<T> value[a_thread][width] = {};
 
-    __device__ void add(const T* row, long long first, long long columns, int shift) {
+    __device__ void add(const T* row, int first, int columns, int shift) {
 #pragma unroll
         for (int u = 0; u < a_thread; ++u) {
-            long long column = (first + ((long long)u << shift)) * width;
+            int column = (first + (u << shift)) * width;
             if (column >= columns) continue;
             Pack<T, width> pack = load<width>(row + column);
 #pragma unroll
@@ -107,10 +110,10 @@ struct Sums {
     }
     // Of each column: function(its number, its sum).
     template <class Function>
-    __device__ void each(long long first, long long columns, int shift, Function function) {
+    __device__ void each(int first, int columns, int shift, Function function) {
 #pragma unroll
         for (int u = 0; u < a_thread; ++u) {
-            long long column = (first + ((long long)u << shift)) * width;
+            int column = (first + (u << shift)) * width;
             if (column >= columns) continue;
             function(column, value[u]);
         }
@@ -128,7 +131,7 @@ struct Pieces {
 
 template <class T, int width>
 __global__ void __launch_bounds__(threads)
-    piece_kernel(const T* __restrict__ grad, Grouping grouping, Pieces<Accumulator<T>> pieces, long long columns,
+    piece_kernel(const T* __restrict__ grad, Grouping grouping, Pieces<Accumulator<T>> pieces, int columns,
                  int shift) {
     Place place(shift);
     long long start = place.row * pieces.size, end = start + pieces.size;
@@ -140,7 +143,7 @@ __global__ void __launch_bounds__(threads)
     for (long long k = start; k < end; ++k)
         sums.add(grad + grouping.positions[k] * columns, place.first, columns, shift);
     Accumulator<T>* to = pieces.sums + place.row * columns;
-    sums.each(place.first, columns, shift, [&](long long column, auto& values) {
+    sums.each(place.first, columns, shift, [&](int column, auto& values) {
 #pragma unroll
         for (int e = 0; e < width; ++e) to[column + e] = values[e];
     });
@@ -150,7 +153,7 @@ __global__ void __launch_bounds__(threads)
 template <class T, int width>
 __global__ void __launch_bounds__(threads)
     backward_kernel(const T* __restrict__ grad, Grouping grouping, Pieces<Accumulator<T>> pieces,
-                    T* __restrict__ grad_source, long long first_row, long long rows, long long columns, int shift) {
+                    T* __restrict__ grad_source, long long first_row, long long rows, int columns, int shift) {
     Place place(shift);
     if (place.row >= rows) return;
     const long long* starts = grouping.starts + first_row + place.row;
@@ -160,7 +163,7 @@ __global__ void __launch_bounds__(threads)
         long long next = (k | (pieces.size - 1)) + 1;
         if (next - k == pieces.size && next <= end) {
             const Accumulator<T>* from = pieces.sums + k / pieces.size * columns;
-            sums.each(place.first, columns, shift, [&](long long column, auto& values) {
+            sums.each(place.first, columns, shift, [&](int column, auto& values) {
 #pragma unroll
                 for (int e = 0; e < width; ++e) values[e] += from[column + e];
             });
@@ -173,7 +176,7 @@ __global__ void __launch_bounds__(threads)
     }
     T* to = grad_source + place.row * columns;
     sums.each(place.first, columns, shift,
-              [&](long long column, auto& values) { store<width>(to + column, values); });
+              [&](int column, auto& values) { store<width>(to + column, values); });
 }
 
 #ifndef __CUDACC_RTC__
@@ -198,7 +201,7 @@ cudaError_t launch_units(const Request& request, void* out, long long count, lon
     long long units = row_bytes / (long long)sizeof(Unit);
     Tiling tiling(count, units);
     return launch_kernel(forward_kernel<Unit>, tiling.grid, dim3(threads), 0, stream, request, static_cast<Unit*>(out),
-                         count, units, tiling.shift);
+                         count, int(units), tiling.shift);
 }
 
 // By the widest unit that rows are made of and all tensors are aligned to. An error is the launch's own.
@@ -237,14 +240,14 @@ cudaError_t launch_gradients(const T* grad, const Grouping& grouping, const Grad
     if (long long count = grouping.count / pieces.size) {
         Tiling tiling(count, units);
         error = launch_kernel(piece_kernel<T, width>, tiling.grid, dim3(threads), 0, stream, grad, grouping, pieces,
-                              columns, tiling.shift);
+                              int(columns), tiling.shift);
     }
     long long first_row = 0;
     for (const Gradient<T>& gradient : gradients) {
         if (gradient.data && gradient.rows && error == cudaSuccess) {
             Tiling tiling(gradient.rows, units);
             error = launch_kernel(backward_kernel<T, width>, tiling.grid, dim3(threads), 0, stream, grad, grouping,
-                                  pieces, gradient.data, first_row, gradient.rows, columns, tiling.shift);
+                                  pieces, gradient.data, first_row, gradient.rows, int(columns), tiling.shift);
         }
         first_row += gradient.rows;
     }

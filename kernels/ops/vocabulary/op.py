@@ -28,16 +28,18 @@ FUNCTIONS = {
 def check(
     op: str, ids: Tensor, table: Tensor | None, image: Tensor | None, audio: Tensor | None,
     multimodal_indices: Tensor | None, mode: str, vocab_size: int, image_token_id: int, audio_token_id: int,
-    sorted_rows: Tensor | None = None, positions: Tensor | None = None, starts: Tensor | None = None,
+    sorted_rows: Tensor | None = None, order: Tensor | None = None, starts: Tensor | None = None,
+    one_dtype: bool = True,
 ) -> None:  # fmt: skip
-    """Raise unless the mode's tensors, and no others, are there, of one dtype and width and on the ids' device."""
+    """Raise unless the mode's tensors, and no others, are there, of one width, on the ids' device and, unless autocast
+    is still to see to that, of one dtype."""
     checks.is_one_of(op, "mode", mode, NEEDS)
     op = FUNCTIONS[mode]
     checks.has_dtype(op, "ids", ids, INTEGERS)
     given = dict(table=table, image=image, audio=audio, multimodal_indices=multimodal_indices)
     for name, tensor in given.items():
-        if name in NEEDS[mode] and tensor is None:
-            raise TypeError(f"{op}: {_called(name, mode)} must be a tensor; got NoneType")
+        if not isinstance(tensor, Tensor) and (name in NEEDS[mode] or tensor is not None):
+            raise TypeError(f"{op}: {_called(name, mode)} must be a tensor; got {type(tensor).__name__}")
         if tensor is not None and name not in (*NEEDS[mode], *MAY_HAVE.get(mode, ())):
             raise ValueError(f"{op}: {name} must be None in the mode {mode!r}")
     if multimodal_indices is not None:
@@ -52,15 +54,15 @@ def check(
         checks.is_beside(op, name, tensor, ids)
         if tensor.dim() != 2:
             raise ValueError(f"{op}: {name} must have shape [rows, H]; got {list(tensor.shape)}")
-        shape = (tensor.shape[0], sources[first].shape[1])
-        checks.belongs_to(op, name, tensor, first, sources[first], shape)
+        if one_dtype:
+            checks.belongs_to(op, name, tensor, first, sources[first], (tensor.shape[0], sources[first].shape[1]))
     if vocab_size < 0:
         raise ValueError(f"{op}: vocab_size must not be negative; got {vocab_size}")
     if sorted_rows is not None:
         rows = sum(tensor.shape[0] for tensor in sources.values())
         for name, tensor, shape in (
             ("sorted_rows", sorted_rows, (ids.numel(),)),
-            ("positions", positions, (ids.numel(),)),
+            ("order", order, (ids.numel(),)),
             ("starts", starts, (rows + 1,)),
         ):
             checks.has_dtype(op, name, tensor, INTEGERS if name == "sorted_rows" else INTEGERS[1:])
@@ -74,7 +76,7 @@ def _called(name: str, mode: str) -> str:
 
 
 def _has_shape(op: str, name: str, tensor: Tensor, shape, why: str) -> None:
-    if tensor.shape != torch.Size(shape):
+    if tuple(tensor.shape) != tuple(shape):
         raise ValueError(f"{op}: {name} must have shape {list(shape)}, {why}; got {list(tensor.shape)}")
 
 
@@ -85,20 +87,26 @@ def _out(given) -> tuple:
 
 def _like(name: str):
     """Of an argument that may not be there, for which nothing is allocated."""
-    return lambda given: ((0,) if given[name] is None else given[name].shape, given["grad_out"].dtype)
+
+    def gradient(given) -> tuple:
+        if given["starts"] is None:
+            raise ValueError("vocabulary: a gradient needs sorted_rows, order and starts, which eager.by_row gives")
+        return (0,) if given[name] is None else given[name].shape, given["grad_out"].dtype
+
+    return gradient
 
 
-# Ids are not differentiated, but a gradient is made of their order by row, which torch.sort gives; as kernels cannot
-# call it, the public functions do, and the op takes the order along. The backward reads no table: of those only the
-# shapes count, which as integers would be constants of a compiled graph.
+# The backward needs the ids in the order of the rows that they name, which torch.sort gives. A kernel cannot call it,
+# so the public functions do where a gradient is recorded (eager.by_row), and the op takes the result along. The
+# backward reads no table: of those only the shapes count, which as integers would be constants of a compiled graph.
 OP = Op(
     "vocabulary",
     "(Tensor ids, Tensor? table, Tensor? image, Tensor? audio, Tensor? multimodal_indices, str mode, int vocab_size, "
-    "int image_token_id, int audio_token_id, Tensor? sorted_rows, Tensor? positions, Tensor? starts) -> Tensor out",
+    "int image_token_id, int audio_token_id, Tensor? sorted_rows, Tensor? order, Tensor? starts) -> Tensor out",
     eager=lambda *arguments: eager.vocabulary(*arguments[:9]),
     check=check,
     outputs={"out": _out},
-    saves=("table", "image", "audio", "sorted_rows", "positions", "starts"),
+    saves=("table", "image", "audio", "sorted_rows", "order", "starts"),
     gradients={"table": _like("table"), "image": _like("image"), "audio": _like("audio")},
     auto="cuda",
 )
@@ -122,28 +130,33 @@ def vocabulary(
     arguments = (
         ids, table, image, audio, multimodal_indices, mode, vocab_size, image_token_id, audio_token_id,
     )  # fmt: skip
-    order = (None, None, None)
-    if out_of_range is not None or _has_gradient(backend, ids, table, image, audio):
-        OP.check("", (*arguments, *order))
-        sources = eager.choices(*arguments)
-        if out_of_range is not None:
-            _check_counter(out_of_range, ids)
-            out_of_range.add_(eager.misses(ids, sources, mode, vocab_size).sum())
-        if _has_gradient(backend, ids, table, image, audio):
-            order = eager.by_row(sources)
-    return OP.call(backend, *arguments, *order)
+    grouping = (None, None, None)
+    if _has_gradient(backend, ids, table, image, audio):
+        check(OP.name, *arguments, one_dtype=False)
+        grouping = eager.by_row(eager.choices(*arguments))
+    if out_of_range is None:
+        return OP.call(backend, *arguments, *grouping)
+    _check_counter(out_of_range, ids)
+    out = OP.call(backend, *arguments, *grouping)
+    out_of_range.add_(eager.misses(ids, eager.choices(*arguments), mode, vocab_size).sum())
+    return out
 
 
 def _has_gradient(backend: str, ids: Tensor, *sources: Tensor | None) -> bool:
     """Whether one of our backwards will be asked for; eager's is autograd's own."""
-    if not torch.is_grad_enabled() or backend == "eager" or (backend == "auto" and not getattr(ids, "is_cuda", False)):
+    if not torch.is_grad_enabled() or backend == "eager" or not isinstance(ids, Tensor):
+        return False
+    if backend == "auto" and not ids.is_cuda:
         return False
     return any(isinstance(source, Tensor) and source.requires_grad for source in sources)
 
 
 def _check_counter(out_of_range: Tensor, ids: Tensor) -> None:
+    if not isinstance(out_of_range, Tensor):
+        raise TypeError(f"{OP.name}: out_of_range must be a tensor; got {type(out_of_range).__name__}")
     checks.has_dtype(OP.name, "out_of_range", out_of_range, INTEGERS[1:])
-    checks.is_beside(OP.name, "out_of_range", out_of_range, ids)
+    if isinstance(ids, Tensor):
+        checks.is_beside(OP.name, "out_of_range", out_of_range, ids)
     _has_shape(OP.name, "out_of_range", out_of_range, (1,), "a counter")
 
 

@@ -1,4 +1,4 @@
-"""What `kernels.check` takes the look-ups through. They copy, so results are exact; gradients are sums of duplicates."""
+"""What `kernels.check` takes the look-ups through. They copy, so they are exact; gradients are sums of duplicates."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 from kernels.check import Call, Case, Spec, Sums
 from kernels.ops.vocabulary.eager import vocabulary
 
-V, I, A = 11, 5, 3  # rows of the table, the image and the audio
+TEXTS, IMAGES, AUDIOS = 11, 5, 3  # rows of the table, the image and the audio
 FIRST, IMAGE, AUDIO = -3, 4, 6  # the least id that is drawn; the tokens
 
 
@@ -34,7 +34,7 @@ def ids(case: Case, seed: int, low: int, high: int, device: torch.device, dtype:
 
 
 def lookups(case: Case, device: torch.device) -> Iterator[Call]:
-    """All four, with ids and indices on both sides of every edge; multimodal also with a modality or both turned off."""
+    """All four, with ids and indices on both sides of every edge; the last also with a modality or both turned off."""
     plain = Case(case.shape, case.dtype)
 
     def drawn(name: str, seed: int, rows: int) -> Tensor:
@@ -42,15 +42,15 @@ def lookups(case: Case, device: torch.device) -> Iterator[Call]:
 
     where = case if case.only in ("", "ids") else plain
     wide, narrow = torch.int64, torch.int32
-    table, image, audio = drawn("table", 1, V), drawn("image", 2, I), drawn("audio", 3, A)
-    text = ids(where, 4, FIRST, V + 3, device, wide)
-    both = ids(where, 5, FIRST, V + I + 3, device, narrow)
-    indices = ids(case if case.only in ("", "multimodal_indices") else plain, 6, -2, I + 2, device, narrow)
+    table, image, audio = drawn("table", 1, TEXTS), drawn("image", 2, IMAGES), drawn("audio", 3, AUDIOS)
+    text = ids(where, 4, FIRST, TEXTS + 3, device, wide)
+    both = ids(where, 5, FIRST, TEXTS + IMAGES + 3, device, narrow)
+    indices = ids(case if case.only in ("", "multimodal_indices") else plain, 6, -2, IMAGES + 2, device, narrow)
     few = ids(where, 7, IMAGE - 2, AUDIO + 2, device, wide)
     for tensors, options in (
         ((both, table, image, None, None), ("image", 0, 0, 0)),
         ((text, table, None, None, None), ("text", 0, 0, 0)),
-        ((both, None, image, None, None), ("deepstack", V, 0, 0)),
+        ((both, None, image, None, None), ("deepstack", TEXTS, 0, 0)),
         ((few, table, image, audio, indices), ("multimodal", 0, IMAGE, AUDIO)),
         ((few, table, None, audio, indices), ("multimodal", 0, 0, AUDIO)),
         ((text, table, None, None, indices), ("multimodal", 0, 0, 0)),

@@ -56,14 +56,14 @@ def forward_kernel(
 
 
 @triton.jit
-def _add(sums, grad_ptr, positions_ptr, k, columns, mask, COLUMNS: tl.constexpr):
-    position = tl.load(positions_ptr + k)
+def _add(sums, grad_ptr, order_ptr, k, columns, mask, COLUMNS: tl.constexpr):
+    position = tl.load(order_ptr + k)
     return sums + tl.load(grad_ptr + position * COLUMNS + columns, mask, other=0.0).to(sums.dtype)
 
 
 @triton.jit
 def piece_kernel(
-    grad_ptr, sorted_rows_ptr, positions_ptr, sums_ptr, rows,
+    grad_ptr, sorted_rows_ptr, order_ptr, sums_ptr, rows,
     COLUMNS: tl.constexpr, PIECE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     piece = tl.program_id(0).to(tl.int64)
@@ -74,13 +74,13 @@ def piece_kernel(
         mask = columns < COLUMNS
         sums = tl.zeros([BLOCK], sums_ptr.dtype.element_ty)
         for k in range(PIECE):
-            sums = _add(sums, grad_ptr, positions_ptr, start + k, columns, mask, COLUMNS)
+            sums = _add(sums, grad_ptr, order_ptr, start + k, columns, mask, COLUMNS)
         tl.store(sums_ptr + piece * COLUMNS + columns, sums, mask)
 
 
 @triton.jit
 def backward_kernel(
-    grad_ptr, positions_ptr, starts_ptr, sums_ptr, grad_source_ptr, first_row,
+    grad_ptr, order_ptr, starts_ptr, sums_ptr, grad_source_ptr, first_row,
     COLUMNS: tl.constexpr, PIECE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
@@ -95,9 +95,9 @@ def backward_kernel(
                 sums += tl.load(sums_ptr + k // PIECE * COLUMNS + columns, mask, other=0.0)
                 k += PIECE
             else:
-                sums = _add(sums, grad_ptr, positions_ptr, k, columns, mask, COLUMNS)
+                sums = _add(sums, grad_ptr, order_ptr, k, columns, mask, COLUMNS)
                 k += 1
         else:
-            sums = _add(sums, grad_ptr, positions_ptr, k, columns, mask, COLUMNS)
+            sums = _add(sums, grad_ptr, order_ptr, k, columns, mask, COLUMNS)
             k += 1
     tl.store(grad_source_ptr + row * COLUMNS + columns, sums.to(grad_source_ptr.dtype.element_ty), mask)

@@ -20,9 +20,9 @@ def _block(columns: int, itemsize: int) -> tuple[int, int]:
 def forward(
     ids: Tensor, table: Tensor | None, image: Tensor | None, audio: Tensor | None, indices: Tensor | None,
     mode: str, vocab_size: int, image_token: int, audio_token: int,
-    sorted_rows: Tensor | None, positions: Tensor | None, starts: Tensor | None, out: Tensor,
+    sorted_rows: Tensor | None, order: Tensor | None, starts: Tensor | None, out: Tensor,
 ) -> None:  # fmt: skip
-    """out [..., H]: the rows that the ids [...] name; sorted_rows, positions, starts are the backward's."""
+    """out [..., H]: the rows that the ids [...] name; sorted_rows, order, starts are the backward's."""
     if out.numel() == 0:
         return
     columns = out.shape[-1]
@@ -40,7 +40,7 @@ def forward(
 
 def backward(
     grad: Tensor, table: Tensor | None, image: Tensor | None, audio: Tensor | None,
-    sorted_rows: Tensor, positions: Tensor, starts: Tensor, mode: str, vocab_size: int, image_token: int,
+    sorted_rows: Tensor, order: Tensor, starts: Tensor, mode: str, vocab_size: int, image_token: int,
     audio_token: int, grad_table: Tensor | None, grad_image: Tensor | None, grad_audio: Tensor | None,
     piece: int = PIECE,
 ) -> None:  # fmt: skip
@@ -51,17 +51,17 @@ def backward(
     block, warps = _block(columns, grad.itemsize)
     constants = dict(COLUMNS=columns, PIECE=piece, BLOCK=block, num_warps=warps)
     chunks = cdiv(columns, block)
-    sums, pieces = None, positions.numel() // piece
+    sums, pieces = None, order.numel() // piece
     if pieces:
         dtype = torch.float64 if grad.dtype == torch.float64 else torch.float32
         sums = empty((pieces, columns), dtype, grad)
-        functions.piece_kernel[(pieces, chunks)](grad, sorted_rows, positions, sums, starts.numel() - 1, **constants)
+        functions.piece_kernel[(pieces, chunks)](grad, sorted_rows, order, sums, starts.numel() - 1, **constants)
     first_row = 0
     for source, grad_source in ((table, grad_table), (image, grad_image), (audio, grad_audio)):
         if source is None:
             continue
         if grad_source is not None and source.shape[0]:
             functions.backward_kernel[(source.shape[0], chunks)](
-                grad, positions, starts, sums, grad_source, first_row, **constants
+                grad, order, starts, sums, grad_source, first_row, **constants
             )
         first_row += source.shape[0]

@@ -1,0 +1,295 @@
+"""The look-ups against eager, on every backend that this machine has; and ids that no vocabulary has."""
+
+import functools
+import gc
+import importlib
+import math
+
+import pytest
+import torch
+
+import kernels
+from kernels import runtime
+from kernels.check import Call, Case, check_gradients, gradients
+from kernels.check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from kernels.ops.vocabulary import eager
+from kernels.ops.vocabulary.op import OP, vocabulary
+
+INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
+TEXTS, IMAGES, AUDIOS = 7, 3, 2
+# Beside every edge, the ends of both integer types, and 2^32 + 5, which as 32 bits would be row 5.
+HOSTILE = [-1, 0, TEXTS - 1, TEXTS, TEXTS + IMAGES - 1, TEXTS + IMAGES, -(2**31), 2**31 - 1]
+HOSTILE += [2**32 + 5, -(2**32) + 5, -(2**63), 2**63 - 1, 5, -1, 2]
+IDS = {torch.int32: [id for id in HOSTILE if -(2**31) <= id < 2**31], torch.int64: HOSTILE}
+
+
+def rows_of(ids, table=None, image=None, audio=None, indices=None, first=TEXTS, image_token=None, audio_token=None):
+    """What must come out, id by id: a row, or None for zeros."""
+    for i, id in enumerate(ids):
+        source, row = table, id
+        if indices is None and image is not None and id >= first:
+            source, row = image, id - first
+        elif image is not None and image_token is not None and id == image_token:
+            source, row = image, indices[i]
+        elif audio is not None and audio_token is not None and id == audio_token:
+            source, row = audio, indices[i]
+        yield source[row] if source is not None and 0 <= row < len(source) else None
+
+
+def expected(rows, columns, dtype=torch.float32):
+    zeros = torch.zeros(columns, dtype=dtype, device=DEVICE)
+    return torch.stack([zeros if row is None else row for row in rows])
+
+
+def sources(columns, dtype=torch.float32):
+    return tuple(torch.randn(rows, columns, device=DEVICE).to(dtype) for rows in (TEXTS, IMAGES, AUDIOS))
+
+
+class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
+    op = "vocabulary"
+
+    def function(self, backend, in_place=False):
+        return functools.partial(vocabulary, backend=backend)
+
+    def kinds(self, case=None):
+        """With every tensor, and with the fewest: no table."""
+        found = {call.options[0]: call for call in self.variants(case)}
+        return [found["multimodal"], found["deepstack"]]
+
+    def overload_arguments(self, call):
+        return (*call.arguments(), *eager.by_row(eager.choices(*call.arguments())))
+
+    @every_backend
+    def test_wrong_input(self, backend):
+        (ids, table, image, audio, indices), _ = (call := self.variants()[-1]).tensors, call.options
+        lookup, with_image, deepstack, multimodal = (
+            functools.partial(getattr(kernels, name), backend=backend)
+            for name in ("embedding_lookup", "embedding_lookup_with_image", "assemble_deepstack_embedding",
+                         "embedding_lookup_multimodal")
+        )  # fmt: skip
+        half, other, narrow = table.half(), image.to("meta"), image[:, 1:]
+        all_of = (ids, table, indices, image, audio, 4, 6)
+        for function, arguments, error, message in (
+            (lookup, (None, table), TypeError, "ids must be a tensor; got NoneType"),
+            (lookup, (ids, None), TypeError, "table must be a tensor; got NoneType"),
+            (lookup, (ids, "2"), TypeError, "table must be a tensor; got str"),
+            (lookup, (ids.float(), table), TypeError, "ids must be int32 or int64; got float32"),
+            (lookup, (ids[0, 0] if ids.dim() > 1 else ids[0], table), ValueError, "ids must have at least one dim"),
+            (lookup, (ids, table.int()), TypeError, "table must be float32, .*; got int32"),
+            (lookup, (ids, table[0]), ValueError, r"table must have shape \[rows, H\]; got \[24\]"),
+            (lookup, (ids, table.to("meta")), ValueError, "table must be on (cpu|cuda:0); got meta"),
+            (with_image, (ids, table, None), TypeError, "image must be a tensor; got NoneType"),
+            (with_image, (ids, half, image), TypeError, "image must have table's dtype, float16; got float32"),
+            (with_image, (ids, table, narrow), ValueError, r"image must have shape \[5, 24\], for .*\[5, 23\]"),
+            (deepstack, (ids, None, 9), TypeError, "features must be a tensor; got NoneType"),
+            (deepstack, (ids, other, 9), ValueError, "features must be on (cpu|cuda:0); got meta"),
+            (deepstack, (ids, image, -9), ValueError, "vocab_size must not be negative; got -9"),
+            (multimodal, (ids, table, None), TypeError, "multimodal_indices must be a tensor; got NoneType"),
+            (multimodal, (ids, table, indices.short()), TypeError, "multimodal_indices must be int32 or int64"),
+            (multimodal, (ids, table, indices[:-1]), ValueError, "multimodal_indices must have shape .*, as ids has"),
+            (multimodal, (*all_of[:4], audio.double(), 4, 6), TypeError, "audio must have table's dtype"),
+        ):
+            with pytest.raises(error, match=f"^(vocabulary|{function.func.__name__}): {message}"):
+                function(*arguments)
+        with pytest.raises(ValueError, match="mode must be one of text, image, deepstack, multimodal; got 'video'"):
+            self.function(backend)(ids, table, None, None, None, "video")
+        with pytest.raises(ValueError, match="embedding_lookup: image must be None in the mode 'text'"):
+            self.function(backend)(ids, table, image, None, None, "text")
+        for counter, error, message in (
+            (torch.zeros(1), TypeError, "out_of_range must be int64; got float32"),
+            (torch.zeros(2, dtype=torch.int64), ValueError, r"out_of_range must have shape \[1\], .*; got \[2\]"),
+            (torch.zeros(1, dtype=torch.int64, device="meta"), ValueError, "out_of_range must be on (cpu|cuda:0)"),
+        ):
+            with pytest.raises(error, match=f"vocabulary: {message}"):
+                lookup(ids, table, out_of_range=counter if counter.is_meta else counter.to(DEVICE))
+
+    # ---------------------------------------------------------------------------------------------- what ids may be
+
+    @every_backend
+    @pytest.mark.parametrize("dtype", IDS, ids=str)
+    @pytest.mark.parametrize("columns", [1, 7, 8, 1023, 4097])
+    def test_hostile_ids(self, backend, dtype, columns):
+        table, image, audio = sources(columns)
+        given = IDS[dtype]
+        ids, named = torch.tensor(given, dtype=dtype, device=DEVICE), {"backend": backend}
+        found = kernels.embedding_lookup(ids, table, **named)
+        assert torch.equal(found, expected(rows_of(given, table), columns))
+        found = kernels.embedding_lookup_with_image(ids, table, image, **named)
+        assert torch.equal(found, expected(rows_of(given, table, image), columns))
+        for first in (TEXTS, 0):
+            found = kernels.assemble_deepstack_embedding(ids, image, first, **named)
+            assert torch.equal(found, expected(rows_of(given, None, image, first=first), columns))
+        # An index is as hostile as an id, where it is read.
+        for tokens in ((5, 2), (-1, 5), (None, -1), (2**32 + 5, -(2**63)), (None, None), (2, 2)):
+            for where in (HOSTILE, [1] * len(HOSTILE)):
+                indices = where[: len(given)]
+                found = kernels.embedding_lookup_multimodal(
+                    ids, table, torch.tensor(indices, device=DEVICE), image, audio, *tokens, **named
+                )
+                rows = rows_of(given, table, image, audio, indices, TEXTS, *tokens)
+                assert torch.equal(found, expected(rows, columns))
+
+    @every_backend
+    def test_a_modality_is_off_without_its_tensor_or_its_token(self, backend):
+        table, image, _ = sources(8)
+        ids = torch.tensor([2, 5, -1], device=DEVICE)
+        indices = torch.zeros(3, dtype=torch.int32, device=DEVICE)
+        multimodal = functools.partial(kernels.embedding_lookup_multimodal, ids, table, indices, backend=backend)
+        text = kernels.embedding_lookup(ids, table, backend=backend)
+        assert torch.equal(multimodal(), text)
+        assert torch.equal(multimodal(image), text)
+        assert torch.equal(multimodal(image_token_id=5), text)
+        assert torch.equal(multimodal(image, image_token_id=5)[1], image[0])
+        # With a tensor of no rows the modality is on, and every index misses.
+        assert not multimodal(image[:0], image_token_id=5)[1].any()
+
+    @every_backend
+    def test_every_shape_of_ids_and_empty_tables(self, backend):
+        table = torch.randn(TEXTS, 8, device=DEVICE)
+        for shape in ((0,), (3, 0), (2, 3), (2, 1, 4)):
+            ids = torch.randint(-1, TEXTS + 1, shape, device=DEVICE)
+            found = kernels.embedding_lookup(ids, table, backend=backend)
+            want = expected(rows_of(ids.flatten().tolist(), table), 8) if ids.numel() else table[:0]
+            assert found.shape == (*shape, 8)
+            assert torch.equal(found.view(-1, 8), want)
+        ids = torch.tensor([0, -1, 1], device=DEVICE)
+        assert not kernels.embedding_lookup(ids, table[:0], backend=backend).any()
+        assert torch.equal(kernels.embedding_lookup_with_image(ids, table[:0], table, backend=backend)[0], table[0])
+        assert not kernels.assemble_deepstack_embedding(ids, table[:0], 0, backend=backend).any()
+
+    @every_backend
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+    def test_a_nan_row_stays_where_it_is(self, backend, dtype):
+        """Row 0 is what a miss would read first: it must be selected away, not multiplied by zero."""
+        table, image, audio = sources(24, dtype)
+        for source in (table, image, audio):
+            source[0] = math.nan
+        ids = torch.tensor([-1, 0, TEXTS + IMAGES, TEXTS, 1, 2**40], device=DEVICE)
+        found = kernels.embedding_lookup_with_image(ids, table, image, backend=backend)
+        assert found.isnan().all(1).tolist() == [False, True, False, True, False, False]
+        assert not found[[0, 2, 5]].any()
+        indices = torch.tensor([0, -1, 0, 0, AUDIOS, 0], device=DEVICE)
+        ids = torch.tensor([5, 5, -7, 0, 6, 6], device=DEVICE)
+        found = kernels.embedding_lookup_multimodal(ids, table, indices, image, audio, 5, 6, backend=backend)
+        assert found.isnan().all(1).tolist() == [True, False, False, True, False, True]
+        assert not found[[1, 2, 4]].any()
+
+    @kernel_backend
+    def test_a_nan_gradient_of_a_miss_goes_nowhere(self, backend):
+        call = Call("", (torch.tensor([-1, 0, TEXTS, 0], device=DEVICE), sources(8)[0], None, None, None), ("text",))
+        incoming = torch.randn(4, 8, device=DEVICE)
+        incoming[0], incoming[2] = math.nan, math.inf
+        found = gradients(self.function(backend), call, (False, True), incoming)[1]
+        assert torch.equal(found[0], incoming[1] + incoming[3])
+        assert not found[1:].any()
+
+    # ------------------------------------------------------------------------------------------------- the counter
+
+    @every_backend
+    @pytest.mark.parametrize("dtype", IDS, ids=str)
+    def test_what_is_out_of_range_is_counted(self, backend, dtype):
+        table, image, audio = sources(8)
+        given = IDS[dtype]
+        ids, counter = torch.tensor(given, dtype=dtype, device=DEVICE), torch.zeros(1, dtype=torch.int64, device=DEVICE)
+        indices = torch.tensor([i - 2 for i in range(len(given))], device=DEVICE)
+        for function, arguments, rows in (
+            (kernels.embedding_lookup, (table,), rows_of(given, table)),
+            (kernels.embedding_lookup_with_image, (table, image), rows_of(given, table, image)),
+            (kernels.embedding_lookup_multimodal, (table, indices, image, audio, 5, 2),
+             rows_of(given, table, image, audio, indices.tolist(), TEXTS, 5, 2)),
+            # A text's id is in range there, though it names no feature.
+            (kernels.assemble_deepstack_embedding, (image, TEXTS), [0 <= id < TEXTS + IMAGES or None for id in given]),
+        ):  # fmt: skip
+            counter.fill_(10)
+            out = function(ids, *arguments, backend=backend, out_of_range=counter)
+            assert torch.equal(out, function(ids, *arguments, backend=backend))
+            assert counter.tolist() == [10 + sum(row is None for row in rows)]
+
+    @kernel_backend
+    def test_the_counter_compiles(self, backend):
+        table = sources(8)[0].requires_grad_()
+        ids, counter = torch.tensor(HOSTILE, device=DEVICE), torch.zeros(1, dtype=torch.int64, device=DEVICE)
+        compiler = "inductor" if DEVICE.type == "cuda" else "aot_eager"
+
+        @functools.partial(torch.compile, fullgraph=True, backend=compiler)
+        def step(ids, table, counter):
+            return kernels.embedding_lookup(ids, table, out_of_range=counter, backend=backend).sum()
+
+        step(ids, table, counter).backward()
+        step(ids, table, counter)
+        assert counter.item() == 2 * sum(not 0 <= id < TEXTS for id in HOSTILE)
+        assert table.grad[:, 0].tolist() == [HOSTILE.count(row) for row in range(TEXTS)]
+
+    # -------------------------------------------------------------------------------------------------- duplicates
+
+    @kernel_backend
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+    @pytest.mark.parametrize("same", [300, 128, 129, 63])
+    def test_one_id_in_the_whole_batch(self, backend, same, dtype):
+        """Whole pieces, and parts of them on either side."""
+        ids = torch.randint(0, TEXTS, (310,), device=DEVICE)
+        ids[5 : 5 + same] = 3
+        call = Call(f"{same} alike", (ids, sources(40, dtype)[0], None, None, None), ("text",))
+        grad = torch.randn(310, 40, device=DEVICE).to(dtype)
+        check_gradients(self.op, self.function(backend), call, (False, True), grad)
+
+    @INTERPRETED
+    @pytest.mark.parametrize("piece", [1, 4, 32])
+    def test_gradients_of_many_pieces(self, monkeypatch, piece):
+        launcher = importlib.import_module("kernels.ops.vocabulary.triton_launch")
+        monkeypatch.setattr(launcher, "backward", functools.partial(launcher.backward, piece=piece))
+        for call in self.calls(Case((141, 40))):
+            check_gradients(self.op, self.function("triton"), call, self.needed(call), self.grads(call))
+
+    @kernel_backend
+    def test_the_op_without_the_order_of_its_ids_says_so(self, backend):
+        """A user of the overload itself may not know that a gradient needs it."""
+        call = self.call()
+        table = call.tensors[1].requires_grad_()
+        out = OP.overload(backend)(*call.arguments(), None, None, None)
+        with pytest.raises((RuntimeError, ValueError), match="a gradient needs sorted_rows, order and starts"):
+            out.sum().backward()
+        assert table.grad is None
+
+    # ------------------------------------------------------------------------------------------------------ on a GPU
+
+    @GPU
+    @kernel_backend
+    @pytest.mark.heavy
+    def test_more_than_2_to_the_31_elements(self, backend):
+        rows, columns = 2**31 // 4096 + 100, 4096
+        gc.collect()
+        torch.cuda.empty_cache()
+        if torch.cuda.mem_get_info()[0] < 2.5 * rows * columns * 2:
+            pytest.skip(f"needs {2.5 * rows * columns * 2 / 2**30:.0f} GiB of free GPU memory")
+        table = torch.zeros(rows, columns, dtype=torch.float16, device=DEVICE)
+        ids = torch.tensor([0, rows - 1, rows, 2**19 + 3, rows - 1], device=DEVICE)
+        named = ids[[0, 1, 3]]
+        table[named] = torch.randn(3, columns, device=DEVICE).half()
+        table.requires_grad_()
+        out = self.function(backend)(ids, table, None, None, None, "text")
+        assert torch.equal(out[[0, 1, 3, 4]], table[ids[[0, 1, 3, 4]]])
+        assert not out[2].any()
+        grad = torch.randn(5, columns, device=DEVICE).half()
+        (found,) = torch.autograd.grad(out, table, grad)
+        assert torch.equal(found[named], torch.stack([grad[0], (grad[1].float() + grad[4].float()).half(), grad[3]]))
+        found[named] = 0
+        assert not found.any()
+        del table, out, found
+        many = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
+        many[-1] = 1
+        table = torch.randn(2, columns, device=DEVICE).half()
+        out = self.function(backend)(many, table, None, None, None, "text")
+        assert torch.equal(out[-1], table[1])
+        assert torch.equal(out[-2], table[0])
+
+
+def test_eager_reads_what_the_table_of_modes_says():
+    """The reference itself, against a loop over the ids."""
+    for call in TestVocabulary().calls(Case((60, 8))):
+        ids, table, image, audio, indices = call.tensors
+        mode, first, *tokens = call.options
+        tokens = tokens if mode == "multimodal" else (None, None)
+        indices = None if indices is None else indices.tolist()
+        rows = rows_of(ids.tolist(), table, image, audio, indices, first if table is None else len(table), *tokens)
+        assert torch.equal(eager.vocabulary(*call.arguments()), expected(rows, 8))
