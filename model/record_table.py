@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from kernels.measure import records
 from kernels.measure.cells import Row
 
-
 IMPLEMENTATIONS = ("eager", "torch.compile", "triton", "cuda")
 
 
