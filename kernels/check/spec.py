@@ -98,7 +98,7 @@ def names() -> list[str]:
 def spec_of(op: str) -> Spec:
     """The op's spec; with a trailing underscore, of a functional op's in-place twin.
 
-    "<op>/<puzzle>" is SPECS["<puzzle>"] of the op's puzzles.py: an easier problem on the way to the op. A name, unlike a
+    "<op>/<puzzle>" is SPECS["<puzzle>"] of the op's puzzles.py: an easier problem on the way to it. A name, unlike a
     spec, goes to another process. ValueError: an unknown op or puzzle.
     """
     folder, _, puzzle = op.partition("/")
