@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kernels.measure.records import recorded
+from model.lookups import reads
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -29,3 +32,111 @@ CLAIMS: list[Claim] = []
 def claim(notebook: str, sentence: str, values: Callable[[], tuple] = tuple) -> None:
     """Add a claim. Without values the sentence is arithmetic that the reader can follow, or a constant of the field."""
     CLAIMS.append(Claim(notebook, sentence, values))
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# 08, Embeddings: the benchmark's records of the look-ups.
+
+
+def us(op: str, implementation: str, **labels) -> float:
+    """The recorded time on the GPU, µs, of the one cell that has these labels."""
+    return _row(op, implementation, **labels)["us_p50"]
+
+
+def limit_us(op: str, **labels) -> float:
+    """µs that a copy takes for the bytes that the cell must move."""
+    return _row(op, "triton", **labels)["bytes"] / (1e6 * recorded(op).attrs["copy_tb_per_s"]["limit"])
+
+
+def _row(op: str, implementation: str, **labels):
+    found = recorded(op)
+    for name, value in (labels | {"implementation": implementation}).items():
+        found = found[found[name] == value]
+    assert len(found) == 1, f"{op}, {implementation}, {labels}: {len(found)} rows"
+    return found.iloc[0]
+
+
+def look_ups(rows: int, width: int = 16, ids: str = "uniform", part: str = "bandwidth") -> tuple[float, ...]:
+    """µs of the bytes, of eager, of torch.compile and of the one launch, which is faster than both."""
+    cell = {"rows": rows, "width": width, "ids": ids, "part": part, "form": "functional"}
+    eager, compiled, ours = (us("embedding_bags", name, **cell) for name in ("eager", "torch.compile", "triton"))
+    assert ours < compiled < eager
+    return limit_us("embedding_bags", **cell), eager, compiled, ours
+
+
+def _large_batch() -> tuple:
+    small, large = look_ups(2048), look_ups(65536)
+    assert large[1] / large[3] < small[1] / small[3], "the smaller the batch, the more launches count"
+    return large
+
+
+def _of_the_limit() -> tuple:
+    shares = [100 * found[0] / found[3] for found in (look_ups(65536), look_ups(65536, 128))]
+    assert shares[0] < shares[1]
+    return tuple(shares)
+
+
+def _wide() -> tuple:
+    narrow, (_, eager, compiled, ours) = look_ups(65536), look_ups(65536, 128)
+    assert eager / ours < narrow[1] / narrow[3]
+    assert compiled / ours < narrow[2] / narrow[3]
+    return eager, compiled, ours
+
+
+def _megabytes() -> tuple:
+    drawn = [reads.draw(65536), reads.draw(65536, reads.ZIPF)]
+    uniform, zipf = (reads.SECTOR * reads.sectors(reads.rows_of(ids), 64) / 1e6 for ids in drawn)
+    assert zipf < uniform < reads.L2_BYTES / 1e6
+    return drawn[0].size * 64 / 1e6, uniform, zipf
+
+
+def _zipf() -> tuple:
+    uniform, zipf = look_ups(65536)[3], look_ups(65536, ids="zipf")[3]
+    assert zipf < uniform
+    return zipf, uniform
+
+
+def _ragged() -> tuple:
+    _, eager, _, ours = look_ups(16384, ids="zipf", part="ragged")
+    return eager, ours
+
+
+def _multimodal() -> tuple:
+    cell = {"lookup": "embedding_lookup_multimodal", "ids": 8192, "part": "bandwidth", "form": "functional"}
+    eager, compiled, ours = (us("vocabulary", name, **cell) for name in ("eager", "torch.compile", "triton"))
+    assert ours < compiled < 1.5 * ours, "the gap to the compiler is small"
+    assert eager > 3 * ours, "to eager it is large"
+    return eager, compiled, ours, limit_us("vocabulary", **cell)
+
+
+claim(
+    "08",
+    "With 2048 ids a feature the bytes need {:.1f} µs; eager takes {:.0f}, `torch.compile` {:.1f}, one launch {:.1f}.",
+    lambda: look_ups(2048),
+)
+claim(
+    "08",
+    "With 65536 ids they need {:.1f} µs; eager takes {:.0f}, `torch.compile` {:.0f}, one launch {:.1f}.",
+    _large_batch,
+)
+claim(
+    "08",
+    "At 65536 ids a feature one launch runs at {:.0f} % of the copy's rate with rows of 64 bytes, and at {:.0f} % with "
+    "rows of 512.",
+    _of_the_limit,
+)
+claim("08", "With D = 128 eager takes {:.0f} µs, `torch.compile` {:.0f}, one launch {:.0f}.", _wide)
+claim(
+    "08",
+    "All reads together ask for {:.0f} MB of rows; the distinct ones are {:.0f} MB, uniform, and {:.0f} MB, Zipf.",
+    _megabytes,
+)
+claim("08", "The L2, a cache of 50 MB, holds either.")
+claim("08", "Zipf ids take {:.1f} µs where uniform ones take {:.1f}.", _zipf)
+claim("08", "Bags of 5 ids in the mean, 16384 rows: 26 `nn.EmbeddingBag` take {:.0f} µs, one launch {:.0f}.", _ragged)
+claim(
+    "08",
+    "For 8192 tokens of 4096 float16 numbers eager takes {:.0f} µs, `torch.compile` {:.1f}, one kernel {:.1f}; the "
+    "bytes need {:.1f}.",
+    _multimodal,
+)

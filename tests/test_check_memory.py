@@ -106,6 +106,12 @@ def add_kernel(out_ptr, offset):
     tl.atomic_add(out_ptr + offset, 1.0)
 
 
+@triton.jit
+def row_kernel(x_ptr, out_ptr, row, rows, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    tl.store(out_ptr + lanes, tl.load(x_ptr + row * BLOCK + lanes, (row >= 0) & (row < rows), other=0.0))
+
+
 def run(first=0, elements=12, readable=12, size=12):
     x, out = torch.randn(size), torch.full((size,), -1.0)
     copy_kernel[(triton.cdiv(max(elements, readable), 16),)](x, out, first, elements, readable, BLOCK=16)
@@ -119,6 +125,17 @@ def test_a_lane_that_is_masked_may_point_anywhere():
         assert torch.equal(x, out)
         run(first=1 << 40, elements=0, readable=0)
     assert watch.programs == 1
+
+
+@interpreted
+def test_one_mask_for_all_lanes():
+    x, out = torch.randn(3, 8), torch.empty(8)
+    with watched():
+        for row in (-2, 0, 2, 3):
+            row_kernel[(1,)](x, out, row, 3, BLOCK=8)
+            assert torch.equal(out, x[row] if 0 <= row < 3 else torch.zeros(8))
+        with pytest.raises(Exception, match="a load from x_ptr is out of bounds in 8 lanes: the first is at offset 24"):
+            row_kernel[(1,)](x, out, 3, 4, BLOCK=8)
 
 
 @interpreted

@@ -45,7 +45,8 @@ class Watch:
 
     def check(self, what: str, addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> None:
         """Raise OutOfBounds unless every address that the mask lets through starts `itemsize` bytes of a tensor."""
-        if mask is not None and not mask.all():  # a scalar beside a block makes Triton's interpreter's integers of it
+        if mask is not None and not mask.all():
+            # A mask that was one number for all lanes comes as int8.
             addresses = addresses[np.broadcast_to(mask.astype(bool), addresses.shape)]
         if not addresses.size:
             return

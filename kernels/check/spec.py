@@ -109,7 +109,18 @@ def names() -> list[str]:
 
 
 def spec_of(op: str) -> Spec:
-    """The op's spec; with a trailing underscore, of a functional op's in-place twin. ValueError: an unknown op."""
+    """The op's spec; with a trailing underscore, of a functional op's in-place twin.
+
+    "<op>/<puzzle>" is SPECS["<puzzle>"] of the op's puzzles.py: an easier problem on the way to it. A name, unlike a
+    spec, goes to another process. ValueError: an unknown op or puzzle.
+    """
+    folder, _, puzzle = op.partition("/")
+    if puzzle:
+        path = _OPS / folder / "puzzles.py"
+        specs = importlib.import_module(f"kernels.ops.{folder}.puzzles").SPECS if path.exists() else {}
+        if puzzle not in specs:
+            raise ValueError(f"unknown puzzle {op!r}: {folder} has {', '.join(specs) or 'none'}")
+        return specs[puzzle]
     found = _specs()
     name = op if op in found else op.removesuffix("_")
     if name not in found:

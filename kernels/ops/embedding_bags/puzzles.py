@@ -1,0 +1,110 @@
+"""Three problems on the way to embedding_bags, each a kernel with a hole: the launches, and what they must give.
+
+    row      out[b, f] = tables[row_offsets[f] + ids[b, f]]     every id is one of its table
+    outside  the same, and zeros for an id that its table does not have
+    bag      out[b] = the mean of the rows ids[offsets[b] : offsets[b + 1]] of one table, zeros of an empty bag
+
+Dimensions are powers of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+import torch
+import torch.nn.functional as F
+import triton
+from torch import Tensor
+
+from kernels.check import Call, Case, Spec, Sums
+from kernels.ops.embedding_bags.eager import embedding_bags
+
+BLOCK = 32  # look-ups of a program
+HEIGHTS = (3, 1, 7, 2, 5)  # of the tables, over and over
+LENGTHS = (2, 0, 1, 5, 0, 40)  # of the bags, over and over
+
+
+def look_up(kernel, tables: Tensor, row_offsets: Tensor, ids: Tensor) -> Tensor:
+    """Launch a kernel on tables [R, D], row_offsets [F + 1], ids [B, F] → [B, F, D]; a program takes BLOCK ids."""
+    (rows, features), dim = ids.shape, tables.shape[1]
+    out = torch.empty(rows, features, dim, dtype=tables.dtype, device=tables.device)
+    grid = (triton.cdiv(ids.numel(), BLOCK),)
+    kernel[grid](tables, row_offsets, ids, out, ids.numel(), F=features, D=dim, BLOCK=BLOCK)
+    return out
+
+
+def pool(kernel, table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
+    """Launch a kernel on table [V, D], ids [N], offsets [B + 1] → [B, D]; a program takes a bag."""
+    bags, dim = len(offsets) - 1, table.shape[1]
+    out = torch.empty(bags, dim, dtype=table.dtype, device=table.device)
+    kernel[(bags,)](table, ids, offsets, out, D=dim)
+    return out
+
+
+def rows_or_zeros(tables: Tensor, row_offsets: Tensor, ids: Tensor) -> Tensor:
+    """The reference of `row` and `outside`."""
+    return embedding_bags(tables, row_offsets, ids, out_of_range="zero")
+
+
+def means(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
+    """The reference of `bag`."""
+    return F.embedding_bag(ids, table, offsets, mode="mean", include_last_offset=True)
+
+
+def _tables(case: Case, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """(tables, row_offsets, heights) of a case of shape (rows, features, dimension)."""
+    _, features, dim = (1, *case.shape)[-3:]
+    heights = torch.tensor([HEIGHTS[f % len(HEIGHTS)] for f in range(features)])
+    row_offsets = torch.tensor([0, *accumulate(heights.tolist())], device=device)
+    return case.tensor(1, device, (int(heights.sum()), dim)), row_offsets, heights
+
+
+def _row_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    tables, row_offsets, heights = _tables(case, device)
+    ids = (Case(case.shape[:2]).integers(2, 2**31, shape=case.shape[:2]) % heights).to(device)
+    yield Call(f"{case} int64", (tables, row_offsets, ids))
+    yield Call(f"{case} int32", (tables, row_offsets, ids.int()))
+
+
+def _outside_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    tables, row_offsets, heights = _tables(case, device)
+    inside = Case(case.shape[:2]).integers(2, 2**31, shape=case.shape[:2]) % heights
+    kind = torch.arange(inside.numel()).view(inside.shape) % 7  # 7 and the number of features have no common divisor
+    for dtype in (torch.int64, torch.int32):
+        least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+        ids = inside.to(dtype)
+        bad = {1: torch.full_like(ids, -1), 2: heights.to(dtype).expand(ids.shape), 3: torch.full_like(ids, least)}
+        # In 32 bits 2^32 + id is id again: a row of its table.
+        bad |= {4: torch.full_like(ids, most), 5: ids + 2**32 if dtype is torch.int64 else -ids - 2}
+        for which, value in bad.items():
+            ids = torch.where(kind == which, value, ids)
+        yield Call(f"{case} {dtype}".replace("torch.", ""), (tables, row_offsets, ids.to(device)))
+
+
+def _bag_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    bags, dim = case.shape
+    offsets = torch.tensor([0, *accumulate(LENGTHS[b % len(LENGTHS)] for b in range(bags))], device=device)
+    ids = Case(case.shape).integers(2, 11, device, (int(offsets[-1]),))
+    yield Call(str(case), (case.tensor(1, device, (11, dim)), ids, offsets))
+
+
+def _cases_of_rows(names: tuple[str, ...]) -> list[Case]:
+    shapes = [(1, 1, 4), (2, 1, 8), (1, 2, 4), (5, 3, 4), (13, 5, 16), (6, 26, 4)]
+    return [*map(Case, shapes), Case((6, 4, 4), values="special"), Case((6, 4, 8), torch.float16)]
+
+
+def _cases_of_bags(names: tuple[str, ...]) -> list[Case]:
+    shapes = [(1, 4), (2, 8), (6, 16), (15, 4)]
+    return [*map(Case, shapes), Case((12, 8), torch.float16), Case((6, 4), values="special")]
+
+
+def _none(names: tuple[str, ...]) -> list[Case]:
+    return []
+
+
+SPECS = {
+    "row": Spec(rows_or_zeros, _row_calls, cases=_cases_of_rows, wide_cases=_none),
+    "outside": Spec(rows_or_zeros, _outside_calls, cases=_cases_of_rows, wide_cases=_none),
+    "bag": Spec(means, _bag_calls, scale=Sums(), cases=_cases_of_bags, wide_cases=_none),
+}

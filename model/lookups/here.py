@@ -1,0 +1,58 @@
+"""Look-ups timed on this machine, whatever it is: what the notebook's cells headed "On your machine" print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+import kernels
+from kernels import runtime
+from kernels.measure.clock import batches, percentiles, timer
+from model.lookups.reads import SeparateTables
+
+
+def tables(batch: int = 2048, features: int = 26, rows: int = 1000, width: int = 16) -> None:
+    """Print the times of one look-up a table, and of all in one call."""
+    device = runtime.device()
+    separate = SeparateTables((rows,) * features, width).to(device)
+    buffer = torch.cat([table.weight.detach() for table in separate.tables])
+    row_offsets = rows * torch.arange(features + 1, device=device)
+    ids = torch.randint(rows, (batch, features), device=device)
+    _print_times(
+        {
+            f"{features} nn.Embedding": lambda: separate(ids),
+            "embedding_bags": lambda: kernels.embedding_bags(buffer, row_offsets, ids),
+        }
+    )
+
+
+def text_or_image(count: int = 1024, rows: int = 1000, width: int = 256, token: int = 7) -> None:
+    """Print the times of two gathers and a `where`, and of one look-up that chooses."""
+    device = runtime.device()
+    table, image = (torch.randn(size, width, device=device) for size in (rows, 64))
+    ids, indices = (torch.randint(size, (count,), device=device) for size in (rows, 64))
+    _print_times(
+        {
+            "where": lambda: torch.where((ids == token)[:, None], image[indices], table[ids]),
+            "embedding_lookup_multimodal": lambda: kernels.embedding_lookup_multimodal(
+                ids, table, indices, image, image_token_id=token
+            ),
+        }
+    )
+
+
+@torch.no_grad()
+def _print_times(functions: Mapping[str, Callable[[], torch.Tensor]]) -> None:
+    """µs a call, by turns, after all were seen to give the same. The GPU's work is waited for at the end of a batch."""
+    first, *others = [function() for function in functions.values()]
+    if not all(torch.equal(first, other) for other in others):
+        raise AssertionError(f"{', '.join(functions)}: different results")
+    gpu = runtime.device().type == "cuda"
+    synchronize = torch.cuda.synchronize if gpu else lambda: None
+    timers = {name: timer(function) for name, function in functions.items()}
+    found = batches(timers, 50 if gpu else 2, 7, synchronize, waits=True)
+    print(f"{torch.cuda.get_device_name() if gpu else 'CPU'}: µs a call (20th to 80th percentile)")
+    for name, times in found.items():
+        p20, p50, p80 = percentiles(times)
+        print(f"  {name:<32} {p50:10.1f}  ({p20:.1f} to {p80:.1f})")
