@@ -18,7 +18,7 @@ from model.evaluation import Metrics
 from model.optimizers import Optimizers
 
 # What may differ between a checkpoint and the run that goes on from it: how long to train and what to look at, not how.
-CHANGEABLE = ("epochs", "patience", "checkpoint_every", "eval_every", "eval_batch_size")
+CHANGEABLE = ("epochs", "patience", "checkpoint_every", "eval_every", "eval_batch_size", "kernels")
 
 
 class Run:

@@ -31,6 +31,20 @@ class Optimizer(StrEnum):
     ADAM = "adam"
 
 
+class TableOptimizer(StrEnum):
+    SGD = "sgd"
+    ADAGRAD = "adagrad"
+    ADAM = "adam"
+    ROWWISE_ADAGRAD = "rowwise_adagrad"  # Adagrad with one sum of squares a row, their mean over its D columns
+
+
+class Kernels(StrEnum):
+    """What looks up the rows of the embedding tables, and updates them."""
+
+    EAGER = "eager"  # PyTorch's operations
+    FUSED = "fused"  # kernels.embedding_bags, and its backward and update in one; a table has no gradient tensor
+
+
 class Precision(StrEnum):
     """What matrix products compute in; weights, gradients and the optimizers' state are float32 in each."""
 
@@ -97,6 +111,8 @@ class DLRMConfig:
     cardinalities: Annotated[tuple[int, ...], "known ids of each sparse feature (default: the metadata's)"] = ()
     sparse_gradients: Annotated[bool, "update only the table rows that a batch uses (tables: sgd, adagrad)"] = True
 
+    kernels: Annotated[Kernels, "what looks the tables' rows up and updates them"] = Kernels.EAGER
+
     def __post_init__(self):
         _convert(self)
         _require(len(self.bottom) >= 2, self, "bottom", "at least 2 widths")
@@ -133,7 +149,7 @@ class TrainConfig:
 
     optimizer: Annotated[Optimizer, "update rule of the MLPs"] = Optimizer.ADAM
     learning_rate: Annotated[float, "step size of the MLPs"] = 3e-3
-    table_optimizer: Annotated[Optimizer, "update rule of the embedding tables"] = Optimizer.ADAGRAD
+    table_optimizer: Annotated[TableOptimizer, "update rule of the embedding tables"] = TableOptimizer.ADAGRAD
     table_learning_rate: Annotated[float, "step size of the embedding tables"] = 2e-2
     weight_decay: Annotated[float, "L2 penalty of the MLPs, added to the gradient"] = 1e-5
     warmup_steps: Annotated[int, "steps in which both step sizes rise from 0, linearly"] = 0
@@ -165,7 +181,17 @@ class Preset:
     train: TrainConfig = TrainConfig()
 
     def __post_init__(self):
-        if self.model.sparse_gradients and self.train.table_optimizer is Optimizer.ADAM:
+        rule = self.train.table_optimizer
+        if self.model.kernels is Kernels.FUSED:
+            if rule is TableOptimizer.ADAM:
+                raise UserError(
+                    "kernels: fused has no adam for tables; use --table-optimizer sgd, adagrad or rowwise_adagrad"
+                )
+            if not self.model.sparse_gradients:
+                raise UserError("kernels: fused makes no gradient of a table; leave --no-sparse-gradients out")
+        elif rule is TableOptimizer.ROWWISE_ADAGRAD:
+            raise UserError("table_optimizer: rowwise_adagrad is one of the fused kernels; add --kernels fused")
+        if self.model.sparse_gradients and rule is TableOptimizer.ADAM:
             raise UserError(
                 "table_optimizer: adam does not take sparse gradients; use --table-optimizer adagrad or sgd, "
                 "or --no-sparse-gradients, which updates every row of every table in every step"
@@ -186,7 +212,7 @@ PRESETS: Mapping[str, Preset] = {
     "mlperf": Preset(
         DLRMConfig(bottom=(13, 512, 256, 128), embedding_dim=128, top=(1024, 1024, 512, 256, 1)),
         TrainConfig(
-            optimizer=Optimizer.SGD, learning_rate=1.0, table_optimizer=Optimizer.SGD, table_learning_rate=1.0,
+            optimizer=Optimizer.SGD, learning_rate=1.0, table_optimizer=TableOptimizer.SGD, table_learning_rate=1.0,
             weight_decay=0.0, batch_size=2048, epochs=1, eval_batch_size=16384, threads=0,
         ),
     ),

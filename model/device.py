@@ -60,7 +60,11 @@ def settings(threads: int, precision: Precision) -> Iterator[None]:
 
 def to(device: torch.device, *tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors on the device."""
-    # Only from pinned memory is a copy to the GPU asynchronous.
     if device.type == "cuda":
-        return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
+        return tuple(pinned(tensor).to(device, non_blocking=True) for tensor in tensors)
     return tensors
+
+
+def pinned(tensor: Tensor) -> Tensor:
+    """The tensor where a copy to the GPU is asynchronous: in pinned memory; one of a GPU is itself."""
+    return tensor if tensor.is_cuda else tensor.pin_memory()

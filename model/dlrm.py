@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.config import DLRMConfig, Interaction
+from model.config import DLRMConfig, Interaction, Kernels
 from model.hashing import Hash, ModulusHash, make_hash
+from model.tables import BatchedTables, FusedTables, load_either_layout, separate_tables
 
 
 class MLP(nn.Sequential):
@@ -43,40 +44,12 @@ class DenseArch(nn.Module):
         return self.mlp(dense)
 
 
-class BatchedTables(nn.Module):
-    """F embedding tables, one behind the other in one tensor: a look-up in all of them is one operation.
-
-    So are its gradient and the optimizer's update, which matters where the gradients are sparse: torch takes some 25
-    operations for the update of one tensor. FBGEMM's table-batched embeddings lie in memory in the same way.
-
-    weight: [all rows, D]; table f begins at row starts[f].
-    """
-
-    def __init__(self, rows: Sequence[int], width: int):
-        super().__init__()
-        self.rows = tuple(rows)
-        self.weight = nn.Parameter(torch.empty(sum(rows), width))
-        # Not persistent: it follows from the rows.
-        self.register_buffer("starts", torch.tensor([0, *rows[:-1]]).cumsum(0), persistent=False)
-        for table in self.weight.detach().split(self.rows):
-            _init_table(table)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """rows int64 [B, F], of their tables → [B, F, D]."""
-        return F.embedding(rows + self.starts, self.weight, sparse=True)
-
-    def extra_repr(self) -> str:
-        return f"{len(self)} tables, {sum(self.rows)} rows, {self.weight.shape[1]}"
-
-
 class SparseArch(nn.Module):
     """Hash and embedding table for each of F features: ids → [B, F, D].
 
     Table f has cardinalities[f] + 1 rows, initialised uniformly in ±1/sqrt(rows), as facebookresearch/dlrm's create_emb
-    does. With dense gradients each table is an `nn.Embedding`; with sparse ones they are `BatchedTables`.
+    does. With dense gradients each table is an `nn.Embedding`; with sparse ones they are `BatchedTables`, and with fused
+    kernels, whose tables have no gradient, `FusedTables`.
     """
 
     def __init__(self, config: DLRMConfig, vocabularies: Sequence[np.ndarray | Tensor] | None = None):
@@ -85,12 +58,16 @@ class SparseArch(nn.Module):
             make_hash(config.hash, cardinality, None if vocabularies is None else vocabularies[f])
             for f, cardinality in enumerate(config.cardinalities)
         )
-        if config.hash is Hash.MODULUS and config.sparse_gradients:
+        fused = config.kernels is Kernels.FUSED
+        batched = fused or config.sparse_gradients
+        if config.hash is Hash.MODULUS and batched:
             # For all features at once. Not persistent: they follow from the cardinalities.
             moduli = torch.tensor([max(cardinality, 1) for cardinality in config.cardinalities])
             self.register_buffer("moduli", moduli, persistent=False)
         rows, width = [cardinality + 1 for cardinality in config.cardinalities], config.embedding_dim
-        self.tables = BatchedTables(rows, width) if config.sparse_gradients else _tables(rows, width)
+        make = FusedTables if fused else BatchedTables if batched else separate_tables
+        self.tables = make(rows, width)
+        self.register_load_state_dict_pre_hook(load_either_layout)
 
     def forward(self, sparse: Tensor, offsets: Tensor | None = None, batch_size: int | None = None) -> Tensor:
         """One id a feature, or bags of ids.
@@ -114,15 +91,12 @@ class SparseArch(nn.Module):
             return torch.stack([table(row) for table, row in zip(self.tables, rows, strict=True)], dim=1)
         bounds = self._bounds(sparse, offsets, batch_size)
         rows = [hash_(sparse[begin:end]) for hash_, (begin, end) in zip(self.hashes, pairwise(bounds), strict=True)]
-        options = {"mode": "sum", "include_last_offset": True}
         if isinstance(self.tables, BatchedTables):
-            rows = torch.cat([row + start for row, start in zip(rows, self.tables.starts, strict=True)])
-            pooled = F.embedding_bag(rows, self.tables.weight, offsets, sparse=True, **options)
-            return pooled.unflatten(0, (len(self.hashes), batch_size)).transpose(0, 1)
+            return self.tables.pooled(rows, offsets)
         pooled = []
         for f, table in enumerate(self.tables):
             own_offsets = offsets[f * batch_size : (f + 1) * batch_size + 1] - bounds[f]
-            pooled.append(F.embedding_bag(rows[f], table.weight, own_offsets, **options))
+            pooled.append(F.embedding_bag(rows[f], table.weight, own_offsets, mode="sum", include_last_offset=True))
         return torch.stack(pooled, dim=1)
 
     def table(self, feature: int) -> Tensor:
@@ -272,15 +246,3 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
     nn.init.normal_(linear.weight, std=math.sqrt(2 / (inputs + outputs)))
     nn.init.normal_(linear.bias, std=math.sqrt(1 / outputs))
     return linear
-
-
-def _tables(rows: Sequence[int], width: int) -> nn.ModuleList:
-    tables = nn.ModuleList(nn.utils.skip_init(nn.Embedding, number, width) for number in rows)
-    for table in tables:
-        _init_table(table.weight)
-    return tables
-
-
-def _init_table(weight: Tensor) -> None:
-    bound = 1 / math.sqrt(len(weight))
-    nn.init.uniform_(weight, -bound, bound)

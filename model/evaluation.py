@@ -9,6 +9,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
 from tqdm import tqdm
 
+import kernels
 from data.cli import UserError
 from data.criteo import CriteoBatches
 from model.config import Precision
@@ -55,7 +56,8 @@ def predict(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The labels, float32 [N], and click probabilities, float64 [N], of all rows of batches.
 
-    A progress bar bears the name. Stopped is raised after the batch at which stop() is true.
+    A progress bar bears the name. Stopped is raised after the batch at which stop() is true, IndexError for a row that
+    a table does not have.
     """
     labels, logits = [torch.empty(0)], [torch.empty(0, device=device)]
     options = {"desc": name, "unit": " rows", "unit_scale": True, "disable": None, "leave": False}
@@ -66,7 +68,9 @@ def predict(
             bar.update(len(batch_labels))
             if stop():
                 raise Stopped
-    return torch.cat(labels).numpy(), _sigmoid(torch.cat(logits))
+    probabilities = _sigmoid(torch.cat(logits))  # waits for the device
+    kernels.check_ids()
+    return torch.cat(labels).numpy(), probabilities
 
 
 def _sigmoid(logits: Tensor) -> np.ndarray:

@@ -23,23 +23,24 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.dataset
 import torch
-import torch.nn.functional as F
 from loguru import logger
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+import kernels
 from data.cli import Parser, UserError, user_errors
 from data.criteo import DENSE, LABEL, SPARSE, SPLITS, CriteoBatches, read_metadata
 from model.checkpoints import Run, first_line, load_checkpoint, plain
-from model.config import DLRMConfig, Precision, Preset, TrainConfig, add_arguments, from_arguments
-from model.device import autocast, check_precision, choose, settings, to
+from model.config import DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
+from model.device import check_precision, choose, settings, to
 from model.dlrm import DLRM
 from model.evaluation import Metrics, Stopped, evaluate
 from model.hashing import Hash
 from model.interrupts import Interrupted, Signals
-from model.optimizers import Optimizers, make_optimizer
+from model.optimizers import make_optimizer
 from model.profiling.trace_file import export
+from model.step import GraphedStep, on_the_device, train_step
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -76,6 +77,7 @@ def train(
     name: str = "run",
     device: str | torch.device | None = None,
     compile: bool = False,
+    cuda_graph: bool = False,
     sync_metrics: bool = False,
     profile: str | Path | None = None,
     resume: bool | str | Path = False,
@@ -91,6 +93,7 @@ def train(
             (default: build/checkpoints/NAME and traces/local/NAME).
         device: default: a GPU if there is one.
         compile: train through torch.compile; evaluation and checkpoints are those of the plain model.
+        cuda_graph: capture the step of a full batch once, and replay it (fused kernels on a GPU).
         sync_metrics: read the loss in every step, which makes the host wait for the device.
         profile: a folder for a torch.profiler trace of a few steps, for TensorBoard.
         resume: go on from last.pt in the run's folder (True), or from this checkpoint, in its folder. On the CPU the
@@ -105,7 +108,9 @@ def train(
         raise UserError("--compile needs a C++ compiler: install g++, or set CXX")
     last = _last_checkpoint(name, checkpoints, resume)
     best = last.with_name("best.pt")
-    batches, run = _prepare(preset, Path(data), device, name)
+    if cuda_graph:
+        _check_graph(preset.model, device)
+    batches, run = _prepare(preset, Path(data), device, name, cuda_graph)
     if resume:
         run.restore(last if resume is True else Path(resume))
         if run.epoch:
@@ -123,6 +128,13 @@ def train(
         Signals() as signals,
     ):
         forward = torch.compile(model) if compile else model
+        if cuda_graph:
+            work = partial(on_the_device, forward, optimizer, precision=config.precision)
+            step = GraphedStep(work, optimizer.advance, config.batch_size, device)
+        else:
+
+            def step(*batch: Tensor) -> Tensor:
+                return train_step(forward, optimizer, *to(device, *batch), precision=config.precision)
 
         def validate() -> Metrics:
             return _evaluate(run, batches["validation"], "validation", config, writer, signals)
@@ -131,7 +143,7 @@ def train(
         while run.epoch < config.epochs and not (config.patience and run.stale >= config.patience):
             with _Progress(run, writer, config.batch_size, sync_metrics) as progress:
                 for batch in _rest_of_epoch(run, batches["train"]):
-                    loss = train_step(forward, optimizer, *to(device, *batch), precision=config.precision)
+                    loss = step(*batch)
                     signals.waiting_for = "the running step"
                     run.note(loss)
                     progress.step(loss)
@@ -173,23 +185,6 @@ def train(
             signals.check("in the evaluation after the last epoch")
     logger.info(f"peak memory: {_peak_memory(device)}")
     return Result(model, metrics, run.losses[: run.done].cpu().numpy(), run.history, last.parent)
-
-
-def train_step(
-    model: nn.Module,
-    optimizer: Optimizers,
-    labels: Tensor,
-    dense: Tensor,
-    sparse: Tensor,
-    precision: Precision = Precision.FP32,
-) -> Tensor:
-    """One step; its loss, a scalar on the device. Nothing here waits for the device."""
-    optimizer.zero_grad(set_to_none=True)
-    with autocast(dense.device, precision):
-        loss = F.binary_cross_entropy_with_logits(model(dense, sparse), labels)
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
 
 
 def _is_due(step: int, every: int) -> bool:
@@ -250,10 +245,12 @@ class _Progress:
         self.bar.update()
         if self.sync:
             self.bar.set_postfix_str(f"loss {loss.item():.4f}", refresh=False)
+            kernels.check_ids()
         if run.step % STEPS_PER_REPORT and run.step != run.steps:
             return
         since = (run.step - 1) // STEPS_PER_REPORT * STEPS_PER_REPORT
         mean = run.losses[run.done - (run.step - since) : run.done].mean().item()  # waits for the device
+        kernels.check_ids()  # raises if a row was asked for that its table does not have
         now = time.perf_counter()
         rate = self._rows(self.reported, run.step) / (now - self.begin)
         self.seconds += now - self.begin
@@ -277,7 +274,19 @@ def _last_checkpoint(name: str, checkpoints: str | Path | None, resume: bool | s
     return last
 
 
-def _prepare(preset: Preset, data: Path, device: torch.device, name: str) -> tuple[dict[str, CriteoBatches], Run]:
+def _check_graph(config: DLRMConfig, device: torch.device) -> None:
+    """Raise UserError if a step of this model on this device cannot be a CUDA graph."""
+    if config.kernels is not Kernels.FUSED:
+        raise UserError("--cuda-graph: a sparse gradient's size is not known beforehand; add --kernels fused")
+    if config.hash is Hash.INDEX_NAIVE:
+        raise UserError("--cuda-graph: --hash index_naive copies from the host in every step; use index")
+    if device.type != "cuda":
+        raise UserError(f"--cuda-graph: needs an NVIDIA GPU, this is the {device}")
+
+
+def _prepare(
+    preset: Preset, data: Path, device: torch.device, name: str, capturable: bool
+) -> tuple[dict[str, CriteoBatches], Run]:
     """The splits' batches, and a run at its beginning."""
     features = read_metadata(data)
     config, settings = _model_config(preset.model, features), preset.train
@@ -299,7 +308,7 @@ def _prepare(preset: Preset, data: Path, device: torch.device, name: str) -> tup
     rows, steps = batches["train"].num_rows, batches["train"].num_batches
     logger.info(f"{name}: {parameters:,} parameters on {device}, {rows:,} rows, {steps:,} steps an epoch")
     identity = {"model": plain(config), "train": plain(settings), "train rows": rows}
-    return batches, Run(identity, model, make_optimizer(model, preset), device, rows, steps, settings.epochs)
+    return batches, Run(identity, model, make_optimizer(model, preset, capturable), device, rows, steps, settings.epochs)
 
 
 def _peak_memory(device: torch.device) -> str:
@@ -369,6 +378,9 @@ def _parser() -> Parser:
     )
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
     parser.add_argument("--compile", action="store_true", help="train through torch.compile")
+    parser.add_argument(
+        "--cuda-graph", action="store_true", help="capture the step once and replay it (--kernels fused, on a GPU)"
+    )
     parser.add_argument("--profile", type=Path, metavar="DIR", help="write a torch.profiler trace of a few steps there")
     parser.add_argument("--sync-metrics", action="store_true", help="read the loss in every step, as the lecture did")
     add_arguments(parser)
@@ -390,6 +402,7 @@ def main(arguments: list[str] | None = None) -> int:
                 name=args.name or f"{args.preset}-{preset.model.hash}-{preset.model.interaction}",
                 device=args.device,
                 compile=args.compile,
+                cuda_graph=args.cuda_graph,
                 sync_metrics=args.sync_metrics,
                 profile=args.profile,
                 resume=args.resume,

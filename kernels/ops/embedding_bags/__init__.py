@@ -1,0 +1,1 @@
+__all__ = ["check_ids", "embedding_bags", "out_of_range_count"]

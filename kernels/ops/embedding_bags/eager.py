@@ -1,0 +1,115 @@
+"""out[b, f] = Σ (or mean, or maximum) of the rows of table f that bag (b, f) names, in plain PyTorch: the reference.
+
+The tables lie one behind the other in one tensor, so row `id` of table f is row_offsets[f] + id of it.
+
+Bytes, with N ids of `size` bytes, E = B · F · D elements of output and a row of D elements. Fused: the distinct rows in
+(a row that several bags name may stay in the cache), the ids and offsets in, the output out. Eager goes through memory
+with the gathered rows, [N, D], between the gathering and the pooling:
+
+    tables[rows]      reads N rows, writes N D
+    pooling           reads N D, writes E
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.compiler import is_compiling
+
+_SECTOR = 32  # bytes: the least that a GPU's memory is read by
+
+
+def embedding_bags(
+    tables: Tensor,
+    row_offsets: Tensor,
+    indices: Tensor,
+    offsets: Tensor | None = None,
+    mode: str = "sum",
+    per_sample_weights: Tensor | None = None,
+    padding_idx: int | None = None,
+    out_of_range: str = "error",
+) -> Tensor:
+    """The arguments are those of the public function → [B, F, D], contiguous.
+
+    A bad id ("error") or bad offsets raise at once, which takes a synchronisation. While torch.compile traces this, no
+    value can be looked at: then bad ids are zeros, and nothing is raised.
+    """
+    if offsets is not None and not is_compiling():
+        check_offsets(offsets, indices.numel())
+    rows, inside, padding = table_rows(tables, row_offsets, indices, offsets, padding_idx)
+    if out_of_range == "error" and not is_compiling():
+        _raise_for_bad_ids(row_offsets, indices, offsets, ~(inside | padding))
+    values = tables[rows] if len(tables) else tables.new_zeros(len(rows), tables.shape[1])
+    values = values.to(torch.promote_types(values.dtype, torch.float32)).where(inside.unsqueeze(1), 0)
+    features, width = len(row_offsets) - 1, tables.shape[1]
+    weights = None
+    if per_sample_weights is not None:  # one that is not finite does not count where there is no row
+        weights = per_sample_weights.flatten().to(values.dtype).where(inside, 0)
+    if offsets is None:
+        values = values if weights is None else values * weights.unsqueeze(1)
+        return values.view(indices.shape[0], features, width).to(tables.dtype).contiguous()
+    # nn.EmbeddingBag's own pooling, on the rows that were gathered; a padding is row N.
+    values = torch.cat([values, values.new_zeros(1, width)])
+    positions = torch.arange(len(rows), device=rows.device).where(~padding, len(rows))
+    pooled = F.embedding_bag(
+        positions, values, offsets.long(), mode=mode, per_sample_weights=weights, include_last_offset=True,
+        padding_idx=len(rows),
+    )  # fmt: skip
+    bags = (len(offsets) - 1) // max(features, 1)
+    return pooled.to(tables.dtype).view(features, bags, width).transpose(0, 1).contiguous()
+
+
+def table_rows(
+    tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, padding_idx: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each of the N ids: its row in `tables` (0 if there is none), whether there is one, whether it is padding."""
+    ids = indices.long().flatten()
+    features = feature_of_positions(row_offsets, indices, offsets)
+    first, end = row_offsets[features], row_offsets[features + 1]
+    rows = first + ids
+    padding = ids == padding_idx if padding_idx is not None and padding_idx >= 0 else torch.zeros_like(ids, dtype=bool)
+    # A padding may be an id beyond its table: it is no row, and no error.
+    inside = (ids >= 0) & (ids < end - first) & (rows >= 0) & (rows < len(tables)) & ~padding
+    return rows.where(inside, 0), inside, padding
+
+
+def feature_of_positions(row_offsets: Tensor, indices: Tensor, offsets: Tensor | None) -> Tensor:
+    """Which feature each of the N ids belongs to: int64 [N]."""
+    features, positions = len(row_offsets) - 1, torch.arange(indices.numel(), device=indices.device)
+    if offsets is None:
+        return positions % max(features, 1)
+    return bag_of_positions(indices, offsets) // max((len(offsets) - 1) // max(features, 1), 1)
+
+
+def bag_of_positions(indices: Tensor, offsets: Tensor) -> Tensor:
+    """Which bag each of the N ids lies in: int64 [N]."""
+    positions = torch.arange(indices.numel(), device=indices.device)
+    return torch.searchsorted(offsets.long(), positions, right=True) - 1
+
+
+def check_offsets(offsets: Tensor, ids: int) -> None:
+    """Raise ValueError, naming the position, unless offsets go from 0 to the number of ids and never fall."""
+    wide = offsets.long()
+    bad = (wide < 0) | (wide > ids)
+    bad[0] |= wide[0] != 0
+    bad[1:] |= wide.diff() < 0
+    bad[-1] |= wide[-1] != ids
+    if bad.any():
+        position = int(bad.nonzero()[0])
+        raise ValueError(bad_offset("embedding_bags", position, int(wide[position])))
+
+
+def bad_offset(op: str, position: int, value: int) -> str:
+    """What is said of an offset that cannot be."""
+    return f"{op}: offsets must go from 0 to the number of ids and never fall; offsets[{position}] is {value}"
+
+
+def bad_id(op: str, feature: int, position: int, value: int) -> str:
+    """What is said of an id that its table does not have."""
+    return f"{op}: id {value} of feature {feature}, at position {position} of indices, is out of range for its table"
+
+
+def _raise_for_bad_ids(row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, bad: Tensor) -> None:
+    if bad.any():
+        position = int(bad.nonzero()[0])
+        feature = int(feature_of_positions(row_offsets, indices, offsets)[position])
+        raise IndexError(bad_id("embedding_bags", feature, position, int(indices.flatten()[position])))

@@ -1,0 +1,96 @@
+"""A training step, and the same step as one CUDA graph."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.config import Precision
+from model.device import autocast, pinned, to
+from model.optimizers import Optimizers
+
+Batch = tuple[Tensor, Tensor, Tensor]  # labels, dense, sparse
+WARM_UP = 3  # full batches before the capture: libraries, compilation, the allocator, the optimizers' state
+
+
+def train_step(
+    model: nn.Module,
+    optimizer: Optimizers,
+    labels: Tensor,
+    dense: Tensor,
+    sparse: Tensor,
+    precision: Precision = Precision.FP32,
+) -> Tensor:
+    """One step; its loss, a scalar on the device. Nothing here waits for the device."""
+    optimizer.advance()
+    return on_the_device(model, optimizer, labels, dense, sparse, precision)
+
+
+def on_the_device(
+    model: nn.Module,
+    optimizer: Optimizers,
+    labels: Tensor,
+    dense: Tensor,
+    sparse: Tensor,
+    precision: Precision = Precision.FP32,
+) -> Tensor:
+    """What a CUDA graph holds of a step: all of it but the rates' change."""
+    optimizer.zero_grad(set_to_none=True)
+    with autocast(dense.device, precision):
+        loss = F.binary_cross_entropy_with_logits(model(dense, sparse), labels)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+class GraphedStep:
+    """Training steps of `rows` rows as replays of one CUDA graph; a batch of another size runs uncaptured.
+
+    The first WARM_UP full batches are trained on uncaptured, on the stream that is captured then: capturing computes
+    nothing, so each batch is trained on once, whichever way it goes.
+
+    Args:
+        work: `on_the_device` with its model and optimizer bound: (labels, dense, sparse) → loss. It must find its
+            rates on the device (`make_optimizer(…, capturable=True)`).
+        advance: called before each step; the optimizer's.
+    """
+
+    def __init__(self, work: Callable[..., Tensor], advance: Callable[[], None], rows: int, device: torch.device):
+        self.work, self.advance, self.rows, self.device = work, advance, rows, device
+        self.warm_up = WARM_UP  # full batches that still run uncaptured
+        self.stream = torch.cuda.Stream(device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.buffers: Batch
+        self.loss: Tensor
+
+    def __call__(self, *batch: Tensor) -> Tensor:
+        """A step on a batch of the host's or the device's; its loss, which the next call overwrites."""
+        self.advance()
+        if len(batch[0]) != self.rows or self.warm_up:
+            self.warm_up -= len(batch[0]) == self.rows
+            return self._uncaptured(batch)
+        if self.graph is None:
+            self._capture(batch)
+        for buffer, tensor in zip(self.buffers, batch, strict=True):
+            buffer.copy_(pinned(tensor), non_blocking=True)
+        self.graph.replay()
+        return self.loss
+
+    def _uncaptured(self, batch: Batch) -> Tensor:
+        here = torch.cuda.current_stream(self.device)
+        batch = to(self.device, *batch)
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):
+            loss = self.work(*batch)
+        here.wait_stream(self.stream)
+        return loss
+
+    def _capture(self, batch: Batch) -> None:
+        self.buffers = tuple(torch.empty_like(tensor, device=self.device) for tensor in batch)
+        for buffer, tensor in zip(self.buffers, batch, strict=True):
+            buffer.copy_(tensor)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            self.loss = self.work(*self.buffers)
+        self.graph = graph
