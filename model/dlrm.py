@@ -48,8 +48,8 @@ class SparseArch(nn.Module):
     """Hash and embedding table for each of F features: ids → [B, F, D].
 
     Table f has cardinalities[f] + 1 rows, initialised uniformly in ±1/sqrt(rows), as facebookresearch/dlrm's create_emb
-    does. With dense gradients each table is an `nn.Embedding`; with sparse ones they are `BatchedTables`, and with fused
-    kernels, whose tables have no gradient, `FusedTables`.
+    does. With dense gradients each table is an `nn.Embedding`; with sparse ones they are `BatchedTables`, and with
+    fused kernels, whose tables have no gradient, `FusedTables`.
     """
 
     def __init__(self, config: DLRMConfig, vocabularies: Sequence[np.ndarray | Tensor] | None = None):

@@ -1,6 +1,7 @@
 """A training step, and the same step as one CUDA graph."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +43,21 @@ def on_the_device(
     loss.backward()
     optimizer.step()
     return loss.detach()
+
+
+def make_step(
+    model: nn.Module,
+    optimizer: Optimizers,
+    rows: int,
+    device: torch.device,
+    precision: Precision = Precision.FP32,
+    cuda_graph: bool = False,
+) -> Callable[..., Tensor]:
+    """(labels, dense, sparse), on the host or the device → the loss of a step on them; rows: of a full batch."""
+    if cuda_graph:
+        work = partial(on_the_device, model, optimizer, precision=precision)
+        return GraphedStep(work, optimizer.advance, rows, device)
+    return lambda *batch: train_step(model, optimizer, *to(device, *batch), precision=precision)
 
 
 class GraphedStep:

@@ -44,10 +44,13 @@ class BatchedTables(nn.Module):
         return F.embedding(rows + self.starts, self.weight, sparse=True)
 
     def pooled(self, rows: Sequence[Tensor], offsets: Tensor) -> Tensor:
-        """rows: int64, those of each table; offsets int64 [F B + 1]: bag f B + b is table f's, for row b → [B, F, D]."""
+        """Sums of bags. rows: int64, for each table its own; offsets int64 [F B + 1]: bag f B + b is table f's.
+
+        → [B, F, D].
+        """
         moved = torch.cat([row + start for row, start in zip(rows, self.starts, strict=True)])
         sums = F.embedding_bag(moved, self.weight, offsets, mode="sum", include_last_offset=True, sparse=True)
-        return sums.unflatten(0, (len(self), len(offsets) // len(self))).transpose(0, 1)  # len is F B + 1
+        return sums.unflatten(0, (len(self), (len(offsets) - 1) // len(self))).transpose(0, 1)
 
     def extra_repr(self) -> str:
         return f"{len(self)} tables, {sum(self.rows)} rows, {self.weight.shape[1]}"
@@ -86,7 +89,7 @@ class FusedTables(BatchedTables):
 
     def _look_up(self, rows: Tensor, offsets: Tensor | None) -> Tensor:
         if self.looked_up is not None and self.looked_up.embeddings.grad is not None:
-            raise RuntimeError("tables: a look-up's gradient waits for its update; call step (or zero_grad) before the next")
+            raise RuntimeError("tables: a look-up's gradient waits for its update: step, or zero_grad, before the next")
         with torch.autocast(rows.device.type, enabled=False):  # the rows are float32 in each precision
             embeddings = kernels.embedding_bags(self.weight, self.row_offsets, rows, offsets)
         if self.training and torch.is_grad_enabled():

@@ -33,14 +33,14 @@ from data.cli import Parser, UserError, user_errors
 from data.criteo import DENSE, LABEL, SPARSE, SPLITS, CriteoBatches, read_metadata
 from model.checkpoints import Run, first_line, load_checkpoint, plain
 from model.config import DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
-from model.device import check_precision, choose, settings, to
+from model.device import check_precision, choose, settings
 from model.dlrm import DLRM
 from model.evaluation import Metrics, Stopped, evaluate
 from model.hashing import Hash
 from model.interrupts import Interrupted, Signals
 from model.optimizers import make_optimizer
 from model.profiling.trace_file import export
-from model.step import GraphedStep, on_the_device, train_step
+from model.step import make_step
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -128,13 +128,7 @@ def train(
         Signals() as signals,
     ):
         forward = torch.compile(model) if compile else model
-        if cuda_graph:
-            work = partial(on_the_device, forward, optimizer, precision=config.precision)
-            step = GraphedStep(work, optimizer.advance, config.batch_size, device)
-        else:
-
-            def step(*batch: Tensor) -> Tensor:
-                return train_step(forward, optimizer, *to(device, *batch), precision=config.precision)
+        step = make_step(forward, optimizer, config.batch_size, device, config.precision, cuda_graph)
 
         def validate() -> Metrics:
             return _evaluate(run, batches["validation"], "validation", config, writer, signals)
@@ -308,7 +302,8 @@ def _prepare(
     rows, steps = batches["train"].num_rows, batches["train"].num_batches
     logger.info(f"{name}: {parameters:,} parameters on {device}, {rows:,} rows, {steps:,} steps an epoch")
     identity = {"model": plain(config), "train": plain(settings), "train rows": rows}
-    return batches, Run(identity, model, make_optimizer(model, preset, capturable), device, rows, steps, settings.epochs)
+    optimizer = make_optimizer(model, preset, capturable)
+    return batches, Run(identity, model, optimizer, device, rows, steps, settings.epochs)
 
 
 def _peak_memory(device: torch.device) -> str:

@@ -22,7 +22,7 @@ import torch
 from data.cli import UserError
 from data.synthetic import CATEGORIES, FULL, SyntheticConfig
 from model import profiling
-from model.config import Interaction, Optimizer
+from model.config import Interaction, Kernels, Optimizer
 from model.dlrm import DLRM
 from model.hashing import Hash
 from model.profiling import (
@@ -396,9 +396,9 @@ def assert_anonymous(folder: Path) -> None:
 
 
 def test_which_steps_are_recorded():
-    """Those with small tables; those with Kaggle's, too, or none of them."""
+    """Those with small tables; those with Kaggle's, too, or none of them; and so with those of the fused kernels."""
     names = [step.name for step in STORY]
-    assert RECORDED in (names[:10], names)
+    assert RECORDED in (names[:10], names[:14], names)
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -615,17 +615,22 @@ def test_totals_of_a_gpu_are_of_its_kernels_and_copies(gpu_trace):
 
 
 def test_the_story_is_the_lectures():
-    assert [step.number for step in STORY] == [f"{number:02}" for number in range(1, 15)]
-    assert [step.preset for step in STORY] == ["small"] * 5 + ["main"] * 9
+    assert [step.number for step in STORY] == [f"{number:02}" for number in range(1, 20)]
+    assert [step.preset for step in STORY] == ["small"] * 5 + ["main"] * 14
     assert [step.hash for step in STORY[:5]] == [Hash.INDEX_NAIVE] * 2 + [Hash.INDEX] + [Hash.MODULUS] * 2
     assert {step.hash for step in STORY[5:]} == {Hash.MODULUS}
-    assert [step.interaction for step in STORY[5:]] == [Interaction.OUTER] * 2 + [Interaction.DOT] * 7
+    assert [step.interaction for step in STORY[5:]] == [Interaction.OUTER] * 2 + [Interaction.DOT] * 12
     assert [step.compile for step in STORY[:5]] == ["", "", "", "", "default"]
-    assert [step.compile for step in STORY[5:]] == ["", "default", "", "default", "reduce-overhead", *[""] * 4]
-    assert [step.sync_metrics for step in STORY] == [True, True] + [False] * 12
-    assert [step.blocking for step in STORY] == [False, True] + [False] * 12
-    assert [step.optimizer for step in STORY] == [Optimizer.SGD] * 12 + [Optimizer.ADAGRAD] * 2
-    assert [step.sparse_gradients for step in STORY[10:]] == [False, True, False, True]
+    assert [step.compile for step in STORY[5:]] == ["", "default", "", "default", "reduce-overhead", *[""] * 9]
+    assert [step.sync_metrics for step in STORY] == [True, True] + [False] * 17
+    assert [step.blocking for step in STORY] == [False, True] + [False] * 17
+    assert [step.optimizer for step in STORY[:14]] == [Optimizer.SGD] * 12 + [Optimizer.ADAGRAD] * 2
+    assert [step.sparse_gradients for step in STORY[10:]] == [False, True, False, True, *[True] * 5]
+    assert [step.kernels for step in STORY] == [Kernels.EAGER] * 14 + [Kernels.FUSED] * 5
+    rules = ["sgd", "adagrad", "rowwise_adagrad", "sgd", "adagrad"]
+    assert [step.table_optimizer or step.optimizer for step in STORY[14:]] == rules
+    assert [step.cuda_graph for step in STORY[14:]] == [False] * 3 + [True] * 2
+    assert not any(step.cuda_graph for step in STORY[:14])
     assert not any(step.sparse_gradients for step in STORY[:10])
     assert {step.batch_size for step in STORY} == {2048}
 
@@ -652,13 +657,12 @@ def test_a_step_is_what_was_recorded_as_it(name):
     assert {field: ours[field] for field in config["model"]} == config["model"]
 
 
-@pytest.mark.parametrize("step", [STORY[3], STORY[7], *STORY[10:]], ids=lambda step: step.name)
+@pytest.mark.parametrize("step", [STORY[3], STORY[7], *STORY[10:14]], ids=lambda step: step.name)
 def test_a_step_trains_every_parameter(step):
     """One group of parameters, or two: no parameter is left out, none is in both; sparse gradients stay sparse."""
     small = replace(step, batch_size=8, batches=1, largest_table=50)
     function, _ = training_step(small, "cpu")
-    cells = dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__), strict=True))
-    model, optimizer = cells["forward"], cells["optimizer"]
+    model, optimizer = variables(function)["work"].args
     assert isinstance(model, DLRM)
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     assert sorted(map(id, trained)) == sorted(map(id, model.parameters()))
@@ -670,6 +674,44 @@ def test_a_step_trains_every_parameter(step):
         assert not torch.equal(parameter, before[name]), name
     decays = {group["weight_decay"] for group in optimizer.param_groups}
     assert decays == {step.weight_decay} | ({0.0} if step.sparse_gradients else set())
+
+
+def variables(function) -> dict:
+    """What a function that was made in another one has from there."""
+    return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__), strict=True))
+
+
+@pytest.mark.parametrize("step", STORY[14:17], ids=lambda step: step.name)
+def test_a_fused_step_trains_as_its_eager_one(step):
+    """Every parameter moves, none of a table has a gradient; the losses are those of eager's rule, where it has one."""
+    small = replace(step, batch_size=8, batches=2, largest_table=50)
+    function, config = training_step(small, "cpu")
+    assert config["run"]["kernels"] == "fused"
+    model, _ = variables(function)["work"].args
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    losses = [function() for _ in range(6)]
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == ("tables" in name)
+        assert not torch.equal(parameter, before[name]), name
+    if not step.table_optimizer:
+        eager, _ = training_step(replace(small, kernels=Kernels.EAGER), "cpu")
+        torch.testing.assert_close(torch.stack(losses), torch.stack([eager() for _ in range(6)]))
+
+
+def test_a_graph_needs_a_gpu():
+    with pytest.raises(UserError, match="18_full_sgd_graph: a CUDA graph needs an NVIDIA GPU, this is the cpu"):
+        training_step(replace(STORY[17], batch_size=8, batches=1, largest_table=50), "cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("step", STORY[17:], ids=lambda step: step.name)
+def test_a_graphed_step_is_the_uncaptured_one(step):
+    small = replace(step, batch_size=64, largest_table=500)
+    found = []
+    for chosen in (small, replace(small, cuda_graph=False)):
+        function, _ = training_step(chosen, "cuda")
+        found.append(torch.stack([function().clone() for _ in range(12)]))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-4)
 
 
 def test_a_preset_with_tables_of_its_own_keeps_them():
@@ -696,7 +738,7 @@ def test_every_comparing_step_is_within_the_hashes_limit():
 def test_the_steps_batches_are_data_as_training_reads_them():
     step, config = training_step(replace(STORY[7], batch_size=8, batches=2), "cpu")
     assert config["model"]["bottom"] == (13, 512, 256, 64, 16)
-    turns = step.__closure__[[name for name in step.__code__.co_freevars].index("turns")].cell_contents
+    turns = variables(step)["turns"]
     first, second, third = (next(turns) for _ in range(3))
     labels, dense, sparse = first
     assert (labels.shape, dense.shape, sparse.shape) == ((8,), (8, 13), (8, 26))
@@ -715,8 +757,8 @@ def test_the_story_needs_a_gpu(capsys, tmp_path):
 
 def test_unknown_runs_are_named(capsys):
     with pytest.raises(SystemExit, match="2"):
-        main(["story", "--only", "04,15"])
-    assert "--only 15: expected some of 01,02," in capsys.readouterr().err
+        main(["story", "--only", "04,20"])
+    assert "--only 20: expected some of 01,02," in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--batch-size", "--steps"])

@@ -25,8 +25,21 @@ from sklearn.metrics import log_loss, roc_auc_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 pytest.importorskip("loguru")
+from train_runs import (
+    EPOCHS,
+    assert_same,
+    assert_same_end,
+    command,
+    interrupt_after,
+    interrupted,
+    mini,
+    run,
+    status,
+    table,
+)  # fmt: skip
+
 from data.cli import UserError
-from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, CriteoBatches, read_metadata
+from data.criteo import CriteoBatches, read_metadata
 from data.dataset import write_dataset
 from model import DLRM, Hash, checkpoints, preset
 from model import train as training
@@ -34,19 +47,8 @@ from model.checkpoints import load_checkpoint, save_checkpoint
 from model.config import Optimizer
 from model.device import to
 from model.evaluation import predict, score
-from model.train import main, train
-
-EPOCHS = 3
-
-
-def table(rows: int, seed: int = 0, labels: tuple[int, ...] = (0, 1)) -> pa.Table:
-    """Rows whose label leans on two features."""
-    rng = np.random.default_rng(seed)
-    ids = {name: rng.integers(MISSING, 5 + i, rows) for i, name in enumerate(SPARSE)}
-    dense = {name: pa.array(rng.geometric(0.1, rows), pa.int64(), mask=rng.random(rows) < 0.2) for name in DENSE}
-    chance = np.where(ids["SPARSE_0"] > 1, 0.7, 0.2) + np.where(ids["SPARSE_1"] > 2, 0.2, 0.0)
-    drawn = np.where(rng.random(rows) < chance, labels[-1], labels[0]).astype(np.int8)
-    return pa.table({LABEL: drawn, **dense, **ids}, schema=SCHEMA)
+from model.optimizers import make_optimizer
+from model.step import train_step
 
 
 @pytest.fixture(scope="module")
@@ -60,76 +62,6 @@ def data(tmp_path_factory) -> Path:
 def own_data(data, tmp_path) -> Path:
     """A copy to spoil."""
     return Path(shutil.copytree(data, tmp_path / "data"))
-
-
-def mini(hash: Hash = Hash.MODULUS, **settings):
-    """13-8-4, three tables; 600 rows in batches of 32 are 19 steps an epoch."""
-    base = preset("mini")
-    settings = {"batch_size": 32, "epochs": EPOCHS, "patience": 0, **settings}
-    return replace(base, model=replace(base.model, hash=hash), train=replace(base.train, **settings))
-
-
-def run(folder: Path, data: Path, config=None, **options):
-    return train(config or mini(), data, device="cpu", checkpoints=folder, logs=folder / "logs", **options)
-
-
-def command(folder: Path, data: Path, *options: str) -> list[str]:
-    where = ["--data", data, "--checkpoints", folder, "--logs", folder / "logs", "--device", "cpu"]
-    return [str(part) for part in ("--preset", "mini", "--hash", "modulus", "--batch-size", 32, *where, *options)]
-
-
-def status(arguments: list[str]) -> int:
-    """The command's exit status, whether it is returned or raised."""
-    try:
-        return main(arguments)
-    except SystemExit as exit_:
-        return exit_.code
-
-
-def assert_same(a, b) -> None:
-    """Two checkpoints, or parts of them, are equal to the bit."""
-    assert type(a) is type(b)
-    if isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            assert_same(a[key], b[key])
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b)
-        for pair in zip(a, b, strict=True):
-            assert_same(*pair)
-    elif isinstance(a, torch.Tensor):
-        torch.testing.assert_close(a, b, rtol=0, atol=0)
-    else:
-        assert a == b
-
-
-def assert_same_end(folder: Path, result, other: Path, expected) -> None:
-    for name in ("best.pt", "last.pt"):
-        assert_same(load_checkpoint(folder / name), load_checkpoint(other / name))
-    assert_same(result.metrics, expected.metrics)
-    assert_same(result.history, expected.history)
-    np.testing.assert_array_equal(result.losses, expected.losses)
-    assert_same(result.model.state_dict(), expected.model.state_dict())
-
-
-def interrupt_after(monkeypatch, step: int, number: int = signal.SIGINT) -> None:
-    """Send this process a signal in the step-th step from now."""
-    plain, count = training.train_step, 0
-
-    def train_step(*args, **options):
-        nonlocal count
-        count += 1
-        if count == step:
-            signal.raise_signal(number)
-        return plain(*args, **options)
-
-    monkeypatch.setattr(training, "train_step", train_step)
-
-
-def interrupted(folder: Path, data: Path, config=None) -> str:
-    with pytest.raises(training.Interrupted) as caught:
-        run(folder, data, config)
-    return str(caught.value)
 
 
 # Resuming
@@ -483,10 +415,10 @@ def test_sync_metrics_changes_no_parameter(data, tmp_path):
 def test_warm_up_rises_linearly_and_decays_no_table():
     config = mini(warmup_steps=4, learning_rate=0.1, table_learning_rate=0.2, weight_decay=0.5)
     model = DLRM(config.model)
-    optimizer = training.make_optimizer(model, config)
+    optimizer = make_optimizer(model, config)
     rates = []
     for _ in range(5):
-        training.train_step(model, optimizer, torch.ones(2), torch.randn(2, 13), torch.randint(9, (2, 3)))
+        train_step(model, optimizer, torch.ones(2), torch.randn(2, 13), torch.randint(9, (2, 3)))
         rates.append([part.param_groups[0]["lr"] for part in optimizer.parts.values()])
     np.testing.assert_allclose(rates, [[0.025, 0.05], [0.05, 0.1], [0.075, 0.15], [0.1, 0.2], [0.1, 0.2]])
     decays = {name: part.param_groups[0]["weight_decay"] for name, part in optimizer.parts.items()}
@@ -522,12 +454,12 @@ def test_a_step_does_not_wait_for_the_gpu(data, hash):
     config = mini(hash).model.with_metadata(features)
     device = torch.device("cuda")
     model = DLRM(config, config.vocabularies(features)).to(device)
-    optimizer = training.make_optimizer(model, mini(hash))
+    optimizer = make_optimizer(model, mini(hash))
     losses = torch.zeros(19, device=device)
     for step, batch in enumerate(CriteoBatches(data / "train", 32)):
         torch.cuda.set_sync_debug_mode("error" if step else "default")  # the first sets libraries up
         try:
-            losses[step] = training.train_step(model, optimizer, *to(device, *batch))
+            losses[step] = train_step(model, optimizer, *to(device, *batch))
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert losses.isfinite().all()

@@ -141,6 +141,8 @@ inline unsigned most_resident_blocks(unsigned threads, size_t shared_bytes) {
 
 }  // namespace cuda_on_host
 
+inline cudaError_t clear_async(void* pointer, size_t bytes, cudaStream_t) { return cudaMemset(pointer, 0, bytes); }
+
 template <class... Parameters>
 cudaError_t set_shared_memory_limit(void (*kernel)(Parameters...), size_t bytes) {
     if (bytes > cuda_on_host::shared_bytes_of_a_block) return cudaErrorInvalidValue;

@@ -37,6 +37,11 @@ cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, 
     return error;
 }
 
+// Enqueues zeros for `bytes` bytes.
+inline cudaError_t clear_async(void* pointer, size_t bytes, cudaStream_t stream) {
+    return cudaMemsetAsync(pointer, 0, bytes, stream);
+}
+
 // Allows launches of `kernel` with up to `bytes` of dynamic shared memory, on this device: above 48 KB CUDA wants to be
 // asked. More than the device has is an error, of this call and not of the next launch.
 template <class... Parameters>

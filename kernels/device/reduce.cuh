@@ -34,18 +34,19 @@ struct Maximum {
 };
 
 // The values of `lanes` neighbours of a warp combined, a power of two of them. Of whole warps the loop is unrolled: in a
-// softmax of bfloat16 its counting would take a third of all instructions.
+// softmax of bfloat16 its counting would take a third of all instructions. mask: the lanes that call it, where others of
+// the warp do not.
 template <class Operation, class C>
-__device__ inline C reduce_lanes(C value, int lanes) {
+__device__ inline C reduce_lanes(C value, int lanes, unsigned mask = 0xffffffff) {
     if (lanes >= lanes_of_a_warp) {
 #pragma unroll
         for (int distance = lanes_of_a_warp / 2; distance > 0; distance /= 2)
-            value = Operation::of(value, __shfl_xor_sync(0xffffffff, value, distance));
+            value = Operation::of(value, __shfl_xor_sync(mask, value, distance));
         return value;
     }
 #pragma unroll 1
     for (int distance = lanes / 2; distance > 0; distance /= 2)
-        value = Operation::of(value, __shfl_xor_sync(0xffffffff, value, distance));
+        value = Operation::of(value, __shfl_xor_sync(mask, value, distance));
     return value;
 }
 

@@ -90,9 +90,8 @@ struct Columns<unsigned> {
         while ((1LL << shift) < columns) ++shift;
         multiplier = unsigned(((1ULL << 32) * ((1ULL << shift) - columns)) / columns + 1);
     }
-    __device__ unsigned of(unsigned index) const {
-        return index - ((__umulhi(index, multiplier) + index) >> shift) * divisor;
-    }
+    __device__ unsigned quotient(unsigned index) const { return (__umulhi(index, multiplier) + index) >> shift; }
+    __device__ unsigned of(unsigned index) const { return index - quotient(index) * divisor; }
 };
 
 template <>
@@ -100,6 +99,7 @@ struct Columns<long long> {
     long long divisor;
 
     __host__ explicit Columns(long long columns) : divisor(columns) {}
+    __device__ long long quotient(long long index) const { return index / divisor; }
     __device__ long long of(long long index) const { return index % divisor; }
 };
 

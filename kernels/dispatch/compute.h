@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <array>
 #include <map>
 #include <shared_mutex>
 #include <string>
@@ -32,10 +33,17 @@ struct Declared {
     std::map<std::string, Positions> saves;
     Positions saved;   // all that any of them saves: the backward takes these, after the gradients of the outputs,
     Positions others;  // then these as they are
+    bool reports = false;  // the forward gets the device's report, behind the outputs
 };
 
 inline bool contains(const Positions& positions, size_t position) {
     return std::find(positions.begin(), positions.end(), int64_t(position)) != positions.end();
+}
+
+// A device's report (report.py): Python sets it before it makes the first plan.
+inline at::Tensor& report_of(at::Device device) {
+    static std::array<at::Tensor, 129> reports;
+    return reports.at(device.is_cuda() ? size_t(device.index() + 1) : 0);
 }
 
 class Compute : public c10::OperatorKernel {
@@ -102,6 +110,7 @@ class Compute : public c10::OperatorKernel {
         for (size_t i = 0; i < plan->outputs.size(); ++i)
             slots.push_back(wanted(arguments, i) ? &made[first_output + i] : &none());
         if (form_ == Form::in_place) slots.push_back(slots[slot_of_mutated()]);
+        if (declared_.reports && form_ != Form::backward) slots.push_back(&report_of(device));
 
         if (entry_.run)
             call(arguments, slots, device);
@@ -117,7 +126,7 @@ class Compute : public c10::OperatorKernel {
     struct Role {
         bool tensor, scalar, mutated;
     };
-    using Slots = c10::SmallVector<const at::Tensor*, 16>;  // the tensor arguments, the outputs, the workspaces
+    using Slots = c10::SmallVector<const at::Tensor*, 16>;  // the tensor arguments, outputs, the report, workspaces
 
     static const at::Tensor& none() {
         static const at::Tensor tensor;

@@ -31,7 +31,7 @@ void implement(const std::string& name, c10::DispatchKey key, Arguments&&... arg
 void declare(const std::string& op, const std::string& backend, const std::string& device, const std::string& library,
              Positions gradients, Positions mutated, int64_t in_place, bool elementwise, int64_t saves_by,
              Strings saves_keys, Positions saves, Positions saved, Positions others, Positions scalars,
-             Positions backward_scalars) {
+             Positions backward_scalars, bool reports_) {
     static std::deque<Declared> functional, in_place_forms;  // the kernels keep references
     Declared& declared = functional.emplace_back();
     declared.op = op;
@@ -46,6 +46,7 @@ void declare(const std::string& op, const std::string& backend, const std::strin
     declared.mutated = std::move(mutated);
     declared.elementwise = elementwise;
     declared.saves_by = saves_by;
+    declared.reports = reports_;
     declared.saved = std::move(saved);
     declared.others = std::move(others);
     size_t next = 0;
@@ -119,14 +120,18 @@ TORCH_LIBRARY_FRAGMENT(fused_kernels, library) {
     library.def(
         "_declare(str op, str backend, str device, str library, int[] gradients, int[] mutated, int in_place, "
         "bool elementwise, int saves_by, str[] saves_keys, int[] saves, int[] saved, int[] others, int[] scalars, "
-        "int[] backward_scalars) -> ()");
+        "int[] backward_scalars, bool reports) -> ()");
     library.def("_add_plan(int[] outputs, int[] workspaces, int[] launches) -> ()");
     library.def("_load_cubin(str path, str name, int shared, int parameters) -> int");
+    library.def("_set_report(Tensor report, Device device) -> ()");
     library.def("_use_driver(str path) -> ()");
     library.def("_replace_allocations(bool replaced) -> ()");
     library.impl("_declare", declare);
     library.impl("_add_plan", add_plan);
     library.impl("_load_cubin", load_cubin);
+    library.impl("_set_report", [](const at::Tensor& report, at::Device device) {
+        report_of(device) = report;
+    });
     library.impl("_use_driver", [](const std::string& path) { driver::use(path.c_str()); });
     library.impl("_replace_allocations", [](bool replaced) { plan::allocations_replaced = replaced; });
 }

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from kernels.dispatch import allocation, plan
+from kernels.dispatch import allocation, plan, report
 from kernels.dispatch.schema import Form
 
 if TYPE_CHECKING:
@@ -51,8 +51,11 @@ class Fallback:
                 )
             if not arguments[i].is_inference():
                 torch.autograd.graph.increment_version(arguments[i])
+        written = [given[made.mutated[0]]] if self._form == "_" else outputs
+        if op.reports and self._form != "backward":
+            written = [*written, report.tensor(device)]
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            plan.launch(op, self._form, given, [given[made.mutated[0]]] if self._form == "_" else outputs)
+            plan.launch(op, self._form, given, written)
         for i in made.mutated:
             if given[i] is not arguments[i]:
                 arguments[i].copy_(given[i])

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from kernels import runtime
-from kernels.dispatch import allocation, checks, extension, plan
+from kernels.dispatch import allocation, checks, extension, plan, report
 from kernels.dispatch.call import Call
 from kernels.dispatch.fallback import Fallback
 from kernels.dispatch.schema import Argument, Form, Shape, last_dimension, like, parse
@@ -55,6 +55,8 @@ class Op:
         in_place: the argument that the in-place form writes, in place of the one output; "" for none.
         elementwise: each element is read before it is written, so that another argument may be the one written.
         backends: those it has kernels for: "triton" (triton_launch.py), "cuda" (cuda.cu).
+        reports: whether its kernels tell the host what is wrong with their input (dispatch/report.py): the forward's
+            launchers then take one tensor more, behind the outputs.
         auto: the backend that "auto" is on a GPU: the faster one by the op's record.
         package: where triton_launch.py is, if not kernels.ops.<name>.
     """
@@ -75,6 +77,7 @@ class Op:
         scalars: Sequence[str] = (),
         elementwise: bool = False,
         backends: Sequence[str] = BACKENDS,
+        reports: bool = False,
         auto: str = "triton",
         package: str = "",
     ) -> None:
@@ -82,7 +85,7 @@ class Op:
         self.name, self.eager, self.eager_in_place = name, eager, eager_in_place
         self.package = package or f"kernels.ops.{name}"
         self.backends, self.auto = tuple(backends), auto
-        self.elementwise = elementwise
+        self.elementwise, self.reports = elementwise, reports
         self.scalars = tuple(scalars)
         self.tensors = tuple(a.name for a in arguments if a.is_tensor and a.name not in scalars)
         self.outputs = tuple(r.name for r in returns)
@@ -150,6 +153,9 @@ class Op:
             self.check(form, arguments)
             self.check_written(form, arguments)
             allocations = self.allocations(form, arguments)
+            if self.reports:
+                device = self.forms[form].first_tensor(arguments).device
+                torch.ops.fused_kernels._set_report(report.tensor(device), device)
             recorded = plan.record(self, form, arguments, allocations) if backend == "triton" else ([], [])
             outputs = [number for shape, dtype in allocations for number in plan.allocation(shape, dtype)]
             torch.ops.fused_kernels._add_plan(outputs, *recorded)
@@ -298,6 +304,7 @@ class Op:
             [positions[argument.name] for argument in self.others],
             self.forms[""].scalars,
             self.forms["backward"].scalars if self.gradients else [],
+            self.reports,
         )  # fmt: skip
         self._loaded[backend, device_type] = True
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from kernels.dispatch import cubin
+from kernels.dispatch import cubin, report
 from kernels.dispatch.recording import recording
 
 if TYPE_CHECKING:
@@ -145,6 +145,8 @@ def record(op: Op, form: str, arguments: Sequence, allocations: Sequence) -> tup
         outputs = [given[made.mutated[0]]]
     else:
         outputs = [StandIn(slot + i, shape, dtype) for i, (shape, dtype) in enumerate(allocations)]
+    if op.reports and form != "backward":
+        outputs.append(StandIn(slot + len(outputs), (report.SIZE,), torch.int64))
     arch = 90
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
@@ -156,7 +158,7 @@ def record(op: Op, form: str, arguments: Sequence, allocations: Sequence) -> tup
 
 
 def launch(op: Op, form: str, arguments: Sequence, outputs: Sequence) -> None:
-    """Call the op's Triton launcher, with tensors or with stand-ins."""
+    """Call the op's Triton launcher, with tensors or with stand-ins; outputs: with the report, if it takes one."""
     launcher = importlib.import_module(f"{op.package}.triton_launch")
     if form != "backward":
         return launcher.forward(*arguments, *outputs)

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -18,16 +18,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-import torch.nn.functional as F
 
 from data.cli import UserError
 from data.criteo import CriteoBatches
 from data.synthetic import CATEGORIES, FULL, SyntheticConfig, generate, hashed_ids
 from kernels import runtime
-from model.config import DLRMConfig, Interaction, Optimizer, preset
+from model import optimizers
+from model.config import DLRMConfig, Interaction, Kernels, Optimizer, Preset, TableOptimizer, TrainConfig, preset
 from model.dlrm import DLRM
 from model.hashing import Hash
 from model.profiling.recording import WARM_UP, record, step_times, today, versions
+from model.step import GraphedStep, on_the_device
 
 REPEATS = 5  # processes that a step is timed in
 
@@ -40,7 +41,9 @@ class StoryStep:
     Data: data.synthetic, seed 0, with that largest table; all of its ids are known. preset: the model's widths.
     What is trained with stands here and not in the presets, whose settings may change: a recorded trace stays
     what its step says. sparse_gradients: of the tables, which then lie in one tensor, and have no weight decay.
-    compile: torch.compile's mode; "": eager. blocking: under CUDA_LAUNCH_BLOCKING=1.
+    compile: torch.compile's mode; "": eager. blocking: under CUDA_LAUNCH_BLOCKING=1. kernels: of the tables; fused ones
+    have no gradients at all. table_optimizer: where it is not the MLPs'. cuda_graph: the step is one, and the batch is
+    copied into its buffers.
     """
 
     name: str
@@ -57,6 +60,9 @@ class StoryStep:
     largest_table: int = 2000
     batch_size: int = 2048
     batches: int = 4
+    kernels: Kernels = Kernels.EAGER
+    table_optimizer: TableOptimizer | None = None
+    cuda_graph: bool = False
 
     @property
     def number(self) -> str:
@@ -65,6 +71,8 @@ class StoryStep:
 
 _SMALL = {"preset": "small", "learning_rate": 3e-3}
 _FULL = {"preset": "main", "weight_decay": 0.0, "largest_table": FULL}  # Kaggle's cardinalities, 2.2 GB of tables
+_FUSED = {**_FULL, "kernels": Kernels.FUSED, "sparse_gradients": True}  # tables: one tensor, no gradient
+_ROWWISE = TableOptimizer.ROWWISE_ADAGRAD
 STORY = (
     StoryStep("01_index_naive", **_SMALL, hash=Hash.INDEX_NAIVE, sync_metrics=True),
     StoryStep("02_index_naive_blocking", **_SMALL, hash=Hash.INDEX_NAIVE, sync_metrics=True, blocking=True),
@@ -80,6 +88,11 @@ STORY = (
     StoryStep("12_full_sgd_sparse", **_FULL, sparse_gradients=True),
     StoryStep("13_full_adagrad_dense", **_FULL, optimizer=Optimizer.ADAGRAD),
     StoryStep("14_full_adagrad_sparse", **_FULL, optimizer=Optimizer.ADAGRAD, sparse_gradients=True),
+    StoryStep("15_full_sgd_fused", **_FUSED),
+    StoryStep("16_full_adagrad_fused", **_FUSED, optimizer=Optimizer.ADAGRAD),
+    StoryStep("17_full_rowwise_fused", **_FUSED, optimizer=Optimizer.ADAGRAD, table_optimizer=_ROWWISE),
+    StoryStep("18_full_sgd_graph", **_FUSED, cuda_graph=True),
+    StoryStep("19_full_adagrad_graph", **_FUSED, optimizer=Optimizer.ADAGRAD, cuda_graph=True),
 )
 
 
@@ -87,7 +100,8 @@ def shape_of(chosen: StoryStep) -> DLRMConfig:
     """The shape of the step's model: a preset that has cardinalities of its own keeps its few tables."""
     base, available = preset(chosen.preset).model, SyntheticConfig(chosen.largest_table).cardinalities
     return replace(
-        base, interaction=chosen.interaction, hash=chosen.hash, sparse_gradients=chosen.sparse_gradients,
+        base, interaction=chosen.interaction, hash=chosen.hash, kernels=chosen.kernels,
+        sparse_gradients=chosen.sparse_gradients,
         cardinalities=tuple(map(min, base.cardinalities or available, available)),
     )  # fmt: skip
 
@@ -99,9 +113,7 @@ def training_step(chosen: StoryStep, device: torch.device | str) -> tuple[Callab
     if chosen.hash is not Hash.MODULUS:
         known = zip(CATEGORIES, shape.cardinalities, strict=False)  # the first tables' features
         vocabularies = [hashed_ids(name, np.arange(ids)).astype(np.int64) for name, ids in known]
-    with tempfile.TemporaryDirectory() as folder:
-        pq.write_table(next(generate(chosen.batches * chosen.batch_size, 0, data)), f"{folder}/rows.parquet")
-        batches = [[tensor.to(device) for tensor in batch] for batch in CriteoBatches(folder, chosen.batch_size)]
+    batches = drawn_batches(chosen, device)
     torch.manual_seed(0)
     with torch.device(device):  # where drawing 540 million weights takes no time
         model = DLRM(shape, vocabularies).to(device)
@@ -109,23 +121,42 @@ def training_step(chosen: StoryStep, device: torch.device | str) -> tuple[Callab
     forward = torch.compile(model, mode=chosen.compile) if chosen.compile else model
     turns = itertools.cycle(batches)
 
-    def step() -> None:
-        labels, dense, sparse = next(turns)
-        optimizer.zero_grad(set_to_none=True)
-        loss = F.binary_cross_entropy_with_logits(forward(dense, sparse), labels)
-        loss.backward()
-        optimizer.step()
+    work = partial(on_the_device, forward, optimizer)
+    if chosen.cuda_graph:
+        if torch.device(device).type != "cuda":
+            raise UserError(f"{chosen.name}: a CUDA graph needs an NVIDIA GPU, this is the {device}")
+        work = GraphedStep(work, optimizer.advance, chosen.batch_size, torch.device(device))
+
+    def step() -> torch.Tensor:
+        loss = work(*next(turns))
         if chosen.sync_metrics:
             loss.item()
+        return loss
 
     return step, {"run": asdict(chosen), "model": asdict(shape), "ids": sum(shape.cardinalities)}
 
 
-def make_optimizer(model: DLRM, chosen: StoryStep) -> torch.optim.Optimizer:
+def drawn_batches(chosen: StoryStep, device: torch.device | str) -> list[list[torch.Tensor]]:
+    """The step's batches, (labels, dense, sparse) each, on the device."""
+    data = SyntheticConfig(chosen.largest_table)
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(next(generate(chosen.batches * chosen.batch_size, 0, data)), f"{folder}/rows.parquet")
+        return [[tensor.to(device) for tensor in batch] for batch in CriteoBatches(folder, chosen.batch_size)]
+
+
+def make_optimizer(model: DLRM, chosen: StoryStep) -> torch.optim.Optimizer | optimizers.Optimizers:
     """The step's optimizer: one rule and one rate; SGD has one kernel for all parameters with dense gradients.
 
-    Sparse gradients take neither weight decay nor that kernel, so the tables then are a group of their own.
+    Sparse gradients take neither weight decay nor that kernel, so the tables then are a group of their own. Tables of
+    the fused kernels have an optimizer of their own, that of model.train.
     """
+    if chosen.kernels is Kernels.FUSED:
+        rate, rule = chosen.learning_rate, chosen.table_optimizer or TableOptimizer(chosen.optimizer)
+        settings = TrainConfig(
+            optimizer=chosen.optimizer, learning_rate=rate, table_optimizer=rule, table_learning_rate=rate,
+            weight_decay=chosen.weight_decay,
+        )  # fmt: skip
+        return optimizers.make_optimizer(model, Preset(model.config, settings), chosen.cuda_graph)
     fused = {"fused": True} if chosen.optimizer is Optimizer.SGD else {}
     groups = [{"params": list(model.parameters()), "weight_decay": chosen.weight_decay, **fused}]
     if chosen.sparse_gradients:

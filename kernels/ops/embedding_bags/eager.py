@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from kernels.dispatch import report
+
 _SECTOR = 32  # bytes: the least that a GPU's memory is read by
 
 
@@ -38,6 +40,8 @@ def embedding_bags(
     rows, inside, padding = table_rows(tables, row_offsets, indices, offsets, padding_idx)
     if out_of_range == "error" and not is_compiling():
         _raise_for_bad_ids(row_offsets, indices, offsets, ~(inside | padding))
+    if out_of_range == "count" and not is_compiling():
+        report.add(tables.device, int((~(inside | padding)).sum()))
     values = tables[rows] if len(tables) else tables.new_zeros(len(rows), tables.shape[1])
     values = values.to(torch.promote_types(values.dtype, torch.float32)).where(inside.unsqueeze(1), 0)
     features, width = len(row_offsets) - 1, tables.shape[1]

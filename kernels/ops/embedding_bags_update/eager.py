@@ -68,12 +68,31 @@ def row_gradients(
             weights = 1 / lengths[bag]
         feature, bag = bag // max(batch, 1), bag % max(batch, 1) * features + bag // max(batch, 1)
     first, end = row_offsets[feature], row_offsets[feature + 1]
-    kept &= (ids >= 0) & (ids < end - first)
+    kept &= (ids >= 0) & (ids < end - first) & (first >= 0) & (first + ids < len(tables))
     rows, values = (first + ids)[kept], grad.reshape(-1, width).to(dtype)[bag[kept]]
     if weights is not None:
         values = values * weights[kept, None]
     summed = torch.sparse_coo_tensor(rows[None], values, tables.shape, check_invariants=False).coalesce()
     return summed.indices()[0], summed.values()
+
+
+def embedding_bags_update(
+    tables: Tensor, state: Tensor, keys: Tensor, positions: Tensor, grad: Tensor, bags: Tensor | None,
+    lengths: Tensor | None, weights: Tensor | None, learning_rate: float | Tensor, rule: str, eps: float = 0.0,
+    chunk: int = 0,
+) -> None:  # fmt: skip
+    """What a kernel does with sorted ids: the arguments are those of op.py's declaration; tables, state are written."""
+    dtype = torch.promote_types(tables.dtype, torch.float32)
+    found = keys % 2 == 1
+    position, rows = positions[found].long(), keys[found] // 2
+    values = grad[position if bags is None else bags[position].long()].to(dtype)
+    if weights is not None:
+        values = values * weights[position, None].to(dtype)
+    if lengths is not None:
+        values = values / lengths[position, None]
+    rows, segments = torch.unique_consecutive(rows, return_inverse=True)
+    gradients = values.new_zeros(len(rows), tables.shape[1]).index_add_(0, segments, values)
+    update_(tables, state, rows.long(), gradients, learning_rate, rule, eps)
 
 
 def update_(

@@ -1,0 +1,16 @@
+"""What a Triton kernel tells the host about its input: report.cuh's counterpart. dispatch/report.py has the layout."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def write_report(report_ptr, where, kind, a, b, c):
+    """Of the lanes of `where` the first to come writes the numbers a, b, c of its lane, and then of what kind they are."""
+    zero = tl.zeros_like(where).to(tl.int64)
+    claims = tl.atomic_add(report_ptr + zero, zero + 1, mask=where, sem="relaxed", scope="sys")
+    first = where & (claims == 0)
+    tl.store(report_ptr + 1 + zero, zero + a, first)
+    tl.store(report_ptr + 2 + zero, zero + b, first)
+    tl.store(report_ptr + 3 + zero, zero + c, first)
+    tl.atomic_xchg(report_ptr + 4 + zero, zero + kind, mask=first, sem="release", scope="sys")

@@ -1,0 +1,64 @@
+// embedding_bags for tensors: what the core calls.
+#include "backward.cuh"
+#include "dispatch/op.cuh"
+
+using namespace fused;
+namespace bags = embedding_bags;
+
+static bags::Integers integers(const Tensor& tensor) { return {tensor.data, tensor.dtype == Dtype::int64}; }
+
+static bags::Mode mode_of(const String& mode) {
+    return mode == "sum" ? bags::Mode::sum : mode == "mean" ? bags::Mode::mean : bags::Mode::max;
+}
+static bags::Tables tables_of(const Tensor& tables, const Tensor& row_offsets, int64_t padding, bags::Missing missing,
+                              const Tensor& report) {
+    return {row_offsets.as<const long long>(), tables.sizes[0], padding, missing, report.as<unsigned long long>()};
+}
+// Of offsets with no elements there are no bags, and nothing is launched.
+static bags::Bags bags_of(const Tensor& row_offsets, const Tensor& indices, const Tensor& offsets) {
+    long long features = row_offsets.elements - 1;
+    long long count = offsets ? offsets.elements - 1 : indices.elements;
+    return {integers(indices), integers(offsets), indices.elements, features ? count / features : 0, features};
+}
+
+cudaError_t forward(Tensor tables, Tensor row_offsets, Tensor indices, Tensor offsets, String mode, Tensor weights,
+                    int64_t padding, String out_of_range, Tensor out, Tensor report, Stream stream) {
+    bags::Missing missing = out_of_range == "error"  ? bags::Missing::error
+                            : out_of_range == "zero" ? bags::Missing::zero
+                                                     : bags::Missing::count;
+    bags::Tables all = tables_of(tables, row_offsets, padding, missing, report);
+    bags::Bags batch = bags_of(row_offsets, indices, offsets);
+    return with_dtype(tables, [&](auto t) {
+        using T = decltype(t);
+        long long columns = tables.columns();
+        if (!offsets && !weights)
+            return with_dtype_of<int32_t, int64_t>(indices.dtype, [&](auto id) {
+                using Id = decltype(id);
+                return bags::launch_one_id(all, tables.data, indices.as<Id>(), out.data, indices.elements, batch.features,
+                                           columns * (long long)sizeof(T), stream);
+            });
+        return bags::launch_bags<T>(all, tables.as<T>(), batch, mode_of(mode), weights.as<T>(), out.as<T>(), nullptr,
+                                    columns, stream);
+    });
+}
+
+cudaError_t backward(Tensor grad, Tensor tables, Tensor row_offsets, Tensor indices, Tensor offsets, Tensor weights,
+                     String mode, int64_t padding, String, Tensor grad_tables, Tensor grad_weights, Stream stream,
+                     Workspace workspace) {
+    bags::Tables all = tables_of(tables, row_offsets, padding, bags::Missing::zero, Tensor{});
+    bags::Bags batch = bags_of(row_offsets, indices, offsets);
+    bags::Mode pooling = offsets ? mode_of(mode) : bags::Mode::sum;  // of one id every pooling is that id's row
+    return with_dtype(grad, [&](auto t) {
+        using T = decltype(t);
+        long long columns = tables.columns(), ids = indices.elements;
+        bags::Workspaces<T> work = {workspace.get<bags::Key>(2 * ids), workspace.get<long long>(ids),
+                                    workspace.get<long long>(pooling == bags::Mode::sum    ? 0
+                                                             : pooling == bags::Mode::mean ? batch.count()
+                                                                                           : grad.elements),
+                                    workspace.get<Accumulator<T>>(2 * bags::chunks_of(ids) * columns)};
+        return bags::launch_backward<T>(grad.as<T>(), all, tables.as<T>(), batch, pooling, weights.as<T>(),
+                                        grad_tables.as<T>(), grad_weights.as<T>(), work, columns, stream);
+    });
+}
+
+FUSED_OP(forward, backward)

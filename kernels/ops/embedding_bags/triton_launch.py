@@ -1,0 +1,141 @@
+"""embedding_bags's Triton kernels: grids and constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.device.launch import cdiv, empty, interpreted, next_power_of_2, triton_functions
+
+kernels = triton_functions("kernels.ops.embedding_bags.triton_kernel")
+backward_kernels = triton_functions("kernels.ops.embedding_bags.triton_backward")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Constants to tune, and those that a test makes small.
+
+    warps: of a program. bytes_of_a_thread: that a thread of the look-up of one id a bag copies where there are many ids:
+    4 loads of 16 bytes on their way at once. small: bytes of output below which it is 16, since few ids would not fill the
+    GPU otherwise; medium: below which it is 32. bags_bytes: that a thread of the ragged look-up adds up, and of how many
+    ids it asks for the rows before it adds (ahead). chunk: sorted ids that a program of the backward adds.
+    wide_size: elements of output from which on indices have 64 bits.
+    """
+
+    warps: int = 4
+    bytes_of_a_thread: int = 64
+    small: int = 1 << 22
+    medium: int = 1 << 24
+    bags_bytes: int = 16
+    ahead: int = 4
+    chunk: int = 64
+    wide_size: int = 2**31
+
+
+def forward(
+    tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, mode: str, weights: Tensor | None,
+    padding: int, out_of_range: str, out: Tensor, report: Tensor, limits: Limits | None = None,
+) -> None:  # fmt: skip
+    """As op.py declares it; all contiguous."""
+    limits = limits or Limits()
+    if offsets is not None or weights is not None:
+        mode = mode if offsets is not None else "sum"
+        _bags(tables, row_offsets, indices, offsets, mode, weights, padding, out_of_range, out, None, report, limits)
+        return
+    if out.numel() == 0:
+        return
+    width, size = tables.shape[1], out.numel() * out.itemsize
+    a_thread = limits.bytes_of_a_thread
+    if size < limits.medium:
+        a_thread = 16 if size < limits.small else 32
+    columns, positions = _tile(width, limits.warps * 32 * a_thread // out.itemsize)
+    grid = (cdiv(indices.numel(), positions), cdiv(width, columns))
+    kernels.rows_kernel[grid](
+        tables, row_offsets, indices, out, report, indices.numel(), tables.shape[0], padding,
+        FEATURES=len(row_offsets) - 1, WIDTH=width, MISSING=out_of_range,
+        WIDE=indices.numel() + positions >= limits.wide_size // width, POSITIONS=positions, COLUMNS=columns,
+        num_warps=limits.warps,
+    )  # fmt: skip
+
+
+def _tile(width: int, elements: int) -> tuple[int, int]:
+    """(columns, rows) of a tile of about so many elements."""
+    columns = min(next_power_of_2(width), elements)
+    return columns, max(1, elements // columns)
+
+
+def _bags(
+    tables, row_offsets, indices, offsets, mode, weights, padding, out_of_range, out, found, report, limits
+) -> None:
+    """The look-up of ragged bags, or of weighted ids; out or found may be None."""
+    features, width = len(row_offsets) - 1, tables.shape[1]
+    bags = indices.numel() if offsets is None else len(offsets) - 1
+    if bags * width == 0:
+        return
+    columns, rows = _tile(width, limits.warps * 32 * limits.bags_bytes // tables.itemsize)
+    rows = 1024 if interpreted() and bags > 64 else rows  # its time goes by the program
+    kernels.bags_kernel[(cdiv(bags, rows), cdiv(width, columns))](
+        tables, row_offsets, indices, offsets, weights, out, found, report,
+        bags, bags // features, indices.numel(), tables.shape[0], padding,
+        FEATURES=features, WIDTH=width, MODE=mode, MISSING=out_of_range, BAGS=rows, COLUMNS=columns,
+        AHEAD=limits.ahead, num_warps=limits.warps,
+    )  # fmt: skip
+
+
+def backward(
+    grad: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, weights: Tensor | None,
+    mode: str, padding: int, out_of_range: str, grad_tables: Tensor | None, grad_weights: Tensor | None,
+    limits: Limits | None = None,
+) -> None:  # fmt: skip
+    """The gradients that are not None: grad_tables [R, D], grad_weights like the weights."""
+    limits = limits or Limits()
+    features, (rows, width) = len(row_offsets) - 1, tables.shape
+    bags = indices.numel() if offsets is None else len(offsets) - 1
+    count = indices.numel() if bags else 0
+    block = 1024
+    if grad_tables is not None and grad_tables.numel():
+        grid = (cdiv(grad_tables.numel(), block),)
+        backward_kernels.fill_kernel[grid](grad_tables, grad_tables.numel(), BLOCK=block, num_warps=4)
+    if not count:
+        return
+    shift, row_bits = (count - 1).bit_length(), rows.bit_length()
+    if shift + row_bits > 63:
+        raise ValueError(f"embedding_bags: the gradient of {rows} rows by {count} ids does not fit into 64-bit keys")
+    keys, other = (empty((count,), torch.int64, indices) for _ in range(2))
+    outs = empty((count,), torch.int64, indices)
+    grid = (cdiv(count, block),)
+    backward_kernels.keys_kernel[grid](
+        row_offsets, indices, offsets, keys, outs, bags, bags // features, count, rows, padding,
+        FEATURES=features, SHIFT=shift, STEPS=bags.bit_length(), BLOCK=block, num_warps=4,
+    )  # fmt: skip
+    if grad_weights is not None and weights is not None:
+        columns, positions = _tile(width, 512)
+        backward_kernels.weights_kernel[(cdiv(count, positions),)](
+            grad, tables, keys, outs, grad_weights, count, rows,
+            WIDTH=width, SHIFT=shift, POSITIONS=positions, COLUMNS=columns, num_warps=4,
+        )  # fmt: skip
+    if grad_tables is None or not width:
+        return
+    mode = mode if offsets is not None else "sum"  # of one id every pooling is that id's row
+    found = None
+    if mode != "sum":
+        found = empty((bags,) if mode == "mean" else (bags, width), torch.int64, indices)
+        _bags(tables, row_offsets, indices, offsets, mode, None, padding, "zero", None, found, None, limits)
+    run = 1
+    while run < count:
+        steps = run.bit_length()
+        backward_kernels.merge_kernel[grid](keys, other, count, run, STEPS=steps, BLOCK=block, num_warps=4)
+        keys, other, run = other, keys, 2 * run
+    accumulator = torch.float64 if grad.dtype == torch.float64 else torch.float32
+    chunks, columns = cdiv(count, limits.chunk), min(next_power_of_2(width), 1024)
+    parts = empty((chunks, 2, width), accumulator, grad)
+    constants = dict(WIDTH=width, SHIFT=shift, CHUNK=limits.chunk, COLUMNS=columns, num_warps=1 if columns < 256 else 4)
+    backward_kernels.sum_kernel[(chunks, cdiv(width, columns))](
+        grad, keys, outs, weights, found, grad_tables, parts, count, rows, MODE=mode, **constants
+    )
+    if chunks > 1:
+        backward_kernels.finish_kernel[(chunks - 1, cdiv(width, columns))](
+            keys, parts, grad_tables, count, rows, **constants
+        )

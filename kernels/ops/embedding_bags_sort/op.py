@@ -1,0 +1,96 @@
+"""embedding_bags_sort: the declaration, and the public function."""
+
+import torch
+from torch import Tensor
+
+from kernels.dispatch import checks
+from kernels.dispatch.op import Op
+from kernels.ops.embedding_bags_sort import eager
+
+INTEGERS = (torch.int32, torch.int64)
+
+
+def check(
+    op: str, indices: Tensor, row_offsets: Tensor, offsets: Tensor | None, rows: int, padding_idx: int, mean: bool,
+    table_keys: int,
+) -> None:  # fmt: skip
+    """Raise unless the tensors are indices [B, F], or [N] with offsets [F · B + 1], and row_offsets [F + 1]."""
+    checks.has_dtype(op, "indices", indices, INTEGERS)
+    checks.has_dtype(op, "row_offsets", row_offsets, (torch.int64,))
+    checks.is_beside(op, "row_offsets", row_offsets, indices)
+    features = row_offsets.numel() - 1
+    if row_offsets.dim() != 1 or features < 0:
+        raise ValueError(f"{op}: row_offsets must have shape [F + 1]; got {list(row_offsets.shape)}")
+    if offsets is None:
+        if indices.dim() != 2 or indices.shape[1] != features:
+            raise ValueError(
+                f"{op}: indices must have shape [B, {features}], for {features} tables; got {list(indices.shape)}"
+            )
+    else:
+        checks.has_dtype(op, "offsets", offsets, INTEGERS)
+        checks.is_beside(op, "offsets", offsets, indices)
+        if indices.dim() != 1:
+            raise ValueError(f"{op}: indices must have shape [N], as offsets are given; got {list(indices.shape)}")
+        if offsets.dim() != 1 or (offsets.numel() - 1) % max(features, 1) or not offsets.numel():
+            raise ValueError(
+                f"{op}: offsets must have shape [{features} · B + 1], for {features} tables; got {list(offsets.shape)}"
+            )
+    for name, tensor in (("indices", indices), ("offsets", offsets)):
+        if tensor is not None and tensor.numel() >= 2**31:
+            raise ValueError(f"{op}: {name} must have less than 2^31 elements; got {tensor.numel()}")
+    if rows < 0:
+        raise ValueError(f"{op}: rows must not be negative; got {rows}")
+
+
+OP = Op(
+    "embedding_bags_sort",
+    "(Tensor indices, Tensor row_offsets, Tensor? offsets, int rows, int padding_idx, bool mean, int table_keys)"
+    " -> (Tensor keys, Tensor positions, Tensor bags, Tensor lengths)",
+    eager=lambda *arguments: eager.embedding_bags_sort(*arguments[:-1]),
+    check=check,
+    outputs={
+        "keys": lambda given: ((given["indices"].numel(),), eager.key_dtype(given["rows"])),
+        "positions": lambda given: ((given["indices"].numel(),), torch.int32),
+        "bags": lambda given: ((given["indices"].numel() if given["offsets"] is not None else 0,), torch.int32),
+        "lengths": lambda given: (
+            (given["indices"].numel() if given["offsets"] is not None and given["mean"] else 0,),
+            torch.int32,
+        ),
+    },
+    backends=("cuda",),  # Triton sorts within a block; between blocks, torch.sort does it for all but CUDA
+    auto="cuda",
+)
+
+
+def embedding_bags_sort(
+    indices: Tensor,
+    row_offsets: Tensor,
+    offsets: Tensor | None,
+    rows: int,
+    padding_idx: int = -1,
+    mean: bool = False,
+    table_keys: int = 4096,
+    *,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The ids of embedding_bags in the order of the rows that they name: what a fused update of the tables walks.
+
+    Args:
+        indices, row_offsets, offsets: as of embedding_bags: [B, F], or [N] with offsets [F · B + 1]; int32 or int64.
+        rows: R, of all tables.
+        padding_idx: an id that names no row, in every table; negative: none.
+        mean: whether the lengths are wanted.
+        table_keys: where B is at most so much (4096 is the most there is a kernel for), a block sorts each table's ids
+            in shared memory, else all are sorted at once. The result is the same, the order of ids that name no
+            row aside, where a table has no rows at all.
+        backend: "cuda", "eager" (torch.sort), or "auto": CUDA for CUDA tensors, else eager.
+
+    Returns:
+        keys [N] int32 (int64 from 2^30 rows on), ascending: 2 · row + 1, or an even number where there is no row.
+        positions [N] int32: where in indices each was; those of equal keys ascend.
+        bags [N] int32: of each position the row of the output [B · F, D]; empty without offsets, where it is itself.
+        lengths [N] int32: of each position how many ids, padding aside, its bag has; empty unless mean, with offsets.
+
+    Raises TypeError, ValueError: naming the argument. RuntimeError: a backend that this machine lacks.
+    """
+    return OP.call(backend, indices, row_offsets, offsets, rows, padding_idx, mean, table_keys)

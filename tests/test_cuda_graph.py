@@ -1,0 +1,255 @@
+"""A training step as one CUDA graph: its order of events anywhere, its results on a GPU."""
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import kernels
+from model import DLRM, Hash, Preset, preset
+from model import step as stepping
+from model.config import Kernels, Optimizer, TableOptimizer
+from model.optimizers import make_optimizer
+from model.step import WARM_UP, GraphedStep, make_step
+
+FUSED = [TableOptimizer.SGD, TableOptimizer.ADAGRAD, TableOptimizer.ROWWISE_ADAGRAD]
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+ROWS, STEPS = 32, 45
+
+
+def batches(steps: int = STEPS):
+    """Every tenth batch is a smaller one, as an epoch's last is."""
+    generator = torch.Generator().manual_seed(1)
+    for step in range(steps):
+        rows = 24 if step % 10 == 9 else ROWS
+        sparse = torch.randint(-1, 40, (rows, 4), generator=generator)
+        yield (sparse[:, 0] % 2).float(), torch.randn(rows, 13, generator=generator), sparse
+
+
+# The order of events, with a graph that calls again what was called while it was captured
+
+
+class FakeGraph:
+    capturing: "FakeGraph | None" = None
+
+    def replay(self) -> None:
+        self.work()
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch) -> list[str]:
+    """torch.cuda without a GPU; the list says what was done on the captured stream."""
+    done = []
+
+    class Stream:
+        def wait_stream(self, other: "Stream") -> None:
+            done.append(f"{self.name} waits for {other.name}")
+
+        def __init__(self, *_, name: str = "side"):
+            self.name = name
+
+    @contextmanager
+    def graph(captured: FakeGraph, *, stream: Stream):
+        done.append(f"capture on {stream.name}")
+        FakeGraph.capturing = captured
+        yield
+        FakeGraph.capturing = None
+
+    @contextmanager
+    def stream(chosen: Stream):
+        done.append(f"on {chosen.name}")
+        yield
+
+    here = Stream(name="current")
+    fakes = {"Stream": Stream, "stream": stream, "graph": graph, "CUDAGraph": FakeGraph}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: here)
+    monkeypatch.setattr(stepping, "pinned", lambda tensor: tensor)
+    return done
+
+
+def test_each_batch_is_trained_on_once_and_small_ones_uncaptured(fake_cuda):
+    seen, advanced = [], []
+
+    def work(*batch: torch.Tensor) -> torch.Tensor:
+        if FakeGraph.capturing:  # nothing is computed
+            FakeGraph.capturing.work = lambda: seen.append(tuple(tensor.clone() for tensor in batch))
+        else:
+            seen.append(batch)
+        return batch[0].sum()
+
+    step = GraphedStep(work, lambda: advanced.append(1), 4, torch.device("cpu"))
+    given = [torch.full((rows,), float(i)) for i, rows in enumerate((4, 4, 3, 4, 4, 4, 2, 4, 4))]
+    trained = []
+    for labels in given:
+        before = len(seen)
+        step(labels, labels.unsqueeze(1), labels.long())
+        trained.append([labels[0].item() for labels, _, _ in seen[before:]])
+    assert trained == [[0], [1], [2], [3], [4], [5], [6], [7], [8]]
+    assert WARM_UP == 3
+    assert [len(batch[0]) for batch in seen] == [len(labels) for labels in given]
+    assert len(advanced) == len(given)
+    captured = fake_cuda.index("capture on side")
+    uncaptured = ["side waits for current", "on side", "current waits for side"]
+    assert fake_cuda[:captured] == uncaptured * 4  # three of 4 rows, and the one of 3
+    assert fake_cuda[captured + 1 :] == uncaptured  # the one of 2
+    assert len(step.buffers[0]) == 4
+
+
+# On a GPU
+
+
+def trained(rule, optimizer=Optimizer.SGD, graph=True, warmup_steps=0, hash=Hash.MODULUS, forward=lambda model: model):
+    """(losses of STEPS steps, model, optimizers, step)"""
+    shape = replace(preset("mini").model, cardinalities=(10, 20, 30), hash=hash, kernels=Kernels.FUSED)
+    settings = replace(
+        preset("mini").train, optimizer=optimizer, table_optimizer=rule, warmup_steps=warmup_steps,
+        learning_rate=1e-2, table_learning_rate=0.1,
+    )  # fmt: skip
+    device = torch.device("cuda")
+    torch.manual_seed(0)
+    vocabularies = [torch.arange(n) for n in shape.cardinalities]
+    model = DLRM(shape, vocabularies).to(device)
+    optimizers = make_optimizer(model, Preset(shape, settings), capturable=graph)
+    step = make_step(forward(model), optimizers, ROWS, device, cuda_graph=graph)
+    losses = [step(*batch).clone() for batch in batches()]
+    kernels.check_ids()
+    return torch.stack(losses).cpu(), model, optimizers, step
+
+
+def assert_same_training(ours, theirs) -> None:
+    torch.testing.assert_close(ours[0], theirs[0], rtol=0, atol=1e-4)
+    torch.testing.assert_close(dict(ours[1].state_dict()), dict(theirs[1].state_dict()), rtol=1e-3, atol=1e-4)
+    states = [trained[2].state_dict() for trained in (ours, theirs)]
+    assert states[0]["steps"] == states[1]["steps"]
+    for part in ("mlps", "tables"):
+        assert states[0][part]["param_groups"][0]["lr"] == states[1][part]["param_groups"][0]["lr"]
+        for index, state in states[0][part]["state"].items():
+            for name, value in state.items():
+                expected = states[1][part]["state"][index][name]
+                torch.testing.assert_close(value.cpu(), expected.cpu(), rtol=1e-3, atol=1e-4)
+
+
+@on_gpu
+@pytest.mark.parametrize("warmup_steps", [0, 30])
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+@pytest.mark.parametrize("rule", FUSED)
+def test_replays_are_the_uncaptured_steps(rule, optimizer, warmup_steps):
+    """With a warm-up too: 45 steps, of which the first 30 have a rate each, most of them replays."""
+    ours = trained(rule, optimizer, warmup_steps=warmup_steps)
+    assert_same_training(ours, trained(rule, optimizer, graph=False, warmup_steps=warmup_steps))
+    assert ours[3].graph is not None
+    if warmup_steps:
+        constant = trained(rule, optimizer)
+        assert (constant[0] - ours[0]).abs().max() > 1e-3  # or a graph that kept its first rate would pass
+
+
+@on_gpu
+@pytest.mark.parametrize("hash", [Hash.INDEX, Hash.SORTED])
+def test_other_hashes_are_captured_too(hash):
+    assert_same_training(trained(FUSED[1], hash=hash), trained(FUSED[1], hash=hash, graph=False))
+
+
+@on_gpu
+def test_two_captured_runs_have_the_same_bits():
+    ours, again = (trained(FUSED[1], Optimizer.ADAGRAD) for _ in range(2))
+    torch.testing.assert_close(ours[0], again[0], rtol=0, atol=0)
+    torch.testing.assert_close(dict(ours[1].state_dict()), dict(again[1].state_dict()), rtol=0, atol=0)
+
+
+@on_gpu
+def test_a_compiled_model_is_captured_too():
+    torch._dynamo.reset()
+    compiled = trained(FUSED[1], Optimizer.ADAGRAD, forward=torch.compile)
+    assert_same_training(compiled, trained(FUSED[1], Optimizer.ADAGRAD, graph=False))
+
+
+@on_gpu
+def test_a_replay_does_not_wait_for_the_gpu():
+    _, _, _, step = trained(FUSED[1])
+    (batch,) = batches(1)
+    losses = torch.zeros(5, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for index in range(5):
+            losses[index] = step(*batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert losses.isfinite().all()
+
+
+@on_gpu
+def test_the_host_calls_the_optimizer_only_uncaptured(monkeypatch):
+    calls = []
+    plain = stepping.Optimizers.step
+    monkeypatch.setattr(stepping.Optimizers, "step", lambda self: calls.append(1) or plain(self))
+    trained(FUSED[0])
+    assert len(calls) == WARM_UP + 1 + STEPS // 10  # the capture, and the small batches
+
+
+@on_gpu
+def test_a_bad_row_in_a_replay_is_named_when_the_loss_is_read():
+    _, model, _, step = trained(FUSED[1])
+    tables = model.sparse_arch.tables
+    row_offsets = tables.row_offsets.clone()
+    tables.row_offsets[2] -= 3  # the second table has three rows fewer than its hash gives
+    (batch,) = batches(1)
+    batch[2][7, 1] = 18  # row 19
+    loss = step(*batch)
+    assert loss.isfinite()  # waits for the device
+    with pytest.raises(IndexError, match=r"id \d+ of feature 1, at position \d+ of indices, is out of range"):
+        kernels.check_ids()
+    tables.row_offsets.copy_(row_offsets)
+    step(*batch)
+    torch.cuda.synchronize()
+    kernels.check_ids()
+
+
+@on_gpu
+@pytest.mark.parametrize("rule", FUSED)
+def test_training_with_a_graph(tmp_path, monkeypatch, rule):
+    """model.train: evaluations and checkpoints between replays change nothing, and a run is gone on with."""
+    pytest.importorskip("loguru")
+    pytest.importorskip("polars")  # writes the metadata
+    from train_runs import interrupt, mini, run, table
+
+    from data.dataset import write_dataset
+    from model.interrupts import Interrupted
+
+    data = tmp_path / "data"
+    write_dataset([lambda: table(700)], data)
+    config = mini(Hash.MODULUS, Kernels.FUSED, table_optimizer=rule, warmup_steps=30)
+    expected = run(tmp_path / "uncaptured", data, config, "cuda")
+    whole = run(tmp_path / "whole", data, config, "cuda", cuda_graph=True)
+    np.testing.assert_allclose(whole.losses, expected.losses, rtol=0, atol=1e-4)
+    often = replace(config, train=replace(config.train, checkpoint_every=5, eval_every=3))
+    result = run(tmp_path / "often", data, often, "cuda", cuda_graph=True)
+    np.testing.assert_array_equal(result.losses, whole.losses)
+    for begins, ends in ((True, True), (False, True), (True, False)):
+        folder = tmp_path / f"{begins}-{ends}"
+        with monkeypatch.context() as patch:
+            interrupt(patch, *((GraphedStep, "__call__") if begins else (stepping, "train_step")), 26)
+            with pytest.raises(Interrupted):
+                run(folder, data, config, "cuda", cuda_graph=begins)
+        result = run(folder, data, config, "cuda", cuda_graph=ends, resume=True)
+        np.testing.assert_allclose(result.losses, expected.losses, rtol=0, atol=1e-4)
+
+
+@on_gpu
+def test_peak_memory_is_tables_and_state(tmp_path):
+    """No gradient of a table: beyond tables and state a step takes what its batch takes."""
+    shape = replace(preset("small").model, cardinalities=(1_000_000,) * 4, kernels=Kernels.FUSED)
+    model = DLRM(shape).cuda()
+    optimizers = make_optimizer(model, Preset(shape), capturable=True)
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step = make_step(model, optimizers, ROWS, torch.device("cuda"), cuda_graph=True)
+    for batch in batches(8):
+        step(*batch)
+    torch.cuda.synchronize()
+    table_bytes = model.sparse_arch.tables.weight.nbytes
+    assert held >= 2 * table_bytes
+    assert torch.cuda.max_memory_allocated() - held < 0.2 * table_bytes
