@@ -11,7 +11,7 @@ def starts_kernel(keys, starts, N, BLOCK: tl.constexpr):
 
 check.attempt("starts", puzzles.starts(starts_kernel), spec=puzzles.STARTS, isolated=False)
 
-# %% starts: the first key is compared with 0 -> not yet: .*all 0.*At \[0\]: expected 1, got 0
+# %% starts: the first key is compared with 0 -> not yet: .*At \[0\]: expected 1, got 0
 @triton.jit
 def starts_kernel(keys, starts, N, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -396,7 +396,7 @@ def rowwise_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
 
 check.attempt("rowwise", puzzles.rowwise(rowwise_kernel), spec=puzzles.ROWWISE, isolated=False)
 
-# %% rowwise: the mean over all lanes -> not yet: .*9×5.*expected
+# %% rowwise: the mean over all lanes -> not yet: .*expected
 @triton.jit
 def rowwise_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     s, column = tl.program_id(0), tl.arange(0, BLOCK)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.ops.embedding_bags_update.triton_launch import chunk_of
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CHUNK = 64  # occurrences, in the picture of segments
+CHUNK = chunk_of(16)  # occurrences that a program of the Triton kernel walks, for rows of 16 numbers
 
 
 def draw_walk(rows: Sequence[int]) -> Figure:
