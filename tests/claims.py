@@ -149,7 +149,11 @@ def _graphs() -> tuple:
 
 
 claim("09", "copies {:.2f} TB/s", lambda: (copy_tb(),))
-claim("09", "Filling takes {:.2f} ms and updating {:.2f}, {:.0f} % of the copy's rate. Adding takes {:.2f} ms", _sweeps)
+claim(
+    "09",
+    "Filling takes {:.2f} ms and updating {:.2f}, together at {:.0f} % of the copy's rate. Adding takes {:.2f} ms",
+    _sweeps,
+)
 claim("09", "The step takes {:.2f} ms, and its peak is {:.2f} GB: the tables twice.", lambda: (ms("11"), peak_gb("11")))
 claim(
     "09",
