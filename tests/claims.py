@@ -117,9 +117,12 @@ def _adagrad_sparse() -> tuple:
 
 
 def _fused_update() -> tuple:
-    sort, walk = kernels_us("16", r"sort_tables|make_keys|DeviceRadixSort(?!SingleTile)", r"\b_?(?:walk|finish)")
-    assert sort + walk < sum(kernels_us("14", "DeviceMergeSort", "coalesceValues"))
-    return sort, walk
+    """Of Adagrad, 2,048 rows of a batch with 16 columns, as in step 14: all of it, and its sort."""
+    wanted = "part == 'bandwidth' and rows == 2048 and width == 16 and ids == 'zipf' and rule == 'adagrad'"
+    us = recorded("embedding_bags_update").query(wanted).set_index("implementation")["us_p50"]
+    ours = us[["cuda", "triton"]].idxmin()
+    assert us[ours] < sum(kernels_us("14", "DeviceMergeSort", "coalesceValues"))
+    return us[ours], us[ours] - us[f"{ours}, sorted before"]
 
 
 def _id_table() -> tuple:
@@ -167,7 +170,7 @@ claim(
     lambda: _coalesced()[:2],
 )
 claim("09", "`torch` adds for {:.0f} µs, longer than it sorts.", lambda: _coalesced()[2:])
-claim("09", "In step 16 ours sorts for {:.0f} µs and walks, all chunks included, for {:.0f}.", _fused_update)
+claim("09", "On as many Zipf ids ours takes {:.0f} µs, {:.0f} of them for the sort.", _fused_update)
 claim(
     "09",
     "A batch of 65,536 in all 26 tables takes {:.0f} µs, and {:.0f} by `torch.searchsorted`, table by table.",
