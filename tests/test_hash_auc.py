@@ -25,7 +25,6 @@ def test_an_experiment_on_few_rows():
     assert [(row["hash"], row["share"]) for row in rows] == [("modulus", 2.0), ("sorted", 1.0), ("modulus", 1.0)]
     assert 0.7 < best["auc"] < 0.85
     assert all(0.4 < row["auc"] < best["auc"] for row in rows)
-    assert rows == list(hash_auc.run(experiment))[1:]  # the same from the same seed
 
 
 def test_the_record_is_of_the_experiment_as_it_stands():
