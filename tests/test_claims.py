@@ -1,4 +1,4 @@
-"""Numbers in the notebooks' prose: each belongs to a sentence of claims.py, which computes it from the records."""
+"""Numbers in the notebooks' prose: each belongs to a sentence of claims/, which computes it from the records."""
 
 from __future__ import annotations
 

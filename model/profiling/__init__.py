@@ -12,7 +12,7 @@ GPU's work; what is wanted here are sums and unions of intervals, which pandas a
 """
 
 from model.profiling.drawing import timeline
-from model.profiling.facts import StepFacts, compare, step_facts, summarize
+from model.profiling.facts import StepFacts, compare, kernel_us, step_facts, summarize
 from model.profiling.generated import generated_cases
 from model.profiling.memory import allocated_over_time, memory_snapshot
 from model.profiling.operators import Operator, Operators
@@ -36,6 +36,7 @@ __all__ = [
     "compare",
     "export",
     "generated_cases",
+    "kernel_us",
     "memory_snapshot",
     "read",
     "record",

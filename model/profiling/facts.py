@@ -95,6 +95,16 @@ def summarize(trace: Trace | str | Path) -> pd.DataFrame:
     return table.sort_values("us", ascending=False, kind="stable")
 
 
+def kernel_us(trace: Trace | str | Path, *patterns: str) -> tuple[float, ...]:
+    """For each regular expression µs a step of the kernels whose names it is found in. ValueError if there is none."""
+    us = summarize(trace)["us"]
+    found = [us[us.index.str.contains(pattern)] for pattern in patterns]
+    for pattern, part in zip(patterns, found, strict=True):
+        if part.empty:
+            raise ValueError(f"patterns: no kernel's name has {pattern!r}")
+    return tuple(float(part.sum()) for part in found)
+
+
 def compare(a: Trace | str | Path, b: Trace | str | Path, tolerance: float = 0.1) -> pd.DataFrame:
     """What became of each kernel (on the CPU: operator) from trace a to trace b, the largest change first.
 

@@ -1,41 +1,10 @@
-"""What the notebooks' prose says in numbers, computed from what was recorded: CLAIMS, one for each sentence.
-
-    claim("08", "eager takes {:.0f} µs, the one launch {:.1f}.", lambda: (us("eager"), us("triton")))
-
-The sentence, with its numbers filled in, must stand in the notebook. A comparison is an assert in the function.
-"""
+"""08, Embeddings: the benchmark's records of the look-ups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
+from claims.claim import claim
 from kernels.measure.records import recorded
 from model.lookups import reads
-
-
-@dataclass(frozen=True)
-class Claim:
-    """notebook: its number. sentence: a format string. values: what fills it in; it may assert what the words say."""
-
-    notebook: str
-    sentence: str
-    values: Callable[[], tuple]
-
-    def text(self) -> str:
-        return self.sentence.format(*self.values())
-
-
-CLAIMS: list[Claim] = []
-
-
-def claim(notebook: str, sentence: str, values: Callable[[], tuple] = tuple) -> None:
-    """Add a claim. Without values the sentence is arithmetic that the reader can follow, or a constant of the field."""
-    CLAIMS.append(Claim(notebook, sentence, values))
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# 08, Embeddings: the benchmark's records of the look-ups.
 
 
 def us(op: str, implementation: str, **labels) -> float:

@@ -1,0 +1,26 @@
+"""A sentence of a notebook, and where its numbers come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Claim:
+    """notebook: its number. sentence: a format string. values: what fills it in; it may assert what the words say."""
+
+    notebook: str
+    sentence: str
+    values: Callable[[], tuple]
+
+    def text(self) -> str:
+        return self.sentence.format(*self.values())
+
+
+CLAIMS: list[Claim] = []
+
+
+def claim(notebook: str, sentence: str, values: Callable[[], tuple] = tuple) -> None:
+    """Add a claim. Without values the sentence is arithmetic that the reader can follow, or a constant of the field."""
+    CLAIMS.append(Claim(notebook, sentence, values))

@@ -1,0 +1,162 @@
+"""09, Training tables: the steps of the story in traces/, and what the hashes cost in AUC."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+from claims.claim import claim
+from kernels.measure.records import load, recorded
+from model import hash_auc, profiling
+from model.profiling import TRACES
+
+
+def run(step: str) -> dict:
+    """The run.json of a recorded step, by its number."""
+    (path,) = TRACES.glob(f"{step}_*/run.json")
+    return json.loads(path.read_text())
+
+
+def ms(step: str) -> float:
+    return run(step)["step_ms"]
+
+
+def peak_gb(step: str) -> float:
+    return run(step)["peak_bytes"] / 1e9
+
+
+def tables_gb(step: str) -> float:
+    """Bytes of the step's tables: a row an id and one more a table, float32."""
+    config = run(step)["config"]
+    rows = config["ids"] + len(config["model"]["cardinalities"])
+    return 4 * rows * config["model"]["embedding_dim"] / 1e9
+
+
+def kernels_us(step: str, *patterns: str) -> tuple[float, ...]:
+    """profiling.kernel_us of a recorded step, by its number."""
+    (path,) = TRACES.glob(f"{step}_*")
+    return profiling.kernel_us(path, *patterns)
+
+
+def launches(step: str, pattern: str) -> list[tuple[list[int], list[int]]]:
+    """(grid, block) of each launch of the kernels whose names hold the pattern."""
+    (path,) = TRACES.glob(f"{step}_*/*.json.gz")
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    found = [each for each in events if pattern in each.get("name", "") and "grid" in each.get("args", {})]
+    assert found
+    return [(each["args"]["grid"], each["args"]["block"]) for each in found]
+
+
+def copy_tb() -> float:
+    return load("add_relu")["copy_tb_per_s"]["limit"]
+
+
+def auc(name: str, share: float) -> float:
+    table = hash_auc.recorded()
+    (row,) = table[(table["hash"] == name) & (table["share"] == share)].itertuples()
+    return row.auc
+
+
+def _sweeps() -> tuple:
+    fill, update, add = (us / 1e3 for us in kernels_us("11", "FillFunctor", "multi_tensor", "embedding_backward"))
+    assert all(grid == [1, 1, 1] for grid, _ in launches("11", "embedding_backward"))
+    return fill, update, 100 * 4 * tables_gb("11") / copy_tb() / (fill + update), add
+
+
+def _sparse_step() -> tuple:
+    facts = run("12")["facts"]
+    return ms("12"), peak_gb("12"), facts["busy_us"] / 1e3, facts["launches"]
+
+
+def _coalesced() -> tuple:
+    sort, add = kernels_us("14", "DeviceMergeSort", "coalesceValues")
+    assert all(block[0] == 32 for _, block in launches("14", "coalesceValues"))  # a warp a row
+    assert add > sort
+    return sort, sort / kernels_us("12", "ReduceAdd")[0], add
+
+
+def _adagrad_dense() -> tuple:
+    sizes = peak_gb("13") / tables_gb("13")
+    assert abs(sizes - 5) < 0.1
+    return ms("13"), peak_gb("13")
+
+
+def _adagrad_sparse() -> tuple:
+    assert abs(peak_gb("14") / tables_gb("14") - 2) < 0.1
+    return ms("14"), peak_gb("14")
+
+
+def _fused_update() -> tuple:
+    """Of Adagrad, 2,048 rows of a batch with 16 columns, as in step 14: all of it, and its sort."""
+    wanted = "part == 'bandwidth' and rows == 2048 and width == 16 and ids == 'zipf' and rule == 'adagrad'"
+    us = recorded("embedding_bags_update").query(wanted).set_index("implementation")["us_p50"]
+    ours = us[["cuda", "triton"]].idxmin()
+    assert us[ours] < sum(kernels_us("14", "DeviceMergeSort", "coalesceValues"))
+    return us[ours], us[ours] - us[f"{ours}, sorted before"]
+
+
+def _id_table() -> tuple:
+    record = recorded("id_table").query("part == 'bandwidth' and batch == 65536 and ids == 'uniform'")
+    us = record.set_index("implementation")["us_p50"]
+    assert us["cuda"] < us["searchsorted"]
+    assert record["size"].eq("19.4 B an id").all()
+    return us["cuda"], us["searchsorted"]
+
+
+def _hashes() -> tuple:
+    exact, shared = auc("sorted", 1.0), auc("modulus", 1.0)
+    assert exact > shared
+    return exact, shared, hash_auc.recorded().attrs["best"]
+
+
+def _fewer_rows() -> tuple:
+    assert all(auc("sorted", share) > auc("modulus", share) for share in (0.25, 0.1))
+    assert auc("modulus", 4.0) < auc("sorted", 1.0)
+    return auc("sorted", 0.25), auc("modulus", 0.25), auc("modulus", 4.0)
+
+
+def _graphs() -> tuple:
+    assert ms("18") < ms("15") < ms("12")
+    assert ms("19") < ms("16") < ms("14")
+    return ms("15"), ms("16"), ms("18"), ms("19")
+
+
+claim("09", "copies {:.2f} TB/s", lambda: (copy_tb(),))
+claim(
+    "09",
+    "Filling takes {:.2f} ms and updating {:.2f}, together at {:.0f} % of the copy's rate. Adding takes {:.2f} ms",
+    _sweeps,
+)
+claim("09", "The step takes {:.2f} ms, and its peak is {:.2f} GB: the tables twice.", lambda: (ms("11"), peak_gb("11")))
+claim(
+    "09",
+    "The step takes {:.2f} ms now, at a peak of {:.2f} GB, and the GPU works {:.2f} ms of it: "
+    "the rest is a host that launches {:.0f} kernels.",
+    _sparse_step,
+)
+claim(
+    "09",
+    "in step 14 `torch` sorts a batch's ids in {:.0f} µs, {:.0f} times what SGD's atomics take.",
+    lambda: _coalesced()[:2],
+)
+claim("09", "`torch` adds for {:.0f} µs, longer than it sorts.", lambda: _coalesced()[2:])
+claim("09", "On as many Zipf ids ours takes {:.0f} µs, {:.0f} of them for the sort.", _fused_update)
+claim(
+    "09",
+    "A batch of 65,536 in all 26 tables takes {:.0f} µs, and {:.0f} by `torch.searchsorted`, table by table.",
+    _id_table,
+)
+claim("09", "Dense Adagrad takes {:.1f} ms a step and {:.1f} GB", _adagrad_dense)
+claim("09", "With sparse gradients it takes {:.2f} ms and {:.2f} GB: tables and state.", _adagrad_sparse)
+claim("09", "The fused step takes {:.2f} ms with SGD and {:.2f} with Adagrad; as one graph {:.2f} and {:.2f}.", _graphs)
+claim(
+    "09",
+    "Exact rows reach an AUC of {:.3f}, as many shared ones {:.3f}; the true probabilities would reach {:.3f}.",
+    _hashes,
+)
+claim(
+    "09",
+    "With a quarter of the rows exact reaches {:.3f}, modulus {:.3f}; with four times as many modulus reaches {:.3f}.",
+    _fewer_rows,
+)
