@@ -2,8 +2,8 @@
 
     claim("08", "eager takes {:.0f} µs, the one launch {:.1f}.", lambda: (us("eager"), us("triton")))
 
-The sentence, with its numbers filled in, must stand in the notebook. A comparison is an assert in the function. A module
-a notebook.
+The sentence, with its numbers filled in, must stand in the notebook. A comparison is an assert in the function.
+A module a notebook.
 """
 
 from claims import embeddings, training_tables  # noqa: F401
