@@ -183,11 +183,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="must not exist, or be empty")
     parser.add_argument("--split", choices=("order", "random"), default="order", help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of --split random")
-    vocabulary = parser.add_mutually_exclusive_group()
-    vocabulary.add_argument("--min-count", type=int, default=1, help="leave rarer ids out of the metadata")
-    vocabulary.add_argument(
-        "--hash-size", type=int, metavar="N", help="write ids modulo N and no list of ids, as for the Terabyte logs"
-    )
+    parser.add_argument("--min-count", type=int, default=1, help="leave rarer ids out of the metadata")
+    parser.add_argument("--hash-size", type=int, metavar="N", help="write ids modulo N, as for the Terabyte logs")
     parser.add_argument("--on-bad-line", choices=("raise", "skip"), default="raise", help="default: %(default)s")
     parser.add_argument("--workers", type=int, help="threads; default, and at most, 4")
     options = parser.parse_args(arguments)

@@ -182,9 +182,10 @@ PRESETS: Mapping[str, Preset] = {
     # What MLPerf's first reference for DLRM trains, on Criteo's Terabyte log: bench/run_and_time.sh in
     # https://github.com/facebookresearch/dlrm (--learning-rate=1.0 --mini-batch-size=2048
     # --test-mini-batch-size=16384; plain SGD, with sparse gradients, and one epoch are its defaults). It takes ids
-    # modulo --max-ind-range=40000000, which is data.preprocess --hash-size 40000000 here.
+    # modulo --max-ind-range=40000000 and gives each result a row, which is data.preprocess --hash-size 40000000 and the
+    # hash sorted here.
     "mlperf": Preset(
-        DLRMConfig(bottom=(13, 512, 256, 128), embedding_dim=128, top=(1024, 1024, 512, 256, 1)),
+        DLRMConfig((13, 512, 256, 128), embedding_dim=128, top=(1024, 1024, 512, 256, 1), hash=Hash.SORTED),
         TrainConfig(
             optimizer=Optimizer.SGD, learning_rate=1.0, table_optimizer=Optimizer.SGD, table_learning_rate=1.0,
             weight_decay=0.0, batch_size=2048, epochs=1, eval_batch_size=16384, threads=0,
