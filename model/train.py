@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 from data.cli import Parser, UserError, user_errors
 from data.criteo import DENSE, LABEL, SPARSE, SPLITS, CriteoBatches, read_metadata
-from model.checkpoints import Run, first_line, load_checkpoint, plain
+from model.checkpoints import Run, first_line, load_checkpoint, plain, remove_leftovers
 from model.config import DLRMConfig, Precision, Preset, TrainConfig, add_arguments, from_arguments
 from model.device import autocast, check_precision, choose, settings, to
 from model.dlrm import DLRM
@@ -274,6 +274,7 @@ def _last_checkpoint(name: str, checkpoints: str | Path | None, resume: bool | s
             raise UserError(f"--resume goes on in the folder of {resume}; --checkpoints names another: {checkpoints}")
         last = Path(resume).parent / "last.pt"
     last.parent.mkdir(parents=True, exist_ok=True)  # if that fails, then now rather than after an epoch
+    remove_leftovers(last.parent)
     return last
 
 
@@ -299,7 +300,7 @@ def _prepare(preset: Preset, data: Path, device: torch.device, name: str) -> tup
     rows, steps = batches["train"].num_rows, batches["train"].num_batches
     logger.info(f"{name}: {parameters:,} parameters on {device}, {rows:,} rows, {steps:,} steps an epoch")
     identity = {"model": plain(config), "train": plain(settings), "train rows": rows}
-    return batches, Run(identity, model, make_optimizer(model, preset), device, rows, steps, settings.epochs)
+    return batches, Run(identity, model, make_optimizer(model, preset), device, rows, steps)
 
 
 def _peak_memory(device: torch.device) -> str:
@@ -396,7 +397,10 @@ def main(arguments: list[str] | None = None) -> int:
                 checkpoints=args.checkpoints,
                 logs=args.logs,
             )
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:  # on the CPU it has no kind of its own
+            too_large = ("DefaultCPUAllocator", "Storage size calculation overflowed")
+            if not isinstance(error, torch.OutOfMemoryError) and not any(text in str(error) for text in too_large):
+                raise
             raise UserError(first_line(error)) from None
         except Interrupted as error:
             print(f"{parser.prog}: interrupted {error}; add --resume to the same command to go on", file=sys.stderr)
