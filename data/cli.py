@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import os
 import signal
 import sys
 import threading
@@ -45,16 +47,64 @@ def sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()  # no other may set a signal's handler
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Within the block SIGINT and SIGTERM are only noted, and at its end they come. Only the main thread gets any.
+
+    For calls into threading and concurrent.futures, whose locks are left in disorder if a handler raises within them.
+    """
+    if not _on_main_thread():
+        yield
+        return
+    noted = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, _: noted.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for number in noted:
+            signal.raise_signal(number)
+
+
+def run(module: str) -> NoReturn:
+    """What `python -m module` does: as main() of the module, and a signal while it is imported is one line too.
+
+    A command calls it before its other imports, which take seconds.
+    """
+    with user_errors(module.removesuffix(".__main__")):
+        status = importlib.import_module(module).main()
+    sys.exit(status)
+
+
+@contextmanager
+def command_imports(package: str) -> Iterator[None]:
+    """As `run`, for the imports of a package, which `python -m package.command` imports before the command."""
+    locating = sys.argv[:1] == ["-m"]  # sys.argv[0] is that while Python locates the module that it shall run
+    with user_errors(package) if locating else nullcontext():
+        yield
+
+
 @contextmanager
 def user_errors(command: str) -> Iterator[None]:
     """End the process for a user's mistake, saying why in one line.
 
-    UserError, OSError, MemoryError: status 2. Ctrl-C: 130. SIGTERM: 143.
+    UserError, OSError, MemoryError: status 2. Ctrl-C: 130. SIGTERM: 143. Nobody reads what it prints any more: 141, as
+    SIGPIPE ends other programs, without a word.
     """
-    on_main_thread = threading.current_thread() is threading.main_thread()
     try:
-        with sigterm_as_interrupt() if on_main_thread else nullcontext():
+        with sigterm_as_interrupt() if _on_main_thread() else nullcontext():
             yield
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails once more when it ends
+        sys.exit(128 + signal.SIGPIPE)
     except UserError as error:
         message, status = str(error), 2
     except OSError as error:

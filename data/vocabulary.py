@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
+from data.ahead import in_order
 from data.criteo import SPARSE
 
 # Files whose ids are in memory at a time, and features counted at a time: they bound the memory of counting, whatever
@@ -39,8 +39,8 @@ def write_metadata(
     if hash_size is not None:
         metadata["hash_size"] = hash_size
     (directory / "ids").mkdir()
-    with ThreadPoolExecutor(min(workers, WORKERS)) as pool:
-        metadata |= zip(SPARSE, pool.map(partial(_list_ids, directory, files, min_count), SPARSE), strict=True)
+    tasks = [partial(_list_ids, directory, files, min_count, name) for name in SPARSE]
+    metadata |= zip(SPARSE, in_order(tasks, min(workers, WORKERS), ahead=len(tasks)), strict=True)
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in metadata.items())
     (directory / "metadata.json").write_text(f"{{\n{lines}\n}}\n")
 
