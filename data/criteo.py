@@ -84,10 +84,14 @@ def read_metadata(path: str | Path) -> dict[str, Feature]:
             # Somebody's raw data may be larger than memory.
             if path == file and not content.peek(64)[:64].lstrip().startswith((b"{", b"[")):
                 raise UserError(f"{file}: not metadata; run data.preprocess on it first and name its --out")
-            raw = json.load(content)
+            text = content.read()
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{file}: not found; data.preprocess and data.synthetic write it") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        above = path.parent if path.is_dir() and (path.parent / "metadata.json").exists() else None
+        hint = f"name {above}, which holds it" if above else "data.preprocess and data.synthetic write it"
+        raise UserError(f"{file}: not found; {hint}") from None
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{file}: expected an object of features, found {type(raw).__name__}")

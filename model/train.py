@@ -6,6 +6,11 @@ DIR is what data.preprocess and data.synthetic write. At the end two lines go to
 the epoch, and `test`, which is the result. The log, progress bars and errors go to stderr.
 """
 
+if __name__ == "__main__":
+    from data.cli import run
+
+    run("model.train")
+
 import argparse
 import math
 import os
@@ -280,6 +285,8 @@ def _last_checkpoint(name: str, checkpoints: str | Path | None, resume: bool | s
 
 def _prepare(preset: Preset, data: Path, device: torch.device, name: str) -> tuple[dict[str, CriteoBatches], Run]:
     """The splits' batches, and a run at its beginning."""
+    if data.name == "metadata.json":
+        raise UserError(f"--data {data}: expected the directory that holds it, {data.parent}")
     features = read_metadata(data)
     config, settings = _model_config(preset.model, features), preset.train
     check_comparisons(config, settings)
@@ -332,7 +339,7 @@ def _check_train_labels(path: Path, batches: CriteoBatches) -> None:
         raise UserError(f"{path}: no rows to train on")
     labels = pyarrow.dataset.dataset(batches.files, format="parquet").scanner(columns=[LABEL])
     seen = {value for batch in labels.to_batches() for value in pc.unique(batch.column(0)).to_pylist()}
-    if len(seen) == 1:
+    if len(seen) == 1 and None not in seen:  # the reader names a null's row
         raise UserError(f"{path}: column {LABEL}: expected both 0 and 1, found only {int(seen.pop())}")
 
 
@@ -405,10 +412,6 @@ def main(arguments: list[str] | None = None) -> int:
         except Interrupted as error:
             print(f"{parser.prog}: interrupted {error}; add --resume to the same command to go on", file=sys.stderr)
             return 128 + error.number
-    for split, metrics in result.metrics.items():
-        print(f"{split}: {metrics}")
+        for split, metrics in result.metrics.items():
+            print(f"{split}: {metrics}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

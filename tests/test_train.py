@@ -626,9 +626,17 @@ def with_train(labels: tuple[int, int], rows: int):
     return spoil
 
 
+def with_null_labels(data: Path) -> None:
+    for file in (data / "train").iterdir():
+        nulls = pa.nulls(40, pa.int8())
+        pq.write_table(table(40).set_column(0, pa.field(LABEL, pa.int8()), nulls), file)
+
+
 @pytest.mark.parametrize(
     ("spoil", "options", "says"),
     [
+        (None, ["--data", "somewhere/metadata.json"], "expected the directory that holds it, somewhere"),
+        (with_null_labels, [], "row 0, column labels: expected 0 or 1, found nan"),
         (shutil.rmtree, [], "data: not found; data.preprocess and data.synthetic write it"),
         (without_a_feature, [], "feature SPARSE_7 is missing"),
         (lambda data: shutil.rmtree(data / "validation"), [], "validation: no such file or directory"),
