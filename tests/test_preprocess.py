@@ -8,9 +8,12 @@ import gzip
 import json
 import lzma
 import os
+import pty
+import re
 import subprocess
 import sys
 import tarfile
+import termios
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -213,6 +216,12 @@ def test_csv_as_pandas_writes_it(tmp_path, index):
     assert everything(run(tmp_path, content, "train.csv")) == plain(rows)
 
 
+def test_quoted_values_below_a_header_without_quotes(tmp_path):
+    rows = raw_fields(30)
+    content = as_csv(list(RAW), [[f'"{value}"' for value in row] for row in rows])
+    assert everything(run(tmp_path, content, "train.csv")) == plain(rows)
+
+
 def test_a_bad_line_of_quoted_csv(tmp_path):
     rows = raw_fields(9)
     rows[4][14] = '"68fd"1e64"'
@@ -408,6 +417,8 @@ def test_skipping_reads_few_lines_one_by_one(tmp_path, monkeypatch):
 def archive(kind: str, path: Path) -> bytes:
     """The raw rows as people pack them."""
     content = tsv(raw_fields(30))
+    if kind == "utf-16":
+        return content.decode().encode(kind)
     if kind == "zip":
         with zipfile.ZipFile(path / "a.zip", "w") as packed:
             packed.writestr("train.txt", content)
@@ -426,6 +437,7 @@ def archive(kind: str, path: Path) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        ("utf-16", "UTF-16; convert it (iconv -f UTF-16 -t UTF-8)"),
         ("tar", "a tar archive; unpack it (tar xf) and name the files in it"),
         ("tar.gz", "a tar archive; unpack it (tar xf) and name the files in it"),
         ("zip", "a zip archive; unpack it (unzip) and name the files in it"),
@@ -464,7 +476,7 @@ def test_file_size_limit_at_the_command_line(tmp_path):
         capture_output=True, text=True, cwd=Path(__file__).parent.parent, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "File too large" in done.stderr
+    assert f"data.preprocess: {tmp_path}/out: File too large; what was written there is removed" in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["train.txt"]
 
@@ -480,11 +492,36 @@ def test_command_line(tmp_path, capsys):
     good = command(tmp_path / "train.txt", "--out", tmp_path / "out", "--on-bad-line", "skip")
     assert good.returncode == 0, good.stderr
     assert "skipped 1 bad lines" in good.stdout
-    assert "rows/s" in good.stderr
-    assert "WARNING: skipped" in good.stderr
+    assert re.fullmatch(r"WARNING: skipped .*\n", good.stderr)  # no progress bar in a log
     for wrong in (["--min-count", "0"], ["--split", "sideways"], ["--workers", "0"], ["--hash-size", "0"],
                   ["--seed", "-1"]):  # fmt: skip
         assert command_error(capsys, tmp_path / "train.txt", "--out", tmp_path / "new", *wrong)
+
+
+def test_progress_on_a_terminal(tmp_path):
+    (tmp_path / "train.txt").write_bytes(tsv(raw_fields(60)))
+    terminal, end = pty.openpty()
+    termios.tcsetwinsize(end, (24, 200))
+    arguments = [sys.executable, "-m", "data.preprocess", tmp_path / "train.txt", "--out", tmp_path / "out"]
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=end, cwd=Path(__file__).parent.parent, timeout=120)
+    assert done.returncode == 0
+    assert b"rows/s" in os.read(terminal, 1 << 16)
+    os.close(end)
+    os.close(terminal)
+
+
+def test_nobody_reads_what_it_says(tmp_path):
+    """As with `| head -0`: the data set is written all the same."""
+    (tmp_path / "train.txt").write_bytes(tsv(raw_fields(60)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = [sys.executable, "-m", "data.preprocess", tmp_path / "train.txt", "--out", tmp_path / "out"]
+    done = subprocess.run(
+        arguments, stdout=writer, stderr=subprocess.PIPE, cwd=Path(__file__).parent.parent, timeout=120
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+    assert (tmp_path / "out" / "metadata.json").exists()
 
 
 def command_error(capsys, *arguments) -> str:
