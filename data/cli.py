@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import NoReturn
@@ -52,42 +52,68 @@ def _on_main_thread() -> bool:
 
 
 @contextmanager
-def signals_wait() -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM are only noted, and at its end they come. Only the main thread gets any.
-
-    For calls into threading and concurrent.futures, whose locks are left in disorder if a handler raises within them.
-    """
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Within the block SIGINT and SIGTERM call the handler, where they are not ignored. On another thread: nothing."""
     if not _on_main_thread():
         yield
         return
-    noted = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: theirs for number, theirs in before.items() if theirs is not signal.SIG_IGN}
     for number in before:
-        signal.signal(number, lambda number, _: noted.append(number))
+        signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for number, theirs in before.items():
+            signal.signal(number, signal.SIG_DFL if theirs is None else theirs)
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Within the block SIGINT and SIGTERM are only noted, and at its end they come.
+
+    For calls into threading and concurrent.futures, whose locks are left in disorder if a handler raises within them.
+    """
+    noted = []
+    try:
+        with _handled(lambda number, _: noted.append(number)):
+            yield
+    finally:
         for number in noted:
             signal.raise_signal(number)
 
 
-def run(module: str) -> NoReturn:
-    """What `python -m module` does: as main() of the module, and a signal while it is imported is one line too.
+@contextmanager
+def _signals_end(command: str) -> Iterator[None]:
+    """Within the block SIGINT and SIGTERM end the process, saying so in one line.
 
-    A command calls it before its other imports, which take seconds.
+    For imports, which leave nothing to tidy up: of what a handler raises within them C++ libraries abort.
     """
-    with user_errors(module.removesuffix(".__main__")):
-        status = importlib.import_module(module).main()
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        what = "interrupted" if number == signal.SIGINT else "terminated"
+        os.write(2, f"{command}: {what}\n".encode())
+        os._exit(128 + number)
+
+    with _handled(end):
+        yield
+
+
+def run(module: str) -> NoReturn:
+    """What `python -m module` does: main() of the module. A command calls it before its imports, which take seconds."""
+    name = module.removesuffix(".__main__")
+    with _signals_end(name):
+        main = importlib.import_module(module).main
+    with user_errors(name):
+        status = main()
     sys.exit(status)
 
 
 @contextmanager
 def command_imports(package: str) -> Iterator[None]:
-    """As `run`, for the imports of a package, which `python -m package.command` imports before the command."""
+    """For the imports of a package, which `python -m package.command` imports before the command."""
     locating = sys.argv[:1] == ["-m"]  # sys.argv[0] is that while Python locates the module that it shall run
-    with user_errors(package) if locating else nullcontext():
+    with _signals_end(package) if locating else nullcontext():
         yield
 
 
