@@ -20,8 +20,6 @@ from model.optimizers import Optimizers
 
 # What may differ between a checkpoint and the run that goes on from it: how long to train and what to look at, not how.
 CHANGEABLE = ("epochs", "patience", "checkpoint_every", "eval_every", "eval_batch_size")
-# Of the fields of a checkpoint: one more when a field or its meaning changes.
-FORMAT = 1
 
 
 class Run:
@@ -112,6 +110,9 @@ class Run:
             raise
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"{path}: not a usable checkpoint: {first_line(error)}") from None
+
+
+FORMAT = 1  # of a checkpoint: one more when a field or its meaning changes
 
 
 def save_checkpoint(path: Path, state: dict) -> None:
