@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import islice, repeat
 from typing import TypeVar
+
+from data.cli import signals_wait
 
 T = TypeVar("T")
 _END = object()
@@ -19,16 +21,30 @@ def in_order(tasks: Iterable[Callable[[], T]], workers: int, ahead: int) -> Iter
     iterator is closed the tasks that have not begun never do.
     """
     tasks = iter(tasks)
-    with ThreadPoolExecutor(workers) as pool:
-        begun = deque(pool.submit(task) for task in islice(tasks, ahead))
-        try:
-            while begun:
-                result = begun.popleft().result()
-                begun.extend(pool.submit(task) for task in islice(tasks, 1))
-                yield result
-        finally:
-            for future in begun:
-                future.cancel()
+    pool, begun = ThreadPoolExecutor(workers), deque()
+
+    def begin(number: int) -> None:
+        for task in islice(tasks, number):
+            with signals_wait():
+                begun.append(pool.submit(task))
+
+    try:
+        begin(ahead)
+        while begun:
+            result = _result(begun.popleft())
+            begin(1)
+            yield result
+    finally:
+        with signals_wait():
+            pool.shutdown(cancel_futures=True)
+
+
+def _result(future: Future[T]) -> T:
+    while True:
+        with signals_wait():
+            wait([future], timeout=0.1)  # seconds; a signal comes after them
+            if future.done():
+                return future.result()
 
 
 def one_ahead(items: Iterator[T]) -> Iterator[T]:

@@ -45,25 +45,20 @@ class Feature:
     """What training knows of one sparse feature.
 
     cardinality: number of distinct ids in the training split, missing not among them; 0 if it is never present.
-    source: the ids, or the Parquet file that holds them, or the hash size N where only ids modulo N were written.
+    source: the ids, or the Parquet file that holds them.
     """
 
     cardinality: int
-    source: np.ndarray | Path | int
+    source: np.ndarray | Path
 
     @cached_property
     def tokenizer_values(self) -> np.ndarray:
         """int64 [cardinality]: the ids, most frequent first; read when first asked for.
 
-        Raises UserError if the data set has none, or its file contradicts the metadata.
+        Raises UserError if its file is not there or contradicts the metadata.
         """
         if isinstance(self.source, np.ndarray):
             return self.source
-        if isinstance(self.source, int):
-            raise UserError(
-                f"the data set was written with --hash-size {self.source} and lists no ids: use the hash modulus, "
-                "or preprocess it without --hash-size"
-            )
         try:
             ids = pq.read_table(self.source, columns=["id"])["id"].to_numpy().astype(np.int64)
         except FileNotFoundError:
@@ -89,10 +84,14 @@ def read_metadata(path: str | Path) -> dict[str, Feature]:
             # Somebody's raw data may be larger than memory.
             if path == file and not content.peek(64)[:64].lstrip().startswith((b"{", b"[")):
                 raise UserError(f"{file}: not metadata; run data.preprocess on it first and name its --out")
-            raw = json.load(content)
+            text = content.read()
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{file}: not found; data.preprocess and data.synthetic write it") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        above = path.parent if path.is_dir() and (path.parent / "metadata.json").exists() else None
+        hint = f"name {above}, which holds it" if above else "data.preprocess and data.synthetic write it"
+        raise UserError(f"{file}: not found; {hint}") from None
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{file}: expected an object of features, found {type(raw).__name__}")
@@ -107,8 +106,7 @@ def _feature(file: Path, name: str, raw: dict) -> Feature:
     if type(cardinality) is not int or not 0 <= cardinality <= IDS:
         raise UserError(f"{file}: {name}: expected the field cardinality, from 0 to 2^32; found {str(entry)[:40]}")
     if "tokenizer_values" not in entry:
-        hash_size = raw.get("hash_size")
-        return Feature(cardinality, hash_size if type(hash_size) is int else file.parent / "ids" / f"{name}.parquet")
+        return Feature(cardinality, file.parent / "ids" / f"{name}.parquet")
     values = entry["tokenizer_values"]
     if not isinstance(values, list) or not all(type(v) is int and 0 <= v < IDS for v in values):
         raise UserError(f"{file}: {name}: tokenizer_values: expected a list of ids in [0, 2^32)")

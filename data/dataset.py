@@ -45,8 +45,10 @@ def write_dataset(
     split: "order": the first 6/7 of the rows are train, then 1/14 validation, 1/14 test; "random": each row goes to
         one of them with these probabilities, drawn from (seed, chunk).
     min_count: ids seen less often in the training split are left out of the metadata.
-    hash_size: write each id modulo this, and no list of ids. A feature's cardinality is then the number of distinct
-        results in the training split, at most hash_size: the table sizes of MLPerf's `max_ind_range`.
+    hash_size: write each id modulo this, and list the distinct results of the training split. With the hash `sorted`,
+        which gives each result its own row, this is MLPerf's `max_ind_range`: no table has more rows than hash_size,
+        small ones stay small, and only results collide. With the hash `modulus` rows collide once more, in the
+        cardinality: of n results that are spread evenly 1 - 1/e, 63 %, of n rows are used.
 
     `out` is complete when metadata.json stands in it: see data.output. Raises UserError if `out` cannot be used, before
     a chunk is asked for, or if there are no rows; whatever `chunks` raises passes through, and then nothing is left.
@@ -55,8 +57,8 @@ def write_dataset(
         raise ValueError(f"split: expected 'order' or 'random', got {split!r}")
     if min_count < 1:
         raise ValueError(f"min_count: expected at least 1, got {min_count}")
-    if hash_size is not None and (min_count > 1 or not 1 <= hash_size <= IDS):
-        raise ValueError(f"hash_size: expected 1 to 2^32, and min_count 1, got {hash_size} and {min_count}")
+    if hash_size is not None and not 1 <= hash_size <= IDS:
+        raise ValueError(f"hash_size: expected 1 to 2^32, got {hash_size}")
     workers = min(workers or MAX_WORKERS, MAX_WORKERS)
     if hash_size is not None:
         chunks = (lambda chunk=chunk: _hashed(chunk(), hash_size) for chunk in chunks)

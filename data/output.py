@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from data.cli import UserError
@@ -14,6 +15,8 @@ from data.cli import UserError
 PARTIAL = ".partial"
 # What a freshly made file system has in its root: a directory that holds nothing else is empty.
 _NOT_CONTENT = {"lost+found"}
+# Errors of writing alone, which writers raise without the name of their file.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -26,7 +29,7 @@ def complete_directory(out: str | Path, last: str = "metadata.json") -> Iterator
 
     A run that was killed leaves `out` with PARTIAL in it, which the next one removes. Raises UserError, before the
     block is entered, if `out` holds anything else, is no directory, or another run is writing in it; OSError if it
-    cannot be written.
+    cannot be written, naming `out` where there is no room for a file.
     """
     out = Path(out).resolve()
     if out.exists() and not out.is_dir():
@@ -35,22 +38,34 @@ def complete_directory(out: str | Path, last: str = "metadata.json") -> Iterator
     out.mkdir(parents=True, exist_ok=True)
     partial = out / PARTIAL
     with _locked(out):
-        found = set(os.listdir(out)) - _NOT_CONTENT
-        if found - {PARTIAL}:
-            killed = f" (a run that was killed at its end left {PARTIAL} there)" if PARTIAL in found else ""
-            raise UserError(f"{out}: already exists and is not empty{killed}; remove it or name another directory")
+        left = partial.is_dir() and not partial.is_symlink()
+        found = sorted(set(os.listdir(out)) - _NOT_CONTENT - ({PARTIAL} if left else set()))
         if found:
+            holds = ", ".join(found[:3]) + ", …" * (len(found) > 3)
+            killed = f" (a run that was killed at its end left {PARTIAL} there)" if left else ""
+            raise UserError(
+                f"{out}: already exists and is not empty: it holds {holds}{killed}; remove it or name another directory"
+            )
+        if left:
             shutil.rmtree(partial)
+        moved: list[str] = []
         try:
             partial.mkdir()
             yield partial
             for path in sorted(partial.iterdir(), key=lambda path: path.name == last):
                 path.rename(out / path.name)
+                moved.append(path.name)
             partial.rmdir()
-        except BaseException:
+        except BaseException as error:
+            for name in moved:
+                with suppress(OSError):
+                    (out / name).rename(partial / name)
             shutil.rmtree(partial, ignore_errors=True)
             if made and not os.listdir(out):
                 out.rmdir()
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                message = f"{os.strerror(error.errno)}; what was written there is removed"
+                raise OSError(error.errno, message, str(out)) from None
             raise
 
 

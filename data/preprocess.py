@@ -9,6 +9,11 @@ and the field that are wrong.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from data.cli import run
+
+    run("data.preprocess")
+
 import sys
 import threading
 from collections.abc import Iterator
@@ -80,8 +85,8 @@ def preprocess(
     report = Report()
     chunks = (partial(_table, block, on_bad_line, report) for file in inputs for block in blocks(file))
     total = sum(file.stat().st_size for file in inputs)
-    with tqdm(
-        total=total, unit="B", unit_scale=True, unit_divisor=1024, desc="preprocess", disable=not progress
+    with tqdm(  # disable=None: no bar where stderr is no terminal
+        total=total, unit="B", unit_scale=True, unit_divisor=1024, desc="preprocess", disable=None if progress else True
     ) as report.bar:
         rows = write_dataset(
             chunks, out, split=split, seed=seed, min_count=min_count, hash_size=hash_size, workers=workers
@@ -120,7 +125,7 @@ def _frames(
 def _read_lines(block: Block, start: int, stop: int, bad: list[str], stop_at_bad: bool) -> pl.DataFrame:
     """As _frames, one line after the other."""
     text = block.text[start:stop].removesuffix(b"\n")
-    if block.layout.quoted:
+    if block.layout.header:
         text = without_quotes(text)
     rows = []
     for number, line in enumerate(text.split(b"\n"), start=block.line + block.text.count(b"\n", 0, start)):
@@ -139,7 +144,7 @@ class _Rejected(Exception):
 
 
 def _parse(text: bytes, layout: Layout) -> pl.DataFrame:
-    if layout.quoted:
+    if layout.header:
         text = without_quotes(text)
     codes = np.frombuffer(text, np.uint8)
     rows = np.count_nonzero(codes == ord("\n")) + (not text.endswith(b"\n"))
@@ -183,11 +188,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="must not exist, or be empty")
     parser.add_argument("--split", choices=("order", "random"), default="order", help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of --split random")
-    vocabulary = parser.add_mutually_exclusive_group()
-    vocabulary.add_argument("--min-count", type=int, default=1, help="leave rarer ids out of the metadata")
-    vocabulary.add_argument(
-        "--hash-size", type=int, metavar="N", help="write ids modulo N and no list of ids, as for the Terabyte logs"
-    )
+    parser.add_argument("--min-count", type=int, default=1, help="leave rarer ids out of the metadata")
+    parser.add_argument("--hash-size", type=int, metavar="N", help="write ids modulo N, as for the Terabyte logs")
     parser.add_argument("--on-bad-line", choices=("raise", "skip"), default="raise", help="default: %(default)s")
     parser.add_argument("--workers", type=int, help="threads; default, and at most, 4")
     options = parser.parse_args(arguments)
@@ -206,7 +208,3 @@ def main(arguments: list[str] | None = None) -> None:
         if bad:
             print(f"skipped {bad:,} bad lines")
         print(", ".join(f"{name}: {n:,} rows" for name, n in rows.items()), f"→ {options.out}")
-
-
-if __name__ == "__main__":
-    main()

@@ -37,6 +37,8 @@ _NOT_TEXT = (
     (0, b"\xfd7zXZ\x00", "compressed with xz", "unpack it (unxz), or compress it with gzip"),
     (0, b"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it (unzstd), or compress it with gzip"),
     (0, b"PAR1", "Parquet", "name the text that Criteo published"),
+    (0, b"\xff\xfe", "UTF-16", "convert it (iconv -f UTF-16 -t UTF-8)"),
+    (0, b"\xfe\xff", "UTF-16", "convert it (iconv -f UTF-16 -t UTF-8)"),
 )
 
 
@@ -46,8 +48,7 @@ class Layout:
 
     delimiter: str
     columns: tuple[str | None, ...]
-    header: bool = False
-    quoted: bool = False
+    header: bool = False  # only such files have quotes around fields
 
 
 @dataclass(frozen=True)
@@ -130,12 +131,12 @@ def _layout(file: Path, first: str) -> Layout:
     if missing:
         hint = "; unlabelled data (Kaggle's test file) cannot be preprocessed" if missing == ["label"] else ""
         raise UserError(f"{file}:1: column {', '.join(missing)} is missing{hint}")
-    return Layout(delimiter, tuple(columns), header=True, quoted='"' in first)
+    return Layout(delimiter, tuple(columns), header=True)
 
 
 def without_quotes(text: bytes) -> bytes:
     """CSV without the quotes around whole fields."""
-    return _QUOTED.sub(rb"\1", text)
+    return _QUOTED.sub(rb"\1", text) if b'"' in text else text
 
 
 def read_line(line: bytes, number: int, layout: Layout) -> dict[str, int | None]:

@@ -6,6 +6,11 @@ What the features look like, and what of the real rows is not imitated, says ``d
 by ``data.click_model``.
 """
 
+if __name__ == "__main__":
+    from data.cli import run
+
+    run("data.synthetic")
+
 import argparse
 import math
 import os
@@ -235,7 +240,3 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     with user_errors("data.synthetic"):
         _run(args)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,15 +3,14 @@
     DIR/metadata.json            {"rows": {"train": n, …}, "SPARSE_i": {"cardinality": n, "present": n}}
     DIR/ids/SPARSE_i.parquet     id uint32, count int64: the `cardinality` ids, most frequent first, equal counts by id
 
-`present`: training rows in which the feature is not missing. A data set of hashed ids has "hash_size" in the JSON, no
-ids/ and no `present`. `data.criteo.read_metadata` reads it.
+`present`: training rows in which the feature is not missing. Where ids were written modulo N the JSON has
+"hash_size": N, and the ids listed are those results. `data.criteo.read_metadata` reads it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
+from data.ahead import in_order
 from data.criteo import SPARSE
 
 # Files whose ids are in memory at a time, and features counted at a time: they bound the memory of counting, whatever
@@ -32,19 +32,15 @@ def write_metadata(
 ) -> None:
     """Count the ids of directory/train/*.parquet and write metadata.json and ids/ into `directory`.
 
-    rows: of each split. min_count: ids seen less often are left out. hash_size: the ids are below it, and are counted
-    but not listed.
+    rows: of each split. min_count: ids seen less often are left out. hash_size: what the ids were taken modulo.
     """
     files = sorted((directory / "train").iterdir())
     metadata: dict[str, object] = {"rows": rows}
-    if hash_size is None:
-        (directory / "ids").mkdir()
-        count = partial(_list_ids, directory, files, min_count)
-    else:
+    if hash_size is not None:
         metadata["hash_size"] = hash_size
-        count = partial(_count_hashed, files, hash_size)
-    with ThreadPoolExecutor(min(workers, WORKERS)) as pool:
-        metadata |= zip(SPARSE, pool.map(count, SPARSE), strict=True)
+    (directory / "ids").mkdir()
+    tasks = [partial(_list_ids, directory, files, min_count, name) for name in SPARSE]
+    metadata |= zip(SPARSE, in_order(tasks, min(workers, WORKERS), ahead=len(tasks)), strict=True)
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in metadata.items())
     (directory / "metadata.json").write_text(f"{{\n{lines}\n}}\n")
 
@@ -80,13 +76,6 @@ def _sum(known: pl.DataFrame, new: list[pl.DataFrame]) -> pl.DataFrame:
     if len(parts) < 2:
         return parts[0] if parts else known
     return pl.concat(parts).group_by("id").agg(pl.col("count").sum()).sort("id")
-
-
-def _count_hashed(files: list[Path], hash_size: int, name: str) -> dict[str, int]:
-    seen = np.zeros(hash_size, np.bool_)
-    for ids in _ids(files, name):
-        seen[ids] = True
-    return {"cardinality": int(seen.sum())}
 
 
 def _ids(files: list[Path], name: str) -> Iterator[np.ndarray]:

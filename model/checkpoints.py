@@ -1,5 +1,6 @@
 """Checkpoints: the state of a training run, written whole or not at all, and read back only into the same run."""
 
+import fcntl
 import os
 import zipfile
 from contextlib import suppress
@@ -36,7 +37,6 @@ class Run:
         device: torch.device,
         rows: int,
         steps: int,
-        epochs: int,
     ):
         self.identity, self.model, self.optimizer, self.device = identity, model, optimizer, device
         self.rows, self.steps = rows, steps  # of an epoch
@@ -45,8 +45,8 @@ class Run:
         self.stale = 0  # epochs since the best one
         self.best: float | None = None  # its validation log loss
         self.history: list[Metrics] = []
-        # One loss a step, on the device: reading it there would make the host wait in every step.
-        self.losses = torch.zeros(epochs * steps, device=device)
+        # One loss a step, on the device: reading it there would make the host wait in every step. Grows by the epoch.
+        self.losses = torch.zeros(0, device=device)
 
     @property
     def done(self) -> int:
@@ -55,6 +55,8 @@ class Run:
 
     def note(self, loss: Tensor) -> None:
         """A step is done; its loss stays on the device."""
+        if self.done == len(self.losses):
+            self.losses = torch.cat([self.losses, self.losses.new_zeros(self.steps)])
         self.losses[self.done] = loss
         self.step += 1
 
@@ -73,6 +75,7 @@ class Run:
         if self.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.device)
         state = {
+            "format": FORMAT,
             "config": self.identity,
             "parameters": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -102,13 +105,15 @@ class Run:
             for field in ("epoch", "step", "stale", "best"):
                 setattr(self, field, state[field])
             self.history = [Metrics(**metrics) for metrics in state["history"]]
-            if self.done > len(self.losses):  # a run that had asked for more epochs
-                self.losses = torch.zeros(self.done, device=self.device)
-            self.losses[: self.done] = state["losses"]
+            self.losses = torch.zeros(self.done, device=self.device)
+            self.losses[:] = state["losses"]
         except UserError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"{path}: not a usable checkpoint: {first_line(error)}") from None
+
+
+FORMAT = 1  # of a checkpoint: one more when a field or its meaning changes
 
 
 def save_checkpoint(path: Path, state: dict) -> None:
@@ -116,6 +121,7 @@ def save_checkpoint(path: Path, state: dict) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # as long as this process lives: see remove_leftovers
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
@@ -127,11 +133,19 @@ def save_checkpoint(path: Path, state: dict) -> None:
             temporary.unlink()
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left of checkpoints half written; one that is being written is locked."""
+    for path in folder.glob(".*.pt.*"):
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+
+
 def load_checkpoint(path: str | Path) -> dict:
     """A checkpoint's fields, tensors on the CPU; UserError if there is none or it is damaged.
 
-    "config" {"model": {…}, "train": {…}}, "parameters" and "optimizer" (state_dicts), "random", "epoch", "step",
-    "stale", "best" (validation log loss), "history", "losses" float32 [steps].
+    "format" (FORMAT), "config" {"model": {…}, "train": {…}}, "parameters" and "optimizer" (state_dicts), "random",
+    "epoch", "step", "stale", "best" (validation log loss), "history", "losses" float32 [steps].
     """
     try:
         with zipfile.ZipFile(path) as archive:  # torch.load does not compare checksums
@@ -144,7 +158,14 @@ def load_checkpoint(path: str | Path) -> dict:
     except Exception as error:
         raise UserError(f"{path}: not a checkpoint, or a damaged one: {first_line(error)}") from None
     fields = ("config", "parameters", "optimizer", "random", "epoch", "step", "stale", "best", "history", "losses")
-    missing = [field for field in fields if not isinstance(state, dict) or field not in state]
+    if not isinstance(state, dict) or "config" not in state:
+        raise UserError(f"{path}: not a checkpoint of model.train: config is missing")
+    written = state.get("format", 0)  # the first checkpoints did not say
+    if written != FORMAT:
+        age = "an earlier" if written < FORMAT else "a later"
+        raise UserError(f"{path}: written by {age} version of model.train (format {written}, this is {FORMAT}): "
+                        "this one cannot go on from it")  # fmt: skip
+    missing = [field for field in fields if field not in state]
     if missing:
         raise UserError(f"{path}: not a checkpoint of model.train: {missing[0]} is missing")
     return state
@@ -152,8 +173,10 @@ def load_checkpoint(path: str | Path) -> dict:
 
 def _check_same(path: Path, theirs: dict, ours: dict) -> None:
     for field, value in ours.items():
-        if field in CHANGEABLE or field not in theirs:
+        if field in CHANGEABLE:
             continue
+        if field not in theirs:
+            raise UserError(f"{path}: {field}: the checkpoint does not say it, this run has {value}")
         if isinstance(value, dict):
             _check_same(path, theirs[field], value)
         elif field == "cardinalities" and len(theirs[field]) == len(value):

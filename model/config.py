@@ -96,6 +96,9 @@ def _describe(kind) -> str:
     return {int: "a whole number", float: "a finite number", bool: "True or False"}[kind]
 
 
+WIDEST = 1 << 24  # of a layer: what is beyond it fits no machine, and its product with another overflows
+
+
 @dataclass(frozen=True)
 class DLRMConfig:
     """The shape of a DLRM. UserError, naming the field, for values that make no model.
@@ -116,12 +119,13 @@ class DLRMConfig:
     def __post_init__(self):
         _convert(self)
         _require(len(self.bottom) >= 2, self, "bottom", "at least 2 widths")
-        _require(min(self.bottom) > 0, self, "bottom", "positive widths")
+        for name in ("bottom", "top"):
+            widths = getattr(self, name)
+            _require(all(0 < width <= WIDEST for width in widths), self, name, f"widths from 1 to {WIDEST:,}")
         _require(self.embedding_dim > 0, self, "embedding_dim", "a positive width")
         width_fits = self.bottom[-1] == self.embedding_dim
         _require(width_fits, self, "bottom", f"to end in embedding_dim, {self.embedding_dim}")
         _require(len(self.top) >= 1 and self.top[-1] == 1, self, "top", "to end in 1, the logit")
-        _require(min(self.top) > 0, self, "top", "positive widths")
         _require(min(self.cardinalities, default=0) >= 0, self, "cardinalities", "numbers from 0")
 
     def with_metadata(self, features: "Mapping[str, Feature]") -> "DLRMConfig":
@@ -170,6 +174,7 @@ class TrainConfig:
             _require(getattr(self, name) > 0, self, name, "a positive number")
         for name in ("weight_decay", "warmup_steps", "patience", "checkpoint_every", "eval_every", "threads"):
             _require(getattr(self, name) >= 0, self, name, "a number from 0")
+        _require(self.threads < 1 << 15, self, "threads", f"a number below {1 << 15:,}")
         _require(0 <= self.seed < 1 << 63, self, "seed", "a number from 0 to 2^63 - 1")
 
 
@@ -208,9 +213,10 @@ PRESETS: Mapping[str, Preset] = {
     # What MLPerf's first reference for DLRM trains, on Criteo's Terabyte log: bench/run_and_time.sh in
     # https://github.com/facebookresearch/dlrm (--learning-rate=1.0 --mini-batch-size=2048
     # --test-mini-batch-size=16384; plain SGD, with sparse gradients, and one epoch are its defaults). It takes ids
-    # modulo --max-ind-range=40000000, which is data.preprocess --hash-size 40000000 here.
+    # modulo --max-ind-range=40000000 and gives each result a row, which is data.preprocess --hash-size 40000000 and the
+    # hash sorted here.
     "mlperf": Preset(
-        DLRMConfig(bottom=(13, 512, 256, 128), embedding_dim=128, top=(1024, 1024, 512, 256, 1)),
+        DLRMConfig((13, 512, 256, 128), embedding_dim=128, top=(1024, 1024, 512, 256, 1), hash=Hash.SORTED),
         TrainConfig(
             optimizer=Optimizer.SGD, learning_rate=1.0, table_optimizer=TableOptimizer.SGD, table_learning_rate=1.0,
             weight_decay=0.0, batch_size=2048, epochs=1, eval_batch_size=16384, threads=0,

@@ -7,6 +7,11 @@ DIR is what data.preprocess and data.synthetic write. At the end two lines go to
 the epoch, and `test`, which is the result. The log, progress bars and errors go to stderr.
 """
 
+if __name__ == "__main__":
+    from data.cli import run
+
+    run("model.train")
+
 import argparse
 import math
 import os
@@ -32,7 +37,7 @@ from tqdm import tqdm
 import kernels
 from data.cli import Parser, UserError, user_errors
 from data.criteo import DENSE, LABEL, SPARSE, SPLITS, CriteoBatches, read_metadata
-from model.checkpoints import Run, first_line, load_checkpoint, plain
+from model.checkpoints import Run, first_line, load_checkpoint, plain, remove_leftovers
 from model.config import DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
 from model.device import check_precision, choose, settings
 from model.dlrm import DLRM
@@ -266,6 +271,7 @@ def _last_checkpoint(name: str, checkpoints: str | Path | None, resume: bool | s
             raise UserError(f"--resume goes on in the folder of {resume}; --checkpoints names another: {checkpoints}")
         last = Path(resume).parent / "last.pt"
     last.parent.mkdir(parents=True, exist_ok=True)  # if that fails, then now rather than after an epoch
+    remove_leftovers(last.parent)
     return last
 
 
@@ -283,6 +289,8 @@ def _prepare(
     preset: Preset, data: Path, device: torch.device, name: str, capturable: bool
 ) -> tuple[dict[str, CriteoBatches], Run]:
     """The splits' batches, and a run at its beginning."""
+    if data.name == "metadata.json":
+        raise UserError(f"--data {data}: expected the directory that holds it, {data.parent}")
     features = read_metadata(data)
     config, settings = _model_config(preset.model, features), preset.train
     check_comparisons(config, settings)
@@ -304,7 +312,7 @@ def _prepare(
     logger.info(f"{name}: {parameters:,} parameters on {device}, {rows:,} rows, {steps:,} steps an epoch")
     identity = {"model": plain(config), "train": plain(settings), "train rows": rows}
     optimizer = make_optimizer(model, preset, capturable)
-    return batches, Run(identity, model, optimizer, device, rows, steps, settings.epochs)
+    return batches, Run(identity, model, optimizer, device, rows, steps)
 
 
 def _peak_memory(device: torch.device) -> str:
@@ -336,7 +344,7 @@ def _check_train_labels(path: Path, batches: CriteoBatches) -> None:
         raise UserError(f"{path}: no rows to train on")
     labels = pyarrow.dataset.dataset(batches.files, format="parquet").scanner(columns=[LABEL])
     seen = {value for batch in labels.to_batches() for value in pc.unique(batch.column(0)).to_pylist()}
-    if len(seen) == 1:
+    if len(seen) == 1 and None not in seen:  # the reader names a null's row
         raise UserError(f"{path}: column {LABEL}: expected both 0 and 1, found only {int(seen.pop())}")
 
 
@@ -405,15 +413,14 @@ def main(arguments: list[str] | None = None) -> int:
                 checkpoints=args.checkpoints,
                 logs=args.logs,
             )
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:  # on the CPU it has no kind of its own
+            too_large = ("DefaultCPUAllocator", "Storage size calculation overflowed")
+            if not isinstance(error, torch.OutOfMemoryError) and not any(text in str(error) for text in too_large):
+                raise
             raise UserError(first_line(error)) from None
         except Interrupted as error:
             print(f"{parser.prog}: interrupted {error}; add --resume to the same command to go on", file=sys.stderr)
             return 128 + error.number
-    for split, metrics in result.metrics.items():
-        print(f"{split}: {metrics}")
+        for split, metrics in result.metrics.items():
+            print(f"{split}: {metrics}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

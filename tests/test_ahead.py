@@ -1,5 +1,6 @@
 """data.ahead: results in their order, a bounded number in the making, nothing begun after the end."""
 
+import signal
 import threading
 import time
 from functools import partial
@@ -43,6 +44,24 @@ def test_closing_begins_no_more():
     next(results)
     results.close()
     assert len(begun) <= 3
+
+
+def test_a_signal_while_a_lock_is_taken_is_a_keyboard_interrupt(monkeypatch):
+    """It comes where Condition.wait takes its lock again: what is raised there leaves the lock to be released twice."""
+    take_again, sent = threading.Condition._acquire_restore, []
+
+    def interrupted(self, state):
+        if threading.current_thread() is threading.main_thread() and not sent:
+            sent.append(True)
+            signal.raise_signal(signal.SIGINT)
+        take_again(self, state)
+
+    # An RLock has a way of its own for that; the wait for a thread to start uses a Lock, which has not.
+    monkeypatch.setattr(threading.Condition, "_acquire_restore", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(in_order([lambda: time.sleep(0.2)] * 3, workers=2, ahead=3))
+    assert sent
+    assert threading.active_count() == 1 or not any("ThreadPool" in thread.name for thread in threading.enumerate())
 
 
 def test_one_ahead_gives_the_same_items_and_passes_errors_on():

@@ -302,6 +302,12 @@ def test_raw_data_instead_of_a_data_set(tmp_path, content):
         read_metadata(tmp_path / "train.csv")
 
 
+def test_a_directory_below_the_data_set(tmp_path):
+    listed(tmp_path, [1, 2])
+    with pytest.raises(UserError, match=f"ids/metadata.json: not found; name {tmp_path}, which holds it"):
+        read_metadata(tmp_path / "ids")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -316,6 +322,8 @@ def test_raw_data_instead_of_a_data_set(tmp_path, content):
         ([], "expected an object"),
         (None, "metadata.json: not found"),
         ("{", "not JSON"),
+        ("[" * 100_000, "not JSON: maximum recursion depth"),
+        ('{"SPARSE_0": ' + "9" * 5000 + "}", "not JSON: Exceeds the limit"),
     ],
 )
 def test_bad_metadata(tmp_path, content, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ pytest.importorskip("polars")
 from data.cli import UserError
 from data.criteo import SPLITS, read_metadata
 from data.output import PARTIAL, complete_directory
-from data.preprocess import preprocess
+from data.preprocess import main, preprocess
 
 COMPLETE = {*SPLITS, "ids", "metadata.json"}
 
@@ -108,11 +109,51 @@ def test_killed_while_the_content_moves_up(tmp_path):
     out = tmp_path / "out"
     (out / PARTIAL).mkdir(parents=True)
     (out / "train").mkdir()
-    message = r"not empty \(a run that was killed at its end left .partial there\); remove"
+    message = r"not empty: it holds train \(a run that was killed at its end left .partial there\); remove"
     with pytest.raises(UserError, match=message), complete_directory(out):
         pass
     with pytest.raises(UserError, match=r"metadata.json: not found"):
         read_metadata(out)
+
+
+def test_what_makes_a_directory_not_empty_is_named(tmp_path):
+    (tmp_path / ".DS_Store").touch()
+    with pytest.raises(UserError, match=r"not empty: it holds .DS_Store; remove it"), complete_directory(tmp_path):
+        pass
+    for name in ("b", "c", PARTIAL):  # a file of that name is none of ours
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=r"not empty: it holds .DS_Store, .partial, b, …; remove"):
+        complete_directory(tmp_path).__enter__()
+
+
+def test_a_failure_while_the_content_moves_up_undoes_it(tmp_path, monkeypatch):
+    rename = Path.rename
+
+    def fails(path, to):
+        if path.parent.name == PARTIAL and path.name == "metadata.json":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", fails)
+
+    def write():
+        with complete_directory(tmp_path / "out") as directory:
+            for name in ("train", "metadata.json"):
+                (directory / name).touch()
+
+    with pytest.raises(OSError, match="Input/output error"):
+        write()
+    assert not os.listdir(tmp_path)
+
+
+def test_a_full_disk_is_named_and_what_was_written_is_removed(source, mount, capsys):
+    subprocess.run(["mount", "-o", "remount,size=64k", mount], check=True)
+    source.write_bytes(tsv(raw_fields(7000, ids=5000)))
+    with pytest.raises(SystemExit) as exit_:
+        main([str(source), "--out", str(mount)])
+    assert exit_.value.code == 2
+    assert f"{mount}: No space left on device; what was written there is removed\n" in capsys.readouterr().err
+    assert os.listdir(mount) == []
 
 
 def test_two_runs_at_once(tmp_path):

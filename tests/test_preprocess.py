@@ -8,9 +8,12 @@ import gzip
 import json
 import lzma
 import os
+import pty
+import re
 import subprocess
 import sys
 import tarfile
+import termios
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -18,6 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw import raw_fields, tsv
@@ -31,6 +35,7 @@ from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, SPLITS, read_meta
 from data.dataset import write_dataset
 from data.preprocess import preprocess
 from data.raw import RAW
+from model.hashing import Hash, make_hash
 
 
 def plain(rows: list[list[str]]) -> list[list[int | None]]:
@@ -120,13 +125,42 @@ def test_hash_size(tmp_path):
     hashed = [row[:14] + [value if value < 0 else value % 37 for value in row[14:]] for row in plain(rows)]
     assert everything(out) == hashed
     assert pq.read_schema(next((out / "train").iterdir())).equals(SCHEMA)
-    assert set(os.listdir(out)) == {*SPLITS, "metadata.json"}
+    assert json.loads((out / "metadata.json").read_text())["hash_size"] == 37
     for i, feature in enumerate(read_metadata(out).values()):
-        assert feature.cardinality == len({row[14 + i] for row in hashed[:1200]} - {-1}) <= 37
-        with pytest.raises(UserError, match="written with --hash-size 37 and lists no ids: use the hash modulus"):
-            _ = feature.tokenizer_values
+        assert set(feature.tokenizer_values.tolist()) == {row[14 + i] for row in hashed[:1200]} - {-1}
     with pytest.raises(ValueError, match="hash_size: expected 1 to"):
-        run(tmp_path, tsv(rows), hash_size=5, min_count=2)
+        run(tmp_path, tsv(rows), hash_size=0)
+
+
+def test_hash_size_of_all_ids_takes_no_memory_for_them(tmp_path):
+    """4 GiB of address space are left, as many as there are ids; what is counted is the rows' ids."""
+    (tmp_path / "train.txt").write_bytes(tsv(raw_fields(140)))
+    code = (
+        "import resource, sys; from data import preprocess as p\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 32),) * 2); p.main(sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "train.txt", "--out", tmp_path / "out", "--hash-size", str(1 << 32)],
+        capture_output=True, text=True, cwd=Path(__file__).parent.parent, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_hash_size_of_real_rows_gives_each_result_its_row(tmp_path, criteo_tsv):
+    """As MLPerf's max_ind_range does; the hash modulus uses some 63 % of the rows of a large table, as it says."""
+    preprocess([criteo_tsv], tmp_path / "out", hash_size=40_000_000)
+    used = {kind: 0 for kind in (Hash.SORTED, Hash.MODULUS)}
+    results = 0
+    for name, feature in read_metadata(tmp_path / "out").items():
+        ids = pq.read_table(tmp_path / "out" / "train", columns=[name])[name].to_numpy()
+        ids = torch.from_numpy(ids[ids >= 0])
+        results += len(ids.unique())
+        assert feature.cardinality == len(ids.unique())
+        for kind in used:
+            used[kind] += len(make_hash(kind, feature.cardinality, feature.tokenizer_values)(ids).unique())
+    assert used[Hash.SORTED] == results == 30_669
+    assert used[Hash.MODULUS] / results == pytest.approx(0.63, abs=0.02)
 
 
 def test_random_split_is_repeatable_and_loses_nothing(tmp_path, monkeypatch):
@@ -179,6 +213,12 @@ def test_csv_as_pandas_writes_it(tmp_path, index):
     rows = raw_fields(30)
     quoted = [[*row[:14], *(f'"{value}"' for value in row[14:])] for row in rows]
     content = as_csv([f'"{name}"' for name in (index, *RAW)], [[f'"{n}"', *row] for n, row in enumerate(quoted)])
+    assert everything(run(tmp_path, content, "train.csv")) == plain(rows)
+
+
+def test_quoted_values_below_a_header_without_quotes(tmp_path):
+    rows = raw_fields(30)
+    content = as_csv(list(RAW), [[f'"{value}"' for value in row] for row in rows])
     assert everything(run(tmp_path, content, "train.csv")) == plain(rows)
 
 
@@ -377,6 +417,8 @@ def test_skipping_reads_few_lines_one_by_one(tmp_path, monkeypatch):
 def archive(kind: str, path: Path) -> bytes:
     """The raw rows as people pack them."""
     content = tsv(raw_fields(30))
+    if kind == "utf-16":
+        return content.decode().encode(kind)
     if kind == "zip":
         with zipfile.ZipFile(path / "a.zip", "w") as packed:
             packed.writestr("train.txt", content)
@@ -395,6 +437,7 @@ def archive(kind: str, path: Path) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        ("utf-16", "UTF-16; convert it (iconv -f UTF-16 -t UTF-8)"),
         ("tar", "a tar archive; unpack it (tar xf) and name the files in it"),
         ("tar.gz", "a tar archive; unpack it (tar xf) and name the files in it"),
         ("zip", "a zip archive; unpack it (unzip) and name the files in it"),
@@ -433,7 +476,7 @@ def test_file_size_limit_at_the_command_line(tmp_path):
         capture_output=True, text=True, cwd=Path(__file__).parent.parent, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "File too large" in done.stderr
+    assert f"data.preprocess: {tmp_path}/out: File too large; what was written there is removed" in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["train.txt"]
 
@@ -449,11 +492,36 @@ def test_command_line(tmp_path, capsys):
     good = command(tmp_path / "train.txt", "--out", tmp_path / "out", "--on-bad-line", "skip")
     assert good.returncode == 0, good.stderr
     assert "skipped 1 bad lines" in good.stdout
-    assert "rows/s" in good.stderr
-    assert "WARNING: skipped" in good.stderr
+    assert re.fullmatch(r"WARNING: skipped .*\n", good.stderr)  # no progress bar in a log
     for wrong in (["--min-count", "0"], ["--split", "sideways"], ["--workers", "0"], ["--hash-size", "0"],
-                  ["--hash-size", "9", "--min-count", "2"], ["--seed", "-1"]):  # fmt: skip
+                  ["--seed", "-1"]):  # fmt: skip
         assert command_error(capsys, tmp_path / "train.txt", "--out", tmp_path / "new", *wrong)
+
+
+def test_progress_on_a_terminal(tmp_path):
+    (tmp_path / "train.txt").write_bytes(tsv(raw_fields(60)))
+    terminal, end = pty.openpty()
+    termios.tcsetwinsize(end, (24, 200))
+    arguments = [sys.executable, "-m", "data.preprocess", tmp_path / "train.txt", "--out", tmp_path / "out"]
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=end, cwd=Path(__file__).parent.parent, timeout=120)
+    assert done.returncode == 0
+    assert b"rows/s" in os.read(terminal, 1 << 16)
+    os.close(end)
+    os.close(terminal)
+
+
+def test_nobody_reads_what_it_says(tmp_path):
+    """As with `| head -0`: the data set is written all the same."""
+    (tmp_path / "train.txt").write_bytes(tsv(raw_fields(60)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = [sys.executable, "-m", "data.preprocess", tmp_path / "train.txt", "--out", tmp_path / "out"]
+    done = subprocess.run(
+        arguments, stdout=writer, stderr=subprocess.PIPE, cwd=Path(__file__).parent.parent, timeout=120
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+    assert (tmp_path / "out" / "metadata.json").exists()
 
 
 def command_error(capsys, *arguments) -> str:

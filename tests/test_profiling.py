@@ -327,9 +327,11 @@ BAD = {
     "a string for a time": (_with(ts="7e12"), "ts: expected a finite number, found '7e12'"),
     "a string for a duration": (_with(dur="10"), "dur: expected a finite number, found '10'"),
     "a time and a duration that are strings": (_with(ts="7e12", dur="10"), "dur: expected a finite number"),
-    "no number for a time": (_with(ts=float("nan")), "ts: expected a finite number, found nan"),
-    "a time that is too large": (_with(ts=10**400), "ts: expected a finite number, found inf"),
-    "an infinite duration": (_with(dur=float("inf")), "dur: expected a finite number, found inf"),
+    "no number for a time": (_with(ts=float("nan")), r"ts: expected a number below 2\^63, found nan"),
+    "a time that is too large": (_with(ts=10**400), r"ts: expected a number below 2\^63, found 1000"),
+    "a time before all times": (_with(ts=-1e308), r"ts: expected a number below 2\^63, found -1e\+308"),
+    "a duration that is too large": (_with(dur=1e308), r"dur: expected a number below 2\^63, found 1e\+308"),
+    "an infinite duration": (_with(dur=float("inf")), r"dur: expected a number below 2\^63, found inf"),
     "a negative duration": (_with(dur=-1), r"event 13, 'Memcpy DtoH .*': dur: expected µs from 0, found -1$"),
     "a string for a correlation": (_with(correlation="4"), "correlation: expected a finite number, found '4'"),
     "a list for bytes": (_with(bytes=[4]), r"bytes: expected a finite number, found \[4\]"),
@@ -351,6 +353,24 @@ def test_a_bad_trace_says_so(tmp_path, kind):
         assert "Error" not in text
         assert "\n" not in text
         assert len(text) < len(str(path)) + 160
+
+
+def test_names_that_no_terminal_shows_are_escaped(tmp_path, capsysbinary):
+    events = gpu_step(0)
+    kernel = next(e for e in events if e.get("cat") == "kernel")
+    kernel["name"] = "a\nb\ud800\x1b[31mγ"
+    assert main(["summarize", "--names", "whole", str(write(tmp_path, events))]) == 0
+    assert r"a\nb\ud800\x1b[31mγ".encode() in capsysbinary.readouterr().out
+
+
+def test_nobody_reads_the_table_to_its_end(gpu_trace):
+    """As with `| head -1`: the pipe is closed before the command writes."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "model.profiling", "summarize", str(gpu_trace)]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=120)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_a_folder_must_hold_one_trace(tmp_path):

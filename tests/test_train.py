@@ -44,7 +44,7 @@ from data.dataset import write_dataset
 from model import DLRM, Hash, checkpoints, preset
 from model import train as training
 from model.checkpoints import load_checkpoint, save_checkpoint
-from model.config import Optimizer
+from model.config import WIDEST, Optimizer
 from model.device import to
 from model.evaluation import predict, score
 from model.optimizers import make_optimizer
@@ -258,6 +258,31 @@ def test_write_cut_short_keeps_the_old_checkpoint(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_a_kill_9_left_half_written_is_removed_by_the_next_run(data, tmp_path):
+    """But not what a living process is writing."""
+    code = (
+        "import os, sys, time; from pathlib import Path; from model.checkpoints import save_checkpoint\n"
+        "os.fsync = lambda _: (print('half', flush=True), time.sleep(600))\n"
+        "save_checkpoint(Path(sys.argv[1]), {})"
+    )
+    writers = []
+    for name in ("last.pt", "best.pt"):
+        command = [sys.executable, "-c", code, tmp_path / name]
+        writers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    for writer in writers:
+        assert writer.stdout.readline() == "half\n"
+    writers[0].kill()
+    writers[0].communicate()
+    half = {path.name for path in tmp_path.iterdir()}
+    assert half == {f".last.pt.{writers[0].pid}", f".best.pt.{writers[1].pid}"}
+    run(tmp_path, data, mini(epochs=1))
+    assert {path.name for path in tmp_path.glob(".*")} == {f".best.pt.{writers[1].pid}"}
+    writers[1].kill()
+    writers[1].communicate()
+    run(tmp_path, data, mini(epochs=1), resume=True)
+    assert not list(tmp_path.glob(".*"))
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++")
 def test_compiled_training_leaves_plain_checkpoints(data, tmp_path, monkeypatch):
     # The wrapper is the same with every backend, and this one takes a second instead of half a minute.
@@ -283,6 +308,19 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
+def without_format_and_steps(path: Path) -> None:
+    """As the first checkpoints were: the optimizer's state knew no steps."""
+    state = load_checkpoint(path)
+    del state["format"], state["optimizer"]["steps"]
+    torch.save(state, path)
+
+
+def without_hash(path: Path) -> None:
+    state = load_checkpoint(path)
+    del state["config"]["model"]["hash"]
+    torch.save(state, path)
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -293,6 +331,9 @@ def flip_a_bit(path: Path) -> None:
         (flip_a_bit, "not a checkpoint, or a damaged one"),
         (lambda path: torch.save([1, 2], path), "not a checkpoint of model.train: config is missing"),
         (lambda path: torch.save(DLRM, path), "not a checkpoint, or a damaged one"),
+        (lambda path: torch.save({**load_checkpoint(path), "format": 2}, path), "written by a later version"),
+        (without_format_and_steps, "written by an earlier version of model.train (format 0, this is 1)"),
+        (without_hash, "hash: the checkpoint does not say it, this run has modulus"),
         (lambda path: torch.save(load_checkpoint(path) | {"optimizer": {}}, path), "not a usable checkpoint"),
         (lambda path: torch.save(load_checkpoint(path) | {"step": None}, path), "not a usable checkpoint"),
     ],
@@ -369,8 +410,10 @@ def test_the_best_epoch_is_the_one_evaluated(data, tmp_path):
     assert result.metrics["validation"].log_loss == min(log_losses)
 
 
-def test_patience_ends_training(data, tmp_path):
-    result = run(tmp_path, data, mini(learning_rate=0.1, epochs=30, patience=2))
+@pytest.mark.parametrize("epochs", [30, 10**20])
+def test_patience_ends_training(data, tmp_path, epochs):
+    """However many epochs were asked for: memory is taken for those that were trained."""
+    result = run(tmp_path, data, mini(learning_rate=0.1, epochs=epochs, patience=2))
     best = np.argmin([epoch.log_loss for epoch in result.history])
     assert len(result.history) == best + 3 < 30
     assert len(result.losses) == 19 * len(result.history)
@@ -515,9 +558,17 @@ def with_train(labels: tuple[int, int], rows: int):
     return spoil
 
 
+def with_null_labels(data: Path) -> None:
+    for file in (data / "train").iterdir():
+        nulls = pa.nulls(40, pa.int8())
+        pq.write_table(table(40).set_column(0, pa.field(LABEL, pa.int8()), nulls), file)
+
+
 @pytest.mark.parametrize(
     ("spoil", "options", "says"),
     [
+        (None, ["--data", "somewhere/metadata.json"], "expected the directory that holds it, somewhere"),
+        (with_null_labels, [], "row 0, column labels: expected 0 or 1, found nan"),
         (shutil.rmtree, [], "data: not found; data.preprocess and data.synthetic write it"),
         (without_a_feature, [], "feature SPARSE_7 is missing"),
         (lambda data: shutil.rmtree(data / "validation"), [], "validation: no such file or directory"),
@@ -535,6 +586,11 @@ def with_train(labels: tuple[int, int], rows: int):
         (None, ["--checkpoints", "/dev/null/here"], "/dev/null/here: Not a directory"),
         (None, ["--logs", "/dev/null/here"], "Not a directory"),
         (None, ["--learning-rate", "1e30"], "diverged"),
+        (None, ["--top", f"{WIDEST}-{WIDEST}-1"], "DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+        (None, ["--interaction", "outer", "--bottom", f"13-{WIDEST}", "--embedding-dim", str(WIDEST), "--top",
+                f"{WIDEST}-1"], "Storage size calculation overflowed"),
+        (None, ["--top", "99999999999-1"], "top: expected widths from 1 to 16,777,216, got 99999999999-1"),
+        (None, ["--threads", "99999999999"], "threads: expected a number below 32,768"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(own_data, tmp_path, capsys, spoil, options, says):

@@ -170,5 +170,6 @@ class BackwardRun:
 
 
 def poison(tensor: Tensor) -> None:
-    """What is not written shows: NaN, and of integers their largest value."""
-    tensor.fill_(math.nan if tensor.is_floating_point() else torch.iinfo(tensor.dtype).max)
+    """What is not written shows: NaN, and of integers their largest value. A truth value has no value to spare."""
+    if tensor.dtype != torch.bool:
+        tensor.fill_(math.nan if tensor.is_floating_point() else torch.iinfo(tensor.dtype).max)

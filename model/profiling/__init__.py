@@ -11,16 +11,19 @@ torch.profiler (https://github.com/pytorch/kineto). HolisticTraceAnalysis 0.5 re
 GPU's work; what is wanted here are sums and unions of intervals, which pandas and NumPy do.
 """
 
-from model.profiling.drawing import timeline
-from model.profiling.facts import StepFacts, compare, kernel_us, step_facts, summarize
-from model.profiling.generated import generated_cases
-from model.profiling.memory import allocated_over_time, memory_snapshot
-from model.profiling.operators import Operator, Operators
-from model.profiling.recording import record, step_times
-from model.profiling.story import STORY, StoryStep, training_step
-from model.profiling.tables import TRACES, recorded_steps
-from model.profiling.trace import Trace, read
-from model.profiling.trace_file import MAX_BYTES, ROOT, export
+from data.cli import command_imports
+
+with command_imports(__name__):
+    from model.profiling.drawing import timeline
+    from model.profiling.facts import StepFacts, compare, kernel_us, step_facts, summarize
+    from model.profiling.generated import generated_cases
+    from model.profiling.memory import allocated_over_time, memory_snapshot
+    from model.profiling.operators import Operator, Operators
+    from model.profiling.recording import record, step_times
+    from model.profiling.story import STORY, StoryStep, training_step
+    from model.profiling.tables import TRACES, recorded_steps
+    from model.profiling.trace import Trace, read
+    from model.profiling.trace_file import MAX_BYTES, ROOT, export
 
 __all__ = [
     "MAX_BYTES",

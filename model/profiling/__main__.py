@@ -1,5 +1,10 @@
 """python -m model.profiling: record the lecture's steps, and read any trace of torch.profiler as tables."""
 
+if __name__ == "__main__":
+    from data.cli import run
+
+    run("model.profiling.__main__")
+
 import argparse
 import shutil
 import sys
@@ -143,7 +148,3 @@ def _generated(args: argparse.Namespace) -> int:
     _need_a_gpu()
     inductor.record(inductor.cases() | generated_cases(), args.out / "generated", f"{PROG} generated")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -89,6 +89,7 @@ class _Unexpected(Exception):
 
 
 _KINDS = {str: "a string", int: "a whole number", float: "a finite number", dict: "an object"}
+_LARGEST = 1 << 63  # of any number: times are 64-bit numbers of ns, before they are written in µs
 
 
 def _row(event: dict) -> tuple[str, str, str, float, float, float, float]:
@@ -98,7 +99,7 @@ def _row(event: dict) -> tuple[str, str, str, float, float, float, float]:
         raise _Unexpected(f"dur: expected µs from 0, found {dur:g}")
     thread = f"{_field(event, 'pid')} {_field(event, 'tid')}"
     return (
-        _field(event, "cat", str, ""), _field(event, "name", str), thread, _field(event, "ts", float), dur,
+        _field(event, "cat", str, ""), _printable(_field(event, "name", str)), thread, _field(event, "ts", float), dur,
         _field(more, "correlation", float, -1.0), _field(more, "bytes", float, math.nan),
     )  # fmt: skip
 
@@ -116,14 +117,16 @@ def _field(event: dict, name: str, kind: type | None = None, default=None):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
         raise _Unexpected(f"{name}: expected {_KINDS[kind]}, found {_short(value)}")
-    if kind is float:
-        try:
-            value = float(value)
-        except OverflowError:
-            value = math.inf
-        if not math.isfinite(value):
-            raise _Unexpected(f"{name}: expected a finite number, found {value}")
-    return value
+    if kind in (int, float) and not abs(value) < _LARGEST:  # so is no NaN
+        raise _Unexpected(f"{name}: expected a number below 2^63, found {_short(value)}")
+    return float(value) if kind is float else value
+
+
+def _printable(name: str) -> str:
+    """On one line, and without what no terminal can show: a lone surrogate, a control character."""
+    return name if name.isprintable() else "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in name
+    )
 
 
 def _short(value) -> str:

@@ -16,7 +16,6 @@ twice what must be moved, two 9, three 14.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 # Of each source: the tensor, the row of it that each id names, and whether the id names it at all.
@@ -39,7 +38,8 @@ def vocabulary(
     out = sources[0][0].new_zeros(())
     for source, rows, hit in sources:
         if len(source):
-            found = F.embedding(torch.where(hit, rows, 0), source)  # reads row 0 for a miss, and selects it away
+            chosen = torch.where(hit, rows, 0)  # row 0 for a miss, which is selected away below
+            found = source.index_select(0, chosen.flatten()).view(*ids.shape, source.shape[1])
             out = torch.where(hit[..., None], found, out)
     return out.expand(*ids.shape, sources[0][0].shape[1]).contiguous()
 
