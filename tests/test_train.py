@@ -39,7 +39,7 @@ from train_runs import (
 )  # fmt: skip
 
 from data.cli import UserError
-from data.criteo import CriteoBatches, read_metadata
+from data.criteo import LABEL, CriteoBatches, read_metadata
 from data.dataset import write_dataset
 from model import DLRM, Hash, checkpoints, preset
 from model import train as training
