@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,12 @@ def prose(notebook: str) -> str:
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.notebook}: {claim.sentence[:60]}")
 def test_a_sentence_says_what_was_recorded(claim: Claim):
-    assert claim.text() in prose(claim.notebook)
+    try:
+        text = claim.text()
+    except FileNotFoundError as error:
+        assert claim.unrecorded() in prose(claim.notebook)
+        pytest.skip(str(error))
+    assert text in prose(claim.notebook)
 
 
 @pytest.mark.parametrize("notebook", COVERED)
@@ -35,5 +41,6 @@ def test_every_quantity_is_claimed(notebook):
     text = prose(notebook)
     for claim in CLAIMS:
         if claim.notebook == notebook:
-            text = text.replace(claim.text(), "")
+            with suppress(FileNotFoundError):
+                text = text.replace(claim.text(), "")
     assert QUANTITY.findall(text) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,12 @@ class Claim:
     values: Callable[[], tuple]
 
     def text(self) -> str:
+        """With its numbers. FileNotFoundError where nothing has been recorded that it could be computed from."""
         return self.sentence.format(*self.values())
+
+    def unrecorded(self) -> str:
+        """With a question mark in place of each number, as it stands in the notebook until there is a record."""
+        return re.sub(r"\{[^}]*\}", "?", self.sentence)
 
 
 CLAIMS: list[Claim] = []

@@ -51,8 +51,9 @@ def embedding_bags(
     if offsets is None:
         values = values if weights is None else values * weights.unsqueeze(1)
         return values.view(indices.shape[0], features, width).to(tables.dtype).contiguous()
-    if not width:  # where F.embedding_bag's backward reads what is not there, on a GPU; the sum of nothing is 0
-        return (tables.new_zeros((len(offsets) - 1) // max(features, 1), features, 0) + values.sum()).to(tables.dtype)
+    if not width:  # where F.embedding_bag's backward reads what is not there, on a GPU
+        nothing = values.sum() if weights is None else (values * weights.unsqueeze(1)).sum()
+        return (nothing + values.new_zeros((len(offsets) - 1) // max(features, 1), features, 0)).to(tables.dtype)
     # nn.EmbeddingBag's own pooling, on the rows that were gathered; a padding is row N.
     values = torch.cat([values, values.new_zeros(1, width)])
     positions = torch.arange(len(rows), device=rows.device).where(~padding, len(rows))
