@@ -7,3 +7,16 @@ import torch
 pytest.register_assert_rewrite("kernels.check.contract")
 # Test processes run beside each other on few cores: threads of one would wait for those of the other.
 torch.set_num_threads(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Where Triton is interpreted, the Triton tests of a file that sets SLOW_INTERPRETED = True are slow ones."""
+    from kernels import runtime
+
+    if runtime.triton_mode() != "interpreted":
+        return
+    for item in items:
+        parameters = item.name.rstrip("]").replace("[", "-").split("-")
+        if getattr(item.module, "SLOW_INTERPRETED", False) and "triton" in parameters:
+            item.add_marker(pytest.mark.slow)

@@ -58,7 +58,7 @@ def test_any_field_can_be_overridden():
         (["--bottom", "13,8"], "argument --bottom: expected whole numbers joined by '-', as in 13-32-16, got '13,8'"),
         (["--bottom", "13-32"], "bottom: expected to end in embedding_dim, 16, got 13-32"),
         (["--top", "8-2"], "top: expected to end in 1, the logit, got 8-2"),
-        (["--hash", "md5"], "argument --hash: expected one of index_naive, index, sorted, modulus, got 'md5'"),
+        (["--hash", "md5"], "argument --hash: expected one of index_naive, index, sorted, table, modulus, got 'md5'"),
         (["--batch-size", "0"], "batch_size: expected a positive number, got 0"),
         (["--learning-rate", "nan"], "learning_rate: expected a finite number, got nan"),
         (["--precision", "fp8"], "argument --precision: expected one of fp32, tf32, bf16, got 'fp8'"),

@@ -578,7 +578,7 @@ def with_null_labels(data: Path) -> None:
         (None, ["--precision", "tf32"], "--precision tf32: needs an NVIDIA GPU, this is the cpu; use fp32, or bf16"),
         (None, ["--device", "abacus"], "--device: expected cpu, cuda or cuda:N, got 'abacus'"),
         (None, ["--preset", "tiny"], "expected one of small, main, mini, mlperf, got 'tiny'"),
-        (None, ["--hash", "md5"], "expected one of index_naive, index, sorted, modulus, got 'md5'"),
+        (None, ["--hash", "md5"], "expected one of index_naive, index, sorted, table, modulus, got 'md5'"),
         (None, ["--bottom", "12-4"], "bottom: expected to begin with 13, the dense features, got 12"),
         (None, ["--cardinalities", "-".join(["3"] * 27)], "cardinalities: expected at most 26 numbers"),
         (None, ["--hash", "index", "--batch-size", "999999999"], "ids of SPARSE_2 is too much; use --hash sorted"),

@@ -17,6 +17,8 @@ from kernels.check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Valu
 from kernels.dispatch import report
 from kernels.ops.embedding_bags.spec import HEIGHTS, HOSTILE_64, draw_bags, draw_ids
 
+SLOW_INTERPRETED = True
+
 INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 INDEX = DEVICE.index if DEVICE.index is not None else (0 if DEVICE.type == "cuda" else -1)
 ROW_OFFSETS = torch.tensor([0, *HEIGHTS]).cumsum(0).to(DEVICE)

@@ -77,17 +77,17 @@ def row_gradients(
 
 
 def embedding_bags_update(
-    tables: Tensor, state: Tensor, keys: Tensor, positions: Tensor, grad: Tensor, bags: Tensor | None,
-    lengths: Tensor | None, weights: Tensor | None, learning_rate: float | Tensor, rule: str, eps: float = 0.0,
+    tables: Tensor, state: Tensor, row_keys: Tensor, id_positions: Tensor, bag_grad: Tensor, bags: Tensor | None,
+    lengths: Tensor | None, id_weights: Tensor | None, learning_rate: float | Tensor, rule: str, eps: float = 0.0,
     chunk: int = 0,
 ) -> None:  # fmt: skip
     """What a kernel does with sorted ids: the arguments are those of op.py's declaration; tables, state are written."""
     dtype = torch.promote_types(tables.dtype, torch.float32)
-    found = keys % 2 == 1
-    position, rows = positions[found].long(), keys[found] // 2
-    values = grad[position if bags is None else bags[position].long()].to(dtype)
-    if weights is not None:
-        values = values * weights[position, None].to(dtype)
+    found = row_keys % 2 == 1
+    position, rows = id_positions[found].long(), row_keys[found] // 2
+    values = bag_grad[position if bags is None else bags[position].long()].to(dtype)
+    if id_weights is not None:
+        values = values * id_weights[position, None].to(dtype)
     if lengths is not None:
         values = values / lengths[position, None]
     rows, segments = torch.unique_consecutive(rows, return_inverse=True)

@@ -358,7 +358,8 @@ cudaError_t launch(const Occurrences<T>& all, const Target<T>& to, long long chu
     long long needed = (to.columns + (long long)width * packs - 1) / (width * packs), chunks = (all.count + chunk - 1) / chunk;
     int lanes = packs == 1 ? 1 : lanes_of_a_warp;
     while (lanes < needed) lanes *= 2;
-    auto groups = [&](int threads) { return lanes < threads ? threads / lanes : 1; };
+    // Of more than a warp the group is the block: its lanes meet at barriers.
+    auto groups = [&](int threads) { return lanes <= lanes_of_a_warp ? threads / lanes : 1; };
     int walking = groups(walk_threads) < most_walking ? groups(walk_threads) : most_walking;
     dim3 block{unsigned(lanes), unsigned(walking)};
     size_t span = size_t(walking + 1) * size_t(chunk), staged = (span + 2) * sizeof(long long) + span * sizeof(int);

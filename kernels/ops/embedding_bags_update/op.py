@@ -158,7 +158,7 @@ def _call(
     )
     ragged = offsets is not None
     OP.call(
-        backend, tables, state, keys, positions, grad.reshape(-1, tables.shape[1]), bags if ragged else None,
+        backend, tables, state, keys, positions, grad.flatten(0, 1), bags if ragged else None,
         lengths if ragged and mode == "mean" else None,
         None if per_sample_weights is None else per_sample_weights.reshape(-1), learning_rate, rule, eps, chunk,
     )  # fmt: skip

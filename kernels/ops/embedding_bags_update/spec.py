@@ -102,14 +102,14 @@ def whole(rule: str) -> Spec:
     """Of an update of one id a feature, from ids to tables; keys and positions are of those ids, sorted."""
 
     def reference(tables, state, row_offsets, indices, grad, keys, positions, learning_rate):
-        update = (tables, state, keys, positions, grad.reshape(-1, tables.shape[1]), None, None, None)
+        update = (tables, state, keys, positions, grad.flatten(0, 1), None, None, None)
         embedding_bags_update(*update, learning_rate, rule, EPS)
 
     @dataclass(frozen=True)
     class _Whole(_Updates):
         def errors(self, _, call, exact):
             tables, state, _, _, grad, keys, positions = call.tensors
-            walk = (tables, state, keys, positions, grad.reshape(-1, tables.shape[1]), None, None, None)
+            walk = (tables, state, keys, positions, grad.flatten(0, 1), None, None, None)
             return super().errors(embedding_bags_update, Call("", walk, (*call.options, rule, EPS, 0)), exact)
 
     return Spec(reference, lambda case, device: (), outputs=(), mutated=("tables", "state"), scale=_Whole())
