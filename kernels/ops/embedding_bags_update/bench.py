@@ -150,7 +150,7 @@ def cells(quick: bool = False) -> Iterator[Cell]:
             for zipf in (0.0, ZIPF):
                 for rule in RULES[:1] if quick else RULES:
                     yield _cell("bandwidth", rule, heights, batch, width, zipf, ours)
-    for batch in () if quick else BATCHES:
+    for batch in BATCHES[:1] if quick else BATCHES:
         for rule in RULES:
             names = ("eager", "torch.compile", "triton", "cuda")
             yield _cell("waits", rule, HEIGHTS, batch, 16, ZIPF, names)
