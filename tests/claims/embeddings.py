@@ -102,7 +102,11 @@ claim(
 )
 claim("08", "The L2, a cache of 50 MB, holds either.")
 claim("08", "Zipf ids take {:.1f} µs where uniform ones take {:.1f}.", _zipf)
-claim("08", "Bags of 5 Zipf ids on average, 16384 rows: 26 `nn.EmbeddingBag` take {:.0f} µs, one launch {:.0f}.", _ragged)
+claim(
+    "08",
+    "Bags of 5 Zipf ids on average, 16384 rows: 26 `nn.EmbeddingBag` take {:.0f} µs, one launch {:.0f}.",
+    _ragged,
+)
 claim(
     "08",
     "For 8192 tokens of 4096 float16 numbers eager takes {:.0f} µs, `torch.compile` {:.1f}, one kernel {:.1f}; the "
