@@ -223,6 +223,8 @@ def test_requirements_are_pinned_explained_and_complete():
     assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+  # \S.*", line)] == []
     listed = {line.split("==")[0].lower() for line in lines}
     known = set(sys.stdlib_module_names) | {"data", "kernels", "model"}
+    # What lies in the folders of pyproject.toml's pythonpath.
+    known |= {path.stem for folder in ("tests", "notebooks") for path in (ROOT / folder).iterdir()}
     # What jupyter brings along.
     known |= {"nbclient", "nbconvert", "nbformat", "ipykernel", "jupyter_client", "traitlets", "psutil"}
     distributions = packages_distributions()

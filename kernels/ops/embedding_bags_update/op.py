@@ -5,10 +5,9 @@ declared one here, which walks what was sorted. So a sort of PyTorch's serves Tr
 only, and one of CUDA's serves CUDA, and each is tested and measured by itself.
 """
 
-import functools
-
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from kernels.dispatch import checks, extension
 from kernels.dispatch.op import Op
@@ -185,7 +184,12 @@ def _check(op, rule, tables, state, row_offsets, indices, grad, offsets, mode, w
         checks.belongs_to(op, "per_sample_weights", weights, "tables", tables, indices.shape)
 
 
-@torch.compiler.assume_constant_result
-@functools.cache
+_built: bool | None = None
+
+
 def _is_built() -> bool:
-    return extension.op_is_built("embedding_bags_sort") and extension.op_is_built("embedding_bags_update")
+    """Whether both libraries were there at the first call that asked; a compiled call before it takes Triton."""
+    global _built
+    if _built is None and not is_compiling():
+        _built = extension.op_is_built("embedding_bags_sort") and extension.op_is_built("embedding_bags_update")
+    return bool(_built)
