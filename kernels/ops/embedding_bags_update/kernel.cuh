@@ -124,7 +124,8 @@ struct RowUpdate {
             before[p] = load<width>(to.tables + row * to.columns + column);
             if (to.rule == Rule::adagrad) load_floats<width>(state + p * width, to.state + row * to.columns + column);
         }
-        if (to.rule == Rule::rowwise_adagrad) state[0] = to.state[row];
+        // One lane reads and writes it, and tells the others.
+        if (to.rule == Rule::rowwise_adagrad) state[0] = threadIdx.x == 0 ? to.state[row] : 0;
     }
     // g is the gradient of the row. All lanes of the group call it.
     __device__ void write(const Target<T>& to, long long row, const RowSum<width, packs>& g) const {
@@ -133,9 +134,9 @@ struct RowUpdate {
             float squares = 0;  // what a lane holds beyond the columns is zero
 #pragma unroll
             for (int i = 0; i < packs * width; ++i) squares += g.value[i] * g.value[i];
-            float total = state[0] + sum_of_group(squares) / float(to.columns);
-            root = sqrtf(total) + to.eps;
+            float mean = sum_of_group(squares) / float(to.columns), total = threadIdx.x == 0 ? state[0] + mean : 0;
             if (threadIdx.x == 0) to.state[row] = total;
+            root = sqrtf(sum_of_group(total)) + to.eps;  // x + 0 is x
         }
 #pragma unroll
         for (int p = 0; p < packs; ++p) {
