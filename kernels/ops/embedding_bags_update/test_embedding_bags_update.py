@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import kernels
+from kernels import runtime
 from kernels.check import Call, Case, Spec, cases_of, check
 from kernels.check.contract import DEVICE, GPU, Contract, every_backend, kernel_backend
 from kernels.ops.embedding_bags_update import eager
@@ -107,6 +108,8 @@ class TestWalk(Contract):
     @kernel_backend
     @pytest.mark.parametrize("columns", [1023, 4096, 4097])
     def test_rows_of_several_warps(self, backend, columns):
+        if backend == "triton" and columns > 1023 and runtime.triton_mode() == "interpreted":
+            pytest.skip("Triton's interpreter takes minutes for a scan of 4096 columns")
         check(self.op, self.function(backend), cases=[Case((12, columns))])
 
     @kernel_backend
