@@ -29,8 +29,8 @@ class IdTable(nn.Module):
         backend: of `insert` and `erase`: as `table_lookup`'s.
 
     `insert` and `erase` wait for the GPU; a look-up does not, and can be captured in a CUDA graph, which sees what is
-    inserted later unless the table grew (its storage is then another). Where a slot is found for an id hangs on the
-    order in which a GPU's threads come; what look-ups return, and state_dict, do not.
+    inserted later. A table that grew or was loaded has other storage: capture anew. Where a slot is found for an id
+    hangs on the order in which a GPU's threads come; what look-ups return, and state_dict, do not.
 
     state_dict has the ids and rows, not the storage: `ids` and `rows` int64 [n], by table and row; `offsets` [T + 1],
     where each table's begin; `next_rows` [T]. A table of any capacity loads it.
@@ -288,7 +288,7 @@ class IdTable(nn.Module):
         }
 
     def load(self, ids: Tensor, rows: Tensor, offsets: Tensor, next_rows: Tensor) -> None:
-        """Become the table whose `state` this is. It keeps its slots, where they are enough.
+        """Become the table whose `state` this is; as many slots as before, where they are enough, in new storage.
 
         Raises:
             ValueError: another number of tables, or what is no state; the table is then as it was.
