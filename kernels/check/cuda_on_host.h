@@ -146,7 +146,8 @@ inline cudaError_t clear_async(void* pointer, size_t bytes, cudaStream_t) { retu
 template <class... Parameters>
 cudaError_t set_shared_memory_limit(void (*kernel)(Parameters...), size_t bytes) {
     if (bytes > cuda_on_host::shared_bytes_of_a_block) return cudaErrorInvalidValue;
-    cuda_on_host::shared_memory_limits()[reinterpret_cast<const void*>(kernel)] = bytes;
+    if (bytes > cuda_on_host::shared_bytes_by_default)
+        cuda_on_host::shared_memory_limits()[reinterpret_cast<const void*>(kernel)] = cuda_on_host::shared_bytes_of_a_block;
     return cudaSuccess;
 }
 

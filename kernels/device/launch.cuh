@@ -42,12 +42,22 @@ inline cudaError_t clear_async(void* pointer, size_t bytes, cudaStream_t stream)
     return cudaMemsetAsync(pointer, 0, bytes, stream);
 }
 
-// Allows launches of `kernel` with up to `bytes` of dynamic shared memory, on this device: above 48 KB CUDA wants to be
-// asked. More than the device has is an error, of this call and not of the next launch.
+// Allows launches of `kernel` with up to `bytes` of dynamic shared memory, on this device: above 48 KB, its static memory
+// included, CUDA wants to be asked. More than the device has is an error, of this call and not of the next launch. All that
+// the device has is asked for, and nothing ever taken back: another thread may be about to launch the kernel with more.
 template <class... Parameters>
 cudaError_t set_shared_memory_limit(void (*kernel)(Parameters...), size_t bytes) {
-    cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
+    auto function = reinterpret_cast<const void*>(kernel);
+    cudaFuncAttributes own;
+    int device = 0, most = 0;
+    cudaError_t error = cudaFuncGetAttributes(&own, function);
+    if (error == cudaSuccess && bytes <= size_t(own.maxDynamicSharedSizeBytes)) return cudaSuccess;
+    if (error == cudaSuccess) error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error == cudaSuccess && bytes + own.sharedSizeBytes > size_t(most)) return cudaErrorInvalidValue;
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     most - int(own.sharedSizeBytes));
     if (error != cudaSuccess) cudaGetLastError();
     return error;
 }
