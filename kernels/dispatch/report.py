@@ -5,7 +5,7 @@ found here, computes something harmless, and a later call raises, or whoever ask
 host memory, which has one address for both; it is written only when something is wrong, and looking at it costs the
 host a read of its own memory. It is a log and no value: no schema declares it, no graph holds it.
 
-    CLAIMS  how many were found since the last `clear`; who finds 0 here writes the next four
+    CLAIMS  not 0 once something was found since the last `clear`; who makes it 1 writes the next four
     FOUND   three numbers, which say what and where
     KIND    what kind of thing was found, 0 while there is nothing, written last
     COUNT   a counter of its own, which `clear` leaves alone

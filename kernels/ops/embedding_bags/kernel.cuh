@@ -52,10 +52,10 @@ struct Tables {
         bool padded = padding >= 0 && id == padding;
         return {row, !padded && id >= 0 && id < table.height && row >= 0 && row < rows, padded};
     }
-    // Of an id that is out of range; once, by one of the threads that look at it.
+    // Of an id that is out of range, by one of the threads that look at it.
     __device__ void tell(long long id, long long feature, long long position) const {
         if (missing == Missing::error) write_report(report, bad_id, feature, position, id);
-        if (missing == Missing::count) atomicAdd_system(report + report_count, 1ULL);
+        if (missing == Missing::count) count_report(report);
     }
 };
 
