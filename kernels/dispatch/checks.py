@@ -52,6 +52,18 @@ def is_one_of(op: str, name: str, value: object, known: Collection[str]) -> None
         raise ValueError(f"{op}: {name} must be one of {', '.join(known)}; got {value!r}")
 
 
+def rises(op: str, name: str, tensor: Tensor, most: int) -> None:
+    """Numbers [N] from 0 to `most`, none below the one before it; whoever asks waits for a GPU."""
+    bad = (tensor < 0) | (tensor > most)
+    bad[1:] |= tensor.diff() < 0
+    if bad.any():
+        position = int(bad.nonzero()[0])
+        raise ValueError(
+            f"{op}: {name} must rise from 0 to at most {most} and never fall; {name}[{position}] is "
+            f"{int(tensor[position])}"
+        )
+
+
 def plain(value: object) -> str:
     """A dtype or layout without its "torch."."""
     return str(value).removeprefix("torch.")

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from kernels.dispatch import report
+from kernels.dispatch import checks, report
 
 _SECTOR = 32  # bytes: the least that a GPU's memory is read by
 
@@ -32,9 +32,12 @@ def embedding_bags(
 ) -> Tensor:
     """The arguments are those of the public function → [B, F, D], contiguous.
 
-    A bad id ("error") or bad offsets raise at once, which takes a synchronisation. While torch.compile traces this, no
-    value can be looked at: then bad ids are zeros, and nothing is raised.
+    A bad id ("error") or bad offsets raise at once, which takes a synchronisation; row_offsets that fall or end beyond
+    the tables do where none is needed, on a CPU. While torch.compile traces this, no value can be looked at: then bad
+    ids are zeros, and nothing is raised.
     """
+    if not (row_offsets.is_cuda or is_compiling()):
+        checks.rises("embedding_bags", "row_offsets", row_offsets, len(tables))
     if offsets is not None and not is_compiling():
         check_offsets(offsets, indices.numel())
     rows, inside, padding = table_rows(tables, row_offsets, indices, offsets, padding_idx)
@@ -42,7 +45,7 @@ def embedding_bags(
         _raise_for_bad_ids(row_offsets, indices, offsets, ~(inside | padding))
     if out_of_range == "count" and not is_compiling():
         report.add(tables.device, int((~(inside | padding)).sum()))
-    values = tables[rows] if len(tables) else tables.new_zeros(len(rows), tables.shape[1])
+    values = tables[rows] if len(tables) else tables.sum(0).expand(len(rows), -1)  # of no rows the sum is zeros
     values = values.to(torch.promote_types(values.dtype, torch.float32)).where(inside.unsqueeze(1), 0)
     features, width = len(row_offsets) - 1, tables.shape[1]
     weights = None

@@ -106,7 +106,9 @@ def embedding_bags(
 
     Args:
         tables: [R, D], the tables one behind the other; float32, float16, bfloat16 or float64.
-        row_offsets: int64 [F + 1]: table f is tables[row_offsets[f] : row_offsets[f + 1]].
+        row_offsets: int64 [F + 1], rising from 0 to at most R: table f is tables[row_offsets[f] : row_offsets[f + 1]].
+            On a CPU it is a ValueError if they do not, on backend="eager"; kernels read no row beyond R, whatever they
+            are.
         indices: int32 or int64 ids, of their tables. Without offsets [B, F], one id a bag; with offsets [N].
         offsets: int32 or int64 [F B + 1], 0 first, N last: bag f B + b, feature f of row b, is
             indices[offsets[f B + b] : offsets[f B + b + 1]] (the layout of torchrec's KeyedJaggedTensor).

@@ -19,16 +19,26 @@ class Limits:
 
     warps: of a program. bytes_of_a_thread: that a thread of the look-up of one id a bag copies: two loads of 16 bytes
     on their way at once. bags_bytes: that a thread of the ragged look-up adds up, and of how many ids it asks for the
-    rows before it adds (ahead). chunk: sorted ids that a program of the backward adds. wide_size: elements of output
-    from which on indices have 64 bits.
+    rows before it adds (ahead). Of the backward: keys, or zeros, of a program (block); elements of sums (sums), each of
+    a chunk of sorted ids. wide_size: elements of output from which on indices have 64 bits.
     """
 
     warps: int = 4
     bytes_of_a_thread: int = 32
     bags_bytes: int = 16
     ahead: int = 4
+    block: int = 1024
+    sums: int = 128
     chunk: int = 64
     wide_size: int = 2**31
+
+
+# The interpreter's time goes by the program, and by the step of a loop.
+INTERPRETED = Limits(bytes_of_a_thread=2**12, bags_bytes=2**12, ahead=2, block=2**16, sums=2**16, chunk=8)
+
+
+def _limits() -> Limits:
+    return INTERPRETED if interpreted() else Limits()
 
 
 def forward(
@@ -36,7 +46,7 @@ def forward(
     padding: int, out_of_range: str, out: Tensor, report: Tensor, limits: Limits | None = None,
 ) -> None:  # fmt: skip
     """As op.py declares it; all contiguous."""
-    limits = limits or Limits()
+    limits = limits or _limits()
     if offsets is not None or weights is not None:
         mode = mode if offsets is not None else "sum"
         _bags(tables, row_offsets, indices, offsets, mode, weights, padding, out_of_range, out, None, report, limits)
@@ -69,7 +79,6 @@ def _bags(
     if bags * width == 0:
         return
     columns, rows = _tile(width, limits.warps * 32 * limits.bags_bytes // tables.itemsize)
-    rows = 1024 if interpreted() and bags > 64 else rows  # its time goes by the program
     kernels.bags_kernel[(cdiv(bags, rows), cdiv(width, columns))](
         tables, row_offsets, indices, offsets, weights, out, found, report,
         bags, bags // features, indices.numel(), tables.shape[0], padding,
@@ -84,11 +93,11 @@ def backward(
     limits: Limits | None = None,
 ) -> None:  # fmt: skip
     """The gradients that are not None: grad_tables [R, D], grad_weights like the weights."""
-    limits = limits or Limits()
+    limits = limits or _limits()
     features, (rows, width) = len(row_offsets) - 1, tables.shape
     bags = indices.numel() if offsets is None else len(offsets) - 1
     count = indices.numel() if bags else 0
-    block = 1024
+    block = limits.block
     if grad_tables is not None and grad_tables.numel():
         grid = (cdiv(grad_tables.numel(), block),)
         backward_kernels.fill_kernel[grid](grad_tables, grad_tables.numel(), BLOCK=block, num_warps=4)
@@ -105,7 +114,7 @@ def backward(
         FEATURES=features, SHIFT=shift, STEPS=bags.bit_length(), BLOCK=block, num_warps=4,
     )  # fmt: skip
     if grad_weights is not None and weights is not None:
-        columns, positions = _tile(width, 512)
+        columns, positions = _tile(width, 4 * limits.sums)
         backward_kernels.weights_kernel[(cdiv(count, positions),)](
             grad, tables, keys, outs, grad_weights, count, rows,
             WIDTH=width, SHIFT=shift, POSITIONS=positions, COLUMNS=columns, num_warps=4,
@@ -124,7 +133,7 @@ def backward(
         keys, other, run = other, keys, 2 * run
     accumulator = torch.float64 if grad.dtype == torch.float64 else torch.float32
     chunks = cdiv(count, limits.chunk)
-    columns, each = _tile(width, 128)
+    columns, each = _tile(width, limits.sums)
     parts = empty((chunks, 2, width), accumulator, grad)
     constants = dict(WIDTH=width, SHIFT=shift, CHUNK=limits.chunk, COLUMNS=columns, num_warps=limits.warps)
     backward_kernels.sum_kernel[(cdiv(chunks, each), cdiv(width, columns))](

@@ -13,12 +13,17 @@ of 8 bits a pass reads and writes key and position in each, N · 16 · ⌈bits /
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
+
+from kernels.dispatch.checks import rises
 
 
 def embedding_bags_sort(
     indices: Tensor, row_offsets: Tensor, offsets: Tensor | None, rows: int, padding_idx: int = -1, mean: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The arguments are those of the public function → keys, positions, bags, lengths."""
+    if not (row_offsets.is_cuda or is_compiling()):  # there it would be waited for, here it cannot be looked at
+        rises("embedding_bags_sort", "row_offsets", row_offsets, rows)
     ids, features = indices.reshape(-1).long(), len(row_offsets) - 1
     position = torch.arange(ids.numel(), device=ids.device)
     bags = lengths = ids.new_empty(0, dtype=torch.int32)

@@ -4,8 +4,11 @@
 //
 // sorted, with the positions n, stably. Bytes: N · (ids + keys + positions), and what the sort moves. Of one id a feature:
 // blocks sort runs of a table's ids in shared memory (sort_runs), and runs are merged in pairs, 16 · N a round
-// (merge_runs). Of bags: 16 · N for each 8 bits of the largest key (cub's radix sort, over the bits that the number of
-// rows needs and no others).
+// (merge_runs). Of bags, and of very many tables: 16 · N for each 8 bits of the largest key (cub's radix sort, over the
+// bits that the number of rows needs and no others).
+//
+// row_offsets rise from 0 to at most `rows`; nobody waits to see whether they do. Where they do not, keys ascend all the
+// same and name rows that there are, so that whoever walks them meets each row once.
 #pragma once
 
 #include <utility>
@@ -25,6 +28,9 @@
 namespace embedding_bags_sort {
 
 constexpr int longest_run = 4096;  // that a block sorts: four for each of 1024 threads
+// Of a table that blocks sort by itself its ids, so that 32 bits hold where they are; and such tables, of which each block
+// looks at those before its own.
+constexpr long long most_table_keys = 1LL << 30, most_tables = 1024;
 
 struct Tables {
     const long long* row_offsets;
@@ -35,6 +41,12 @@ struct Tables {
     __device__ long long bound(long long f) const {
         long long offset = row_offsets[f];
         return offset < 0 ? 0 : offset > rows ? rows : offset;
+    }
+    // The end of the rows of all tables before f: where table f begins, unless row_offsets fall.
+    __device__ long long end_before(long long f) const {
+        long long end = 0;
+        for (long long g = 0; g <= f; ++g) end = bound(g) > end ? bound(g) : end;
+        return end;
     }
 };
 
@@ -149,8 +161,9 @@ void sort_block(unsigned (&keys)[items], int (&positions)[items], int bits) {
 template <int threads, int items>
 __global__ void __launch_bounds__(threads)
     sort_runs(Integers indices, Tables tables, int batch, unsigned* keys, int* positions) {
-    long long feature = blockIdx.y, first = tables.bound(feature), end = tables.bound(feature + 1);
-    long long height = end > first ? end - first : 0;
+    // Of rows that an earlier table has, none are this one's: so the tables' keys ascend from one to the next.
+    long long feature = blockIdx.y, first = tables.end_before(feature), end = tables.bound(feature + 1);
+    long long height = end > first ? end - first : 0, fallen = first - tables.bound(feature);
     unsigned none = unsigned(2 * height);
     int bits = none ? 32 - __clz(int(none)) : 1, start = int(blockIdx.x) * threads * items;
     unsigned key[items];
@@ -158,16 +171,16 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
     for (int i = 0; i < items; ++i) {
         int b = start + int(threadIdx.x) * items + i;
-        position[i] = int(b * tables.features + feature);
+        position[i] = 0;
         key[i] = ~0u;  // behind all others, which are even or less than `none`
         if (b < batch) {
-            long long id = indices[(long long)b * tables.features + feature];
-            key[i] = has_row(tables, height, id) ? unsigned(2 * id + 1) : none;
+            long long n = (long long)b * tables.features + feature, id = indices[n];
+            position[i] = int(n);
+            key[i] = has_row(tables, fallen + height, id) && id >= fallen ? unsigned(2 * (id - fallen) + 1) : none;
         }
     }
     sort_block<threads, items>(key, position, bits);
-    // `none` is 2 · end also where row_offsets fall, and the table has no rows.
-    unsigned base = unsigned(2 * end) - none;
+    unsigned base = unsigned(2 * first);
 #pragma unroll
     for (int i = 0; i < items; ++i) {
         int b = start + int(threadIdx.x) + i * threads;
@@ -286,7 +299,7 @@ cudaError_t launch(Integers indices, Integers offsets, const Tables& tables, lon
                    cudaStream_t stream) {
     if (count == 0) return cudaSuccess;
     if constexpr (sizeof(Key) == 4)
-        if (!offsets && batch <= table_keys)
+        if (!offsets && batch <= table_keys && batch <= most_table_keys && tables.features <= most_tables)
             return launch_runs(indices, tables, int(batch), keys, positions, allocate, stream);
     int bits = bits_of(2 * tables.rows);
     size_t bytes = 0;

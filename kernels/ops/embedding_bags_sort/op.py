@@ -38,8 +38,9 @@ def check(
     for name, tensor in (("indices", indices), ("offsets", offsets)):
         if tensor is not None and tensor.numel() >= 2**31:
             raise ValueError(f"{op}: {name} must have less than 2^31 elements; got {tensor.numel()}")
-    if rows < 0:
-        raise ValueError(f"{op}: rows must not be negative; got {rows}")
+    for name, number in (("rows", rows), ("table_keys", table_keys)):
+        if number < 0:
+            raise ValueError(f"{op}: {name} must not be negative; got {number}")
 
 
 OP = Op(
@@ -77,12 +78,15 @@ def embedding_bags_sort(
 
     Args:
         indices, row_offsets, offsets: as of embedding_bags: [B, F], or [N] with offsets [F · B + 1]; int32 or int64.
+            row_offsets rise from 0 to at most R. On a CPU it is a ValueError if they do not. On a GPU nobody waits to
+            see it: keys ascend then too and name rows that there are, but which ids name the rows that several tables
+            claim is not said.
         rows: R, of all tables.
         padding_idx: an id that names no row, in every table; negative: none.
         mean: whether the lengths are wanted.
-        table_keys: where B is at most so much, blocks sort runs of each table's ids, which are merged, else all are
-            sorted at once. The result is the same, the order of ids that name no row aside, where a table has no rows
-            at all.
+        table_keys: where B is at most so much, and at most 2^30, and there are at most 1024 tables, blocks sort runs of
+            each table's ids, which are merged; else all are sorted at once. The result is the same, the order of ids
+            that name no row aside, where a table has no rows at all.
         backend: "cuda", "eager" (torch.sort), or "auto": CUDA for CUDA tensors, else eager.
 
     Returns:

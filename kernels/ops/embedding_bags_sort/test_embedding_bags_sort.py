@@ -53,12 +53,32 @@ class TestEmbeddingBagsSort(Contract):
         assert bags.max() < 4
 
     @no_triton
-    def test_row_offsets_beyond_all_rows_name_none_there(self, backend):
-        ids = torch.tensor([[0, 0, 9]], device=DEVICE)
-        for offsets in ([0, 4, 2**40, 2**41], [-5, 4, 6, 8], [0, 4, 2, 8]):
-            keys, *_ = self.function(backend)(ids, torch.tensor(offsets, device=DEVICE), None, 6)
-            assert keys.min() >= 0
-            assert keys.max() <= 12
+    @pytest.mark.parametrize("table_keys", [0, 4096])
+    @pytest.mark.parametrize("row_offsets", [[0, 4, 2**40, 2**41], [-5, 4, 6, 6], [0, 4, 2, 6], [6, 0, 3, 3], [2, 2, 1, 7]])
+    def test_row_offsets_that_do_not_rise(self, backend, table_keys, row_offsets):
+        """On a CPU the reference raises. Keys ascend whatever they are, so that an update meets every row once."""
+        ids = torch.arange(-2, 10, device=DEVICE)[:, None].expand(-1, 3).contiguous()
+        call = functools.partial(self.function(backend), ids, torch.tensor(row_offsets, device=DEVICE), None, 6, -1, False)
+        if backend == "eager" and DEVICE.type == "cpu":
+            with pytest.raises(ValueError, match="row_offsets must rise from 0 to at most 6 and never fall; row_off"):
+                call(table_keys)
+            return
+        keys, positions, *_ = call(table_keys)
+        assert torch.equal(keys, keys.sort().values)
+        assert keys.min() >= 0
+        assert keys.max() <= 12
+        assert positions.sort().values.tolist() == list(range(36))
+
+    @no_triton
+    @pytest.mark.parametrize("features", [1024, 1025, 70000])
+    def test_any_number_of_tables(self, backend, features):
+        """A grid is at most 65535 blocks high."""
+        row_offsets = torch.arange(features + 1, device=DEVICE)
+        ids = torch.tensor([[0], [1]], device=DEVICE).expand(-1, features).contiguous()
+        keys, positions, *_ = self.function(backend)(ids, row_offsets, None, features)
+        expected = torch.arange(features, device=DEVICE)
+        assert torch.equal(positions[keys % 2 == 1].long(), expected)
+        assert torch.equal(keys[keys % 2 == 1].long(), 2 * expected + 1)
 
     @no_triton
     def test_wrong_input(self, backend):
@@ -74,6 +94,8 @@ class TestEmbeddingBagsSort(Contract):
             ((flat, row_offsets, offsets.float(), 6), TypeError, "offsets must be int32 or int64; got float32"),
             ((flat, row_offsets, offsets.to("meta"), 6), ValueError, "offsets must be on"),
             ((ids, row_offsets, None, -1), ValueError, "rows must not be negative; got -1"),
+            ((ids, row_offsets, None, 6, -1, False, -1), ValueError, "table_keys must not be negative; got -1"),
+            ((flat, row_offsets, [0, 8], 6), TypeError, "offsets must be a tensor; got list"),
             ((None, row_offsets, None, 6), TypeError, "indices must be a tensor; got NoneType"),
         ):
             with pytest.raises(error, match=f"^{self.op}: {message}"):

@@ -17,6 +17,7 @@ from kernels.ops.embedding_bags_update import eager
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 RULES = ("sgd", "adagrad", "rowwise_adagrad")
 MOST_COLUMNS = 32768  # of a row, whose sum is held in registers
+MOST_CHUNK = 256  # whose keys, for each group of a block, fit into shared memory
 
 
 def check(
@@ -49,8 +50,8 @@ def check(
         raise ValueError(
             f"{op}: bag_grad must have shape [{bags_known}], with D = {tables.shape[1]}; got {list(grad.shape)}"
         )
-    if chunk < 0 or chunk & (chunk - 1):
-        raise ValueError(f"{op}: chunk must be a power of two, or 0; got {chunk}")
+    if not 0 <= chunk <= MOST_CHUNK or chunk & (chunk - 1):
+        raise ValueError(f"{op}: chunk must be a power of two up to {MOST_CHUNK}, or 0; got {chunk}")
 
 
 def check_tables(op: str, tables: Tensor, state: Tensor | None, rule: str) -> None:
@@ -90,7 +91,9 @@ def embedding_bags_sgd_(
     Args:
         tables: [R, D], float32, float16 or bfloat16, D up to 32768; updated in place, only the rows that occur.
         row_offsets, indices, offsets, mode, per_sample_weights, padding_idx: as embedding_bags was called with; mode
-            is sum or mean. Ids that name no row, and padding, touch nothing.
+            is sum or mean. Ids that name no row, and padding, touch nothing. Of row_offsets that do not rise from 0 to
+            at most R a row is still updated at most once, and by ids of which tables is not said; "eager" and "triton"
+            raise on a CPU.
         grad: [B, F, D], that of embedding_bags' output, in the tables' dtype.
         learning_rate: a number, or a 0-d tensor of float32 or float64, on the device where a captured graph is to see
             it change.
@@ -147,7 +150,7 @@ def _call(
     padding_idx: int | None, eps: float, table_keys: int = 32768, chunk: int = 0,
 ) -> Tensor:  # fmt: skip
     op = f"embedding_bags_{rule}_"
-    _check(op, rule, tables, state, row_offsets, indices, grad, offsets, mode, per_sample_weights)
+    _check(op, rule, tables, state, row_offsets, indices, grad, offsets, mode, per_sample_weights, padding_idx)
     if backend == "auto":
         backend = ("cuda" if _is_built() else "triton") if tables.is_cuda else "eager"
     sorted_by = "cuda" if backend == "cuda" else "eager"
@@ -164,19 +167,24 @@ def _call(
     return tables
 
 
-def _check(op, rule, tables, state, row_offsets, indices, grad, offsets, mode, weights) -> None:
+def _check(op, rule, tables, state, row_offsets, indices, grad, offsets, mode, weights, padding_idx) -> None:
     """Raise for what neither of the two ops' own checks can say in the words of the public function."""
     for name, tensor in (
         ("tables", tables), ("state", state), ("row_offsets", row_offsets), ("indices", indices), ("grad", grad),
+        ("offsets", offsets), ("per_sample_weights", weights),
     ):  # fmt: skip
+        if tensor is None and name in ("offsets", "per_sample_weights"):
+            continue
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{op}: {name} must be a tensor; got {type(tensor).__name__}")
         if tensor.device != tables.device:
             raise ValueError(f"{op}: {name} must be on tables's device, {tables.device}; got {tensor.device}")
     checks.is_one_of(op, "mode", mode, ("sum", "mean"))
+    if not (padding_idx is None or isinstance(padding_idx, int)):
+        raise ValueError(f"{op}: padding_idx must be an id, or None for none; got {padding_idx!r}")
     check_tables(op, tables, state, rule)
     features = row_offsets.numel() - 1
-    batch = indices.shape[0] if offsets is None else (offsets.numel() - 1) // max(features, 1)
+    batch = indices.shape[:1].numel() if offsets is None else (offsets.numel() - 1) // max(features, 1)
     checks.belongs_to(op, "grad", grad, "tables", tables, (batch, features, tables.shape[1]))
     if weights is not None:
         if mode != "sum":

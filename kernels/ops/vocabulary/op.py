@@ -130,15 +130,17 @@ def vocabulary(
     arguments = (
         ids, table, image, audio, multimodal_indices, mode, vocab_size, image_token_id, audio_token_id,
     )  # fmt: skip
-    grouping = (None, None, None)
-    if _has_gradient(backend, ids, table, image, audio):
+    grouping, with_gradient = (None, None, None), _has_gradient(backend, ids, table, image, audio)
+    if with_gradient or out_of_range is not None:
         check(OP.name, *arguments, one_dtype=False)
-        grouping = eager.by_row(eager.choices(*arguments))
-    if out_of_range is None:
-        return OP.call(backend, *arguments, *grouping)
-    _check_counter(out_of_range, ids)
+        chosen = eager.choices(*arguments)
+    if with_gradient:
+        grouping = eager.by_row(chosen)
+    if out_of_range is not None:
+        _check_counter(out_of_range, ids)
     out = OP.call(backend, *arguments, *grouping)
-    out_of_range.add_(eager.misses(ids, eager.choices(*arguments), mode, vocab_size).sum())
+    if out_of_range is not None:
+        out_of_range.add_(eager.misses(ids, chosen, mode, vocab_size).sum())
     return out
 
 
