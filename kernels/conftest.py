@@ -11,12 +11,14 @@ torch.set_num_threads(1)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Where Triton is interpreted, the Triton tests of a file that sets SLOW_INTERPRETED = True are slow ones."""
+    """Where Triton is interpreted, those Triton tests are slow ones that SLOW_INTERPRETED of their file names: by how
+    their names begin, a tuple, or True for all."""
     from kernels import runtime
 
     if runtime.triton_mode() != "interpreted":
         return
     for item in items:
         parameters = item.name.rstrip("]").replace("[", "-").split("-")
-        if getattr(item.module, "SLOW_INTERPRETED", False) and "triton" in parameters:
+        slow = getattr(item.module, "SLOW_INTERPRETED", ())
+        if "triton" in parameters and item.name.startswith("" if slow is True else slow):
             item.add_marker(pytest.mark.slow)

@@ -22,6 +22,7 @@ from kernels.measure.match import Match
 from kernels.measure.runs import BackwardRun, ForwardRun, Sets, WaitedRun, generators
 
 REPEATS = 5  # of a statement's time per call
+LONG_CALL = 50e-6  # seconds: of a statement that takes k times as long a k-th of a batch's calls is made
 BATCH_US = 2000  # a batch of calls that are waited for
 
 
@@ -133,7 +134,14 @@ def _statement(
     output = eval(statement, variables)
     if match:
         match.check(tuple(each.detach() for each in output) if isinstance(output, tuple) else output.detach())
-    return timeit.Timer(statement, globals=variables).timeit
+    seconds = timeit.Timer(statement, globals=variables).timeit
+    fewer = max(1.0, seconds(3) / 3 / LONG_CALL)
+
+    def of_batch(calls: int) -> float:
+        made = max(1, int(calls / fewer))
+        return seconds(made) * calls / made
+
+    return of_batch
 
 
 class _noting:

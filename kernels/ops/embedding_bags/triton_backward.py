@@ -79,8 +79,7 @@ def sum_kernel(
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The sums of the runs in CHUNKS chunks. parts [chunks, 2, WIDTH]: of the run that a chunk begins in the middle
-    of, and
-    of the one that goes on behind it; a run that does both is in the first."""
+    of, and of the one that goes on behind it; a run that does both is in the first."""
     dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
     chunk = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)
     column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
@@ -120,24 +119,26 @@ def sum_kernel(
 @triton.jit
 def finish_kernel(
     keys_ptr, parts_ptr, grad_tables_ptr, count, rows,
-    WIDTH: tl.constexpr, SHIFT: tl.constexpr, CHUNK: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, SHIFT: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The run that begins in the chunk and goes on behind it, from its parts. The last chunk has no program."""
-    chunk = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    mask = column < WIDTH
+    """Of CHUNKS chunks the runs that begin in them and go on behind them, from their parts."""
+    chunk = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)
+    column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     begin, end = chunk * CHUNK, (chunk + 1) * CHUNK
-    row = tl.load(keys_ptr + end - 1) >> SHIFT
-    before = tl.load(keys_ptr + begin - 1, begin > 0, other=-1) >> SHIFT
-    following = tl.load(keys_ptr + end) >> SHIFT
-    if (row < rows) & (following == row) & (before != row):
-        total = tl.load(parts_ptr + (2 * chunk + 1) * WIDTH + column, mask, other=0.0)
-        other = chunk + 1
-        while following == row:
-            total += tl.load(parts_ptr + 2 * other * WIDTH + column, mask, other=0.0)
-            other += 1
-            following = tl.load(keys_ptr + other * CHUNK, other * CHUNK < count, other=-1) >> SHIFT
-        tl.store(grad_tables_ptr + row * WIDTH + column, total, mask)
+    row = tl.load(keys_ptr + end - 1, end < count, other=-1) >> SHIFT
+    before = tl.load(keys_ptr + begin - 1, (begin > 0) & (end < count), other=-1) >> SHIFT
+    following = tl.load(keys_ptr + end, end < count, other=-1) >> SHIFT
+    mine = (end < count) & (row < rows) & (following == row) & (before != row)
+    mask = mine[:, None] & (column < WIDTH)
+    total = tl.load(parts_ptr + (2 * chunk + 1)[:, None] * WIDTH + column, mask, other=0.0)
+    going, other = mine, chunk + 1
+    while tl.max(going.to(tl.int32), axis=0) > 0:
+        held = going[:, None] & (column < WIDTH)
+        total += tl.load(parts_ptr + (2 * other)[:, None] * WIDTH + column, held, other=0.0)
+        other += 1
+        following = tl.load(keys_ptr + other * CHUNK, going & (other * CHUNK < count), other=-1) >> SHIFT
+        going = going & (following == row)
+    tl.store(grad_tables_ptr + row[:, None] * WIDTH + column, total, mask)
 
 
 @triton.jit

@@ -34,7 +34,7 @@ class Limits:
 
 
 # The interpreter's time goes by the program, and by the step of a loop.
-INTERPRETED = Limits(bytes_of_a_thread=2**12, bags_bytes=2**12, ahead=2, block=2**16, sums=2**16, chunk=8)
+INTERPRETED = Limits(bytes_of_a_thread=2**12, bags_bytes=2**12, ahead=2, block=2**16, sums=2**16, chunk=16)
 
 
 def _limits() -> Limits:
@@ -135,11 +135,10 @@ def backward(
     chunks = cdiv(count, limits.chunk)
     columns, each = _tile(width, limits.sums)
     parts = empty((chunks, 2, width), accumulator, grad)
-    constants = dict(WIDTH=width, SHIFT=shift, CHUNK=limits.chunk, COLUMNS=columns, num_warps=limits.warps)
-    backward_kernels.sum_kernel[(cdiv(chunks, each), cdiv(width, columns))](
-        grad, keys, outs, weights, found, grad_tables, parts, count, rows, MODE=mode, CHUNKS=each, **constants
+    grid = (cdiv(chunks, each), cdiv(width, columns))
+    constants = dict(WIDTH=width, SHIFT=shift, CHUNK=limits.chunk, CHUNKS=each, COLUMNS=columns, num_warps=limits.warps)
+    backward_kernels.sum_kernel[grid](
+        grad, keys, outs, weights, found, grad_tables, parts, count, rows, MODE=mode, **constants
     )
     if chunks > 1:
-        backward_kernels.finish_kernel[(chunks - 1, cdiv(width, columns))](
-            keys, parts, grad_tables, count, rows, **constants
-        )
+        backward_kernels.finish_kernel[grid](keys, parts, grad_tables, count, rows, **constants)

@@ -54,11 +54,12 @@ class TestEmbeddingBagsSort(Contract):
 
     @no_triton
     @pytest.mark.parametrize("table_keys", [0, 4096])
-    @pytest.mark.parametrize("row_offsets", [[0, 4, 2**40, 2**41], [-5, 4, 6, 6], [0, 4, 2, 6], [6, 0, 3, 3], [2, 2, 1, 7]])
+    @pytest.mark.parametrize("row_offsets", [[0, 4, 2**40, 2**41], [-5, 4, 6, 6], [0, 4, 2, 6], [6, 0, 3, 3]])
     def test_row_offsets_that_do_not_rise(self, backend, table_keys, row_offsets):
         """On a CPU the reference raises. Keys ascend whatever they are, so that an update meets every row once."""
         ids = torch.arange(-2, 10, device=DEVICE)[:, None].expand(-1, 3).contiguous()
-        call = functools.partial(self.function(backend), ids, torch.tensor(row_offsets, device=DEVICE), None, 6, -1, False)
+        row_offsets = torch.tensor(row_offsets, device=DEVICE)
+        call = functools.partial(self.function(backend), ids, row_offsets, None, 6, -1, False)
         if backend == "eager" and DEVICE.type == "cpu":
             with pytest.raises(ValueError, match="row_offsets must rise from 0 to at most 6 and never fall; row_off"):
                 call(table_keys)

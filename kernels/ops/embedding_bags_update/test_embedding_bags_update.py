@@ -266,10 +266,11 @@ class TestUpdates(Contract):
     @kernel_backend
     def test_row_offsets_that_fall_update_no_row_twice(self, backend):
         """Of a row that two tables claim the ids of both or of one count, and g² is added to its state once."""
-        tables, ids = torch.zeros(8, 4, device=DEVICE), torch.tensor([[2, 0, 0]], device=DEVICE).expand(20, -1).contiguous()
+        tables, ids = torch.zeros(8, 4, device=DEVICE), torch.tensor([[2, 0, 0]] * 20, device=DEVICE)
         state, grad = torch.zeros_like(tables), torch.ones(20, 3, 4, device=DEVICE)
         row_offsets = torch.tensor([0, 4, 2, 8], device=DEVICE)  # row 2 is of the first table and of the third
-        call = functools.partial(kernels.embedding_bags_adagrad_, tables, state, row_offsets, ids, grad, 0.1, backend=backend)
+        given = (tables, state, row_offsets, ids, grad, 0.1)
+        call = functools.partial(kernels.embedding_bags_adagrad_, *given, backend=backend)
         if backend == "triton" and DEVICE.type == "cpu":  # whose sort is the reference's
             with pytest.raises(ValueError, match="row_offsets must rise from 0 to at most 8 and never fall"):
                 call()

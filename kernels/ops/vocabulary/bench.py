@@ -119,14 +119,13 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
     """Cells by part: each look-up against its bytes, with its gradient, the calls' cost, beside the usual forms."""
     for lookup in LOOKUPS:
         for count in COUNTS[: 1 if quick else None]:
-            names = (*NAMES, "indexed") if lookup == "embedding_lookup" else NAMES
-            yield _cell("bandwidth", lookup, count, names)
-    for count in COUNTS[: 1 if quick else None]:
-        yield _cell("training", "embedding_lookup", count, NAMES)
+            # Compiling takes most of a run's time: the peer is compiled for the largest and the smallest prompt.
+            names = [name for name in NAMES if name != "torch.compile" or count != COUNTS[1]]
+            yield _cell("bandwidth", lookup, count, (*names, *["indexed"] * (lookup == "embedding_lookup")))
+    yield _cell("training", "embedding_lookup", COUNTS[0], NAMES)
     labels = {"ids": 64, "columns": 64, "dtype": "float16"}
     options = (None, None, None, *LOOKUPS["embedding_lookup"])
     inputs = lambda draw, ids: (ids(64, below=100), draw(100, 64))  # noqa: E731
     yield from calls(OP, labels, inputs, ("ids", "table"), options, ("functional",))
     for lookup in LOOKUPS:
-        for count in COUNTS[: 1 if quick else None]:
-            yield _cell("auto", lookup, count, ("eager", "indexed", "auto"), waits=True)
+        yield _cell("auto", lookup, COUNTS[0], ("eager", "indexed", "auto"), waits=True)

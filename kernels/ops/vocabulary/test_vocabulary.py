@@ -15,6 +15,11 @@ from kernels.check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Valu
 from kernels.ops.vocabulary import eager
 from kernels.ops.vocabulary.op import OP, vocabulary
 
+SLOW_INTERPRETED = tuple(
+    f"test_gradients_of_{what}[torch.{dtype}"
+    for what in ("every_shape", "every_option")
+    for dtype in ("float16", "float64")
+)
 INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 TEXTS, IMAGES, AUDIOS = 7, 3, 2
 # Beside every edge, the ends of both integer types, and 2^32 + 5, which as 32 bits would be row 5.
@@ -52,9 +57,22 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
         return functools.partial(vocabulary, backend=backend)
 
     def kinds(self, case=None):
-        """With every tensor, and with the fewest: no table."""
-        found = {call.options[0]: call for call in self.variants(case)}
-        return [found["multimodal"], found["deepstack"]]
+        """With every tensor; with the fewest, no table, there is a slow test."""
+        return [call for call in self.variants(case) if call.options[0] == "multimodal"]
+
+    @pytest.mark.slow
+    @kernel_backend
+    def test_among_torchs_ops_without_a_table(self, backend, monkeypatch):
+        monkeypatch.setattr(type(self), "kinds", lambda self, case=None: [self.variants(case)[2]])
+        assert self.kinds()[0].options[0] == "deepstack"
+        self.test_opcheck(backend)
+        self.test_compile_keeps_one_graph(backend, False)
+        self.test_gradcheck(backend)
+
+    @pytest.mark.slow
+    @kernel_backend
+    def test_an_exported_program_loads_in_a_fresh_process(self, backend, tmp_path):
+        super().test_an_exported_program_loads_in_a_fresh_process(backend, tmp_path)
 
     @every_backend
     def test_wrong_input(self, backend):
@@ -201,6 +219,15 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
             out = function(ids, *arguments, backend=backend, out_of_range=counter)
             assert torch.equal(out, function(ids, *arguments, backend=backend))
             assert counter.tolist() == [10 + sum(row is None for row in rows)]
+
+    @kernel_backend
+    def test_what_ids_name_is_found_once(self, backend, monkeypatch):
+        table, ids, counter = sources(8)[0].requires_grad_(), torch.tensor([1, -1], device=DEVICE), []
+        found = eager.choices
+        monkeypatch.setattr(eager, "choices", lambda *arguments: counter.append(1) or found(*arguments))
+        misses = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+        kernels.embedding_lookup(ids, table, out_of_range=misses, backend=backend)
+        assert (len(counter), misses.item()) == (1, 1)
 
     @kernel_backend
     def test_the_counter_compiles(self, backend):
