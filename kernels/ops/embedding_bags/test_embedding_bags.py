@@ -21,8 +21,8 @@ from kernels.ops.embedding_bags.spec import HEIGHTS, HOSTILE_64, draw_bags, draw
 SLOW_INTERPRETED = (
     *(f"test_gradients_of_every_option[torch.{dtype}" for dtype in ("float16", "bfloat16", "float64")),
     *(f"test_gradients_of_every_shape[torch.{dtype}" for dtype in ("float16", "float64")),
-    "test_gradients_of_several_chunks[torch.bfloat16", "test_gradcheck", "test_compile_keeps_one_graph[True",
-    "test_generated_cases", "test_an_exported_program",
+    "test_gradients_of_several_chunks[torch.bfloat16", "test_gradcheck", "test_compile_keeps_one_graph",
+    "test_opcheck", "test_generated_cases", "test_an_exported_program",
 )  # fmt: skip
 INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 INDEX = DEVICE.index if DEVICE.index is not None else (0 if DEVICE.type == "cuda" else -1)

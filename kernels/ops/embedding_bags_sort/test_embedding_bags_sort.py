@@ -105,7 +105,7 @@ class TestEmbeddingBagsSort(Contract):
     @no_triton
     def test_opcheck_and_compile(self, backend):
         overload = self.declaration.overload("cuda")
-        for call in self.calls(Case((9, 3))):
+        for call in self.calls(Case((9, 3)))[: 1 if backend == "eager" else None]:
             arguments = (*call.arguments(), 4096)
             if backend == "cuda":
                 torch.library.opcheck(overload, arguments)

@@ -17,6 +17,11 @@ from kernels.check.contract import DEVICE, GPU, Contract, every_backend, kernel_
 from kernels.ops.embedding_bags_update import eager
 from kernels.ops.embedding_bags_update.op import OP, RULES, _call
 
+SLOW_INTERPRETED = (
+    "test_adversarial_cases", "test_generated_cases", "test_rows_of_several_warps", "test_opcheck",
+    "test_rows_that_fill_any_number_of_chunks[sgd", "test_rows_that_fill_any_number_of_chunks[rowwise",
+    "test_ragged_bags[adagrad", "test_ragged_bags[rowwise", "test_one_id_a_feature[dtype2", "test_duplicates[one id",
+)  # fmt: skip
 HEIGHTS = (3, 7, 100)
 ROW_OFFSETS = (0, 3, 10, 110)
 HOSTILE = (-1, 100, 2**31 - 1, -(2**31), 2**32 + 2, 2**63 - 1, -(2**63))
