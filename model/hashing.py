@@ -69,7 +69,7 @@ class IndexHash(nn.Module):
     def __init__(self, vocabulary: Sequence[int] | Tensor):
         super().__init__()
         ids = _checked(vocabulary)
-        self.register_buffer("known", ids.clone())
+        self.register_buffer("known", ids)
         # Not persistent: 1 … cardinality, which the checkpoint need not say.
         self.register_buffer("rows", _rows(ids), persistent=False)
 
@@ -136,8 +136,10 @@ class TableHash(IdTable):
     Its state_dict has the known ids, as that of `IndexHash` has, and the two load each other's.
     """
 
+    STATE = ("known",)
+
     def __init__(self, vocabulary: Sequence[int] | np.ndarray | Tensor):
-        super().__init__([_checked(vocabulary)])
+        super().__init__([_ids(vocabulary)])
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids int64 [...] → rows int64 [...]."""
@@ -153,26 +155,32 @@ class TableHash(IdTable):
         """Know these ids instead, as many as before."""
         if known.shape != (self.sizes[0],):
             raise ValueError(f"known must have shape {self.sizes}; got {list(known.shape)}")
-        rows = torch.arange(1, len(known) + 1, device=known.device)
-        ends = torch.tensor([0, len(known)]), torch.tensor([len(known) + 1])
-        super().load(_checked(known.cpu()).to(known.device), rows, *ends)
+        ids = _ids(known)
+        ends = torch.tensor([0, len(ids)]), torch.tensor([len(ids) + 1])
+        super().load(ids, torch.arange(1, len(ids) + 1), *ends)
 
     def extra_repr(self) -> str:
         return f"cardinality={self.sizes[0]}"
 
 
-def _checked(vocabulary: Sequence[int] | np.ndarray | Tensor, in_order: bool = False) -> Tensor:
-    """The vocabulary as a tensor, in ascending order if that is asked for; ValueError if it is none."""
-    ids = np.asarray(vocabulary, dtype=np.int64)
-    if ids.ndim != 1:
+def _ids(vocabulary: Sequence[int] | np.ndarray | Tensor) -> Tensor:
+    """The vocabulary as int64 [cardinality]; ValueError if it is none, but for ids that it has twice."""
+    ids = torch.as_tensor(vocabulary if isinstance(vocabulary, Tensor) else np.asarray(vocabulary, dtype=np.int64))
+    if ids.dim() != 1:
         raise ValueError(f"vocabulary: expected ids of shape [cardinality], got shape {list(ids.shape)}")
-    ascending = np.sort(ids)  # several times as fast as torch.sort
-    if ids.size and ascending[0] <= MISSING:
-        raise ValueError(f"vocabulary: {MISSING} stands for a missing value, and {ascending[0]} is not an id")
-    different = min(ids.size, 1) + np.count_nonzero(np.diff(ascending))
-    if different != ids.size:
-        raise ValueError(f"vocabulary: {ids.size} ids, of which only {different} are different")
-    return torch.from_numpy(ascending) if in_order else torch.tensor(ids)
+    if len(ids) and (least := int(ids.min())) <= MISSING:
+        raise ValueError(f"vocabulary: {MISSING} stands for a missing value, and {least} is not an id")
+    return ids.long()
+
+
+def _checked(vocabulary: Sequence[int] | np.ndarray | Tensor, in_order: bool = False) -> Tensor:
+    """The same, its ids all different; in ascending order if that is asked for."""
+    ids = _ids(vocabulary)
+    ascending = np.sort(ids.numpy())  # several times as fast as torch.sort
+    different = min(ascending.size, 1) + np.count_nonzero(np.diff(ascending))
+    if different != ascending.size:
+        raise ValueError(f"vocabulary: {ascending.size} ids, of which only {different} are different")
+    return torch.from_numpy(ascending) if in_order else ids.clone()
 
 
 def _rows(known: Tensor) -> Tensor:

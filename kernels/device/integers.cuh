@@ -1,4 +1,5 @@
-// Ids, offsets, keys: integers of 32 or 64 bits, known at the launch, read as 64. One kernel serves both.
+// Ids, offsets, keys: integers of 32 or 64 bits, known at the launch, read as 64, so that what is added to one
+// cannot wrap. One kernel serves both.
 #pragma once
 
 #include "device/launch.cuh"

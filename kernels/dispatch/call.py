@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.nn import Parameter
 
-from kernels.dispatch import fallback
+from kernels.dispatch import checks, fallback
 
 if TYPE_CHECKING:
     from kernels.dispatch.op import Op
@@ -72,8 +72,7 @@ class Call:
     def _resolve(self, backend: str, arguments: tuple) -> Callable:
         """What this backend is for these arguments; for CUDA tensors it is kept."""
         op, first = self._op, arguments[0]
-        if not isinstance(first, Tensor):
-            raise TypeError(f"{self._made.name}: {self._made.names[0]} must be a tensor; got {type(first).__name__}")
+        checks.is_tensor(self._made.name, self._made.names[0], first)
         chosen = self._choose(backend, first.is_cuda)
         if chosen == "eager":
             call = self._as_eager

@@ -11,6 +11,12 @@ from torch import Tensor
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
+def is_tensor(op: str, name: str, value: object) -> None:
+    """A tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{op}: {name} must be a tensor; got {type(value).__name__}")
+
+
 def has_dtype(op: str, name: str, tensor: Tensor, dtypes: Sequence[torch.dtype] = FLOATING) -> None:
     """A dense tensor of one of the dtypes, with at least one dimension."""
     if tensor.layout != torch.strided:

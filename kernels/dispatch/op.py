@@ -185,8 +185,8 @@ class Op:
         for argument, value in zip(made.arguments, arguments, strict=True):
             if argument.name in self.scalars:
                 self._check_scalar(made, argument.name, value, arguments)
-            elif argument.is_tensor and not isinstance(value, Tensor) and not (argument.is_optional and value is None):
-                raise TypeError(f"{made.name}: {argument.name} must be a tensor; got {type(value).__name__}")
+            elif argument.is_tensor and not (argument.is_optional and value is None):
+                checks.is_tensor(made.name, argument.name, value)
         if form == "backward":
             self._check_backward(made, arguments)
         else:

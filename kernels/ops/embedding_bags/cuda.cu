@@ -5,7 +5,7 @@
 using namespace fused;
 namespace bags = embedding_bags;
 
-static bags::Integers integers(const Tensor& tensor) { return {tensor.data, tensor.dtype == Dtype::int64}; }
+static Integers integers(const Tensor& tensor) { return {tensor.data, tensor.dtype == Dtype::int64}; }
 
 static bags::Mode mode_of(const String& mode) {
     return mode == "sum" ? bags::Mode::sum : mode == "mean" ? bags::Mode::mean : bags::Mode::max;

@@ -8,6 +8,7 @@
 // asks for all its ids, then for all its rows, and then stores.
 #pragma once
 
+#include "device/integers.cuh"
 #include "device/report.cuh"
 #include "device/vector.cuh"
 
@@ -103,15 +104,6 @@ __global__ void __launch_bounds__(threads)
 }
 
 // ------------------------------------------------------------------------------------------------------------- bags
-
-// Integers of 32 or 64 bits.
-struct Integers {
-    const void* data;
-    bool wide;
-    __device__ long long operator[](long long i) const {
-        return wide ? static_cast<const long long*>(data)[i] : (long long)static_cast<const int*>(data)[i];
-    }
-};
 
 // The bags of a batch: bag i's row of the output, its feature, and where its ids begin and end.
 struct Bags {

@@ -1,5 +1,7 @@
 // The id table's ops for tensors of the CPU: table.cuh's functions in loops, on several threads.
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -12,22 +14,37 @@ namespace {
 
 constexpr long long keys_of_a_thread = 1 << 15;  // fewer do not pay for starting a thread
 
-// work(n, threads) on each of so many threads, n from 0.
+// work(part, parts) for each part from 0, on as many threads, or on as many as the system gives. What work throws is
+// thrown here, when all have ended.
 template <class Work>
 void on_threads(long long count, Work work) {
     long long cores = std::max(1u, std::thread::hardware_concurrency());
-    long long threads = std::clamp(count / keys_of_a_thread, 1LL, cores);
+    long long parts = std::clamp(count / keys_of_a_thread, 1LL, cores);
+    std::atomic<long long> next{0};
+    std::atomic<bool> failed{false};
+    std::exception_ptr error;
+    auto run = [&] {
+        try {
+            for (long long part; (part = next++) < parts;) work(part, parts);
+        } catch (...) {
+            if (!failed.exchange(true)) error = std::current_exception();
+        }
+    };
     std::vector<std::thread> others;
-    for (long long n = 1; n < threads; ++n) others.emplace_back(work, n, threads);
-    work(0LL, threads);
+    try {
+        while ((long long)others.size() < parts - 1) others.emplace_back(run);
+    } catch (const std::exception&) {  // no more threads, or no memory for one
+    }
+    run();
     for (std::thread& other : others) other.join();
+    if (error) std::rethrow_exception(error);
 }
 
 // function(i) for each i below count.
 template <class Function>
 cudaError_t for_each(long long count, Function function) {
-    on_threads(count, [&](long long n, long long threads) {
-        for (long long i = count * n / threads; i < count * (n + 1) / threads; ++i) function(i);
+    on_threads(count, [&](long long part, long long parts) {
+        for (long long i = count * part / parts; i < count * (part + 1) / parts; ++i) function(i);
     });
     return cudaSuccess;
 }
@@ -45,9 +62,9 @@ cudaError_t look_up_tensors(Tensor tags, Tensor slots, Tensor bucket_offsets, Te
 cudaError_t claim_tensors(Tensor tags, Tensor slots, Tensor bucket_offsets, Tensor seeds, Tensor keys,
                           Tensor table_ids, Tensor where) {
     return with_keys(tags, slots, bucket_offsets, seeds, keys, table_ids, [&](Storage storage, auto* key, auto* table) {
-        on_threads(keys.elements, [&](long long n, long long threads) {
+        on_threads(keys.elements, [&](long long part, long long parts) {
             for (long long i = 0; i < keys.elements; ++i)
-                if ((unsigned long long)table[i] % threads == (unsigned long long)n)
+                if ((unsigned long long)table[i] % parts == (unsigned long long)part)
                     where.as<long long>()[i] = claim(storage, table[i], key[i], i);
         });
         return cudaSuccess;

@@ -110,9 +110,9 @@ def table_claim_(
         given = empty & (empty.cumsum(1) == rank[:, None] + 1)
         got = given.any(1)
         chosen = these[given]
-        tags[chosen] = _tag(search.key, search.seed)[got]
         slots[chosen, 0] = search.key[got]
         slots[chosen, 1] = -1 - position[search.index[got]]
+        tags[chosen] = _tag(search.key, search.seed)[got]  # last: until then the slots are nobody's
         search.next(~got)
     return find(*storage, keys, table_ids)
 

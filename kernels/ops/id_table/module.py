@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from kernels.ops.id_table.op import expand_table_ids
+from kernels.dispatch import checks
+from kernels.ops.id_table.op import INTEGERS, expand_table_ids
 from kernels.ops.id_table.table import IdTable
 
 MODES = ("none", "sum", "mean")
@@ -18,7 +19,8 @@ class TableEmbedding(nn.Module):
 
     Args:
         table: the ids of T tables.
-        weights: for each table its rows [n, D], all of one D and dtype; row 0 stands for no id and is never read.
+        weights: for each table its rows [n, D], all of one D and floating dtype; row 0 stands for no id and is never
+            read, so n may be 0.
         feature_tables: the table of each of F features, in any order; features may share one. Default: one each.
         mode: "none", "sum" or "mean".
 
@@ -37,14 +39,24 @@ class TableEmbedding(nn.Module):
         super().__init__()
         if mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}; got {mode!r}")
-        if len(weights) != table.num_tables:
-            raise ValueError(f"weights must be {table.num_tables} tensors, one a table; got {len(weights)}")
+        if len(weights) != table.num_tables or not weights:
+            raise ValueError(f"weights must be {table.num_tables or 'some'} tensors, one a table; got {len(weights)}")
+        for number, each in enumerate(weights):
+            checks.is_tensor("TableEmbedding", f"weights[{number}]", each)
+            checks.has_dtype("TableEmbedding", f"weights[{number}]", each)
+            if each.dim() != 2 or each.shape[1] != weights[0].shape[1] or each.dtype != weights[0].dtype:
+                raise ValueError(
+                    f"weights[{number}] must be [n, D], of one D and dtype for all; got {list(each.shape)}, "
+                    f"{checks.plain(each.dtype)}, beside {list(weights[0].shape)}, {checks.plain(weights[0].dtype)}"
+                )
         features = [*range(table.num_tables)] if feature_tables is None else [*feature_tables]
         if unknown := [t for t in features if not 0 <= t < table.num_tables]:
             raise ValueError(f"feature_tables must be from 0 to {table.num_tables - 1}; got {unknown[0]}")
         self.table, self.mode = table, mode
         device = table.seeds.device
-        self.weights = nn.Parameter(torch.cat([*weights]).to(device), requires_grad=False)
+        rows = torch.cat([*weights])
+        rows = rows if len(rows) else rows.new_zeros(1, rows.shape[1])  # there must be one to read for a miss
+        self.weights = nn.Parameter(rows.to(device), requires_grad=False)
         heights = torch.tensor([len(w) for w in weights], dtype=torch.int64, device=device)
         self.register_buffer("heights", heights, persistent=False)
         self.register_buffer("first_rows", heights.cumsum(0) - heights, persistent=False)
@@ -57,10 +69,18 @@ class TableEmbedding(nn.Module):
         Without offsets, in mode "none" only: keys [B, F] → [B, F, D]. With offsets int32 or int64 [F · B + 1], where
         bag f · B + b of the keys [N] begins: [N, D] in mode "none", else [B, F, D].
 
+        On a GPU nobody waits to look at offsets: those that decrease, or do not go from 0 to N, read nothing outside, but
+        give misses, or another bag's rows. `check_offsets` looks at them.
+
         Raises:
-            ValueError: pooling without offsets; shapes that do not fit; on a CPU offsets that decrease, or do not go
-                from 0 to N, with the position.
+            TypeError: what is no tensor, or no tensor of integers. ValueError: pooling without offsets; shapes that do
+                not fit; on a CPU, if it is not compiled, offsets that decrease, or do not go from 0 to N, with the
+                position.
         """
+        for name, tensor in (("keys", keys), ("offsets", offsets)):
+            if tensor is not None:
+                checks.is_tensor("TableEmbedding", name, tensor)
+                checks.has_dtype("TableEmbedding", name, tensor, INTEGERS)
         features = len(self.feature_tables)
         if offsets is None:
             if self.mode != "none":
@@ -100,7 +120,7 @@ class TableEmbedding(nn.Module):
 
 
 def check_offsets(offsets: Tensor, count: int) -> None:
-    """Raise ValueError, with the position, unless offsets rise from 0 to count."""
+    """Raise ValueError, with the position, unless offsets rise from 0 to count. It waits for a GPU."""
     falls = (offsets[1:] < offsets[:-1]).nonzero()
     if int(offsets[0]) != 0:
         raise ValueError(f"offsets[0] must be 0; got {int(offsets[0])}")

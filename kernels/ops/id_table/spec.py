@@ -2,12 +2,12 @@
 
 import functools
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from kernels.check import Call, Case, Spec
 from kernels.ops.id_table import eager
+from kernels.ops.id_table.storage import empty, fill
 
 EXTREMES = (0, -1, -2, -3, -4, 1, 2**32 + 5, -(2**32), 2**31, 2**63 - 1, -(2**63))
 
@@ -15,14 +15,10 @@ EXTREMES = (0, -1, -2, -3, -4, 1, 2**32 + 5, -(2**32), 2**31, 2**63 - 1, -(2**63
 def storage(vocabularies: list[Tensor], load: float = 0.875) -> tuple[Tensor, ...]:
     """(tags, slots, bucket_offsets, seeds) of tables with these ids, on the CPU: the k-th id has row k."""
     buckets = [-int(-len(ids) // (load * eager.BUCKET_SLOTS)) for ids in vocabularies]
-    offsets = torch.from_numpy(np.cumsum([0, *buckets], dtype=np.int64))
-    tags = torch.zeros(eager.BUCKET_SLOTS * sum(buckets), dtype=torch.uint8)
-    slots = torch.zeros((len(tags), 2), dtype=torch.int64)
-    seeds = torch.arange(1, len(vocabularies) + 1)
+    made = empty(buckets, torch.arange(1, len(vocabularies) + 1))
     for table, ids in enumerate(vocabularies):
-        where = eager.table_claim_(tags, slots, offsets, seeds, ids, torch.full_like(ids, table))
-        slots[where, 1] = torch.arange(1, len(ids) + 1)
-    return tags, slots, offsets, seeds
+        fill(made, ids, torch.full_like(ids, table), torch.arange(1, len(ids) + 1), "eager")
+    return made
 
 
 @functools.cache

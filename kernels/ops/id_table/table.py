@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
+from kernels.dispatch import checks
+from kernels.ops.id_table import storage as stored
 from kernels.ops.id_table.eager import BUCKET_SLOTS, EMPTY, FIRST_TAG
-from kernels.ops.id_table.op import CLAIM, ERASE, table_lookup
+from kernels.ops.id_table.op import CLAIM, ERASE, INTEGERS, table_lookup
 
 MOST_BUCKETS = 2**31 - 1  # of a table: the hash's upper 32 bits choose one
+MOST_ROW = 2**63 - 2  # the next one is an int64 too
 
 
 class IdTable(nn.Module):
@@ -29,12 +34,20 @@ class IdTable(nn.Module):
         backend: of `insert` and `erase`: as `table_lookup`'s.
 
     `insert` and `erase` wait for the GPU; a look-up does not, and can be captured in a CUDA graph, which sees what is
-    inserted later. A table that grew or was loaded has other storage: capture anew. Where a slot is found for an id
-    hangs on the order in which a GPU's threads come; what look-ups return, and state_dict, do not.
+    inserted later. A table that grew or was loaded has other storage: capture anew. A graph that was captured through
+    `forward` or `storage` goes on reading the storage that it knows, which the table keeps for it, and answers as the
+    table was when it left that storage. (Whoever captures a compiled function keeps what `storage` gives.)
+
+    An insertion, erasure or `load` that is broken off (by Ctrl-C, or for lack of memory) is done or undone, id by id,
+    when the table is next used; until then a look-up takes an id that has no row yet for one that is not there. One
+    thread may change a table at a time. Where a slot is found for an id hangs on the order in which a GPU's threads
+    come; what look-ups return, and state_dict, do not.
 
     state_dict has the ids and rows, not the storage: `ids` and `rows` int64 [n], by table and row; `offsets` [T + 1],
     where each table's begin; `next_rows` [T]. A table of any capacity loads it.
     """
+
+    STATE = ("ids", "rows", "offsets", "next_rows")  # the names in `state`
 
     tags: Tensor
     slots: Tensor
@@ -58,40 +71,45 @@ class IdTable(nn.Module):
         for name, given in (("capacity", capacity), ("seeds", seeds)):
             if given is not None and len(given) != len(ids):
                 raise ValueError(f"{name} must have a number for each of {len(ids)} tables; got {len(given)}")
-        self.load_limit, self.backend = load_limit, backend
-        wanted = [max(len(v), c) for v, c in zip(ids, capacity or [0] * len(ids), strict=True)]
-        seeds = range(1, len(ids) + 1) if seeds is None else seeds
-        self._sizes = [0] * len(ids)  # ids of each table
-        self._filled = [0] * len(ids)  # its slots at which no search ends: those of its ids, and erased ones
-        self._next_rows = [1] * len(ids)
-        self.register_buffer("seeds", torch.tensor([*seeds], dtype=torch.int64, device=device), persistent=False)
-        for name in ("tags", "slots", "bucket_offsets"):
-            self.register_buffer(name, torch.empty(0, device=device), persistent=False)
-        self._make([self._buckets_for(n) for n in wanted])
         for table, vocabulary in enumerate(ids):
             if vocabulary.dim() != 1 or (vocabulary.dtype not in (torch.int64, torch.int32) and len(vocabulary)):
                 raise ValueError(
                     f"vocabulary {table} must be int64 [n]; got {vocabulary.dtype}, shape {list(vocabulary.shape)}"
                 )
-            vocabulary = vocabulary.to(self.seeds.device, torch.int64)
-            self.insert(vocabulary, torch.full_like(vocabulary, table, dtype=torch.int32))
-            if self._sizes[table] != len(vocabulary):
-                raise ValueError(
-                    f"vocabulary {table}: {len(vocabulary)} ids, of which only {self._sizes[table]} are different"
-                )
+        self.load_limit, self.backend = load_limit, backend
+        seeds = range(1, len(ids) + 1) if seeds is None else seeds
+        self.register_buffer("seeds", torch.tensor([*seeds], dtype=torch.int64, device=device), persistent=False)
+        for name in ("tags", "slots", "bucket_offsets"):
+            self.register_buffer(name, None, persistent=False)
+        self._changed = False  # whether a change has begun that has not ended
+        self._captured: dict[int, tuple[Tensor, ...]] = {}  # storage that CUDA graphs know, by its address
+        sizes = [len(v) for v in ids]
+        # The numbers of each table: its buckets, its ids, its slots at which no search ends (of ids, and erased ones),
+        # and the row that the next new id gets.
+        self._buckets = [self._buckets_for(max(n, c)) for n, c in zip(sizes, capacity or sizes, strict=True)]
+        self._sizes, self._filled, self._next_rows = [0] * len(ids), [0] * len(ids), [1] * len(ids)
+        ids = [torch.empty(0, dtype=torch.int64), *ids]
+        rows = [torch.arange(1, len(v) + 1, device=self.seeds.device) for v in ids]
+        ids = torch.cat([v.to(self.seeds.device, torch.int64) for v in ids])
+        self._become(ids, torch.cat(rows), sizes, [n + 1 for n in sizes])
 
     # ------------------------------------------------------------------------------------------------------- look-ups
 
     def storage(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(tags, slots, bucket_offsets, seeds), as `table_lookup` takes them."""
-        return self.tags, self.slots, self.bucket_offsets, self.seeds
+        found = self.tags, self.slots, self.bucket_offsets, self.seeds
+        if _is_captured(self.tags):
+            self._captured[self.tags.data_ptr()] = found
+        return found
 
     def forward(self, ids: Tensor, table_ids: Tensor | None = None, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
         """(found bool, rows int64), like ids: `table_lookup`. Without table_ids there must be one table."""
         return table_lookup(*self.storage(), ids, self._tables_of(ids, table_ids), backend=backend)
 
     def _tables_of(self, ids: Tensor, table_ids: Tensor | None) -> Tensor:
+        checks.is_tensor("IdTable", "ids", ids)
         if table_ids is not None:
+            checks.is_tensor("IdTable", "table_ids", table_ids)
             return table_ids
         if self.num_tables != 1:
             raise ValueError(f"table_ids must be given: there are {self.num_tables} tables")
@@ -108,32 +126,34 @@ class IdTable(nn.Module):
         first counts.
 
         Raises:
-            ValueError: ids that are not [n], a table that is not there, a row below 1.
+            ValueError: ids that are not [n], a table that is not there, a row below 1. TypeError: what is no tensor.
         """
         table_ids = self._tables_of(ids, table_ids)
         if ids.dim() != 1 or table_ids.shape != ids.shape:
             raise ValueError(f"ids and table_ids must be [n]; got {list(ids.shape)} and {list(table_ids.shape)}")
-        if rows is not None and (rows.shape != ids.shape or (len(rows) and int(rows.min()) < 1)):
-            raise ValueError("rows must be like ids, and above 0: row 0 is that of ids that are not there")
         if not len(ids):
             return torch.zeros_like(ids, dtype=torch.int64)
-        low, high = (int(edge) for edge in torch.aminmax(table_ids))
-        if low < 0 or high >= self.num_tables:
-            raise ValueError(f"table_ids must be from 0 to {self.num_tables - 1}; got {low if low < 0 else high}")
-        self._make_room(ids, table_ids)
-        where = CLAIM.call(self.backend, *self.storage(), ids, table_ids)
-        position = torch.arange(len(ids), device=ids.device)
-        new = (self.slots[where, 1] == -1 - position).nonzero()[:, 0]
-        tables = table_ids[new].long()
-        counts = torch.bincount(tables, minlength=self.num_tables)
-        numbers = self._numbers(tables, counts) if rows is None else rows[new].to(torch.int64)
-        self.slots[where[new], 1] = numbers
-        most = torch.zeros_like(counts).scatter_reduce_(0, tables, numbers, "amax").tolist()
-        for table, count in enumerate(counts.tolist()):
-            self._sizes[table] += count
-            self._filled[table] += count
-            self._next_rows[table] = max(self._next_rows[table], most[table] + 1)
-        return self.slots[where, 1]
+        _within("table_ids", table_ids, 0, self.num_tables - 1)
+        if rows is not None:
+            if (rows := _integers("rows", rows)).shape != ids.shape:
+                raise ValueError(f"rows must be [{len(ids)}], like ids; got {list(rows.shape)}")
+            _within("rows", rows, 1, MOST_ROW)  # row 0 is that of ids that are not there
+            rows = rows.to(ids.device)
+        with self._changing():
+            self._make_room(ids, table_ids)
+            where = CLAIM.call(self.backend, *self.storage(), ids, table_ids)
+            position = torch.arange(len(ids), device=ids.device)
+            new = (self.slots[where, 1] == -1 - position).nonzero()[:, 0]
+            tables = table_ids[new].long()
+            counts = torch.bincount(tables, minlength=self.num_tables)
+            numbers = self._numbers(tables, counts) if rows is None else rows[new]
+            self.slots[where[new], 1] = numbers
+            most = torch.zeros_like(counts).scatter_reduce_(0, tables, numbers, "amax").tolist()
+            for table, count in enumerate(counts.tolist()):
+                self._sizes[table] += count
+                self._filled[table] += count
+                self._next_rows[table] = max(self._next_rows[table], most[table] + 1)
+            return self.slots[where, 1]
 
     def _numbers(self, tables: Tensor, counts: Tensor) -> Tensor:
         """For each new id its table's next row, in order."""
@@ -146,16 +166,35 @@ class IdTable(nn.Module):
     @torch.no_grad()
     def erase(self, ids: Tensor, table_ids: Tensor | None = None) -> Tensor:
         """Erase ids [n]; returns which of them were there, bool [n]. Their rows are not given to other ids."""
-        where = ERASE.call(self.backend, *self.storage(), ids, self._tables_of(ids, table_ids))
-        gone = where[where >= 0].unique()
-        tables = self._tables_of_slots(gone)
-        counts, free = (
-            torch.bincount(t, minlength=self.num_tables).tolist() for t in (tables, tables[self.tags[gone] == EMPTY])
-        )
-        for table in range(self.num_tables):
-            self._sizes[table] -= counts[table]
-            self._filled[table] -= free[table]
-        return where >= 0
+        table_ids = self._tables_of(ids, table_ids)
+        with self._changing():
+            where = ERASE.call(self.backend, *self.storage(), ids, table_ids)
+            gone = where[where >= 0].unique()
+            tables = stored.tables_of(self.storage(), gone)
+            freed = tables[self.tags[gone] == EMPTY]
+            for numbers, minus in ((self._sizes, tables), (self._filled, freed)):
+                for table, count in enumerate(minus.bincount(minlength=self.num_tables).tolist()):
+                    numbers[table] -= count
+            return where >= 0
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What is done in here and does not end is mended by the next change, or whoever looks at the whole table."""
+        self._mend()
+        self._changed = True
+        yield
+        self._changed = False
+
+    @torch.no_grad()
+    def _mend(self) -> None:
+        """After a change that was broken off: erase the ids that have no row, and count anew what there is."""
+        if not self._changed:
+            return
+        left = ((self.tags >= FIRST_TAG) & (self.slots[:, 1] < 1)).nonzero()[:, 0]
+        ERASE.call(self.backend, *self.storage(), self.slots[left, 0], stored.tables_of(self.storage(), left))
+        sizes, filled, last = (numbers.tolist() for numbers in stored.count(self.storage()))
+        next_rows = [max(had, row + 1) for had, row in zip(self._next_rows, last, strict=True)]
+        self._sizes, self._filled, self._next_rows, self._changed = sizes, filled, next_rows, False
 
     # --------------------------------------------------------------------------------------------------- the storage
 
@@ -167,6 +206,7 @@ class IdTable(nn.Module):
     @property
     def sizes(self) -> list[int]:
         """The number of ids of each table."""
+        self._mend()
         return list(self._sizes)
 
     @property
@@ -177,7 +217,7 @@ class IdTable(nn.Module):
     @property
     def load_factor(self) -> float:
         """The part of all slots that ids take."""
-        return sum(self._sizes) / max(1, len(self.tags))
+        return sum(self.sizes) / max(1, len(self.tags))
 
     @property
     def bytes(self) -> int:
@@ -186,14 +226,10 @@ class IdTable(nn.Module):
 
     def items(self, table: int) -> tuple[Tensor, Tensor]:
         """(ids, rows) of a table, int64 [n], by ascending row."""
-        first = BUCKET_SLOTS * sum(self._buckets[:table])
-        these = slice(first, first + BUCKET_SLOTS * self._buckets[table])
-        found = self.slots[these][self.tags[these] >= FIRST_TAG]
+        self._mend()
+        found = stored.items(self.storage(), table)
         order = torch.argsort(found[:, 1], stable=True)
         return found[order, 0], found[order, 1]
-
-    def _tables_of_slots(self, slots: Tensor) -> Tensor:
-        return torch.searchsorted(self.bucket_offsets, slots // BUCKET_SLOTS, right=True) - 1
 
     def _buckets_for(self, ids: int) -> int:
         buckets = math.ceil(ids / (self.load_limit * BUCKET_SLOTS))
@@ -201,12 +237,12 @@ class IdTable(nn.Module):
             raise ValueError(f"a table holds up to {MOST_BUCKETS * BUCKET_SLOTS} slots; {ids} ids need more")
         return buckets
 
-    def _make(self, buckets: list[int]) -> None:
-        """Empty storage with so many buckets for each table."""
-        device, offsets = self.seeds.device, _offsets(buckets)
-        slots = torch.zeros((BUCKET_SLOTS * int(offsets[-1]), 2), dtype=torch.int64, device=device)
-        self.tags = torch.zeros(len(slots), dtype=torch.uint8, device=device)
-        self.bucket_offsets, self.slots, self._buckets = offsets.to(device), slots, buckets
+    def _install(self, storage: stored.Storage, **attributes: object) -> None:
+        """Let the table have other storage, which is complete, and what goes with it."""
+        tags, slots, bucket_offsets, _ = storage
+        buffers = self._buffers | {"tags": tags, "slots": slots, "bucket_offsets": bucket_offsets}
+        # One call, within which no signal is handled: the tags of one storage never lie beside the slots of another.
+        self.__dict__.update(attributes, _buffers=buffers, _buckets=bucket_offsets.diff().tolist())
 
     def _make_room(self, ids: Tensor, table_ids: Tensor) -> None:
         """Grow the tables that would be filled beyond the limit."""
@@ -221,7 +257,7 @@ class IdTable(nn.Module):
         counts = torch.bincount(table_ids.long(), minlength=self.num_tables).tolist()
         if not crowded(counts):
             return
-        found, _ = self(ids, table_ids, backend=self.backend)
+        found, _ = table_lookup(*self.storage(), ids, table_ids, backend=self.backend)
         new = torch.stack([table_ids[~found].long(), ids[~found].long()]).unique(dim=1)[0]
         counts = torch.bincount(new, minlength=self.num_tables).tolist()
         tables = crowded(counts)
@@ -237,22 +273,11 @@ class IdTable(nn.Module):
         for table in tables:
             wanted = self._buckets_for(self._sizes[table] + counts[table])
             few = self._buckets_for(4 * (self._sizes[table] + counts[table]) // 3) <= buckets[table]
-            buckets[table] = max(wanted, buckets[table] if few or not self._sizes[table] else 2 * buckets[table])
-        known = [(table, *self.items(table)) for table in tables]
-        before, old_tags, old_slots = self._buckets, self.tags, self.slots
-        self._make(buckets)
-        source = target = 0
-        for table in range(self.num_tables):
-            size = BUCKET_SLOTS * before[table]
-            if table not in tables:
-                self.tags[target : target + size] = old_tags[source : source + size]
-                self.slots[target : target + size] = old_slots[source : source + size]
-            source, target = source + size, target + BUCKET_SLOTS * buckets[table]
-        for table, ids, rows in known:
-            table_ids = torch.full_like(ids, table, dtype=torch.int32)
-            where = CLAIM.call(self.backend, *self.storage(), ids, table_ids)
-            self.slots[where, 1] = rows
-            self._filled[table] = len(ids)
+            twice = min(2 * buckets[table], MOST_BUCKETS)
+            buckets[table] = max(wanted, buckets[table] if few or not self._sizes[table] else twice)
+        made = stored.moved(self.storage(), buckets, tables, self.backend)
+        filled = [self._sizes[t] if t in tables else self._filled[t] for t in range(self.num_tables)]
+        self._install(made, _filled=filled)
 
     # ---------------------------------------------------------------------------------------------------- checkpoints
 
@@ -262,7 +287,7 @@ class IdTable(nn.Module):
             destination[prefix + name] = tensor
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        given = {name: state_dict.get(prefix + name) for name in self.state()}
+        given = {name: state_dict.get(prefix + name) for name in self.STATE}
         missing += [prefix + name for name, tensor in given.items() if tensor is None]
         unexpected += [
             name for name in state_dict if strict and name.startswith(prefix)
@@ -283,7 +308,7 @@ class IdTable(nn.Module):
         return {
             "ids": torch.cat([empty, *(ids for ids, _ in items)]),
             "rows": torch.cat([empty, *(rows for _, rows in items)]),
-            "offsets": _offsets(self._sizes).to(device),
+            "offsets": stored.starts(self._sizes).to(device),
             "next_rows": torch.tensor(self._next_rows, dtype=torch.int64, device=device),
         }
 
@@ -291,32 +316,62 @@ class IdTable(nn.Module):
         """Become the table whose `state` this is; as many slots as before, where they are enough, in new storage.
 
         Raises:
-            ValueError: another number of tables, or what is no state; the table is then as it was.
+            ValueError: another number of tables, or what is no state: an id that its table has twice, a row that is not
+                from 1 to its table's next row - 1, with table, id and row. The table is then as it was.
         """
+        for name, tensor in (("ids", ids), ("rows", rows), ("offsets", offsets), ("next_rows", next_rows)):
+            _integers(name, tensor)
         count = self.num_tables
-        starts = offsets.tolist()
         if offsets.shape != (count + 1,) or next_rows.shape != (count,):
             shapes = f"offsets {list(offsets.shape)}, next_rows {list(next_rows.shape)}"
             raise ValueError(f"expected {count} tables; got {shapes}")
+        starts, next_rows = offsets.tolist(), next_rows.tolist()
         sizes = [end - start for start, end in pairwise(starts)]
         rises = starts[0] == 0 and min([0, *sizes]) == 0 and starts[-1] == len(ids)
         if ids.dim() != 1 or ids.shape != rows.shape or not rises:
             raise ValueError(f"offsets must rise from 0 to the number of ids and rows, {len(ids)} and {len(rows)}")
-        if len(rows) and int(rows.min()) < 1:
-            raise ValueError(f"rows must be above 0; got {int(rows.min())}")
-        self._make([max(had, self._buckets_for(n)) for had, n in zip(self._buckets, sizes, strict=True)])
-        self._sizes, self._filled = [0] * count, [0] * count
+        if low := [table for table, row in enumerate(next_rows) if row < 1]:
+            raise ValueError(f"table {low[0]}: its next row must be above 0; got {next_rows[low[0]]}")
         ids, rows = (tensor.to(self.seeds.device, torch.int64) for tensor in (ids, rows))
-        for table, (start, end) in enumerate(pairwise(starts)):
-            these = ids[start:end]
-            self.insert(these, torch.full_like(these, table, dtype=torch.int32), rows[start:end])
-        self._next_rows = next_rows.tolist()
+        self._become(ids, rows, sizes, next_rows)
+
+    @torch.no_grad()
+    def _become(self, ids: Tensor, rows: Tensor, sizes: list[int], next_rows: list[int]) -> None:
+        """Have these ids and no others, the first sizes[0] in the first table, and so on."""
+        device = self.seeds.device
+        tables = torch.arange(len(sizes), dtype=torch.int32, device=device)
+        tables = tables.repeat_interleave(torch.tensor(sizes, dtype=torch.int64, device=device), output_size=len(ids))
+        wrong = (rows < 1) | (rows >= torch.tensor(next_rows, dtype=torch.int64, device=device)[tables])
+        if len(wrong := wrong.nonzero()[:, 0]):
+            table, number, row = (int(tensor[wrong[0]]) for tensor in (tables, ids, rows))
+            raise ValueError(
+                f"table {table}: id {number} has row {row}, which must be from 1 to {next_rows[table] - 1}, below the "
+                "table's next row"
+            )
+        buckets = [max(had, self._buckets_for(n)) for had, n in zip(self._buckets, sizes, strict=True)]
+        made = stored.empty(buckets, self.seeds)
+        stored.fill(made, ids, tables, rows, self.backend)
+        self._install(made, _sizes=sizes, _filled=list(sizes), _next_rows=next_rows, _changed=False)
 
     def extra_repr(self) -> str:
-        ids, size = sum(self._sizes), 1e-6 * self.bytes
+        ids, size = sum(self.sizes), 1e-6 * self.bytes
         return f"{self.num_tables} tables, {ids} ids, load {self.load_factor:.2f}, {size:.4g} MB"
 
 
-def _offsets(counts: Sequence[int]) -> Tensor:
-    """int64 [T + 1]: 0, and the sums of the counts so far."""
-    return torch.from_numpy(np.cumsum([0, *counts], dtype=np.int64))
+def _is_captured(tensor: Tensor) -> bool:
+    """Whether what is done with the tensor now becomes part of a CUDA graph."""
+    return tensor.is_cuda and not is_compiling() and torch.cuda.is_current_stream_capturing()
+
+
+def _within(name: str, tensor: Tensor, low: int, high: int) -> None:
+    least, most = (int(edge) for edge in torch.aminmax(tensor))
+    if least < low or most > high:
+        raise ValueError(f"{name} must be from {low} to {high}; got {least if least < low else most}")
+
+
+def _integers(name: str, tensor: Tensor) -> Tensor:
+    """The tensor as int64, if it is one of integers."""
+    checks.is_tensor("IdTable", name, tensor)
+    if tensor.dtype not in INTEGERS:
+        raise ValueError(f"{name} must be int32 or int64; got {checks.plain(tensor.dtype)}")
+    return tensor.long()

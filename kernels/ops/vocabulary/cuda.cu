@@ -4,7 +4,7 @@
 
 using namespace fused;
 
-static vocabulary::Integers integers(Tensor tensor) { return {tensor.data, tensor.dtype == Dtype::int64}; }
+static Integers integers(Tensor tensor) { return {tensor.data, tensor.dtype == Dtype::int64}; }
 static vocabulary::Source source(Tensor tensor) {
     bool there = tensor.dimensions > 0;  // a null pointer may also be a tensor of no elements
     return {tensor.data, there ? tensor.sizes[0] : 0, there};

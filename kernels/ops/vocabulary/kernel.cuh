@@ -8,18 +8,10 @@
 // the ids that name it. It reads count rows, and a long run of duplicates twice (see Pieces).
 #pragma once
 
+#include "device/integers.cuh"
 #include "device/vector.cuh"
 
 namespace vocabulary {
-
-// Integers of 32 or of 64 bits, widened as they are read: what is added to an id cannot wrap.
-struct Integers {
-    const void* data;
-    bool wide;
-    __device__ long long operator[](long long i) const {
-        return wide ? static_cast<const long long*>(data)[i] : static_cast<const int*>(data)[i];
-    }
-};
 
 // [rows, H]. One that is not there is never named; one without rows can be, and what names it is a miss.
 struct Source {
