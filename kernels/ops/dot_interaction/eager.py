@@ -1,4 +1,6 @@
-"""out = [t_0, t_i · t_j for j < i, zeros] with t_0 the dense vector and t_1 … t_F the sparse ones, in plain PyTorch: the reference.
+"""out = [t_0, t_i · t_j for j < i, zeros] in plain PyTorch: the reference.
+
+t_0 is a row's dense vector, t_1 … t_F are its sparse ones:
 
     dense [B, D], sparse [B, F, D] → [B, W], W = D + F (F + 1) / 2, rounded up to a multiple of pad_to
 
@@ -12,8 +14,8 @@ Bytes, with V = F + 1 vectors of D elements of `size` bytes in each of B rows:
     P[:, i, j]                  reads B V (V - 1) / 2 size, writes as much
     cat(dense, pairs)           reads B W size, writes B W size
 
-A kernel that keeps a row's T on chip reads B V D size and writes B W size. FLOPs: D for each of V (V - 1) / 2 pairs, each
-a multiplication and an addition; T Tᵀ computes 2 V / (V - 1) times as many.
+A kernel that keeps a row's T on chip reads B V D size and writes B W size. FLOPs: 2 D for each of V (V - 1) / 2 pairs;
+T Tᵀ computes 2 V / (V - 1) times as many.
 """
 
 import torch

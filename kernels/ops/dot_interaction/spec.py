@@ -51,7 +51,7 @@ def _cases(names: tuple[str, ...]) -> list[Case]:
     cases += [Case((7, 24), layout=layout, every_option=False) for layout in ("transposed", "strided", "expanded")]
     cases += [Case((7, 16), layout="misaligned", only=only, every_option=False) for only in ("", *names)]
     cases += [Case((19, 16)), Case((7, 3)), Case((3, 64)), Case((2, 130))]
-    cases += [Case((13, 17), values=values, every_option=values == "special") for values in ("special", "tiny", "large")]
+    cases += [Case((13, 17), values=v, every_option=v == "special") for v in ("special", "tiny", "large")]
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         cases += [Case((7, 16), dtype), Case((5, 40), dtype, "misaligned", every_option=False)]
         cases += [Case((3, 17), dtype, values=values, every_option=False) for values in ("special", "tiny")]
