@@ -12,21 +12,18 @@ def kernel(
     FEATURES: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     ROWS: tl.constexpr, VECTORS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None, None, None]
-    i, j = tl.arange(0, VECTORS)[None, :, None, None], tl.arange(0, VECTORS)[None, None, :, None]
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, None, None, :]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None, None]
+    i, j = tl.arange(0, VECTORS)[None, :, None], tl.arange(0, VECTORS)[None, None, :]
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, None, :]
     larger, smaller = tl.maximum(i, j), tl.minimum(i, j)
     paired = j < i  # the wrong line
     place = grad_ptr + row * WIDTH + COLUMNS + larger * (larger - 1) // 2 + smaller
-    weights = tl.load(place, paired & (larger <= FEATURES) & (row < rows), other=0.0).to(dtype)
-    inside = (row < rows) & (column < COLUMNS)
-    place = vectors_ptr + (row * (FEATURES + 1) + j) * COLUMNS + column
-    vectors = tl.load(place, inside & (j <= FEATURES), other=0.0).to(dtype)
-    sums = tl.sum(weights * vectors, axis=2, keep_dims=True)
+    weights = tl.load(place, paired & (larger <= FEATURES) & (row < rows), other=0.0)
+    inside = (row < rows) & (i <= FEATURES) & (column < COLUMNS)
+    vectors = tl.load(vectors_ptr + (row * (FEATURES + 1) + i) * COLUMNS + column, inside, other=0.0)
+    sums = tl.dot(weights, vectors, input_precision="ieee")
     direct = tl.load(grad_ptr + row * WIDTH + column + 0 * i, inside & (i == 0), other=0.0)
-    place = grad_vectors_ptr + (row * (FEATURES + 1) + i) * COLUMNS + column
-    tl.store(place, sums + direct.to(dtype), inside & (i <= FEATURES))
+    tl.store(grad_vectors_ptr + (row * (FEATURES + 1) + i) * COLUMNS + column, sums + direct, inside)
 
 
 class _DotInteraction(torch.autograd.Function):
@@ -43,8 +40,8 @@ class _DotInteraction(torch.autograd.Function):
         (vectors,) = ctx.saved_tensors
         found, (rows, count, columns) = torch.empty_like(vectors), vectors.shape
         if found.numel():
-            block, square = min(triton.next_power_of_2(columns), 128), triton.next_power_of_2(count)
-            at_once = min(64, max(1, 2**20 // (block * square**2)))
+            block, square = (min(max(triton.next_power_of_2(n), 16), 64) for n in (columns, count))
+            at_once = min(4 if grad.is_cuda else 64, triton.next_power_of_2(rows))
             kernel[triton.cdiv(rows, at_once), triton.cdiv(columns, block)](
                 grad.contiguous(), vectors, found, rows,
                 FEATURES=count - 1, COLUMNS=columns, WIDTH=grad.shape[1], ROWS=at_once, VECTORS=square, BLOCK=block,
