@@ -1,0 +1,335 @@
+// out = [t_0, t_i · t_j for j < i, zeros]          t_0: dense [rows, columns], t_1 …: sparse [rows, features, columns]
+//
+// The pairs go row by row through the strictly lower triangle of T Tᵀ, T = [dense; sparse]; out [rows, width]. The
+// backward, with G the strictly lower triangular matrix of the pairs' gradients:
+//
+//     grad_T = (G + Gᵀ) T, and the gradient of out's first columns is added to that of t_0
+//
+// Bytes, V = features + 1: rows · (V · columns + width) · sizeof(T), and in the backward V · columns more. FLOPs: a
+// multiplication and an addition for each column of V (V - 1) / 2 pairs, in the backward twice as many.
+//
+// On an H200 (132 multiprocessors of four schedulers at 1.98 GHz, 4.275 TB/s), V = 27, 16 columns of float32, a
+// multiprocessor must take a row every 195 cycles to be as fast as a copy, 301 in the backward. What it issues for one:
+//
+//     forward     a thread has 9 × 9 pairs: for 4 columns 18 loads of 16 bytes and 324 multiply-adds, so that 6 threads
+//                 take 6 · 4 · 349 / 32 = 262 instructions of warps; moving the vectors and pairs in and out, some 175.
+//                 437 / 4 schedulers: 109 cycles. Shared memory: 6 · 72 loads of 16 bytes are 54 cycles at 128 bytes
+//                 each, and about as many for the rest.
+//     backward    a thread has 9 vectors × 8 columns: for each other vector 9 numbers of the gradient, two loads of 16
+//                 bytes and 72 multiply-adds, 94 instructions: 6 · 27 · 94 / 32 = 476, and some 310 for what is moved.
+//                 786 / 4: 197 cycles. Shared memory: 6 · 27 · 17 / 32 = 86 cycles, and some 60.
+//
+// So the bytes are the limit, if enough of them are in flight: four blocks of 96 threads and 16 rows are resident, and
+// each asks for all of its 28 KB (51 in the backward) before it computes.
+#pragma once
+
+#include "plain.cuh"
+#include "vectors.cuh"
+
+namespace dot_interaction {
+
+constexpr int tile = 9;            // vectors on each side of a thread's block of pairs
+constexpr int slice = 8;           // columns of a thread's block in the backward
+constexpr int most_threads = 128;  // of a block
+constexpr int blocks = 3;          // of that size, which a multiprocessor's registers are to hold
+
+__host__ __device__ inline int sides(int features) { return features / tile + 1; }
+
+// Four columns at a time of a vector in shared memory.
+__device__ inline Pack<float, 4> four(const float* vector) { return load<4>(vector); }
+
+// --------------------------------------------------------------------------------------------------------- forward
+
+// A thread computes tile × tile pairs of a row. Threads beside each other take the same pairs of rows beside each other.
+template <class T, int depth>
+__global__ void __launch_bounds__(most_threads, blocks)
+    tiled_forward(const T* __restrict__ dense, const T* __restrict__ sparse, T* __restrict__ out, Shape s) {
+    float* vectors = dynamic_shared<float>();
+    long long first = (long long)blockIdx.x * s.block_rows;
+    int here = s.rows - first < s.block_rows ? int(s.rows - first) : s.block_rows;
+    dense += first * s.columns;
+    sparse += first * s.features * s.columns;
+    out += first * s.width;
+
+    // The threads of the last warp that are too many compute what others compute, and write nothing.
+    int row = int(threadIdx.x) & (s.block_rows - 1), left = 0, right = int(threadIdx.x) / s.block_rows;
+    while (right > left) right -= ++left;
+    bool writes = row < here && left * tile <= s.features;
+    if (!writes) left = right = 0;
+    const float* lefts = vectors + row * row_stride<depth>(s.features) + left * tile * depth;
+    const float* rights = vectors + row * row_stride<depth>(s.features) + right * tile * depth;
+
+    float sums[tile][tile] = {};
+    for (int start = 0; start < s.columns; start += depth) {
+        if (start) __syncthreads();
+        if (s.whole)
+            load_vectors<depth, widest<T>>(vectors, dense, sparse, here, start, s);
+        else
+            load_vectors<depth, 1>(vectors, dense, sparse, here, start, s);
+        wait_for_copies();
+        __syncthreads();
+#pragma unroll 1
+        for (int k = 0; k < depth; k += 4) {
+            Pack<float, 4> a[tile];
+#pragma unroll
+            for (int m = 0; m < tile; ++m) a[m] = four(lefts + m * depth + k);
+#pragma unroll
+            for (int n = 0; n < tile; ++n) {
+                Pack<float, 4> b = four(rights + n * depth + k);
+#pragma unroll
+                for (int e = 0; e < 4; ++e)
+#pragma unroll
+                    for (int m = 0; m < tile; ++m) sums[m][n] += a[m].element[e] * b.element[e];
+            }
+        }
+    }
+
+    // The rows of out take the vectors' place: a block's are one piece of memory, whose sectors are written whole.
+    __syncthreads();
+    T* staged = reinterpret_cast<T*>(vectors);
+    int stride = s.width + padding<T>(s.width);
+    if (writes) {
+#pragma unroll
+        for (int m = 0; m < tile; ++m) {
+            int i = left * tile + m;
+            T* to = staged + row * stride + s.columns + triangle(i) + right * tile;
+            if (i > s.features) continue;
+#pragma unroll
+            for (int n = 0; n < tile; ++n)
+                if (n < m || left != right) to[n] = narrow<T>(sums[m][n]);
+        }
+    }
+#pragma unroll 4
+    for (unsigned e = threadIdx.x; e < unsigned(here * s.columns); e += blockDim.x) {
+        unsigned of_row = s.columns_of.quotient(e);
+        staged[of_row * unsigned(stride - s.columns) + e] = dense[e];
+    }
+    for (int r = int(threadIdx.x); r < here; r += int(blockDim.x))
+        for (int c = s.columns + s.pairs(); c < s.width; ++c) staged[r * stride + c] = narrow<T>(0.0f);
+    __syncthreads();
+    unsigned count = unsigned(here * s.width), done = 0;
+    if (s.whole_out) {
+        constexpr unsigned width = widest<T>;
+        bool padded = padding<T>(s.width) > 0;
+        done = count / width;
+#pragma unroll 4
+        for (unsigned p = threadIdx.x; p < done; p += blockDim.x) {
+            unsigned from = padded ? p + s.packs.quotient(p) : p;
+            reinterpret_cast<Pack<T, width>*>(out)[p] = load<width>(staged + from * width);
+        }
+        done *= width;
+        if (padded) return;  // then rows are made of whole 16 bytes
+    }
+    for (unsigned e = done + threadIdx.x; e < count; e += blockDim.x)
+        out[e] = staged[e + e / unsigned(s.width) * unsigned(stride - s.width)];
+}
+
+// -------------------------------------------------------------------------------------------------------- backward
+
+// sums[m][0, slice) += weight(m) · vector[0, slice)
+template <class Weight>
+__device__ inline void add_product(float (&sums)[tile][slice], const float* vector, Weight weight) {
+    Pack<float, 4> parts[slice / 4];
+#pragma unroll
+    for (int p = 0; p < slice / 4; ++p) parts[p] = four(vector + 4 * p);
+#pragma unroll
+    for (int m = 0; m < tile; ++m) {
+        float factor = weight(m);
+#pragma unroll
+        for (int e = 0; e < slice; ++e) sums[m][e] += factor * parts[e / 4].element[e % 4];
+    }
+}
+
+// A thread computes `slice` columns of the gradients of `tile` vectors of a row.
+template <class T, int depth>
+__global__ void __launch_bounds__(most_threads, blocks)
+    tiled_backward(const T* __restrict__ grad, const T* __restrict__ dense, const T* __restrict__ sparse,
+                   T* __restrict__ grad_dense, T* __restrict__ grad_sparse, Shape s) {
+    int vector_stride = row_stride<depth>(s.features), grad_stride = s.width + padding<float>(s.width);
+    float* vectors = dynamic_shared<float>();
+    float* gradients = vectors + s.block_rows * vector_stride;
+    long long first = (long long)blockIdx.x * s.block_rows, first_sparse = first * s.features * s.columns;
+    int here = s.rows - first < s.block_rows ? int(s.rows - first) : s.block_rows;
+    grad += first * s.width;
+    dense += first * s.columns;
+    sparse += first_sparse;
+    if (grad_dense) grad_dense += first * s.columns;
+    if (grad_sparse) grad_sparse += first_sparse;
+
+    constexpr int slices = depth / slice;
+    int row = int(threadIdx.x) & (s.block_rows - 1), task = int(threadIdx.x) / s.block_rows;
+    int begin = task / slices * tile, column = task % slices * slice;
+    const float* pairs = gradients + row * grad_stride + s.columns;
+    float* vector = vectors + row * vector_stride + column;
+
+    unsigned count = unsigned(here * s.width);
+    if (s.whole_out)
+        load_gradients<widest<T>>(gradients, grad, count, s);
+    else
+        load_gradients<1>(gradients, grad, count, s);
+    for (int start = 0; start < s.columns; start += depth) {
+        if (s.whole)
+            load_vectors<depth, widest<T>>(vectors, dense, sparse, here, start, s);
+        else
+            load_vectors<depth, 1>(vectors, dense, sparse, here, start, s);
+        wait_for_copies();
+        __syncthreads();
+        float sums[tile][slice] = {};
+        if (begin <= s.features && (begin == 0 || grad_sparse)) {
+            for (int other = 0; other < begin; other += tile)
+#pragma unroll 3
+                for (int n = 0; n < tile; ++n)
+                    add_product(sums, vector + (other + n) * depth,
+                                [&](int m) { return pairs[triangle(begin + m) + other + n]; });
+            // A vector has no pair with itself; the zero makes NaN of its NaN, as eager does.
+#pragma unroll
+            for (int n = 0; n < tile; ++n)
+                if (begin + n <= s.features)
+                    add_product(sums, vector + (begin + n) * depth, [&](int m) {
+                        return m == n ? 0.0f : pairs[triangle(begin + (m > n ? m : n)) + begin + (m > n ? n : m)];
+                    });
+            for (int j = begin + tile; j <= s.features; ++j)
+                add_product(sums, vector + j * depth, [&](int m) { return pairs[triangle(j) + begin + m]; });
+        }
+        __syncthreads();
+        // The gradients take the vectors' place, to be written together.
+        if (row < here) {
+            if (begin == 0)
+#pragma unroll
+                for (int e = 0; e < slice; ++e)
+                    if (start + column + e < s.columns) sums[0][e] += gradients[row * grad_stride + start + column + e];
+#pragma unroll
+            for (int m = 0; m < tile; ++m)
+                if (begin + m <= s.features)
+#pragma unroll
+                    for (int e = 0; e < slice; e += 4)
+                        *reinterpret_cast<Pack<float, 4>*>(vector + (begin + m) * depth + e) =
+                            *reinterpret_cast<Pack<float, 4>*>(sums[m] + e);
+        }
+        __syncthreads();
+        if (s.whole)
+            store_vectors<depth, widest<T>>(vectors, grad_dense, grad_sparse, here, start, s);
+        else
+            store_vectors<depth, 1>(vectors, grad_dense, grad_sparse, here, start, s);
+        __syncthreads();
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------- launch
+
+#ifndef __CUDACC_RTC__
+// How a launch is cut, which a test or a sweep may change.
+struct Limits {
+    int threads = most_threads;      // of a block, at most; 0: nothing is held on chip
+    long long shared = 55 * 1024;    // bytes of a block, at most: four of them in a multiprocessor's 228 KB
+    int depth = 0;                   // columns on chip at once: 16 or 32; 0: 16 if there are no more, else 32
+};
+
+struct Cut {
+    int block_rows = 0, threads = 0;  // block_rows 0: it does not fit
+    long long shared = 0;
+};
+
+// The most rows of a block, a power of two, with tasks_of_row threads for each; threads in whole warps.
+template <class Bytes>
+inline Cut cut(long long tasks_of_row, const Limits& limits, Bytes bytes) {
+    for (int rows = most_threads; rows; rows /= 2)
+        if (rows * tasks_of_row <= limits.threads && bytes(rows) <= limits.shared)
+            return {rows, int(rows * tasks_of_row + 31) / 32 * 32, bytes(rows)};
+    return {};
+}
+
+
+template <class T>
+inline Shape shape_of(long long rows, long long features, long long columns, long long width, int block_rows,
+                      bool whole, bool aligned_out) {
+    bool whole_out = aligned_out && block_rows * width % widest<T> == 0;
+    long long packs = width / widest<T>;
+    return {rows, int(features), int(columns), int(width), block_rows, whole && columns % widest<T> == 0, whole_out,
+            Columns<unsigned>(features + 1), Columns<unsigned>(columns ? columns : 1),
+            Columns<unsigned>(packs ? packs : 1)};
+}
+
+// Whether the tiled kernels' 32-bit numbers do for one row; blocks are cut so that all of its rows are few times that.
+inline bool narrow_rows(long long features, long long columns) {
+    constexpr long long most = 1 << 20;
+    return features < 1024 && columns < most && (features + 1) * columns < most;
+}
+
+template <class T, int depth>
+cudaError_t launch_tiled(const T* dense, const T* sparse, T* out, long long rows, long long features, long long columns,
+                         long long width, cudaStream_t stream, const Limits& limits, bool& fits) {
+    long long n = sides(int(features)), slack = (n * tile - features - 1) * depth;  // read beyond a block's last row
+    Cut c = cut(n * (n + 1) / 2, limits, [&](long long r) {
+        long long held = (r * row_stride<depth>(int(features)) + slack) * 4;
+        long long staged = r * (width + padding<T>(int(width))) * (long long)sizeof(T);
+        return held > staged ? held : staged;
+    });
+    if (!(fits = c.block_rows > 0)) return cudaSuccess;
+    auto kernel = tiled_forward<T, depth>;
+    if (c.shared > 48 * 1024)
+        if (cudaError_t error = set_shared_memory_limit(kernel, size_t(c.shared)); error != cudaSuccess) return error;
+    Shape s = shape_of<T>(rows, features, columns, width, c.block_rows, aligned(dense, sparse), aligned(out));
+    dim3 grid(unsigned((rows + c.block_rows - 1) / c.block_rows));
+    return launch_kernel(kernel, grid, dim3(unsigned(c.threads)), size_t(c.shared), stream, dense, sparse, out, s);
+}
+
+template <class T, int depth>
+cudaError_t launch_tiled_backward(const T* grad, const T* dense, const T* sparse, T* grad_dense, T* grad_sparse,
+                                  long long rows, long long features, long long columns, long long width,
+                                  cudaStream_t stream, const Limits& limits, bool& fits) {
+    long long n = sides(int(features)), slack = triangle(int(n) * tile) - triangle(int(features) + 1) + tile;
+    Cut c = cut(n * (depth / slice), limits, [&](long long r) {
+        return (r * (row_stride<depth>(int(features)) + width + padding<float>(int(width))) + slack) * 4;
+    });
+    if (!(fits = c.block_rows > 0)) return cudaSuccess;
+    auto kernel = tiled_backward<T, depth>;
+    if (c.shared > 48 * 1024)
+        if (cudaError_t error = set_shared_memory_limit(kernel, size_t(c.shared)); error != cudaSuccess) return error;
+    bool whole = aligned(dense, sparse, grad_dense, grad_sparse);
+    Shape s = shape_of<T>(rows, features, columns, width, c.block_rows, whole, aligned(grad));
+    dim3 grid(unsigned((rows + c.block_rows - 1) / c.block_rows));
+    return launch_kernel(kernel, grid, dim3(unsigned(c.threads)), size_t(c.shared), stream, grad, dense, sparse,
+                         grad_dense, grad_sparse, s);
+}
+
+inline dim3 plain_grid(long long elements) { return dim3(unsigned((elements + plain_threads - 1) / plain_threads)); }
+
+// An error is the launch's own: what the kernel does wrong shows later, as always in CUDA.
+template <class T>
+cudaError_t launch(const T* dense, const T* sparse, T* out, long long rows, long long features, long long columns,
+                   long long width, cudaStream_t stream, const Limits& limits = {}) {
+    if (rows * width == 0) return cudaSuccess;
+    if constexpr (sizeof(T) < 8)
+        if (narrow_rows(features, columns)) {
+            bool fits = false;
+            auto go = (limits.depth ? limits.depth : columns) > 16 ? launch_tiled<T, 32> : launch_tiled<T, 16>;
+            cudaError_t error = go(dense, sparse, out, rows, features, columns, width, stream, limits, fits);
+            if (fits) return error;
+        }
+    return launch_kernel(plain_forward<T>, plain_grid(rows * width), dim3(plain_threads), 0, stream, dense, sparse, out,
+                         rows, features, columns, width);
+}
+
+// A gradient that is not needed is null.
+template <class T>
+cudaError_t launch_backward(const T* grad, const T* dense, const T* sparse, T* grad_dense, T* grad_sparse,
+                            long long rows, long long features, long long columns, long long width,
+                            cudaStream_t stream, const Limits& limits = {}) {
+    long long elements = rows * (features + 1) * columns;
+    if (elements == 0) return cudaSuccess;
+    if constexpr (sizeof(T) < 8)
+        if (narrow_rows(features, columns)) {
+            bool fits = false;
+            auto go = (limits.depth ? limits.depth : columns) > 16 ? launch_tiled_backward<T, 32>
+                                                                   : launch_tiled_backward<T, 16>;
+            cudaError_t error = go(grad, dense, sparse, grad_dense, grad_sparse, rows, features, columns, width, stream,
+                                   limits, fits);
+            if (fits) return error;
+        }
+    return launch_kernel(plain_backward<T>, plain_grid(elements), dim3(plain_threads), 0, stream, grad, dense, sparse,
+                         grad_dense, grad_sparse, rows, features, columns, width);
+}
+#endif
+
+}  // namespace dot_interaction
