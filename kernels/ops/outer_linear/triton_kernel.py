@@ -40,12 +40,39 @@ def no_sums(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _steps(block, columns, FOLDED: tl.constexpr, GROUP: tl.constexpr):
-    """Steps of GROUP columns i that go with block j: all, or of a folded weight those of the blocks up to it."""
-    if FOLDED:
-        return (block + 1) * (BLOCK // GROUP)
+def _multiply(
+    sums, c_rows, weights, block, start, low, high, columns,
+    FOLDED: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """sums + the products of block j and the columns i of steps low to high, times the weights. start: the steps before
+    this block, by which a folded weight goes. WHOLE: all columns of the block exist."""
+    k = tl.arange(0, GROUP * WIDTH)
+    j = block * WIDTH + tl.arange(0, WIDTH)
+    if WHOLE:
+        cj = number(tl.load(c_rows[:, None] + j[None, :]))
     else:
-        return tl.cdiv(columns, GROUP)
+        cj = number(tl.load(c_rows[:, None] + j[None, :], (j < columns)[None, :], other=0.0))
+    for step in tl.range(low, high, num_stages=STAGES):
+        i = step * GROUP + tl.arange(0, GROUP)
+        if FOLDED:
+            place = (start + step).to(tl.int64) * (GROUP * WIDTH) + k
+        else:
+            place = (step * columns + block * WIDTH).to(tl.int64) + k
+        if WHOLE:
+            ci = number(tl.load(c_rows[:, None] + i[None, :]))
+            products = ci[:, :, None] * cj[:, None, :]
+        else:
+            ci = number(tl.load(c_rows[:, None] + i[None, :], (i < columns)[None, :], other=0.0))
+            exists = (i < columns)[None, :, None] & (j < columns)[None, None, :]
+            products = tl.where(exists, ci[:, :, None] * cj[:, None, :], 0.0)
+        if WHOLE or FOLDED:
+            weight = number(tl.load(weights[None, :] + place[:, None]))
+        else:
+            weight = number(tl.load(weights[None, :] + place[:, None], (j < columns)[:, None], other=0.0))
+        products = tl.reshape(products, [c_rows.shape[0], GROUP * WIDTH]).to(weight.dtype)
+        sums = tl.dot(products, weight, sums, input_precision=PRECISION, out_dtype=sums.dtype)
+    return sums
 
 
 @triton.jit(do_not_specialize=["rows", "outputs", "units", "splits", "first_output", "row_length"])
@@ -56,55 +83,39 @@ def forward_kernel(
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """The grid is (row tiles, output tiles, splits). Output h of the weight is first_output + h of out [B, row_length];
-    of SPLIT there is neither bias nor activation, and out is the workspace."""
+    of SPLIT there is neither bias nor activation, and out is the workspace. A weight as given goes by rows of i, so its
+    GROUP is 1; a folded one by blocks of WIDTH = 16. EVEN: C is a multiple of WIDTH."""
     columns = units * UNIT
-    blocks = tl.cdiv(columns, WIDTH)
+    whole, blocks = columns // WIDTH, tl.cdiv(columns, WIDTH)
     b = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     h = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     c_rows = c_ptr + tl.minimum(b, rows - 1) * columns  # rows and outputs that are none repeat the last, unstored
     if FOLDED:
-        length = (blocks.to(tl.int64) * (blocks + 1) // 2) * (BLOCK * BLOCK)
         total = blocks * (blocks + 1) // 2 * (BLOCK // GROUP)
+        length = total.to(tl.int64) * (GROUP * WIDTH)
     else:
+        total = blocks * columns
         length = columns.to(tl.int64) * columns
-        total = blocks * tl.cdiv(columns, GROUP)
     weights = weight_ptr + tl.minimum(h, outputs - 1).to(tl.int64) * length
-    group, across = tl.arange(0, GROUP), tl.arange(0, WIDTH)
-    k = tl.arange(0, GROUP * WIDTH)
     split = tl.program_id(2)
     first = (total.to(tl.int64) * split // splits).to(tl.int32)
     last = (total.to(tl.int64) * (split + 1) // splits).to(tl.int32)
 
     sums = no_sums(c_ptr, ROWS, OUTPUTS)
-    start = 0  # of the steps before this block
-    for block in range(0, blocks):
-        steps = _steps(block, columns, FOLDED, GROUP)
+    start = 0
+    for block in range(0, whole):
+        steps = (block + 1) * (BLOCK // GROUP) if FOLDED else columns
         low, high = tl.maximum(first - start, 0), tl.minimum(last - start, steps)
         if low < high:
-            j = block * WIDTH + across
-            if EVEN:
-                cj = number(tl.load(c_rows[:, None] + j[None, :]))
-            else:
-                cj = number(tl.load(c_rows[:, None] + j[None, :], (j < columns)[None, :], other=0.0))
-            for step in tl.range(low, high, num_stages=STAGES):
-                i = step * GROUP + group
-                if FOLDED:
-                    place = (start + step).to(tl.int64) * (GROUP * WIDTH) + k
-                else:
-                    place = (step * GROUP + k // WIDTH) * columns + block * WIDTH + k % WIDTH
-                if EVEN:
-                    ci = number(tl.load(c_rows[:, None] + i[None, :]))
-                    products = ci[:, :, None] * cj[:, None, :]
-                    weight = number(tl.load(weights[None, :] + place[:, None]))
-                else:
-                    ci = number(tl.load(c_rows[:, None] + i[None, :], (i < columns)[None, :], other=0.0))
-                    exists = (i < columns)[None, :, None] & (j < columns)[None, None, :]
-                    products = tl.where(exists, ci[:, :, None] * cj[:, None, :], 0.0)
-                    exists = (step * GROUP + k // WIDTH < columns) & (block * WIDTH + k % WIDTH < columns)
-                    weight = number(tl.load(weights[None, :] + place[:, None], exists[:, None], other=0.0))
-                products = tl.reshape(products, [ROWS, GROUP * WIDTH])
-                sums = tl.dot(products.to(weight.dtype), weight, sums, input_precision=PRECISION, out_dtype=sums.dtype)
+            sums = _multiply(
+                sums, c_rows, weights, block, start, low, high, columns, FOLDED, True, PRECISION, GROUP, WIDTH, STAGES
+            )
         start += steps
+    if not EVEN:
+        sums = _multiply(
+            sums, c_rows, weights, whole, start, tl.maximum(first - start, 0), last - start, columns,
+            FOLDED, False, PRECISION, GROUP, WIDTH, STAGES,
+        )  # fmt: skip
 
     mask = (b < rows)[:, None] & (h < outputs)[None, :]
     if SPLIT:

@@ -15,6 +15,7 @@ kernels = launch.triton_functions("kernels.ops.outer_linear.triton_kernel")
 backwards = launch.triton_functions("kernels.ops.outer_linear.triton_backward")
 
 PROGRAMS = 132  # an H200's processors, each of which has room for one of these programs
+INTERPRETED = 4  # in place of it: the interpreter runs one after the other
 
 
 @dataclass(frozen=True)
@@ -55,99 +56,103 @@ def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int
     256 × 128 sums are half of the registers; the rest has room for two of the operands that are formed. Few rows are
     bound by the memory instead: of a weight as given 256 bytes of a row at a time, and stages for 160 KB on their way.
     """
+    folded = part == "folded"
     if launch.interpreted():  # whose time goes by the program and by the step, not by the element
-        side = {"grad_weight": outputs, "grad_c": rows}.get(part, rows)
-        found = Tiles(
-            rows=max(16, min(256, launch.next_power_of_2(side if part == "grad_c" else rows))),
-            outputs=max(16, min(128, launch.next_power_of_2(outputs))),
-            group=BLOCK, depth=64, stages=1, warps=4,
-        )  # fmt: skip
+        side = {"rows": max(16, min(256, launch.next_power_of_2(rows)))}
+        side |= {"outputs": max(16, min(128, launch.next_power_of_2(outputs)))}
+        found = Tiles(**side, group=BLOCK if folded else 1, width=BLOCK if folded else 64, depth=64, stages=1, warps=4)
     elif dtype == torch.float64 or (dtype == torch.float32 and precision == "ieee"):
         # Without tensor cores the operands of a step are in registers, too.
-        found = Tiles(rows=64, outputs=32 if dtype == torch.float64 else 64, depth=16, stages=3)
-        if part == "grad_c":
-            found = replace(found, rows=32)
-        elif part == "grad_weight":
-            found = replace(found, outputs=32)
+        narrow = 64 if dtype == torch.float32 and part in ("forward", "folded") else 32
+        found = Tiles(rows=narrow, outputs=narrow, depth=16)
     else:
         wide = 4 // dtype.itemsize  # halves: steps of as many bytes
+        most = 256 if rows > 128 else 128 if rows > 64 else 64
+        few = 64 if outputs <= 64 else 128
         if part == "grad_weight":
-            found = Tiles(outputs=128 if outputs > 64 else 64, depth=32 * wide, stages=4)
+            found = Tiles(outputs=64, depth=64 * wide, stages=4)
         elif part == "grad_c":
-            found = Tiles(rows=128 if rows > 64 else 64, depth=16 * wide, stages=3)
+            found = Tiles(rows=min(most, 128), depth=16 * wide)
+        elif folded:
+            found = Tiles(most, few, group=(2 if most == 256 and few == 128 else 4) * wide, stages=5)
         else:
-            found = Tiles(rows=256 if rows > 128 else 128 if rows > 64 else 64, outputs=128 if outputs > 64 else 64)
-            if part == "folded":
-                group = 4 if found.outputs == 64 or found.rows < 256 else 2
-                found = replace(found, group=group * wide, stages=5)
-            else:
-                found = replace(found, width=(32 if found.rows == 256 else 64) * wide, stages=5)
+            found = Tiles(most, few, width=(32 if most == 256 else 64) * wide, stages=5)
     return replace(found, **changed)
 
 
 def splits(programs: int, most: int) -> int:
     """Into how many parts a sum is cut, so that `programs` for each fill the processors; by the shape alone, so that
-    sums come out the same on every GPU. A part must shorten the whole by a tenth to be worth its workspace."""
-    best, time = 1, float(launch.cdiv(programs, PROGRAMS))
-    for parts in range(2, max(2, min(most, PROGRAMS // max(programs, 1) if programs < PROGRAMS else 4)) + 1):
-        taken = launch.cdiv(programs * parts, PROGRAMS) / parts
-        if taken < 0.9 * time:
-            best, time = parts, taken
-    return min(best, max(most, 1))
+    sums come out the same on every GPU. Each part costs a little, for its share of the workspace."""
+    processors = INTERPRETED if launch.interpreted() else PROGRAMS
+
+    def time(parts: int) -> float:
+        return launch.cdiv(programs * parts, processors) / parts + 3e-4 * parts
+
+    return min(range(1, max(1, min(most, max(4, processors // programs))) + 1), key=time)
 
 
 def forward(
     c: Tensor, weight: Tensor, bias: Tensor, activation: str, precision: str, folded: bool, out: Tensor,
-    limits: Limits = Limits(), **changed,
+    limits: Limits | None = None, **changed,
 ) -> None:  # fmt: skip
     """out = act(vec(c cᵀ) weightᵀ + bias), or with a folded weight; contiguous, of one dtype."""
     if out.numel() == 0:
         return
+    limits = limits or Limits()
     rows, columns = c.shape
     outputs = weight.shape[0]
     from_row = limits.fold_from_ieee if precision == "ieee" else limits.fold_from
     if folded or not columns or weight.dtype.itemsize < 4 or rows < from_row:
-        _product(c, weight, bias, activation, precision, folded, out, 0, outputs, changed)
+        product = _Product(c, bias, activation, precision, folded, out, outputs, changed)
+        product.launch(weight, 0, outputs)
         return
-    count = pairs(blocks(columns))
-    part = launch.empty((min(outputs, limits.fold_outputs), folded_width(columns)), weight.dtype, weight)
-    size = unit(columns, weight.itemsize)
-    at_once = 16
-    for first in range(0, outputs, limits.fold_outputs):
-        several = min(outputs - first, limits.fold_outputs)
-        kernels.fold_kernel[(count, launch.cdiv(several, at_once))](
-            weight, part, first, several, columns // size, count, UNIT=size, OUTPUTS=at_once, num_warps=4
+    several, count = min(outputs, limits.fold_outputs), pairs(blocks(columns))
+    part = launch.empty((several, folded_width(columns)), weight.dtype, weight)
+    product = _Product(c, bias, activation, precision, True, out, several, changed)
+    size, at_once = unit(columns, weight.itemsize), 16
+    for first in range(0, outputs, several):
+        here = min(outputs - first, several)
+        kernels.fold_kernel[(count, launch.cdiv(here, at_once))](
+            weight, part, first, here, columns // size, count, UNIT=size, OUTPUTS=at_once, num_warps=4
         )
-        _product(c, part, bias, activation, precision, True, out, first, several, changed)
+        product.launch(part, first, here)
 
 
-def _product(
-    c: Tensor, weight: Tensor, bias: Tensor, activation: str, precision: str, folded: bool, out: Tensor,
-    first: int, several: int, changed: dict,
-) -> None:  # fmt: skip
-    """The columns from `first` on of out, `several`."""
-    rows, columns = c.shape
-    tile = tiles("folded" if folded else "forward", c.dtype, precision, rows, several, **changed)
-    count = launch.cdiv(columns, tile.width)
-    steps = pairs(count) * (BLOCK // tile.group) if folded else count * launch.cdiv(columns, tile.group)
-    grid = launch.cdiv(rows, tile.rows), launch.cdiv(several, tile.outputs)
-    cut = splits(grid[0] * grid[1], steps // 8)
-    size = unit(columns, c.itemsize) if columns else 1
-    target, length, place = (out, out.shape[1], first)
-    if cut > 1:
-        target, length, place = launch.empty((cut, rows, several), _sum_dtype(c), c), several, 0
-    kernels.forward_kernel[(*grid, cut)](
-        c, weight, bias, target, rows, several, columns // size, cut, place, length,
-        UNIT=size, FOLDED=folded, EVEN=columns % tile.width == 0 and columns % tile.group == 0, SPLIT=cut > 1,
-        ACTIVATION=activation, PRECISION=_precision(c, precision), ROWS=tile.rows, OUTPUTS=tile.outputs,
-        GROUP=tile.group, WIDTH=tile.width, STAGES=tile.stages, num_warps=tile.warps,
-    )  # fmt: skip
-    if cut > 1:
-        shape = (256, 64) if launch.interpreted() else (16, 64)
-        kernels.finish_kernel[(launch.cdiv(rows, shape[0]), launch.cdiv(several, shape[1]))](
-            target, bias, out, rows, several, cut, first, out.shape[1],
-            ACTIVATION=activation, ROWS=shape[0], OUTPUTS=shape[1], num_warps=4,
+class _Product:
+    """The forward for so many outputs at a time, with a workspace for all of these times."""
+
+    def __init__(
+        self, c: Tensor, bias: Tensor, activation: str, precision: str, folded: bool, out: Tensor, outputs: int,
+        changed: dict,
+    ) -> None:  # fmt: skip
+        self.c, self.bias, self.out, self.activation, self.folded = c, bias, out, activation, folded
+        self.precision = _precision(c, precision)
+        rows, columns = c.shape
+        tile = self.tile = tiles("folded" if folded else "forward", c.dtype, precision, rows, outputs, **changed)
+        steps = pairs(blocks(columns)) * BLOCK // tile.group if folded else launch.cdiv(columns, tile.width) * columns
+        programs = launch.cdiv(rows, tile.rows) * launch.cdiv(outputs, tile.outputs)
+        self.splits = splits(programs, steps // 8)
+        self.parts = launch.empty((self.splits, rows, outputs), _sum_dtype(c), c) if self.splits > 1 else None
+
+    def launch(self, weight: Tensor, first: int, outputs: int) -> None:
+        """The columns of out from `first` on, from as many rows of this weight."""
+        tile, (rows, columns), split = self.tile, self.c.shape, self.parts is not None
+        size, length = unit(columns, self.c.itemsize) if columns else 1, self.out.shape[1]
+        place = (0, outputs) if split else (first, length)
+        grid = launch.cdiv(rows, tile.rows), launch.cdiv(outputs, tile.outputs), self.splits
+        kernels.forward_kernel[grid](
+            self.c, weight, self.bias, self.parts if split else self.out, rows, outputs, columns // size, self.splits,
+            *place,
+            UNIT=size, FOLDED=self.folded, EVEN=columns % tile.width == 0, SPLIT=split, ACTIVATION=self.activation,
+            PRECISION=self.precision, ROWS=tile.rows, OUTPUTS=tile.outputs, GROUP=tile.group, WIDTH=tile.width,
+            STAGES=tile.stages, num_warps=tile.warps,
         )  # fmt: skip
+        if split:
+            height, width = (256, 64) if launch.interpreted() else (16, 64)
+            kernels.finish_kernel[(launch.cdiv(rows, height), launch.cdiv(outputs, width))](
+                self.parts, self.bias, self.out, rows, outputs, self.splits, first, length,
+                ACTIVATION=self.activation, ROWS=height, OUTPUTS=width, num_warps=4,
+            )  # fmt: skip
 
 
 def backward(
