@@ -15,20 +15,22 @@
 
 constexpr int step_bytes = 32;
 
-// float as the tensor cores take it: rounded to 10 bits of mantissa, where they would cut the others off.
-__device__ inline float round_to_tf32(float value) {
+// The bits of a float as the tensor cores take it: rounded to 10 bits of mantissa, where they would cut the others off.
+__device__ inline unsigned round_bits_to_tf32(unsigned bits) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    unsigned bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-    return __uint_as_float(bits);
+    asm("cvt.rna.tf32.f32 %0, %0;" : "+r"(bits));
+    return bits;
 #else
-    if (isnan(value) || isinf(value)) return value;
+    bool finite = (bits & 0x7f800000) != 0x7f800000;
+    return finite ? (bits + 0x1000) & ~0x1fffu : bits;
+#endif
+}
+__device__ inline float round_to_tf32(float value) {
     unsigned bits;
     memcpy(&bits, &value, sizeof bits);
-    bits = (bits + 0x1000) & ~0x1fffu;
+    bits = round_bits_to_tf32(bits);
     memcpy(&value, &bits, sizeof bits);
     return value;
-#endif
 }
 
 // Four matrices of 8 rows by 16 bytes. Lane 8i + r gives the address of row r of matrix i, a multiple of 16; each lane
