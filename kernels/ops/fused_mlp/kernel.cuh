@@ -287,7 +287,7 @@ struct Block {
 };
 
 template <class T, bool tensor_cores, class S>
-__global__ void __launch_bounds__(threads) forward(const __grid_constant__ Network<T> net) {
+__global__ void __launch_bounds__(threads, 1) forward(const __grid_constant__ Network<T> net) {
     Block<T, tensor_cores, S>(net).run();
 }
 
@@ -350,9 +350,10 @@ cudaError_t launch_products(const Call<T>& call, const Device& device, const Pla
     Plan plan = choose(call.rows, call.widths, size, tensor_cores, device, wanted);
     if (tensor_cores && !device.tensor_cores) return cudaErrorInvalidConfiguration;
     if (!plan.rows || !possible(plan, call.widths, size, device)) return cudaErrorInvalidConfiguration;
-#define FUSED_MLP_LAUNCH(...)                                                               \
-    if (plan.rows == __VA_ARGS__::rows && plan.columns == __VA_ARGS__::columns)             \
-        return launch_shape<T, tensor_cores, __VA_ARGS__>(call, plan, stream);
+#define FUSED_MLP_LAUNCH(...)                                                       \
+    if constexpr (has_registers<__VA_ARGS__>(size))                                 \
+        if (plan.rows == __VA_ARGS__::rows && plan.columns == __VA_ARGS__::columns) \
+            return launch_shape<T, tensor_cores, __VA_ARGS__>(call, plan, stream);
     FUSED_MLP_SHAPES(FUSED_MLP_LAUNCH)
 #undef FUSED_MLP_LAUNCH
     return cudaErrorInvalidConfiguration;

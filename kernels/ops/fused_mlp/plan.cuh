@@ -32,9 +32,18 @@ struct Shape {
 };
 
 // Every shape that there is a kernel for.
-#define FUSED_MLP_SHAPES(each)                                                                              \
-    each(Shape<1, 1, 1, 256>) each(Shape<1, 1, 2, 128>) each(Shape<2, 1, 1, 256>) each(Shape<2, 1, 2, 128>) \
-    each(Shape<2, 2, 4, 64>) each(Shape<2, 2, 8, 64>) each(Shape<2, 4, 8, 64>)
+#define FUSED_MLP_SHAPES(each) \
+    each(Shape<1, 1, 1, 256>)  \
+    each(Shape<2, 1, 2, 128>)  \
+    each(Shape<2, 2, 4, 64>)   \
+    each(Shape<2, 2, 8, 64>)   \
+    each(Shape<2, 4, 8, 64>)
+
+// Whether a thread has registers for it: a double takes two.
+template <class S>
+constexpr bool has_registers(int size) {
+    return size < 8 || S::m_tiles * S::n_tiles <= 4;
+}
 
 struct Widths {
     int count = 0;  // of layers
@@ -159,6 +168,7 @@ inline Plan choose(long long rows, const Widths& widths, int size, bool tensor_c
     Plan best, smallest;
     auto consider = [&](auto shape, int cluster, int buffers) {
         using S = decltype(shape);
+        if (!has_registers<S>(size)) return;
         Plan plan = wanted;
         plan.rows = S::rows, plan.columns = S::columns, plan.cluster = cluster, plan.buffers = buffers;
         auto agrees = [](int want, int is) { return !want || want == is; };
