@@ -9,6 +9,7 @@ its bias and writes its output, and an activation of its own reads and writes th
 Needed are x in, out, and every weight once: B K + B NL + Σ N(l-1) N(l) + N(l). FLOPs: 2 B Σ N(l-1) N(l).
 """
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -54,9 +55,9 @@ def forward_bytes(rows: int, widths: Sequence[int], dtype: torch.dtype) -> int:
 
 def parameters(widths: Sequence[int]) -> int:
     """How many numbers the weights and biases of layers of these widths have."""
-    return sum((a + 1) * b for a, b in zip(widths, widths[1:], strict=False))
+    return sum((a + 1) * b for a, b in itertools.pairwise(widths))
 
 
 def forward_flops(rows: int, widths: Sequence[int]) -> int:
     """Two for each weight and row."""
-    return 2 * rows * sum(a * b for a, b in zip(widths, widths[1:], strict=False))
+    return 2 * rows * sum(a * b for a, b in itertools.pairwise(widths))

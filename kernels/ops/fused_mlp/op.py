@@ -56,7 +56,7 @@ def check_parameters(op: str, weights: Sequence[Tensor], biases: Sequence[Tensor
 
 
 def _hidden(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
-    _, columns = packing.hidden_parts(given["widths"], given["final_activation"], given["activation"])
+    *_, columns = packing.hidden_parts(given["widths"], given["activation"], given["final_activation"])
     return ((given["x"].shape[0], columns) if given["keep"] else (0,)), given["x"].dtype
 
 
@@ -72,6 +72,8 @@ OP = Op(
     },
     saves=("x", "packed", "hidden", "out"),
     gradients={"x": like("x"), "packed": like("packed")},
+    undifferentiable=("hidden",),
+    backward_backends=("triton",),
 )
 
 

@@ -13,6 +13,7 @@ the next layer's padded columns multiply by zero.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import weakref
 from collections.abc import Sequence
@@ -52,7 +53,7 @@ def layers(widths: str) -> tuple[Layer, ...]:
     """The layers of an MLP of such widths, and where they lie."""
     numbers = [int(width) for width in widths.split("-")]
     found, start = [], 0
-    for inputs, outputs in zip(numbers, numbers[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(numbers):
         bias = start + padded(outputs) * padded(inputs)
         found.append(Layer(inputs, outputs, start, bias))
         start = found[-1].end
@@ -69,16 +70,24 @@ def widths_of(weights: Sequence[Tensor]) -> str:
     return "-".join(map(str, (int(weights[0].shape[1]), *(int(weight.shape[0]) for weight in weights))))
 
 
-def hidden_parts(widths: str, final_activation: str, activation: str) -> tuple[tuple[int, ...], int]:
-    """(the column in `hidden` at which each kept layer starts, hidden's columns).
+@functools.lru_cache(maxsize=256)
+def hidden_parts(widths: str, activation: str, final_activation: str) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Of hidden [B, columns], what the backward reads: (outputs, inputs, columns).
 
-    Kept are the layers but the last, and the last too if its derivative is not a function of its output (gelu). A layer
-    has P(out) columns in hidden [B, columns]: its output, or where the activation is gelu what that is taken of.
+    outputs[l]: the column from which the output of layer l stands, of all layers but the last. inputs[l]: from which
+    what layer l's activation was taken of stands, where that is gelu, whose derivative is no function of its output;
+    else -1. Each has P(out) columns, those beyond a layer's width as the padded buffer makes them: act(0), and 0.
     """
-    kept = [padded(layer.outputs) for layer in layers(widths)]
-    if final_activation != "gelu":
-        kept = kept[:-1]
-    return tuple(sum(kept[:i]) for i in range(len(kept))), sum(kept)
+    parts = layers(widths)
+    outputs, inputs, columns = [], [], 0
+    for layer in parts[:-1]:
+        outputs.append(columns)
+        columns += padded(layer.outputs)
+    for i, layer in enumerate(parts):
+        gelu = (activation if i < len(parts) - 1 else final_activation) == "gelu"
+        inputs.append(columns if gelu else -1)
+        columns += padded(layer.outputs) * gelu
+    return tuple(outputs), tuple(inputs), columns
 
 
 # ------------------------------------------------------------------------------------------------- into it, out of it
@@ -188,6 +197,7 @@ class _Entry:
     state: tuple
     packed: Tensor
     widths: str
+    is_view: bool
 
 
 _entries: dict[tuple, _Entry] = {}
@@ -203,7 +213,9 @@ def _kept(tensors: tuple[Tensor, ...]) -> tuple[Tensor, str]:
     entry = _entries.get(key)
     if entry is not None:
         try:
-            if entry.state == tuple([(t.data_ptr(), t._version) for t in tensors]):
+            if entry.state == tuple([(t.data_ptr(), t._version) for t in tensors]) and (
+                entry.is_view or not _is_capturing(first)
+            ):
                 return entry.packed, entry.widths
         except RuntimeError:  # an inference tensor has no version
             pass
@@ -211,14 +223,19 @@ def _kept(tensors: tuple[Tensor, ...]) -> tuple[Tensor, str]:
     with torch.no_grad():
         packed = _copied(widths, tensors)
     plain = all(type(t) in PLAIN and not t.is_inference() for t in tensors)
-    if plain and not packed.is_inference() and not (first.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if plain and not packed.is_inference() and not _is_capturing(first):
         state = tuple([(t.data_ptr(), t._version) for t in tensors])
         references = tuple(weakref.ref(t, lambda _, key=key: _entries.pop(key, None)) for t in tensors)
         with _lock:
             if len(_entries) >= MOST_ENTRIES:
                 _entries.clear()
-            _entries[key] = _Entry(references, state, packed, widths)
+            _entries[key] = _Entry(references, state, packed, widths, packed.data_ptr() == first.data_ptr())
     return packed, widths
+
+
+def _is_capturing(tensor: Tensor) -> bool:
+    """Whether a CUDA graph is being captured: it would go on reading a copy that the next change throws away."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def pack_mlp(module: torch.nn.Module) -> torch.nn.Module:
@@ -233,7 +250,7 @@ def pack_mlp(module: torch.nn.Module) -> torch.nn.Module:
     linears = [part for part in module.modules() if isinstance(part, torch.nn.Linear)]
     if not linears or any(linear.bias is None for linear in linears):
         raise ValueError("pack_mlp: the module must have nn.Linear layers, each with a bias")
-    for before, linear in zip(linears, linears[1:], strict=False):
+    for before, linear in itertools.pairwise(linears):
         if linear.in_features != before.out_features or linear.weight.dtype != before.weight.dtype:
             raise ValueError(
                 f"pack_mlp: each layer must take what the one before it gives, in its dtype; {linear} follows {before}"
