@@ -25,8 +25,9 @@ struct Layer {
     const T *weight, *bias;  // [outputs, stride], stride >= inputs and zeros from inputs on; [outputs]
     int inputs, outputs, stride;
     int covered, slice;  // columns computed: all, zeros beyond outputs; of a block
-    long long kept;      // the column of `hidden` that this layer starts at, -1 if it is not kept
-    int kept_columns;    // outputs rounded up to 16
+    // The columns of `hidden` from which on its output, and what the activation was taken of, are kept; -1: not.
+    long long output_kept, input_kept;
+    int kept_columns;  // outputs rounded up to 16
 };
 
 template <class T>
@@ -35,7 +36,7 @@ struct Network {
     int count, cluster, clusters, stages;
     Activation activation, last_activation;
     const T* x;
-    T *out, *hidden;  // [rows, hidden_columns] or null
+    T *out, *hidden;  // hidden: [rows, hidden_columns], aligned for pairs, or null
     long long rows, x_columns, hidden_columns;
     int row_bytes[2], buffer[2];  // of what a layer reads, l even and odd; where that starts
     bool in_place;                // both are one
@@ -193,13 +194,13 @@ struct Block {
                     for (int e = 0; e < run; ++e) {
                         bool there = column + e < layer.outputs;
                         z[e] = there ? products.value[m][n][i + e] + bias[n][e] : C(0);
-                        values[e] = there ? activate(activation, z[e]) : C(0);
+                        values[e] = activate(activation, z[e]);
                     }
-                    if (layer.kept >= 0 && row < net.rows && column < layer.kept_columns)
-#pragma unroll
-                        for (int e = 0; e < run; ++e)
-                            net.hidden[row * net.hidden_columns + layer.kept + column + e] =
-                                narrow<T>(activation == Activation::gelu ? z[e] : values[e]);
+                    if (net.hidden && row < net.rows && column < layer.kept_columns) {
+                        T* kept = net.hidden + row * net.hidden_columns + column;
+                        if (layer.output_kept >= 0) store<run>(kept + layer.output_kept, values);
+                        if (layer.input_kept >= 0) store<run>(kept + layer.input_kept, z);
+                    }
                     if (!last) {
                         Pack<T, run> pack;
 #pragma unroll
@@ -297,7 +298,7 @@ __global__ void __launch_bounds__(threads, 1) forward(const __grid_constant__ Ne
 template <class T>
 struct Call {
     const T *x, *packed;  // [rows, x_columns]; the weights and biases as packing.py lays them out
-    T *out, *hidden;      // [rows, NL]; null, or what the backward reads: packing.py's hidden_parts
+    T *out, *hidden;      // [rows, NL]; null, or what the backward reads (packing.py's hidden_parts), aligned for pairs
     long long rows, x_columns;
     Widths widths;
     Activation activation, last_activation;
@@ -313,6 +314,7 @@ Network<T> network_of(const Call<T>& call, const Plan& plan) {
     net.x = call.x, net.out = call.out, net.hidden = call.hidden;
     net.rows = call.rows, net.x_columns = call.x_columns;
     const T* next = call.packed;
+    long long outputs_kept = 0, inputs_kept = 0;
     for (int l = 0; l < net.count; ++l) {
         Layer<T>& layer = net.layers[l];
         layer.inputs = call.widths.width[l], layer.outputs = call.widths.width[l + 1];
@@ -321,10 +323,14 @@ Network<T> network_of(const Call<T>& call, const Plan& plan) {
         layer.weight = next, layer.bias = next + outputs * layer.stride;
         next = layer.bias + outputs;
         layer.covered = covered(layer.outputs, size), layer.slice = slice_of(layer.covered, plan.cluster);
-        layer.kept = -1, layer.kept_columns = int(outputs);
-        if (call.hidden && (l + 1 < net.count || net.last_activation == Activation::gelu))
-            layer.kept = net.hidden_columns, net.hidden_columns += outputs;
+        bool last = l + 1 == net.count, gelu = (last ? net.last_activation : net.activation) == Activation::gelu;
+        layer.kept_columns = int(outputs), layer.output_kept = layer.input_kept = -1;
+        if (!last) layer.output_kept = outputs_kept, outputs_kept += outputs;
+        if (gelu) layer.input_kept = inputs_kept, inputs_kept += outputs;
     }
+    for (int l = 0; l < net.count; ++l)
+        if (net.layers[l].input_kept >= 0) net.layers[l].input_kept += outputs_kept;
+    net.hidden_columns = outputs_kept + inputs_kept;
     net.in_place = plan.buffers == 1;
     for (int parity = 0; parity < 2; ++parity) {
         net.row_bytes[parity] = int(plan.row_bytes[parity]);

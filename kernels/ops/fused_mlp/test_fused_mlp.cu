@@ -20,7 +20,7 @@ using testing::Expected;
 using testing::Output;
 using testing::Shape;
 
-enum { the_x, the_packed, the_out, the_hidden, tensors };  // by their bits in Shape::misaligned
+enum { the_x, the_packed, the_out };  // by their bits in Shape::misaligned
 
 struct Problem {
     Shape shape;  // B and K'
@@ -73,60 +73,70 @@ struct Case {
                 values[size_t(r * widths.width[0] + k)] =
                     as_operand<T>(testing::to_double(x[size_t(r * p.shape.columns + k)]), p.tf32);
         for (int l = 0; l < widths.count; ++l) {
-            bool last = l + 1 == widths.count, kept = p.keep && (!last || p.last == Activation::gelu);
+            bool last = l + 1 == widths.count;
             Activation activation = last ? p.last : p.activation;
-            int inputs = widths.width[l], outputs = widths.width[l + 1];
-            long long stride = op::round_up(inputs, 16), padded = op::round_up(outputs, 16);
-            std::vector<T> weight = testing::random<T>(inputs * outputs, unsigned(10 + l));
-            std::vector<T> bias = testing::random<T>(outputs, unsigned(40 + l));
-            for (T& w : weight) w = testing::rounded<T>(testing::to_double(w) / std::sqrt(double(inputs)));
+            int columns = widths.width[l], width = widths.width[l + 1];
+            long long stride = op::round_up(columns, 16), padded = op::round_up(width, 16);
+            std::vector<T> weight = testing::random<T>(columns * width, unsigned(10 + l));
+            std::vector<T> bias = testing::random<T>(width, unsigned(40 + l));
+            for (T& w : weight) w = testing::rounded<T>(testing::to_double(w) / std::sqrt(double(columns)));
             size_t start = packed.size();
             packed.resize(start + size_t(padded * (stride + 1)), testing::rounded<T>(0));
-            for (int n = 0; n < outputs; ++n) {
-                for (int k = 0; k < inputs; ++k)
-                    packed[start + size_t(n * stride + k)] = weight[size_t(n) * size_t(inputs) + size_t(k)];
+            for (int n = 0; n < width; ++n) {
+                for (int k = 0; k < columns; ++k)
+                    packed[start + size_t(n * stride + k)] = weight[size_t(n) * size_t(columns) + size_t(k)];
                 packed[start + size_t(padded * stride + n)] = bias[size_t(n)];
             }
-            std::vector<double> next(size_t(rows * outputs)), next_variance(next.size());
-            std::vector<double> kept_values(size_t(rows * padded)), kept_slack(kept_values.size());
+            std::vector<double> next(size_t(rows * width)), next_variance(next.size());
+            // What is kept has the padding's columns too: act(0), of 0.
+            Kept output = {std::vector<double>(size_t(rows * padded), activated(activation, 0)),
+                           std::vector<double>(size_t(rows * padded), 1e-6)};
+            Kept input = {std::vector<double>(size_t(rows * padded)), std::vector<double>(size_t(rows * padded))};
             for (long long r = 0; r < rows; ++r)
-                for (int n = 0; n < outputs; ++n) {
+                for (int n = 0; n < width; ++n) {
                     double z = testing::to_double(bias[size_t(n)]), size = std::fabs(z), squares = 0;
-                    for (int k = 0; k < inputs; ++k) {
-                        size_t i = size_t(r * inputs + k);
-                        double w = as_operand<T>(testing::to_double(weight[size_t(n) * size_t(inputs) + size_t(k)]), p.tf32);
+                    for (int k = 0; k < columns; ++k) {
+                        size_t i = size_t(r * columns + k);
+                        double w = as_operand<T>(testing::to_double(weight[size_t(n) * size_t(columns) + size_t(k)]), p.tf32);
                         z += w * values[i], size += std::fabs(w * values[i]), squares += w * w * variance[i];
                     }
-                    size_t i = size_t(r * outputs + n);
+                    size_t i = size_t(r * width + n);
                     double value = activated(activation, z);
                     double error = 1.3 * (squares + sum_error * sum_error * size * size);  // gelu is up to 1.13 steep
                     next[i] = last ? value : as_operand<T>(value, p.tf32);
                     double step = wide ? 1e-12 : rounding * std::fabs(value) + 5e-7 * std::fmax(1, std::fabs(value));
                     next_variance[i] = error + step * step;
                     size_t at = size_t(r * padded + n);
-                    kept_values[at] = activation == Activation::gelu ? z : value;
-                    kept_slack[at] = 6 * std::sqrt(next_variance[i]);
+                    output.values[at] = value, input.values[at] = z;
+                    output.slack[at] = input.slack[at] = 6 * std::sqrt(next_variance[i]);
                 }
-            if (kept) append(kept_values, kept_slack, rows, padded);
+            if (!last) outputs.push_back(output);
+            if (activation == Activation::gelu) inputs.push_back(input);
             values = std::move(next), variance = std::move(next_variance);
         }
+        if (p.keep) keep(rows);
         out.by_slack = hidden.by_slack = true;
         out.values = values;
         for (double v : variance) out.slack.push_back(6 * std::sqrt(v));
     }
 
 private:
-    // Columns to the right of those of `hidden`.
-    void append(const std::vector<double>& values, const std::vector<double>& slack, long long rows, long long columns) {
-        Expected all;
+    // Of one layer, [rows, P(out)].
+    struct Kept {
+        std::vector<double> values, slack;
+    };
+    std::vector<Kept> outputs, inputs;
+
+    // `hidden`: side by side the outputs, then what gelu was taken of.
+    void keep(long long rows) {
+        outputs.insert(outputs.end(), inputs.begin(), inputs.end());
+        for (const Kept& kept : outputs) hidden_columns += (long long)kept.values.size() / rows;
         for (long long r = 0; r < rows; ++r)
-            for (auto [to, old, add] : {std::tuple(&all.values, &hidden.values, &values),
-                                        std::tuple(&all.slack, &hidden.slack, &slack)}) {
-                to->insert(to->end(), old->begin() + r * hidden_columns, old->begin() + (r + 1) * hidden_columns);
-                to->insert(to->end(), add->begin() + r * columns, add->begin() + (r + 1) * columns);
+            for (const Kept& kept : outputs) {
+                long long columns = (long long)kept.values.size() / rows, from = r * columns, to = from + columns;
+                hidden.values.insert(hidden.values.end(), kept.values.begin() + from, kept.values.begin() + to);
+                hidden.slack.insert(hidden.slack.end(), kept.slack.begin() + from, kept.slack.begin() + to);
             }
-        hidden = std::move(all);
-        hidden_columns += columns;
     }
 };
 
@@ -146,7 +156,7 @@ void check(testing::Report& report, const Problem& p) {
     op::Widths widths;
     op::parse(p.widths, widths);
     Buffer<T> out(p.shape.rows * widths.width[widths.count], p.shape.off(the_out));
-    Buffer<T> hidden(p.keep ? p.shape.rows * c.hidden_columns : 0, p.shape.off(the_hidden));
+    Buffer<T> hidden(p.keep ? p.shape.rows * c.hidden_columns : 0);
     std::string direction = std::string(p.widths) + (p.tf32 ? " tf32" : "") + (p.keep ? " keep" : "");
     if (p.plan.rows) direction += " " + std::to_string(p.plan.rows) + "x" + std::to_string(p.plan.columns);
     if (p.plan.cluster) direction += " cluster " + std::to_string(p.plan.cluster);
