@@ -44,12 +44,12 @@ def derivative(
     N: tl.constexpr = of_layer("outputs", WIDTHS, LAYER)
     if kept("inputs", WIDTHS, ACTIVATION, FINAL, LAYER) >= 0:
         at = hidden + kept("inputs", WIDTHS, ACTIVATION, FINAL, LAYER)
-        value = rows_of(at, hidden_stride, row, in_rows, column, N)
+        value = rows_of(at, hidden_stride, row, in_rows, column, whole(N))
     elif LAYER == LAST:
         value = rows_of(out, N, row, in_rows, column, N)
     else:
         at = hidden + kept("outputs", WIDTHS, ACTIVATION, FINAL, LAYER)
-        value = rows_of(at, hidden_stride, row, in_rows, column, N)
+        value = rows_of(at, hidden_stride, row, in_rows, column, whole(N))
     return input_gradient(gradient, value.to(gradient.dtype), FINAL if LAYER == LAST else ACTIVATION)
 
 
@@ -97,6 +97,7 @@ def chain_columns(
         gradient = derivative(
             sums, hidden, hidden_stride, packed, row, in_rows, column, WIDTHS, LAYER - 1, ACTIVATION, FINAL
         )  # fmt: skip
+        gradient = tl.where((column < K)[None, :], gradient, 0.0)  # Inf · 0 of the padding would be NaN
         at = grads + gradient_start(WIDTHS, LAYER - 1) + row * grads_stride + column[None, :]
         tl.store(at, gradient.to(dtype), in_rows & (column < whole(K))[None, :])
 
@@ -146,7 +147,7 @@ def weight_tile(
 ):  # fmt: skip
     """A tile of a layer's weight gradient, of rows first to last - 1; the first tile of a row of tiles has the bias.
 
-    taken: h(l-1). Beyond the layer's width all is zero, and so is the gradient there.
+    taken: h(l-1). The padding's gradient is zero.
     """
     K: tl.constexpr = of_layer("inputs", WIDTHS, LAYER)
     N: tl.constexpr = of_layer("outputs", WIDTHS, LAYER)
@@ -159,14 +160,15 @@ def weight_tile(
     for start in tl.range(first, last, STEP, num_stages=STAGES):
         row = (start + tl.arange(0, STEP))[:, None]
         in_rows = row < last
-        g = rows_of(grads + gradient_start(WIDTHS, LAYER), grads_stride, row, in_rows, output, N)
-        h = rows_of(taken, taken_stride, row, in_rows, column, K)
+        g = rows_of(grads + gradient_start(WIDTHS, LAYER), grads_stride, row, in_rows, output, whole(N))
+        h = rows_of(taken, taken_stride, row, in_rows, column, K if LAYER == 0 else whole(K))
         sums = product(g.T, h, sums, PRECISION)
         of_rows += g.to(sum_dtype)
     dtype: tl.constexpr = target.dtype.element_ty
     mask = (output < whole(N))[:, None] & (column < whole(K))[None, :]
     at = target + of_layer("weight", WIDTHS, LAYER) + output[:, None] * whole(K) + column[None, :]
-    tl.store(at, sums.to(dtype), mask)
+    exists = (output < N)[:, None] & (column < K)[None, :]  # Inf · 0 of the padding would be NaN
+    tl.store(at, tl.where(exists, sums, 0.0).to(dtype), mask)
     bias = target + of_layer("bias", WIDTHS, LAYER) + output
     tl.store(bias, tl.sum(of_rows, axis=0).to(dtype), (output < whole(N)) & (tile % ACROSS == 0))
 

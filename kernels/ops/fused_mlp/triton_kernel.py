@@ -106,7 +106,9 @@ def keep(
     hidden, stride, row, in_rows, output, z, value, dtype: tl.constexpr,
     WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """Write what the next layer, or the backward, reads of this layer: value = act(z), and z."""
+    """Write what the next layer, or the backward, reads of this layer: value = act(z), and z. The padding gets zeros:
+    Inf · 0 of a padded row of the weight is NaN."""
+    value = tl.where((output < of_layer("outputs", WIDTHS, LAYER))[None, :], value, 0.0)
     mask = in_rows & (output < whole(of_layer("outputs", WIDTHS, LAYER)))[None, :]
     at = hidden + row * stride + output[None, :]
     if count_of(WIDTHS) - 1 != LAYER:
@@ -145,7 +147,7 @@ def forward_columns(
             h = activate(z, ACTIVATION)
             if KEEP and START == 0:
                 keep(hidden, hidden_stride, row, in_rows, column, z, h, dtype, WIDTHS, 0, ACTIVATION, FINAL, KEEP)
-            h = h.to(dtype)
+            h = tl.where((column < K)[None, :], h, 0.0).to(dtype)
         elif LAYER == 0:  # x, which has no padding of its own, and may have columns that are not to be read
             h = rows_of(x, x_stride, row, in_rows, column, K)
         else:

@@ -33,7 +33,7 @@ def tile_of(
         tile_rows or (16 if rows <= 256 else 32 if small else 64),
         columns or (64 if dtype == torch.float64 else 128 if full else 512 if small else 256),
         stages or (2 if full else 3),
-        budget or (16 if full else 80) * 1024,
+        budget or (16 if full else 80 if small else 64) * 1024,
         warps or (4 if full else 8),
     )
 
@@ -81,7 +81,9 @@ def backward(
 ) -> None:  # fmt: skip
     """grad_x like x, and grad_packed, the weights' and biases' gradients as packing.py lays them out."""
     rows, x_columns = x.shape
-    tile = tile or (INTERPRETED if interpreted() else tile_of(rows, x.dtype, precision))
+    # Tensor cores take float32 weights [out, in] across from 64 rows on by way of registers, which then do not suffice.
+    most = min(rows, 32 * PROCESSORS) if x.dtype == torch.float32 else rows
+    tile = tile or (INTERPRETED if interpreted() else tile_of(most, x.dtype, precision))
     grads = empty((rows, sum(padded(layer.outputs) for layer in layers(widths))), x.dtype, x)
     names = dict(WIDTHS=widths, ACTIVATION=activation, FINAL=final_activation, PRECISION=precision)
     if rows:
