@@ -20,6 +20,7 @@ PROCESSORS = 132  # streaming multiprocessors of an H100 or H200
 REGISTERS = 64 * 1024 * 4  # bytes of a processor's registers
 SHARED = 227 * 1024  # bytes of shared memory that a block can have
 L2 = 50 * 2**20  # bytes of its L2 cache
+MOST_CUDA_LAYERS = 16
 
 
 class FusedMLPError(ValueError):
@@ -88,3 +89,30 @@ def weight_tiles(widths: str, tile: int) -> tuple[int, ...]:
     for layer in layers(widths):
         found.append(found[-1] + -(-padded(layer.outputs) // tile) * -(-padded(layer.inputs) // tile))
     return tuple(found)
+
+
+# -------------------------------------------------------------------------------------------------- the CUDA kernel
+
+
+def cuda_bytes(widths: str, dtype: torch.dtype) -> int:
+    """The least shared memory that the CUDA kernel can do with, in bytes: plan.cuh's layout, its smallest tile.
+
+    Two stages of 64 columns of weights, 256 + 16 bytes of k; and 16 rows of what the even and of what the odd layers
+    read. Where no layer's outputs are more than 8 blocks of 64 columns, they may take their inputs' place.
+    """
+    size = dtype.itemsize
+    columns = [-(-n // 16) * 16 if size > 2 else -(-n // 32) * 32 for n in map(int, widths.split("-"))]
+    read, written = columns[:-1], columns[1:]
+    rows = [max(part) * size + 16 for part in (read[::2], read[1::2]) if part]
+    needed = sum(rows) if max(written) > 8 * 64 else max(rows)
+    return 2 * 64 * (256 + 16) + 16 * needed
+
+
+def check_cuda(op: str, widths: str, dtype: torch.dtype) -> None:
+    """Raise FusedMLPError if the CUDA kernel cannot run an MLP of these widths."""
+    if (needed := cuda_bytes(widths, dtype)) > SHARED:
+        raise FusedMLPError(
+            f"{op}: an MLP of widths {widths} does not fit on the chip: shared memory {needed} of {SHARED}"
+        )
+    if (count := widths.count("-")) > MOST_CUDA_LAYERS:
+        raise FusedMLPError(f"{op}: the CUDA kernel takes up to {MOST_CUDA_LAYERS} layers; got {count}")

@@ -121,15 +121,16 @@ struct Block {
         copies.commit();
     }
     __device__ void copy_weights(const Layer<T>& layer, char* to) {
-        constexpr int pieces = S::chunk / 16;
+        constexpr int pieces = S::chunk / 16, columns_at_once = threads / pieces;
+        int lane_column = int(threadIdx.x) / pieces, k = ahead.k + int(threadIdx.x) % pieces * width;
         int end = slice_end(layer);
 #pragma unroll
-        for (int i = int(threadIdx.x); i < S::columns * pieces; i += threads) {
-            int column = ahead.column + i / pieces, k = ahead.k + i % pieces * width;
-            if (column >= end) break;  // the products of these columns are thrown away
+        for (int first = 0; first < S::columns; first += columns_at_once) {
+            int c = first + lane_column, column = ahead.column + c;
+            if (column >= end) continue;  // the products of these columns are thrown away
             bool there = column < layer.outputs && k < layer.stride;
             const T* from = there ? layer.weight + (long long)column * layer.stride + k : layer.weight;
-            char* piece = to + i / pieces * S::ring_row + i % pieces * 16;
+            char* piece = to + c * S::ring_row + int(threadIdx.x) % pieces * 16;
             if (net.weights_aligned)
                 copies.copy(piece, from, there);
             else

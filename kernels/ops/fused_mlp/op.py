@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.dispatch import checks
 from kernels.dispatch.op import Op, like
-from kernels.ops.fused_mlp import eager, packing
+from kernels.ops.fused_mlp import budget, eager, packing
 
 PRECISIONS = ("ieee", "tf32")
 
@@ -111,5 +111,7 @@ def fused_mlp(
     """
     check_parameters(OP.name, weights, biases)
     packed, widths = packing.pack(weights, biases)
+    if backend == "cuda":
+        budget.check_cuda(OP.name, widths, weights[0].dtype)
     keep = torch.is_grad_enabled() and (x.requires_grad or packed.requires_grad) if isinstance(x, Tensor) else False
     return OP.call(backend, x, packed, widths, activation, final_activation, precision, keep)[0]
