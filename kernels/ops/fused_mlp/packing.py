@@ -163,7 +163,8 @@ def _copied(widths: str, tensors: Sequence[Tensor]) -> Tensor:
     # Those that are contiguous on both sides are one kernel.
     flat = [(a, b) for t, p in zip(to, pairs, strict=True) for a, b in zip(t, p, strict=True)]
     dense = [pair for pair in flat if pair[0].is_contiguous() and pair[1].is_contiguous()]
-    torch._foreach_copy_([a for a, _ in dense], [b for _, b in dense])
+    if dense:
+        torch._foreach_copy_([a for a, _ in dense], [b for _, b in dense])
     for a, b in flat:
         if not (a.is_contiguous() and b.is_contiguous()):
             a.copy_(b)
