@@ -87,6 +87,9 @@ MISUSES = [
     ("cooperative", "a_thread_does_not_reach_the_grid_barrier", "both", "31 of its 32 threads wait in grid_barrier"),
     ("cooperative", "a_thread_waits_for_its_block_instead", "both", "16 of its 32 threads wait in grid_barrier"),
     ("cooperative", "a_grid_barrier_in_a_plain_launch", "both", "a kernel that was not launched cooperatively"),
+    ("tensor_cores", "a_copy_is_read_by_another_thread_without_a_barrier", "tsan", RACE),
+    ("tensor_cores", "a_cluster_barrier_is_missing", "tsan", RACE),
+    ("tensor_cores", "a_matrix_row_is_not_aligned", "both", "ldmatrix: lane 0 gives an address that is no multiple"),
 ]
 
 

@@ -35,6 +35,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __grid_constant__
 #define __launch_bounds__(...)
 #ifdef CUDA_ON_HOST_RESIDENT_BLOCKS
 #define __shared__ static thread_local
@@ -185,6 +186,10 @@ inline void grid_barrier() { cuda_on_host::wait_for_grid(); }
 #endif
 
 // ---------------------------------------------------------------------------------------------------- device functions
+
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
 
 #define threadIdx (cuda_on_host::thread_index())
 #define blockIdx (cuda_on_host::block_index())

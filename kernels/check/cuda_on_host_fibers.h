@@ -257,10 +257,10 @@ CUDA_ON_HOST_UNSEEN inline void wait_for_warp(const char* where, unsigned mask, 
 }
 
 // __syncwarp() orders what the lanes did, where a shuffle does not.
-CUDA_ON_HOST_UNSEEN inline void wait_for_warp_in_order(unsigned mask) {
+CUDA_ON_HOST_UNSEEN inline void wait_for_warp_in_order(unsigned mask, uint64_t given = 0) {
     long long* place = warp_of(*current)[__builtin_ctz(mask | 1u << 31)].meeting.place();
     release(place);
-    wait_for_warp("__syncwarp", mask);
+    wait_for_warp("__syncwarp", mask, given);
     acquire(place);
 }
 

@@ -43,6 +43,20 @@ CUDA_ON_HOST_UNSEEN T shuffle(const char* where, unsigned mask, T value, int sou
     return value;
 }
 
+// What lane `lane` lent in the meeting of with_lanes.
+CUDA_ON_HOST_UNSEEN inline const void* lent(int lane) {
+    return reinterpret_cast<const void*>(warp_of(*current)[lane].taken);
+}
+
+// For what the 32 lanes of a warp do with one another's registers: function(of), in which of(lane) is the address that
+// this lane gave. All lanes meet before it and after it.
+template <class Function>
+void with_lanes(const void* own, Function function) {
+    wait_for_warp_in_order(0xffffffff, reinterpret_cast<uint64_t>(own));
+    function([](int lane) { return lent(lane); });
+    wait_for_warp_in_order(0xffffffff);
+}
+
 }  // namespace cuda_on_host
 
 inline void __syncwarp(unsigned mask = 0xffffffff) { cuda_on_host::wait_for_warp_in_order(mask); }

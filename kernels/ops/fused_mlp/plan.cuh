@@ -1,0 +1,195 @@
+// How the kernel's work is cut, and what of it lies on chip.
+//
+// A cluster of blocks takes a tile of rows through all layers; each block computes a slice of every layer's columns, so
+// that it reads 1/cluster of the weights. In a block's shared memory lie
+//
+//     ring     stages · P · (chunk + 16) bytes: the weights of P columns and `chunk` bytes of k, for each stage
+//     first    rows · (widest of x and the layers 2, 4, … + 16 bytes): what the layers 1, 3, … read
+//     second   the same of the layers 1, 3, …; with one buffer there is none, and a layer's outputs take its inputs' place
+//
+// The 16 bytes make the distance of rows an odd multiple of 16: eight rows then lie in different banks.
+#pragma once
+
+#include "device/cluster.cuh"
+#include "device/tensor_core.cuh"
+
+#ifndef __CUDACC_RTC__
+#include <algorithm>
+#include <cmath>
+#endif
+
+namespace fused_mlp {
+
+constexpr int threads = 256, warps = threads / 32, most_layers = 16, group_bytes = 64;
+constexpr long long shared_bytes_of_a_block = 227 * 1024;  // of sm_90
+
+// A warp computes 16 · m_tiles rows by 8 · n_tiles columns at a time, row_warps of the 8 warps lie below one another.
+template <int m_tiles_, int row_warps_, int n_tiles_, int chunk_>
+struct Shape {
+    static constexpr int m_tiles = m_tiles_, row_warps = row_warps_, n_tiles = n_tiles_, chunk = chunk_;
+    static constexpr int rows = 16 * m_tiles * row_warps, columns = 8 * n_tiles * (warps / row_warps);
+    static constexpr int ring_row = chunk + 16, stage_bytes = columns * ring_row;
+};
+
+// Every shape that there is a kernel for.
+#define FUSED_MLP_SHAPES(each) \
+    each(Shape<1, 1, 1, 256>)  \
+    each(Shape<2, 1, 2, 128>)  \
+    each(Shape<2, 2, 4, 64>)   \
+    each(Shape<2, 2, 8, 64>)   \
+    each(Shape<2, 4, 8, 64>)
+
+// Whether a thread has registers for it: a double takes two.
+template <class S>
+constexpr bool has_registers(int size) {
+    return size < 8 || S::m_tiles * S::n_tiles <= 4;
+}
+
+struct Widths {
+    int count = 0;  // of layers
+    int width[most_layers + 1] = {};
+};
+
+// "367-512-256-1". false: it has no layer, or more than most_layers.
+inline bool parse(const char* text, Widths& widths) {
+    widths.count = -1;
+    for (long long number = 0;; ++text) {
+        if (*text >= '0' && *text <= '9') {
+            number = 10 * number + (*text - '0');
+            if (number > 1 << 30) return false;
+            continue;
+        }
+        if ((*text && *text != '-') || !number || ++widths.count > most_layers) return false;
+        widths.width[widths.count] = int(number);
+        number = 0;
+        if (!*text) return widths.count > 0;
+    }
+}
+
+__host__ __device__ constexpr long long round_up(long long n, long long multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Columns that a layer of n has on chip: as the weights' rows are padded to, and whole groups of what is multiplied.
+__host__ __device__ constexpr int covered(int n, int size) {
+    return int(round_up(n, size < 4 ? group_bytes / size : 16));
+}
+
+// The columns of a layer that a block computes: the first blocks of a cluster so many, the last ones fewer or none.
+inline int slice_of(int covered, int cluster) { return int(round_up(covered, 8 * cluster)) / cluster; }
+
+struct Device {
+    int multiprocessors = 132, most_cluster = 8;
+    long long shared_bytes = shared_bytes_of_a_block;
+    bool tensor_cores = true;  // of tf32, bfloat16 and half in one layout
+};
+
+#ifndef __CUDACC_RTC__
+inline cudaError_t this_device(Device& device) {
+#ifdef __CUDACC__
+    int number = 0, major = 0, multiprocessors = 0, bytes = 0;
+    cudaError_t error = cudaGetDevice(&number);
+    auto ask = [&](int& value, cudaDeviceAttr attribute) {
+        if (error == cudaSuccess) error = cudaDeviceGetAttribute(&value, attribute, number);
+    };
+    ask(major, cudaDevAttrComputeCapabilityMajor);
+    ask(multiprocessors, cudaDevAttrMultiProcessorCount);
+    ask(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    if (error != cudaSuccess) return error;
+    device = {multiprocessors, major < 9 ? 1 : portable_cluster_blocks, bytes, major >= 8};
+#else
+    device.multiprocessors = int(cuda_on_host::multiprocessors), device.most_cluster = 4;
+#endif
+    return cudaSuccess;
+}
+#endif
+
+// What is 0 is left to choose().
+struct Plan {
+    int rows = 0, columns = 0;  // of the Shape
+    int cluster = 0;            // blocks
+    int buffers = 0;            // 2, or 1: less memory, but a barrier more a layer
+    int stages = 0;
+    int clusters = 0;  // in the launch; each takes tile after tile
+    // What follows from these.
+    long long row_bytes[2] = {}, ring_bytes = 0, shared_bytes = 0;
+    double clocks = 0;  // estimated, of one multiprocessor
+};
+constexpr int fewest_stages = 2, most_stages = 14;
+
+template <class S>
+void lay_out(Plan& plan, const Widths& widths, int size, long long available) {
+    for (int parity = 0; parity < 2; ++parity) {
+        int widest = 0;
+        for (int l = 0; l < widths.count; ++l)
+            if (plan.buffers == 1 || l % 2 == parity) widest = std::max(widest, covered(widths.width[l], size));
+        plan.row_bytes[parity] = widest ? (long long)widest * size + 16 : 0;
+    }
+    long long buffers = S::rows * (plan.row_bytes[0] + (plan.buffers == 1 ? 0 : plan.row_bytes[1]));
+    if (!plan.stages)
+        plan.stages = int(std::clamp<long long>((available - buffers) / S::stage_bytes, fewest_stages, most_stages));
+    plan.ring_bytes = (long long)plan.stages * S::stage_bytes;
+    plan.shared_bytes = plan.ring_bytes + buffers;
+}
+
+// Whether the kernel can do that. With one buffer, outputs are written where the inputs were, so that all columns of a
+// slice must be computed before the first is written.
+inline bool possible(const Plan& plan, const Widths& widths, int size, const Device& device) {
+    if (plan.buffers == 1)
+        for (int l = 1; l < widths.count; ++l)
+            if (slice_of(covered(widths.width[l], size), plan.cluster) > plan.columns) return false;
+    return plan.cluster <= device.most_cluster && plan.cluster <= device.multiprocessors &&
+           plan.shared_bytes <= device.shared_bytes && plan.stages >= fewest_stages && plan.stages <= most_stages;
+}
+
+// Clocks of the whole launch, roughly, to choose by. The rates are an H100's: the L2 gives all multiprocessors together
+// some 3100 bytes a clock and one of them 48; a block's neighbours write to it 12 bytes a clock; shared memory is read at
+// 128 bytes a clock; a tensor core step of 16 · 8 numbers by 32 bytes takes 2 clocks of a multiprocessor, one of plain
+// multiplications 10 (float) or 20 (double, of half as many numbers); a step cannot take less than its latency.
+template <class S>
+double estimate(const Plan& plan, const Widths& widths, int size, bool tensor_cores, long long rows) {
+    double tiles = double((rows + S::rows - 1) / S::rows), busy = double(plan.clusters) * plan.cluster;
+    double product = tensor_cores ? 2 : size == 8 ? 20 : 10, m = S::m_tiles, n = S::n_tiles;
+    double step = std::max({32 * m + 16 * n, warps * m * n * product, 40.0});
+    double weights = 0, multiply = 0, exchange = 0, waiting = 1500;
+    for (int l = 0; l < widths.count; ++l) {
+        int inputs = covered(widths.width[l], size), slice = slice_of(covered(widths.width[l + 1], size), plan.cluster);
+        weights += double(inputs) * slice * size;
+        multiply += double((slice + S::columns - 1) / S::columns) * (inputs * size / step_bytes) * step;
+        waiting += plan.cluster > 1 ? 1000 : 300;
+        if (l + 1 < widths.count) exchange += double(S::rows) * slice * (plan.cluster - 1) * size;
+    }
+    double read = weights / std::min(48.0, 3100 / busy);
+    return std::ceil(tiles / plan.clusters) * (std::max(read, multiply) + exchange / 12 + waiting);
+}
+
+// The plan for B rows: of all that are possible the one that is estimated to take the least time. `wanted` holds what
+// the caller has decided. If none is possible, shared_bytes is what the smallest would need.
+inline Plan choose(long long rows, const Widths& widths, int size, bool tensor_cores, const Device& device,
+                   const Plan& wanted = {}) {
+    Plan best, smallest;
+    auto consider = [&](auto shape, int cluster, int buffers) {
+        using S = decltype(shape);
+        if (!has_registers<S>(size)) return;
+        Plan plan = wanted;
+        plan.rows = S::rows, plan.columns = S::columns, plan.cluster = cluster, plan.buffers = buffers;
+        auto agrees = [](int want, int is) { return !want || want == is; };
+        if (!agrees(wanted.rows, plan.rows) || !agrees(wanted.columns, plan.columns) ||
+            !agrees(wanted.cluster, cluster) || !agrees(wanted.buffers, buffers))
+            return;
+        lay_out<S>(plan, widths, size, device.shared_bytes);
+        if (!smallest.rows || plan.shared_bytes < smallest.shared_bytes) smallest = plan;
+        if (!possible(plan, widths, size, device)) return;
+        long long tiles = (rows + S::rows - 1) / S::rows, resident = device.multiprocessors / cluster;
+        if (!plan.clusters) plan.clusters = int(std::min(tiles, resident));
+        plan.clocks = estimate<S>(plan, widths, size, tensor_cores, rows);
+        if (!best.rows || plan.clocks < best.clocks) best = plan;
+    };
+    for (int cluster = 1; cluster <= most_cluster_blocks; cluster *= 2)
+        for (int buffers = 1; buffers <= 2; ++buffers) {
+#define FUSED_MLP_CONSIDER(...) consider(__VA_ARGS__{}, cluster, buffers);
+            FUSED_MLP_SHAPES(FUSED_MLP_CONSIDER)
+#undef FUSED_MLP_CONSIDER
+        }
+    return best.rows ? best : smallest;
+}
+
+}  // namespace fused_mlp

@@ -1,0 +1,264 @@
+// fused_mlp's CUDA kernel against float64 loops, in every shape, with and without clusters.
+#include "kernel.cuh"
+
+#include "check/testing.cuh"
+
+namespace op = fused_mlp;
+
+// The function under test. A kernel of tests/broken puts its own in its place.
+template <class T>
+struct Functions {
+    decltype(&op::launch<T>) launch = op::launch<T>;
+};
+using Kernels = Functions<float>;
+#ifdef BROKEN_KERNELS
+#include BROKEN_KERNELS
+#endif
+
+using testing::Buffer;
+using testing::Expected;
+using testing::Output;
+using testing::Shape;
+
+enum { the_x, the_packed, the_out };  // by their bits in Shape::misaligned
+
+struct Problem {
+    Shape shape;  // B and K'
+    const char* widths;
+    Activation activation = Activation::relu, last = Activation::identity;
+    bool tf32 = false, keep = false;
+    op::Plan plan = {};
+};
+
+// What the tensor cores, or the chip's memory, make of a number between layers.
+template <class T>
+double as_operand(double value, bool tf32) {
+    T narrowed = testing::rounded<T>(value);
+    if constexpr (std::is_same_v<T, float>)
+        if (tf32) {
+            unsigned bits;
+            std::memcpy(&bits, &narrowed, 4);
+            if (std::isfinite(narrowed)) bits = (bits + 0x1000) & ~0x1fffu;
+            std::memcpy(&narrowed, &bits, 4);
+        }
+    return testing::to_double(narrowed);
+}
+double activated(Activation activation, double z) {
+    if (activation == Activation::relu) return z < 0 ? 0 : z;
+    if (activation == Activation::sigmoid) return 1 / (1 + std::exp(-z));
+    if (activation == Activation::gelu) return z * 0.5 * std::erfc(-z / std::sqrt(2.0));
+    return z;
+}
+
+// Inputs, and what must come out. Operands are rounded as the kernel rounds them, so what is left are the errors of sums
+// in float, and that a sum so changed may be rounded to the neighbour, which the next layers then see: `variance` takes
+// each to be of its largest size, and adds up squares, as the signs are random.
+template <class T>
+struct Case {
+    std::vector<T> x, packed;
+    Expected out, hidden;
+    long long hidden_columns = 0;
+
+    explicit Case(const Problem& p) {
+        op::Widths widths;
+        op::parse(p.widths, widths);
+        x = testing::random<T>(p.shape.elements(), 1, p.shape.special);
+        bool exact = std::is_same_v<T, float> && !p.tf32, wide = std::is_same_v<T, double>;
+        double sum_error = wide ? 0x1p-50 : exact ? 0x1p-22 : 0x1p-19;
+        double rounding = std::is_same_v<T, float> && p.tf32 ? 0x1p-10 : testing::Dtype<T>::epsilon;
+        long long rows = p.shape.rows;
+        std::vector<double> values(size_t(rows * widths.width[0])), variance(values.size());
+        for (long long r = 0; r < rows; ++r)
+            for (int k = 0; k < widths.width[0]; ++k)
+                values[size_t(r * widths.width[0] + k)] =
+                    as_operand<T>(testing::to_double(x[size_t(r * p.shape.columns + k)]), p.tf32);
+        for (int l = 0; l < widths.count; ++l) {
+            bool last = l + 1 == widths.count;
+            Activation activation = last ? p.last : p.activation;
+            int columns = widths.width[l], width = widths.width[l + 1];
+            long long stride = op::round_up(columns, 16), padded = op::round_up(width, 16);
+            std::vector<T> weight = testing::random<T>(columns * width, unsigned(10 + l));
+            std::vector<T> bias = testing::random<T>(width, unsigned(40 + l));
+            for (T& w : weight) w = testing::rounded<T>(testing::to_double(w) / std::sqrt(double(columns)));
+            size_t start = packed.size();
+            packed.resize(start + size_t(padded * (stride + 1)), testing::rounded<T>(0));
+            for (int n = 0; n < width; ++n) {
+                for (int k = 0; k < columns; ++k)
+                    packed[start + size_t(n * stride + k)] = weight[size_t(n) * size_t(columns) + size_t(k)];
+                packed[start + size_t(padded * stride + n)] = bias[size_t(n)];
+            }
+            std::vector<double> next(size_t(rows * width)), next_variance(next.size());
+            // What is kept has the padding's columns too: act(0), of 0.
+            Kept output = {std::vector<double>(size_t(rows * padded), activated(activation, 0)),
+                           std::vector<double>(size_t(rows * padded), 1e-6)};
+            Kept input = {std::vector<double>(size_t(rows * padded)), std::vector<double>(size_t(rows * padded))};
+            for (long long r = 0; r < rows; ++r)
+                for (int n = 0; n < width; ++n) {
+                    double z = testing::to_double(bias[size_t(n)]), size = std::fabs(z), squares = 0;
+                    for (int k = 0; k < columns; ++k) {
+                        size_t i = size_t(r * columns + k);
+                        double w = as_operand<T>(testing::to_double(weight[size_t(n) * size_t(columns) + size_t(k)]), p.tf32);
+                        z += w * values[i], size += std::fabs(w * values[i]), squares += w * w * variance[i];
+                    }
+                    size_t i = size_t(r * width + n);
+                    double value = activated(activation, z);
+                    double error = 1.3 * (squares + sum_error * sum_error * size * size);  // gelu is up to 1.13 steep
+                    next[i] = last ? value : as_operand<T>(value, p.tf32);
+                    double step = wide ? 1e-12 : rounding * std::fabs(value) + 5e-7 * std::fmax(1, std::fabs(value));
+                    next_variance[i] = error + step * step;
+                    size_t at = size_t(r * padded + n);
+                    output.values[at] = value, input.values[at] = z;
+                    output.slack[at] = input.slack[at] = 6 * std::sqrt(next_variance[i]);
+                }
+            if (!last) outputs.push_back(output);
+            if (activation == Activation::gelu) inputs.push_back(input);
+            values = std::move(next), variance = std::move(next_variance);
+        }
+        if (p.keep) keep(rows);
+        out.by_slack = hidden.by_slack = true;
+        out.values = values;
+        for (double v : variance) out.slack.push_back(6 * std::sqrt(v));
+    }
+
+private:
+    // Of one layer, [rows, P(out)].
+    struct Kept {
+        std::vector<double> values, slack;
+    };
+    std::vector<Kept> outputs, inputs;
+
+    // `hidden`: side by side the outputs, then what gelu was taken of.
+    void keep(long long rows) {
+        outputs.insert(outputs.end(), inputs.begin(), inputs.end());
+        for (const Kept& kept : outputs) hidden_columns += (long long)kept.values.size() / rows;
+        for (long long r = 0; r < rows; ++r)
+            for (const Kept& kept : outputs) {
+                long long columns = (long long)kept.values.size() / rows, from = r * columns, to = from + columns;
+                hidden.values.insert(hidden.values.end(), kept.values.begin() + from, kept.values.begin() + to);
+                hidden.slack.insert(hidden.slack.end(), kept.slack.begin() + from, kept.slack.begin() + to);
+            }
+    }
+};
+
+const char* name_of(Activation activation) {
+    for (const NamedActivation& known : named_activations)
+        if (known.activation == activation) return known.name;
+    return "";
+}
+
+template <class T>
+void check(testing::Report& report, const Problem& p) {
+    if (!report.wants<T>(p.shape)) return;
+    auto launch = Functions<T>{}.launch;
+    if constexpr (std::is_same_v<T, float>) launch = testing::kernels_under_test<Kernels>().launch;
+    Case<T> c(p);
+    Buffer<T> x(c.x, p.shape.off(the_x)), packed(c.packed, p.shape.off(the_packed));
+    op::Widths widths;
+    op::parse(p.widths, widths);
+    Buffer<T> out(p.shape.rows * widths.width[widths.count], p.shape.off(the_out));
+    Buffer<T> hidden(p.keep ? p.shape.rows * c.hidden_columns : 0);
+    std::string direction = std::string(p.widths) + (p.tf32 ? " tf32" : "") + (p.keep ? " keep" : "");
+    if (p.plan.rows) direction += " " + std::to_string(p.plan.rows) + "x" + std::to_string(p.plan.columns);
+    if (p.plan.cluster) direction += " cluster " + std::to_string(p.plan.cluster);
+    if (p.plan.buffers == 1) direction += " in place";
+    if (p.plan.stages) direction += " stages " + std::to_string(p.plan.stages);
+    if (p.plan.clusters) direction += " of " + std::to_string(p.plan.clusters);
+    op::Call<T> call = {x.get(),      packed.get(), out.get(), p.keep ? hidden.get() : nullptr,
+                        p.shape.rows, p.shape.columns, widths, p.activation, p.last, p.tf32};
+    std::vector<Output> outputs = {{"out", out, c.out}};
+    if (p.keep) outputs.push_back({"hidden", hidden, c.hidden});
+    report.check<T>(p.shape, std::string(name_of(p.activation)) + "-" + name_of(p.last), direction,
+                    double(x.bytes() + packed.bytes() + out.bytes() + hidden.bytes()), outputs,
+                    [&] { return launch(call, cudaStream_t{}, p.plan); });
+}
+
+op::Plan plan(int rows, int columns, int cluster = 0, int buffers = 0, int stages = 0, int clusters = 0) {
+    op::Plan plan;
+    plan.rows = rows, plan.columns = columns, plan.cluster = cluster, plan.buffers = buffers, plan.stages = stages;
+    plan.clusters = clusters;
+    return plan;
+}
+
+// As the launcher chooses: widths that divide nothing, one layer, many, rows that fill no tile.
+template <class T>
+void check_widths(testing::Report& report, bool tf32) {
+    using A = Activation;
+    check<T>(report, {{0, 13}, "13-8", A::relu, A::identity, tf32});
+    check<T>(report, {{1, 1}, "1-1", A::relu, A::gelu, tf32, true});
+    check<T>(report, {{7, 3}, "3-17-1", A::sigmoid, A::sigmoid, tf32, true});
+    check<T>(report, {{17, 40}, "33-70-5", A::gelu, A::identity, tf32, true});  // x is wider than K
+    check<T>(report, {{19, 16}, "16-48-24-32-8-3", A::relu, A::gelu, tf32, true});
+    check<T>(report, {{20, 3, 0, true}, "3-20-9", A::relu, A::identity, tf32});    // NaN and Inf stay in their rows,
+    check<T>(report, {{20, 13, 0, true}, "3-20-9", A::relu, A::identity, tf32});   // and beyond K nothing is read
+    check<T>(report, {{5, 24, Shape::all}, "24-16-7", A::identity, A::relu, tf32, true});
+    if (testing::race_check) return;
+    check<T>(report, {{33, 24, 1u << the_x}, "24-40-10", A::relu, A::relu, tf32});
+    check<T>(report, {{33, 24, 1u << the_packed}, "24-40-10", A::relu, A::relu, tf32});
+    check<T>(report, {{33, 24, 1u << the_out}, "24-40-10", A::relu, A::relu, tf32});
+    check<T>(report, {{3, 2}, "2-3-3-3-3-3-3-3-3-3-3-3-3-3-3-3-2", A::gelu, A::identity, tf32});
+    check<T>(report, {{3, 367}, "367-513-2", A::relu, A::identity, tf32});
+}
+
+// Every shape; slices of several passes, and of none; a ring that is short; tiles after tiles; both ways to write.
+template <class T>
+void check_plans(testing::Report& report, bool tf32) {
+    using A = Activation;
+    auto with = [&](long long rows, const char* widths, int columns, const op::Plan& plan) {
+        check<T>(report, {{rows, columns}, widths, A::relu, A::identity, tf32, false, plan});
+    };
+    with(37, "20-100-72-3", 20, plan(16, 64, 1, 2, 2));
+    with(17, "40-64-8-3", 40, plan(16, 64, 4, 2));
+    with(17, "40-64-8-3", 40, plan(16, 64, 4, 1));
+    with(66, "72-130-40", 72, plan(32, 128, 1, 2, 0, 2));
+    with(35, "72-60-40-3", 72, plan(32, 128, 2, 1, 2, 1));
+    if constexpr (op::has_registers<op::Shape<2, 4, 8, 64>>(sizeof(T))) {
+        with(70, "20-200-24-3", 20, plan(64, 128, 2, 2, 3));
+        with(70, "20-200-24-3", 20, plan(64, 256, 1, 1, 2));
+        with(130, "20-72-24-9", 20, plan(128, 128, 1, 1, 2));
+        if (!testing::race_check) with(140, "100-130-24-9", 100, plan(128, 128, 1, 2, 2));
+    }
+    if (testing::race_check) return;
+    with(40, "20-100-72-3", 20, plan(16, 64, 2, 2, 2, 1));
+    with(9, "100-300", 100, plan(16, 64, 4));
+}
+
+// What the issue is about, timed.
+template <class T>
+void check_sizes(testing::Report& report, bool tf32) {
+    if (!testing::on_gpu) return;
+    for (long long rows : {128, 2048})
+        for (const char* widths : {"13-512-256-64-16", "367-512-256-1"}) {
+            int columns = std::atoi(widths) == 13 ? 16 : 368;
+            check<T>(report, {{rows, columns}, widths, Activation::relu, Activation::identity, tf32});
+            for (int cluster : {1, 2, 4, 8}) {
+                if (testing::quick && cluster != 4) continue;
+                for (auto [tile, pass] : {std::pair(16, 64), {32, 128}, {64, 128}, {64, 256}, {128, 128}}) {
+                    op::Plan wanted = plan(tile, pass, cluster);
+                    op::Widths all;
+                    op::parse(widths, all);
+                    bool cores = sizeof(T) == 2 || tf32;
+                    op::Plan chosen = op::choose(rows, all, int(sizeof(T)), cores, op::Device{}, wanted);
+                    if (!op::possible(chosen, all, int(sizeof(T)), op::Device{})) continue;
+                    check<T>(report, {{rows, columns}, widths, Activation::relu, Activation::identity, tf32, false, wanted});
+                }
+            }
+        }
+}
+
+int main(int count, char** arguments) {
+    return testing::run(count, arguments, [](testing::Report& report) {
+        auto all = [&](auto t, bool tf32) {
+            using T = decltype(t);
+            check_widths<T>(report, tf32);
+            check_plans<T>(report, tf32);
+            if constexpr (!std::is_same_v<T, double>) check_sizes<T>(report, tf32);
+        };
+        all(float{}, true);
+        if constexpr (!testing::race_check) {  // a race does not go by the dtype
+            all(float{}, false);
+            all(__half{}, false);
+            all(__nv_bfloat16{}, false);
+            all(double{}, false);
+        }
+    });
+}

@@ -1,0 +1,185 @@
+"""out = final(… act(x W1ᵀ + b1) … WLᵀ + bL)               x [B, K'], out [B, NL], weights and biases as in packing.py
+
+A program takes ROWS rows from the first layer to the last. A layer's columns are added up in registers, [ROWS, COLUMNS]
+in float32, while `depth` columns of the rows and of the weights at a time stream through shared memory, several steps
+ahead of the product. What a layer gives goes to the program's own part of a workspace, where it stays in the L2 cache:
+the next layer reads it from there, the weights' neighbour. Where a gradient is recorded, the workspace is `hidden`.
+
+A first layer that is narrow (at most 64 columns) is not written at all: the second layer's loop computes each `depth`
+columns of it when it needs them, from the rows and the weights that it holds.
+
+Bytes: to and from memory x, out and the weights; from the L2 cache every weight once for each ROWS rows, and what is
+between the layers twice. FLOPs: 2 B Σ N(l-1) N(l).
+
+`WIDTHS`, "K-N1-…-NL", is known when the kernel is compiled, and so is every loop's length. Masks select and never
+multiply: the NaN of a row stays in its row.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.device.activations import INTERPRETED, activate
+
+# ------------------------------------------------------------------------------------------------------------------
+# What packing.py and budget.py say of these widths. Triton follows every function that a module's names stand for, and
+# would take plain ones for an error: so they are imported where they are called.
+
+
+@triton.constexpr_function
+def of_layer(what, widths, layer):
+    from kernels.ops.fused_mlp.packing import layers
+
+    return getattr(layers(widths)[layer], what)
+
+
+@triton.constexpr_function
+def count_of(widths):
+    return widths.count("-")
+
+
+@triton.constexpr_function
+def whole(columns):
+    from kernels.ops.fused_mlp.packing import padded
+
+    return padded(columns)
+
+
+@triton.constexpr_function
+def kept(what, widths, ACTIVATION, FINAL, layer):
+    """The column of `hidden` at which a layer's "outputs" or "inputs" stand."""
+    from kernels.ops.fused_mlp.packing import hidden_parts
+
+    outputs, inputs, columns = hidden_parts(widths, ACTIVATION, FINAL)
+    return {"outputs": outputs, "inputs": inputs}[what][layer] if what != "columns" else columns
+
+
+@triton.constexpr_function
+def block_of(columns, first, most):
+    """The columns that are added up at once from `first` on: a power of two, at least 16."""
+    return max(16, min(most, 1 << (columns - first - 1).bit_length()))
+
+
+@triton.constexpr_function
+def step_of(columns, width, budget, dtype):
+    from kernels.ops.fused_mlp.budget import step
+
+    return step(columns, width, budget, dtype.primitive_bitwidth // 8)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def product(a, b, sums, PRECISION: tl.constexpr):
+    """sums + a b. In the interpreter halves are cast first, whose own products it gets wrong."""
+    if INTERPRETED and a.dtype != tl.float64:
+        return sums + tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    elif a.dtype == tl.float64:
+        return tl.dot(a, b, sums, out_dtype=tl.float64)
+    else:
+        return tl.dot(a, b, sums, input_precision=PRECISION)
+
+
+@triton.jit
+def rows_of(pointer, stride, row, in_rows, column, COLUMNS: tl.constexpr):
+    """[ROWS, depth] of a matrix; zeros for what it does not have."""
+    return tl.load(pointer + row * stride + column[None, :], in_rows & (column < COLUMNS)[None, :], other=0.0)
+
+
+@triton.jit
+def weight_rows(packed, WIDTHS: tl.constexpr, LAYER: tl.constexpr, output, column):
+    """[outputs, depth] of a layer's weight; zeros beyond its padded shape."""
+    K: tl.constexpr = whole(of_layer("inputs", WIDTHS, LAYER))
+    N: tl.constexpr = whole(of_layer("outputs", WIDTHS, LAYER))
+    mask = (output < N)[:, None] & (column < K)[None, :]
+    return tl.load(packed + of_layer("weight", WIDTHS, LAYER) + output[:, None] * K + column[None, :], mask, other=0.0)
+
+
+@triton.jit
+def bias_row(packed, WIDTHS: tl.constexpr, LAYER: tl.constexpr, output, dtype: tl.constexpr):
+    mask = output < whole(of_layer("outputs", WIDTHS, LAYER))
+    return tl.load(packed + of_layer("bias", WIDTHS, LAYER) + output, mask, other=0.0).to(dtype)[None, :]
+
+
+@triton.jit
+def keep(
+    hidden, stride, row, in_rows, output, z, value, dtype: tl.constexpr,
+    WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """Write what the next layer, or the backward, reads of this layer: value = act(z), and z. The padding gets zeros:
+    Inf · 0 of a padded row of the weight is NaN."""
+    value = tl.where((output < of_layer("outputs", WIDTHS, LAYER))[None, :], value, 0.0)
+    mask = in_rows & (output < whole(of_layer("outputs", WIDTHS, LAYER)))[None, :]
+    at = hidden + row * stride + output[None, :]
+    if count_of(WIDTHS) - 1 != LAYER:
+        tl.store(at + kept("outputs", WIDTHS, ACTIVATION, FINAL, LAYER), value.to(dtype), mask)
+    if KEEP and kept("inputs", WIDTHS, ACTIVATION, FINAL, LAYER) >= 0:
+        tl.store(at + kept("inputs", WIDTHS, ACTIVATION, FINAL, LAYER), z.to(dtype), mask)
+
+
+@triton.jit
+def forward_columns(
+    x, x_stride, packed, hidden, hidden_stride, out, row, in_rows,
+    WIDTHS: tl.constexpr, LAYER: tl.constexpr, CHAINED: tl.constexpr, START: tl.constexpr, ACTIVATION: tl.constexpr,
+    FINAL: tl.constexpr, PRECISION: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    BUDGET: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """COLUMNS columns of a layer, from START on, for the program's rows. CHAINED: layer 0 is computed on the way."""
+    dtype: tl.constexpr = packed.dtype.element_ty
+    sum_dtype: tl.constexpr = tl.float64 if dtype == tl.float64 else tl.float32
+    K: tl.constexpr = of_layer("inputs", WIDTHS, LAYER)
+    N: tl.constexpr = of_layer("outputs", WIDTHS, LAYER)
+    WIDTH: tl.constexpr = block_of(N, START, COLUMNS)
+    STEP: tl.constexpr = step_of(whole(K), WIDTH + ROWS, BUDGET, dtype)
+    if CHAINED:  # the rows, all their columns
+        X: tl.constexpr = of_layer("inputs", WIDTHS, 0)
+        x_column = tl.arange(0, block_of(X, 0, 64))
+        x_rows = rows_of(x, x_stride, row, in_rows, x_column, X)
+    output = START + tl.arange(0, WIDTH)
+    sums = tl.zeros([ROWS, WIDTH], sum_dtype)
+    for k in tl.range(0, whole(K), STEP, num_stages=STAGES):
+        column = k + tl.arange(0, STEP)
+        weights = weight_rows(packed, WIDTHS, LAYER, output, column)
+        if CHAINED:
+            first_weights = weight_rows(packed, WIDTHS, 0, column, x_column)
+            z = product(x_rows, first_weights.T, tl.zeros([ROWS, STEP], sum_dtype), PRECISION)
+            z += bias_row(packed, WIDTHS, 0, column, sum_dtype)
+            h = activate(z, ACTIVATION)
+            if KEEP and START == 0:
+                keep(hidden, hidden_stride, row, in_rows, column, z, h, dtype, WIDTHS, 0, ACTIVATION, FINAL, KEEP)
+            h = tl.where((column < K)[None, :], h, 0.0).to(dtype)
+        elif LAYER == 0:  # x, which has no padding of its own, and may have columns that are not to be read
+            h = rows_of(x, x_stride, row, in_rows, column, K)
+        else:
+            before = hidden + kept("outputs", WIDTHS, ACTIVATION, FINAL, LAYER - 1)
+            h = rows_of(before, hidden_stride, row, in_rows, column, whole(K))
+        sums = product(h, weights.T, sums, PRECISION)
+    sums += bias_row(packed, WIDTHS, LAYER, output, sum_dtype)
+    value = activate(sums, FINAL if count_of(WIDTHS) - 1 == LAYER else ACTIVATION)
+    keep(hidden, hidden_stride, row, in_rows, output, sums, value, dtype, WIDTHS, LAYER, ACTIVATION, FINAL, KEEP)
+    if count_of(WIDTHS) - 1 == LAYER:
+        tl.store(out + row * N + output[None, :], value.to(dtype), in_rows & (output < N)[None, :])
+
+
+@triton.jit(do_not_specialize=["rows", "tiles"])
+def forward_kernel(
+    x_ptr, packed_ptr, hidden_ptr, out_ptr, rows, x_stride, tiles,
+    WIDTHS: tl.constexpr, FIRST: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
+    KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """hidden_ptr: [rows, …] where KEEP, else ROWS rows for each program."""
+    stride: tl.constexpr = kept("columns", WIDTHS, ACTIVATION, FINAL, 0)
+    row = tl.arange(0, ROWS)[:, None].to(tl.int64)
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        first = tile * tl.full((), ROWS, tl.int64)
+        in_rows = first + row < rows
+        hidden = hidden_ptr + (first if KEEP else tl.program_id(0).to(tl.int64) * ROWS) * stride
+        for layer in tl.static_range(FIRST, count_of(WIDTHS)):
+            for start in tl.static_range(0, of_layer("outputs", WIDTHS, layer), COLUMNS):
+                forward_columns(
+                    x_ptr + first * x_stride, x_stride, packed_ptr, hidden, stride,
+                    out_ptr + first * of_layer("outputs", WIDTHS, count_of(WIDTHS) - 1), row, in_rows,
+                    WIDTHS, layer, layer == FIRST and FIRST == 1, start, ACTIVATION, FINAL, PRECISION, KEEP, ROWS,
+                    COLUMNS, BUDGET, STAGES,
+                )  # fmt: skip
+            tl.debug_barrier()  # other threads read a layer than wrote it
