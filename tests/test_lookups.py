@@ -74,7 +74,7 @@ def test_a_record_is_shown(tmp_path, monkeypatch, capsys):
     (tmp_path / "h200" / "softmax.json").write_text(json.dumps(record))
     record_table.show_record("softmax", part="bandwidth")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "RECORDED, µs: a GPU, today, softmax part bandwidth"
+    assert lines[0] == "RECORDED, µs of a graph's replay: a GPU, today, softmax part bandwidth"
     assert [line.split() for line in lines[1:]] == [
         ["implementation", "eager", "triton"], ["rows"], ["8", "1.2", "1.2"], ["9", "1.2", "1.2"],
     ]  # fmt: skip
