@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kernels.measure import records
 from kernels.measure.cells import Row
 
-IMPLEMENTATIONS = ("eager", "torch.compile", "triton", "cuda")
+IMPLEMENTATIONS = ("eager", "torch.compile", "torch.compile, combo_kernels", "triton", "cuda")
 
 
 def show_record(op: str, **labels: object) -> None:

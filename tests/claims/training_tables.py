@@ -137,7 +137,11 @@ claim(
     "launches {:.0f} kernels.",
     _sparse_step,
 )
-claim("09", "**For SGD sorting loses:** atomics took {:.0f} µs, the fused update takes {:.0f}, {:.0f} + {:.0f}.", _sgd)
+claim(
+    "09",
+    "**For SGD sorting loses:** atomics took {:.0f} µs, the fused update {:.0f}, {:.0f} to sort and {:.0f} to walk.",
+    _sgd,
+)
 claim("09", "`torch` sorts for {:.0f} µs and adds for {:.0f}; the fused update takes {:.0f} in all.", _adagrad_update)
 claim(
     "09",

@@ -33,6 +33,7 @@ ROWS = (2048, 16384, 65536)
 ZIPF = 1.05
 MEAN_LENGTH = 5  # of a ragged bag
 NAMES = ("eager", "torch.compile", "triton", "cuda")
+COMBO = "torch.compile, combo_kernels"  # Inductor's option: up to eight kernels that need nothing of each other as one
 SHOWN = {"rows": 65536, "width": 16, "ids": "uniform"}
 # µs on an H200, by ids, width and rows. The time of the bytes themselves is some 15 % less.
 LIMITS = {
@@ -132,7 +133,9 @@ def _bag_by_bag(heights: tuple[int, ...], rows: int) -> Callable:
 
 def _implementations(peer: Callable, names: tuple[str, ...]) -> dict[str, Callable]:
     ours = implementations(OP, (), [each for each in names if each in ("auto", *OURS)])
-    peers = {"eager": lambda: peer, "torch.compile": functools.partial(torch.compile, peer, dynamic=False)}
+    compiled = functools.partial(torch.compile, peer, dynamic=False)
+    peers = {"eager": lambda: peer, "torch.compile": compiled}
+    peers[COMBO] = functools.partial(compiled, options={"combo_kernels": True})
     return {each: peers.get(each) or ours[each] for each in names}
 
 
@@ -170,7 +173,8 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
     calls' cost."""
     for rows in ROWS:
         for ids in ("uniform", "zipf"):
-            yield _cell("bandwidth", rows, 16, ids)
+            combo = (COMBO,) * (rows == ROWS[0] and ids == "uniform")  # where launches count most
+            yield _cell("bandwidth", rows, 16, ids, (*NAMES, *combo))
     yield _cell("bandwidth", 65536, 128, "uniform")
     yield _cell("bandwidth", 8192, 128, "uniform", heights=CAPPED)  # an output as large as that of 65536 rows of 16
     if not quick:

@@ -66,8 +66,6 @@ def _row_calls(case: Case, device: torch.device) -> Iterator[Call]:
     features = ids.shape[1]
     hint = f"ids is [{len(ids)}, {features}], row after row: which table does id number i belong to, and in which row "
     hint += f"of the buffer does that table begin? row_offsets is {row_offsets.tolist()}."
-    if ids.numel() % BLOCK and features == 1:
-        hint = f"{ids.numel()} ids in a block of {BLOCK}: what do the lanes do that have none? Are columns D apart?"
     for dtype in (torch.int64, torch.int32):
         yield Call(f"{case} {_name(dtype)}", (tables, row_offsets, ids.to(dtype)), hint=hint)
 
@@ -81,7 +79,7 @@ def _outside_calls(case: Case, device: torch.device) -> Iterator[Call]:
         least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
         bits = torch.iinfo(dtype).bits
         kinds = {
-            "ids -1": (-1, "id -1 of table f lies in front of it: in the table before, or before the buffer."),
+            "ids -1": (-1, "id -1 lies in front of its table. Where the mask leaves a lane out, other=0.0 fills it."),
             "ids behind the last": (heights, "a table of 3 rows has ids 0, 1 and 2. What of row_offsets says 3?"),
             f"ids {most}": (most, f"first + id does not fit into {bits} bits and becomes negative: compare id alone."),
         }
