@@ -35,6 +35,12 @@ FORWARD = {
         "13×40 float32 special deepstack 11 0 0: .*expected 0, got nan",
     ),
     "id_past_the_end": ("<= height", "< height", "40×16 float32 tiny one id hostile int32: "),
+    "mlp_last_step": ("K // STEP * STEP", "K", "1×1 float32 relu identity ieee: "),
+    "mlp_masked_by_product": (
+        "(column < x_columns), other=0.0) * (column < K)",
+        "(column < K), other=0.0)",
+        "13×40 float32 special relu identity ieee: .*got nan",
+    ),
     "negative_multiplier": ("tl.abs(multiplier)", "multiplier", "1×7 float32 -1.25 gelu: "),
 }  # fmt: skip
 BACKWARD = {
