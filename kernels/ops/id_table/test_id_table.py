@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import kernels
-from kernels import dispatch, expand_table_ids, get_table_range, table_lookup
+from kernels import dispatch, expand_table_ids, get_table_range, runtime, table_lookup
 from kernels.check import Case, calls_of, check
 from kernels.check.contract.dispatch import LOAD
 from kernels.dispatch import extension
@@ -147,3 +148,46 @@ def test_which_table_a_key_belongs_to(backend):
     assert expand_table_ids(offsets, None, 3, 2, 8, backend=backend).tolist() == [0] * 3 + [1] * 3 + [2] * 2
     assert get_table_range(offsets, tables, backend=backend).tolist() == [0, 6, 6, 8]
     assert expand_table_ids(offsets[:1], tensor([0], backend), 0, 2, 1, backend=backend).tolist() == [-1]
+
+
+# pthread_create that has nothing to give, once `no_threads` is set.
+NO_THREADS = r"""
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+int no_threads, refused;
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*), void* argument) {
+    if (no_threads) return ++refused, EAGAIN;
+    int (*create)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+    *(void**)&create = dlsym(RTLD_NEXT, "pthread_create");
+    return create(thread, attributes, start, argument);
+}
+"""
+LOOK_UP_WITHOUT_THREADS = """
+import ctypes, os, sys, torch
+from kernels import IdTable
+t, ids = IdTable([range(300_000)], backend="cpp"), torch.arange(-5, 300_005)
+library = ctypes.CDLL(sys.argv[1])
+ctypes.c_int.in_dll(library, "no_threads").value = 1
+found, rows = t(ids, backend="cpp")
+t.insert(torch.arange(300_000, 400_000))
+assert torch.equal(found, rows > 0) and torch.equal(rows, torch.where((ids >= 0) & (ids < 300_000), ids + 1, 0))
+assert t.sizes == [400_000]
+print(ctypes.c_int.in_dll(library, "refused").value)
+"""
+
+
+@pytest.mark.skipif(bool(runtime.why_not("cpp", "cpu")), reason=runtime.why_not("cpp", "cpu") or "it runs here")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: no thread is asked for")
+def test_cpp_does_with_fewer_threads(tmp_path):
+    source, library = tmp_path / "no_threads.c", tmp_path / "no_threads.so"
+    source.write_text(NO_THREADS)
+    compiler = os.environ.get("CXX", "c++")
+    flags = ["-x", "c", "-D_GNU_SOURCE", "-shared", "-fPIC"]
+    subprocess.run([compiler, *flags, str(source), "-o", str(library), "-ldl"], check=True, capture_output=True)
+    command, environment = [sys.executable, "-c", LOOK_UP_WITHOUT_THREADS, str(library)], {"LD_PRELOAD": str(library)}
+    ended = subprocess.run(
+        command, cwd=KERNELS.parent, env=os.environ | environment, capture_output=True, text=True
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 0

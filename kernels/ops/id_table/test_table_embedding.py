@@ -69,6 +69,14 @@ def test_table_embedding_of_nothing():
     assert module(none, torch.zeros(9, dtype=torch.int64)).tolist() == [[[0.0] * 3] * 2] * 4
 
 
+def test_weights_without_a_row():
+    """Whose ids are misses, all of them."""
+    module = TableEmbedding(IdTable([[1], [2]]), [torch.ones(0, 3)] * 2, mode="sum")
+    assert module(torch.tensor([1, 2]), torch.tensor([0, 1, 2])).tolist() == [[[0.0] * 3] * 2]
+    module = TableEmbedding(IdTable([[1], [2]]), [torch.ones(0, 3), torch.ones(3, 3)])
+    assert module(torch.tensor([[1, 2]])).tolist() == [[[0.0] * 3, [1.0] * 3]]
+
+
 def test_errors_of_table_embedding():
     table = IdTable([[1], [2]])
     weights = [torch.ones(2, 3)] * 2
@@ -78,7 +86,24 @@ def test_errors_of_table_embedding():
         TableEmbedding(table, weights[:1])
     with pytest.raises(ValueError, match="feature_tables must be from 0 to 1; got 2"):
         TableEmbedding(table, weights, feature_tables=[0, 2])
+    with pytest.raises(ValueError, match="weights must be some tensors, one a table; got 0"):
+        TableEmbedding(IdTable([]), [])
+    with pytest.raises(TypeError, match=r"weights\[1\] must be a tensor; got list"):
+        TableEmbedding(table, [weights[0], [[1.0, 2.0, 3.0]]])
+    with pytest.raises(TypeError, match=r"weights\[0\] must be float32, .*; got int64"):
+        TableEmbedding(table, [weights[0].long()] * 2)
+    for wrong in (torch.ones(2, 4), torch.ones(6), torch.ones(2, 3, dtype=torch.float64)):
+        with pytest.raises(ValueError, match=r"weights\[1\] must be \[n, D\], of one D and dtype for all"):
+            TableEmbedding(table, [weights[0], wrong])
     module = TableEmbedding(table, weights, mode="sum")
+    for arguments, message in (
+        (([1, 2], torch.tensor([0, 1, 2])), "keys must be a tensor; got list"),
+        ((torch.tensor([1, 2]), [0, 1, 2]), "offsets must be a tensor; got list"),
+        ((torch.tensor([1.0, 2.0]), torch.tensor([0, 1, 2])), "keys must be int32 or int64; got float32"),
+        ((torch.tensor([1, 2]), torch.tensor([0.0, 1.0, 2.0])), "offsets must be int32 or int64; got float32"),
+    ):
+        with pytest.raises(TypeError, match=f"TableEmbedding: {message}"):
+            module(*arguments)
     keys = torch.tensor([1, 2, 3, 4])
     with pytest.raises(ValueError, match='mode "sum" needs offsets'):
         module(keys.view(2, 2))

@@ -85,10 +85,10 @@ def broken_off(lines: int, change) -> bool:
 
 
 @fast_backend
-@pytest.mark.parametrize("redo", [True, False])
 @pytest.mark.parametrize("change", ["insert", "erase", "load"])
-def test_a_change_that_is_broken_off_at_any_line(change, redo, backend):
-    """What look-ups say is old or new, nothing else; afterwards the table counts right, and takes more ids."""
+def test_a_change_that_is_broken_off_at_any_line(change, backend):
+    """What look-ups say is old or new, nothing else; afterwards, whether that change is made again (every second time) or
+    not, the table counts right, and takes more ids."""
     first, old = table([range(20), [7]], backend), [{i: i + 1 for i in range(20)}, {7: 1}]
     first.erase(tensor([19], backend), tensor([0], backend))
     del old[0][19]
@@ -112,7 +112,7 @@ def test_a_change_that_is_broken_off_at_any_line(change, redo, backend):
             for i, there, row in zip(asked.tolist(), found.tolist(), rows.tolist(), strict=True):
                 assert row in (old[number].get(i, 0), new[number].get(i, 0))
                 assert there == (row > 0)
-        if redo:
+        if lines % 2:
             getattr(t, change)(*arguments)
             for number, known in enumerate(new):
                 ids, rows = t.items(number)
@@ -120,11 +120,11 @@ def test_a_change_that_is_broken_off_at_any_line(change, redo, backend):
                 assert all(rows.tolist()[n] == old[number].get(i, known[i]) for n, i in enumerate(ids.tolist()))
         counted = t.sizes, t._filled
         assert counted == tuple(numbers.tolist() for numbers in storage.count(t.storage())[:2])
-        more = tensor(range(1000, 1100), backend)
+        more = tensor(range(1000, 1040), backend)
         given = t.insert(more, torch.zeros_like(more))
         ids, rows = t.items(0)
         assert len(rows.unique()) == len(ids)
-        assert torch.equal(rows[-100:], given)
+        assert torch.equal(rows[-40:], given)
         if not broken:
             break
     assert lines > 10
