@@ -1,0 +1,103 @@
+"""outer_linear and outer_linear_folded: the declaration, and the public functions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.dispatch import checks
+from kernels.dispatch.op import Op, last_dimension, like
+from kernels.ops.outer_linear import eager, folding
+
+PRECISIONS = ("ieee", "tf32")
+
+
+def check(
+    op: str, c: Tensor, weight: Tensor, bias: Tensor, activation: str, precision: str, folded: bool
+) -> None:
+    """Raise unless c is [B, C], weight [H, C·C] (or folded, of C), bias [H], of one dtype on one device."""
+    op = "outer_linear_folded" if folded else op
+    checks.has_dtype(op, "c", c)
+    if c.dim() != 2:
+        raise ValueError(f"{op}: c must have shape [B, C]; got {list(c.shape)}")
+    width = folding.folded_width(c.shape[1]) if folded else c.shape[1] ** 2
+    checks.belongs_to(op, "weight", weight, "c", c, (weight.shape[0] if weight.dim() else 0, width))
+    checks.belongs_to(op, "bias", bias, "weight", weight, weight.shape[:1])
+    checks.is_one_of(op, "activation", activation, tuple(eager.ACTIVATIONS))
+    checks.is_one_of(op, "precision", precision, PRECISIONS)
+
+
+# Triton alone: the CUDA version would differ in how operands get on chip, and a kernel of mma.sync with its operands
+# loaded as Triton loads them has half of Hopper's tensor throughput.
+OP = Op(
+    "outer_linear",
+    "(Tensor c, Tensor weight, Tensor bias, str activation, str precision, bool folded) -> Tensor out",
+    eager=eager.either,
+    check=check,
+    outputs={"out": lambda given: ((given["c"].shape[0], given["weight"].shape[0]), given["c"].dtype)},
+    saves={"identity": ("c", "weight"), "relu": ("c", "weight", "out")},
+    saves_by="activation",
+    gradients={"c": like("c"), "weight": like("weight"), "bias": last_dimension("grad_out")},
+    backends=("triton",),
+)
+
+
+def outer_linear(
+    c: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    activation: str = "identity",
+    precision: str = "ieee",
+    *,
+    backend: str = "auto",
+) -> Tensor:
+    """act(vec(c cᵀ) weightᵀ + bias) → [B, H], contiguous, where vec(c cᵀ)[i C + j] = c_i c_j is never written.
+
+    Args:
+        c: [B, C], float32, float16, bfloat16 or float64; any strides. weight: [H, C·C]. bias: [H].
+        activation: identity or relu.
+        precision: of float32 products: "ieee" (full float32) or "tf32" (tensor cores, c_i c_j rounded to tf32). Halves
+            always go through tensor cores, c_i c_j rounded to their dtype, and are added up in float32.
+        backend: "triton", "eager", or "auto": Triton for a CUDA tensor, else eager. There is no "cuda" kernel.
+
+    Of large float32 batches the kernel adds weight[:, i C + j] and weight[:, j C + i] before it multiplies, a part of
+    the weight at a time, so a row of c that has an Inf may give NaN where eager gives Inf, or the reverse. Differentiable
+    once, in reverse mode; every run gives the same bits.
+
+    Raises:
+        TypeError: a dtype. ValueError: a shape, a device, an unknown name or backend.
+        RuntimeError: a backend this machine lacks.
+    """
+    return OP.call(backend, c, weight, bias, activation, precision, False)
+
+
+def fold_outer_weight(weight: Tensor) -> Tensor:
+    """weight [H, C·C] → [H, 256 T (T + 1) / 2], T = ⌈C / 16⌉: what outer_linear_folded takes, with half the work.
+
+    Fold once, after training: the layout is in folding.py, and a copy of weight's dtype and device is returned.
+
+    Raises:
+        TypeError: a dtype. ValueError: a shape that is not [H, C·C].
+    """
+    checks.has_dtype("fold_outer_weight", "weight", weight)
+    if weight.dim() != 2 or folding.columns_of(weight.shape[1]) ** 2 != weight.shape[1]:
+        raise ValueError(f"fold_outer_weight: weight must have shape [H, C·C]; got {list(weight.shape)}")
+    return folding.fold(weight)
+
+
+def outer_linear_folded(
+    c: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    activation: str = "identity",
+    precision: str = "ieee",
+    *,
+    backend: str = "auto",
+) -> Tensor:
+    """outer_linear with a weight that fold_outer_weight gave, [H, 256 T (T + 1) / 2]; for inference.
+
+    The other arguments, the result and the errors are outer_linear's. RuntimeError if a gradient would be needed.
+    """
+    if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in (c, weight, bias)):
+        raise RuntimeError("outer_linear_folded has no gradient: call outer_linear, or this under torch.no_grad()")
+    return OP.call(backend, c, weight, bias, activation, precision, True)
