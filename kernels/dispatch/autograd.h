@@ -123,7 +123,7 @@ class Functional : public c10::OperatorKernel {
         for (size_t i = before; i < stack->size(); ++i) {
             const Tensor& output = (*stack)[i].toTensor();
             auto& kept = node->undifferentiable.emplace_back();
-            if (output.is_floating_point()) {
+            if (output.is_floating_point() && !contains(declared_.undifferentiable, i - before)) {
                 torch::autograd::set_history(output, owner);
             } else {  // one gradient an output, also for what has none
                 kept = {output.sym_sizes().vec(), output.scalar_type()};
@@ -162,6 +162,7 @@ inline variable_list Node::apply(variable_list&& grads) {
     if (given == grads.end()) return variable_list(num_outputs());
     Stack stack;
     for (size_t i = 0; i < grads.size(); ++i) {
+        if (contains(kernel->declared_.undifferentiable, i)) continue;
         if (grads[i].defined())
             stack.emplace_back(grads[i]);
         else if (const auto& output = undifferentiable[i])

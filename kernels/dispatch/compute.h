@@ -33,6 +33,7 @@ struct Declared {
     std::map<std::string, Positions> saves;
     Positions saved;   // all that any of them saves: the backward takes these, after the gradients of the outputs,
     Positions others;  // then these as they are
+    Positions undifferentiable;  // floating outputs that have no gradient, of which the backward takes none
     bool reports = false;  // the forward gets the device's report, behind the outputs
 };
 

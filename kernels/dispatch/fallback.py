@@ -73,6 +73,7 @@ class Fallback:
             ctx.save_for_backward(*(given[name] if name in saved else None for name in op.saved))
             ctx.others = [given[argument.name] for argument in op.others]
             ctx.versions = [_version(other) for other in ctx.others]
+            ctx.mark_non_differentiable(*(outputs[i] for i in op.undifferentiable))
 
     def backward(self) -> Callable | None:
         """What differentiates this form, for register_autograd; None for a form that has no gradient."""
@@ -89,7 +90,8 @@ class Fallback:
                 changed = "a number that the derivative reads was modified by an inplace operation after the forward"
                 raise RuntimeError(f"{op.name}: {changed}")
             needs = [ctx.needs_input_grad[i] for i in positions]
-            found = op.overload(self._backend, "backward")(*grads, *ctx.saved_tensors, *ctx.others, needs)
+            given = (*op.differentiable(grads), *ctx.saved_tensors, *ctx.others, needs)
+            found = op.overload(self._backend, "backward")(*given)
             found = (found,) if isinstance(found, Tensor) else found
             given = {i: grad for i, grad, needed in zip(positions, found, needs, strict=True) if needed}
             return tuple(given.get(i) for i in range(len(names)))

@@ -52,10 +52,12 @@ class Op:
             An op without gradients refuses arguments that require one.
         saves: what the backward reads, names of arguments and outputs; a mapping from the values of the string argument
             `saves_by` if that decides.
+        undifferentiable: floating outputs that have no gradient, such as what is kept for the backward: it takes none.
         in_place: the argument that the in-place form writes, in place of the one output; "" for none.
         elementwise: each element is read before it is written, so that another argument may be the one written.
         backends: those it has code for: "triton" (triton_launch.py), "cuda" (cuda.cu), and for CPU tensors "cpp"
             (cpu.cpp), which "auto" is on a CPU where there is a C++ compiler.
+        backward_backends: those of them that have code for the backward; the others' is the first's.
         reports: whether its kernels tell the host what is wrong with their input (dispatch/report.py): the forward's
             launchers then take one tensor more, behind the outputs.
         auto: the backend that "auto" is on a GPU: the faster one by the op's record.
@@ -73,11 +75,13 @@ class Op:
         saves: Sequence[str] | Mapping[str, Sequence[str]] = (),
         saves_by: str = "",
         gradients: Mapping[str, Shape] | None = None,
+        undifferentiable: Sequence[str] = (),
         in_place: str = "",
         eager_in_place: Callable | None = None,
         scalars: Sequence[str] = (),
         elementwise: bool = False,
         backends: Sequence[str] = BACKENDS,
+        backward_backends: Sequence[str] | None = None,
         reports: bool = False,
         auto: str = "triton",
         package: str = "",
@@ -92,6 +96,7 @@ class Op:
         self.scalars = tuple(scalars)
         self.tensors = tuple(a.name for a in arguments if a.is_tensor and a.name not in scalars)
         self.outputs = tuple(r.name for r in returns)
+        self.undifferentiable = tuple(self.outputs.index(name) for name in undifferentiable)
         self.mutated = tuple(a.name for a in arguments if a.is_mutated)
         self.gradients = tuple(gradients or ())
         self.others = [a for a in arguments if a.name in scalars or not a.is_tensor]  # backward takes them as they are
@@ -108,17 +113,27 @@ class Op:
         if self.gradients:
             types = {a.name: a.type for a in arguments}
             saved = [Argument("Tensor?" if saves_by else types.get(s, "Tensor"), s) for s in self.saved]
-            grads = [Argument("Tensor", f"grad_{output}") for output in self.outputs]
+            grads = [Argument("Tensor", f"grad_{output}") for output in self.differentiable(self.outputs)]
             found = [Argument("Tensor", f"grad_{name}") for name in self.gradients]
             taken = [*grads, *saved, *self.others, Argument("bool[]", "needs")]
             self.forms["backward"] = Form(f"{name}_backward", taken, found, scalars)
-        self._overloads = {(b, form): self._define(b, form) for form in self.forms for b in self.backends}
+        with_backward = self.backends if backward_backends is None else tuple(backward_backends)
+        self._backward_of = {b: b if b in with_backward else with_backward[0] for b in self.backends}
+        self._overloads = {
+            (b, form): self._define(b, form)
+            for form in self.forms
+            for b in (with_backward if form == "backward" else self.backends)
+        }
         self.call = Call(self, "")
         self.call_in_place = Call(self, "_") if in_place else None
 
     def overload(self, backend: str, form: str = ""):
         """fused_kernels::<name>.<backend>; form: "", "_" (in place) or "backward"."""
-        return self._overloads[backend, form]
+        return self._overloads[self._backward_of[backend] if form == "backward" else backend, form]
+
+    def differentiable(self, of_outputs: Sequence) -> list:
+        """Of something for each output, that of those that have a gradient."""
+        return [value for i, value in enumerate(of_outputs) if i not in self.undifferentiable]
 
     # ------------------------------------------------------------------------------------------------- the definitions
 
@@ -221,7 +236,7 @@ class Op:
         for name in self.saves_for(given):
             if given[name] is None and name not in optional:
                 raise ValueError(f"{made.name}: {name} must be a tensor, from which this derivative is computed")
-        for name in self.outputs:
+        for name in self.differentiable(self.outputs):
             if isinstance(saved := given.get(name), Tensor):
                 checks.belongs_to(made.name, f"grad_{name}", given[f"grad_{name}"], name, saved, saved.shape)
         for name, shape in self._gradient_shapes.items():
@@ -312,13 +327,15 @@ class Op:
             self.forms[""].scalars,
             self.forms["backward"].scalars if self.gradients else [],
             self.reports,
+            list(self.undifferentiable),
+            self._backward_of[backend],
         )  # fmt: skip
         self._loaded[backend, device_type] = True
 
     def backward_arguments(
         self, arguments: Sequence, outputs: Sequence[Tensor], grads: Sequence[Tensor], needs: Sequence[bool]
     ) -> tuple:
-        """The backward overload's arguments after a call of the functional one."""
+        """The backward overload's arguments after a call of the functional one; grads: of the outputs that have one."""
         given = self.forms[""].by_name(self.call.with_tensors(arguments))
         given |= dict(zip(self.outputs, outputs, strict=True))
         saved = self.saves_for(given)

@@ -1,0 +1,4 @@
+__all__ = ["FusedMLPError", "fused_mlp", "on_chip_bytes", "pack_mlp"]
+
+# What the module op.py does not hold.
+MODULES = {"FusedMLPError": "budget", "on_chip_bytes": "budget", "pack_mlp": "packing"}

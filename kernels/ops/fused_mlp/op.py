@@ -1,0 +1,115 @@
+"""fused_mlp: the declaration, and the public function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.dispatch import checks
+from kernels.dispatch.op import Op, like
+from kernels.ops.fused_mlp import eager, packing
+
+PRECISIONS = ("ieee", "tf32")
+
+
+def check(
+    op: str, x: Tensor, packed: Tensor, widths: str, activation: str, final_activation: str, precision: str, keep: bool
+) -> None:
+    """Raise unless x is [B, K'] of a floating dtype, and the rest goes with it."""
+    checks.has_dtype(op, "x", x)
+    wanted = packing.layers(widths)[0].inputs
+    if x.dim() != 2 or x.shape[1] < wanted:
+        raise ValueError(
+            f"{op}: x must have shape [B, {wanted}] or be wider, for weights[0] of {wanted} columns; got "
+            f"{list(x.shape)}"
+        )
+    checks.belongs_to(op, "weights", packed, "x", x, (packing.elements(widths),))
+    for name, value in (("activation", activation), ("final_activation", final_activation)):
+        checks.is_one_of(op, name, value, tuple(eager.ACTIVATIONS))
+    checks.is_one_of(op, "precision", precision, PRECISIONS)
+
+
+def check_parameters(op: str, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
+    """Raise unless weights are [N1, K], [N2, N1], …, biases [N1], [N2], …, of one dtype on one device."""
+    for name, given in (("weights", weights), ("biases", biases)):
+        if isinstance(given, Tensor) or not isinstance(given, Sequence):
+            raise TypeError(f"{op}: {name} must be a sequence of tensors; got {type(given).__name__}")
+        for i, tensor in enumerate(given):
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"{op}: {name}[{i}] must be a tensor; got {type(tensor).__name__}")
+    if not weights:
+        raise ValueError(f"{op}: weights must have at least one layer; got none")
+    if len(biases) != len(weights):
+        raise ValueError(f"{op}: biases must have {len(weights)} entries, one for each of weights; got {len(biases)}")
+    first = weights[0]
+    checks.has_dtype(op, "weights[0]", first)
+    for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        if weight.dim() != 2 or not weight.numel():
+            raise ValueError(f"{op}: weights[{i}] must have shape [out, in], neither of them 0; got "
+                             f"{list(weight.shape)}")  # fmt: skip
+        if i:
+            inputs = weights[i - 1].shape[0]
+            checks.belongs_to(op, f"weights[{i}]", weight, "weights[0]", first, (weight.shape[0], inputs))
+        checks.belongs_to(op, f"biases[{i}]", bias, "weights[0]", first, weight.shape[:1])
+
+
+def _hidden(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+    *_, columns = packing.hidden_parts(given["widths"], given["activation"], given["final_activation"])
+    return ((given["x"].shape[0], columns) if given["keep"] else (0,)), given["x"].dtype
+
+
+OP = Op(
+    "fused_mlp",
+    "(Tensor x, Tensor packed, str widths, str activation, str final_activation, str precision, bool keep)"
+    " -> (Tensor out, Tensor hidden)",
+    eager=eager.from_packed,
+    check=check,
+    outputs={
+        "out": lambda given: ((given["x"].shape[0], packing.layers(given["widths"])[-1].outputs), given["x"].dtype),
+        "hidden": _hidden,  # what the backward reads of the layers, where keep is true
+    },
+    saves=("x", "packed", "hidden", "out"),
+    gradients={"x": like("x"), "packed": like("packed")},
+    undifferentiable=("hidden",),
+    backward_backends=("triton",),
+)
+
+
+def fused_mlp(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    activation: str = "relu",
+    final_activation: str = "identity",
+    precision: str = "ieee",
+    *,
+    backend: str = "auto",
+) -> Tensor:
+    """final(… act(x W1ᵀ + b1) … WLᵀ + bL) → [B, NL], contiguous: every layer of an MLP in one kernel.
+
+    Args:
+        x: [B, K'], float32, float16, bfloat16 or float64; any strides. Of K' >= K columns the first K are read.
+        weights: [N1, K], [N2, N1], …, as nn.Linear keeps them, one or more. biases: [N1], [N2], …, as many.
+        activation, final_activation: identity, relu, sigmoid or gelu (of erf), after each layer but the last, and after
+            the last.
+        precision: of float32 products: "ieee" (full float32) or "tf32" (tensor cores). Halves always go through tensor
+            cores and are added up in float32.
+        backend: "triton", "cuda", "eager", or "auto": Triton for a CUDA tensor, else eager.
+
+    The kernels read weights and biases from one buffer. Of parameters that `pack_mlp` laid out so nothing is copied;
+    of others a copy is made, and kept until one of them is changed, unless a gradient or a CUDA graph is recorded: then
+    every call copies.
+
+    Differentiable once, in reverse mode, with respect to x, weights and biases; every run gives the same bits.
+
+    Raises:
+        TypeError: a dtype, what is no tensor. ValueError: a shape, a device, no layer, an unknown name or backend.
+        FusedMLPError: a ValueError: the layers are too wide for what is on a chip; it says how many bytes too many.
+        RuntimeError: a backend this machine lacks.
+    """
+    check_parameters(OP.name, weights, biases)
+    packed, widths = packing.pack(weights, biases)
+    keep = torch.is_grad_enabled() and (x.requires_grad or packed.requires_grad) if isinstance(x, Tensor) else False
+    return OP.call(backend, x, packed, widths, activation, final_activation, precision, keep)[0]

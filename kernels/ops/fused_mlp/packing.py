@@ -1,0 +1,264 @@
+"""The one buffer that the kernels read an MLP's weights and biases from.
+
+    layer l:  weight [P(out), P(in)], row by row, then bias [P(out)]      P(n) = n rounded up to a multiple of 16
+
+and so layer by layer, in one tensor [elements] of the weights' dtype. What lies beyond [out, in] is zero. So every row
+starts at a multiple of 16 elements, 32 bytes or more, however wide the layer is: rows of 367 numbers are not aligned,
+and could be read four bytes at a time only. A product with padded columns adds zeros; a padded row gives act(0), which
+the next layer's padded columns multiply by zero.
+
+`widths` says the same in a call's arguments: "13-512-256-64-16" is K, then the width of each layer's output.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+from torch.nn import functional as F
+
+from kernels.dispatch.call import PLAIN
+
+ALIGNMENT = 16  # elements
+
+
+def padded(n: int) -> int:
+    """n rounded up to a multiple of ALIGNMENT."""
+    return -(-n // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of the buffer: `inputs` and `outputs` wide, its weight and its bias from these elements on."""
+
+    inputs: int
+    outputs: int
+    weight: int
+    bias: int
+
+    @property
+    def end(self) -> int:
+        return self.bias + padded(self.outputs)
+
+
+@functools.lru_cache(maxsize=256)
+def layers(widths: str) -> tuple[Layer, ...]:
+    """The layers of an MLP of such widths, and where they lie."""
+    numbers = [int(width) for width in widths.split("-")]
+    found, start = [], 0
+    for inputs, outputs in itertools.pairwise(numbers):
+        bias = start + padded(outputs) * padded(inputs)
+        found.append(Layer(inputs, outputs, start, bias))
+        start = found[-1].end
+    return tuple(found)
+
+
+def elements(widths: str) -> int:
+    """How many the buffer has."""
+    return layers(widths)[-1].end
+
+
+def widths_of(weights: Sequence[Tensor]) -> str:
+    """ "K-N1-…-NL" of weights [N1, K], [N2, N1], …"""
+    return "-".join(map(str, (int(weights[0].shape[1]), *(int(weight.shape[0]) for weight in weights))))
+
+
+@functools.lru_cache(maxsize=256)
+def hidden_parts(widths: str, activation: str, final_activation: str) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Of hidden [B, columns], what the backward reads: (outputs, inputs, columns).
+
+    outputs[l]: the column from which the output of layer l stands, of all layers but the last. inputs[l]: from which
+    what layer l's activation was taken of stands, where that is gelu, whose derivative is no function of its output;
+    else -1. Each has P(out) columns, those beyond a layer's width as the padded buffer makes them: act(0), and 0.
+    """
+    parts = layers(widths)
+    outputs, inputs, columns = [], [], 0
+    for layer in parts[:-1]:
+        outputs.append(columns)
+        columns += padded(layer.outputs)
+    for i, layer in enumerate(parts):
+        gelu = (activation if i < len(parts) - 1 else final_activation) == "gelu"
+        inputs.append(columns if gelu else -1)
+        columns += padded(layer.outputs) * gelu
+    return tuple(outputs), tuple(inputs), columns
+
+
+# ------------------------------------------------------------------------------------------------- into it, out of it
+
+
+def views(packed: Tensor, widths: str) -> list[tuple[Tensor, Tensor]]:
+    """(weight [out, in], bias [out]) of each layer: views of the buffer."""
+    return [
+        (
+            packed[layer.weight : layer.bias].view(-1, padded(layer.inputs))[: layer.outputs, : layer.inputs],
+            packed[layer.bias : layer.bias + layer.outputs],
+        )
+        for layer in layers(widths)
+    ]
+
+
+def pack(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, str]:
+    """(the buffer, widths) of weights [out, in] and biases [out], differentiable.
+
+    Nothing is copied where they lie in one buffer already (`pack_mlp`). Otherwise the copy is kept until a weight is
+    changed or goes away; not so where gradients are recorded or a CUDA graph is, which must see every change.
+    """
+    if is_compiling():
+        widths = widths_of(weights)
+        return _traced(weights, biases), widths
+    tensors = (*weights, *biases)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        widths = widths_of(weights)
+        return _Pack.apply(widths, *tensors), widths
+    return _kept(tensors)
+
+
+def _traced(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    """In operators that a compiler makes one kernel of, forward and backward."""
+    parts = []
+    for weight, bias in zip(weights, biases, strict=True):
+        outputs, inputs = weight.shape
+        rows = padded(outputs) - outputs
+        parts += [F.pad(weight, (0, padded(inputs) - inputs, 0, rows)).reshape(-1), F.pad(bias, (0, rows))]
+    return torch.cat(parts)
+
+
+class _Pack(torch.autograd.Function):
+    """The copy; its gradients are views of the buffer's gradient, so that they cost nothing."""
+
+    @staticmethod
+    def forward(widths: str, *tensors: Tensor) -> Tensor:
+        return _copied(widths, tensors)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.widths, *tensors = inputs
+        ctx.tensors, ctx.versions = tensors, [tensor._version for tensor in tensors]
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        # Where nothing was copied, the buffer's own version knows the first weight's only.
+        if [tensor._version for tensor in ctx.tensors] != ctx.versions:
+            raise RuntimeError("fused_mlp: a weight that the derivative reads was modified by an inplace operation")
+        pairs = views(grad, ctx.widths)
+        return None, *(weight for weight, _ in pairs), *(bias for _, bias in pairs)
+
+
+def _copied(widths: str, tensors: Sequence[Tensor]) -> Tensor:
+    if (packed := _in_one_buffer(widths, tensors)) is not None:
+        return packed
+    weights, biases = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
+    packed = weights[0].new_zeros(elements(widths))
+    to, pairs = views(packed, widths), list(zip(weights, biases, strict=True))
+    # Those that are contiguous on both sides are one kernel.
+    flat = [(a, b) for t, p in zip(to, pairs, strict=True) for a, b in zip(t, p, strict=True)]
+    dense = [pair for pair in flat if pair[0].is_contiguous() and pair[1].is_contiguous()]
+    torch._foreach_copy_([a for a, _ in dense], [b for _, b in dense])
+    for a, b in flat:
+        if not (a.is_contiguous() and b.is_contiguous()):
+            a.copy_(b)
+    return packed
+
+
+def _in_one_buffer(widths: str, tensors: Sequence[Tensor]) -> Tensor | None:
+    """The buffer that the tensors are the views of, in their order; None if they are not."""
+    first = tensors[0]
+    if type(first) not in PLAIN or first.stride() != (padded(first.shape[1]), 1):
+        return None
+    start, size, parts = first.data_ptr(), first.itemsize, layers(widths)
+    if start % ALIGNMENT:
+        return None
+    storage = first.untyped_storage()
+    if storage.data_ptr() + storage.nbytes() < start + elements(widths) * size:
+        return None
+    for layer, weight, bias in zip(parts, tensors, tensors[len(parts) :], strict=False):
+        if weight.data_ptr() != start + layer.weight * size or weight.stride() != (padded(layer.inputs), 1):
+            return None
+        if bias.data_ptr() != start + layer.bias * size or bias.stride() != (1,):
+            return None
+    return first.detach().as_strided((elements(widths),), (1,))
+
+
+# ---------------------------------------------------------------------------------------------- what has been packed
+
+
+@dataclass
+class _Entry:
+    """A buffer, and what it was made of: weak references, and each tensor's address and version."""
+
+    references: tuple
+    state: tuple
+    packed: Tensor
+    widths: str
+    is_view: bool
+
+
+_entries: dict[tuple, _Entry] = {}
+_lock = threading.Lock()
+MOST_ENTRIES = 256
+
+
+def _kept(tensors: tuple[Tensor, ...]) -> tuple[Tensor, str]:
+    """(the buffer, widths), from an earlier call if nothing changed since."""
+    first = tensors[0]
+    stream = torch._C._cuda_getCurrentRawStream(first.get_device()) if first.is_cuda else 0
+    key = (stream, *map(id, tensors))
+    entry = _entries.get(key)
+    if entry is not None:
+        try:
+            if entry.state == tuple([(t.data_ptr(), t._version) for t in tensors]) and (
+                entry.is_view or not _is_capturing(first)
+            ):
+                return entry.packed, entry.widths
+        except RuntimeError:  # an inference tensor has no version
+            pass
+    widths = widths_of(tensors[: len(tensors) // 2])
+    with torch.no_grad():
+        packed = _copied(widths, tensors)
+    plain = all(type(t) in PLAIN and not t.is_inference() for t in tensors)
+    if plain and not packed.is_inference() and not _is_capturing(first):
+        state = tuple([(t.data_ptr(), t._version) for t in tensors])
+        references = tuple(weakref.ref(t, lambda _, key=key: _entries.pop(key, None)) for t in tensors)
+        with _lock:
+            if len(_entries) >= MOST_ENTRIES:
+                _entries.clear()
+            _entries[key] = _Entry(references, state, packed, widths, packed.data_ptr() == first.data_ptr())
+    return packed, widths
+
+
+def _is_capturing(tensor: Tensor) -> bool:
+    """Whether a CUDA graph is being captured: it would go on reading a copy that the next change throws away."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def pack_mlp(module: torch.nn.Module) -> torch.nn.Module:
+    """Lay the weights and biases of the module's nn.Linear layers, one behind the other, in one buffer; return it.
+
+    The parameters stay the same objects of the same values, and become views of the buffer: `fused_mlp` of them then
+    copies nothing, in training and in a captured graph too. Call it after the last `.to(…)`, which lays them out anew.
+    A state_dict is loaded into them as into any. Other modules in it (activations) are left alone.
+
+    Raises ValueError: no nn.Linear, one without a bias, widths that do not follow from one another, two dtypes.
+    """
+    linears = [part for part in module.modules() if isinstance(part, torch.nn.Linear)]
+    if not linears or any(linear.bias is None for linear in linears):
+        raise ValueError("pack_mlp: the module must have nn.Linear layers, each with a bias")
+    for before, linear in itertools.pairwise(linears):
+        if linear.in_features != before.out_features or linear.weight.dtype != before.weight.dtype:
+            raise ValueError(
+                f"pack_mlp: each layer must take what the one before it gives, in its dtype; {linear} follows {before}"
+            )
+    tensors = (*(linear.weight for linear in linears), *(linear.bias for linear in linears))
+    widths = widths_of(tensors[: len(linears)])
+    with torch.no_grad():
+        packed = _copied(widths, tensors)
+        for linear, (weight, bias) in zip(linears, views(packed, widths), strict=True):
+            linear.weight.data, linear.bias.data = weight, bias
+    return module
