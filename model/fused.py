@@ -6,8 +6,8 @@
     OverArch           kernels.fused_mlp          every layer in one kernel; of outer those behind the first, which is
                        kernels.outer_linear
 
-An MLP too wide for one kernel (kernels.FusedMLPError) is a matrix product a layer, with bias and ReLU in one pass. Float32
-products are PyTorch's own choice of ieee or tf32 (`torch.set_float32_matmul_precision`, as model.train sets it), and under
+An MLP too wide for one kernel (kernels.FusedMLPError) is a matrix product a layer, with bias and ReLU in one pass.
+Float32 products are as exact as PyTorch's own (`torch.set_float32_matmul_precision`, which model.train sets), and under
 torch.autocast the kernels compute in its dtype.
 
 On a CPU the kernels are PyTorch's operations, and the arches compute as those of model.dlrm do.
@@ -22,8 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import kernels
+from kernels.ops.fused_mlp.triton_launch import tile_of
 from model.config import Interaction
-from model.dlrm import DenseArch, InteractionArch, OverArch
+from model.dlrm import DenseArch, InteractionArch, OverArch, outer_product
 
 PAD_TO = 8  # numbers that a row of the interaction is filled up to: 16 bytes in half precision, 32 in float32
 
@@ -50,7 +51,7 @@ class FusedDenseArch(Fused, DenseArch):
         self.layers = Layers(final_activation="relu")
 
     def linears(self) -> list[nn.Linear]:
-        return list(self.mlp[::2])
+        return list(self.mlp)[::2]
 
     def forward(self, dense: Tensor) -> Tensor:
         if not self.fuses(dense):
@@ -66,32 +67,38 @@ class FusedInteractionArch(Fused, InteractionArch):
         if not self.fuses(dense) or self.interaction is Interaction.CAT:
             return super().forward(dense, sparse)
         if self.interaction is Interaction.DOT:
-            return kernels.dot_interaction(dense, sparse, PAD_TO, backend=self.backend)
+            return kernels.dot_interaction(autocast(dense), sparse, PAD_TO, backend=self.backend)
         return torch.cat([dense, sparse.flatten(1)], dim=1)
 
 
 class FusedOverArch(Fused, OverArch):
     """The top MLP in one kernel; with outer in two, of which the first forms c cᵀ as it goes."""
 
-    def __init__(self, in_features: int, widths: Sequence[int], interaction: Interaction):
+    def __init__(self, in_features: int, widths: Sequence[int]):
         super().__init__(in_features, widths)
-        self.outer = interaction is Interaction.OUTER
+        self.in_features = in_features
         self.layers = Layers(final_activation="identity")
 
     def linears(self) -> list[nn.Linear]:
-        return [*self.mlp[::2], self.logit]
+        return [*list(self.mlp)[::2], self.logit]
 
     def forward(self, features: Tensor) -> Tensor:
         if not self.fuses(features):
-            return super().forward(features)
+            # Of what the fused interaction gives, what the plain one does.
+            plain = outer_product(features) if self._is_root(features) else features[:, : self.in_features]
+            return super().forward(plain)
         linears = self.linears()
-        if self.outer:
+        if self._is_root(features):
             first = linears.pop(0)
             activation = "relu" if linears else "identity"
             features = kernels.outer_linear(
-                features, first.weight, first.bias, activation, precision_of(features), backend=self.backend
+                autocast(features), first.weight, first.bias, activation, precision_of(features), backend=self.backend
             )
         return self.layers(features, linears, self.backend) if linears else features
+
+    def _is_root(self, features: Tensor) -> bool:
+        """Whether the first layer is of c cᵀ, and the features are c, which has two numbers or more."""
+        return features.shape[1] ** 2 == self.in_features
 
 
 class Layers:
@@ -99,15 +106,20 @@ class Layers:
 
     def __init__(self, final_activation: str):
         self.final_activation = final_activation
-        self.too_wide: set[tuple] = set()  # the calls' kinds that do not fit: to ask again would cost a plan each time
+        self.too_wide: set[tuple] = set()  # the kinds of calls that do not fit, which to find out again costs a plan
 
     def __call__(self, x: Tensor, linears: Sequence[nn.Linear], backend: str) -> Tensor:
-        precision = precision_of(x)
-        kind = (x.shape[0], x.dtype, torch.is_autocast_enabled(x.device.type), precision)
+        x = autocast(x)
+        weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
+        options = ("relu", self.final_activation, precision_of(x))
+        if torch.compiler.is_compiling():  # when the kernel says so it is too late
+            if _fits(tuple(weight.shape for weight in weights), x.dtype, options[-1]):
+                return kernels.fused_mlp(x, weights, biases, *options, backend=backend)
+            return self.one_by_one(x, linears, backend)
+        kind = (x.shape[0], x.dtype, options[-1])
         if kind not in self.too_wide:
-            weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
             try:
-                return kernels.fused_mlp(x, weights, biases, "relu", self.final_activation, precision, backend=backend)
+                return kernels.fused_mlp(x, weights, biases, *options, backend=backend)
             except kernels.FusedMLPError:
                 self.too_wide.add(kind)
         return self.one_by_one(x, linears, backend)
@@ -115,9 +127,9 @@ class Layers:
     def one_by_one(self, x: Tensor, linears: Sequence[nn.Linear], backend: str) -> Tensor:
         """A matrix product each.
 
-        cuBLAS's own epilogue adds the bias and takes the ReLU before the product is written: 2 B N bytes less to move,
-        by the item, than any kernel behind it. It has no derivative, so that training takes the next best, which reads
-        and writes the product once, and whose backward has the ReLU's mask and the bias's sum in one pass too.
+        cuBLAS's own epilogue adds the bias and takes the ReLU before the product is written, where a kernel behind it
+        reads and writes the product once more. But it has no derivative: training takes that kernel, whose backward has
+        the ReLU's mask and the bias's sum in one pass too.
         """
         x = x[:, : linears[0].in_features]
         for i, linear in enumerate(linears):
@@ -132,5 +144,22 @@ class Layers:
 
 def precision_of(x: Tensor) -> str:
     """What float32 products of x are to be computed in; for other dtypes it says nothing."""
-    tf32 = x.is_cuda and torch.get_float32_matmul_precision() != "highest"
-    return "tf32" if tf32 else "ieee"
+    return "tf32" if _has_tf32(x) and torch.get_float32_matmul_precision() != "highest" else "ieee"
+
+
+def _has_tf32(x: Tensor) -> bool:
+    return x.is_cuda
+
+
+def autocast(x: Tensor) -> Tensor:
+    """x in the dtype of torch.autocast, if that is on: an op of several dtypes then casts the others to it."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
+@torch.compiler.assume_constant_result
+def _fits(shapes: Sequence[Sequence[int]], dtype: torch.dtype, precision: str) -> bool:
+    """Whether an MLP with weights of these shapes fits on the chip at any number of rows, as a compiled graph has."""
+    many = 1 << 20
+    widths = [shapes[0][1], *(shape[0] for shape in shapes)]
+    return kernels.on_chip_bytes(widths, tile_of(many, dtype, precision), dtype).fits
