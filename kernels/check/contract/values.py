@@ -88,6 +88,9 @@ class Values(Contract):
         call = self.call()
         with pytest.raises(ValueError, match="backend must be one of auto, eager, triton, cuda; got 'cudnn'"):
             self.function("cudnn")(*call.arguments())
-        if DEVICE.type == "cpu":
+        for backend in {"triton", "cuda"} - {*self.declaration.backends}:
+            with pytest.raises(RuntimeError, match=f'backend="{backend}" does not run here: {self.op} has no such'):
+                self.function(backend)(*call.arguments())
+        if DEVICE.type == "cpu" and "cuda" in self.declaration.backends:
             with pytest.raises(RuntimeError, match=r'backend="cuda" does not run here: .*CUDA'):
                 self.function("cuda")(*call.arguments())

@@ -49,57 +49,94 @@ __host__ __device__ inline int row_stride(int features) {
     return (features + 1) * depth + 4;
 }
 
-// ------------------------------------------------------------------------------------------------- between memory and chip
+// ---------------------------------------------------------------------------------------- between memory and chip
 
-// For each `width` elements of the block's vectors, their columns [start, start + depth): the element in `dense`, if
-// is_dense, or in `sparse`, from the block's first on; the place in shared memory; and whether they exist. All are asked
-// for, in batches, so that a thread has several accesses in flight.
-struct Place {
-    unsigned offset, shared;
-    bool is_dense, exists;
-};
-
-template <int depth, int width>
-__device__ inline Place place_of(unsigned index, int start, const Shape& s) {
-    constexpr unsigned in_vector = depth / width;
-    unsigned vector = index / in_vector, column = index % in_vector * width;
-    unsigned row = s.vectors.quotient(vector);
-    Place place;
-    place.is_dense = vector == row * s.vectors.divisor;
-    place.offset = (place.is_dense ? row : vector - row - 1) * unsigned(s.columns) + unsigned(start) + column;
-    place.shared = vector * depth + row * 4 + column;
-    place.exists = int(column) < s.columns - start;
-    return place;
+// 16 bytes to shared memory, without waiting and without registers; wait_for_copies() waits for all that a thread began.
+__device__ inline void begin_copy(float* to, const float* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(unsigned(__cvta_generic_to_shared(to))), "l"(from)
+                 : "memory");
+#else
+    *reinterpret_cast<Pack<float, 4>*>(to) = load<4>(from);
+#endif
+}
+__device__ inline void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
 }
 
-// The block's vectors, widened; columns beyond the last are zeros.
+// `width` elements at each of several places, widened to shared memory: float directly, the others in batches, so that a
+// thread has several loads in flight. n goes from `first` up to `count` by `step`; from(n), to(n): the places.
+template <int width, class T, class From, class To>
+__device__ inline void load_all(unsigned first, unsigned count, unsigned step, From from, To to) {
+    if constexpr (sizeof(T) == 4 && width == 4) {
+#pragma unroll 4
+        for (unsigned n = first; n < count; n += step) begin_copy(to(n), from(n));
+    } else {
+        constexpr int batch = 4, at_once = width < 4 ? width : 4;
+        for (; first < count; first += batch * step) {
+            Pack<T, width> packs[batch];
+#pragma unroll
+            for (int b = 0; b < batch; ++b)
+                if (first + b * step < count) packs[b] = load<width>(from(first + b * step));
+#pragma unroll
+            for (int b = 0; b < batch; ++b) {
+                if (first + b * step >= count) continue;
+                float* place = to(first + b * step);
+#pragma unroll
+                for (int e = 0; e < width; e += at_once) {
+                    Pack<float, at_once> values;
+#pragma unroll
+                    for (int f = 0; f < at_once; ++f) values.element[f] = widen(packs[b].element[e + f]);
+                    *reinterpret_cast<Pack<float, at_once>*>(place + e) = values;
+                }
+            }
+        }
+    }
+}
+
+// What a thread moves of the block's vectors, columns [start, start + depth): `width` columns, always the same, of every
+// step-th vector. The number of threads is a multiple of 32, and so of depth / width.
+template <int depth, int width>
+struct Moved {
+    static constexpr unsigned in_vector = depth / width;
+    unsigned first, count, step, column, offset, columns;
+    Columns<unsigned> vectors;
+    bool exists;
+
+    __device__ Moved(int block_rows, int start, const Shape& s)
+        : first(threadIdx.x / in_vector), count(unsigned(block_rows) * s.vectors.divisor),
+          step(blockDim.x / in_vector), column(threadIdx.x % in_vector * width), offset(unsigned(start) + column),
+          columns(unsigned(s.columns)), vectors(s.vectors), exists(offset < columns) {}
+    __device__ unsigned place(unsigned vector) const {
+        return vector * depth + vectors.quotient(vector) * 4 + column;
+    }
+    // In `dense` or in `sparse`, which begin at the block's first row.
+    template <class T>
+    __device__ T* of(unsigned vector, T* dense, T* sparse) const {
+        unsigned row = vectors.quotient(vector);
+        bool is_dense = vector == row * vectors.divisor;
+        return (is_dense ? dense : sparse) + ((is_dense ? row : vector - row - 1) * columns + offset);
+    }
+    __device__ bool is_dense(unsigned vector) const {
+        return vector == vectors.quotient(vector) * vectors.divisor;
+    }
+};
+
+// The block's vectors; columns beyond the last are zeros.
 template <int depth, int width, class T>
 __device__ inline void load_vectors(float* vectors, const T* __restrict__ dense, const T* __restrict__ sparse,
                                     int block_rows, int start, const Shape& s) {
-    constexpr int batch = 4;
-    unsigned count = unsigned(block_rows) * s.vectors.divisor * (depth / width);
-    for (unsigned first = threadIdx.x; first < count; first += batch * blockDim.x) {
-        Pack<T, width> packs[batch] = {};
-#pragma unroll
-        for (int b = 0; b < batch; ++b) {
-            unsigned index = first + b * blockDim.x;
-            if (index >= count) continue;
-            Place place = place_of<depth, width>(index, start, s);
-            if (place.exists) packs[b] = load<width>((place.is_dense ? dense : sparse) + place.offset);
-        }
-#pragma unroll
-        for (int b = 0; b < batch; ++b) {
-            unsigned index = first + b * blockDim.x;
-            if (index >= count) continue;
-            float values[width];
-#pragma unroll
-            for (int e = 0; e < width; ++e) values[e] = widen(packs[b].element[e]);
-            float* to = vectors + place_of<depth, width>(index, start, s).shared;
-            constexpr int at_once = width < 4 ? width : 4;
-#pragma unroll
-            for (int e = 0; e < width; e += at_once)
-                *reinterpret_cast<Pack<float, at_once>*>(to + e) = *reinterpret_cast<Pack<float, at_once>*>(values + e);
-        }
+    Moved<depth, width> moved(block_rows, start, s);
+    if (moved.exists) {
+        load_all<width, T>(moved.first, moved.count, moved.step,
+                           [&](unsigned vector) { return moved.of(vector, dense, sparse); },
+                           [&](unsigned vector) { return vectors + moved.place(vector); });
+    } else {
+#pragma unroll 1
+        for (unsigned vector = moved.first; vector < moved.count; vector += moved.step)
+            for (int e = 0; e < width; ++e) vectors[moved.place(vector) + e] = 0;
     }
 }
 
@@ -107,16 +144,15 @@ __device__ inline void load_vectors(float* vectors, const T* __restrict__ dense,
 template <int depth, int width, class T>
 __device__ inline void store_vectors(const float* vectors, T* dense, T* sparse, int block_rows, int start,
                                      const Shape& s) {
-    unsigned count = unsigned(block_rows) * s.vectors.divisor * (depth / width);
+    Moved<depth, width> moved(block_rows, start, s);
+    if (!moved.exists) return;
 #pragma unroll 4
-    for (unsigned index = threadIdx.x; index < count; index += blockDim.x) {
-        Place place = place_of<depth, width>(index, start, s);
-        T* to = place.is_dense ? dense : sparse;
-        if (!to || !place.exists) continue;
+    for (unsigned vector = moved.first; vector < moved.count; vector += moved.step) {
+        if (!(moved.is_dense(vector) ? dense : sparse)) continue;
         float values[width];
 #pragma unroll
-        for (int e = 0; e < width; ++e) values[e] = vectors[place.shared + e];
-        store<width>(to + place.offset, values);
+        for (int e = 0; e < width; ++e) values[e] = vectors[moved.place(vector) + e];
+        store<width>(moved.of(vector, dense, sparse), values);
     }
 }
 
@@ -136,8 +172,11 @@ __global__ void __launch_bounds__(most_threads, blocks)
     sparse += first * s.features * s.columns;
     out += first * s.width;
 
+    // The threads of the last warp that are too many compute what others compute, and write nothing.
     int row = int(threadIdx.x) & (s.block_rows - 1), left = 0, right = int(threadIdx.x) / s.block_rows;
     while (right > left) right -= ++left;
+    bool writes = row < here && left * tile <= s.features;
+    if (!writes) left = right = 0;
     const float* lefts = vectors + row * row_stride<depth>(s.features) + left * tile * depth;
     const float* rights = vectors + row * row_stride<depth>(s.features) + right * tile * depth;
 
@@ -148,6 +187,7 @@ __global__ void __launch_bounds__(most_threads, blocks)
             load_vectors<depth, widest<T>>(vectors, dense, sparse, here, start, s);
         else
             load_vectors<depth, 1>(vectors, dense, sparse, here, start, s);
+        wait_for_copies();
         __syncthreads();
 #pragma unroll 1
         for (int k = 0; k < depth; k += 4) {
@@ -169,7 +209,7 @@ __global__ void __launch_bounds__(most_threads, blocks)
     __syncthreads();
     T* staged = reinterpret_cast<T*>(vectors);
     int stride = s.width + padding<T>(s.width);
-    if (row < here) {
+    if (writes) {
 #pragma unroll
         for (int m = 0; m < tile; ++m) {
             int i = left * tile + m;
@@ -207,28 +247,18 @@ __global__ void __launch_bounds__(most_threads, blocks)
 
 // -------------------------------------------------------------------------------------------------------- backward
 
-// The rows of out's gradient, widened.
+// The rows of out's gradient.
 template <int width, class T>
 __device__ inline void load_gradients(float* gradients, const T* __restrict__ grad, unsigned count, const Shape& s) {
-    constexpr int batch = 4;
-    int between = padding<float>(s.width);
-    for (unsigned first = threadIdx.x; first < count / width; first += batch * blockDim.x) {
-        Pack<T, width> packs[batch];
-#pragma unroll
-        for (int b = 0; b < batch; ++b)
-            if (unsigned p = first + b * blockDim.x; p < count / width) packs[b] = load<width>(grad + p * width);
-#pragma unroll
-        for (int b = 0; b < batch; ++b) {
-            unsigned p = first + b * blockDim.x;
-            if (p >= count / width) continue;
-            float* to = gradients + p * width;
-            if (between) to += (width > 1 ? s.packs.quotient(p) : p / unsigned(s.width)) * unsigned(between);
-#pragma unroll
-            for (int e = 0; e < width; ++e) to[e] = widen(packs[b].element[e]);
-        }
-    }
-    for (unsigned e = count / width * width + threadIdx.x; e < count; e += blockDim.x)
-        gradients[e + e / unsigned(s.width) * unsigned(between)] = widen(grad[e]);
+    unsigned between = unsigned(padding<float>(s.width)), whole = count / width * width;
+    load_all<width, T>(threadIdx.x, whole / width, blockDim.x, [&](unsigned pack) { return grad + pack * width; },
+                       [&](unsigned pack) {
+                           unsigned row = 0;
+                           if (between) row = width > 1 ? s.packs.quotient(pack) : pack / unsigned(s.width);
+                           return gradients + pack * width + row * between;
+                       });
+    for (unsigned e = whole + threadIdx.x; e < count; e += blockDim.x)
+        gradients[e + e / unsigned(s.width) * between] = widen(grad[e]);
 }
 
 // sums[m][0, slice) += weight(m) · vector[0, slice)
@@ -277,11 +307,15 @@ __global__ void __launch_bounds__(most_threads, blocks)
             load_vectors<depth, widest<T>>(vectors, dense, sparse, here, start, s);
         else
             load_vectors<depth, 1>(vectors, dense, sparse, here, start, s);
+        wait_for_copies();
         __syncthreads();
         float sums[tile][slice] = {};
-        if (begin == 0 || grad_sparse) {
-            for (int j = 0; j < begin; ++j)
-                add_product(sums, vector + j * depth, [&](int m) { return pairs[triangle(begin + m) + j]; });
+        if (begin <= s.features && (begin == 0 || grad_sparse)) {
+            for (int other = 0; other < begin; other += tile)
+#pragma unroll 3
+                for (int n = 0; n < tile; ++n)
+                    add_product(sums, vector + (other + n) * depth,
+                                [&](int m) { return pairs[triangle(begin + m) + other + n]; });
             // A vector has no pair with itself; the zero makes NaN of its NaN, as eager does.
 #pragma unroll
             for (int n = 0; n < tile; ++n)
@@ -295,16 +329,17 @@ __global__ void __launch_bounds__(most_threads, blocks)
         __syncthreads();
         // The gradients take the vectors' place, to be written together.
         if (row < here) {
+            if (begin == 0)
+#pragma unroll
+                for (int e = 0; e < slice; ++e)
+                    if (start + column + e < s.columns) sums[0][e] += gradients[row * grad_stride + start + column + e];
 #pragma unroll
             for (int m = 0; m < tile; ++m)
                 if (begin + m <= s.features)
 #pragma unroll
-                    for (int e = 0; e < slice; ++e) {
-                        float sum = sums[m][e];
-                        int c = start + column + e;
-                        if (begin + m == 0 && c < s.columns) sum += gradients[row * grad_stride + c];
-                        vector[(begin + m) * depth + e] = sum;
-                    }
+                    for (int e = 0; e < slice; e += 4)
+                        *reinterpret_cast<Pack<float, 4>*>(vector + (begin + m) * depth + e) =
+                            *reinterpret_cast<Pack<float, 4>*>(sums[m] + e);
         }
         __syncthreads();
         if (s.whole)
@@ -380,12 +415,12 @@ struct Cut {
     long long shared = 0;
 };
 
-// The most rows of a block, a power of two, with tasks_of_row threads for each.
+// The most rows of a block, a power of two, with tasks_of_row threads for each; threads in whole warps.
 template <class Bytes>
 inline Cut cut(long long tasks_of_row, const Limits& limits, Bytes bytes) {
     for (int rows = most_threads; rows; rows /= 2)
         if (rows * tasks_of_row <= limits.threads && bytes(rows) <= limits.shared)
-            return {rows, int(rows * tasks_of_row), bytes(rows)};
+            return {rows, int(rows * tasks_of_row + 31) / 32 * 32, bytes(rows)};
     return {};
 }
 

@@ -80,3 +80,11 @@ def on_chip_bytes(widths: str | Sequence[int], tile: Tile, dtype: torch.dtype, p
     between = sum(padded(layer.outputs) for layer in layers(text)[:-1])
     l2 = (programs * tile.rows * between + elements(text)) * dtype.itemsize
     return OnChip(registers, shared, l2)
+
+
+def weight_tiles(widths: str, tile: int) -> tuple[int, ...]:
+    """How many tiles, tile × tile, the weights of the layers before each have, and in the end of all."""
+    found = [0]
+    for layer in layers(widths):
+        found.append(found[-1] + -(-padded(layer.outputs) // tile) * -(-padded(layer.inputs) // tile))
+    return tuple(found)

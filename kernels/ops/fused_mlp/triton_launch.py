@@ -5,37 +5,36 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels.device.column_sum_launch import add_chunks, sum_target
 from kernels.device.launch import cdiv, empty, interpreted, triton_functions
-from kernels.ops.fused_mlp.budget import PROCESSORS, FusedMLPError, Tile, on_chip_bytes
-from kernels.ops.fused_mlp.packing import hidden_parts, layers
+from kernels.ops.fused_mlp.budget import PROCESSORS, FusedMLPError, Tile, on_chip_bytes, weight_tiles
+from kernels.ops.fused_mlp.packing import hidden_parts, layers, padded
 
 functions = triton_functions("kernels.ops.fused_mlp.triton_kernel")
+backward_functions = triton_functions("kernels.ops.fused_mlp.triton_backward")
+# The interpreter's time goes by the step.
+INTERPRETED = Tile(rows=64, columns=512, stages=1, budget=2**20, warps=4)
 NARROW = 64  # columns of a first layer that is computed within the second one's loop
 
 
 def tile_of(
     rows: int, dtype: torch.dtype, precision: str, *, tile_rows: int = 0, columns: int = 0, stages: int = 0,
-    budget: int = 0, warps: int = 8,
+    budget: int = 0, warps: int = 0,
 ) -> Tile:  # fmt: skip
     """The tile for so many rows; a number that is not 0 is taken instead.
 
-    A tile of more rows reads the weights less often, one of fewer gives work to more processors: of 16 rows up to 256,
-    of 32 up to 132 tiles of them, then 64, and 128 from where these fill all processors. Its sums take at most half of
-    the registers. Full float32 products go without tensor cores and hold both operands in registers: small tiles.
+    A tile of more rows reads the weights less often, one of fewer gives work to more processors: 16 rows, from 256 on
+    32, and 64 where tiles of 32 would be more than the processors. Its sums take at most half of the registers. Full
+    float32 products go without tensor cores and hold both operands in registers: small tiles.
     """
     full = dtype == torch.float64 or (dtype == torch.float32 and precision == "ieee")
-    tile_rows = tile_rows or (16 if rows <= 256 else 32 if rows <= 32 * PROCESSORS else 64)
-    if not tile_rows:
-        raise AssertionError
-    if interpreted():
-        tile_rows = 64
-    most = (128 if full else 512) if tile_rows <= 32 else 128 if full else 256
+    small = rows <= 32 * PROCESSORS
     return Tile(
-        tile_rows,
-        columns or (most // 2 if dtype == torch.float64 else most),
+        tile_rows or (16 if rows <= 256 else 32 if small else 64),
+        columns or (64 if dtype == torch.float64 else 128 if full else 512 if small else 256),
         stages or (2 if full else 3),
-        budget or (16 if full else 64) * 1024,
-        4 if full and warps == 8 else warps,
+        budget or (16 if full else 80 if small else 64) * 1024,
+        warps or (4 if full else 8),
     )
 
 
@@ -47,10 +46,11 @@ def forward(
     rows = x.shape[0]
     if rows == 0:
         return
-    tile = tile or tile_of(rows, x.dtype, precision)
-    needed = on_chip_bytes(widths, tile, x.dtype, min(programs, cdiv(rows, tile.rows)))
+    chosen = tile or tile_of(rows, x.dtype, precision)
+    needed = on_chip_bytes(widths, chosen, x.dtype, min(programs, cdiv(rows, chosen.rows)))
     if not needed.fits:
         raise FusedMLPError(f"fused_mlp: an MLP of widths {widths} does not fit on the chip: {needed}")
+    tile = INTERPRETED if tile is None and interpreted() else chosen
     tiles = cdiv(rows, tile.rows)
     grid = min(tiles, programs)
     *_, columns = hidden_parts(widths, activation, final_activation)
@@ -63,3 +63,43 @@ def forward(
         FINAL=final_activation, PRECISION=precision, KEEP=keep, ROWS=tile.rows, COLUMNS=tile.columns,
         BUDGET=tile.budget, STAGES=tile.stages, num_warps=tile.warps,
     )  # fmt: skip
+
+
+def weight_parts(rows: int, widths: str, tile: int, parts: int = 0) -> tuple[int, int]:
+    """(parts of the rows, rows in each but the last), by the shape alone: every GPU adds up in the same order.
+
+    Enough to give each processor four tiles, of at least 256 rows each. parts: so many instead.
+    """
+    parts = parts or max(1, min(cdiv(4 * PROCESSORS, weight_tiles(widths, tile)[-1]), cdiv(rows, 256)))
+    return parts, cdiv(rows, parts)
+
+
+def backward(
+    grad_out: Tensor, x: Tensor, packed: Tensor, hidden: Tensor, out: Tensor, widths: str, activation: str,
+    final_activation: str, precision: str, keep: bool, grad_x: Tensor | None, grad_packed: Tensor | None, *,
+    tile: Tile | None = None, weight_tile: int = 64, step: int = 0, parts: int = 0,
+) -> None:  # fmt: skip
+    """grad_x like x, and grad_packed, the weights' and biases' gradients as packing.py lays them out."""
+    rows, x_columns = x.shape
+    # Tensor cores take float32 weights [out, in] across from 64 rows on by way of registers, which then do not suffice.
+    most = min(rows, 32 * PROCESSORS) if x.dtype == torch.float32 else rows
+    tile = tile or (INTERPRETED if interpreted() else tile_of(most, x.dtype, precision))
+    grads = empty((rows, sum(padded(layer.outputs) for layer in layers(widths))), x.dtype, x)
+    names = dict(WIDTHS=widths, ACTIVATION=activation, FINAL=final_activation, PRECISION=precision)
+    if rows:
+        backward_functions.chain_kernel[(cdiv(rows, tile.rows),)](
+            grad_out, packed, hidden, out, grads, grad_x, rows, x_columns,
+            **names, LOWEST=int(grad_x is None), ROWS=tile.rows, COLUMNS=tile.columns, BUDGET=tile.budget,
+            STAGES=tile.stages, num_warps=tile.warps,
+        )  # fmt: skip
+    if grad_packed is None:
+        return
+    if interpreted() and not step:
+        weight_tile, step = 512, 512
+    parts, part = weight_parts(rows, widths, weight_tile, parts)
+    target = sum_target(grad_packed, parts)
+    backward_functions.weights_kernel[(weight_tiles(widths, weight_tile)[-1], parts)](
+        x, x_columns, hidden, grads, target, rows, part,
+        **names, TILE=weight_tile, STEP=step or 32, STAGES=tile.stages, num_warps=4,
+    )  # fmt: skip
+    add_chunks(target, grad_packed)

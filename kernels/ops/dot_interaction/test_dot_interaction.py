@@ -1,0 +1,90 @@
+"""dot_interaction against eager, on every backend that this machine has."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernels.check import Call, Case, check, check_gradients, gradients
+from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from kernels.ops.dot_interaction.eager import width
+
+
+def of_shape(rows, features, columns, pad_to=1, dtype=torch.float32, layout="contiguous") -> Call:
+    case = Case((rows, columns), dtype, layout)
+    dense, sparse = case.tensor(1, DEVICE), case.tensor(2, DEVICE, (rows, features, columns))
+    return Call(f"{rows} rows, {features} features of {columns}, to {pad_to}", (dense, sparse), (pad_to,))
+
+
+class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
+    op = "dot_interaction"
+
+    def wrong_input(self, call):
+        dense, sparse = call.tensors
+        return [
+            ((dense.int(), sparse), TypeError, "dense must be float32, .*; got int32"),
+            ((dense[0], sparse), ValueError, "dense must have shape \\[B, D\\]; got \\[24\\]"),
+            ((dense, sparse[..., :3]), ValueError, "sparse must have shape \\[5, F, 24\\], for .*; got \\[5, 4, 3\\]"),
+            ((dense, sparse[:, 0]), ValueError, "sparse must have shape \\[5, F, 24\\], for .*; got \\[5, 24\\]"),
+            ((dense, sparse, 0), ValueError, "pad_to must be a positive integer; got 0"),
+            ((dense, sparse, 1.5), ValueError, "pad_to must be a positive integer; got 1.5"),
+        ]
+
+    def hold(self, backend, calls):
+        """Values and gradients of these calls."""
+        for call in calls:
+            spec = replace(self.spec, calls=lambda case, device, call=call: [call])
+            check(self.op, self.function(backend), cases=[Case(tuple(call.tensors[0].shape))], spec=spec)
+            self.check_gradients(backend, call)
+
+    @kernel_backend
+    @pytest.mark.parametrize("features", [0, 1, 26, 27, 40])
+    def test_every_width(self, backend, features):
+        """A few rows, of which the last block is not full, of every number of columns; rows aligned and not."""
+        columns, pads = (1, 3, 16, 17, 64, 128, 130), (1, 4, 16)
+        self.hold(backend, [of_shape(7, features, c, pads[i % 3]) for i, c in enumerate(columns)])
+        self.hold(backend, [of_shape(rows, features, 16, 16) for rows in (1, 129)])
+
+    @kernel_backend
+    def test_more_vectors_than_are_held(self, backend):
+        self.hold(backend, [of_shape(2, 150, 5), of_shape(3, 70, 20, 4, torch.bfloat16)])
+
+    @kernel_backend
+    def test_rows_that_are_not_there(self, backend):
+        for call in (of_shape(0, 26, 16), of_shape(3, 0, 16), of_shape(0, 0, 1)):
+            out = self.function(backend)(*call.arguments())
+            assert out.shape == (len(call.tensors[0]), width(call.tensors[1].shape[1], call.tensors[0].shape[1]))
+            assert torch.equal(out[:, : call.tensors[0].shape[1]], call.tensors[0])
+
+    @every_backend
+    @pytest.mark.parametrize("value", [math.nan, math.inf], ids=str)
+    def test_a_row_keeps_its_nan_to_itself(self, backend, value):
+        """Rows beside it, in the same block, are as without it; in its own, what hangs on it is not finite."""
+        call = of_shape(9, 26, 16)
+        dense, sparse = call.tensors
+        grad = self.grads(call)[0]
+        clean = [self.function(backend)(dense, sparse), *gradients(self.function(backend), call, (True, True), grad)]
+        sparse[4, 7, 3] = value
+        dense[6, 0] = value
+        found = [self.function(backend)(dense, sparse), *gradients(self.function(backend), call, (True, True), grad)]
+        want = gradients(self.function("eager"), call, (True, True), grad)
+        others = [row for row in range(9) if row not in (4, 6)]
+        for before, after in zip(clean, found, strict=True):
+            assert torch.equal(before[others], after[others])
+        assert torch.equal(found[0].isnan(), self.function("eager")(dense, sparse).isnan())
+        for got, eager in zip(found[1:], want, strict=True):
+            assert torch.equal(got.isfinite(), eager.isfinite())
+
+    @kernel_backend
+    def test_gradients_of_one_argument(self, backend):
+        for needed in ((True, False), (False, True)):
+            call = of_shape(7, 26, 16)
+            check_gradients(self.op, self.function(backend), call, needed, self.grads(call))
+
+    @every_backend
+    def test_order_of_the_pairs(self, backend):
+        """Row by row below the diagonal, the columns of the dense vector first, zeros last."""
+        dense, sparse = torch.tensor([[1.0]], device=DEVICE), torch.tensor([[[2.0], [3.0], [5.0]]], device=DEVICE)
+        out = self.function(backend)(dense, sparse, 4)
+        assert out.tolist() == [[1, 2 * 1, 3 * 1, 3 * 2, 5 * 1, 5 * 2, 5 * 3, 0]]

@@ -1,0 +1,53 @@
+"""With which grid and constants triton_kernel.py's kernels compute the interaction or its gradients."""
+
+from torch import Tensor
+
+from kernels.device.launch import cdiv, interpreted, next_power_of_2, triton_functions
+
+functions = triton_functions("kernels.ops.dot_interaction.triton_kernel")
+
+
+def forward(dense: Tensor, sparse: Tensor, pad_to: int, out: Tensor, **cut: int) -> None:
+    """out [B, W] of dense [B, D] and sparse [B, F, D]."""
+    if out.numel() == 0:
+        return
+    constants = _constants(dense, sparse, out, **cut)
+    blocks = cdiv(sparse.shape[1] + 1, constants["VECTORS"])
+    grid = (cdiv(dense.shape[0], constants["ROWS"]), blocks * (blocks + 1) // 2)
+    functions.forward_kernel[grid](dense, sparse, out, dense.shape[0], **constants)
+
+
+def backward(
+    grad: Tensor, dense: Tensor, sparse: Tensor, pad_to: int, grad_dense: Tensor | None, grad_sparse: Tensor | None,
+    **cut: int,
+) -> None:  # fmt: skip
+    """The gradients of dense and sparse, from grad [B, W]."""
+    if dense.numel() == 0 and sparse.numel() == 0:
+        return
+    constants = _constants(dense, sparse, grad, **cut)
+    blocks, slices = cdiv(sparse.shape[1] + 1, constants["VECTORS"]), cdiv(dense.shape[1], constants["DEPTH"])
+    if grad_sparse is None:
+        blocks = 1  # the dense vector is in the first
+    functions.backward_kernel[cdiv(dense.shape[0], constants["ROWS"]), blocks, slices](
+        grad, dense, sparse, grad_dense, grad_sparse, dense.shape[0], **constants
+    )
+
+
+def _constants(
+    dense: Tensor, sparse: Tensor, out: Tensor, rows: int = 0, vectors: int = 0, depth: int = 0, warps: int = 4
+) -> dict[str, int]:
+    """The constants of a launch: `rows` of the batch a program, `vectors` on a side of a block of pairs, `depth`
+    columns at once; 0: chosen here. Four rows of 32 by 32 pairs are 32 sums a thread; tl.dot takes 16 or more of each.
+    """
+    features, columns = sparse.shape[1:]
+    vectors = vectors or min(max(next_power_of_2(features + 1), 16), 32)
+    depth = depth or min(max(next_power_of_2(columns), 16), 32)
+    if not rows:
+        # The interpreter's time goes by the program.
+        rows = 64 if interpreted() else 4096 // vectors**2
+        if dense.itemsize == 8 and not interpreted():
+            rows = 1
+    return dict(
+        FEATURES=features, COLUMNS=columns, WIDTH=out.shape[1], ROWS=rows, VECTORS=vectors, DEPTH=depth,
+        num_warps=warps,
+    )  # fmt: skip

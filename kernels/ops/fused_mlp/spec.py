@@ -1,0 +1,178 @@
+"""What `kernels.check` takes fused_mlp through, and how far its results may be off."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.check import Call, Case, Spec
+from kernels.ops.fused_mlp import packing
+from kernels.ops.fused_mlp.eager import ACTIVATIONS, fused_mlp
+
+# Widths behind K, and the options: one layer to four, every activation between layers and at the end.
+VARIANTS = (
+    ((17, 33, 5), ("relu", "identity", "ieee")),
+    ((40, 7), ("gelu", "sigmoid", "ieee")),
+    ((3,), ("relu", "gelu", "tf32")),
+    ((16, 1, 13, 31), ("sigmoid", "relu", "ieee")),
+    ((9, 2), ("identity", "identity", "tf32")),
+)
+
+
+def draw_mlp(case: Case, widths: Sequence[int], device) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """x [B, K'], weights and biases of such widths; K' is two columns wider than K where the case's width allows it.
+
+    The case's layout is x's and each weight's, its values are x's: those of a weight would be in every row.
+    """
+    rows, columns = math.prod(case.shape[:-1]), max(case.shape[-1], widths[0])
+    plain = Case(case.shape, case.dtype, case.layout)
+    x = case.tensor(1, device, (rows, columns))
+    weights, biases = [], []
+    for i, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+        weights.append(plain.tensor(10 + i, device, (outputs, inputs)) / math.sqrt(inputs))
+        biases.append(plain.tensor(30 + i, device, (outputs,)))
+    return x, tuple(weights), tuple(biases)
+
+
+def _calls(case: Case, device: torch.device) -> Iterator[Call]:
+    columns = case.shape[-1]
+    for widths, options in VARIANTS:
+        tensors = draw_mlp(case, (max(1, columns - 2 if columns > 4 else columns), *widths), device)
+        yield Call(" ".join(map(str, (case, *options))), tensors, options)
+
+
+def overload(arguments: tuple) -> tuple:
+    """The dispatcher op's arguments from the public function's."""
+    x, weights, biases, *options = arguments
+    packed, widths = packing.pack(weights, biases)
+    return (x, packed, widths, *options, x.requires_grad or packed.requires_grad)
+
+
+# How much an error of z changes act(z), and its derivative, at most.
+SLOPES = {"identity": (1.0, 0.0), "relu": (1.0, 0.0), "sigmoid": (0.25, 0.1), "gelu": (1.13, 0.8)}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The error of a product is k · eps_sum of its terms' absolute values, and what its operands' errors make of it. So
+    the error goes from layer to layer with the values, and back with the gradients:
+
+        z = h Wᵀ + b        δz = δh |W|ᵀ + (k eps_sum + eps_product) (|h| |W|ᵀ + |b|)
+        h = act(z)          δh = slope δz + eps |h| + k eps_sum         eps: h is rounded to the dtype
+        g = (g' W) act'(z)  likewise; where relu's z is within δz of 0, its derivative may be either
+
+    eps_sum is that of the dtype that sums are added up in. eps_product is what tensor cores take from tf32's operands,
+    2 · 2⁻¹⁰. Infinite values are exact.
+    """
+
+    k: float = 8.0
+
+    def errors(self, reference, call, exact):
+        error = self._forward(call)[-1][-1]
+        return [error + _smallest(call)]
+
+    def gradients(self, reference, call, needed, grads, rounds):
+        x, weights, _ = _doubled(call)
+        steps, activations = self._forward(call), _activations(call)
+        eps, eps_sum, eps_product = _epsilons(call)
+        factor = self.k * eps_sum + eps_product
+        g, e_g = grads[0].double(), torch.zeros_like(grads[0], dtype=torch.float64)
+        of_weights, of_biases = [], []
+        for layer in reversed(range(len(weights))):
+            z, e_z, _, _ = steps[layer]
+            slope, bend = _slope(activations[layer], z), SLOPES[activations[layer]][1]
+            change = bend * e_z + 2 * eps * bend
+            if activations[layer] == "relu":
+                change = change + (z.abs() <= e_z)
+            e_g = e_g * slope.abs() + g.abs() * change
+            g = torch.where(slope == 0, 0.0, g * slope) if activations[layer] == "relu" else g * slope
+            e_g = _finite(e_g + eps * g.abs(), g)
+            h, e_h = (steps[layer - 1][2], steps[layer - 1][3]) if layer else (x, torch.zeros_like(x))
+            a, h_abs = g.abs(), h.abs()
+            exact = g.T @ h
+            of_weights.append((exact, e_g.T @ h_abs + a.T @ e_h + factor * (a.T @ h_abs) + eps * exact.abs()))
+            exact = g.sum(0)
+            of_biases.append((exact, e_g.sum(0) + self.k * eps_sum * a.sum(0) + eps * exact.abs()))
+            w = weights[layer]
+            g, e_g = g @ w, e_g @ w.abs() + factor * (a @ w.abs())
+        padding = call.tensors[0].shape[1] - g.shape[1]
+        of_x = tuple(torch.nn.functional.pad(each, (0, padding)) for each in (g, e_g + eps * g.abs()))
+        found = [of_x, *reversed(of_weights), *reversed(of_biases)]
+        small = _smallest(call)
+        return [
+            (exact, _finite(error, exact) + small) if need else None
+            for (exact, error), need in zip(found, needed, strict=True)
+        ]
+
+    def _forward(self, call: Call) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """(z, δz, h, δh) of each layer, in float64."""
+        x, weights, biases = _doubled(call)
+        eps, eps_sum, eps_product = _epsilons(call)
+        h, e_h, steps = x, torch.zeros_like(x), []
+        for weight, bias, activation in zip(weights, biases, _activations(call), strict=True):
+            z = h @ weight.T + bias
+            terms = h.abs() @ weight.abs().T + bias.abs()
+            e_z = _finite(e_h @ weight.abs().T + (self.k * eps_sum + eps_product) * terms + eps * z.abs(), z)
+            h = ACTIVATIONS[activation](z)
+            e_h = _finite(SLOPES[activation][0] * e_z + eps * h.abs() + self.k * eps_sum, z)
+            steps.append((z, e_z, h, e_h))
+        return steps
+
+
+def _doubled(call: Call) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    x, weights, biases = call.map(lambda tensor: tensor.detach().double()).tensors
+    return x[:, : weights[0].shape[1]], list(weights), list(biases)
+
+
+def _activations(call: Call) -> list[str]:
+    activation, final_activation, _ = call.options
+    return [activation] * (len(call.tensors[1]) - 1) + [final_activation]
+
+
+def _epsilons(call: Call) -> tuple[float, float, float]:
+    dtype = call.tensors[0].dtype
+    tf32 = call.options[2] == "tf32" and dtype == torch.float32
+    summed = torch.promote_types(dtype, torch.float32)
+    return torch.finfo(dtype).eps, torch.finfo(summed).eps, 2 * 2.0**-10 if tf32 else 0.0
+
+
+def _slope(activation: str, z: Tensor) -> Tensor:
+    """act'(z)."""
+    z = z.detach().requires_grad_()
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad(ACTIVATIONS[activation](z).sum(), z)
+    return slope
+
+
+def _finite(error: Tensor, value: Tensor) -> Tensor:
+    return torch.where(value.isfinite(), error, 0.0).nan_to_num(nan=0.0)
+
+
+def _smallest(call: Call) -> float:
+    number = torch.finfo(call.tensors[0].dtype)
+    return max(4 * torch.finfo(torch.float32).tiny, number.tiny * number.eps)
+
+
+def _cases(names: tuple[str, ...]) -> list[Case]:
+    cases = [Case(shape) for shape in ((0, 5), (1, 1), (7, 3), (129, 13))]
+    cases += [Case(shape, every_option=False) for shape in ((5, 0), (7, 367), (3, 511), (2, 513), (9,), (2, 3, 8))]
+    layouts = ("transposed", "strided", "expanded", "misaligned")
+    cases += [Case((17, 24), layout=layout, every_option=False) for layout in layouts]
+    cases += [Case((13, 40), values=values) for values in ("special", "tiny", "large")]
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        cases += [Case((13, 40), dtype), Case((7, 13), dtype, "misaligned", every_option=False)]
+        cases += [Case((5, 24), dtype, values="special", every_option=False)]
+    return cases
+
+
+def _wide_cases(names: tuple[str, ...]) -> list[Case]:
+    shapes = [(4099, 16), (2048, 128), (1031, 1024), (517, 367), (20001, 13)]
+    return [Case(shape, dtype) for shape in shapes for dtype in (torch.float32, torch.bfloat16)]
+
+
+SPEC = Spec(fused_mlp, _calls, scale=Layers(), cases=_cases, wide_cases=_wide_cases, overload=overload)

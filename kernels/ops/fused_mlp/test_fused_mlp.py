@@ -1,0 +1,267 @@
+"""fused_mlp against eager, on every backend that this machine has."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import importlib
+import itertools
+import math
+import threading
+
+import pytest
+import torch
+
+from kernels import FusedMLPError, fused_mlp, on_chip_bytes, pack_mlp, runtime
+from kernels.check import Call, Case, check, check_gradients
+from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from kernels.ops.fused_mlp import packing
+from kernels.ops.fused_mlp.budget import Tile
+from kernels.ops.fused_mlp.op import OP
+from kernels.ops.fused_mlp.spec import draw_mlp
+from kernels.ops.fused_mlp.triton_launch import tile_of
+
+INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
+SMALL = Tile(rows=16, columns=16, stages=1, budget=2048, warps=4)
+
+
+def mlp_call(widths, rows, dtype=torch.float32, options=("relu", "identity", "ieee"), **case):
+    tensors = draw_mlp(Case((rows, widths[0]), dtype, **case), widths, DEVICE)
+    return Call(f"{rows} rows of {widths}", tensors, options)
+
+
+class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
+    op = "fused_mlp"
+
+    def needed(self, call):
+        return (True,) * len(call.leaves())
+
+    def backward_arguments(self, call, needs=None):
+        arguments = (*self.overload_arguments(call)[:-1], True)
+        outputs = OP.overload("triton")(*arguments)
+        return OP.backward_arguments(arguments, outputs, self.grads(call), needs or (True, True))
+
+    def no_tensors(self, call):
+        x, weights, biases = call.tensors
+        return [
+            ((None, weights, biases), TypeError, "x must be a tensor; got NoneType"),
+            ((x, weights[0], biases), TypeError, "weights must be a sequence of tensors; got Tensor"),
+            ((x, weights, None), TypeError, "biases must be a sequence of tensors; got NoneType"),
+            ((x, (weights[0], None, weights[2]), biases), TypeError, r"weights\[1\] must be a tensor; got NoneType"),
+            ((x, weights, (*biases[:-1], "2")), TypeError, r"biases\[2\] must be a tensor; got str"),
+        ]
+
+    def other_tensors(self, call):
+        x, weights, biases = call.tensors
+        first, second, third = weights
+        return [
+            ((x, (first, second.double(), third), biases), TypeError, r"weights\[1\] must have weights\[0\]'s dtype"),
+            ((x, [w.double() for w in weights], [b.double() for b in biases]), TypeError, "weights must have x's"),
+            ((x, weights, (biases[0].half(), *biases[1:])), TypeError, r"biases\[0\] must have weights\[0\]'s dtype"),
+            ((x, weights, (*biases[:2], biases[2][:-1])), ValueError, r"biases\[2\] must have shape \[5\]"),
+            ((x, weights, biases[:2]), ValueError, "biases must have 3 entries, one for each of weights; got 2"),
+            ((x, (first, second[:, 1:], third), biases), ValueError, r"weights\[1\] must have shape \[33, 17\]"),
+            ((x, (first, second.to("meta"), third), biases), ValueError, r"weights\[1\] must be on weights\[0\]'s dev"),
+            ((x, [w.to("meta") for w in weights], [b.to("meta") for b in biases]), ValueError, "weights must be on x"),
+        ]
+
+    def wrong_input(self, call):
+        x, weights, biases = call.tensors
+        return [
+            ((x.int(), weights, biases), TypeError, "x must be float32, .*; got int32"),
+            ((x[0], weights, biases), ValueError, r"x must have shape \[B, 22\] or be wider"),
+            ((x[:, :21], weights, biases), ValueError, r"x must have shape \[B, 22\] or be wider.*got \[5, 21\]"),
+            ((x, (), ()), ValueError, "weights must have at least one layer; got none"),
+            ((x, (weights[0][:0],), (biases[0][:0],)), ValueError, r"weights\[0\] must have shape \[out, in\]"),
+            ((x, weights, biases, "tanh"), ValueError, "activation must be one of identity, relu, sigmoid, gelu"),
+            ((x, weights, biases, "relu", 3), ValueError, "final_activation must be one of"),
+            ((x, weights, biases, "relu", "relu", "bf16"), ValueError, "precision must be one of ieee, tf32"),
+        ]
+
+    @kernel_backend
+    def test_twelve_layers(self, backend):
+        call = mlp_call((13, *(5 + i for i in range(12))), 7)
+        self.check_gradients(backend, call)
+
+    @kernel_backend
+    @pytest.mark.parametrize("width", [1, 3, 13, 367, 511, 513])
+    def test_widths(self, backend, width):
+        self.check_gradients(backend, mlp_call((width, width, width), 7 if width < 100 else 3))
+
+    @INTERPRETED
+    @pytest.mark.parametrize("narrow", [0, 64])
+    @pytest.mark.parametrize("activation", ["relu", "gelu"])
+    def test_several_chunks_and_tiles(self, monkeypatch, narrow, activation):
+        """Columns in chunks, loops of several steps, programs with several tiles, the rows' parts: on small sizes."""
+        launcher = importlib.import_module("kernels.ops.fused_mlp.triton_launch")
+        forward = functools.partial(launcher.forward, tile=SMALL, programs=2, narrow=narrow)
+        backward = functools.partial(launcher.backward, tile=SMALL, weight_tile=16, step=16, parts=3)
+        monkeypatch.setattr(launcher, "forward", forward)
+        monkeypatch.setattr(launcher, "backward", backward)
+        for dtype in (torch.float32, torch.bfloat16):
+            call = mlp_call((21, 35, 49, 18), 70, dtype, (activation, activation, "ieee"))
+            spec = copy.copy(self.spec)
+            object.__setattr__(spec, "calls", lambda case, device, call=call: [call])
+            check(self.op, self.function("triton"), spec=spec, cases=[Case((1, 1))])
+            check_gradients(self.op, self.function("triton"), call, self.needed(call), self.grads(call))
+
+    @every_backend
+    def test_rows_beyond_k_are_not_read(self, backend):
+        x, weights, biases = mlp_call((13, 20, 4), 9).tensors
+        wide = torch.full((9, 16), math.nan, device=DEVICE)
+        wide[:, :13] = x
+        want = self.function(backend)(x, weights, biases)
+        assert torch.equal(self.function(backend)(wide, weights, biases), want)
+        leaf = wide.requires_grad_()
+        (grad,) = torch.autograd.grad(self.function(backend)(leaf, weights, biases).sum(), leaf)
+        assert torch.equal(grad[:, 13:], torch.zeros(9, 3, device=DEVICE))
+        assert grad[:, :13].isfinite().all()
+
+    @kernel_backend
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_a_bad_row_stays_alone(self, backend, bad):
+        for activation in ("relu", "sigmoid"):
+            x, weights, biases = mlp_call((13, 19, 21, 5), 40).tensors
+            want = self.function(backend)(x, weights, biases, activation)
+            x[7, 3] = bad
+            found = self.function(backend)(x, weights, biases, activation)
+            others = torch.arange(40, device=DEVICE) != 7
+            assert torch.equal(found[others], want[others])
+            exact = self.function("eager")(x, weights, biases, activation)
+            torch.testing.assert_close(found[7], exact[7], equal_nan=True)
+
+    @kernel_backend
+    def test_full_precision_is_as_exact_as_eager(self, backend):
+        call = mlp_call((367, 64, 33, 5), 60)
+        exact = fused_mlp(*call.map(torch.Tensor.double).arguments(), backend="eager")
+        found, eager = (self.function(b)(*call.arguments()).double() for b in (backend, "eager"))
+        # Both are sums in another order: as exact as means that the largest error is of the same size.
+        assert (found - exact).abs().max() <= 1.5 * (eager - exact).abs().max()
+
+    # ------------------------------------------------------------------------------------------------- on the chip
+
+    def test_too_wide_for_the_chip(self):
+        """The error says what is needed; the launch is planned as for a GPU, whatever runs it."""
+        widths = (64, 65536, 1)
+        weights = [torch.empty(b, a, device=DEVICE) for a, b in itertools.pairwise(widths)]
+        biases = [torch.empty(b, device=DEVICE) for b in widths[1:]]
+        rows = 132 * 16
+        with pytest.raises(FusedMLPError, match=r"of widths 64-65536-1 does not fit on the chip: registers .* L2"):
+            fused_mlp(torch.empty(rows, 64, device=DEVICE), weights, biases, backend="triton")
+
+    def test_bytes_on_chip(self):
+        tile = Tile(rows=32, columns=256, stages=2, budget=64 * 1024, warps=8)
+        found = on_chip_bytes((13, 512, 256, 64, 16), tile, torch.float32, programs=132)
+        assert found.registers == 32 * 256 * 4
+        assert found.shared == 2 * (32 + 256) * 32 * 4
+        assert found.l2 == (132 * 32 * (512 + 256 + 64) + packing.elements("13-512-256-64-16")) * 4
+        assert found.fits
+        for rows in (128, 2048, 16384):
+            for dtype in (torch.float32, torch.bfloat16):
+                for widths in ((13, 512, 256, 64, 16), (367, 512, 256, 1)):
+                    assert on_chip_bytes(widths, tile_of(rows, dtype, "tf32"), dtype).fits
+
+
+class TestPacking:
+    def parameters(self, *widths):
+        linears = [torch.nn.Linear(a, b, device=DEVICE) for a, b in itertools.pairwise(widths)]
+        return torch.nn.Sequential(*linears), [m.weight for m in linears], [m.bias for m in linears]
+
+    @pytest.fixture(autouse=True)
+    def _nothing_is_kept(self):
+        packing._entries.clear()
+
+    def test_a_copy_is_kept_until_a_weight_changes(self):
+        _, weights, biases = self.parameters(13, 20, 7)
+        with torch.no_grad():
+            first, widths = packing.pack(weights, biases)
+            assert widths == "13-20-7"
+            assert packing.pack(weights, biases)[0] is first
+            weights[1].mul_(2)
+            second, _ = packing.pack(weights, biases)
+            assert second is not first
+            assert torch.equal(packing.views(second, widths)[1][0], weights[1])
+            biases[0].data = biases[0].data + 1
+            third, _ = packing.pack(weights, biases)
+            assert torch.equal(packing.views(third, widths)[0][1], biases[0])
+
+    def test_what_is_kept_goes_with_a_weight(self):
+        module, weights, biases = self.parameters(13, 20, 7)
+        with torch.no_grad():
+            packing.pack(weights, biases)
+        assert len(packing._entries) == 1
+        del module, weights, biases
+        gc.collect()
+        assert not packing._entries
+
+    def test_the_padding_is_zero(self):
+        _, weights, biases = self.parameters(13, 20, 7)
+        packed, widths = packing.pack(weights, biases)
+        total = sum(t.sum() for t in (*weights, *biases))
+        torch.testing.assert_close(packed.sum(), total)
+        assert packed.count_nonzero() == sum(t.numel() for t in (*weights, *biases))
+        assert all(layer.weight % 16 == layer.bias % 16 == 0 for layer in packing.layers(widths))
+
+    def test_gradients_go_to_each_parameter(self):
+        _, weights, biases = self.parameters(13, 20, 7)
+        packed, widths = packing.pack(weights, biases)
+        upon = torch.randn_like(packed)
+        found = torch.autograd.grad(packed, (*weights, *biases), upon)
+        want = list(zip(*packing.views(upon, widths), strict=True))
+        for a, b in zip(found, (*want[0], *want[1]), strict=True):
+            assert torch.equal(a, b)
+
+    def test_a_laid_out_module_is_not_copied(self):
+        module, weights, biases = self.parameters(13, 20, 7)
+        other = copy.deepcopy(module)
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        assert pack_mlp(module) is module
+        for name, value in module.state_dict().items():
+            assert torch.equal(value, before[name])
+        with torch.no_grad():
+            packed, widths = packing.pack(weights, biases)
+            assert packed.data_ptr() == weights[0].data_ptr()
+            weights[1].add_(1)
+            assert torch.equal(packing.views(packed, widths)[1][0], weights[1])
+        assert packing.pack(weights, biases)[0].data_ptr() == weights[0].data_ptr()
+        x = torch.randn(9, 13, device=DEVICE)
+        module.load_state_dict(before)
+        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (module, other)]
+        for each, optimizer in zip((module, other), optimizers, strict=True):
+            linears = list(each)
+            fused_mlp(x, [m.weight for m in linears], [m.bias for m in linears]).square().sum().backward()
+            optimizer.step()
+        for a, b in zip(module.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(a, b)
+
+    def test_a_change_before_the_backward_raises(self):
+        module, weights, biases = self.parameters(13, 20, 7)
+        pack_mlp(module)
+        out = fused_mlp(torch.randn(3, 13, device=DEVICE), weights, biases).sum()
+        with torch.no_grad():
+            weights[1].add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.backward()
+
+    def test_what_cannot_be_laid_out(self):
+        with pytest.raises(ValueError, match=r"must have nn\.Linear layers"):
+            pack_mlp(torch.nn.ReLU())
+        with pytest.raises(ValueError, match="must take what the one before it gives"):
+            pack_mlp(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(5, 4)))
+
+    def test_many_threads(self):
+        _, weights, biases = self.parameters(13, 20, 7)
+        x, found = torch.randn(5, 13, device=DEVICE), []
+
+        def work():
+            with torch.no_grad():
+                found.extend(fused_mlp(x, weights, biases) for _ in range(20))
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 160
+        assert all(torch.equal(each, found[0]) for each in found)

@@ -1,0 +1,116 @@
+"""What `kernels.check` takes outer_linear through, and how far its results may be off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from kernels.check import Call, Case, Spec, Sums
+from kernels.check import calls as calls_of_case
+from kernels.check.comparison import double, exact_gradients
+from kernels.ops.outer_linear.eager import outer_linear
+
+WIDEST = 49  # columns of c: the weight has as many squared, and beyond four blocks of 16 there is nothing new
+OUTPUTS = (5, 1, 16, 40)
+
+
+def sizes(case: Case) -> tuple[int, int, int]:
+    """B, C and H of a case: what is wider than WIDEST is narrowed."""
+    *leading, columns = case.shape
+    narrow = columns if columns <= WIDEST else columns % WIDEST
+    return math.prod(leading), narrow, OUTPUTS[(sum(leading) + columns) % len(OUTPUTS)]
+
+
+def calls(case: Case, device: torch.device) -> Iterator[Call]:
+    """With relu, and without."""
+    rows, columns, outputs = sizes(case)
+    shapes = {"c": (rows, columns), "weight": (outputs, columns**2), "bias": (outputs,)}
+    for call in calls_of_case(case, device, shapes, [("relu", "ieee"), ("identity", "ieee")][: 1 + case.every_option]):
+        if case.values == "huge" and case.only in ("", "c"):  # of which the products must be numbers, too
+            c, *others = call.tensors
+            call = replace(call, tensors=(c / (64 * torch.finfo(c.dtype).max ** 0.5), *others))
+        yield call
+
+
+@dataclass(frozen=True)
+class Products(Sums):
+    """What goes through tensor cores is rounded to their dtype before it is multiplied: of halves c_i c_j, or the sum of
+    two weights, by eps / 2; in tf32 both operands by 2^-10. Each term may be off by that.
+
+    The derivative of relu goes by the output's sign. Where an exact output is so small that its error may change that,
+    the gradient may have this output's terms or not.
+    """
+
+    k: float = 16.0
+    reference: Callable = outer_linear
+
+    def errors(self, reference, call, exact):
+        magnitude = self.reference(*absolute(call).tensors)
+        epsilon = torch.finfo(call.tensors[0].dtype).eps
+        return [epsilon * exact[0].abs() + self._share(call, False) * magnitude + least(call)]
+
+    def gradients(self, reference, call, needed, grads, rounds):
+        z = outer_linear(*call.map(double).tensors)
+        (error,) = self.errors(reference, call, [z])
+        of_all, of_doubtful = (
+            exact_gradients(outer_linear, Call("", absolute(call).tensors), needed, [grads[0].abs() * where])
+            for where in (torch.ones_like(z), ~(z.abs() > error))
+        )
+        exact = exact_gradients(reference, call, needed, grads)
+        epsilon = torch.finfo(call.tensors[0].dtype).eps
+        share, relu = self._share(call, rounds), "relu" in call.options
+        return [
+            one if one is None else (one, epsilon * one.abs() + share * size + relu * doubt + least(call))
+            for one, size, doubt in zip(exact, of_all, of_doubtful, strict=True)
+        ]
+
+    def _share(self, call: Call, rounds: bool) -> float:
+        """Part of its magnitude that a sum may be off by."""
+        dtype = call.tensors[0].dtype
+        eps = torch.finfo(dtype).eps
+        operands = eps if dtype.itemsize < 4 else 2.0**-9 if "tf32" in call.options else 0.0
+        return self.k * (eps if rounds else torch.finfo(torch.promote_types(dtype, torch.float32)).eps) + operands
+
+
+def absolute(call: Call) -> Call:
+    """Of the absolute values, in float64."""
+    return call.map(lambda tensor: double(tensor).abs())
+
+
+def least(call: Call) -> float:
+    """Below the smallest normal number results may be zero; float16's are spaced by 2^-24 there."""
+    number = torch.finfo(call.tensors[0].dtype)
+    return max(4 * torch.finfo(torch.float32).tiny * (number.bits < 64), number.tiny * number.eps)
+
+
+def cases(names: tuple[str, ...]) -> list[Case]:
+    """Rows, columns and outputs at the edges of blocks and tiles; each layout, each kind of value."""
+    shapes = [(0, 5), (5, 0), (1, 1), (1, 3), (7, 16), (7, 33), (129, 17), (2, 48)]
+    found = [Case(shape, every_option=False) for shape in shapes]
+    found += [Case((6, 17), layout=layout) for layout in ("transposed", "strided", "expanded", "misaligned")]
+    found += [Case((13, 17), values=values) for values in ("special", "tiny", "large")]
+    for only in names:
+        found += [Case((6, 17), layout=layout, only=only, every_option=False) for layout in ("strided", "misaligned")]
+        found += [Case((13, 17), values="special", only=only, every_option=False)]
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        found += [Case((13, 24), dtype), Case((6, 17), dtype, "misaligned"), Case((7, 5), dtype, values="special")]
+    return found
+
+
+def wide_cases(names: tuple[str, ...]) -> list[Case]:
+    """Several row tiles, and enough rows that the weight is folded on the way."""
+    shapes = [(1031, 48), (517, 33), (4099, 16), (300, 32)]
+    return [Case(shape, dtype) for shape in shapes for dtype in (torch.float32, torch.bfloat16)]
+
+
+SPEC = Spec(
+    outer_linear,
+    calls,
+    scale=Products(),
+    cases=cases,
+    wide_cases=wide_cases,
+    overload=lambda arguments: (*arguments, False),
+)

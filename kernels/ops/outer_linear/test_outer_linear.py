@@ -1,0 +1,210 @@
+"""outer_linear against eager, on every backend that this machine has; and the folded form against it."""
+
+import functools
+import importlib
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import kernels
+from kernels import runtime
+from kernels.check import Call, Case, check, check_gradients
+from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from kernels.ops.outer_linear import eager, folding
+
+INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
+
+
+def launcher():
+    return importlib.import_module("kernels.ops.outer_linear.triton_launch")
+
+
+class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
+    op = "outer_linear"
+
+    def wrong_input(self, call):
+        c, weight, bias = call.tensors
+        found = [
+            ((c.int(), weight, bias), TypeError, "c must be float32, .*; got int32"),
+            ((c[0], weight, bias), ValueError, r"c must have shape \[B, C\]; got \[24\]"),
+            ((c, weight[:, :-1], bias), ValueError, r"weight must have shape \[.*, 576\], for c .*; got \[.*, 575\]"),
+            ((c[:, :-1], weight, bias), ValueError, r"weight must have shape \[.*, 529\], for c .*; got \[.*, 576\]"),
+            ((c, weight[:-1], bias), ValueError, "bias must have shape .*, for weight of shape"),
+            ((c, weight, bias, "gelu"), ValueError, "activation must be one of identity, relu; got 'gelu'"),
+            ((c, weight, bias, "relu", "fp8"), ValueError, "precision must be one of ieee, tf32; got 'fp8'"),
+        ]
+        return found
+
+    def other_tensors(self, call):
+        # A weight of fewer outputs is as good a weight: what does not fit it is the bias.
+        found = super().other_tensors(call)
+        return [each for each in found if each[0][1].shape != call.tensors[1][:-1].shape]
+
+    # ------------------------------------------------------------------------------------- the ways of computing it
+
+    @INTERPRETED
+    @pytest.mark.parametrize("outputs", [16, 64])
+    def test_folded_on_the_way(self, monkeypatch, outputs):
+        """Of many rows the weight is folded, some outputs at a time: with few, by limits of its own."""
+        limits = launcher().Limits(fold_from=0, fold_from_ieee=0, fold_outputs=outputs)
+        monkeypatch.setattr(launcher(), "forward", functools.partial(launcher().forward, limits=limits))
+        cases = [Case((rows, columns)) for rows, columns in ((1, 1), (7, 17), (3, 33), (300, 5))]
+        cases += [Case((7, 33), torch.float64), Case((6, 17), layout="misaligned"), Case((6, 17), values="tiny")]
+        check(self.op, self.function("triton"), cases=[replace(case, every_option=False) for case in cases])
+
+    @INTERPRETED
+    @pytest.mark.parametrize("changed", [{"rows": 16, "outputs": 16, "width": 16}, {"width": 32}], ids=str)
+    def test_other_tiles(self, monkeypatch, changed):
+        """Several tiles of rows and of outputs, several blocks of columns with and without a last one that is not full,
+        and more parts of the sum than there are tiles."""
+        monkeypatch.setattr(launcher(), "forward", functools.partial(launcher().forward, **changed))
+        monkeypatch.setattr(launcher(), "INTERPRETED", 24)
+        cases = [Case((33, 17)), Case((20, 48)), Case((7, 33), torch.bfloat16)]
+        check(self.op, self.function("triton"), cases=[replace(case, every_option=False) for case in cases])
+
+    @kernel_backend
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    @pytest.mark.parametrize("activation", ["identity", "relu"])
+    def test_tf32_and_halves(self, backend, dtype, activation):
+        for case in (Case((40, 33), dtype), Case((129, 16), dtype)):
+            call = replace(self.call(case), options=(activation, "tf32"))
+            spec = replace(self.spec, calls=lambda case, device, call=call: [call])
+            check(self.op, self.function(backend), spec=spec, cases=[case])
+            check_gradients(self.op, self.function(backend), call, (True,) * 3, self.grads(call))
+
+    # -------------------------------------------------------------------------------------------------- NaN and Inf
+
+    @every_backend
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    @pytest.mark.parametrize("folded", [False, True])
+    def test_a_row_that_is_not_finite_stays_alone(self, backend, value, folded):
+        """Columns 17 to 32 do not exist, rows 7 to 15 neither: zeros there meet the Inf."""
+        c, weight, bias = self.call(Case((7, 17))).tensors
+        function = functools.partial(kernels.outer_linear_folded if folded else kernels.outer_linear, backend=backend)
+        weight = kernels.fold_outer_weight(weight.abs()) if folded else weight.abs()
+        want = function(c.abs(), weight, bias)
+        c = c.abs()
+        c[3, 16] = value
+        out = function(c, weight, bias)
+        rest = [row for row in range(7) if row != 3]
+        assert torch.equal(out[rest], want[rest])
+        assert (out[3].isnan() if math.isnan(value) else out[3].isposinf()).all()
+
+    @kernel_backend
+    def test_gradients_of_a_row_that_is_not_finite(self, backend):
+        c, weight, bias = (tensor.abs() for tensor in self.call(Case((7, 17))).tensors)
+        c[3, 16] = math.inf
+        c.requires_grad_()
+        grad = torch.ones(7, len(bias), device=DEVICE)
+        (found,) = torch.autograd.grad(self.function(backend)(c, weight, bias), c, grad)
+        (want,) = torch.autograd.grad(eager.outer_linear(c, weight, bias), c, grad)
+        torch.testing.assert_close(found, want)
+        assert found[3].isposinf().sum() == 17
+        assert found[[0, 1, 2, 4, 5, 6]].isfinite().all()
+
+    # --------------------------------------------------------------------------------------------- the folded weight
+
+    @pytest.mark.parametrize("columns", [0, 1, 3, 16, 17, 33])
+    def test_folding(self, columns):
+        """Each pair of columns once: the sums over a folded weight and over the weight are the same."""
+        weight = torch.randn(5, columns**2, dtype=torch.float64, device=DEVICE)
+        folded = kernels.fold_outer_weight(weight)
+        count = -(-columns // 16)
+        assert folded.shape == (5, 256 * count * (count + 1) // 2) == (5, folding.folded_width(columns))
+        c = torch.randn(7, columns, dtype=torch.float64, device=DEVICE)
+        bias = torch.randn(5, dtype=torch.float64, device=DEVICE)
+        torch.testing.assert_close(
+            eager.outer_linear_folded(c, folded, bias), eager.outer_linear(c, weight, bias), rtol=1e-12, atol=1e-12
+        )
+        ones = eager.outer_linear_folded(torch.ones_like(c), folded, bias)  # no pair is there twice
+        torch.testing.assert_close(ones, (weight.sum(1) + bias).expand_as(ones), rtol=1e-12, atol=1e-12)
+
+    @kernel_backend
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+    def test_folded_form(self, backend, dtype):
+        def calls(case, device):
+            for call in self.calls(case, device):
+                c, weight, bias = call.tensors
+                yield replace(call, tensors=(c, kernels.fold_outer_weight(weight), bias))
+
+        # Of the folded form the reference is its own eager function, on a folded weight.
+        scale = replace(self.spec.scale, reference=eager.outer_linear_folded)
+        spec = replace(self.spec, reference=eager.outer_linear_folded, calls=calls, scale=scale)
+        cases = [Case((0, 5), dtype), Case((1, 1), dtype), Case((7, 33), dtype), Case((129, 16), dtype)]
+        cases += [Case((13, 17), dtype, values="special"), Case((6, 17), dtype, "misaligned")]
+        function = functools.partial(kernels.outer_linear_folded, backend=backend)
+        check(self.op, function, spec=spec, cases=[replace(case, every_option=False) for case in cases])
+
+    def test_folded_form_has_no_gradient(self):
+        c, weight, bias = self.call().tensors
+        folded = kernels.fold_outer_weight(weight)
+        with pytest.raises(RuntimeError, match="outer_linear_folded has no gradient: call outer_linear"):
+            kernels.outer_linear_folded(c.requires_grad_(), folded, bias)
+        with torch.no_grad():
+            kernels.outer_linear_folded(c, folded, bias)
+
+    @every_backend
+    def test_a_weight_of_the_other_form_is_refused(self, backend):
+        c, weight, bias = self.call().tensors
+        folded = kernels.fold_outer_weight(weight)
+        with pytest.raises(ValueError, match=r"^outer_linear_folded: weight must have shape \[.*, 768\].*, 576\]"):
+            kernels.outer_linear_folded(c, weight, bias, backend=backend)
+        with pytest.raises(ValueError, match=r"^outer_linear: weight must have shape \[.*, 576\].*, 768\]"):
+            kernels.outer_linear(c, folded, bias, backend=backend)
+
+    def test_what_cannot_be_folded(self):
+        with pytest.raises(ValueError, match=r"^fold_outer_weight: weight must have shape \[H, C·C\]; got \[5, 17\]"):
+            kernels.fold_outer_weight(torch.zeros(5, 17))
+        with pytest.raises(TypeError, match="^fold_outer_weight: weight must be float32, .*; got int64"):
+            kernels.fold_outer_weight(torch.zeros(5, 16, dtype=torch.long))
+
+
+def workspace_bytes(rows: int, columns: int, outputs: int, precision: str, monkeypatch) -> tuple[int, int]:
+    """Bytes of the workspaces of a forward and of a backward, as on a GPU, without one."""
+    made = []
+    module = launcher()
+
+    class Shape:
+        dtype, itemsize = torch.float32, 4
+
+        def __init__(self, *shape):
+            self.shape = torch.Size(shape)
+
+        def numel(self):
+            return self.shape.numel()
+
+    def empty(shape, dtype, like):
+        made.append(math.prod(shape) * dtype.itemsize)
+        return Shape(*shape)
+
+    class Kernels:
+        def __getattr__(self, name):
+            return {}.get(name) or _Anything()
+
+    class _Anything:
+        def __getitem__(self, grid):
+            return lambda *arguments, **constants: None
+
+    monkeypatch.setattr(module.launch, "empty", empty)
+    monkeypatch.setattr(module.launch, "interpreted", lambda: False)
+    monkeypatch.setattr(module, "kernels", Kernels())
+    monkeypatch.setattr(module, "backwards", Kernels())
+    c, weight, bias = Shape(rows, columns), Shape(outputs, columns**2), Shape(outputs)
+    out = Shape(rows, outputs)
+    module.forward(c, weight, bias, "relu", precision, False, out)
+    forward = sum(made)
+    made.clear()
+    module.backward(out, c, weight, out, "relu", precision, False, c, weight, bias)
+    return forward, sum(made)
+
+
+@pytest.mark.parametrize("rows", [128, 2048, 16384])
+def test_workspaces_are_small_beside_the_weight(rows, monkeypatch):
+    """At most a tenth of the weight, the input and the output, and in the backward of the weight's gradient."""
+    columns, outputs = 432, 512
+    forward, backward = workspace_bytes(rows, columns, outputs, "tf32", monkeypatch)
+    weight, others = 4 * outputs * columns**2, 4 * rows * (columns + outputs)
+    assert 0 < forward <= 0.1 * (weight + others)
+    assert 0 < backward <= 0.1 * (2 * weight + 2 * others)

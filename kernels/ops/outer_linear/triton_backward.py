@@ -1,0 +1,154 @@
+"""The gradients of triton_kernel.py's formula, from grad [B, H], c [B, C] and weight [H, C²]; g = grad · act'(z):
+
+    grad_weight[h, i C + j] = Σ_b g[b, h] c[b, i] c[b, j]                                           symmetric in i and j
+    grad_c[b, i] = Σ_j S[b, i, j] c[b, j],   S[b, i, j] = Σ_h g[b, h] (weight[h, i C + j] + weight[h, j C + i])
+    grad_bias[h] = Σ_b g[b, h]
+
+Both products with C² columns are symmetric, so each is computed for pairs of blocks of 16 columns I <= J alone: FLOPs
+2 · 256 T (T + 1) B H with T = ⌈C / 16⌉, half of what the formulas say. Neither c cᵀ nor its gradient is ever written.
+
+grad_weight: a program's tile is a pair of blocks, 256 products c_i c_j formed in registers, by OUTPUTS outputs. It is
+stored twice, to (i, j) and to (j, i). grad_c: a program adds the two weights of a pair in registers, multiplies by g,
+and contracts the tile S[256, ROWS] with c at once, in both its roles. The sums of 16 + 16 columns go to its own part of
+a workspace [splits, B, C], which it reads again for the next pair; c_sum_kernel adds the parts up. No atomics.
+
+Bytes: grad_weight once out; weight once in for each ROWS rows; g and c besides.
+
+Tensor cores take a right operand in tf32 along its columns alone. So grad_weight reads g and c transposed, [H, B] and
+[C, B], which transpose_kernel writes first, with the activation's derivative.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.device.activations import input_gradient
+from kernels.ops.outer_linear.triton_kernel import BLOCK, folded_tile, no_sums, number, pair
+
+
+@triton.jit(do_not_specialize=["rows", "columns", "stride"])
+def transpose_kernel(
+    x_ptr, out_ptr, turned_ptr, rows, columns, stride, ACTIVATION: tl.constexpr, TILE: tl.constexpr
+):
+    """turned[column, row] = x[row, column], times the activation's derivative, out being what it returned; in rows of
+    `stride` numbers, those beyond the last row zero."""
+    row = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    column = tl.program_id(1).to(tl.int64) * TILE + tl.arange(0, TILE)
+    mask = (row < rows)[:, None] & (column < columns)[None, :]
+    places = row[:, None] * columns + column[None, :]
+    x = tl.load(x_ptr + places, mask, other=0.0)
+    if ACTIVATION != "identity":
+        x = input_gradient(x, tl.load(out_ptr + places, mask, other=0.0), ACTIVATION)
+    mask = (column < columns)[:, None] & (row < stride)[None, :]
+    tl.store(turned_ptr + column[:, None] * stride + row[None, :], tl.trans(x), mask)
+
+
+@triton.jit
+def masked_kernel(grad_ptr, out_ptr, masked_ptr, elements, ACTIVATION: tl.constexpr, TILE: tl.constexpr):
+    """masked = grad times the activation's derivative, as grad lies."""
+    place = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    grad = tl.load(grad_ptr + place, place < elements, other=0.0)
+    out = tl.load(out_ptr + place, place < elements, other=0.0)
+    tl.store(masked_ptr + place, input_gradient(grad, out, ACTIVATION), place < elements)
+
+
+@triton.jit(do_not_specialize=["outputs", "depths"])
+def bias_kernel(turned_ptr, grad_bias_ptr, outputs, depths, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr):
+    """grad_bias[h] = Σ_b turned[h, b], b below depths · DEPTH."""
+    h = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    sums = no_sums(turned_ptr, OUTPUTS, DEPTH)
+    places = turned_ptr + h.to(tl.int64)[:, None] * (depths * DEPTH) + tl.arange(0, DEPTH)[None, :]
+    for depth in range(0, depths):
+        sums += tl.load(places + depth * DEPTH, (h < outputs)[:, None], other=0.0).to(sums.dtype)
+    tl.store(grad_bias_ptr + h, tl.sum(sums, axis=1), h < outputs)
+
+
+@triton.jit(do_not_specialize=["outputs", "units", "depths"])
+def weight_kernel(
+    c_turned_ptr, g_turned_ptr, grad_weight_ptr, outputs, units, depths,
+    UNIT: tl.constexpr, PRECISION: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """grad_weight of a pair of blocks and OUTPUTS outputs. The grid is (pairs, output tiles). The turned operands have
+    depths · DEPTH rows, zeros from B on."""
+    columns, stride = units * UNIT, depths * DEPTH
+    block_i, block_j = pair(tl.program_id(0))
+    across, b = tl.arange(0, BLOCK), tl.arange(0, DEPTH)
+    i, j = block_i * BLOCK + across, block_j * BLOCK + across
+    h = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    # Columns and outputs that are none repeat the last, and are not stored.
+    c_i = c_turned_ptr + tl.minimum(i, columns - 1).to(tl.int64)[:, None] * stride + b[None, :]
+    c_j = c_turned_ptr + tl.minimum(j, columns - 1).to(tl.int64)[:, None] * stride + b[None, :]
+    g = g_turned_ptr + tl.minimum(h, outputs - 1).to(tl.int64)[None, :] * stride + b[:, None]
+    sums = no_sums(c_turned_ptr, BLOCK * BLOCK, OUTPUTS)
+    for depth in tl.range(0, depths, num_stages=STAGES):
+        ci, cj = number(tl.load(c_i + depth * DEPTH)), number(tl.load(c_j + depth * DEPTH))
+        products = tl.reshape(ci[:, None, :] * cj[None, :, :], [BLOCK * BLOCK, DEPTH])
+        gradient = number(tl.load(g + depth * DEPTH))
+        sums = tl.dot(products.to(gradient.dtype), gradient, sums, input_precision=PRECISION, out_dtype=sums.dtype)
+    tile = tl.reshape(sums, [BLOCK, BLOCK, OUTPUTS])
+    real = (i < columns)[:, None, None] & (j < columns)[None, :, None] & (h < outputs)[None, None, :]
+    places = grad_weight_ptr + h.to(tl.int64)[None, None, :] * (columns.to(tl.int64) * columns)
+    tl.store(places + (i[:, None, None] * columns + j[None, :, None]), tile, real)
+    if block_i != block_j:
+        tl.store(places + (j[None, :, None] * columns + i[:, None, None]), tile, real)
+
+
+@triton.jit
+def _add(parts, columns, i, sums, rows_exist):
+    """parts[b, i] += sums [i, b], which no other program has a hand in."""
+    mask = (i < columns)[:, None] & rows_exist[None, :]
+    places = parts[None, :] + i[:, None]
+    tl.store(places, tl.load(places, mask, other=0.0) + sums, mask)
+    tl.debug_barrier()  # the next load may be another thread's
+
+
+@triton.jit(do_not_specialize=["rows", "outputs", "units", "splits", "pairs"])
+def c_kernel(
+    c_ptr, weight_ptr, g_ptr, parts_ptr, rows, outputs, units, splits, pairs,
+    UNIT: tl.constexpr, H_UNIT: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """parts[split] of ROWS rows: the pairs of that split. The grid is (row tiles, splits). H is outputs · H_UNIT."""
+    columns, width = units * UNIT, outputs * H_UNIT
+    b = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    split = tl.program_id(1)
+    exist = b < rows
+    row = tl.minimum(b, rows - 1)
+    c = c_ptr + row * columns
+    g = g_ptr + row * width
+    across = tl.arange(0, BLOCK)
+    parts = parts_ptr + (split.to(tl.int64) * rows + b) * columns
+    for block in range(0, tl.cdiv(columns, BLOCK)):
+        i = block * BLOCK + across
+        mask = (i < columns)[:, None] & exist[None, :]
+        tl.store(parts[None, :] + i[:, None], tl.zeros([BLOCK, ROWS], parts_ptr.dtype.element_ty), mask)
+    tl.debug_barrier()
+    block_i, block_j = pair(pairs * split // splits)
+    for _ in range(pairs * split // splits, pairs * (split + 1) // splits):
+        i, j = block_i * BLOCK + across, block_j * BLOCK + across
+        tile = tl.zeros([BLOCK * BLOCK, ROWS], parts_ptr.dtype.element_ty)
+        for first in tl.range(0, width, DEPTH, num_stages=STAGES):
+            h = first + tl.arange(0, DEPTH)
+            weight = folded_tile(weight_ptr, h, h < width, i, j, columns, block_i == block_j)
+            weight = tl.trans(tl.reshape(weight, [DEPTH, BLOCK * BLOCK]))
+            gradient = number(tl.load(g[None, :] + h[:, None], (h < width)[:, None], other=0.0))
+            tile = tl.dot(weight, gradient, tile, input_precision=PRECISION, out_dtype=tile.dtype)
+        tile = tl.reshape(tile, [BLOCK, BLOCK, ROWS])
+        ci = tl.load(c[None, :] + i[:, None], (i < columns)[:, None], other=0.0).to(tile.dtype)
+        cj = tl.load(c[None, :] + j[:, None], (j < columns)[:, None], other=0.0).to(tile.dtype)
+        # Where there is no i or j the tile is 0 and must stay so beside an infinite c.
+        sums_i = tl.sum(tl.where((j < columns)[None, :, None], tile * cj[None, :, :], 0.0), axis=1)
+        sums_j = tl.sum(tl.where((i < columns)[:, None, None], tile * ci[:, None, :], 0.0), axis=0)
+        _add(parts, columns, i, sums_i, exist)
+        _add(parts, columns, j, sums_j, exist)
+        ends = block_i == block_j  # and the next pair is the first with the next J
+        block_i, block_j = tl.where(ends, 0, block_i + 1), tl.where(ends, block_j + 1, block_j)
+
+
+@triton.jit(do_not_specialize=["elements", "splits"])
+def c_sum_kernel(parts_ptr, grad_c_ptr, elements, splits, TILE: tl.constexpr):
+    """grad_c = Σ parts [splits, B · C]."""
+    place = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    sums = tl.zeros([TILE], parts_ptr.dtype.element_ty)
+    for split in range(0, splits):
+        sums += tl.load(parts_ptr + split * elements.to(tl.int64) + place, place < elements, other=0.0)
+    tl.store(grad_c_ptr + place, sums, place < elements)

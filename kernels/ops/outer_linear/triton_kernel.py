@@ -1,0 +1,185 @@
+"""out[b, h] = act(Σ_ij c[b, i] c[b, j] weight[h, i C + j] + bias[h])         c [B, C], weight [H, C²], out [B, H]
+
+A product of matrices whose left operand, c_i c_j, is formed where it is needed: a program takes ROWS rows and OUTPUTS
+outputs, holds c[rows, j] of WIDTH columns in registers, and for GROUP columns i at a time multiplies them by c[rows, i].
+What it gets is in the layout in which tensor cores take a left operand from registers: of the operands only weights go
+through shared memory. A step of GROUP · WIDTH products costs ROWS · GROUP · WIDTH multiplications beside the tensor
+cores' ROWS · OUTPUTS · GROUP · WIDTH. Scaling the sum instead, Σ_i c_i (Σ_j c_j weight_ij), would cost ROWS · OUTPUTS
+for every WIDTH products, as many again as the step itself has at WIDTH = OUTPUTS / GROUP, and a second set of sums.
+
+Bytes: weight once for every ROWS rows, from the L2 but for the first; needed is once. FLOPs: 2 B H C², of a folded
+weight (folding.py) about half: 256 T (T + 1) B H with T = ⌈C / 16⌉.
+
+The sum over (i, j) is cut into `splits` parts, so that few rows have a program for every processor. A part's sums go to
+a workspace [splits, B, H], which finish_kernel adds up in order: no atomics, the same bits in every run.
+
+Columns beyond C, where a block of 16 or WIDTH is not full, give products that are set to 0, not multiplied by it: c may
+be infinite. C is units · UNIT, so that the compiler knows how far accesses are aligned without one kernel for each C.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.device.activations import INTERPRETED, activate
+
+BLOCK = tl.constexpr(16)  # folding.BLOCK
+
+
+@triton.jit
+def number(values):
+    """As the products are computed: in the dtype itself, of which the interpreter lacks bfloat16."""
+    if INTERPRETED and values.dtype == tl.bfloat16:
+        return values.to(tl.float32)
+    return values
+
+
+@triton.jit
+def no_sums(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Zeros of what numbers like the pointer's are added up in."""
+    return tl.zeros([ROWS, COLUMNS], tl.float64 if pointer.dtype.element_ty == tl.float64 else tl.float32)
+
+
+@triton.jit
+def _multiply(
+    sums, c_rows, weights, block, start, low, high, columns,
+    FOLDED: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """sums + the products of block j and the columns i of steps low to high, times the weights. start: the steps before
+    this block, by which a folded weight goes. WHOLE: all columns of the block exist."""
+    k = tl.arange(0, GROUP * WIDTH)
+    j = block * WIDTH + tl.arange(0, WIDTH)
+    if WHOLE:
+        cj = number(tl.load(c_rows[:, None] + j[None, :]))
+    else:
+        cj = number(tl.load(c_rows[:, None] + j[None, :], (j < columns)[None, :], other=0.0))
+    for step in tl.range(low, high, num_stages=STAGES):
+        i = step * GROUP + tl.arange(0, GROUP)
+        if FOLDED:
+            place = (start + step).to(tl.int64) * (GROUP * WIDTH) + k
+        else:
+            place = (step * columns + block * WIDTH).to(tl.int64) + k
+        if WHOLE:
+            ci = number(tl.load(c_rows[:, None] + i[None, :]))
+            products = ci[:, :, None] * cj[:, None, :]
+        else:
+            ci = number(tl.load(c_rows[:, None] + i[None, :], (i < columns)[None, :], other=0.0))
+            exists = (i < columns)[None, :, None] & (j < columns)[None, None, :]
+            products = tl.where(exists, ci[:, :, None] * cj[:, None, :], 0.0)
+        if WHOLE or FOLDED:
+            weight = number(tl.load(weights[None, :] + place[:, None]))
+        else:
+            weight = number(tl.load(weights[None, :] + place[:, None], (j < columns)[:, None], other=0.0))
+        products = tl.reshape(products, [c_rows.shape[0], GROUP * WIDTH]).to(weight.dtype)
+        sums = tl.dot(products, weight, sums, input_precision=PRECISION, out_dtype=sums.dtype)
+    return sums
+
+
+@triton.jit(do_not_specialize=["rows", "outputs", "units", "splits", "first_output", "row_length"])
+def forward_kernel(
+    c_ptr, weight_ptr, bias_ptr, out_ptr, rows, outputs, units, splits, first_output, row_length,
+    UNIT: tl.constexpr, FOLDED: tl.constexpr, EVEN: tl.constexpr, SPLIT: tl.constexpr, ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """The grid is (row tiles, output tiles, splits). Output h of the weight is first_output + h of out [B, row_length];
+    of SPLIT there is neither bias nor activation, and out is the workspace. A weight as given goes by rows of i, so its
+    GROUP is 1; a folded one by blocks of WIDTH = 16. EVEN: C is a multiple of WIDTH."""
+    columns = units * UNIT
+    whole, blocks = columns // WIDTH, tl.cdiv(columns, WIDTH)
+    b = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    h = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    c_rows = c_ptr + tl.minimum(b, rows - 1) * columns  # rows and outputs that are none repeat the last, unstored
+    if FOLDED:
+        total = blocks * (blocks + 1) // 2 * (BLOCK // GROUP)
+        length = total.to(tl.int64) * (GROUP * WIDTH)
+    else:
+        total = blocks * columns
+        length = columns.to(tl.int64) * columns
+    weights = weight_ptr + tl.minimum(h, outputs - 1).to(tl.int64) * length
+    split = tl.program_id(2)
+    first = (total.to(tl.int64) * split // splits).to(tl.int32)
+    last = (total.to(tl.int64) * (split + 1) // splits).to(tl.int32)
+
+    sums = no_sums(c_ptr, ROWS, OUTPUTS)
+    start = 0
+    for block in range(0, whole):
+        steps = (block + 1) * (BLOCK // GROUP) if FOLDED else columns
+        low, high = tl.maximum(first - start, 0), tl.minimum(last - start, steps)
+        if low < high:
+            sums = _multiply(
+                sums, c_rows, weights, block, start, low, high, columns, FOLDED, True, PRECISION, GROUP, WIDTH, STAGES
+            )
+        start += steps
+    if not EVEN:
+        sums = _multiply(
+            sums, c_rows, weights, whole, start, tl.maximum(first - start, 0), last - start, columns,
+            FOLDED, False, PRECISION, GROUP, WIDTH, STAGES,
+        )  # fmt: skip
+
+    mask = (b < rows)[:, None] & (h < outputs)[None, :]
+    if SPLIT:
+        b += split.to(tl.int64) * rows
+    else:
+        bias = tl.load(bias_ptr + first_output + h, h < outputs, other=0.0).to(sums.dtype)
+        sums = activate(sums + bias[None, :], ACTIVATION)
+    tl.store(out_ptr + b[:, None] * row_length + (first_output + h)[None, :], sums, mask)
+
+
+@triton.jit(do_not_specialize=["rows", "outputs", "splits", "first_output", "row_length"])
+def finish_kernel(
+    parts_ptr, bias_ptr, out_ptr, rows, outputs, splits, first_output, row_length,
+    ACTIVATION: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
+):  # fmt: skip
+    """out = act(Σ parts [splits, B, outputs] + bias), in the columns from first_output on."""
+    b = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    h = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    mask = (b < rows)[:, None] & (h < outputs)[None, :]
+    part = parts_ptr + b[:, None] * outputs + h[None, :]
+    sums = tl.zeros([ROWS, OUTPUTS], parts_ptr.dtype.element_ty)
+    size = rows.to(tl.int64) * outputs
+    for split in range(0, splits):
+        sums += tl.load(part + split * size, mask, other=0.0)
+    bias = tl.load(bias_ptr + first_output + h, h < outputs, other=0.0).to(sums.dtype)
+    sums = activate(sums + bias[None, :], ACTIVATION)
+    tl.store(out_ptr + b[:, None] * row_length + (first_output + h)[None, :], sums, mask)
+
+
+@triton.jit
+def pair(index):
+    """(I, J) of a pair of blocks: index = J (J + 1) / 2 + I, I <= J."""
+    j = ((tl.sqrt(8.0 * index.to(tl.float32) + 1.0) - 1.0) * 0.5).to(tl.int32)
+    j = tl.where(j * (j + 1) // 2 > index, j - 1, j)  # the root is rounded
+    j = tl.where((j + 1) * (j + 2) // 2 <= index, j + 1, j)
+    return index - j * (j + 1) // 2, j
+
+
+@triton.jit
+def folded_tile(weight_ptr, h, exists, i, j, columns, diagonal):
+    """[h, a, b]: weight[h, i_a C + j_b] + weight[h, j_b C + i_a], on the diagonal the first alone.
+
+    Each is read along its own rows, 16 numbers at a time; the second is turned over on chip.
+    """
+    rows = weight_ptr + h.to(tl.int64)[:, None, None] * (columns.to(tl.int64) * columns)
+    real = exists[:, None, None] & (i < columns)[None, :, None] & (j < columns)[None, None, :]
+    tile = number(tl.load(rows + (i[None, :, None] * columns + j[None, None, :]), real, other=0.0))
+    real = exists[:, None, None] & (j < columns)[None, :, None] & (i < columns)[None, None, :] & (not diagonal)
+    other = number(tl.load(rows + (j[None, :, None] * columns + i[None, None, :]), real, other=0.0))
+    return tile + tl.permute(other, (0, 2, 1))
+
+
+@triton.jit(do_not_specialize=["units", "first_output", "outputs"])
+def fold_kernel(
+    weight_ptr, folded_ptr, first_output, outputs, units, pairs, UNIT: tl.constexpr, OUTPUTS: tl.constexpr
+):
+    """folded [outputs, 256 pairs] of the weight's rows from first_output on. The grid is (pairs, output tiles)."""
+    columns = units * UNIT
+    index = tl.program_id(0)
+    block_i, block_j = pair(index)
+    across = tl.arange(0, BLOCK)
+    h = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    i, j = block_i * BLOCK + across, block_j * BLOCK + across
+    tile = folded_tile(weight_ptr, first_output + h, h < outputs, i, j, columns, block_i == block_j)
+    place = (h.to(tl.int64) * pairs + index) * (BLOCK * BLOCK)
+    inside = across[:, None] * BLOCK + across[None, :]
+    tl.store(folded_ptr + place[:, None, None] + inside[None, :, :], tile, (h < outputs)[:, None, None])
