@@ -41,49 +41,13 @@ from model.table_update import TableUpdate
 
 PROG = "python -m model.bench"
 RULES = (TableOptimizer.SGD, TableOptimizer.ADAGRAD, TableOptimizer.ROWWISE_ADAGRAD)
-RATES = {TableOptimizer.SGD: 0.1, TableOptimizer.ADAGRAD: 0.01, TableOptimizer.ROWWISE_ADAGRAD: 0.01}
 ROWS = (2048, 16384)  # of a step
 EPOCH_ROWS, EPOCH_STEPS, REPORT = 2048, 500, 100
-TOLERANCE = 1e-4  # of a loss
-# Implementation → what of DLRMConfig it changes; whether it is compiled; whether it is a CUDA graph.
-IMPLEMENTATIONS = {
-    "eager sparse": ({}, False, False),
-    "eager dense": ({"sparse_gradients": False}, False, False),
-    "torch.compile": ({}, True, False),
-    "fused, eager update": ({"kernels": Kernels.FUSED}, False, False),
-    "fused": ({"kernels": Kernels.FUSED}, False, False),
-    "fused graph": ({"kernels": Kernels.FUSED}, False, True),
-}
 PEERS = ("eager sparse", "eager dense", "torch.compile")
 # Most ms of a step as a graph, by (rule, rows); least factor by which a step without one beats the best peer; most
 # memory over tables and state.
 MOST_MS = {(rule, rows): (0.8 if rule == "sgd" else 0.9) if rows == 2048 else 3.0 for rule in RULES for rows in ROWS}
 LEAST_FACTOR, MOST_MEMORY = 2.5, 1.2
-
-
-class Trainer:
-    """An implementation at its beginning: the same weights for all of them.
-
-    floor: bytes of the tables and their optimizer's state.
-    """
-
-    def __init__(self, name: str, rule: TableOptimizer, shape: DLRMConfig, rows: int, device: torch.device):
-        changes, compiled, graph = IMPLEMENTATIONS[name]
-        shape = replace(shape, **changes)
-        mlps = Optimizer.SGD if rule is TableOptimizer.SGD else Optimizer.ADAGRAD
-        settings = TrainConfig(mlps, RATES[rule], rule, RATES[rule], weight_decay=0.0)
-        torch.manual_seed(0)
-        with torch.device(device):  # where drawing 540 million weights takes no time
-            model = DLRM(shape).to(device)
-        optimizer = make_optimizer(model, Preset(shape, settings), capturable=graph)
-        if name == "fused, eager update":
-            tables = TableUpdate(model.sparse_arch.tables, rule, RATES[rule], backend="eager")
-            optimizer = Optimizers(optimizer.parts | {"tables": tables}, optimizer.rates, 0)
-        weights = sum(parameter.nbytes for parameter in model.sparse_arch.tables.parameters())
-        state = {TableOptimizer.SGD: 0.0, TableOptimizer.ADAGRAD: 1.0}.get(rule, 1 / shape.embedding_dim)
-        self.floor = weights * (1 + state)
-        forward = torch.compile(model, dynamic=False) if compiled else model
-        self.step = make_step(forward, optimizer, rows, device, cuda_graph=graph)
 
 
 def names_of(rule: TableOptimizer, device: torch.device, names: Iterable[str]) -> list[str]:
@@ -101,13 +65,13 @@ def bench_steps(
     count = len(batches[0][0])
     for name in names_of(rule, device, names):
         row = rows[name] = {"part": "steps", "optimizer": str(rule), "rows": count, "implementation": name}
-        with _Peak(device) as peak, _noting(row):
+        with Peak(device) as peak, noting(row):
             trainer = Trainer(name, rule, shape, count, device)
             turns = itertools.cycle(batches)
             # Of them the last are replays, where the step is a graph.
             losses = torch.stack([trainer.step(*next(turns)).clone() for _ in range(8)])
             expected = losses if expected is None else expected
-            _compare(row, losses, expected)
+            compare(row, losses, expected)
             steps[name] = lambda step=trainer.step, turns=turns: step(*next(turns))
             row["floor_mb"] = trainer.floor / 1e6
         row["peak_mb"] = peak.bytes and peak.bytes / 1e6
@@ -131,13 +95,13 @@ def bench_epoch(
             row = rows.setdefault(
                 name, {"part": "epoch", "optimizer": str(rule), "rows": EPOCH_ROWS, "implementation": name}
             )
-            with _noting(row):
+            with noting(row):
                 if not turn:
                     trainers[name] = Trainer(name, rule, shape, EPOCH_ROWS, device)
                 losses, rate = _epoch(trainers[name].step, folder, device)
                 if not turn:
                     expected = losses if expected is None else expected
-                    _compare(row, losses, expected)
+                    compare(row, losses, expected)
                     row |= {"steps": len(losses), "loss_first": losses[0].item(), "loss_last": losses[-1].item()}
                 row["rows_per_s"] = max(rate, row.get("rows_per_s", 0.0))
     for row in rows.values():
@@ -158,45 +122,6 @@ def _epoch(step: Callable[..., Tensor], folder: Path, device: torch.device) -> t
             kernels.check_ids()
     losses = losses.cpu()
     return losses, batches.num_rows / (time.perf_counter() - begin)
-
-
-def _compare(row: dict, losses: Tensor, expected: Tensor) -> None:
-    error = (losses - expected).abs().max().item()
-    row["loss_error"] = error
-    row["match"] = "ok" if error <= TOLERANCE else f"FAILED: a loss differs from the reference's by {error:.2g}"
-
-
-class _Peak:
-    """bytes: the most memory that was allocated within, beyond what was before; None on the CPU."""
-
-    def __init__(self, device: torch.device):
-        self.device, self.bytes = device, None
-
-    def __enter__(self) -> "_Peak":
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-            self.before = torch.cuda.memory_allocated(self.device)
-        return self
-
-    def __exit__(self, *_) -> None:
-        if self.device.type == "cuda":
-            self.bytes = torch.cuda.max_memory_allocated(self.device) - self.before
-
-
-class _noting:
-    """row["match"] says what is raised in here."""
-
-    def __init__(self, row: dict):
-        self.row = row
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind, error, traceback) -> bool:
-        if isinstance(error, Exception):
-            self.row["match"] = f"FAILED: {kind.__name__}: {(str(error).splitlines() or [''])[0]}"
-            return True
-        return False
 
 
 def write_rows(folder: Path, rows: int, config: SyntheticConfig) -> None:
