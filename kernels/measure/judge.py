@@ -70,12 +70,13 @@ class CopyShare:
 
     at_least: Callable[[Labels], float]
     part: str = "bandwidth"
+    who: tuple[str, ...] = OURS
 
     def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
         if not steady(copies):
             return Verdict(self.part, False, "the run's copies differ by more than 5 %: there is no yardstick")
-        worst, misses = {backend: [] for backend in OURS}, []
-        for row in (row for row in rows if row.implementation in OURS):
+        worst, misses = {backend: [] for backend in self.who}, []
+        for row in (row for row in rows if row.implementation in self.who):
             share = 1e-4 * row.bytes / row.us_p50 / copies["limit"] if row.us_p50 else 0.0
             limit = self.at_least(row.labels)
             worst[row.implementation].append(share)

@@ -11,7 +11,7 @@ def forward(dense: Tensor, sparse: Tensor, pad_to: int, out: Tensor, **cut: int)
     """out [B, W] of dense [B, D] and sparse [B, F, D]."""
     if out.numel() == 0:
         return
-    constants = _constants(dense, sparse, out, **cut)
+    constants = _constants(dense, sparse, out, 16 if dense.itemsize >= 4 else 32, **cut)
     blocks = cdiv(sparse.shape[1] + 1, constants["VECTORS"])
     grid = (cdiv(dense.shape[0], constants["ROWS"]), blocks * (blocks + 1) // 2)
     functions.forward_kernel[grid](dense, sparse, out, dense.shape[0], **constants)
@@ -24,7 +24,7 @@ def backward(
     """The gradients of dense and sparse, from grad [B, W]."""
     if dense.numel() == 0 and sparse.numel() == 0:
         return
-    constants = _constants(dense, sparse, grad, **cut)
+    constants = _constants(dense, sparse, grad, 64, **cut)
     blocks, slices = cdiv(sparse.shape[1] + 1, constants["VECTORS"]), cdiv(dense.shape[1], constants["DEPTH"])
     if grad_sparse is None:
         blocks = 1  # the dense vector is in the first
@@ -34,19 +34,24 @@ def backward(
 
 
 def _constants(
-    dense: Tensor, sparse: Tensor, out: Tensor, rows: int = 0, vectors: int = 0, depth: int = 0, warps: int = 4
-) -> dict[str, int]:
+    dense: Tensor, sparse: Tensor, out: Tensor, most_depth: int, rows: int = 0, vectors: int = 0, depth: int = 0,
+    warps: int = 4,
+) -> dict[str, int]:  # fmt: skip
     """The constants of a launch: `rows` of the batch a program, `vectors` on a side of a block of pairs, `depth`
-    columns at once; 0: chosen here. Four rows of 32 by 32 pairs are 32 sums a thread; tl.dot takes 16 or more of each.
+    columns at once; 0: chosen here. tl.dot takes 16 or more of each.
+
+    Four rows of 32 by 32 pairs are 32 sums a thread. In the forward it holds its vectors' columns beside them, of
+    float32 16 at most (most_depth), where several blocks' vectors differ those of two rows; else registers spill.
     """
     features, columns = sparse.shape[1:]
     vectors = vectors or min(max(next_power_of_2(features + 1), 16), 32)
-    depth = depth or min(max(next_power_of_2(columns), 16), 32)
+    depth = depth or min(max(next_power_of_2(columns), 16), most_depth)
     if not rows:
-        # The interpreter's time goes by the program.
-        rows = 64 if interpreted() else 4096 // vectors**2
-        if dense.itemsize == 8 and not interpreted():
+        rows = 2 if features >= vectors else 4096 // vectors**2
+        if dense.itemsize == 8:
             rows = 1
+        if interpreted():
+            rows = 64  # its time goes by the program
     return dict(
         FEATURES=features, COLUMNS=columns, WIDTH=out.shape[1], ROWS=rows, VECTORS=vectors, DEPTH=depth,
         num_warps=warps,

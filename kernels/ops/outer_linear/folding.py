@@ -3,8 +3,9 @@
 c_i c_j = c_j c_i, so that of weight[h, i C + j] and weight[h, j C + i] only the sum counts. The C columns of c are cut
 into blocks of 16, the last one filled up with zeros. Of two blocks I <= J the folded weight keeps 16 × 16 numbers:
 
-    folded[h, 256 (J (J + 1) / 2 + I) + 16 a + b] = weight[h, i C + j] + weight[h, j C + i]    i = 16 I + a, j = 16 J + b
-                                                    weight[h, i C + j] where I = J, whose pairs are both there
+    folded[h, 256 (J (J + 1) / 2 + I) + 16 a + b] = weight[h, i C + j] + weight[h, j C + i],  i = 16 I + a, j = 16 J + b
+
+and weight[h, i C + j] alone where I = J, for there both pairs are kept.
 
 Bytes, of C = 432 and H = 512 in float32: 382 MB read, 198 MB written (the strict triangle would be 192).
 """

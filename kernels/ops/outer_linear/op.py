@@ -1,4 +1,8 @@
-"""outer_linear and outer_linear_folded: the declaration, and the public functions."""
+"""outer_linear and outer_linear_folded: the declaration, and the public functions.
+
+Triton alone: its compiled kernels have what a CUDA version would be written for, wgmma instructions that take their
+left operand from the registers in which it was formed, while the weight's next tiles are copied.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +31,6 @@ def check(
     checks.is_one_of(op, "precision", precision, PRECISIONS)
 
 
-# Triton alone: the CUDA version would differ in how operands get on chip, and a kernel of mma.sync with its operands
-# loaded as Triton loads them has half of Hopper's tensor throughput.
 OP = Op(
     "outer_linear",
     "(Tensor c, Tensor weight, Tensor bias, str activation, str precision, bool folded) -> Tensor out",
@@ -61,8 +63,8 @@ def outer_linear(
         backend: "triton", "eager", or "auto": Triton for a CUDA tensor, else eager. There is no "cuda" kernel.
 
     Of large float32 batches the kernel adds weight[:, i C + j] and weight[:, j C + i] before it multiplies, a part of
-    the weight at a time, so a row of c that has an Inf may give NaN where eager gives Inf, or the reverse. Differentiable
-    once, in reverse mode; every run gives the same bits.
+    the weight at a time, so a row of c that has an Inf may give NaN where eager gives Inf, or the reverse.
+    Differentiable once, in reverse mode; every run gives the same bits.
 
     Raises:
         TypeError: a dtype. ValueError: a shape, a device, an unknown name or backend.

@@ -10,7 +10,7 @@ import torch
 
 import kernels
 from kernels import runtime
-from kernels.check import Call, Case, check, check_gradients
+from kernels.check import Case, check, check_gradients
 from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
 from kernels.ops.outer_linear import eager, folding
 
@@ -26,7 +26,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
 
     def wrong_input(self, call):
         c, weight, bias = call.tensors
-        found = [
+        return [
             ((c.int(), weight, bias), TypeError, "c must be float32, .*; got int32"),
             ((c[0], weight, bias), ValueError, r"c must have shape \[B, C\]; got \[24\]"),
             ((c, weight[:, :-1], bias), ValueError, r"weight must have shape \[.*, 576\], for c .*; got \[.*, 575\]"),
@@ -35,7 +35,6 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
             ((c, weight, bias, "gelu"), ValueError, "activation must be one of identity, relu; got 'gelu'"),
             ((c, weight, bias, "relu", "fp8"), ValueError, "precision must be one of ieee, tf32; got 'fp8'"),
         ]
-        return found
 
     def other_tensors(self, call):
         # A weight of fewer outputs is as good a weight: what does not fit it is the bias.
@@ -61,7 +60,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
         and more parts of the sum than there are tiles."""
         monkeypatch.setattr(launcher(), "forward", functools.partial(launcher().forward, **changed))
         monkeypatch.setattr(launcher(), "INTERPRETED", 24)
-        cases = [Case((33, 17)), Case((20, 48)), Case((7, 33), torch.bfloat16)]
+        cases = [Case((33, 17)), Case((20, 32)), Case((7, 33), torch.bfloat16)]
         check(self.op, self.function("triton"), cases=[replace(case, every_option=False) for case in cases])
 
     @kernel_backend
@@ -157,7 +156,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
     def test_what_cannot_be_folded(self):
         with pytest.raises(ValueError, match=r"^fold_outer_weight: weight must have shape \[H, C·C\]; got \[5, 17\]"):
             kernels.fold_outer_weight(torch.zeros(5, 17))
-        with pytest.raises(TypeError, match="^fold_outer_weight: weight must be float32, .*; got int64"):
+        with pytest.raises(TypeError, match=r"^fold_outer_weight: weight must be float32, .*; got int64"):
             kernels.fold_outer_weight(torch.zeros(5, 16, dtype=torch.long))
 
 
@@ -181,9 +180,8 @@ def workspace_bytes(rows: int, columns: int, outputs: int, precision: str, monke
 
     class Kernels:
         def __getattr__(self, name):
-            return {}.get(name) or _Anything()
+            return self
 
-    class _Anything:
         def __getitem__(self, grid):
             return lambda *arguments, **constants: None
 

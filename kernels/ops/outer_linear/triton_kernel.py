@@ -1,11 +1,11 @@
 """out[b, h] = act(Σ_ij c[b, i] c[b, j] weight[h, i C + j] + bias[h])         c [B, C], weight [H, C²], out [B, H]
 
 A product of matrices whose left operand, c_i c_j, is formed where it is needed: a program takes ROWS rows and OUTPUTS
-outputs, holds c[rows, j] of WIDTH columns in registers, and for GROUP columns i at a time multiplies them by c[rows, i].
+outputs, holds c[rows, j] of WIDTH columns in registers, and multiplies them by c[rows, i], GROUP columns i at a time.
 What it gets is in the layout in which tensor cores take a left operand from registers: of the operands only weights go
-through shared memory. A step of GROUP · WIDTH products costs ROWS · GROUP · WIDTH multiplications beside the tensor
-cores' ROWS · OUTPUTS · GROUP · WIDTH. Scaling the sum instead, Σ_i c_i (Σ_j c_j weight_ij), would cost ROWS · OUTPUTS
-for every WIDTH products, as many again as the step itself has at WIDTH = OUTPUTS / GROUP, and a second set of sums.
+through shared memory. For each i that costs ROWS · WIDTH multiplications, beside ROWS · OUTPUTS · WIDTH of the tensor
+cores. Scaling the sums instead, Σ_i c_i (Σ_j c_j weight_ij), would cost ROWS · OUTPUTS of them, 8 times as many with
+128 outputs and 16 columns, and a second set of sums.
 
 Bytes: weight once for every ROWS rows, from the L2 but for the first; needed is once. FLOPs: 2 B H C², of a folded
 weight (folding.py) about half: 256 T (T + 1) B H with T = ⌈C / 16⌉.
@@ -75,51 +75,51 @@ def _multiply(
     return sums
 
 
-@triton.jit(do_not_specialize=["rows", "outputs", "units", "splits", "first_output", "row_length"])
+@triton.jit(do_not_specialize=[
+    "rows", "outputs", "units", "first_block", "last_block", "first_part", "splits", "first_output", "row_length"
+])  # fmt: skip
 def forward_kernel(
-    c_ptr, weight_ptr, bias_ptr, out_ptr, rows, outputs, units, splits, first_output, row_length,
-    UNIT: tl.constexpr, FOLDED: tl.constexpr, EVEN: tl.constexpr, SPLIT: tl.constexpr, ACTIVATION: tl.constexpr,
+    c_ptr, weight_ptr, bias_ptr, out_ptr, rows, outputs, units, first_block, last_block, first_part, splits,
+    first_output, row_length,
+    UNIT: tl.constexpr, FOLDED: tl.constexpr, WHOLE: tl.constexpr, SPLIT: tl.constexpr, ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The grid is (row tiles, output tiles, splits). Output h of the weight is first_output + h of out [B, row_length];
-    of SPLIT there is neither bias nor activation, and out is the workspace. A weight as given goes by rows of i, so its
-    GROUP is 1; a folded one by blocks of WIDTH = 16. EVEN: C is a multiple of WIDTH."""
+    """The sum over the blocks j from first_block to before last_block; WHOLE: all their columns exist.
+
+    The grid is (row tiles, output tiles, splits). Output h of the weight is first_output + h of out [B, row_length]. Of
+    SPLIT there is neither bias nor activation, and out is the workspace, in which this launch's parts begin at
+    first_part. A weight as given goes by rows of i, so its GROUP is 1; a folded one by blocks of WIDTH = 16."""
     columns = units * UNIT
-    whole, blocks = columns // WIDTH, tl.cdiv(columns, WIDTH)
     b = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     h = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     c_rows = c_ptr + tl.minimum(b, rows - 1) * columns  # rows and outputs that are none repeat the last, unstored
+    start = 0  # steps before the block, in all
+    total = (last_block - first_block) * columns
+    length = columns.to(tl.int64) * columns
     if FOLDED:
-        total = blocks * (blocks + 1) // 2 * (BLOCK // GROUP)
-        length = total.to(tl.int64) * (GROUP * WIDTH)
-    else:
-        total = blocks * columns
-        length = columns.to(tl.int64) * columns
+        start = first_block * (first_block + 1) // 2 * (BLOCK // GROUP)
+        total = last_block * (last_block + 1) // 2 * (BLOCK // GROUP) - start
+        blocks = tl.cdiv(columns, BLOCK).to(tl.int64)
+        length = blocks * (blocks + 1) // 2 * (BLOCK * BLOCK)
     weights = weight_ptr + tl.minimum(h, outputs - 1).to(tl.int64) * length
     split = tl.program_id(2)
-    first = (total.to(tl.int64) * split // splits).to(tl.int32)
-    last = (total.to(tl.int64) * (split + 1) // splits).to(tl.int32)
+    first = start + (total.to(tl.int64) * split // splits).to(tl.int32)
+    last = start + (total.to(tl.int64) * (split + 1) // splits).to(tl.int32)
 
     sums = no_sums(c_ptr, ROWS, OUTPUTS)
-    start = 0
-    for block in range(0, whole):
+    for block in range(first_block, last_block):
         steps = (block + 1) * (BLOCK // GROUP) if FOLDED else columns
         low, high = tl.maximum(first - start, 0), tl.minimum(last - start, steps)
         if low < high:
             sums = _multiply(
-                sums, c_rows, weights, block, start, low, high, columns, FOLDED, True, PRECISION, GROUP, WIDTH, STAGES
+                sums, c_rows, weights, block, start, low, high, columns, FOLDED, WHOLE, PRECISION, GROUP, WIDTH, STAGES
             )
         start += steps
-    if not EVEN:
-        sums = _multiply(
-            sums, c_rows, weights, whole, start, tl.maximum(first - start, 0), last - start, columns,
-            FOLDED, False, PRECISION, GROUP, WIDTH, STAGES,
-        )  # fmt: skip
 
     mask = (b < rows)[:, None] & (h < outputs)[None, :]
     if SPLIT:
-        b += split.to(tl.int64) * rows
+        b += (first_part + split).to(tl.int64) * rows
     else:
         bias = tl.load(bias_ptr + first_output + h, h < outputs, other=0.0).to(sums.dtype)
         sums = activate(sums + bias[None, :], ACTIVATION)

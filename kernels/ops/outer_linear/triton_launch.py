@@ -86,7 +86,7 @@ def splits(programs: int, most: int) -> int:
     processors = INTERPRETED if launch.interpreted() else PROGRAMS
 
     def time(parts: int) -> float:
-        return launch.cdiv(programs * parts, processors) / parts + 3e-4 * parts
+        return launch.cdiv(programs * parts, processors) / parts + 3e-5 * parts
 
     return min(range(1, max(1, min(most, max(4, processors // programs))) + 1), key=time)
 
@@ -129,28 +129,41 @@ class _Product:
         self.precision = _precision(c, precision)
         rows, columns = c.shape
         tile = self.tile = tiles("folded" if folded else "forward", c.dtype, precision, rows, outputs, **changed)
-        steps = pairs(blocks(columns)) * BLOCK // tile.group if folded else launch.cdiv(columns, tile.width) * columns
         programs = launch.cdiv(rows, tile.rows) * launch.cdiv(outputs, tile.outputs)
-        self.splits = splits(programs, steps // 8)
-        self.parts = launch.empty((self.splits, rows, outputs), _sum_dtype(c), c) if self.splits > 1 else None
+        count, whole = launch.cdiv(columns, tile.width), columns // tile.width
+        if folded:
+            steps = pairs(count) * (BLOCK // tile.group)
+            self.sums = [(whole == count, 0, count, splits(programs, steps // 8))]
+        else:
+            # The last block, if it is not full, by a launch of its own: in one kernel with the others it would keep
+            # the compiler from letting their tensor core instructions run asynchronously.
+            ranges = [(first, last) for first, last in ((0, whole), (whole, count)) if first < last] or [(0, 0)]
+            self.sums = [
+                (last <= whole, first, last, splits(programs, (last - first) * columns // 8)) for first, last in ranges
+            ]
+        several = sum(cut for *_, cut in self.sums)
+        self.parts = launch.empty((several, rows, outputs), _sum_dtype(c), c) if several > 1 else None
 
     def launch(self, weight: Tensor, first: int, outputs: int) -> None:
         """The columns of out from `first` on, from as many rows of this weight."""
         tile, (rows, columns), split = self.tile, self.c.shape, self.parts is not None
         size, length = unit(columns, self.c.itemsize) if columns else 1, self.out.shape[1]
         place = (0, outputs) if split else (first, length)
-        grid = launch.cdiv(rows, tile.rows), launch.cdiv(outputs, tile.outputs), self.splits
-        kernels.forward_kernel[grid](
-            self.c, weight, self.bias, self.parts if split else self.out, rows, outputs, columns // size, self.splits,
-            *place,
-            UNIT=size, FOLDED=self.folded, EVEN=columns % tile.width == 0, SPLIT=split, ACTIVATION=self.activation,
-            PRECISION=self.precision, ROWS=tile.rows, OUTPUTS=tile.outputs, GROUP=tile.group, WIDTH=tile.width,
-            STAGES=tile.stages, num_warps=tile.warps,
-        )  # fmt: skip
+        part = 0
+        for whole, first_block, last_block, cut in self.sums:
+            grid = launch.cdiv(rows, tile.rows), launch.cdiv(outputs, tile.outputs), cut
+            kernels.forward_kernel[grid](
+                self.c, weight, self.bias, self.parts if split else self.out, rows, outputs, columns // size,
+                first_block, last_block, part, cut, *place,
+                UNIT=size, FOLDED=self.folded, WHOLE=whole, SPLIT=split, ACTIVATION=self.activation,
+                PRECISION=self.precision, ROWS=tile.rows, OUTPUTS=tile.outputs, GROUP=tile.group, WIDTH=tile.width,
+                STAGES=tile.stages, num_warps=tile.warps,
+            )  # fmt: skip
+            part += cut
         if split:
             height, width = (256, 64) if launch.interpreted() else (16, 64)
             kernels.finish_kernel[(launch.cdiv(rows, height), launch.cdiv(outputs, width))](
-                self.parts, self.bias, self.out, rows, outputs, self.splits, first, length,
+                self.parts, self.bias, self.out, rows, outputs, part, first, length,
                 ACTIVATION=self.activation, ROWS=height, OUTPUTS=width, num_warps=4,
             )  # fmt: skip
 
@@ -162,8 +175,7 @@ def backward(
     """The gradients that are not None; contiguous, of one dtype. out: of relu. RuntimeError for a folded weight."""
     if folded:
         raise RuntimeError("outer_linear_folded has no gradient: call outer_linear")
-    rows, columns = c.shape
-    outputs = weight.shape[0]
+    rows, outputs = grad.shape
     of_weight = tiles("grad_weight", c.dtype, precision, rows, outputs)
     depths = launch.cdiv(rows, of_weight.depth)
     # One workspace for g turned and, later, g as it lies.

@@ -1,0 +1,215 @@
+"""What is measured of outer_linear: `python -m kernels.measure bench outer_linear`.
+
+All in tf32, PyTorch's own products too. The rows of the part "memory" have as their bytes what a call holds at its
+peak, its inputs included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kernels.check import Call, Sums
+from kernels.check.spec import Spec
+from kernels.measure.cells import Cell, Row, implementations
+from kernels.measure.judge import AtMost, NeverSlower, Verdict, name
+from kernels.ops.outer_linear import eager
+from kernels.ops.outer_linear.folding import fold, folded_width
+from kernels.ops.outer_linear.op import fold_outer_weight, outer_linear, outer_linear_folded
+from kernels.ops.outer_linear.spec import SPEC, Products
+
+OP = "outer_linear"
+COLUMNS, OUTPUTS = 432, 512  # 27 vectors of 16 numbers, and the first layer of the MLP behind them
+ROWS = (128, 2048, 16384)
+OPTIONS = ("relu", "tf32")
+FOLDED = "triton, folded before"
+SHOWN = {"rows": 2048, "columns": COLUMNS}
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """A call of ours holds at most its inputs, its results, and a tenth of them."""
+
+    more: float = 0.1
+    part: str = "memory"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        figures, misses = [], []
+        for row in rows:
+            needed = necessary_bytes(row.labels["rows"], row.labels["of"])
+            over = (row.bytes or math.inf) / needed - 1
+            figures.append(f"{row.labels['of']} of {row.labels['rows']} rows {needed / 1e6:.0f} MB {over:+.1%}")
+            if over > self.more:
+                misses.append(f"{name(row)}: {over:+.1%}, {self.more:.0%} allowed")
+        return Verdict(self.part, bool(rows) and not misses, f"needed, and beyond it: {', '.join(figures)}", misses)
+
+
+TARGETS = (
+    *(AtMost(1 / 1.25, peer, "forward", ("triton",)) for peer in ("eager", "torch.compile")),
+    *(AtMost(1 / 2, peer, "forward", (FOLDED,)) for peer in ("eager", "torch.compile")),
+    *(AtMost(1 / 1.2, peer, "backward", ("triton",)) for peer in ("eager", "torch.compile")),
+    PeakMemory(),
+    NeverSlower("eager", ("auto",), "auto"),
+)
+
+
+def necessary_bytes(rows: int, of: str) -> int:
+    """Bytes of what a forward, a folded forward or a backward is given and gives."""
+    width = folded_width(COLUMNS) if of == "folded" else COLUMNS**2
+    forward = eager.forward_bytes(rows, COLUMNS, width, OUTPUTS, torch.float32)
+    if of != "backward":
+        return forward
+    # The gradient that comes in, and those of c, the weight and the bias.
+    return forward + 4 * (rows * (OUTPUTS + COLUMNS) + OUTPUTS * (width + 1))
+
+
+def _inputs(rows: int, folded: bool, columns: int = COLUMNS, outputs: int = OUTPUTS) -> Callable:
+    def inputs(draw: Callable, ids: Callable) -> tuple[Tensor, ...]:
+        c, weight, bias = draw(rows, columns), draw(outputs, columns**2), draw(outputs)
+        return (c, weight, bias, fold_outer_weight(weight)) if folded else (c, weight, bias)
+
+    return inputs
+
+
+def _with_folded(c: Tensor, weight: Tensor, bias: Tensor, folded: Tensor, activation: str = "identity",
+                 precision: str = "ieee") -> Tensor:  # fmt: skip
+    """The reference, beside which lies a folded weight."""
+    return eager.outer_linear(c, weight, bias, activation, precision)
+
+
+BESIDE = replace(SPEC, reference=_with_folded, scale=Products(reference=_with_folded))
+FOLD = Spec(fold, lambda case, device: [Call("", (torch.ones(1, 1, device=device),))], scale=Sums())
+
+
+def _forward(rows: int) -> Cell:
+    """Each implementation takes of (c, weight, bias, folded weight) what it multiplies by."""
+
+    def as_given(build: Callable) -> Callable:
+        def built() -> Callable:
+            function = build()
+            return lambda c, weight, bias, folded: function(c, weight, bias)
+
+        return built
+
+    builders = implementations(OP, OPTIONS, ("eager", "torch.compile", "triton"))
+    builders = {who: as_given(build) for who, build in builders.items()}
+    builders[FOLDED] = lambda: lambda c, weight, bias, folded: outer_linear_folded(
+        c, folded, bias, *OPTIONS, backend="triton"
+    )
+    return Cell(
+        OP, "forward", "functional", _labels(rows),
+        inputs=_inputs(rows, folded=True),
+        implementations=builders,
+        options=OPTIONS,
+        bytes=eager.forward_bytes(rows, COLUMNS, COLUMNS**2, OUTPUTS, torch.float32),
+        flops=eager.forward_flops(rows, COLUMNS, OUTPUTS),
+        spec=BESIDE,
+        smaller=lambda: _forward(rows // 2) if rows > 2048 else None,
+    )  # fmt: skip
+
+
+def _backward(rows: int) -> Cell:
+    """Eager keeps c cᵀ of every set of inputs, 12 GB at 16384 rows: there one set is called and waited for."""
+    return Cell(
+        OP, "backward", "backward", _labels(rows),
+        inputs=_inputs(rows, folded=False),
+        implementations=implementations(OP, OPTIONS, ("eager", "torch.compile", "triton")),
+        options=OPTIONS,
+        bytes=eager.backward_bytes(rows, COLUMNS, OUTPUTS, torch.float32),
+        flops=2 * eager.forward_flops(rows, COLUMNS, OUTPUTS),
+        waits=rows > 2048,
+        smaller=lambda: _backward(rows // 2) if rows > 2048 else None,
+    )  # fmt: skip
+
+
+def _labels(rows: int) -> dict[str, int | str]:
+    return {"rows": rows, "columns": COLUMNS, "outputs": OUTPUTS, "dtype": "float32", "precision": "tf32"}
+
+
+def _fold() -> Cell:
+    return Cell(
+        OP, "fold", "functional", {"columns": COLUMNS, "outputs": OUTPUTS, "dtype": "float32"},
+        inputs=lambda draw, ids: (draw(OUTPUTS, COLUMNS**2),),
+        implementations={"fold_outer_weight": lambda: fold_outer_weight},
+        bytes=4 * OUTPUTS * (COLUMNS**2 + folded_width(COLUMNS)),
+        spec=FOLD,
+    )  # fmt: skip
+
+
+def _memory(rows: int, of: str) -> Cell:
+    """What a call of ours holds at its peak; its time is that of one which is waited for."""
+
+    def call(c: Tensor, weight: Tensor, bias: Tensor, folded: Tensor) -> object:
+        if of == "folded":
+            return outer_linear_folded(c, folded, bias, *OPTIONS, backend="triton")
+        return outer_linear(c, weight, bias, *OPTIONS, backend="triton")
+
+    def peak(*tensors: Tensor) -> int:
+        c, weight, bias, folded = tensors
+        given = (c, folded if of == "folded" else weight, bias)
+        with torch.set_grad_enabled(of == "backward"):
+            if of == "backward":
+                c, weight, bias = (tensor.detach().requires_grad_() for tensor in (c, weight, bias))
+                grad = torch.randn(rows, OUTPUTS, device=c.device)
+                given = (*given, grad)
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            out = call(c, weight, bias, folded)
+            found = torch.autograd.grad(out, (c, weight, bias), grad) if of == "backward" else None
+            torch.cuda.synchronize()
+            del out, found
+            return torch.cuda.max_memory_allocated() - before + sum(tensor.nbytes for tensor in given)
+
+    return Cell(
+        OP, "memory", "functional", _labels(rows) | {"of": of},
+        inputs=_inputs(rows, folded=True),
+        implementations={"triton": lambda: call},
+        options=OPTIONS,
+        bytes=peak,
+        waits=True,
+        spec=BESIDE,
+    )  # fmt: skip
+
+
+def _auto(rows: int, columns: int, outputs: int) -> Cell:
+    return Cell(
+        OP, "auto", "functional", _labels(rows) | {"columns": columns, "outputs": outputs},
+        inputs=_inputs(rows, False, columns, outputs),
+        implementations=implementations(OP, OPTIONS, ("eager", "auto")),
+        options=OPTIONS,
+        flops=eager.forward_flops(rows, columns, outputs),
+        waits=True,
+    )  # fmt: skip
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    """PyTorch's own float32 products in tf32, too."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def cells(quick: bool = False) -> Iterator[Cell]:
+    """Cells by part: the forward with a weight as given and folded before, what folding takes, the backward, the memory
+    at its peak, and a smaller layer. A cell is measured before the next one is asked for, so all are in tf32."""
+    with _tf32():
+        for rows in ROWS[:2] if quick else ROWS:
+            yield _forward(rows)
+        yield _fold()
+        for rows in ROWS[:2] if quick else ROWS:
+            yield _backward(rows)
+        for rows in ROWS[:2] if quick else ROWS:
+            for of in ("forward", "folded", "backward"):
+                yield _memory(rows, of)
+        for shape in ((64, 16, 16), (2048, 64, 64)):
+            yield _auto(*shape)
