@@ -144,7 +144,12 @@ class Layers:
 
 def precision_of(x: Tensor) -> str:
     """What float32 products of x are to be computed in; for other dtypes it says nothing."""
-    return "tf32" if _has_tf32(x) and torch.get_float32_matmul_precision() != "highest" else "ieee"
+    return "tf32" if _has_tf32(x) and _setting() != "highest" else "ieee"
+
+
+@torch.compiler.assume_constant_result  # whose change compiles anew
+def _setting() -> str:
+    return torch.get_float32_matmul_precision()
 
 
 def _has_tf32(x: Tensor) -> bool:

@@ -28,7 +28,7 @@ from model.step import train_step
 from model.summary import summarize
 
 DEVICE = runtime.device()
-BACKENDS = ("auto", "eager", "triton")
+BACKENDS = ("eager", "triton")
 INTERACTIONS = list(Interaction)
 
 
@@ -86,9 +86,9 @@ def loss_and_gradients(model, labels, dense, sparse):
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["auto", *BACKENDS])
 @pytest.mark.parametrize("interaction", INTERACTIONS)
-@pytest.mark.parametrize("rows", [1, 7, 33])
+@pytest.mark.parametrize("rows", [1, 33])
 def test_loss_and_gradients_are_eagers(backend, interaction, rows):
     needs(backend)
     config = shape(interaction)
@@ -120,8 +120,9 @@ def test_top_mlps_of_any_depth(backend, interaction, top):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("interaction", [Interaction.DOT, Interaction.OUTER])
 def test_training_is_eagers_and_their_checkpoints_are_interchangeable(backend, interaction):
-    """Ten steps of each; then each goes on from the other's state."""
+    """Some steps of each; then each goes on from the other's state."""
     needs(backend)
+    first, last = (2, 3) if backend == "triton" else (10, 15)  # interpreted
     config = shape(interaction)
     models = pair(config, backend)
     settings = replace(preset("mini").train, optimizer=Optimizer.ADAGRAD)
@@ -131,14 +132,14 @@ def test_training_is_eagers_and_their_checkpoints_are_interchangeable(backend, i
         both = list(zip(models, optimizers, strict=True))
         return torch.tensor([[train_step(*each, *batch(16, config, step)) for each in both] for step in steps])
 
-    found = losses(range(10))
+    found = losses(range(first))
     torch.testing.assert_close(found[:, 1], found[:, 0], rtol=0, atol=1e-5)
     states = [torch.load(_bytes([model.state_dict(), optimizer.state_dict()]), weights_only=True)
               for model, optimizer in zip(models, optimizers, strict=True)]  # fmt: skip
     for model, optimizer, (parameters, state) in zip(models, optimizers, states[::-1], strict=True):
         model.load_state_dict(parameters)
         optimizer.load_state_dict(state)
-    found = losses(range(10, 15))
+    found = losses(range(first, last))
     torch.testing.assert_close(found[:, 1], found[:, 0], rtol=0, atol=1e-5)
 
 
@@ -306,6 +307,18 @@ def test_the_summary_is_eagers(interaction):
     theirs, ours = pair(shape(interaction), "auto")
     columns = ["name", "output shape", "parameters", "FLOPs"]
     assert summarize(ours, 8)[columns].equals(summarize(theirs, 8)[columns])
+
+
+def test_another_precision_compiles_anew(monkeypatch):
+    monkeypatch.setattr(fused, "_has_tf32", lambda x: True)
+    chosen = torch.compile(lambda x: x + (fused.precision_of(x) == "tf32"), fullgraph=True, backend="eager")
+    before = torch.get_float32_matmul_precision()
+    try:
+        for setting, expected in (("highest", 0.0), ("high", 1.0), ("highest", 0.0)):
+            torch.set_float32_matmul_precision(setting)
+            assert chosen(torch.zeros(1)).item() == expected
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
