@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from kernels import runtime
 from model import DLRM, PRESETS, DLRMConfig, Interaction
 from model.hashing import Hash
 from model.summary import draw, summarize
@@ -72,6 +73,23 @@ def test_cat_and_outer():
     assert torch.equal(InteractionArch(Interaction.CAT, 2, 4)(dense, sparse), flat)
     outer = InteractionArch(Interaction.OUTER, 2, 4)(dense, sparse)
     assert torch.equal(outer, torch.stack([torch.outer(row, row).flatten() for row in flat]))
+
+
+@pytest.mark.parametrize(("features", "columns"), [(1, 3), (26, 16), (27, 5)])
+def test_the_fused_interaction_has_the_models_order(features, columns):
+    """kernels.dot_interaction, whose reference is a formula of its own, gives what the model's interaction gives."""
+    from kernels import dot_interaction
+    from model.dlrm import InteractionArch
+
+    dense, sparse = torch.randn(6, columns), torch.randn(6, features, columns)
+    expected = InteractionArch(Interaction.DOT, features, columns)(dense, sparse)
+    backends = ["eager"] if runtime.why_not("triton", "cpu") else ["eager", "triton"]
+    for backend in backends:
+        torch.testing.assert_close(dot_interaction(dense, sparse, backend=backend), expected)
+        padded = dot_interaction(dense, sparse, 16, backend=backend)
+        torch.testing.assert_close(padded[:, : expected.shape[1]], expected)
+        assert padded.shape[1] % 16 == 0
+        assert not padded[:, expected.shape[1] :].any()
 
 
 def test_widths_at_criteo_size():

@@ -8,11 +8,23 @@
 // Bytes, V = features + 1: rows · (V · columns + width) · sizeof(T), and in the backward V · columns more. FLOPs: a
 // multiplication and an addition for each column of V (V - 1) / 2 pairs, in the backward twice as many.
 //
-// COST_PARAGRAPH
+// On an H200 (132 multiprocessors of four schedulers at 1.98 GHz, 4.275 TB/s), V = 27, 16 columns of float32, a
+// multiprocessor must take a row every 195 cycles to be as fast as a copy, 301 in the backward. What it issues for one:
+//
+//     forward     a thread has 9 × 9 pairs: for 4 columns 18 loads of 16 bytes and 324 multiply-adds, so that 6 threads
+//                 take 6 · 4 · 349 / 32 = 262 instructions of warps; moving the vectors and pairs in and out, some 175.
+//                 437 / 4 schedulers: 109 cycles. Shared memory: 6 · 72 loads of 16 bytes are 54 cycles at 128 bytes
+//                 each, and about as many for the rest.
+//     backward    a thread has 9 vectors × 8 columns: for each other vector 9 numbers of the gradient, two loads of 16
+//                 bytes and 72 multiply-adds, 94 instructions: 6 · 27 · 94 / 32 = 476, and some 310 for what is moved.
+//                 786 / 4: 197 cycles. Shared memory: 6 · 27 · 17 / 32 = 86 cycles, and some 60.
+//
+// So the bytes are the limit, if enough of them are in flight: four blocks of 96 threads and 16 rows are resident, and
+// each asks for all of its 28 KB (51 in the backward) before it computes.
 #pragma once
 
-#include "device/launch.cuh"
-#include "device/vector.cuh"
+#include "plain.cuh"
+#include "vectors.cuh"
 
 namespace dot_interaction {
 
@@ -21,140 +33,7 @@ constexpr int slice = 8;           // columns of a thread's block in the backwar
 constexpr int most_threads = 128;  // of a block
 constexpr int blocks = 3;          // of that size, which a multiprocessor's registers are to hold
 
-struct Shape {
-    long long rows;
-    int features, columns, width;
-    int block_rows;       // a power of two
-    bool whole;           // vectors are made of whole 16 bytes, aligned
-    bool whole_out;       // so are a block's rows of out, or of its gradient, together
-    // By features + 1; by columns; by the whole 16 bytes of a row of out, if padding() is not 0.
-    Columns<unsigned> vectors, columns_of, packs;
-
-    __host__ __device__ int pairs() const { return features * (features + 1) / 2; }
-};
-
-__host__ __device__ inline int triangle(int i) { return i * (i - 1) / 2; }  // the place of pair (i, 0)
 __host__ __device__ inline int sides(int features) { return features / tile + 1; }
-
-// Elements between rows of out in shared memory, beyond its width. Threads beside each other write, or read, one column
-// of rows beside each other: in one bank if a row's 16 bytes are an even number of them.
-template <class T>
-__host__ __device__ inline int padding(int width) {
-    return width % (2 * widest<T>) == 0 ? widest<T> : 0;
-}
-// Of a row's vectors in shared memory: 16 bytes at one place of rows beside each other lie in different banks, since
-// the rows are an odd number of 16 bytes apart.
-template <int depth>
-__host__ __device__ inline int row_stride(int features) {
-    return (features + 1) * depth + 4;
-}
-
-// ---------------------------------------------------------------------------------------- between memory and chip
-
-// 16 bytes to shared memory, without waiting and without registers; wait_for_copies() waits for all that a thread began.
-__device__ inline void begin_copy(float* to, const float* from) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(unsigned(__cvta_generic_to_shared(to))), "l"(from)
-                 : "memory");
-#else
-    *reinterpret_cast<Pack<float, 4>*>(to) = load<4>(from);
-#endif
-}
-__device__ inline void wait_for_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
-// `width` elements at each of several places, widened to shared memory: float directly, the others in batches, so that a
-// thread has several loads in flight. n goes from `first` up to `count` by `step`; from(n), to(n): the places.
-template <int width, class T, class From, class To>
-__device__ inline void load_all(unsigned first, unsigned count, unsigned step, From from, To to) {
-    if constexpr (sizeof(T) == 4 && width == 4) {
-#pragma unroll 4
-        for (unsigned n = first; n < count; n += step) begin_copy(to(n), from(n));
-    } else {
-        constexpr int batch = 4, at_once = width < 4 ? width : 4;
-        for (; first < count; first += batch * step) {
-            Pack<T, width> packs[batch];
-#pragma unroll
-            for (int b = 0; b < batch; ++b)
-                if (first + b * step < count) packs[b] = load<width>(from(first + b * step));
-#pragma unroll
-            for (int b = 0; b < batch; ++b) {
-                if (first + b * step >= count) continue;
-                float* place = to(first + b * step);
-#pragma unroll
-                for (int e = 0; e < width; e += at_once) {
-                    Pack<float, at_once> values;
-#pragma unroll
-                    for (int f = 0; f < at_once; ++f) values.element[f] = widen(packs[b].element[e + f]);
-                    *reinterpret_cast<Pack<float, at_once>*>(place + e) = values;
-                }
-            }
-        }
-    }
-}
-
-// What a thread moves of the block's vectors, columns [start, start + depth): `width` columns, always the same, of every
-// step-th vector. The number of threads is a multiple of 32, and so of depth / width.
-template <int depth, int width>
-struct Moved {
-    static constexpr unsigned in_vector = depth / width;
-    unsigned first, count, step, column, offset, columns;
-    Columns<unsigned> vectors;
-    bool exists;
-
-    __device__ Moved(int block_rows, int start, const Shape& s)
-        : first(threadIdx.x / in_vector), count(unsigned(block_rows) * s.vectors.divisor),
-          step(blockDim.x / in_vector), column(threadIdx.x % in_vector * width), offset(unsigned(start) + column),
-          columns(unsigned(s.columns)), vectors(s.vectors), exists(offset < columns) {}
-    __device__ unsigned place(unsigned vector) const {
-        return vector * depth + vectors.quotient(vector) * 4 + column;
-    }
-    // In `dense` or in `sparse`, which begin at the block's first row.
-    template <class T>
-    __device__ T* of(unsigned vector, T* dense, T* sparse) const {
-        unsigned row = vectors.quotient(vector);
-        bool is_dense = vector == row * vectors.divisor;
-        return (is_dense ? dense : sparse) + ((is_dense ? row : vector - row - 1) * columns + offset);
-    }
-    __device__ bool is_dense(unsigned vector) const {
-        return vector == vectors.quotient(vector) * vectors.divisor;
-    }
-};
-
-// The block's vectors; columns beyond the last are zeros.
-template <int depth, int width, class T>
-__device__ inline void load_vectors(float* vectors, const T* __restrict__ dense, const T* __restrict__ sparse,
-                                    int block_rows, int start, const Shape& s) {
-    Moved<depth, width> moved(block_rows, start, s);
-    if (moved.exists) {
-        load_all<width, T>(moved.first, moved.count, moved.step,
-                           [&](unsigned vector) { return moved.of(vector, dense, sparse); },
-                           [&](unsigned vector) { return vectors + moved.place(vector); });
-    } else {
-#pragma unroll 1
-        for (unsigned vector = moved.first; vector < moved.count; vector += moved.step)
-            for (int e = 0; e < width; ++e) vectors[moved.place(vector) + e] = 0;
-    }
-}
-
-// The reverse, into gradients; a null pointer is of one that is not needed.
-template <int depth, int width, class T>
-__device__ inline void store_vectors(const float* vectors, T* dense, T* sparse, int block_rows, int start,
-                                     const Shape& s) {
-    Moved<depth, width> moved(block_rows, start, s);
-    if (!moved.exists) return;
-#pragma unroll 4
-    for (unsigned vector = moved.first; vector < moved.count; vector += moved.step) {
-        if (!(moved.is_dense(vector) ? dense : sparse)) continue;
-        float values[width];
-#pragma unroll
-        for (int e = 0; e < width; ++e) values[e] = vectors[moved.place(vector) + e];
-        store<width>(moved.of(vector, dense, sparse), values);
-    }
-}
 
 // Four columns at a time of a vector in shared memory.
 __device__ inline Pack<float, 4> four(const float* vector) { return load<4>(vector); }
@@ -247,20 +126,6 @@ __global__ void __launch_bounds__(most_threads, blocks)
 
 // -------------------------------------------------------------------------------------------------------- backward
 
-// The rows of out's gradient.
-template <int width, class T>
-__device__ inline void load_gradients(float* gradients, const T* __restrict__ grad, unsigned count, const Shape& s) {
-    unsigned between = unsigned(padding<float>(s.width)), whole = count / width * width;
-    load_all<width, T>(threadIdx.x, whole / width, blockDim.x, [&](unsigned pack) { return grad + pack * width; },
-                       [&](unsigned pack) {
-                           unsigned row = 0;
-                           if (between) row = width > 1 ? s.packs.quotient(pack) : pack / unsigned(s.width);
-                           return gradients + pack * width + row * between;
-                       });
-    for (unsigned e = whole + threadIdx.x; e < count; e += blockDim.x)
-        gradients[e + e / unsigned(s.width) * between] = widen(grad[e]);
-}
-
 // sums[m][0, slice) += weight(m) · vector[0, slice)
 template <class Weight>
 __device__ inline void add_product(float (&sums)[tile][slice], const float* vector, Weight weight) {
@@ -350,56 +215,6 @@ __global__ void __launch_bounds__(most_threads, blocks)
     }
 }
 
-// ------------------------------------------------------------------------------------------ what does not fit on chip
-
-// An element for each thread: for float64, and for rows of vectors or pairs too long to be held. Operands come from the
-// caches.
-constexpr int plain_threads = 256;
-
-template <class T>
-__global__ void __launch_bounds__(plain_threads)
-    plain_forward(const T* dense, const T* sparse, T* out, long long rows, long long features, long long columns,
-                  long long width) {
-    long long index = (long long)blockIdx.x * plain_threads + threadIdx.x, row = index / width;
-    if (row >= rows) return;
-    long long pair = index % width - columns;
-    if (pair < 0) {
-        out[index] = dense[row * columns + pair + columns];
-        return;
-    }
-    Accumulator<T> sum = 0;
-    if (pair < features * (features + 1) / 2) {
-        long long i = (long long)((sqrt(8.0 * double(pair) + 1) + 1) / 2);
-        while (i * (i - 1) / 2 > pair) --i;
-        while (i * (i + 1) / 2 <= pair) ++i;
-        long long j = pair - i * (i - 1) / 2;
-        const T* sparse_row = sparse + row * features * columns;
-        const T *a = sparse_row + (i - 1) * columns, *b = j ? sparse_row + (j - 1) * columns : dense + row * columns;
-        for (long long k = 0; k < columns; ++k) sum += widen(a[k]) * widen(b[k]);
-    }
-    out[index] = narrow<T>(sum);
-}
-
-template <class T>
-__global__ void __launch_bounds__(plain_threads)
-    plain_backward(const T* grad, const T* dense, const T* sparse, T* grad_dense, T* grad_sparse, long long rows,
-                   long long features, long long columns, long long width) {
-    long long index = (long long)blockIdx.x * plain_threads + threadIdx.x, vector = index / columns;
-    long long row = vector / (features + 1), i = vector % (features + 1), column = index % columns;
-    T* to = i ? grad_sparse : grad_dense;
-    if (row >= rows || !to) return;
-    const T *grads = grad + row * width, *pairs = grads + columns;
-    const T *dense_row = dense + row * columns + column, *sparse_row = sparse + row * features * columns + column;
-    Accumulator<T> sum = 0;
-    for (long long j = 0; j <= features; ++j) {
-        Accumulator<T> value = widen(j ? sparse_row[(j - 1) * columns] : *dense_row), weight = 0;
-        if (j != i) weight = widen(pairs[j < i ? i * (i - 1) / 2 + j : j * (j - 1) / 2 + i]);
-        sum += weight * value;
-    }
-    if (i == 0) sum += widen(grads[column]);
-    to[(i ? row * features + i - 1 : row) * columns + column] = narrow<T>(sum);
-}
-
 // ---------------------------------------------------------------------------------------------------------- launch
 
 #ifndef __CUDACC_RTC__
@@ -431,7 +246,8 @@ inline Shape shape_of(long long rows, long long features, long long columns, lon
     bool whole_out = aligned_out && block_rows * width % widest<T> == 0;
     long long packs = width / widest<T>;
     return {rows, int(features), int(columns), int(width), block_rows, whole && columns % widest<T> == 0, whole_out,
-            Columns<unsigned>(features + 1), Columns<unsigned>(columns ? columns : 1), Columns<unsigned>(packs ? packs : 1)};
+            Columns<unsigned>(features + 1), Columns<unsigned>(columns ? columns : 1),
+            Columns<unsigned>(packs ? packs : 1)};
 }
 
 // Whether the tiled kernels' 32-bit numbers do for one row; blocks are cut so that all of its rows are few times that.

@@ -39,6 +39,7 @@ OP = Op(
     outputs={"out": _output},
     saves=("dense", "sparse"),
     gradients={"dense": like("dense"), "sparse": like("sparse")},
+    auto="cuda",
 )
 
 
@@ -51,7 +52,7 @@ def dot_interaction(dense: Tensor, sparse: Tensor, pad_to: int = 1, *, backend: 
     Args:
         dense, sparse: float32, float16, bfloat16 or float64, of one dtype; any strides.
         pad_to: so that a following matrix product finds aligned rows: 4 for float32, 8 for half precision.
-        backend: "triton", "cuda", "eager", or "auto": Triton for a CUDA tensor, else eager.
+        backend: "triton", "cuda", "eager", or "auto": CUDA for a CUDA tensor, else eager.
 
     Products are added up in float32 (float64 for float64), float32 without TF32. Differentiable once, in reverse mode;
     every run gives the same bits. An Inf among a row's vectors makes its gradients Inf or NaN where eager, which

@@ -132,7 +132,7 @@ void check_dtype(testing::Report& report, const Functions<T>& functions) {
     // Few features and the usual ones, at widths that 16 bytes divide and not, in blocks that are full and not.
     for (long long features : {0, 1, 8, 26, 27, 40})
         for (long long columns : {16, 17}) at({7, columns}, {features, columns == 16 ? 1 : 4});
-    for (long long columns : {1, 3, 32, 64, 130}) at({7, columns}, {9, 4});
+    for (long long columns : {1, 3, 16, 32, 64, 130}) at({7, columns}, {9, columns == 16 ? 1 : 4});
     for (long long pad_to : {1, 4, 16}) at({35, 16}, {26, pad_to});
     at({20, 16, 0, true}, {26, 1});
     at({20, 16, Shape::all}, {26, 1});

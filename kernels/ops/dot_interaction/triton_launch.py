@@ -50,8 +50,8 @@ def _constants(
         rows = 2 if features >= vectors else 4096 // vectors**2
         if dense.itemsize == 8:
             rows = 1
-        if interpreted():
-            rows = 64  # its time goes by the program
+        if interpreted():  # its time goes by the program, and by the row
+            rows = min(64, next_power_of_2(dense.shape[0]))
     return dict(
         FEATURES=features, COLUMNS=columns, WIDTH=out.shape[1], ROWS=rows, VECTORS=vectors, DEPTH=depth,
         num_warps=warps,
