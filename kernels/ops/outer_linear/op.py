@@ -26,6 +26,7 @@ def check(
         raise ValueError(f"{op}: c must have shape [B, C]; got {list(c.shape)}")
     width = folding.folded_width(c.shape[1]) if folded else c.shape[1] ** 2
     checks.belongs_to(op, "weight", weight, "c", c, (weight.shape[0] if weight.dim() else 0, width))
+    checks.belongs_to(op, "bias", bias, "c", c, bias.shape)
     checks.belongs_to(op, "bias", bias, "weight", weight, weight.shape[:1])
     checks.is_one_of(op, "activation", activation, tuple(eager.ACTIVATIONS))
     checks.is_one_of(op, "precision", precision, PRECISIONS)

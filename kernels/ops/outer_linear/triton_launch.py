@@ -58,9 +58,13 @@ def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int
     """
     folded = part == "folded"
     if launch.interpreted():  # whose time goes by the program and by the step, not by the element
-        side = {"rows": max(16, min(256, launch.next_power_of_2(rows)))}
-        side |= {"outputs": max(16, min(128, launch.next_power_of_2(outputs)))}
-        found = Tiles(**side, group=BLOCK if folded else 1, width=BLOCK if folded else 64, depth=64, stages=1, warps=4)
+        height, width = launch.next_power_of_2(rows), launch.next_power_of_2(outputs)
+        found = Tiles(
+            rows=max(16, min(1024, height)), outputs=max(16, min(128, width)), group=BLOCK if folded else 1,
+            width=BLOCK if folded else 64, depth=max(64, min(1024, height)), stages=1, warps=4,
+        )  # fmt: skip
+        if part == "grad_c":
+            found = replace(found, depth=found.outputs)
     elif dtype == torch.float64 or (dtype == torch.float32 and precision == "ieee"):
         # Without tensor cores the operands of a step are in registers, too.
         narrow = 64 if dtype == torch.float32 and part in ("forward", "folded") else 32
