@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import threading
 import weakref
 from collections.abc import Sequence
@@ -67,7 +68,9 @@ def elements(widths: str) -> int:
 
 def widths_of(weights: Sequence[Tensor]) -> str:
     """ "K-N1-…-NL" of weights [N1, K], [N2, N1], …"""
-    return "-".join(map(str, (int(weights[0].shape[1]), *(int(weight.shape[0]) for weight in weights))))
+    numbers = (weights[0].shape[1], *(weight.shape[0] for weight in weights))
+    # By operator.index a symbolic size becomes the number that it has: a compiled graph is for these widths.
+    return "-".join([str(operator.index(number)) for number in numbers])
 
 
 @functools.lru_cache(maxsize=256)
@@ -160,7 +163,8 @@ def _copied(widths: str, tensors: Sequence[Tensor]) -> Tensor:
     # Those that are contiguous on both sides are one kernel.
     flat = [(a, b) for t, p in zip(to, pairs, strict=True) for a, b in zip(t, p, strict=True)]
     dense = [pair for pair in flat if pair[0].is_contiguous() and pair[1].is_contiguous()]
-    torch._foreach_copy_([a for a, _ in dense], [b for _, b in dense])
+    if dense:
+        torch._foreach_copy_([a for a, _ in dense], [b for _, b in dense])
     for a, b in flat:
         if not (a.is_contiguous() and b.is_contiguous()):
             a.copy_(b)

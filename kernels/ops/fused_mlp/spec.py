@@ -59,15 +59,16 @@ SLOPES = {"identity": (1.0, 0.0), "relu": (1.0, 0.0), "sigmoid": (0.25, 0.1), "g
 
 @dataclass(frozen=True)
 class Layers:
-    """The error of a product is k · eps_sum of its terms' absolute values, and what its operands' errors make of it. So
-    the error goes from layer to layer with the values, and back with the gradients:
+    """The error goes from layer to layer with the values, and back with the gradients:
 
-        z = h Wᵀ + b        δz = δh |W|ᵀ + (k eps_sum + eps_product) (|h| |W|ᵀ + |b|)
-        h = act(z)          δh = slope δz + eps |h| + k eps_sum         eps: h is rounded to the dtype
+        z = h Wᵀ + b        δz = √(δh² (W²)ᵀ) + k eps_sum (|h| |W|ᵀ + |b|) + eps_product √(h² (W²)ᵀ) + eps |z|
+        h = act(z)          δh = slope δz + eps |h| + k eps_sum
         g = (g' W) act'(z)  likewise; where relu's z is within δz of 0, its derivative may be either
 
-    eps_sum is that of the dtype that sums are added up in. eps_product is what tensor cores take from tf32's operands,
-    2 · 2⁻¹⁰. Infinite values are exact.
+    A sum is off by k · eps_sum of its terms' absolute values, as everywhere. What its terms are off by, each by a
+    rounding of its own, adds up as squares: added as absolute values it would grow √K times too large a layer, and a
+    bound after four layers would be larger than the result. eps is the dtype's, eps_sum that of what sums are added up
+    in; eps_product is what tensor cores leave of tf32's operands, 4 · 2⁻¹⁰. Infinite values are exact.
     """
 
     k: float = 8.0
@@ -80,7 +81,6 @@ class Layers:
         x, weights, _ = _doubled(call)
         steps, activations = self._forward(call), _activations(call)
         eps, eps_sum, eps_product = _epsilons(call)
-        factor = self.k * eps_sum + eps_product
         g, e_g = grads[0].double(), torch.zeros_like(grads[0], dtype=torch.float64)
         of_weights, of_biases = [], []
         for layer in reversed(range(len(weights))):
@@ -95,17 +95,20 @@ class Layers:
             h, e_h = (steps[layer - 1][2], steps[layer - 1][3]) if layer else (x, torch.zeros_like(x))
             a, h_abs = g.abs(), h.abs()
             exact = g.T @ h
-            of_weights.append((exact, e_g.T @ h_abs + a.T @ e_h + factor * (a.T @ h_abs) + eps * exact.abs()))
+            error = (_norm(e_g.T, h).square() + _norm(g.T, e_h).square()).sqrt() + eps_product * _norm(g.T, h)
+            of_weights.append((exact, error + self.k * eps_sum * (a.T @ h_abs) + eps * exact.abs()))
             exact = g.sum(0)
-            of_biases.append((exact, e_g.sum(0) + self.k * eps_sum * a.sum(0) + eps * exact.abs()))
+            of_biases.append((exact, e_g.square().sum(0).sqrt() + self.k * eps_sum * a.sum(0) + eps * exact.abs()))
             w = weights[layer]
-            g, e_g = g @ w, e_g @ w.abs() + factor * (a @ w.abs())
+            own = self.k * eps_sum * (a @ w.abs()) + eps_product * _norm(g, w)
+            g, e_g = g @ w, _norm(e_g, w) + own
         padding = call.tensors[0].shape[1] - g.shape[1]
         of_x = tuple(torch.nn.functional.pad(each, (0, padding)) for each in (g, e_g + eps * g.abs()))
         found = [of_x, *reversed(of_weights), *reversed(of_biases)]
         small = _smallest(call)
+        # A derivative of relu that is the other one is a single large error, which squares do not make smaller.
         return [
-            (exact, _finite(error, exact) + small) if need else None
+            (exact, 2 * _finite(error, exact) + small) if need else None
             for (exact, error), need in zip(found, needed, strict=True)
         ]
 
@@ -117,7 +120,8 @@ class Layers:
         for weight, bias, activation in zip(weights, biases, _activations(call), strict=True):
             z = h @ weight.T + bias
             terms = h.abs() @ weight.abs().T + bias.abs()
-            e_z = _finite(e_h @ weight.abs().T + (self.k * eps_sum + eps_product) * terms + eps * z.abs(), z)
+            own = self.k * eps_sum * terms + eps_product * _norm(h, weight.T) + eps * z.abs()
+            e_z = _finite(_norm(e_h, weight.T) + own, z)
             h = ACTIVATIONS[activation](z)
             e_h = _finite(SLOPES[activation][0] * e_z + eps * h.abs() + self.k * eps_sum, z)
             steps.append((z, e_z, h, e_h))
@@ -138,7 +142,12 @@ def _epsilons(call: Call) -> tuple[float, float, float]:
     dtype = call.tensors[0].dtype
     tf32 = call.options[2] == "tf32" and dtype == torch.float32
     summed = torch.promote_types(dtype, torch.float32)
-    return torch.finfo(dtype).eps, torch.finfo(summed).eps, 2 * 2.0**-10 if tf32 else 0.0
+    return torch.finfo(dtype).eps, torch.finfo(summed).eps, 4 * 2.0**-10 if tf32 else 0.0
+
+
+def _norm(a: Tensor, b: Tensor) -> Tensor:
+    """√(a² b²), as a product of matrices."""
+    return (a.square() @ b.square()).sqrt()
 
 
 def _slope(activation: str, z: Tensor) -> Tensor:

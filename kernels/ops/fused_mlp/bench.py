@@ -1,0 +1,158 @@
+"""What is measured of fused_mlp: `python -m kernels.measure bench fused_mlp`.
+
+All implementations get the same weights: ours in one buffer, as `pack_mlp` lays them out, the others as nn.Linear has
+them. Weights are shared by all calls, as in a model, and stay in the L2 cache. Everybody's float32 products are tf32,
+the part "ieee" aside.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.check import Call, Spec
+from kernels.measure.cells import Calls, Cell, FirstCall
+from kernels.measure.judge import AtMost
+from kernels.ops.fused_mlp import eager, packing
+from kernels.ops.fused_mlp.op import fused_mlp
+from kernels.ops.fused_mlp.spec import Layers
+
+OP = "fused_mlp"
+BOTTOM, TOP = (13, 512, 256, 64, 16), (367, 512, 256, 1)
+ROWS = (128, 2048, 16384)
+CURVE = (512, 8192, 32768, 65536)  # with ROWS the curve on which products of their own overtake
+NAMES = ("eager", "torch.compile", "triton", "cuda")
+SHOWN = {"widths": "13-512-256-64-16", "rows": 2048}
+PROCESSOR = 112e9  # bytes a second from the L2 cache to one processor: 64 a cycle of 1.755 GHz
+# Of torch.compile's time; "autotuned" holds ours against max-autotune alike.
+TARGETS = tuple(
+    AtMost(limit, peer, part + suffix, ("triton",))
+    for peer, suffix in (("torch.compile", ""), ("max-autotune", " autotuned"))
+    for part, limit in (("bottom", 0.6), ("top 2048", 0.75), ("top 128", 1.03))
+)  # fmt: skip
+
+
+def floor_us(widths: Sequence[int], dtype: torch.dtype, processors: int = 1) -> float:
+    """Microseconds for the weights to reach a processor, or a cluster of so many that share them."""
+    return 1e6 * eager.parameters(widths) * dtype.itemsize / (PROCESSOR * processors)
+
+
+def _from_buffer(x: Tensor, packed: Tensor, widths: str, *options) -> Tensor:
+    return eager.fused_mlp(x, *zip(*packing.views(packed, widths), strict=True), *options)
+
+
+class _OfBuffer(Layers):
+    """As the op's own, of a call that has weights and biases in one buffer."""
+
+    def errors(self, reference, call, exact):
+        (x, packed), (widths, *options) = call.tensors, call.options
+        weights, biases = zip(*packing.views(packed, widths), strict=True)
+        return super().errors(reference, Call("", (x, weights, biases), tuple(options)), exact)
+
+
+SPEC = Spec(_from_buffer, lambda case, device: iter(()), scale=_OfBuffer())
+
+
+def _draw_buffer(widths: Sequence[int], draw: Callable) -> tuple[Tensor]:
+    parts = []
+    for inputs, outputs in itertools.pairwise(widths):
+        parts.append((draw(outputs, inputs) / math.sqrt(inputs), draw(outputs)))
+    return (packing.pack(*zip(*parts, strict=True))[0].clone(),)
+
+
+def _tf32(function: Callable, precision: str) -> Callable:
+    """The function with PyTorch's own switch set for the call."""
+
+    def switched(*arguments):
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        try:
+            return function(*arguments)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+
+    return switched
+
+
+def _built(name: str, widths: str, options: tuple, trained: bool = False) -> Callable:
+    """A builder of f(x, packed); weights as this implementation takes them are made at its first call."""
+
+    def build() -> Callable:
+        if name in ("triton", "cuda", "auto"):
+            function = functools.partial(fused_mlp, backend=name)
+        else:
+            function = eager.fused_mlp
+            if name != "eager":
+                mode = "max-autotune-no-cudagraphs" if name == "max-autotune" else None
+                function = torch.compile(function, dynamic=False, mode=mode)
+            function = _tf32(function, options[-1])
+        parameters = []
+
+        def run(x: Tensor, packed: Tensor) -> Tensor:
+            if not parameters:
+                weights, biases = zip(*packing.views(packed, widths), strict=True)
+                if name not in ("triton", "cuda", "auto"):
+                    weights = tuple(weight.clone(memory_format=torch.contiguous_format) for weight in weights)
+                parameters.extend((weights, biases))
+            if not trained:
+                return function(x, *parameters, *options)
+            leaves = [[each.detach().requires_grad_() for each in part] for part in parameters]
+            with torch.enable_grad():
+                out = function(x, *leaves, *options)
+            torch.autograd.grad(out, [*leaves[0], *leaves[1]], out.detach())
+            return out.detach()
+
+        return run
+
+    return build
+
+
+def _cell(
+    part: str, widths: Sequence[int], rows: int, dtype: str, names: Sequence[str], precision: str = "tf32", **more
+) -> Cell:
+    text = "-".join(map(str, widths))
+    options = ("relu", "relu" if widths == BOTTOM else "sigmoid", precision)
+    columns = widths[0] if widths == BOTTOM else packing.padded(widths[0])  # as the interaction writes its rows
+    element = getattr(torch, dtype)
+    floor = f"{floor_us(widths, element):.1f}"
+    return Cell(
+        OP, part, "functional",
+        {"widths": text, "rows": rows, "dtype": dtype, "precision": precision, "floor": f"floor {floor} µs"},
+        inputs=lambda draw, ids, packed: (draw(rows, columns), packed),
+        implementations={name: _built(name, text, options, part == "training") for name in names},
+        options=(text, *options),
+        shared=functools.partial(_draw_buffer, widths),
+        bytes=eager.forward_bytes(rows, widths, element),
+        flops=eager.forward_flops(rows, widths),
+        spec=SPEC,
+        **more,
+    )  # fmt: skip
+
+
+def _parts(suffix: str, names: Sequence[str], quick: bool) -> Iterator[Cell]:
+    for dtype in ("float32", "bfloat16"):
+        for rows in ROWS[1:2] if quick else ROWS:
+            yield _cell("bottom" + suffix, BOTTOM, rows, dtype, names)
+        for rows in ROWS[1:2] if quick else ROWS[:2]:
+            yield _cell(f"top {rows}" + suffix, TOP, rows, dtype, names)
+
+
+def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
+    """Cells by part: both MLPs against torch.compile, the curve, full float32, a training step, the call's cost from
+    Python; last those with max-autotune, which takes minutes to choose."""
+    yield from _parts("", NAMES, quick)
+    for rows in () if quick else CURVE:
+        for widths in (BOTTOM, TOP):
+            yield _cell("curve", widths, rows, "float32", NAMES)
+    if quick:
+        return
+    for widths in (BOTTOM, TOP):
+        yield _cell("ieee", widths, 2048, "float32", NAMES, "ieee")
+        yield _cell("training", widths, 2048, "float32", ("eager", "torch.compile", "triton"))
+    yield _cell("call", BOTTOM, 128, "float32", ("eager", "auto"), waits=True)
+    yield from _parts(" autotuned", ("max-autotune", "triton"), quick)
