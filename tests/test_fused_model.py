@@ -261,23 +261,19 @@ def test_an_mlp_too_wide_for_the_chip_is_products_with_an_epilogue(monkeypatch, 
     assert len(calls) == 4
 
 
-def test_a_width_that_really_does_not_fit():
-    """The kernel's own refusal, of widths that no chip holds."""
+def test_weights_that_really_do_not_fit():
+    """67 MB of them: the kernel refuses, and the model goes on."""
     needs("triton")
-    widths = (16, 1 << 16, 1 << 16, 8)
-    layers = Layers("identity")
-    x = torch.empty(64, 16, device="meta")
-    with torch.device("meta"):
-        linears = [nn.Linear(*pair) for pair in pairwise(widths)]
-    with pytest.raises(kernels.FusedMLPError, match="does not fit"):
-        kernels.fused_mlp(torch.ones(1, 16, device=DEVICE), *_expanded(widths), backend="triton")
-    assert layers.one_by_one(x, linears, "eager").shape == (64, 8)
-
-
-def _expanded(widths):
-    """Weights and biases of these widths that take no memory."""
-    one = torch.zeros((), device=DEVICE)
-    return [one.expand(b, a) for a, b in pairwise(widths)], [one.expand(b) for b in widths[1:]]
+    linears = [nn.Linear(*widths, device=DEVICE) for widths in pairwise((16, 4096, 4096, 8))]
+    parameters = [[getattr(linear, name) for linear in linears] for name in ("weight", "bias")]
+    x = torch.randn(3, 16, device=DEVICE)
+    with torch.no_grad():
+        with pytest.raises(kernels.FusedMLPError, match="16-4096-4096-8 does not fit"):
+            kernels.fused_mlp(x, *parameters, backend="triton")
+        layers = Layers("identity")
+        want = kernels.fused_mlp(x, *parameters, backend="eager")
+        torch.testing.assert_close(layers(x, linears, "triton"), want, **CLOSE)
+    assert layers.too_wide
 
 
 # Beside what else there is
@@ -321,7 +317,7 @@ def test_another_precision_compiles_anew(monkeypatch):
         torch.set_float32_matmul_precision(before)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["triton"])
 @pytest.mark.parametrize("interaction", [Interaction.DOT, Interaction.OUTER])
 def test_compiled_in_one_graph(backend, interaction):
     needs(backend)
@@ -335,7 +331,7 @@ def test_compiled_in_one_graph(backend, interaction):
             torch.testing.assert_close(compiled(*features), ours(*features), **CLOSE)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["triton"])
 @pytest.mark.parametrize("interaction", [Interaction.DOT, Interaction.OUTER])
 def test_exported_saved_and_loaded(backend, interaction):
     needs(backend)
@@ -346,10 +342,9 @@ def test_exported_saved_and_loaded(backend, interaction):
     rows = torch.export.Dim("rows", min=1, max=1 << 20)
     with torch.no_grad():
         program = torch.export.export(ours, tuple(features), dynamic_shapes=({0: rows}, {0: rows}))
-        if backend == "triton":
-            ops = {str(node.target) for node in program.graph.nodes if "fused_kernels" in str(node.target)}
-            own = "dot_interaction" if interaction is Interaction.DOT else "outer_linear"
-            assert {f"fused_kernels.{own}.triton", "fused_kernels.fused_mlp.triton"} <= ops
+        ops = {str(node.target) for node in program.graph.nodes if "fused_kernels" in str(node.target)}
+        own = "dot_interaction" if interaction is Interaction.DOT else "outer_linear"
+        assert {f"fused_kernels.{own}.triton", "fused_kernels.fused_mlp.triton"} <= ops
         file = io.BytesIO()
         torch.export.save(program, file)
         file.seek(0)
