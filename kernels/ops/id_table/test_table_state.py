@@ -87,8 +87,8 @@ def broken_off(lines: int, change) -> bool:
 @fast_backend
 @pytest.mark.parametrize("change", ["insert", "erase", "load"])
 def test_a_change_that_is_broken_off_at_any_line(change, backend):
-    """What look-ups say is old or new, nothing else; afterwards, whether that change is made again (every second time) or
-    not, the table counts right, and takes more ids."""
+    """What look-ups say is old or new, nothing else; afterwards, whether that change is made again (every second time)
+    or not, the table counts right, and takes more ids."""
     first, old = table([range(20), [7]], backend), [{i: i + 1 for i in range(20)}, {7: 1}]
     first.erase(tensor([19], backend), tensor([0], backend))
     del old[0][19]
