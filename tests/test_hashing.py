@@ -54,6 +54,19 @@ def test_a_checkpoint_of_another_cardinality_is_refused(kind):
         make_hash(kind, 2, [1, 2]).load_state_dict(make_hash(Hash.INDEX, 3, [5, 6, 7]).state_dict())
 
 
+def test_a_checkpoint_that_is_no_vocabulary_is_refused():
+    module = make_hash(Hash.TABLE, 3, [7, 5, 6])
+    for known, message in (([5, 6, 5], "id 5 is given twice"), ([-1, 5, 6], "-1 stands for a missing value")):
+        with pytest.raises(RuntimeError, match=message):
+            module.load_state_dict({"known": torch.tensor(known)})
+        assert module(torch.tensor([7, 5, 6, -1])).tolist() == [1, 2, 3, 0]
+
+
+def test_a_table_takes_more_ids():
+    module = make_hash(Hash.TABLE, 3, [7, 5, 6])
+    assert module.insert(torch.arange(100)).tolist() == [4, 5, 6, 7, 8, 2, 3, 1, *range(9, 101)]
+
+
 @pytest.mark.parametrize("kind", Hash)
 def test_compiles_into_one_graph(kind):
     module = make_hash(kind, 4, [8, 2, 5, 0])

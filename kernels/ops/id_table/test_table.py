@@ -172,36 +172,37 @@ def test_any_sequence_of_operations(steps):
 
 
 def against_a_dict(operations: int, backend: str) -> None:
-    """Random inserts, erases and look-ups, by batches of up to 10^4, of ids that often come again."""
+    """Random inserts, erases and look-ups, by batches of up to 20,000, of ids that often come again."""
     draw, tables = np.random.default_rng(7), 3
     pick = random.Random(7)
     t = table([[]] * tables, backend)
-    dicts, next_rows, done = [{} for _ in range(tables)], [1] * tables, 0
+    known, next_rows, done = {}, [1] * tables, 0  # by id · tables + table
     while done < operations:
-        count = pick.randint(1, min(10000, operations - done))
+        count = pick.randint(1, min(20000, operations - done))
         ids = draw.integers(-operations // 40 - 20, operations // 40 + 20, count) * 0x1234567891
         numbers = draw.integers(0, tables, count)
         keys, owners = (torch.from_numpy(a).to(device_of(backend)) for a in (ids, numbers))
-        pairs = [*zip(ids.tolist(), numbers.tolist(), strict=True)]
+        pairs = (ids * tables + numbers).tolist()
         what = pick.choices(("insert", "erase", "look up"), (4, 3, 3))[0]
         if what == "insert":
-            for i, n in pairs:
-                if i not in dicts[n]:
-                    dicts[n][i], next_rows[n] = next_rows[n], next_rows[n] + 1
-            assert t.insert(keys, owners).tolist() == [dicts[n][i] for i, n in pairs]
+            for pair in pairs:
+                if pair not in known:
+                    n = pair % tables
+                    known[pair], next_rows[n] = next_rows[n], next_rows[n] + 1
+            assert t.insert(keys, owners).tolist() == [known[pair] for pair in pairs]
         elif what == "erase":
-            assert t.erase(keys, owners).tolist() == [i in dicts[n] for i, n in pairs]
-            for i, n in pairs:
-                dicts[n].pop(i, None)
+            assert t.erase(keys, owners).tolist() == [pair in known for pair in pairs]
+            for pair in pairs:
+                known.pop(pair, None)
         else:
             found, rows = t(keys, owners, backend=backend)
-            assert found.tolist() == [i in dicts[n] for i, n in pairs]
-            assert rows.tolist() == [dicts[n].get(i, 0) for i, n in pairs]
+            assert found.tolist() == [pair in known for pair in pairs]
+            assert rows.tolist() == [known.get(pair, 0) for pair in pairs]
         done += count
-    assert t.sizes == [len(d) for d in dicts]
-    for n, known in enumerate(dicts):
+    assert sum(t.sizes) == len(known)
+    for n in range(tables):
         ids, rows = t.items(n)
-        assert dict(zip(ids.tolist(), rows.tolist(), strict=True)) == known
+        assert all(known[i * tables + n] == row for i, row in zip(ids.tolist(), rows.tolist(), strict=True))
 
 
 @fast_backend

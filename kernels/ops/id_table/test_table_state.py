@@ -37,6 +37,15 @@ def test_state_dict_into_a_table_of_another_capacity(backend):
         assert again["ids"][:299].tolist() == [*(i for i in range(299) if i != 7), 7]
 
 
+def test_loading_does_not_look_at_what_is_there(monkeypatch):
+    """Which would sort every id."""
+    t, state = table([[1, 2]], "eager"), table([[5, 6]], "eager").state_dict()
+    with monkeypatch.context() as patch:
+        patch.setattr(IdTable, "state", lambda self: pytest.fail("state was called"))
+        t.load_state_dict(state)
+    check_against([{5: 1, 6: 2}], t, "eager", others=[1, 2])
+
+
 def test_a_state_dict_that_does_not_fit_is_refused_and_changes_nothing():
     t = table([[5, 6]], "eager")
     state = t.state_dict()
@@ -87,8 +96,8 @@ def broken_off(lines: int, change) -> bool:
 @fast_backend
 @pytest.mark.parametrize("change", ["insert", "erase", "load"])
 def test_a_change_that_is_broken_off_at_any_line(change, backend):
-    """What look-ups say is old or new, nothing else; afterwards, whether that change is made again (every second time)
-    or not, the table counts right, and takes more ids."""
+    """What look-ups say is old or new, nothing else. Afterwards, the change made again (every second time) or not, the
+    table counts right and takes more ids."""
     first, old = table([range(20), [7]], backend), [{i: i + 1 for i in range(20)}, {7: 1}]
     first.erase(tensor([19], backend), tensor([0], backend))
     del old[0][19]
