@@ -9,19 +9,21 @@ from kernels.ops.outer_linear import eager
 
 
 @triton.jit
-def kernel(c_ptr, weight_ptr, grad_ptr, grad_c_ptr, columns, outputs, WIDTH: tl.constexpr):
+def kernel(c_ptr, weight_ptr, grad_ptr, grad_c_ptr, rows, columns, outputs, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     dtype = tl.float64 if c_ptr.dtype.element_ty == tl.float64 else tl.float32
-    b, k = tl.program_id(0), tl.arange(0, WIDTH)
+    b, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     i, j = k[:, None], k[None, :]
     real = (i < columns) & (j < columns)
-    total = tl.zeros([WIDTH, WIDTH], dtype)
+    places, mask = b[:, None] * columns + k[None, :], (b < rows)[:, None] & (k < columns)[None, :]
+    c = tl.load(c_ptr + places, mask, 0.0).to(dtype)
+    total = tl.zeros([ROWS, WIDTH], dtype)
     for h in range(0, outputs):
         square = weight_ptr + h * columns * columns
         weight = tl.load(square + i * columns + j, real, 0.0).to(dtype)
         weight += 0.0 * tl.load(square + j * columns + i, real, 0.0).to(dtype)  # the wrong line
-        total += tl.load(grad_ptr + b * outputs + h).to(dtype) * weight
-    c = tl.load(c_ptr + b * columns + k, k < columns, 0.0).to(dtype)
-    tl.store(grad_c_ptr + b * columns + k, tl.sum(total * c[None, :], axis=1), k < columns)
+        grad = tl.load(grad_ptr + b * outputs + h, b < rows, 0.0).to(dtype)
+        total += grad[:, None] * tl.sum(weight[None, :, :] * c[:, None, :], axis=2)
+    tl.store(grad_c_ptr + places, total, mask)
 
 
 class _OuterLinear(torch.autograd.Function):
@@ -40,7 +42,7 @@ class _OuterLinear(torch.autograd.Function):
         rows, columns, outputs = *c.shape, len(weight)
         if grad_c.numel():
             width = max(2, triton.next_power_of_2(columns))
-            kernel[(rows,)](c, weight, grad, grad_c, columns, outputs, WIDTH=width)
+            kernel[(triton.cdiv(rows, 64),)](c, weight, grad, grad_c, rows, columns, outputs, ROWS=64, WIDTH=width)
         products = (c.unsqueeze(2) * c.unsqueeze(1)).flatten(1)
         return grad_c, grad.T @ products, grad.sum(0), None
 

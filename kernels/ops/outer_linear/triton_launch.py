@@ -48,7 +48,7 @@ class Limits:
     fold_outputs: int = 64
 
 
-def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int, **changed) -> Tiles:
+def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int, /, **changed) -> Tiles:
     """What a program of `part` (forward, folded, grad_weight, grad_c) takes. changed: other values for some of it.
 
     A right operand of OUTPUTS · step numbers is read from the L2 for ROWS · OUTPUTS · step products, so a program must
