@@ -845,7 +845,7 @@ def test_the_readme_shows_the_recorded_steps():
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_a_terminal_shows_the_table_whole(gpu_trace, columns, monkeypatch, capsys):
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((columns, 24)))
     for command in (["summarize", str(gpu_trace)], ["compare", str(gpu_trace), str(gpu_trace)]):
         assert main([*command, "--names", "fit"]) == 0
         header, *rows = capsys.readouterr().out.splitlines()[len(command) - 1 :]

@@ -24,8 +24,9 @@ FILES = [
     if path.suffix in SUFFIXES
 ]
 LIBRARIES = {"torch", "triton", "tl", "F"}
-# The core's own words too: an op's table of functions, a cubin's image, the mode that gradients are recorded in.
-COMMON = {"table", "image", "mode", "keys", "slots"}
+# The core's own words too: an op's table of functions, a cubin's image, the mode that gradients are recorded in, a
+# tensor's dense layout.
+COMMON = {"table", "image", "mode", "keys", "slots", "dense"}
 
 
 def words_of_python(source: str) -> list[tuple[int, str]]:
@@ -126,8 +127,9 @@ def test_dispatch_knows_no_argument_of_an_op():
 def plumbing(op: str) -> set[str]:
     """The lines of code of an op's declaration and of its cuda.cu, but imports and what is too short to be a copy."""
     lines = set()
-    for name in ("op.py", "cuda.cu"):
-        for line in (KERNELS / "ops" / op / name).read_text().splitlines():
+    folder = KERNELS / "ops" / op
+    for path in (folder / "op.py", *folder.glob("cuda.cu")):
+        for line in path.read_text().splitlines():
             code = re.sub(r"\s*(//|#\s).*", "", line).strip()
             if len(code) >= 30 and not code.startswith(("from ", "import ", "#include", '"""')):
                 lines.add(code)
