@@ -204,3 +204,21 @@ def test_the_interpreter_is_as_it_was():
     with watched(), watched():
         assert vars(interpreter.InterpreterBuilder) != before[0]
     assert (vars(interpreter.InterpreterBuilder), vars(interpreter.GridExecutor)) == before
+
+
+@triton.jit
+def squares(x, out, N, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    value = tl.load(x + i, i < N).to(tl.float32)
+    tl.store(out, tl.sum(value * value).to(out.dtype.element_ty))
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_a_lane_that_a_load_leaves_out_is_no_number(dtype):
+    x, out = torch.ones(3, dtype=dtype), torch.zeros(1, dtype=torch.float64)
+    with watched():
+        squares[(1,)](x, out, 3, BLOCK=4)
+        assert out.isnan().all()
+        squares[(1,)](x[:2], out, 2, BLOCK=2)  # none is left out
+        assert out.item() == 2

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from kernels import runtime
-from kernels.check import Call, Case, Spec, Sums, check, check_gradients
+from kernels.check import Call, Case, Spec, Sums, attempt, check, check_gradients
 
 DEVICE = runtime.device()
 CASES = [Case((1, 7)), Case((5, 24)), Case((17, 24), layout="misaligned"), Case((33, 40), torch.bfloat16)]
@@ -144,3 +144,34 @@ def test_what_is_not_repeatable_runs_once():
     spec = Spec(look_up, look_up_calls, outputs=("rows", "counts"), repeatable=False, scale=Sums())
     check("op", counted, spec=spec, cases=CASES)
     assert len(runs) == len(CASES)
+
+
+def test_a_puzzle_takes_a_kernel_and_hints_at_its_own_mistake(capsys):
+    triton = pytest.importorskip("triton")
+    tl = pytest.importorskip("triton.language")
+
+    @triton.jit
+    def plus(x, out, N, much, BLOCK: tl.constexpr):
+        i = tl.arange(0, BLOCK)
+        tl.store(out + i, tl.load(x + i, i < N) + much, i < N)
+
+    def launch(much):
+        def launched(kernel, x):
+            out = torch.empty_like(x)
+            kernel[(1,)](x, out, len(x), much, BLOCK=8)
+            return out
+
+        return launched
+
+    def calls(case, device):
+        yield Call(str(case), (case.tensor(1, device),), hint="add one, not two.")
+
+    for much in (1, 2):
+        spec = Spec(lambda x: x + 1, calls, cases=lambda names: [Case((5,))], launch=launch(much))
+        assert attempt("plus", plus, spec=spec, isolated=False) == (much == 1)
+    assert not attempt("plus", lambda x: x + 1, spec=spec, isolated=False)
+    passed, wrong, hint, cheat = capsys.readouterr().out.splitlines()
+    assert passed.startswith("plus: 1 cases passed")
+    assert "5 of 5 elements are wrong" in wrong
+    assert hint == "Hint: add one, not two."
+    assert "give the kernel itself" in cheat

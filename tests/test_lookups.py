@@ -11,6 +11,7 @@ import torch
 from kernels import runtime
 from kernels.measure import records
 from kernels.ops.embedding_bags import lesson
+from kernels.ops.embedding_bags_update import lesson as update_lesson
 from model import record_table
 from model.lookups import drawing, reads
 
@@ -74,7 +75,36 @@ def test_a_record_is_shown(tmp_path, monkeypatch, capsys):
     (tmp_path / "h200" / "softmax.json").write_text(json.dumps(record))
     record_table.show_record("softmax", part="bandwidth")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "RECORDED, µs: a GPU, today, softmax part bandwidth"
+    assert lines[0] == "RECORDED, µs of a graph's replay: a GPU, today, softmax part bandwidth"
     assert [line.split() for line in lines[1:]] == [
         ["implementation", "eager", "triton"], ["rows"], ["8", "1.2", "1.2"], ["9", "1.2", "1.2"],
     ]  # fmt: skip
+
+
+def test_segments_are_those_of_a_batch():
+    lengths = reads.segments(1000)
+    assert list(lengths)[:2] == ["C1", "C2"]
+    assert {int(found.sum()) for found in lengths.values()} == {1000}
+    assert lengths["C9"].max() / 1000 == pytest.approx(0.885, abs=0.03)
+
+
+def test_the_compiler_can_put_look_ups_together():
+    """Eight at most; for a few tables torch.compile writes one kernel anyway."""
+    assert len(reads.compiled_look_ups(tables=9)) == 9
+    assert len(reads.compiled_look_ups(tables=9, combo_kernels=True)) == 2
+
+
+def test_a_capture_keeps_a_number_and_follows_a_tensor():
+    kept, followed = torch.zeros(2, device=DEVICE).unbind()
+    rate = torch.ones((), device=DEVICE)
+    steps = [update_lesson.captured(torch.Tensor.add_, *given) for given in ((kept, 1.0), (followed, rate))]
+    kept.zero_(), followed.zero_()
+    rate.fill_(0.25)
+    for step in steps:
+        step()
+    assert (kept.item(), followed.item()) == (1.0, 0.25)
+
+
+def test_orders_give_different_sums():
+    assert len(update_lesson.sums_in_orders(1000, orders=4)) > 1
+    assert len(update_lesson.sums_in_orders(1, orders=4)) == 1

@@ -227,7 +227,7 @@ def test_timeline(gpu_trace, tmp_path):
     figure = timeline(gpu_trace, other, step=2)
     above, below = figure.axes
     assert above.get_xlim() == below.get_xlim() == (0, 1)
-    assert above.get_title(loc="left") == "run: 1.00 ms a step, 5 kernels, GPU busy 34 %"
+    assert above.get_title(loc="left") == "run: 1.00 ms a step while profiled, 5 kernels, GPU busy 34 %"
 
     def bars(ax) -> dict[str, list[tuple[float, float]]]:
         found = {}

@@ -58,7 +58,8 @@ def printed(cell) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
 def test_answers(path):
-    """The notebook runs once; each of its puzzles is tried as it stands, with all wrong answers, then answered."""
+    """The notebook runs once; each of its puzzles is tried as it stands, with all wrong answers, then answered. A cell
+    that puts the answers together is right then."""
     from lecture import client_of  # of notebooks/
 
     client = client_of(ROOT / "notebooks" / f"{path.stem}.ipynb")
@@ -87,6 +88,8 @@ def test_answers(path):
                 attempt(cell, index, right[cell.id])
             else:
                 client.execute_cell(cell, index)
+                if "not yet: " in printed(cell):
+                    complaints.append(f"{cell.id}, with all puzzles before it answered: {printed(cell)[:500]}")
     assert not complaints, "\n".join(complaints)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,13 @@ HELD = [path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")) if path.na
 @pytest.mark.parametrize("path", HELD, ids=lambda path: path.stem)
 def test_a_notebook_is_short(path):
     assert survey(path).too_much == []
+
+
+def test_the_readme_gives_each_its_minutes():
+    text = (NOTEBOOKS.parent / "README.md").read_text()
+    given = dict(re.findall(r"^\| \[[^]]*\]\(notebooks/(\w+)\.ipynb\) \| (\d+) \|", text, flags=re.M))
+    found = {path.stem: survey(path).minutes for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")}
+    assert {name: int(minutes) for name, minutes in given.items()} == pytest.approx(found, abs=1)
 
 
 def test_what_is_counted(tmp_path):

@@ -83,11 +83,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments for one call: tensors first (or None, or lists of tensors), then numbers, names and 0-d tensors."""
+    """Arguments for one call: tensors first (or None, or lists of tensors), then numbers, names and 0-d tensors.
+
+    hint: what to think of where this call is the first that fails: a puzzle's.
+    """
 
     name: str
     tensors: tuple
     options: tuple = ()
+    hint: str = ""
 
     def arguments(self) -> tuple:
         return (*self.tensors, *self.options)

@@ -26,10 +26,11 @@ LAYOUTS = {
 }
 
 
-def hint(error: Exception, case: Case, passed: Sequence[Case]) -> str:
-    """One sentence or two; "" where there is nothing to say."""
+def hint(error: Exception, case: Case, passed: Sequence[Case], own: str = "") -> str:
+    """One sentence or two; "" where there is nothing to say. own: the call's, in place of a guess at the address."""
     if isinstance(error, OutOfBounds | WrittenBeside):
-        return "mask: every load and store needs one that leaves out what lies beyond the end."
+        mask = "mask: every load and store needs one that leaves out what lies beyond the end."
+        return f"{own} And the {mask}" if own else mask
     if isinstance(error, NotRepeatable):
         return "race or atomics: programs run in any order, so none may add to or read what another one writes."
     if not isinstance(error, Mismatch):
@@ -44,7 +45,7 @@ def hint(error: Exception, case: Case, passed: Sequence[Case]) -> str:
         return "dtype: float32 passes. Is something in between computed in float32?"
     if case.dtype.itemsize == 2 and any(c.dtype == torch.float32 for c in passed):
         return "dtype: float32 passes. Convert to float32 after the load, and back once, before the store."
-    return place(error.where)
+    return own or place(error.where)
 
 
 def place(wrong: Tensor) -> str:

@@ -2,7 +2,8 @@
 
 Unwatched, an address outside of a tensor reads or writes whatever lies there, and sooner or later ends the process. In
 here it raises an OutOfBounds before anything is touched: which line, which tensor, how far beyond its end. A lane that
-its mask leaves out may point anywhere. Written for triton 3.6 and 3.7.
+its mask leaves out may point anywhere; a float that is loaded there without `other` is undefined, and here NaN
+(Triton's interpreter gives 0). Written for triton 3.6 and 3.7.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from kernels import runtime
 from kernels.check.memory import Guard
 
 _TRITON = os.sep + "triton" + os.sep
+# Triton's name of a type → the bits of its NaN.
+_NAN = {"fp16": 0x7E00, "bf16": 0x7FC0, "fp32": 0x7FC00000, "fp64": 0x7FF8 << 48}
 
 
 class OutOfBounds(AssertionError):
@@ -150,9 +153,11 @@ def _accesses(watch: Watch, interpreter) -> dict[tuple[object, str], Callable]:
     def itemsize(pointers) -> int:
         return max(1, pointers.get_element_ty().primitive_bitwidth // 8)
 
-    def checked_load(self, pointers, mask, *rest, **named):
+    def checked_load(self, pointers, mask, other, *rest, **named):
         watch.check("load", pointers.data, mask.data, itemsize(pointers))
-        return load(self, pointers, mask, *rest, **named)
+        if other is None and not mask.data.all():
+            other = _nan(interpreter, pointers)
+        return load(self, pointers, mask, other, *rest, **named)
 
     def checked_store(self, pointers, value, mask, *rest, **named):
         watch.check("store", pointers.data, mask.data, itemsize(pointers))
@@ -169,6 +174,15 @@ def _accesses(watch: Watch, interpreter) -> dict[tuple[object, str], Callable]:
     checked = (checked_load, checked_store, checked_swap, checked_update)
     names = ("create_masked_load", "create_masked_store", "create_atomic_cas", "create_atomic_rmw")
     return {(builder, name): function for name, function in zip(names, checked, strict=True)}
+
+
+def _nan(interpreter, pointers) -> object | None:
+    """A tensor of the interpreter's, of NaN of the type that the pointers point at; None where that has none."""
+    element = pointers.get_element_ty()
+    if str(element) not in _NAN:
+        return None
+    value = np.full(pointers.data.shape, _NAN[str(element)], f"u{element.primitive_bitwidth // 8}")
+    return interpreter.TensorHandle(value.view(interpreter._get_np_dtype(element)), element)
 
 
 def _launches(watch: Watch, interpreter, backwards: bool) -> dict[tuple[object, str], Callable]:

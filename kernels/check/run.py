@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +37,7 @@ def check(
 
     Args:
         op: "add_relu", say, or "add_relu_" for an in-place function, which must return its first argument.
-        function: called with the public op's positional arguments.
+        function: called with the public op's positional arguments; where the spec launches, a @triton.jit kernel.
         device: default: the GPU if there is one. cases: default: those of the op.
         spec: default: the op's.
         isolated: whether to run in a process of its own, which a wrong kernel may end: for a function with a name, that
@@ -53,14 +54,16 @@ def check(
         case.
     """
     device = torch.device(device or runtime.device())
+    own, spec = spec, spec or spec_of(op)
+    if spec.launch and not hasattr(function, "fn"):
+        raise AssertionError(f"{op}: give the kernel itself, a @triton.jit function: it is launched for you")
     if isolated:
         check_isolated(op, function, device, cases, kernels_only)
         return
-    if spec is None:
-        spec = spec_of(op)
-        cases = cases_of(op, device) if cases is None else cases
-    elif cases is None:
-        cases = spec.cases(spec.tensors)
+    if cases is None:
+        cases = spec.cases(spec.tensors) if own else cases_of(op, device)
+    if spec.launch:
+        function = functools.partial(spec.launch, function)
     computing = only_kernels_compute if kernels_only else nullcontext
     passed, count = [], 0
     for case in cases:
@@ -70,7 +73,7 @@ def check(
             try:
                 _check_call(spec, function, call, computing)
             except Exception as error:
-                guess = hint(error, case, passed)
+                guess = hint(error, case, passed, call.hint)
                 raise AssertionError(
                     f"{op}, case {call.name}: {_describe(error)}" + (f"\nHint: {guess}" if guess else "")
                 ) from error

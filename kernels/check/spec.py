@@ -31,6 +31,7 @@ class Spec:
     scale: how far floating-point results may be off.
     cases: (names of the tensor arguments) → the cases for every device. wide_cases: more of them, for a GPU.
     overload: a call's arguments → the dispatcher op's, if the public function computes some of them.
+    launch: a puzzle's, whose solution is a kernel and no function: launch(kernel, *arguments) is what is checked then.
     """
 
     reference: Callable
@@ -42,6 +43,7 @@ class Spec:
     cases: Callable[[tuple[str, ...]], list[Case]] = pointwise_cases
     wide_cases: Callable[[tuple[str, ...]], list[Case]] = wide_cases
     overload: Callable[[tuple], tuple] = tuple
+    launch: Callable | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:

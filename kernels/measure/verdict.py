@@ -1,13 +1,13 @@
-"""A prediction beside what was measured, in one line."""
+"""A prediction beside what was measured, or counted, in one line."""
 
 
-def verdict(what: str, predicted: float | None, measured: float, unit: str, why: str) -> None:
-    """Print "what: predicted, measured, ratio. Why". None: nothing was predicted."""
+def verdict(what: str, predicted: float | None, found: float, unit: str, why: str, how: str = "measured") -> None:
+    """Print "what: predicted, measured, ratio. Why". predicted None: nothing was. how: counted, where no clock ran."""
     if predicted is None:
-        print(f"{what}: no prediction, measured {_shown(measured)} {unit}. {why}")
+        print(f"{what}: no prediction, {how} {_shown(found)} {unit}. {why}")
         return
-    ratio = f"{measured / predicted:.3g} ×" if predicted else "no ratio"
-    print(f"{what}: predicted {_shown(predicted)} {unit}, measured {_shown(measured)} {unit}: {ratio}. {why}")
+    ratio = f"{found / predicted:.3g} ×" if predicted else "no ratio"
+    print(f"{what}: predicted {_shown(predicted)} {unit}, {how} {_shown(found)} {unit}: {ratio}. {why}")
 
 
 def _shown(value: float) -> str:

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data.population import CATEGORIES
+from data import population
 from kernels.inductor import lower, parse
 from kernels.measure.runs import generators
 
-CARDINALITIES = tuple(category.cardinality for category in CATEGORIES.values())  # Criteo's, of its 26 features
+CARDINALITIES = tuple(category.cardinality for category in population.CATEGORIES.values())  # Criteo's
 ROW_OFFSETS = (0, *accumulate(CARDINALITIES))
 SECTOR = 32  # bytes: the least that a GPU's memory is read by
 ZIPF = 1.05  # id k is about k^-ZIPF as often as id 1
@@ -34,10 +34,11 @@ class SeparateTables(nn.Module):
         return torch.stack([table(ids[:, f]) for f, table in enumerate(self.tables)], dim=1)
 
 
-def compiled_look_ups(tables: int, batch: int = 2048, width: int = 16) -> list[str]:
-    """The source of each kernel that torch.compile writes for so many look-ups; it takes no GPU."""
+def compiled_look_ups(tables: int, batch: int = 2048, width: int = 16, **options) -> list[str]:
+    """The source of each kernel that torch.compile writes for so many look-ups, with these options of Inductor's; it
+    takes no GPU."""
     ids = torch.randint(100, (batch, tables))
-    (module,) = lower.triton_source(SeparateTables((100,) * tables, width), ids)
+    (module,) = lower.triton_source(SeparateTables((100,) * tables, width), ids, options=options)
     return [kernel.source for kernel in parse.split(module)]
 
 
@@ -50,6 +51,13 @@ def draw(batch: int, zipf: float = 0.0, seed: int = 0) -> np.ndarray:
     """Ids int64 [batch, 26] below Criteo's cardinalities: uniform, or with zipf > 0 the smaller the more frequent."""
     _, ids = generators(torch.float32, torch.device("cpu"), seed)
     return torch.stack([ids(batch, below=rows, zipf=zipf) for rows in CARDINALITIES], dim=1).numpy()
+
+
+def segments(batch: int) -> dict[str, np.ndarray]:
+    """For each of Criteo's tables how often each id of a batch occurs; the shares of the first are real."""
+    _, ranks = population.draw(population.SyntheticConfig(population.FULL), np.random.default_rng(0), batch)
+    names = population.CATEGORIES
+    return {name: np.unique(rank, return_counts=True)[1] for name, rank in zip(names, ranks, strict=True)}
 
 
 def rows_of(ids: np.ndarray) -> np.ndarray:

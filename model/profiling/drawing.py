@@ -58,7 +58,7 @@ def _draw(ax, trace: Trace, step: int) -> float:
                     bars = {"color": _COLOURS[label], "linewidth": 0.15, "snap": False}
                     ax.broken_barh(spans, (y - 0.4, 0.8), label=label, **bars)
     gpu = "" if facts.busy_percent is None else f", {facts.kernels:.0f} kernels, GPU busy {facts.busy_percent:.0f} %"
-    ax.set_title(f"{trace.name}: {facts.step_us / 1e3:.2f} ms a step{gpu}", loc="left", fontsize=9)
+    ax.set_title(f"{trace.name}: {facts.step_us / 1e3:.2f} ms a step while profiled{gpu}", loc="left", fontsize=9)
     ax.set_yticks(range(len(shown)), shown)
     ax.set_ylim(len(shown) - 0.5, -0.5)
     ax.spines[["top", "right", "left"]].set_visible(False)

@@ -9,7 +9,7 @@ def starts_kernel(keys, starts, N, BLOCK: tl.constexpr):
     tl.store(starts + i, (key != before).to(tl.int32), i < N)
 
 
-check.attempt("starts", puzzles.starts(starts_kernel), spec=puzzles.STARTS, isolated=False)
+check.attempt("embedding_bags_update/starts", starts_kernel)
 
 # %% sums
 @triton.jit
@@ -23,7 +23,7 @@ def sums_kernel(grad, positions, offsets, sums, D, BLOCK: tl.constexpr):
     tl.store(sums + segment * D + column, total, column < D)
 
 
-check.attempt("sums", puzzles.sums(sums_kernel), spec=puzzles.SUMS, isolated=False)
+check.attempt("embedding_bags_update/sums", sums_kernel)
 
 # %% adagrad
 @triton.jit
@@ -37,7 +37,7 @@ def adagrad_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + at, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("adagrad", puzzles.adagrad(adagrad_kernel), spec=puzzles.ADAGRAD, isolated=False)
+check.attempt("embedding_bags_update/adagrad", adagrad_kernel)
 
 # %% rowwise
 @triton.jit
@@ -51,4 +51,4 @@ def rowwise_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + r * D + column, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("rowwise", puzzles.rowwise(rowwise_kernel), spec=puzzles.ROWWISE, isolated=False)
+check.attempt("embedding_bags_update/rowwise", rowwise_kernel)

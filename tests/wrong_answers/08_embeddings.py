@@ -12,11 +12,7 @@ def my_kernel(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr,
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_kernel, tables, row_offsets, ids)
-
-
-check.attempt("embedding_bags/row", my_rows)
+check.attempt("embedding_bags/row", my_kernel)
 
 # %% puzzle_row: the offset of the table behind -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -30,11 +26,7 @@ def my_kernel(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr,
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_kernel, tables, row_offsets, ids)
-
-
-check.attempt("embedding_bags/row", my_rows)
+check.attempt("embedding_bags/row", my_kernel)
 
 # %% puzzle_row: the feature is the quotient -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -48,11 +40,7 @@ def my_kernel(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr,
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_kernel, tables, row_offsets, ids)
-
-
-check.attempt("embedding_bags/row", my_rows)
+check.attempt("embedding_bags/row", my_kernel)
 
 # %% puzzle_row: no mask on the loads -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -66,11 +54,7 @@ def my_kernel(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr,
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_kernel, tables, row_offsets, ids)
-
-
-check.attempt("embedding_bags/row", my_rows)
+check.attempt("embedding_bags/row", my_kernel)
 
 # %% puzzle_row: rows as far apart as they are many -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -84,11 +68,7 @@ def my_kernel(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr,
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_kernel, tables, row_offsets, ids)
-
-
-check.attempt("embedding_bags/row", my_rows)
+check.attempt("embedding_bags/row", my_kernel)
 
 # %% puzzle_row: one lane for all columns -> elements are wrong
 @triton.jit
@@ -102,29 +82,14 @@ def my_kernel(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr,
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_kernel, tables, row_offsets, ids)
+check.attempt("embedding_bags/row", my_kernel)
 
-
-check.attempt("embedding_bags/row", my_rows)
-
-# %% puzzle_row: a cheat that calls torch -> torch's \S+ was called
-@triton.jit
-def my_kernel(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # i = b · F + f
-    there = i < count
-    id = tl.load(ids_ptr + i, there)
-    row = tl.load(offsets_ptr + i % F, there) + id
-    lanes = tl.arange(0, D)
-    rows = tl.load(tables_ptr + row[:, None] * D + lanes, there[:, None])
-    tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
-
-
-def my_rows(tables, row_offsets, ids):
+# %% puzzle_row: a cheat that calls torch -> ^not yet: .*give the kernel itself
+def by_torch(tables, row_offsets, ids):
     return tables[row_offsets[:-1] + ids]
 
 
-check.attempt("embedding_bags/row", my_rows)
+check.attempt("embedding_bags/row", by_torch)
 
 # %% puzzle_row: a launch that does nothing -> never written
 @triton.jit
@@ -137,11 +102,7 @@ def my_kernel(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr,
     rows = tl.load(tables_ptr + row[:, None] * D + lanes, there[:, None])
 
 
-def my_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_kernel, tables, row_offsets, ids)
-
-
-check.attempt("embedding_bags/row", my_rows)
+check.attempt("embedding_bags/row", my_kernel)
 
 # %% puzzle_row: right: the table's pointer is moved, not the row
 @triton.jit
@@ -156,11 +117,7 @@ def my_kernel(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr,
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_kernel, tables, row_offsets, ids)
-
-
-check.attempt("embedding_bags/row", my_rows)
+check.attempt("embedding_bags/row", my_kernel)
 
 # %% puzzle_outside: no check -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -176,11 +133,7 @@ def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_safe_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_safe, tables, row_offsets, ids)
-
-
-check.attempt("embedding_bags/outside", my_safe_rows)
+check.attempt("embedding_bags/outside", my_safe)
 
 # %% puzzle_outside: negative ids pass -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -196,11 +149,7 @@ def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_safe_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_safe, tables, row_offsets, ids)
-
-
-check.attempt("embedding_bags/outside", my_safe_rows)
+check.attempt("embedding_bags/outside", my_safe)
 
 # %% puzzle_outside: one id too many -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -216,11 +165,22 @@ def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_safe_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_safe, tables, row_offsets, ids)
+check.attempt("embedding_bags/outside", my_safe)
+
+# %% puzzle_outside: the row is compared, and wraps -> ids 9223372036854775807|CUDA error|ended
+@triton.jit
+def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = i < count
+    id = tl.load(ids_ptr + i, there)
+    first = tl.load(offsets_ptr + i % F, there)
+    inside = there & (id >= 0) & (first + id < tl.load(offsets_ptr + i % F + 1, there))
+    lanes = tl.arange(0, D)
+    rows = tl.load(tables_ptr + (first + id)[:, None] * D + lanes, inside[:, None], other=0.0)
+    tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-check.attempt("embedding_bags/outside", my_safe_rows)
+check.attempt("embedding_bags/outside", my_safe)
 
 # %% puzzle_outside: the height of all tables up to this one -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -236,13 +196,9 @@ def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_safe_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_safe, tables, row_offsets, ids)
+check.attempt("embedding_bags/outside", my_safe)
 
-
-check.attempt("embedding_bags/outside", my_safe_rows)
-
-# %% puzzle_outside: the id is made narrow first -> case \S+ float32 int64: .*elements are wrong
+# %% puzzle_outside: the id is made narrow first -> int64, ids \+ 2\^32: .*are wrong[\s\S]*keep 64
 @triton.jit
 def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -256,13 +212,9 @@ def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_safe_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_safe, tables, row_offsets, ids)
+check.attempt("embedding_bags/outside", my_safe)
 
-
-check.attempt("embedding_bags/outside", my_safe_rows)
-
-# %% puzzle_outside: multiplied by the mask -> special int64: .*are wrong.*got nan[\s\S]*0 · Inf
+# %% puzzle_outside: multiplied by the mask -> special int64, .*are wrong.*got nan[\s\S]*0 · Inf
 @triton.jit
 def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -277,11 +229,7 @@ def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_safe_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_safe, tables, row_offsets, ids)
-
-
-check.attempt("embedding_bags/outside", my_safe_rows)
+check.attempt("embedding_bags/outside", my_safe)
 
 # %% puzzle_outside: clamped to the table's last row -> elements are wrong
 @triton.jit
@@ -298,11 +246,7 @@ def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_safe_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_safe, tables, row_offsets, ids)
-
-
-check.attempt("embedding_bags/outside", my_safe_rows)
+check.attempt("embedding_bags/outside", my_safe)
 
 # %% puzzle_outside: misses are not written -> never written
 @triton.jit
@@ -318,32 +262,14 @@ def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D
     tl.store(out_ptr + i[:, None] * D + lanes, rows, inside[:, None])
 
 
-def my_safe_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_safe, tables, row_offsets, ids)
+check.attempt("embedding_bags/outside", my_safe)
+
+# %% puzzle_outside: a cheat that calls torch -> ^not yet: .*give the kernel itself
+def by_torch(tables, row_offsets, ids):
+    return kernels.embedding_bags(tables, row_offsets, ids, out_of_range="zero")
 
 
-check.attempt("embedding_bags/outside", my_safe_rows)
-
-# %% puzzle_outside: a cheat that calls torch -> torch's \S+ was called
-@triton.jit
-def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    there = i < count
-    id = tl.load(ids_ptr + i, there)
-    first = tl.load(offsets_ptr + i % F, there)
-    end = tl.load(offsets_ptr + i % F + 1, there)
-    inside = there & (id >= 0) & (id < end - first)
-    lanes = tl.arange(0, D)
-    rows = tl.load(tables_ptr + (first + id)[:, None] * D + lanes, inside[:, None], other=0.0)
-    tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
-
-
-def my_safe_rows(tables, row_offsets, ids):
-    ids = ids.clamp(min=0)
-    return bag_puzzles.look_up(my_safe, tables, row_offsets, ids)
-
-
-check.attempt("embedding_bags/outside", my_safe_rows)
+check.attempt("embedding_bags/outside", by_torch)
 
 # %% puzzle_outside: a launch that does nothing -> never written
 @triton.jit
@@ -358,11 +284,7 @@ def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D
     rows = tl.load(tables_ptr + (first + id)[:, None] * D + lanes, inside[:, None], other=0.0)
 
 
-def my_safe_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_safe, tables, row_offsets, ids)
-
-
-check.attempt("embedding_bags/outside", my_safe_rows)
+check.attempt("embedding_bags/outside", my_safe)
 
 # %% puzzle_outside: right: row 0 is read for a miss, and selected away
 @triton.jit
@@ -380,13 +302,9 @@ def my_safe(tables_ptr, offsets_ptr, ids_ptr, out_ptr, count, F: tl.constexpr, D
     tl.store(out_ptr + i[:, None] * D + lanes, rows, there[:, None])
 
 
-def my_safe_rows(tables, row_offsets, ids):
-    return bag_puzzles.look_up(my_safe, tables, row_offsets, ids)
+check.attempt("embedding_bags/outside", my_safe)
 
-
-check.attempt("embedding_bags/outside", my_safe_rows)
-
-# %% puzzle_bag: an empty bag is 0 / 0 -> case 2×8 float32: .*elements are wrong.*got nan
+# %% puzzle_bag: an empty bag is 0 / 0 -> case 2×8 float32, .*elements are wrong.*got nan[\s\S]*is empty
 @triton.jit
 def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     bag = tl.program_id(0)
@@ -400,13 +318,9 @@ def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     tl.store(out_ptr + bag * D + lanes, pooled)
 
 
-def my_bags(table, ids, offsets):
-    return bag_puzzles.pool(my_bag, table, ids, offsets)
+check.attempt("embedding_bags/bag", my_bag)
 
-
-check.attempt("embedding_bags/bag", my_bags)
-
-# %% puzzle_bag: the sum -> case 1×4 float32: .*elements are wrong
+# %% puzzle_bag: the sum -> case 1×4 float32, .*elements are wrong
 @triton.jit
 def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     bag = tl.program_id(0)
@@ -419,11 +333,7 @@ def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     tl.store(out_ptr + bag * D + lanes, pooled)
 
 
-def my_bags(table, ids, offsets):
-    return bag_puzzles.pool(my_bag, table, ids, offsets)
-
-
-check.attempt("embedding_bags/bag", my_bags)
+check.attempt("embedding_bags/bag", my_bag)
 
 # %% puzzle_bag: one id too many -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -439,13 +349,9 @@ def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     tl.store(out_ptr + bag * D + lanes, pooled)
 
 
-def my_bags(table, ids, offsets):
-    return bag_puzzles.pool(my_bag, table, ids, offsets)
+check.attempt("embedding_bags/bag", my_bag)
 
-
-check.attempt("embedding_bags/bag", my_bags)
-
-# %% puzzle_bag: the last id is left out -> case 1×4 float32: .*elements are wrong
+# %% puzzle_bag: the last id is left out -> case 1×4 float32, .*elements are wrong
 @triton.jit
 def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     bag = tl.program_id(0)
@@ -459,11 +365,7 @@ def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     tl.store(out_ptr + bag * D + lanes, pooled)
 
 
-def my_bags(table, ids, offsets):
-    return bag_puzzles.pool(my_bag, table, ids, offsets)
-
-
-check.attempt("embedding_bags/bag", my_bags)
+check.attempt("embedding_bags/bag", my_bag)
 
 # %% puzzle_bag: positions for ids -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -479,11 +381,7 @@ def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     tl.store(out_ptr + bag * D + lanes, pooled)
 
 
-def my_bags(table, ids, offsets):
-    return bag_puzzles.pool(my_bag, table, ids, offsets)
-
-
-check.attempt("embedding_bags/bag", my_bags)
+check.attempt("embedding_bags/bag", my_bag)
 
 # %% puzzle_bag: an id is not times the width -> elements are wrong
 @triton.jit
@@ -499,13 +397,9 @@ def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     tl.store(out_ptr + bag * D + lanes, pooled)
 
 
-def my_bags(table, ids, offsets):
-    return bag_puzzles.pool(my_bag, table, ids, offsets)
+check.attempt("embedding_bags/bag", my_bag)
 
-
-check.attempt("embedding_bags/bag", my_bags)
-
-# %% puzzle_bag: added up in half precision -> float16: .*are wrong[\s\S]*Convert to float32
+# %% puzzle_bag: added up in half precision -> float16, .*are wrong[\s\S]*Convert to float32
 @triton.jit
 def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     bag = tl.program_id(0)
@@ -519,11 +413,7 @@ def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     tl.store(out_ptr + bag * D + lanes, pooled)
 
 
-def my_bags(table, ids, offsets):
-    return bag_puzzles.pool(my_bag, table, ids, offsets)
-
-
-check.attempt("embedding_bags/bag", my_bags)
+check.attempt("embedding_bags/bag", my_bag)
 
 # %% puzzle_bag: the mean of all bags so far -> elements are wrong
 @triton.jit
@@ -539,31 +429,14 @@ def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     tl.store(out_ptr + bag * D + lanes, pooled)
 
 
-def my_bags(table, ids, offsets):
-    return bag_puzzles.pool(my_bag, table, ids, offsets)
+check.attempt("embedding_bags/bag", my_bag)
 
-
-check.attempt("embedding_bags/bag", my_bags)
-
-# %% puzzle_bag: a cheat that calls torch -> torch's \S+ was called
-@triton.jit
-def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
-    bag = tl.program_id(0)
-    begin, end = tl.load(offsets_ptr + bag), tl.load(offsets_ptr + bag + 1)
-    lanes = tl.arange(0, D)
-    pooled = tl.zeros([D], tl.float32)
-    for k in range(begin, end):
-        id = tl.load(ids_ptr + k)
-        pooled += tl.load(table_ptr + id * D + lanes)
-    pooled /= tl.maximum(end - begin, 1)
-    tl.store(out_ptr + bag * D + lanes, pooled)
-
-
-def my_bags(table, ids, offsets):
+# %% puzzle_bag: a cheat that calls torch -> ^not yet: .*give the kernel itself
+def by_torch(table, ids, offsets):
     return torch.nn.functional.embedding_bag(ids, table, offsets, mode='mean', include_last_offset=True)
 
 
-check.attempt("embedding_bags/bag", my_bags)
+check.attempt("embedding_bags/bag", by_torch)
 
 # %% puzzle_bag: a launch that does nothing -> never written
 @triton.jit
@@ -578,11 +451,7 @@ def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     pooled /= tl.maximum(end - begin, 1)
 
 
-def my_bags(table, ids, offsets):
-    return bag_puzzles.pool(my_bag, table, ids, offsets)
-
-
-check.attempt("embedding_bags/bag", my_bags)
+check.attempt("embedding_bags/bag", my_bag)
 
 # %% puzzle_bag: right: a while loop, and each term divided
 @triton.jit
@@ -598,11 +467,7 @@ def my_bag(table_ptr, ids_ptr, offsets_ptr, out_ptr, D: tl.constexpr):
     tl.store(out_ptr + bag * D + lanes, pooled)
 
 
-def my_bags(table, ids, offsets):
-    return bag_puzzles.pool(my_bag, table, ids, offsets)
-
-
-check.attempt("embedding_bags/bag", my_bags)
+check.attempt("embedding_bags/bag", my_bag)
 
 # %% puzzle_select: the table alone -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -617,11 +482,7 @@ def my_choice(ids_ptr, table_ptr, indices_ptr, image_ptr, out_ptr, table_rows, i
     tl.store(out_ptr + i * H + lanes, values)
 
 
-def my_multimodal(ids, table, indices, image, token):
-    return word_puzzles.look_up(my_choice, ids, table, indices, image, token)
-
-
-check.attempt("vocabulary/select", my_multimodal)
+check.attempt("vocabulary/select", my_choice)
 
 # %% puzzle_select: the image's row is the id -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -636,11 +497,7 @@ def my_choice(ids_ptr, table_ptr, indices_ptr, image_ptr, out_ptr, table_rows, i
     tl.store(out_ptr + i * H + lanes, values)
 
 
-def my_multimodal(ids, table, indices, image, token):
-    return word_puzzles.look_up(my_choice, ids, table, indices, image, token)
-
-
-check.attempt("vocabulary/select", my_multimodal)
+check.attempt("vocabulary/select", my_choice)
 
 # %% puzzle_select: no mask -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -655,11 +512,7 @@ def my_choice(ids_ptr, table_ptr, indices_ptr, image_ptr, out_ptr, table_rows, i
     tl.store(out_ptr + i * H + lanes, values)
 
 
-def my_multimodal(ids, table, indices, image, token):
-    return word_puzzles.look_up(my_choice, ids, table, indices, image, token)
-
-
-check.attempt("vocabulary/select", my_multimodal)
+check.attempt("vocabulary/select", my_choice)
 
 # %% puzzle_select: the table's height for both -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -674,11 +527,7 @@ def my_choice(ids_ptr, table_ptr, indices_ptr, image_ptr, out_ptr, table_rows, i
     tl.store(out_ptr + i * H + lanes, values)
 
 
-def my_multimodal(ids, table, indices, image, token):
-    return word_puzzles.look_up(my_choice, ids, table, indices, image, token)
-
-
-check.attempt("vocabulary/select", my_multimodal)
+check.attempt("vocabulary/select", my_choice)
 
 # %% puzzle_select: negative rows pass -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -693,11 +542,7 @@ def my_choice(ids_ptr, table_ptr, indices_ptr, image_ptr, out_ptr, table_rows, i
     tl.store(out_ptr + i * H + lanes, values)
 
 
-def my_multimodal(ids, table, indices, image, token):
-    return word_puzzles.look_up(my_choice, ids, table, indices, image, token)
-
-
-check.attempt("vocabulary/select", my_multimodal)
+check.attempt("vocabulary/select", my_choice)
 
 # %% puzzle_select: an id behind the table is the image's -> out of bounds|are wrong|CUDA error|ended
 @triton.jit
@@ -712,11 +557,7 @@ def my_choice(ids_ptr, table_ptr, indices_ptr, image_ptr, out_ptr, table_rows, i
     tl.store(out_ptr + i * H + lanes, values)
 
 
-def my_multimodal(ids, table, indices, image, token):
-    return word_puzzles.look_up(my_choice, ids, table, indices, image, token)
-
-
-check.attempt("vocabulary/select", my_multimodal)
+check.attempt("vocabulary/select", my_choice)
 
 # %% puzzle_select: multiplied by the mask -> special token 4: .*are wrong.*got nan
 @triton.jit
@@ -732,31 +573,14 @@ def my_choice(ids_ptr, table_ptr, indices_ptr, image_ptr, out_ptr, table_rows, i
     tl.store(out_ptr + i * H + lanes, values)
 
 
-def my_multimodal(ids, table, indices, image, token):
-    return word_puzzles.look_up(my_choice, ids, table, indices, image, token)
+check.attempt("vocabulary/select", my_choice)
+
+# %% puzzle_select: a cheat that calls torch -> ^not yet: .*give the kernel itself
+def by_torch(ids, table, indices, image, token):
+    return kernels.embedding_lookup_multimodal(ids, table, indices, image, image_token_id=token)
 
 
-check.attempt("vocabulary/select", my_multimodal)
-
-# %% puzzle_select: a cheat that calls torch -> torch's \S+ was called
-@triton.jit
-def my_choice(ids_ptr, table_ptr, indices_ptr, image_ptr, out_ptr, table_rows, image_rows, token, H: tl.constexpr):
-    i = tl.program_id(0)
-    id, index = tl.load(ids_ptr + i), tl.load(indices_ptr + i)
-    source = tl.where(id == token, image_ptr, table_ptr)
-    row = tl.where(id == token, index, id)
-    height = tl.where(id == token, image_rows, table_rows)
-    lanes = tl.arange(0, H)
-    values = tl.load(source + row * H + lanes, (row >= 0) & (row < height), other=0.0)
-    tl.store(out_ptr + i * H + lanes, values)
-
-
-def my_multimodal(ids, table, indices, image, token):
-    ids = torch.where(ids == token, 0, ids)
-    return word_puzzles.look_up(my_choice, ids, table, indices, image, token)
-
-
-check.attempt("vocabulary/select", my_multimodal)
+check.attempt("vocabulary/select", by_torch)
 
 # %% puzzle_select: a launch that does nothing -> never written
 @triton.jit
@@ -770,11 +594,7 @@ def my_choice(ids_ptr, table_ptr, indices_ptr, image_ptr, out_ptr, table_rows, i
     values = tl.load(source + row * H + lanes, (row >= 0) & (row < height), other=0.0)
 
 
-def my_multimodal(ids, table, indices, image, token):
-    return word_puzzles.look_up(my_choice, ids, table, indices, image, token)
-
-
-check.attempt("vocabulary/select", my_multimodal)
+check.attempt("vocabulary/select", my_choice)
 
 # %% puzzle_select: right: both are loaded, each where it counts, and added
 @triton.jit
@@ -789,8 +609,4 @@ def my_choice(ids_ptr, table_ptr, indices_ptr, image_ptr, out_ptr, table_rows, i
     tl.store(out_ptr + i * H + lanes, values)
 
 
-def my_multimodal(ids, table, indices, image, token):
-    return word_puzzles.look_up(my_choice, ids, table, indices, image, token)
-
-
-check.attempt("vocabulary/select", my_multimodal)
+check.attempt("vocabulary/select", my_choice)

@@ -9,7 +9,7 @@ def starts_kernel(keys, starts, N, BLOCK: tl.constexpr):
     tl.store(starts + i, (key != before).to(tl.int32), i < N)
 
 
-check.attempt("starts", puzzles.starts(starts_kernel), spec=puzzles.STARTS, isolated=False)
+check.attempt("embedding_bags_update/starts", starts_kernel)
 
 # %% starts: the first key is compared with 0 -> not yet: .*At \[0\]: expected 1, got 0
 @triton.jit
@@ -20,9 +20,20 @@ def starts_kernel(keys, starts, N, BLOCK: tl.constexpr):
     tl.store(starts + i, (key != before).to(tl.int32), i < N)
 
 
-check.attempt("starts", puzzles.starts(starts_kernel), spec=puzzles.STARTS, isolated=False)
+check.attempt("embedding_bags_update/starts", starts_kernel)
 
-# %% starts: marks ends -> not yet: starts, case 7 keys.*expected
+# %% starts: nothing is said of the key before the first -> not yet: .*At \[0\]: expected 1, got 0
+@triton.jit
+def starts_kernel(keys, starts, N, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    key = tl.load(keys + i, i < N)
+    before = tl.load(keys + i - 1, (i > 0) & (i < N))
+    tl.store(starts + i, (key != before).to(tl.int32), i < N)
+
+
+check.attempt("embedding_bags_update/starts", starts_kernel)
+
+# %% starts: marks ends -> not yet: \S+/starts, case 7 keys.*expected
 @triton.jit
 def starts_kernel(keys, starts, N, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -31,7 +42,7 @@ def starts_kernel(keys, starts, N, BLOCK: tl.constexpr):
     tl.store(starts + i, (key != before).to(tl.int32), i < N)
 
 
-check.attempt("starts", puzzles.starts(starts_kernel), spec=puzzles.STARTS, isolated=False)
+check.attempt("embedding_bags_update/starts", starts_kernel)
 
 # %% starts: each block begins a row -> not yet: .*At \[64\]: expected 0, got 1
 @triton.jit
@@ -42,7 +53,7 @@ def starts_kernel(keys, starts, N, BLOCK: tl.constexpr):
     tl.store(starts + i, (key != before).to(tl.int32), i < N)
 
 
-check.attempt("starts", puzzles.starts(starts_kernel), spec=puzzles.STARTS, isolated=False)
+check.attempt("embedding_bags_update/starts", starts_kernel)
 
 # %% starts: compares 32 bits -> not yet: .*2\^32 apart
 @triton.jit
@@ -53,7 +64,7 @@ def starts_kernel(keys, starts, N, BLOCK: tl.constexpr):
     tl.store(starts + i, (key.to(tl.int32) != before.to(tl.int32)).to(tl.int32), i < N)
 
 
-check.attempt("starts", puzzles.starts(starts_kernel), spec=puzzles.STARTS, isolated=False)
+check.attempt("embedding_bags_update/starts", starts_kernel)
 
 # %% starts: stores beyond the end -> not yet: .*(out of bounds|beside)
 @triton.jit
@@ -64,22 +75,14 @@ def starts_kernel(keys, starts, N, BLOCK: tl.constexpr):
     tl.store(starts + i, (key != before).to(tl.int32))
 
 
-check.attempt("starts", puzzles.starts(starts_kernel), spec=puzzles.STARTS, isolated=False)
+check.attempt("embedding_bags_update/starts", starts_kernel)
 
-# %% starts: torch computes -> not yet: .*torch's \w+ was called
-@triton.jit
-def starts_kernel(keys, starts, N, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    key = tl.load(keys + i, i < N)
-    before = tl.load(keys + i - 1, (i > 0) & (i < N), other=-1)
-    tl.store(starts + i, (key != before).to(tl.int32), i < N)
-
-
+# %% starts: torch computes -> ^not yet: .*give the kernel itself
 def by_torch(keys):
     return (keys.diff(prepend=keys[:1] - 1) != 0).int()
 
 
-check.attempt("starts", by_torch, spec=puzzles.STARTS, isolated=False)
+check.attempt("embedding_bags_update/starts", by_torch)
 
 # %% starts: one key behind the other, by a clamped address
 @triton.jit
@@ -90,7 +93,7 @@ def starts_kernel(keys, starts, N, BLOCK: tl.constexpr):
     tl.store(starts + i, ((key != before) | (i == 0)).to(tl.int32), i < N)
 
 
-check.attempt("starts", puzzles.starts(starts_kernel), spec=puzzles.STARTS, isolated=False)
+check.attempt("embedding_bags_update/starts", starts_kernel)
 
 # %% sums: the sorted place in place of the position -> not yet: .*expected
 @triton.jit
@@ -104,7 +107,7 @@ def sums_kernel(grad, positions, offsets, sums, D, BLOCK: tl.constexpr):
     tl.store(sums + segment * D + column, total, column < D)
 
 
-check.attempt("sums", puzzles.sums(sums_kernel), spec=puzzles.SUMS, isolated=False)
+check.attempt("embedding_bags_update/sums", sums_kernel)
 
 # %% sums: only the first of a segment -> not yet: .*expected
 @triton.jit
@@ -118,7 +121,7 @@ def sums_kernel(grad, positions, offsets, sums, D, BLOCK: tl.constexpr):
     tl.store(sums + segment * D + column, total, column < D)
 
 
-check.attempt("sums", puzzles.sums(sums_kernel), spec=puzzles.SUMS, isolated=False)
+check.attempt("embedding_bags_update/sums", sums_kernel)
 
 # %% sums: leaves the last out -> not yet: .*expected
 @triton.jit
@@ -132,9 +135,9 @@ def sums_kernel(grad, positions, offsets, sums, D, BLOCK: tl.constexpr):
     tl.store(sums + segment * D + column, total, column < D)
 
 
-check.attempt("sums", puzzles.sums(sums_kernel), spec=puzzles.SUMS, isolated=False)
+check.attempt("embedding_bags_update/sums", sums_kernel)
 
-# %% sums: adds in float16 -> not yet: sums, case 2000×1 float16
+# %% sums: adds in float16 -> not yet: \S+/sums, case 2000×1 float16
 @triton.jit
 def sums_kernel(grad, positions, offsets, sums, D, BLOCK: tl.constexpr):
     segment, column = tl.program_id(0), tl.arange(0, BLOCK)
@@ -146,7 +149,7 @@ def sums_kernel(grad, positions, offsets, sums, D, BLOCK: tl.constexpr):
     tl.store(sums + segment * D + column, total, column < D)
 
 
-check.attempt("sums", puzzles.sums(sums_kernel), spec=puzzles.SUMS, isolated=False)
+check.attempt("embedding_bags_update/sums", sums_kernel)
 
 # %% sums: no mask -> not yet: .*out of bounds
 @triton.jit
@@ -160,7 +163,7 @@ def sums_kernel(grad, positions, offsets, sums, D, BLOCK: tl.constexpr):
     tl.store(sums + segment * D + column, total, column < D)
 
 
-check.attempt("sums", puzzles.sums(sums_kernel), spec=puzzles.SUMS, isolated=False)
+check.attempt("embedding_bags_update/sums", sums_kernel)
 
 # %% sums: rows are BLOCK apart -> not yet: .*(out of bounds|expected)
 @triton.jit
@@ -174,7 +177,7 @@ def sums_kernel(grad, positions, offsets, sums, D, BLOCK: tl.constexpr):
     tl.store(sums + segment * D + column, total, column < D)
 
 
-check.attempt("sums", puzzles.sums(sums_kernel), spec=puzzles.SUMS, isolated=False)
+check.attempt("embedding_bags_update/sums", sums_kernel)
 
 # %% sums: stores into the next segment -> not yet: .*(out of bounds|beside)
 @triton.jit
@@ -188,25 +191,14 @@ def sums_kernel(grad, positions, offsets, sums, D, BLOCK: tl.constexpr):
     tl.store(sums + segment * D + column, total)
 
 
-check.attempt("sums", puzzles.sums(sums_kernel), spec=puzzles.SUMS, isolated=False)
+check.attempt("embedding_bags_update/sums", sums_kernel)
 
-# %% sums: torch computes -> not yet: .*torch's \w+ was called
-@triton.jit
-def sums_kernel(grad, positions, offsets, sums, D, BLOCK: tl.constexpr):
-    segment, column = tl.program_id(0), tl.arange(0, BLOCK)
-    first, end = tl.load(offsets + segment), tl.load(offsets + segment + 1)
-    total = tl.zeros([BLOCK], sums.dtype.element_ty)
-    for k in range(first, end):
-        row = tl.load(positions + k)
-        total += tl.load(grad + row * D + column, column < D, other=0).to(total.dtype)
-    tl.store(sums + segment * D + column, total, column < D)
-
-
+# %% sums: torch computes -> ^not yet: .*give the kernel itself
 def by_torch(grad, positions, offsets):
     return torch.segment_reduce(grad[positions].float(), "sum", offsets=offsets)
 
 
-check.attempt("sums", by_torch, spec=puzzles.SUMS, isolated=False)
+check.attempt("embedding_bags_update/sums", by_torch)
 
 # %% sums: sixteen occurrences at a time, masked
 @triton.jit
@@ -222,7 +214,7 @@ def sums_kernel(grad, positions, offsets, sums, D, BLOCK: tl.constexpr):
     tl.store(sums + segment * D + column, total, column < D)
 
 
-check.attempt("sums", puzzles.sums(sums_kernel), spec=puzzles.SUMS, isolated=False)
+check.attempt("embedding_bags_update/sums", sums_kernel)
 
 # %% adagrad: the root of the old state -> not yet: .*tables: .*expected
 @triton.jit
@@ -235,7 +227,7 @@ def adagrad_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + at, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("adagrad", puzzles.adagrad(adagrad_kernel), spec=puzzles.ADAGRAD, isolated=False)
+check.attempt("embedding_bags_update/adagrad", adagrad_kernel)
 
 # %% adagrad: eps inside the root -> not yet: .*eps 0.5: tables: .*expected
 @triton.jit
@@ -249,7 +241,7 @@ def adagrad_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + at, row - lr * g / (tl.sqrt(total + eps)), inside)
 
 
-check.attempt("adagrad", puzzles.adagrad(adagrad_kernel), spec=puzzles.ADAGRAD, isolated=False)
+check.attempt("embedding_bags_update/adagrad", adagrad_kernel)
 
 # %% adagrad: the state is not stored -> not yet: .*state: .*expected
 @triton.jit
@@ -262,7 +254,7 @@ def adagrad_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + at, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("adagrad", puzzles.adagrad(adagrad_kernel), spec=puzzles.ADAGRAD, isolated=False)
+check.attempt("embedding_bags_update/adagrad", adagrad_kernel)
 
 # %% adagrad: uphill -> not yet: .*tables: .*expected
 @triton.jit
@@ -276,7 +268,7 @@ def adagrad_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + at, row + lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("adagrad", puzzles.adagrad(adagrad_kernel), spec=puzzles.ADAGRAD, isolated=False)
+check.attempt("embedding_bags_update/adagrad", adagrad_kernel)
 
 # %% rowwise: the root of the old state -> not yet: .*tables: .*expected
 @triton.jit
@@ -290,7 +282,7 @@ def rowwise_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + r * D + column, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("rowwise", puzzles.rowwise(rowwise_kernel), spec=puzzles.ROWWISE, isolated=False)
+check.attempt("embedding_bags_update/rowwise", rowwise_kernel)
 
 # %% rowwise: eps inside the root -> not yet: .*eps 0.5: tables: .*expected
 @triton.jit
@@ -304,7 +296,7 @@ def rowwise_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + r * D + column, row - lr * g / (tl.sqrt(total + eps)), inside)
 
 
-check.attempt("rowwise", puzzles.rowwise(rowwise_kernel), spec=puzzles.ROWWISE, isolated=False)
+check.attempt("embedding_bags_update/rowwise", rowwise_kernel)
 
 # %% rowwise: the state is not stored -> not yet: .*state: .*expected
 @triton.jit
@@ -317,7 +309,7 @@ def rowwise_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + r * D + column, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("rowwise", puzzles.rowwise(rowwise_kernel), spec=puzzles.ROWWISE, isolated=False)
+check.attempt("embedding_bags_update/rowwise", rowwise_kernel)
 
 # %% rowwise: uphill -> not yet: .*tables: .*expected
 @triton.jit
@@ -331,7 +323,7 @@ def rowwise_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + r * D + column, row + lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("rowwise", puzzles.rowwise(rowwise_kernel), spec=puzzles.ROWWISE, isolated=False)
+check.attempt("embedding_bags_update/rowwise", rowwise_kernel)
 
 # %% adagrad: row s of the table -> not yet: .*expected
 @triton.jit
@@ -345,7 +337,7 @@ def adagrad_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + at, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("adagrad", puzzles.adagrad(adagrad_kernel), spec=puzzles.ADAGRAD, isolated=False)
+check.attempt("embedding_bags_update/adagrad", adagrad_kernel)
 
 # %% adagrad: stores beyond the row -> not yet: .*(out of bounds|beside)
 @triton.jit
@@ -359,25 +351,14 @@ def adagrad_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + at, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("adagrad", puzzles.adagrad(adagrad_kernel), spec=puzzles.ADAGRAD, isolated=False)
+check.attempt("embedding_bags_update/adagrad", adagrad_kernel)
 
-# %% adagrad: torch computes -> not yet: .*torch's \w+ was called
-@triton.jit
-def adagrad_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
-    s, column = tl.program_id(0), tl.arange(0, BLOCK)
-    inside, at = column < D, tl.load(rows + s) * D + column
-    g = tl.load(sums + s * D + column, inside)
-    row, total = tl.load(tables + at, inside), tl.load(state + at, inside)
-    total += g * g
-    tl.store(state + at, total, inside)
-    tl.store(tables + at, row - lr * g / (tl.sqrt(total) + eps), inside)
-
-
+# %% adagrad: torch computes -> ^not yet: .*give the kernel itself
 def by_torch(*given):
     return eager.update_(*given[:5], "adagrad", given[5]) and None
 
 
-check.attempt("adagrad", by_torch, spec=puzzles.ADAGRAD, isolated=False)
+check.attempt("embedding_bags_update/adagrad", by_torch)
 
 # %% adagrad: a reciprocal root, and the product first
 @triton.jit
@@ -392,7 +373,7 @@ def adagrad_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + at, row - (lr * step) * g, inside)
 
 
-check.attempt("adagrad", puzzles.adagrad(adagrad_kernel), spec=puzzles.ADAGRAD, isolated=False)
+check.attempt("embedding_bags_update/adagrad", adagrad_kernel)
 
 # %% rowwise: a sum in place of the mean -> not yet: .*expected
 @triton.jit
@@ -406,7 +387,7 @@ def rowwise_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + r * D + column, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("rowwise", puzzles.rowwise(rowwise_kernel), spec=puzzles.ROWWISE, isolated=False)
+check.attempt("embedding_bags_update/rowwise", rowwise_kernel)
 
 # %% rowwise: the mean over all lanes -> not yet: .*expected
 @triton.jit
@@ -420,7 +401,7 @@ def rowwise_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + r * D + column, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("rowwise", puzzles.rowwise(rowwise_kernel), spec=puzzles.ROWWISE, isolated=False)
+check.attempt("embedding_bags_update/rowwise", rowwise_kernel)
 
 # %% rowwise: the square of the mean -> not yet: .*expected
 @triton.jit
@@ -434,7 +415,7 @@ def rowwise_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + r * D + column, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("rowwise", puzzles.rowwise(rowwise_kernel), spec=puzzles.ROWWISE, isolated=False)
+check.attempt("embedding_bags_update/rowwise", rowwise_kernel)
 
 # %% rowwise: the lanes beyond D count -> not yet: .*expected
 @triton.jit
@@ -448,25 +429,29 @@ def rowwise_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + r * D + column, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("rowwise", puzzles.rowwise(rowwise_kernel), spec=puzzles.ROWWISE, isolated=False)
+check.attempt("embedding_bags_update/rowwise", rowwise_kernel)
 
-# %% rowwise: torch computes -> not yet: .*torch's \w+ was called
+# What a load leaves out is undefined: NaN under the watched interpreter, and 0 as Triton 3.7 compiles it.
+# %% rowwise: the lanes beyond D are left open -> got nan[\s\S]*without `other`|passed on cuda
 @triton.jit
 def rowwise_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     s, column = tl.program_id(0), tl.arange(0, BLOCK)
     inside, r = column < D, tl.load(rows + s)
-    g = tl.load(sums + s * D + column, inside, other=0)
+    g = tl.load(sums + s * D + column, inside)
     row = tl.load(tables + r * D + column, inside)
     total = tl.load(state + r) + tl.sum(g * g) / D
     tl.store(state + r, total)
     tl.store(tables + r * D + column, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
+check.attempt("embedding_bags_update/rowwise", rowwise_kernel)
+
+# %% rowwise: torch computes -> ^not yet: .*give the kernel itself
 def by_torch(*given):
     return eager.update_(*given[:5], "rowwise_adagrad", given[5]) and None
 
 
-check.attempt("rowwise", by_torch, spec=puzzles.ROWWISE, isolated=False)
+check.attempt("embedding_bags_update/rowwise", by_torch)
 
 # %% rowwise: each lane's part is divided first, the lanes beyond D are set to 0 afterwards
 @triton.jit
@@ -481,4 +466,4 @@ def rowwise_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     tl.store(tables + r * D + column, row - lr * g / (tl.sqrt(total) + eps), inside)
 
 
-check.attempt("rowwise", puzzles.rowwise(rowwise_kernel), spec=puzzles.ROWWISE, isolated=False)
+check.attempt("embedding_bags_update/rowwise", rowwise_kernel)

@@ -26,12 +26,14 @@ HEIGHTS = tuple(cardinality + 1 for cardinality in KAGGLE)
 # Tables of 17 GB do not fit beside what they are compared with, in float64. Of a million rows each, a batch of 65536
 # ids still meets 97 % of them once only.
 MOST_ROWS = 1_000_000
+CAPPED = tuple(min(height, MOST_ROWS) for height in HEIGHTS)
 SMALL = tuple(min(height, 100_000) for height in HEIGHTS)  # whose dense gradients are small
 FEATURES = len(HEIGHTS)
 ROWS = (2048, 16384, 65536)
 ZIPF = 1.05
 MEAN_LENGTH = 5  # of a ragged bag
 NAMES = ("eager", "torch.compile", "triton", "cuda")
+COMBO = "torch.compile, combo_kernels"  # Inductor's option: up to eight kernels that need nothing of each other as one
 SHOWN = {"rows": 65536, "width": 16, "ids": "uniform"}
 # µs on an H200, by ids, width and rows. The time of the bytes themselves is some 15 % less.
 LIMITS = {
@@ -131,7 +133,9 @@ def _bag_by_bag(heights: tuple[int, ...], rows: int) -> Callable:
 
 def _implementations(peer: Callable, names: tuple[str, ...]) -> dict[str, Callable]:
     ours = implementations(OP, (), [each for each in names if each in ("auto", *OURS)])
-    peers = {"eager": lambda: peer, "torch.compile": functools.partial(torch.compile, peer, dynamic=False)}
+    compiled = functools.partial(torch.compile, peer, dynamic=False)
+    peers = {"eager": lambda: peer, "torch.compile": compiled}
+    peers[COMBO] = functools.partial(compiled, options={"combo_kernels": True})
     return {each: peers.get(each) or ours[each] for each in names}
 
 
@@ -172,10 +176,16 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
     for rows in ROWS:
         for ids in ("uniform", "zipf"):
             compiled = rows == 65536 or (rows, ids) == (2048, "uniform")
-            yield _cell("bandwidth", rows, 16, ids, NAMES if compiled and not quick else ours)
+            combo = (COMBO,) * (rows == ROWS[0] and ids == "uniform")  # where launches count most
+            yield _cell("bandwidth", rows, 16, ids, (*(NAMES if compiled and not quick else ours), *combo))
     yield _cell("bandwidth", 65536, 128, "uniform")
-    yield _cell("ragged", 16384, 16, "zipf")
-    yield _cell("backward", 16384, 16, "uniform", heights=SMALL)
+    yield _cell("bandwidth", 8192, 128, "uniform", heights=CAPPED)  # an output as large as that of 65536 rows of 16
+    if not quick:
+        yield _cell("bandwidth", 65536, 128, "zipf")
+    for rows in (2048, 16384):
+        yield _cell("ragged", rows, 16, "zipf")
+    for ids in ("uniform", "zipf"):
+        yield _cell("backward", 16384, 16, ids, heights=SMALL)
     labels = {"rows": 16, "features": 4, "width": 16, "dtype": "float32"}
     yield from calls(OP, labels, _small, ("tables", "row_offsets", "indices"), forms=("functional", "with a gradient"))
     yield _cell("auto", 2048, 16, "uniform", ("eager", "auto"), SMALL, waits=True)

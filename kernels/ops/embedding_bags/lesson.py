@@ -5,6 +5,8 @@ Bytes of each look-up: an id and a row of DIM numbers in, a row out. DIM is a po
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 import triton
 import triton.language as tl
@@ -38,6 +40,11 @@ def a_block_of_ids(table_ptr, ids_ptr, out_ptr, count, DIM: tl.constexpr, BLOCK:
     lanes = tl.arange(0, DIM)
     rows = tl.load(table_ptr + id[:, None] * DIM + lanes, there[:, None])
     tl.store(out_ptr + i[:, None] * DIM + lanes, rows, there[:, None])
+
+
+def show(*kernels) -> None:
+    """Print the source of these @triton.jit functions."""
+    print("\n\n".join(inspect.getsource(kernel.fn).rstrip() for kernel in kernels))
 
 
 def look_up(kernel, table: Tensor, ids: Tensor) -> Tensor:

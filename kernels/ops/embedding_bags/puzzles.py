@@ -63,30 +63,47 @@ def _tables(case: Case, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
 def _row_calls(case: Case, device: torch.device) -> Iterator[Call]:
     tables, row_offsets, heights = _tables(case, device)
     ids = (Case(case.shape[:2]).integers(2, 2**31, shape=case.shape[:2]) % heights).to(device)
-    yield Call(f"{case} int64", (tables, row_offsets, ids))
-    yield Call(f"{case} int32", (tables, row_offsets, ids.int()))
+    features = ids.shape[1]
+    hint = f"ids is [{len(ids)}, {features}], row after row: which table does id number i belong to, and in which row "
+    hint += f"of the buffer does that table begin? row_offsets is {row_offsets.tolist()}."
+    for dtype in (torch.int64, torch.int32):
+        yield Call(f"{case} {_name(dtype)}", (tables, row_offsets, ids.to(dtype)), hint=hint)
 
 
 def _outside_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    """Every seventh id is outside, in one way a call; 7 and the number of features have no common divisor."""
     tables, row_offsets, heights = _tables(case, device)
     inside = Case(case.shape[:2]).integers(2, 2**31, shape=case.shape[:2]) % heights
-    kind = torch.arange(inside.numel()).view(inside.shape) % 7  # 7 and the number of features have no common divisor
+    chosen = torch.arange(inside.numel()).view(inside.shape) % 7 == min(1, inside.numel() - 1)
     for dtype in (torch.int64, torch.int32):
         least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
-        ids = inside.to(dtype)
-        bad = {1: torch.full_like(ids, -1), 2: heights.to(dtype).expand(ids.shape), 3: torch.full_like(ids, least)}
-        # In 32 bits 2^32 + id is id again: a row of its table.
-        bad |= {4: torch.full_like(ids, most), 5: ids + 2**32 if dtype is torch.int64 else -ids - 2}
-        for which, value in bad.items():
-            ids = torch.where(kind == which, value, ids)
-        yield Call(f"{case} {dtype}".replace("torch.", ""), (tables, row_offsets, ids.to(device)))
+        bits = torch.iinfo(dtype).bits
+        kinds = {
+            "ids -1": (-1, "id -1 lies in front of its table. Where the mask leaves a lane out, other=0.0 fills it."),
+            "ids behind the last": (heights, "a table of 3 rows has ids 0, 1 and 2. What of row_offsets says 3?"),
+            f"ids {most}": (most, f"first + id does not fit into {bits} bits and becomes negative: compare id alone."),
+        }
+        if dtype is torch.int64:
+            kinds["ids + 2^32"] = (inside + 2**32, "cut to 32 bits this id is a row of its table: keep 64.")
+        kinds[f"ids {least}"] = (least, "a negative id is in no table.")
+        for kind, (value, hint) in kinds.items():
+            ids = torch.where(chosen, torch.as_tensor(value), inside).to(dtype).to(device)
+            yield Call(f"{case} {_name(dtype)}, {kind}", (tables, row_offsets, ids), hint=hint)
 
 
 def _bag_calls(case: Case, device: torch.device) -> Iterator[Call]:
     bags, dim = case.shape
-    offsets = torch.tensor([0, *accumulate(LENGTHS[b % len(LENGTHS)] for b in range(bags))], device=device)
+    lengths = [LENGTHS[b % len(LENGTHS)] for b in range(bags)]
+    offsets = torch.tensor([0, *accumulate(lengths)], device=device)
     ids = Case(case.shape).integers(2, 11, device, (int(offsets[-1]),))
-    yield Call(str(case), (case.tensor(1, device, (11, dim)), ids, offsets))
+    hint = "k is a place in ids; what lies there says which row of the table to add. Divide by the bag's own length."
+    if lengths == [2, 0]:
+        hint = "the second bag is empty: what is divided by what there?"
+    yield Call(f"{case}, bags of {lengths[:6]}", (case.tensor(1, device, (11, dim)), ids, offsets), hint=hint)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _cases_of_rows(names: tuple[str, ...]) -> list[Case]:
@@ -104,7 +121,7 @@ def _none(names: tuple[str, ...]) -> list[Case]:
 
 
 SPECS = {
-    "row": Spec(rows_or_zeros, _row_calls, cases=_cases_of_rows, wide_cases=_none),
-    "outside": Spec(rows_or_zeros, _outside_calls, cases=_cases_of_rows, wide_cases=_none),
-    "bag": Spec(means, _bag_calls, scale=Sums(), cases=_cases_of_bags, wide_cases=_none),
+    "row": Spec(rows_or_zeros, _row_calls, cases=_cases_of_rows, wide_cases=_none, launch=look_up),
+    "outside": Spec(rows_or_zeros, _outside_calls, cases=_cases_of_rows, wide_cases=_none, launch=look_up),
+    "bag": Spec(means, _bag_calls, scale=Sums(), cases=_cases_of_bags, wide_cases=_none, launch=pool),
 }

@@ -3,9 +3,11 @@ update that is repeated as a captured graph repeats it."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from kernels.ops.embedding_bags_update.triton_launch import chunk_of
@@ -47,6 +49,13 @@ def draw_walk(rows: Sequence[int]) -> Figure:
     return figure
 
 
+def sums_in_orders(count: int, orders: int) -> set[float]:
+    """The float32 sums of the same random numbers, added one after the other in so many random orders."""
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal(count).astype(np.float32)
+    return {float(rng.permutation(values).cumsum(dtype=np.float32)[-1]) for _ in range(orders)}
+
+
 def draw_segments(segments: Mapping[str, Sequence[int]], ids: int, chunk: int = CHUNK) -> Figure:
     """segments: for each table the lengths of its segments, in a batch of `ids` ids a table. The longest and the mean
     of each table, on a logarithmic scale, and where a chunk ends."""
@@ -63,19 +72,23 @@ def draw_segments(segments: Mapping[str, Sequence[int]], ids: int, chunk: int = 
     return figure
 
 
-def captured(update: Callable[[], object], device: torch.device) -> Callable[[], object]:
-    """On a GPU a CUDA graph of the update, to be replayed; on a CPU, which has none, the update itself.
+def captured(update: Callable, *arguments) -> Callable[[], object]:
+    """On a GPU a CUDA graph of update(*arguments), to be replayed; on a CPU, which has none, a call with these.
 
-    A capture computes nothing; before it the update runs once, which compiles what there is to compile.
+    Both see a tensor as it then is, and a number as it was. A capture computes nothing; before it the update runs once,
+    on either device, which compiles what there is to compile.
     """
+    call = functools.partial(update, *arguments)
+    device = next(value.device for value in arguments if isinstance(value, torch.Tensor))
     if device.type != "cuda":
-        return update
+        call()
+        return call
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
-        update()
+        call()
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        update()
+        call()
     return graph.replay

@@ -4,9 +4,9 @@
     sums        grad [N, D], positions [N], offsets [S + 1] → sums [S, D]: of segment s, Σ grad[positions[k]] over its k
     adagrad     tables [R, D], state [R, D], rows [S], sums [S, D]: those rows updated in place
     rowwise     the same with state [R]
+    whole       tables [R, D], state [R, D], ids [N], grad [N, D]: Adagrad, a function put together of the parts
 
-`starts(kernel)` and so on return a function of the tensors that launches the kernel, for `kernels.check.attempt` with
-the spec of the same name in capitals.
+The first four are solved by a kernel, which `launch_…` launches.
 """
 
 from __future__ import annotations
@@ -17,48 +17,36 @@ import torch
 from torch import Tensor
 
 from kernels.check import Call, Case, Spec, Sums
-from kernels.ops.embedding_bags_update.eager import update_
+from kernels.ops.embedding_bags_update.eager import embedding_bags_adagrad_, update_
 
 BLOCK = 64  # positions that a program of `starts` takes
+EPS = 1e-10
 
 
-def starts(kernel) -> Callable[[Tensor], Tensor]:
+def launch_starts(kernel, keys: Tensor) -> Tensor:
     """kernel[programs](keys, starts, N, BLOCK): a program for BLOCK positions."""
-
-    def launch(keys: Tensor) -> Tensor:
-        out = torch.empty(keys.shape, dtype=torch.int32, device=keys.device)
-        if len(keys):
-            kernel[(-(-len(keys) // BLOCK),)](keys, out, len(keys), BLOCK=BLOCK)
-        return out
-
-    return launch
+    out = torch.empty(keys.shape, dtype=torch.int32, device=keys.device)
+    if len(keys):
+        kernel[(-(-len(keys) // BLOCK),)](keys, out, len(keys), BLOCK=BLOCK)
+    return out
 
 
-def sums(kernel) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def launch_sums(kernel, grad: Tensor, positions: Tensor, offsets: Tensor) -> Tensor:
     """kernel[S](grad, positions, offsets, sums, D, BLOCK): a program for a segment, BLOCK ≥ D lanes for its columns."""
-
-    def launch(grad: Tensor, positions: Tensor, offsets: Tensor) -> Tensor:
-        segments, width = len(offsets) - 1, grad.shape[1]
-        out = torch.empty(segments, width, dtype=torch.float32, device=grad.device)
-        if segments:
-            kernel[(segments,)](grad, positions, offsets, out, width, BLOCK=_power_of_two(width))
-        return out
-
-    return launch
+    segments, width = len(offsets) - 1, grad.shape[1]
+    out = torch.empty(segments, width, dtype=torch.float32, device=grad.device)
+    if segments:
+        kernel[(segments,)](grad, positions, offsets, out, width, BLOCK=_power_of_two(width))
+    return out
 
 
-def adagrad(kernel) -> Callable[..., None]:
-    """kernel[S](tables, state, rows, sums, lr, eps, D, BLOCK): a program for a row."""
-
-    def launch(tables: Tensor, state: Tensor, rows: Tensor, sums: Tensor, lr: float, eps: float) -> None:
-        if len(rows):
-            width = tables.shape[1]
-            kernel[(len(rows),)](tables, state, rows, sums, lr, eps, width, BLOCK=_power_of_two(width))
-
-    return launch
-
-
-rowwise = adagrad  # with other memory behind `state`
+def launch_update(
+    kernel, tables: Tensor, state: Tensor, rows: Tensor, sums: Tensor, lr: float, eps: float = EPS
+) -> None:
+    """kernel[S](tables, state, rows, sums, lr, eps, D, BLOCK): a program for a row; state [R, D] or [R]."""
+    if len(rows):
+        width = tables.shape[1]
+        kernel[(len(rows),)](tables, state, rows, sums, lr, eps, width, BLOCK=_power_of_two(width))
 
 
 def _power_of_two(width: int) -> int:
@@ -72,18 +60,12 @@ def _starts(keys: Tensor) -> Tensor:
 def _starts_calls(case: Case, device: torch.device) -> Iterator[Call]:
     count = case.shape[0]
     keys = case.integers(1, max(count // 3, 2), device).sort().values
-    yield Call(f"{count} keys", (keys,))
+    hint = "compare each key with the one before. The first key has none, so what stands for it must be no key."
+    yield Call(f"{count} keys", (keys,), hint=hint)
     if count > BLOCK:  # a row that fills blocks, and keys that differ above their 32nd bit alone
-        yield Call(f"{count} keys, all 0", (torch.zeros_like(keys),))
-        yield Call(f"{count} keys, 2^32 apart", (keys << 32,))
-
-
-STARTS = Spec(
-    _starts,
-    _starts_calls,
-    outputs=("starts",),
-    cases=lambda names: [Case((count,)) for count in (1, 7, 64, 129, 500)],
-)
+        hint = f"a program takes {BLOCK} keys: which key comes before its first?"
+        yield Call(f"{count} keys, all 0", (torch.zeros_like(keys),), hint=hint)
+        yield Call(f"{count} keys, 2^32 apart", (keys << 32,), hint="are keys compared in all of their 64 bits?")
 
 
 def _sums(grad: Tensor, positions: Tensor, offsets: Tensor) -> Tensor:
@@ -94,21 +76,15 @@ def _sums(grad: Tensor, positions: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _sums_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    count = case.shape[0]
+    count, width = case.shape
     keys, positions = case.integers(2, max(count // 4, 1), device, (count,)).sort(stable=True)
     first = _starts(keys).nonzero().flatten()
     offsets = torch.cat([first, torch.tensor([count], device=device)])
-    yield Call(str(case), (case.tensor(1, device), positions, offsets))
+    hint = f"k is a place among the sorted; positions[k] is the row of grad, {width} numbers wide."
+    yield Call(str(case), (case.tensor(1, device), positions, offsets), hint=hint)
 
 
 _SHAPES = ((1, 1), (7, 4), (40, 16), (100, 5), (300, 33))
-SUMS = Spec(
-    _sums,
-    _sums_calls,
-    outputs=("sums",),
-    scale=Sums(k=4),
-    cases=lambda names: [Case(s) for s in _SHAPES] + [Case((2000, 1), torch.float16), Case((40, 16), torch.float16)],
-)
 
 
 def _adagrad(tables: Tensor, state: Tensor, rows: Tensor, sums: Tensor, lr: float, eps: float) -> None:
@@ -119,27 +95,70 @@ def _rowwise(tables: Tensor, state: Tensor, rows: Tensor, sums: Tensor, lr: floa
     update_(tables, state, rows, sums, lr, "rowwise_adagrad", eps)
 
 
-def _update_calls(state_of: Callable[[tuple], tuple]) -> Callable[[Case, torch.device], Iterator[Call]]:
+def _update_calls(state_of: Callable[[tuple], tuple], rule: str) -> Callable[[Case, torch.device], Iterator[Call]]:
     def calls(case: Case, device: torch.device) -> Iterator[Call]:
         rows, width = case.shape
         named = torch.randperm(rows, generator=torch.Generator().manual_seed(rows))[: -(-rows // 2)].to(device)
         state = case.tensor(2, device, state_of(case.shape)).abs()
         tensors = (case.tensor(1, device), state, named, case.tensor(3, device, (len(named), width)))
-        for eps in (1e-10, 0.5):
-            yield Call(f"{rows}×{width}, eps {eps}", tensors, (0.1, eps))
+        hint = f"the state takes {rule}; the root is that of the new state; the row moves against the gradient."
+        if (lanes := _power_of_two(width)) > width:
+            hint = f"{width} columns in {lanes} lanes: what a load without `other` leaves out is undefined."
+        elif rows > 1:
+            hint = "rows[s] is the row of tables and state, s that of sums."
+        yield Call(f"{rows}×{width}, eps {EPS}", tensors, (0.1, EPS), hint=hint)
+        yield Call(f"{rows}×{width}, eps 0.5", tensors, (0.1, 0.5), hint="where is eps added: to the root, or inside?")
 
     return calls
 
 
-def _update_spec(reference: Callable, state_of: Callable[[tuple], tuple]) -> Spec:
+def _update_spec(reference: Callable, state_of: Callable[[tuple], tuple], rule: str) -> Spec:
     return Spec(
         reference,
-        _update_calls(state_of),
+        _update_calls(state_of, rule),
         outputs=(),
         mutated=("tables", "state"),
-        cases=lambda names: [Case(shape) for shape in ((1, 1), (8, 16), (9, 5), (5, 33))],
+        cases=lambda names: [Case(shape) for shape in ((1, 2), (8, 16), (9, 5), (5, 33), (1, 1))],
+        launch=launch_update,
     )
 
 
-ADAGRAD = _update_spec(_adagrad, lambda shape: shape)
-ROWWISE = _update_spec(_rowwise, lambda shape: shape[:1])
+def _whole(tables: Tensor, state: Tensor, ids: Tensor, grad: Tensor, lr: float) -> None:
+    bounds = torch.tensor([0, len(tables)], device=tables.device)
+    embedding_bags_adagrad_(tables, state, bounds, ids[:, None], grad[:, None], lr, eps=EPS)
+
+
+def _whole_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    count, width = case.shape
+    tables, state, grad = (case.tensor(seed, device, (rows, width)) for seed, rows in ((1, 9), (2, 9), (3, count)))
+    tensors = (tables, state.abs(), case.integers(4, 9, device, (count,)), grad)
+    yield Call(f"{count} ids in 9 rows of {width}", tensors, (0.1,), hint="which puzzle above is not right yet?")
+
+
+SPECS = {
+    "starts": Spec(
+        _starts,
+        _starts_calls,
+        outputs=("starts",),
+        cases=lambda names: [Case((count,)) for count in (1, 7, 64, 129, 500)],
+        launch=launch_starts,
+    ),
+    "sums": Spec(
+        _sums,
+        _sums_calls,
+        outputs=("sums",),
+        scale=Sums(k=4),
+        cases=lambda names: [Case(s) for s in _SHAPES]
+        + [Case((2000, 1), torch.float16), Case((40, 16), torch.float16)],
+        launch=launch_sums,
+    ),
+    "adagrad": _update_spec(_adagrad, lambda shape: shape, "g²"),
+    "rowwise": _update_spec(_rowwise, lambda shape: shape[:1], "the mean of g² over D"),
+    "whole": Spec(
+        _whole,
+        _whole_calls,
+        outputs=(),
+        mutated=("tables", "state"),
+        cases=lambda names: [Case(shape) for shape in ((1, 4), (20, 16), (200, 5))],
+    ),
+}

@@ -39,7 +39,8 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
         ids[::2] = token
         indices = Case(case.shape).integers(4, IMAGE_ROWS + 4, device, (count,)) - 2
         table, image = case.tensor(1, device, (TABLE_ROWS, width)), case.tensor(2, device, (IMAGE_ROWS, width))
-        yield Call(f"{case} token {token}", (ids, table, indices, image), (token,))
+        hint = f"id {token} is the image's: its row is indices[i], of image_rows; every other id is a row of the table."
+        yield Call(f"{case} token {token}", (ids, table, indices, image), (token,), hint)
 
 
 def _cases(names: tuple[str, ...]) -> list[Case]:
@@ -50,4 +51,4 @@ def _none(names: tuple[str, ...]) -> list[Case]:
     return []
 
 
-SPECS = {"select": Spec(text_or_image, _calls, cases=_cases, wide_cases=_none)}
+SPECS = {"select": Spec(text_or_image, _calls, cases=_cases, wide_cases=_none, launch=look_up)}
