@@ -42,6 +42,12 @@ FORWARD = {
     ),
     "diagonal_twice": ("j * columns + i, upper", "j * columns + i, upper & (i != j)", "1×1 float32 relu ieee: "),
     "last_block_dropped": ("columns // 16", "triton.cdiv(columns, 16)", "1×1 float32 relu ieee: "),
+    "mlp_last_step": ("K // STEP * STEP", "K", "1×1 float32 relu identity ieee: "),
+    "mlp_masked_by_product": (
+        "(column < x_columns), other=0.0) * (column < K)",
+        "(column < K), other=0.0)",
+        "13×40 float32 special relu identity ieee: .*got nan",
+    ),
     "negative_multiplier": ("tl.abs(multiplier)", "multiplier", "1×7 float32 -1.25 gelu: "),
 }  # fmt: skip
 BACKWARD = {
