@@ -154,7 +154,7 @@ double estimate(const Plan& plan, const Widths& widths, int size, bool tensor_co
         int inputs = covered(widths.width[l], size), slice = slice_of(covered(widths.width[l + 1], size), plan.cluster);
         weights += double(inputs) * slice * size;
         multiply += double((slice + S::columns - 1) / S::columns) * (inputs * size / step_bytes) * step;
-        waiting += plan.cluster > 1 ? 1000 : 300;
+        waiting += (plan.cluster > 1 ? 1000 : 300) * (plan.buffers == 1 ? 1.5 : 1);
         if (l + 1 < widths.count) exchange += double(S::rows) * slice * (plan.cluster - 1) * size;
     }
     double read = weights / std::min(48.0, 3100 / busy);
