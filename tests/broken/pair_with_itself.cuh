@@ -6,13 +6,14 @@
 #include "ops/dot_interaction/kernel.cuh"
 
 namespace pair_with_itself {
+// A row for each thread.
 __global__ void forward(const float* dense, const float* sparse, float* out, int rows, int features, int columns,
                         int width) {
     int row = int(blockIdx.x);
     float* to = out + row * width;
-    for (int c = int(threadIdx.x); c < columns; c += int(blockDim.x)) to[c] = dense[row * columns + c];
+    for (int c = 0; c < columns; ++c) to[c] = dense[row * columns + c];
     for (int c = columns + features * (features + 1) / 2; c < width; ++c) to[c] = 0;
-    for (int i = int(threadIdx.x) + 1; i <= features; i += int(blockDim.x))
+    for (int i = features; i > 0; --i)
         for (int j = 0; j <= i; ++j) {  // the wrong line
             const float* a = sparse + (row * features + i - 1) * columns;
             const float* b = j ? sparse + (row * features + j - 1) * columns : dense + row * columns;
