@@ -22,18 +22,18 @@ solved = check.attempt("fused_mlp/layer", layer_kernel)
 def chained_kernel(
     x, w1, b1, w2, b2, out, B, N1, K: tl.constexpr, N2: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr
 ):
-    row, k, l = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None], tl.arange(0, K), tl.arange(0, N2)
+    row, k, n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None], tl.arange(0, K), tl.arange(0, N2)
     x_rows = tl.load(x + row * K + k[None, :], row < B, other=0.0)
     sums = tl.zeros([ROWS, N2], tl.float32)
     for first in range(0, N1, CHUNK):
         j = first + tl.arange(0, CHUNK)
         w1_chunk = tl.load(w1 + j[None, :] * K + k[:, None], (j < N1)[None, :], other=0.0)  # [K, CHUNK]
         b1_chunk = tl.load(b1 + j, j < N1, other=0.0)[None, :]
-        w2_chunk = tl.load(w2 + l[None, :] * N1 + j[:, None], (j < N1)[:, None], other=0.0)  # [CHUNK, N2]
+        w2_chunk = tl.load(w2 + n[None, :] * N1 + j[:, None], (j < N1)[:, None], other=0.0)  # [CHUNK, N2]
         h = tl.maximum(tl.dot(x_rows, w1_chunk, input_precision="ieee") + b1_chunk, 0.0)
         sums = tl.dot(h, w2_chunk, sums, input_precision="ieee")
-    z = sums + tl.load(b2 + l)[None, :]
-    tl.store(out + row * N2 + l[None, :], tl.sigmoid(z), row < B)
+    z = sums + tl.load(b2 + n)[None, :]
+    tl.store(out + row * N2 + n[None, :], tl.sigmoid(z), row < B)
 
 
 solved = check.attempt("fused_mlp/chained", chained_kernel)
@@ -54,9 +54,7 @@ solved = check.attempt("dot_interaction/place", place_kernel)
 
 # %% operand
 @triton.jit
-def operand_kernel(
-    c, weight, out, B, H, C, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, STEP: tl.constexpr
-):
+def operand_kernel(c, weight, out, B, H, C, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, STEP: tl.constexpr):
     b, h = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None], tl.arange(0, OUTPUTS)[None, :]
     sums = tl.zeros([ROWS, OUTPUTS], tl.float32)
     for first in range(0, C * C, STEP):
@@ -64,8 +62,9 @@ def operand_kernel(
         w = tl.load(weight + h * C * C + k[:, None], (h < H) & (k < C * C)[:, None], other=0.0)
         i, j = k // C, k % C
         inside = (b < B) & (k < C * C)[None, :]
-        products = tl.load(c + b * C + i[None, :], inside, other=0.0) * tl.load(c + b * C + j[None, :], inside, other=0.0)
-        sums = tl.dot(products, w, sums, input_precision="ieee")
+        ci = tl.load(c + b * C + i[None, :], inside, other=0.0)
+        cj = tl.load(c + b * C + j[None, :], inside, other=0.0)
+        sums = tl.dot(ci * cj, w, sums, input_precision="ieee")
     tl.store(out + b * H + h, sums, (b < B) & (h < H))
 
 

@@ -1,4 +1,4 @@
-"""The whole MLP in one kernel, as pictures: what an output hangs on, the schedule tile by tile, the curve over the batch
+"""The whole MLP in one kernel, as pictures: what an output hangs on, the schedule tile by tile, the time over the batch
 as it is predicted and as it was recorded."""
 
 from __future__ import annotations

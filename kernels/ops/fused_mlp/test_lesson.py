@@ -13,7 +13,7 @@ WHOLE = (32, 32, 64, 32)  # of the check's case: rows, n, m, l
 class TestSketch:
     @pytest.mark.parametrize("blocks", [(32, 16, 64, 32), (32, 32, 32, 32), (16, 16, 16, 16)], ids=str)
     def test_is_wrong_where_a_sum_is_cut(self, blocks):
-        with pytest.raises(AssertionError, match="32 rows of 32-64-32: .* elements are wrong. At .*expected"):
+        with pytest.raises(AssertionError, match=r"32 rows of 32-64-32: .* elements are wrong. At .*expected"):
             check("fused_mlp/two_layers", sketch.cut(*blocks))
 
     @pytest.mark.parametrize("blocks", [WHOLE, (16, 32, 64, 16)], ids=str)
