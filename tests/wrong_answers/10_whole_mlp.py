@@ -18,7 +18,7 @@ def layer_kernel(x, weight, bias, out, B, K, N, ROWS: tl.constexpr, COLUMNS: tl.
 
 check.attempt("fused_mlp/layer", layer_kernel)
 
-# %% layer: bias and relu of each block, as in the sketch -> ^not yet: .*(case 16 rows of 48-32: .*expected[\s\S]*of which sum)
+# %% layer: as in the sketch -> ^not yet: .*(case 16 rows of 48-32: .*expected[\s\S]*of which sum)
 @triton.jit
 def layer_kernel(x, weight, bias, out, B, K, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]

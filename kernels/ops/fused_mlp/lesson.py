@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,8 @@ NEEDED, OTHER, STAYS, NOW, DONE = "#3182bd", "white", "#a1d99b", "#fdae6b", "#9e
 
 
 def show(kernel) -> None:
-    """Print the source of a @triton.jit function."""
-    print(inspect.getsource(kernel.fn).rstrip())
+    """Print the source of a @triton.jit function, without what is said to the linter."""
+    print(re.sub(r"  # (noqa|fmt).*", "", inspect.getsource(kernel.fn)).rstrip())
 
 
 # ----------------------------------------------------------------------------------------- what an output hangs on
@@ -71,33 +72,38 @@ def _grid(ax: Axes, colours: list[list[str]]) -> None:
 
 
 def draw_schedule(chunks: int = 4) -> Figure:
-    """What a program holds and reads at each chunk of layer 1: a panel a chunk."""
+    """What a program holds and reads at each chunk of layer 1: a panel a chunk. A product stands to the right of its
+    left operand and below its right one."""
     import matplotlib.pyplot as plt
     from matplotlib.patches import Rectangle
 
-    figure, axes = plt.subplots(1, chunks, figsize=(10, 3.1), layout="constrained")
-
-    def strip(ax: Axes, x: float, y: float, wide: float, high: float, text: str, count: int, chunk: int, down: bool):
-        for part in range(count):
-            size = (wide, high / count) if down else (wide / count, high)
-            at = (x, y + part * high / count) if down else (x + part * wide / count, y)
-            colour = NOW if part == chunk else OTHER
-            ax.add_patch(Rectangle(at, *size, fc=colour, ec="0.5", lw=0.7))
-        ax.text(x + wide / 2, y - 0.15, text, ha="center", va="bottom", size=8)
-
+    figure, axes = plt.subplots(1, chunks, figsize=(10, 2.9), layout="constrained")
     for chunk, ax in enumerate(axes):
-        ax.add_patch(Rectangle((0, 3.6), 1.5, 1.2, fc=STAYS, ec="0.5"))
-        ax.text(0.75, 4.2, "x tile\nstays", ha="center", va="center", size=8)
-        strip(ax, 2, 0.6, 4, 1.5, "W1ᵀ, a chunk of its columns", chunks, chunk, down=False)
-        strip(ax, 2, 3.6, 4, 1.2, "layer 1: one chunk at a time", chunks, chunk, down=False)
-        strip(ax, 6.8, 2.2, 1.6, 4, "W2ᵀ, its rows", chunks, chunk, down=True)
+
+        def box(x: float, y: float, wide: float, high: float, colour: str, ax: Axes = ax) -> None:
+            ax.add_patch(Rectangle((x, y), wide, high, fc=colour, ec="0.5", lw=0.7))
+
+        def text(x: float, y: float, said: str, ax: Axes = ax) -> None:
+            ax.text(x, y, said, ha="center", va="center", size=8)
+
+        box(0, 5, 1.2, 1.3, STAYS)
+        box(6.6, 5, 1.6, 1.3, OTHER)
         share = (chunk + 1) / chunks
-        ax.add_patch(Rectangle((2, 5.9), 1.6, 1.2, fc=OTHER, ec="0.5"))
-        ax.add_patch(Rectangle((2, 5.9 + 1.2 * (1 - share)), 1.6, 1.2 * share, fc=DONE, ec="0.5"))
-        text = "whole: b2,\nactivation" if chunk == chunks - 1 else f"{chunk + 1} of {chunks}\nchunks"
-        ax.text(2.8, 6.5, text, ha="center", va="center", size=8)
-        ax.text(2.8, 7.25, "sums of layer 2", ha="center", va="top", size=8)
-        ax.set(xlim=(-0.2, 8.6), ylim=(7.8, 0), aspect="equal", title=f"chunk {chunk + 1}")
+        box(6.6, 5 + 1.3 * (1 - share), 1.6, 1.3 * share, DONE)
+        for part in range(chunks):
+            colour = NOW if part == chunk else OTHER
+            box(1.8 + 4 * part / chunks, 3.2, 4 / chunks, 1.2, colour)
+            if part <= chunk:  # an earlier one is forgotten
+                box(1.8 + 4 * part / chunks, 5, 4 / chunks, 1.3, NOW if part == chunk else "0.9")
+            box(6.6, 0.4 + 4 * part / chunks, 1.6, 4 / chunks, colour)
+        text(0.6, 5.65, "x tile")
+        text(3.8, 2.9, "W1ᵀ")
+        text(7.4, 0.1, "W2ᵀ")
+        text(3.8, 6.65, "layer 1, tile")
+        text(7.4, 5.65, f"{chunk + 1} of {chunks}")
+        text(7.4, 6.65, "sums of 2")
+        ax.set(xlim=(-0.1, 8.4), ylim=(7, -0.2), aspect="equal")
+        ax.set_title(f"chunk {chunk + 1}" + ", then b2 and activation" * (chunk == chunks - 1), size=9)
         ax.axis("off")
     return figure
 
