@@ -1,10 +1,12 @@
 """What a training step costs, and an epoch from Parquet: eager beside fused, `python -m model.bench`, on a GPU.
 
-`main` with `dot`, Kaggle's cardinalities (33.8 million ids, 2.2 GB of tables), the modulus hash, float32. Two parts:
+`main` with `dot`, Kaggle's cardinalities (33.8 million ids, 2.2 GB of tables), the modulus hash, float32, but where
+it says otherwise. By parts, which --only chooses:
 
     steps   ms a step, the batch being on the device, by turns; and the most memory that it takes
     epoch   rows/s of one epoch from Parquet, read and shuffled as model.train does, without checkpoints and evaluation;
             by turns, and the losses of its steps beside eager's
+    outer, dot, inference    a step and a prediction with everything fused, as model.bench_fused has it
 
 A row whose losses differ from those of its reference by more than 1e-4 is FAILED and has no time. The reference is
 eager training with sparse gradients; for row-wise Adagrad, which eager has not, the fused look-up with the update in
@@ -30,30 +32,24 @@ from data.criteo import CriteoBatches
 from data.synthetic import FULL, SyntheticConfig, generate
 from kernels import runtime
 from kernels.measure import records, sources
-from kernels.measure.clock import percentiles
-from model.config import DLRMConfig, Kernels, Optimizer, Preset, TableOptimizer, TrainConfig, preset
+from model import bench_fused
+from model.bench_trainer import IMPLEMENTATIONS, TOLERANCE, Trainer, bench_steps, compare, noting
+from model.config import DLRMConfig, TableOptimizer, preset
 from model.device import choose
-from model.dlrm import DLRM
-from model.optimizers import Optimizers, make_optimizer
-from model.profiling.recording import step_times, today
-from model.step import make_step
-from model.table_update import TableUpdate
+from model.profiling.recording import today
 
 PROG = "python -m model.bench"
+README = Path(__file__).resolve().parent.parent / "README.md"
+_EMBEDDINGS = ("embedding_bags", "embedding_bags_update")
+# The files that are saved: their parts, and the ops that these hang on.
+RECORDS = {
+    "training": (("epoch", "steps"), _EMBEDDINGS),
+    bench_fused.RECORD: (bench_fused.PARTS, (*_EMBEDDINGS, "dot_interaction", "fused_mlp", "outer_linear")),
+}
+PARTS = tuple(part for parts, _ in RECORDS.values() for part in parts)
 RULES = (TableOptimizer.SGD, TableOptimizer.ADAGRAD, TableOptimizer.ROWWISE_ADAGRAD)
-RATES = {TableOptimizer.SGD: 0.1, TableOptimizer.ADAGRAD: 0.01, TableOptimizer.ROWWISE_ADAGRAD: 0.01}
 ROWS = (2048, 16384)  # of a step
 EPOCH_ROWS, EPOCH_STEPS, REPORT = 2048, 500, 100
-TOLERANCE = 1e-4  # of a loss
-# Implementation → what of DLRMConfig it changes; whether it is compiled; whether it is a CUDA graph.
-IMPLEMENTATIONS = {
-    "eager sparse": ({}, False, False),
-    "eager dense": ({"sparse_gradients": False}, False, False),
-    "torch.compile": ({}, True, False),
-    "fused, eager update": ({"kernels": Kernels.FUSED}, False, False),
-    "fused": ({"kernels": Kernels.FUSED}, False, False),
-    "fused graph": ({"kernels": Kernels.FUSED}, False, True),
-}
 PEERS = ("eager sparse", "eager dense", "torch.compile")
 # Most ms of a step as a graph, by (rule, rows); least factor by which a step without one beats the best peer; most
 # memory over tables and state.
@@ -61,63 +57,11 @@ MOST_MS = {(rule, rows): (0.8 if rule == "sgd" else 0.9) if rows == 2048 else 3.
 LEAST_FACTOR, MOST_MEMORY = 2.5, 1.2
 
 
-class Trainer:
-    """An implementation at its beginning: the same weights for all of them.
-
-    floor: bytes of the tables and their optimizer's state.
-    """
-
-    def __init__(self, name: str, rule: TableOptimizer, shape: DLRMConfig, rows: int, device: torch.device):
-        changes, compiled, graph = IMPLEMENTATIONS[name]
-        shape = replace(shape, **changes)
-        mlps = Optimizer.SGD if rule is TableOptimizer.SGD else Optimizer.ADAGRAD
-        settings = TrainConfig(mlps, RATES[rule], rule, RATES[rule], weight_decay=0.0)
-        torch.manual_seed(0)
-        with torch.device(device):  # where drawing 540 million weights takes no time
-            model = DLRM(shape).to(device)
-        optimizer = make_optimizer(model, Preset(shape, settings), capturable=graph)
-        if name == "fused, eager update":
-            tables = TableUpdate(model.sparse_arch.tables, rule, RATES[rule], backend="eager")
-            optimizer = Optimizers(optimizer.parts | {"tables": tables}, optimizer.rates, 0)
-        weights = sum(parameter.nbytes for parameter in model.sparse_arch.tables.parameters())
-        state = {TableOptimizer.SGD: 0.0, TableOptimizer.ADAGRAD: 1.0}.get(rule, 1 / shape.embedding_dim)
-        self.floor = weights * (1 + state)
-        forward = torch.compile(model, dynamic=False) if compiled else model
-        self.step = make_step(forward, optimizer, rows, device, cuda_graph=graph)
-
-
 def names_of(rule: TableOptimizer, device: torch.device, names: Iterable[str]) -> list[str]:
     """Those of the implementations that there are for the rule on the device, the reference first."""
     peers = ("fused, eager update",) if rule is TableOptimizer.ROWWISE_ADAGRAD else PEERS
     there = (*peers, "fused", *(("fused graph",) if device.type == "cuda" else ()))
     return [name for name in there if name in names]
-
-
-def bench_steps(
-    rule: TableOptimizer, shape: DLRMConfig, batches: list, device: torch.device, names: Iterable[str]
-) -> list[dict]:
-    """A row for each implementation: its step on these batches."""
-    steps, rows, expected = {}, {}, None
-    count = len(batches[0][0])
-    for name in names_of(rule, device, names):
-        row = rows[name] = {"part": "steps", "optimizer": str(rule), "rows": count, "implementation": name}
-        with _Peak(device) as peak, _noting(row):
-            trainer = Trainer(name, rule, shape, count, device)
-            turns = itertools.cycle(batches)
-            # Of them the last are replays, where the step is a graph.
-            losses = torch.stack([trainer.step(*next(turns)).clone() for _ in range(8)])
-            expected = losses if expected is None else expected
-            _compare(row, losses, expected)
-            steps[name] = lambda step=trainer.step, turns=turns: step(*next(turns))
-            row["floor_mb"] = trainer.floor / 1e6
-        row["peak_mb"] = peak.bytes and peak.bytes / 1e6
-    good = {name: step for name, step in steps.items() if rows[name]["match"] == "ok"}
-    times = step_times(good)
-    for name in good:
-        low, middle, high = percentiles(times[name].tolist())
-        rows[name] |= {"ms": middle, "ms_low": low, "ms_high": high}
-    kernels.check_ids()
-    return list(rows.values())
 
 
 def bench_epoch(
@@ -131,13 +75,13 @@ def bench_epoch(
             row = rows.setdefault(
                 name, {"part": "epoch", "optimizer": str(rule), "rows": EPOCH_ROWS, "implementation": name}
             )
-            with _noting(row):
+            with noting(row):
                 if not turn:
                     trainers[name] = Trainer(name, rule, shape, EPOCH_ROWS, device)
                 losses, rate = _epoch(trainers[name].step, folder, device)
                 if not turn:
                     expected = losses if expected is None else expected
-                    _compare(row, losses, expected)
+                    compare(row, losses, expected)
                     row |= {"steps": len(losses), "loss_first": losses[0].item(), "loss_last": losses[-1].item()}
                 row["rows_per_s"] = max(rate, row.get("rows_per_s", 0.0))
     for row in rows.values():
@@ -160,47 +104,9 @@ def _epoch(step: Callable[..., Tensor], folder: Path, device: torch.device) -> t
     return losses, batches.num_rows / (time.perf_counter() - begin)
 
 
-def _compare(row: dict, losses: Tensor, expected: Tensor) -> None:
-    error = (losses - expected).abs().max().item()
-    row["loss_error"] = error
-    row["match"] = "ok" if error <= TOLERANCE else f"FAILED: a loss differs from the reference's by {error:.2g}"
-
-
-class _Peak:
-    """bytes: the most memory that was allocated within, beyond what was before; None on the CPU."""
-
-    def __init__(self, device: torch.device):
-        self.device, self.bytes = device, None
-
-    def __enter__(self) -> "_Peak":
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-            self.before = torch.cuda.memory_allocated(self.device)
-        return self
-
-    def __exit__(self, *_) -> None:
-        if self.device.type == "cuda":
-            self.bytes = torch.cuda.max_memory_allocated(self.device) - self.before
-
-
-class _noting:
-    """row["match"] says what is raised in here."""
-
-    def __init__(self, row: dict):
-        self.row = row
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind, error, traceback) -> bool:
-        if isinstance(error, Exception):
-            self.row["match"] = f"FAILED: {kind.__name__}: {(str(error).splitlines() or [''])[0]}"
-            return True
-        return False
-
-
 def write_rows(folder: Path, rows: int, config: SyntheticConfig) -> None:
     """Rows as data.synthetic draws them, a file a chunk."""
+    folder.mkdir(parents=True, exist_ok=True)
     for index, table in enumerate(generate(rows, 0, config)):
         pq.write_table(table, folder / f"part-{index:05d}.parquet", compression="none", write_statistics=False)
 
@@ -221,7 +127,11 @@ def run(device: torch.device, parts: Iterable[str], names: Iterable[str], larges
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_rows(folder, EPOCH_STEPS * EPOCH_ROWS, config)
+        for rows in bench_fused.run(parts, config, write_rows, folder, device, names):
+            done(rows)
+        folder /= "epoch"
+        if {"epoch", "steps"} & set(parts):
+            write_rows(folder, EPOCH_STEPS * EPOCH_ROWS, config)
         if "epoch" in parts:
             for rule in RULES:
                 done(bench_epoch(rule, shape, folder, device, names))
@@ -231,13 +141,16 @@ def run(device: torch.device, parts: Iterable[str], names: Iterable[str], larges
                 batches = [[tensor.to(device) for tensor in batch] for batch in drawn]
                 for rule in RULES:
                     torch._dynamo.reset()
-                    done(bench_steps(rule, shape, batches, device, names))
+                    done(bench_steps(rule, shape, batches, device, names_of(rule, device, names)))
     return found
 
 
 def line(row: Mapping) -> str:
     """The row as a line of the printed table."""
-    text = f"{row['part']:6} {row['optimizer']:16} {row['rows']:6}  {row['implementation']:20}"
+    if row["part"] == "inference":
+        return bench_fused.line(row)
+    text = f"{row['part']:6} {row['optimizer']:16} {row.get('precision', 'fp32')} {row['rows']:6}  "
+    text += f"{row['implementation']:20}"
     if row.get("ms"):
         text += f" {row['ms']:8.3f} ms ({row['ms_low']:.3f} – {row['ms_high']:.3f})"
         text += f", peak {row['peak_mb']:,.0f} MB of {row['floor_mb']:,.0f}" if row["peak_mb"] else ""
@@ -250,7 +163,7 @@ def line(row: Mapping) -> str:
 def verdicts(rows: list[dict]) -> list[str]:
     """What the figures must show, and whether they do; of the cells that were measured."""
     cells: dict[tuple, dict[str, dict]] = {}
-    for row in rows:
+    for row in (row for row in rows if row["part"] not in bench_fused.PARTS):
         cells.setdefault((row["part"], row["optimizer"], row["rows"]), {})[row["implementation"]] = row
     lines = []
 
@@ -280,48 +193,66 @@ def verdicts(rows: list[dict]) -> list[str]:
             factor = min(peers) / ours["ms"] if ours.get("ms") else None
             judge(f"{where}: times as fast as the best peer, without a graph", factor, LEAST_FACTOR,
                   factor is not None and factor >= LEAST_FACTOR)  # fmt: skip
-    return lines
+    return lines + bench_fused.verdicts(rows)
 
 
-def _record(rows: list[dict]) -> dict:
-    """What is saved of them, in traces/results/<gpu>/training.json."""
+def _record(name: str, rows: list[dict], **more) -> dict:
+    """What is saved of the rows of a record's parts, in traces/results/<gpu>/<name>.json."""
     versions = runtime.versions()
+    parts, ops = RECORDS[name]
     return {
-        "op": "training",
+        "op": name,
         **{name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")},
         "date": today(),
-        "sources_sha256": {op: sources.sha256(op, "sources") for op in ("embedding_bags", "embedding_bags_update")},
-        "rows": rows,
+        "sources_sha256": {op: sources.sha256(op, "sources") for op in ops},
+        **more,
+        "rows": [row for row in rows if row["part"] in parts],
     }
 
 
 def show(results: Path = records.RESULTS) -> None:
-    """Print the record, labelled as recorded."""
-    try:
-        record = records.load("training", results=results)
-    except FileNotFoundError:
-        print(f"nothing is recorded: {PROG} --save, on a GPU")
-        return
+    """Print the records, labelled as recorded."""
+    for name, (parts, _) in RECORDS.items():
+        try:
+            _show(records.load(name, results=results))
+        except FileNotFoundError:
+            print(f"nothing is recorded of {', '.join(parts)}: {PROG} --save, on a GPU")
+
+
+def _show(record: dict) -> None:
     print(f"Recorded on {record['GPU']}, {record['date']} (torch {record['torch']}, CUDA {record['CUDA']}):")
     print(*map(line, record["rows"]), *verdicts(record["rows"]), sep="\n")
 
 
 def _arguments() -> argparse.ArgumentParser:
     parser = Parser(prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", action="store_true", help="record in traces/results/<gpu>/training.json")
-    parser.add_argument("--part", choices=("steps", "epoch"), help="this one only")
+    parser.add_argument("--save", action="store_true", help="record in traces/results/<gpu>/, training and whole_model")
+    parser.add_argument("--write", action="store_true", help="write the record's table into README.md, and do no more")
+    parser.add_argument("--only", type=_parts, default=PARTS, metavar="PART,…", help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--without", action="append", default=[], choices=list(IMPLEMENTATIONS), help="leave it out")
     parser.add_argument("--device", help="default: the GPU; cpu only tries it out")
     parser.add_argument("--largest-table", type=int, default=FULL, metavar="IDS", help="smaller tables, to try it out")
     return parser
 
 
+def _parts(text: str) -> tuple[str, ...]:
+    parts = tuple(text.split(","))
+    for part in parts:
+        if part not in PARTS:
+            raise argparse.ArgumentTypeError(f"expected some of {', '.join(PARTS)}, joined by commas, got {part!r}")
+    return parts
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command; 1 if a row failed."""
     parser = _arguments()
     args = parser.parse_args(arguments)
-    partial_run = args.part or args.without or args.device or args.largest_table != FULL
-    if args.save and partial_run:
+    if args.write:
+        README.write_text(bench_fused.with_table(README.read_text(), bench_fused.readme_table()))
+        return 0
+    whole = [name for name, (parts, _) in RECORDS.items() if set(parts) & set(args.only)]
+    partial_run = any(set(RECORDS[name][0]) - set(args.only) for name in whole)
+    if args.save and (partial_run or args.without or args.device or args.largest_table != FULL):
         parser.error("--save: a part of the cells, or another size, is not saved over the record of all")
     with user_errors(PROG):
         if args.device is None and runtime.device().type != "cuda":
@@ -332,9 +263,10 @@ def main(arguments: list[str] | None = None) -> int:
         if device.type == "cpu":
             torch.set_num_threads(1)  # tiny steps: sharing their operations costs more than it saves
         names = [name for name in IMPLEMENTATIONS if name not in args.without]
-        found = run(device, (args.part,) if args.part else ("epoch", "steps"), names, args.largest_table)
-        if args.save:
-            print(records.save(_record(found)))
+        found = run(device, args.only, names, args.largest_table)
+        for name in whole if args.save else ():
+            copy = {"copy_tb_per_s": bench_fused.copy_tb_per_s(device)} if name == bench_fused.RECORD else {}
+            print(records.save(_record(name, found, **copy)))
         print(*verdicts(found), f"{time.monotonic() - begin:.0f} s in all", sep="\n")
         return int(any(row["match"] != "ok" for row in found))
 

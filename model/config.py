@@ -39,10 +39,12 @@ class TableOptimizer(StrEnum):
 
 
 class Kernels(StrEnum):
-    """What looks up the rows of the embedding tables, and updates them."""
+    """What computes the layers, and looks up and updates the rows of the embedding tables."""
 
     EAGER = "eager"  # PyTorch's operations
-    FUSED = "fused"  # kernels.embedding_bags, and its backward and update in one; a table has no gradient tensor
+    # kernels.embedding_bags, and its backward and update in one, so that a table has no gradient tensor; the MLPs and
+    # the interaction as model.fused has them.
+    FUSED = "fused"
 
 
 class Precision(StrEnum):
@@ -114,7 +116,7 @@ class DLRMConfig:
     cardinalities: Annotated[tuple[int, ...], "known ids of each sparse feature (default: the metadata's)"] = ()
     sparse_gradients: Annotated[bool, "update only the table rows that a batch uses (tables: sgd, adagrad)"] = True
 
-    kernels: Annotated[Kernels, "what looks the tables' rows up and updates them"] = Kernels.EAGER
+    kernels: Annotated[Kernels, "what computes the layers, and looks up and updates the tables"] = Kernels.EAGER
 
     def __post_init__(self):
         _convert(self)

@@ -153,12 +153,15 @@ class InteractionArch(nn.Module):
             products = vectors @ vectors.transpose(1, 2)  # [B, F + 1, F + 1]
             return torch.cat([dense, products[:, i, j]], dim=1)
         flat = vectors.flatten(1)  # [B, (F + 1) D]
-        if self.interaction is Interaction.CAT:
-            return flat
-        return (flat.unsqueeze(2) * flat.unsqueeze(1)).flatten(1)
+        return flat if self.interaction is Interaction.CAT else outer_product(flat)
 
     def extra_repr(self) -> str:
         return f"{self.interaction}, num_features={self.num_features}, out_features={self.out_features}"
+
+
+def outer_product(c: Tensor) -> Tensor:
+    """c [B, C] → [B, C²]: c cᵀ, row by row."""
+    return (c.unsqueeze(2) * c.unsqueeze(1)).flatten(1)
 
 
 class OverArch(nn.Module):
@@ -197,10 +200,16 @@ class DLRM(nn.Module):
         elif (lengths := tuple(map(len, vocabularies))) != config.cardinalities:
             raise ValueError(f"vocabularies: expected lengths {config.cardinalities} (cardinalities), got {lengths}")
         self.config = config
-        self.dense_arch = DenseArch(config.bottom)
+        dense_arch, interaction_arch, over_arch = DenseArch, InteractionArch, OverArch
+        if config.kernels is Kernels.FUSED:
+            from model import fused  # here, since it builds on this module
+
+            dense_arch, interaction_arch = fused.FusedDenseArch, fused.FusedInteractionArch
+            over_arch = fused.FusedOverArch
+        self.dense_arch = dense_arch(config.bottom)
         self.sparse_arch = SparseArch(config, vocabularies)
-        self.interaction_arch = InteractionArch(config.interaction, num_features, config.embedding_dim)
-        self.over_arch = OverArch(self.interaction_arch.out_features, config.top)
+        self.interaction_arch = interaction_arch(config.interaction, num_features, config.embedding_dim)
+        self.over_arch = over_arch(self.interaction_arch.out_features, config.top)
 
     def forward(self, dense: Tensor, sparse: Tensor, offsets: Tensor | None = None) -> Tensor:
         """The logits, float32 [B]; the probability of a click is their sigmoid.

@@ -1,6 +1,6 @@
 """A training step, and the same step as one CUDA graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -56,7 +56,7 @@ def make_step(
     """(labels, dense, sparse), on the host or the device → the loss of a step on them; rows: of a full batch."""
     if cuda_graph:
         work = partial(on_the_device, model, optimizer, precision=precision)
-        return GraphedStep(work, optimizer.advance, rows, device)
+        return GraphedStep(work, optimizer.advance, rows, device, tuple(model.parameters()))
     return lambda *batch: train_step(model, optimizer, *to(device, *batch), precision=precision)
 
 
@@ -70,10 +70,15 @@ class GraphedStep:
         work: `on_the_device` with its model and optimizer bound: (labels, dense, sparse) → loss. It must find its
             rates on the device (`make_optimizer(…, capturable=True)`).
         advance: called before each step; the optimizer's.
+        written: what a step writes in place. A replay writes unseen, so that their versions are counted here: what was
+            made of a weight (kernels.fused_mlp keeps its copy in another layout) is known by them to be out of date.
     """
 
-    def __init__(self, work: Callable[..., Tensor], advance: Callable[[], None], rows: int, device: torch.device):
-        self.work, self.advance, self.rows, self.device = work, advance, rows, device
+    def __init__(
+        self, work: Callable[..., Tensor], advance: Callable[[], None], rows: int, device: torch.device,
+        written: Sequence[Tensor] = (),
+    ):  # fmt: skip
+        self.work, self.advance, self.rows, self.device, self.written = work, advance, rows, device, written
         self.warm_up = WARM_UP  # full batches that still run uncaptured
         self.stream = torch.cuda.Stream(device)
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -91,6 +96,7 @@ class GraphedStep:
         for buffer, tensor in zip(self.buffers, batch, strict=True):
             buffer.copy_(pinned(tensor), non_blocking=True)
         self.graph.replay()
+        torch.autograd.graph.increment_version(self.written)
         return self.loss
 
     def _uncaptured(self, batch: Batch) -> Tensor:

@@ -8,7 +8,7 @@ enum { most_launches = 64, most_parameters = 32 };
 
 struct launch {
     void* function;
-    unsigned grid[3], block[3], shared, cooperative;
+    unsigned grid[3], block[3], shared, kind;
     void* stream;
     int64_t parameters[most_parameters];
 };
@@ -19,10 +19,10 @@ int fake_parameters = 0, fake_load_result = 0, fake_function_result = 0, fake_la
 char fake_function_name[256];
 
 static int record(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                  unsigned shared, void* stream, void** parameters, unsigned cooperative) {
+                  unsigned shared, void* stream, void** parameters, unsigned kind) {
     if (fake_launch_result) return fake_launch_result;
     struct launch* made = &fake_launches[fake_launch_count++ % most_launches];
-    *made = (struct launch){function, {gx, gy, gz}, {bx, by, bz}, shared, cooperative, stream, {0}};
+    *made = (struct launch){function, {gx, gy, gz}, {bx, by, bz}, shared, kind, stream, {0}};
     for (int i = 0; i < fake_parameters && i < most_parameters; ++i) memcpy(&made->parameters[i], parameters[i], 8);
     return 0;
 }
@@ -33,6 +33,28 @@ int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
 int cuLaunchCooperativeKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                               unsigned shared, void* stream, void** parameters) {
     return record(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, 1);
+}
+// CUlaunchConfig and CUlaunchAttribute, as cuda.h has them.
+struct attribute {
+    int id;
+    char padding[4];
+    union {
+        char bytes[64];
+        int programmatic_stream_serialization_allowed;
+        void* pointer;
+    } value;
+};
+struct configuration {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
+    void* stream;
+    struct attribute* attributes;
+    unsigned count;
+};
+int cuLaunchKernelEx(const struct configuration* c, void* f, void** parameters, void** extra) {
+    if (extra || c->count != 1 || c->attributes->id != 6) return 1;
+    if (c->attributes->value.programmatic_stream_serialization_allowed != 1) return 1;
+    return record(f, c->grid_x, c->grid_y, c->grid_z, c->block_x, c->block_y, c->block_z, c->shared, c->stream, parameters,
+                  2);
 }
 int cuModuleLoadData(void** module, const void* image) {
     ++fake_load_count;

@@ -102,6 +102,22 @@ def test_each_batch_is_trained_on_once_and_small_ones_uncaptured(fake_cuda):
     assert len(step.buffers[0]) == 4
 
 
+def test_what_a_replay_writes_has_a_new_version(fake_cuda):
+    weight = torch.zeros(3, requires_grad=True)
+
+    def work(*batch: torch.Tensor) -> torch.Tensor:
+        if FakeGraph.capturing:
+            FakeGraph.capturing.work = lambda: weight.data.add_(1)  # as a kernel does, which torch does not see
+        return batch[0].sum()
+
+    step = GraphedStep(work, lambda: None, 4, torch.device("cpu"), (weight,))
+    versions = []
+    for _ in range(6):
+        step(torch.ones(4), torch.ones(4, 1), torch.ones(4).long())
+        versions.append(weight._version)
+    assert versions == [0, 0, 0, 1, 2, 3]
+
+
 # On a GPU
 
 

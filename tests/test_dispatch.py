@@ -23,6 +23,8 @@ import kernels
 from kernels import runtime
 from kernels.dispatch import allocation, cubin, extension, plan
 from kernels.dispatch.op import Op, like
+from kernels.dispatch.recording import recording
+from kernels.ops.add_relu.early import triton_launch
 
 TESTS = Path(__file__).resolve().parent
 TOYS = (GATHER, MOMENTS, SGD)
@@ -350,7 +352,7 @@ class Driver:
 class Launch(ctypes.Structure):
     _fields_ = (
         ("function", ctypes.c_void_p), ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
-        ("shared", ctypes.c_uint), ("cooperative", ctypes.c_uint), ("stream", ctypes.c_void_p),
+        ("shared", ctypes.c_uint), ("kind", ctypes.c_uint), ("stream", ctypes.c_void_p),
         ("parameters", ctypes.c_int64 * 32),
     )  # fmt: skip
 
@@ -375,6 +377,13 @@ def library(tmp_path_factory):
     return path
 
 
+def early_op(name: str):
+    op = Op(name, "(Tensor x, Tensor bias) -> Tensor out", eager=None, check=lambda op, x, bias: None,
+            outputs={"out": like("x")}, package="kernels.ops.add_relu.early")  # fmt: skip
+    op.declare("triton", "cpu", "")
+    return op.overload("triton")
+
+
 RECORDED: dict[str, Op] = {}
 
 
@@ -396,7 +405,7 @@ def test_what_the_driver_is_given(driver):
     sgd(weights, gradient, torch.tensor(0.25, dtype=torch.float64))
     sgd(weights, gradient, torch.tensor(-2.0, dtype=torch.float64))
     first, second = driver.launches()
-    assert (tuple(first.grid), tuple(first.block), first.shared, first.cooperative) == ((16, 1, 1), (128, 1, 1), 0, 0)
+    assert (tuple(first.grid), tuple(first.block), first.shared, first.kind) == ((16, 1, 1), (128, 1, 1), 0, 0)
     assert list(first.parameters[:2]) == [weights.data_ptr(), gradient.data_ptr()]
     assert [as_float(launch.parameters[2]) for launch in (first, second)] == [0.25, -2.0]
     assert list(first.parameters[3:6]) == [1000, 0, 0]
@@ -408,6 +417,23 @@ def test_what_the_driver_is_given(driver):
     assert driver.launches()[2].parameters[0] == memory[1:].data_ptr()
     sgd(memory[1:], gradient, torch.tensor(1.0))
     assert driver.load_count == 2
+
+
+@needs_compiler
+@on_cpu
+def test_a_kernel_that_may_begin_early_is_launched_with_the_attribute(driver):
+    driver.set(parameters=6)  # x, bias, out, elements, and Triton's two
+    early = early_op("recorded_early")
+    x, bias = torch.randn(3, 64), torch.randn(64)
+    out = early(x, bias)
+    (launch,) = driver.launches()
+    assert (tuple(launch.grid), tuple(launch.block), launch.kind) == ((1, 1, 1), (128, 1, 1), cubin.EARLY)
+    assert list(launch.parameters[:4]) == [x.data_ptr(), bias.data_ptr(), out.data_ptr(), 192]
+    # A GPU before Hopper has no such launch, nor its kernel the instruction.
+    recorder = plan.Recorder(3, torch.device("cpu"), 80)
+    with recording(recorder):
+        triton_launch.forward(*(plan.StandIn(i, (3, 64), torch.float32) for i in range(3)))
+    assert recorder.launches[6] == cubin.PLAIN
 
 
 @needs_compiler

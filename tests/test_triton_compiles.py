@@ -64,7 +64,7 @@ def kernels_of(op, monkeypatch):
 
     def note(kernel, device):
         found[kernel] = None
-        return 0, cubin.Compiled("", "", 0, 0, 0, False)
+        return 0, cubin.Compiled("", "", 0, 0, 0, cubin.PLAIN)
 
     monkeypatch.setattr(plan, "_function", note)
     for number, call in enumerate(calls(op)):

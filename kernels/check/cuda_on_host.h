@@ -163,6 +163,13 @@ cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, 
     return ran ? cudaSuccess : cudaErrorLaunchFailure;
 }
 
+// A launch here never begins before the one before it has ended.
+template <class... Parameters, class... Arguments>
+cudaError_t launch_kernel_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                                cudaStream_t stream, Arguments... arguments) {
+    return launch_kernel(kernel, grid, block, shared_bytes, stream, arguments...);
+}
+
 #ifdef CUDA_ON_HOST_RESIDENT_BLOCKS
 template <class... Parameters>
 cudaError_t most_resident_blocks(void (*)(Parameters...), int threads, size_t shared_bytes, int* blocks) {

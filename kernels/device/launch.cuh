@@ -22,6 +22,26 @@ __device__ inline T* dynamic_shared() {
 }
 #endif
 
+// Programmatic dependent launch, from sm_90 on: a kernel that is launched early (launch_kernel_early) may begin while the
+// one before it in the stream, its predecessor, still runs. So its blocks are in place, and have done what reads no
+// memory, when the predecessor ends: in a row of short kernels the ramp of each launch then costs little.
+//
+// Every thread of such a kernel calls wait_for_predecessor before it reads or writes global memory: until then the
+// predecessor may still write what it reads, and read what it writes. Launched as usual, the kernel does not wait there.
+__device__ inline void wait_for_predecessor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// A successor that is launched early may begin once every block of this kernel has called this or has ended: where it
+// is called first, as soon as the last blocks have their places. It says nothing of what this kernel has written.
+__device__ inline void let_successor_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 #if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 // Enqueues kernel<<<grid, block, shared_bytes, stream>>>(arguments…) and returns the launch's error.
 template <class... Parameters, class... Arguments>
@@ -34,6 +54,30 @@ cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, 
     configuration.stream = stream;
     cudaError_t error = cudaLaunchKernelEx(&configuration, kernel, arguments...);
     if (error != cudaSuccess) cudaGetLastError();  // else PyTorch would take it for the error of its next launch
+    return error;
+}
+
+// The same for a kernel that calls wait_for_predecessor: it may begin before its predecessor has ended. Code for an older
+// GPU does not wait, even if a newer one has compiled it from PTX, and is launched as usual.
+template <class... Parameters, class... Arguments>
+cudaError_t launch_kernel_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                                cudaStream_t stream, Arguments... arguments) {
+    cudaFuncAttributes compiled;
+    cudaError_t error = cudaFuncGetAttributes(&compiled, reinterpret_cast<const void*>(kernel));
+    if (error == cudaSuccess) {
+        cudaLaunchAttribute attribute = {};
+        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute.val.programmaticStreamSerializationAllowed = 1;
+        cudaLaunchConfig_t configuration = {};
+        configuration.gridDim = grid;
+        configuration.blockDim = block;
+        configuration.dynamicSmemBytes = shared_bytes;
+        configuration.stream = stream;
+        configuration.attrs = &attribute;
+        configuration.numAttrs = compiled.ptxVersion >= 90;
+        error = cudaLaunchKernelEx(&configuration, kernel, arguments...);
+    }
+    if (error != cudaSuccess) cudaGetLastError();
     return error;
 }
 

@@ -7,9 +7,10 @@ A launcher (an op's triton_launch.py) chooses the grid and the constants of a ca
     def forward(x, bias, out):
         functions.forward_kernel[(grid,)](x, bias, out, x.numel(), COLUMNS=len(bias), num_warps=4)
 
-Positional arguments are run-time values; keywords are the kernel's constexprs, num_warps and num_stages. Called with
-tensors, the launcher imports Triton and launches. Under `recording` it is called with stand-ins, and what it would
-launch goes to the recorder: kernels/dispatch/plan.py makes of it what C++ replays at every call of that signature.
+Positional arguments are run-time values; keywords are the kernel's constexprs, num_warps, num_stages and launch_pdl.
+Called with tensors, the launcher imports Triton and launches. Under `recording` it is called with stand-ins, and what
+it would launch goes to the recorder: kernels/dispatch/plan.py makes of it what C++ replays at every call of that
+signature.
 """
 
 from __future__ import annotations
@@ -60,6 +61,17 @@ def interpreted() -> bool:
     if recorder() is not None:
         return False
     return runtime.triton_mode() == "interpreted"
+
+
+def begins_early() -> bool:
+    """Whether a kernel may begin before the one before it in the stream has ended: programmatic dependent launch.
+
+    From sm_90 on. Such a kernel is launched with launch_pdl=True, and calls triton.language.extra.cuda.gdc_wait before
+    it reads or writes memory; launch.cuh says why.
+    """
+    if (records := recorder()) is not None:
+        return records.arch >= 90
+    return not interpreted() and torch.cuda.get_device_capability() >= (9, 0)
 
 
 def cdiv(a: int, b: int) -> int:

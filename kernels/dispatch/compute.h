@@ -263,7 +263,7 @@ class Compute : public c10::OperatorKernel {
                     std::memcpy(&values[i], &value, sizeof value);
                 }
             }
-            driver::launch(kernel.function, kernel.grid, kernel.threads, kernel.shared, kernel.cooperative, stream,
+            driver::launch(kernel.function, kernel.grid, kernel.threads, kernel.shared, kernel.kind, stream,
                            pointers.data());
         }
     }

@@ -85,7 +85,7 @@ void declare(const std::string& op, const std::string& backend, const std::strin
                                   op + "_ has no gradient: call " + op + ", or " + op + "_ under torch.no_grad()");
 }
 
-// Allocations as dtype, dimensions, sizes…; launches as function, grid (3), threads, shared bytes, cooperative, number
+// Allocations as dtype, dimensions, sizes…; launches as function, grid (3), threads, shared bytes, driver::Kind, number
 // of arguments, and for each its kind and value.
 void add_plan(at::IntArrayRef outputs, at::IntArrayRef workspaces, at::IntArrayRef launches) {
     auto made = std::make_shared<plan::Plan>();
@@ -103,7 +103,7 @@ void add_plan(at::IntArrayRef outputs, at::IntArrayRef workspaces, at::IntArrayR
                             {unsigned(at[1]), unsigned(at[2]), unsigned(at[3])},
                             unsigned(at[4]),
                             unsigned(at[5]),
-                            at[6] != 0,
+                            driver::Kind(at[6]),
                             {}};
         size_t count = size_t(at[7]);
         for (size_t a = 0; a < count; ++a)

@@ -29,8 +29,9 @@ from kernels.dispatch.sources import imported_files
 from kernels.runtime import KERNELS
 
 CUBINS = KERNELS.parent / "build" / "cubins"
-FORMAT = 1  # of the files in the cache
-OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_cooperative_grid")
+FORMAT = 2  # of the files in the cache
+OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_cooperative_grid", "launch_pdl")
+PLAIN, COOPERATIVE, EARLY = range(3)  # driver.h's Kind
 
 _compiling = threading.Lock()
 
@@ -65,7 +66,8 @@ class Compiled:
     """A compiled kernel: its file and what a launch of it must know.
 
     threads: a block; shared: bytes of shared memory a block; parameters: how many the kernel takes, Triton's hidden
-    ones at the end included; cooperative: whether all blocks must be resident at once.
+    ones at the end included; kind: PLAIN, COOPERATIVE if all blocks must be resident at once, or EARLY if the kernel
+    may begin before the one before it in the stream has ended (launch_pdl).
     """
 
     path: str
@@ -73,7 +75,7 @@ class Compiled:
     threads: int
     shared: int
     parameters: int
-    cooperative: bool
+    kind: int
 
 
 def compiled(kernel: Kernel, cache: Path | None = None) -> Compiled:
@@ -98,7 +100,7 @@ def _read(description: Path, kernel: Kernel) -> Compiled:
         found = json.loads(description.read_text())
         cubin = description.with_name(found["cubin"])
         image = cubin.read_bytes()
-        launch = {name: found[name] for name in ("name", "threads", "shared", "parameters", "cooperative")}
+        launch = {name: found[name] for name in ("name", "threads", "shared", "parameters", "kind")}
         size, digest, arch = found["bytes"], found["sha256"], found["arch"]
     except (OSError, ValueError, KeyError) as error:
         raise RuntimeError(f"the cached kernel {description.stem} cannot be read ({error}): {again}") from None
@@ -189,7 +191,7 @@ def compile_into(kernel: Kernel, stem: Path) -> None:
         "threads": int(threads[1]) if threads else 32 * metadata.num_warps,
         "shared": metadata.shared,
         "parameters": parameters,
-        "cooperative": bool(getattr(metadata, "launch_cooperative_grid", False)),
+        "kind": _kind(options, made.asm["ptx"], kernel),
         "arch": kernel.arch,
         "bytes": len(image),
         "sha256": digest,
@@ -198,6 +200,15 @@ def compile_into(kernel: Kernel, stem: Path) -> None:
     }
     _write(stem.with_name(description["cubin"]), image)
     _write(stem.with_suffix(".json"), json.dumps(description, indent=1).encode())  # last: by it the cubin is found
+
+
+def _kind(options: dict, ptx: str, kernel: Kernel) -> int:
+    early, cooperative = options.get("launch_pdl", False), options.get("launch_cooperative_grid", False)
+    if early and cooperative:
+        raise RuntimeError(f"{kernel} cannot be both cooperative and early")
+    if early and "griddepcontrol.wait" not in ptx:
+        raise RuntimeError(f"{kernel} is to begin before its predecessor has ended, and never waits for it (gdc_wait)")
+    return EARLY if early else COOPERATIVE if cooperative else PLAIN
 
 
 def _entry(ptx: str, name: str) -> str:

@@ -18,10 +18,27 @@ namespace driver {
 using Function = void*;  // CUfunction
 using Result = int;      // CUresult; 0 is success
 
+// CUlaunchAttribute and CUlaunchConfig.
+struct Attribute {
+    int id;
+    alignas(8) char value[64];
+};
+struct Configuration {
+    unsigned grid[3], block[3], shared;
+    void* stream;
+    Attribute* attributes;
+    unsigned count;
+};
+
+// How a launch stands to the others: its blocks all resident at once; or begun before its predecessor in the stream has
+// ended, which a kernel must wait for itself (griddepcontrol.wait).
+enum Kind : int64_t { plain, cooperative, early };
+
 struct Api {
     Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
     Result (*launch_cooperative)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
                                  void**);
+    Result (*launch_with)(const Configuration*, Function, void**, void**);  // null before CUDA 11.8
     Result (*load_module)(void** module, const void* image);
     Result (*get_function)(Function*, void* module, const char* name);
     Result (*set_attribute)(Function, int attribute, int value);
@@ -40,6 +57,7 @@ struct Api {
         };
         find(launch, "cuLaunchKernel");
         find(launch_cooperative, "cuLaunchCooperativeKernel");
+        find(launch_with, "cuLaunchKernelEx", false);
         find(load_module, "cuModuleLoadData");
         find(get_function, "cuModuleGetFunction");
         find(set_attribute, "cuFuncSetAttribute");
@@ -110,11 +128,19 @@ inline Function load(const std::string& path, const std::string& name, int64_t s
     return function;
 }
 
-inline void launch(Function function, const unsigned (&grid)[3], unsigned threads, unsigned shared, bool cooperative,
+inline void launch(Function function, const unsigned (&grid)[3], unsigned threads, unsigned shared, Kind kind,
                    void* stream, void** parameters) {
-    Result result =
-        cooperative ? api().launch_cooperative(function, grid[0], grid[1], grid[2], threads, 1, 1, shared, stream, parameters)
-                    : api().launch(function, grid[0], grid[1], grid[2], threads, 1, 1, shared, stream, parameters, nullptr);
+    Result result;
+    if (kind == early && api().launch_with) {
+        constexpr int programmatic_stream_serialization = 6;
+        Attribute attribute{programmatic_stream_serialization, {1}};
+        Configuration configuration{{grid[0], grid[1], grid[2]}, {threads, 1, 1}, shared, stream, &attribute, 1};
+        result = api().launch_with(&configuration, function, parameters, nullptr);
+    } else if (kind == cooperative) {
+        result = api().launch_cooperative(function, grid[0], grid[1], grid[2], threads, 1, 1, shared, stream, parameters);
+    } else {
+        result = api().launch(function, grid[0], grid[1], grid[2], threads, 1, 1, shared, stream, parameters, nullptr);
+    }
     TORCH_CHECK(result == 0, "fused_kernels: launching a kernel of ", grid[0], "×", grid[1], "×", grid[2], " blocks of ",
                 threads, " threads with ", shared, " bytes of shared memory failed: ", name_of(result));
 }

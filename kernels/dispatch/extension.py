@@ -54,12 +54,17 @@ def core_is_loaded() -> bool:
 
 def load_op(op: str) -> Path:
     """The library of kernels/ops/<op>/cuda.cu, for every GPU of this machine."""
-    return load_library(op, **_build_of(op))
+    return load_library(_name(op), **_build_of(op))
 
 
 def op_is_built(op: str) -> bool:
     """Whether `load_op` finds the library in the cache, so that it needs no compiler."""
-    return _library(op, **_build_of(op)).exists()
+    return _library(_name(op), **_build_of(op)).exists()
+
+
+def _name(op: str) -> str:
+    """Of the library; of an op's folder in another's, both."""
+    return op.replace("/", "_")
 
 
 def _build_of(op: str) -> dict:
@@ -82,14 +87,14 @@ def load_op_for_host(op: str) -> Path:
     source = KERNELS / "ops" / op / "cuda.cu"
     flags = ("-std=c++20", "-O1", "-Wno-unknown-pragmas")
     include = (source.parent, KERNELS)
-    return load_library(f"{op}_host", source, cache=EXTENSIONS, include=include, flags=flags, as_cpp=True)
+    return load_library(f"{_name(op)}_host", source, cache=EXTENSIONS, include=include, flags=flags, as_cpp=True)
 
 
 def load_op_for_cpu(op: str) -> Path:
     """The library of kernels/ops/<op>/cpu.cpp: what backend="cpp" runs for CPU tensors."""
     source = KERNELS / "ops" / op / "cpu.cpp"
     flags = ("-std=c++20", "-O3", "-Wno-unknown-pragmas")
-    return load_library(f"{op}_cpu", source, cache=EXTENSIONS, include=(source.parent, KERNELS), flags=flags)
+    return load_library(f"{_name(op)}_cpu", source, cache=EXTENSIONS, include=(source.parent, KERNELS), flags=flags)
 
 
 @contextmanager

@@ -91,7 +91,7 @@ class Op:
         self.package = package or f"kernels.ops.{name}"
         self.backends, self.auto = tuple(backends), auto
         self.auto_on_cpu = "cpp" if "cpp" in backends and not runtime.why_not("cpp", "cpu") else "eager"
-        self.folder = self.package.rpartition(".")[2]
+        self.folder = self.package.removeprefix("kernels.ops.").replace(".", "/")
         self.elementwise, self.reports = elementwise, reports
         self.scalars = tuple(scalars)
         self.tensors = tuple(a.name for a in arguments if a.is_tensor and a.name not in scalars)

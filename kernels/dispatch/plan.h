@@ -46,7 +46,7 @@ struct Argument {
 struct Launch {
     driver::Function function;
     unsigned grid[3], threads, shared;
-    bool cooperative;
+    driver::Kind kind;
     std::vector<Argument> arguments;
 };
 

@@ -65,7 +65,7 @@ class Recorder:
     """The launches of one call, on one device, as kernels/device/launch.py reports them."""
 
     def __init__(self, slots: int, device: torch.device, arch: int) -> None:
-        self._slots, self._device, self._arch = slots, device, arch
+        self._slots, self._device, self.arch = slots, device, arch
         self.workspaces: list[int] = []
         self.launches: list[int] = []
 
@@ -83,14 +83,14 @@ class Recorder:
             type_, *value = _argument(argument)
             types.append(type_)
             values += value
-        kernel = cubin.Kernel(module, name, tuple(types), tuple(sorted(constants.items())), self._arch)
+        kernel = cubin.Kernel(module, name, tuple(types), tuple(sorted(constants.items())), self.arch)
         function, made = _function(kernel, self._device)
         hidden = made.parameters - len(values) // 2
         values += [LITERAL, 0] * hidden  # Triton's own: pointers to scratch memory, which no kernel of ours has
         blocks = (*grid, 1, 1)[:3]
         if math.prod(blocks) == 0:
             return
-        self.launches += [function, *blocks, made.threads, made.shared, int(made.cooperative)]
+        self.launches += [function, *blocks, made.threads, made.shared, made.kind]
         self.launches += [len(values) // 2, *values]
 
 

@@ -43,7 +43,8 @@ def files(op: str, what: str) -> list[Path]:
     if what == "bench":
         return sorted([*folder.glob("bench.py"), *(KERNELS / "measure" / f"{name}.py" for name in MEASURED_BY)])
     found = set()
-    for file in (*(folder / name for name in BUILT_FROM), *_code(KERNELS / "dispatch")):
+    own = (path for name in BUILT_FROM for path in (folder / name, *folder.glob(f"*/{name}")))
+    for file in (*own, *_code(KERNELS / "dispatch")):
         if file.is_file() and file not in found:
             found |= {*(imported_files(file) if file.suffix == ".py" else included_files(file, (KERNELS,)))}
     return sorted(file for file in found if not file.name.startswith(NOT_BUILT_IN))

@@ -2,6 +2,7 @@
 #include "kernel.cuh"
 
 #include "check/testing.cuh"
+#include "early/kernel.cuh"
 
 // The functions under test. A kernel of tests/broken puts its own in their place.
 template <class T>
@@ -65,6 +66,9 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& op) 
                              wide ? 0 : first_wide_size);
         });
     }
+    report.check<T>(shape, "relu", "forward, early", bytes, {{"out", out, c.expected_out}}, [&] {
+        return add_relu_early::launch(x.get(), bias.get(), out.get(), shape.rows, shape.columns, cudaStream_t{});
+    });
     report.check<T>(shape, "relu", "in place", bytes, {{"out", out, c.expected_out, &c.x}}, [&] {
         return op.launch(out.get(), bias.get(), out.get(), shape.rows, shape.columns, cudaStream_t{}, first_wide_size);
     });

@@ -69,8 +69,8 @@ class TableEmbedding(nn.Module):
         Without offsets, in mode "none" only: keys [B, F] → [B, F, D]. With offsets int32 or int64 [F · B + 1], where
         bag f · B + b of the keys [N] begins: [N, D] in mode "none", else [B, F, D].
 
-        On a GPU nobody waits to look at offsets: those that decrease, or do not go from 0 to N, read nothing outside, but
-        give misses, or another bag's rows. `check_offsets` looks at them.
+        On a GPU nobody waits to look at offsets: those that decrease, or do not go from 0 to N, read nothing outside
+        and give misses, or another bag's rows. `check_offsets` looks at them.
 
         Raises:
             TypeError: what is no tensor, or no tensor of integers. ValueError: pooling without offsets; shapes that do

@@ -1,0 +1,221 @@
+"""IdTable against a Python dict, on every backend that this machine has."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels import IdTable
+from kernels.check.contract import DEVICE, GPU
+from kernels.ops.id_table import eager
+from kernels.ops.id_table.conftest import (
+    check_against,
+    device_of,
+    every_backend,
+    fast_backend,
+    parameters,
+    table,
+    tensor,
+)
+from kernels.ops.id_table.spec import EXTREMES
+
+
+@every_backend
+def test_the_kth_id_has_row_k_whatever_its_value(backend):
+    vocabularies = [list(EXTREMES), [], [3, -1, 2**40], list(range(1000))[::-1]]
+    t = table(vocabularies, backend)
+    dicts = [{i: row for row, i in enumerate(ids, 1)} for ids in vocabularies]
+    check_against(dicts, t, backend, others=[5, 2**62, -7])
+    empty = tensor([], backend)
+    assert [r.shape for r in t(empty, empty, backend=backend)] == [(0,), (0,)]
+    for outside in (-1, 4, 2**31, -(2**31)):
+        found, rows = t(tensor([0, -1], backend), tensor([outside] * 2, backend), backend=backend)
+        assert not found.any()
+        assert not rows.any()
+
+
+@every_backend
+def test_an_id_inserted_twice_keeps_its_first_row(backend):
+    t = table([[], [10, 11]], backend)
+    ids, tables = tensor([5, 10, 5, 6, 5, 6, 11], backend), tensor([0, 1, 0, 0, 0, 1, 1], backend)
+    assert t.insert(ids, tables).tolist() == [1, 1, 1, 2, 1, 3, 2]
+    assert t.insert(tensor([6, 7, 5], backend), tensor([0, 0, 0], backend)).tolist() == [2, 3, 1]
+    rows = tensor([90, 91, 92, 93], backend)
+    assert t.insert(tensor([8, 5, 8, 9], backend), tensor([0] * 4, backend), rows).tolist() == [90, 1, 90, 93]
+    assert t.insert(tensor([4], backend), tensor([0], backend)).tolist() == [94]
+    check_against([{5: 1, 6: 2, 7: 3, 8: 90, 9: 93, 4: 94}, {10: 1, 11: 2, 6: 3}], t, backend)
+    many = tensor(list(range(500)) * 3, backend)
+    assert t.insert(many[torch.randperm(1500)], torch.ones_like(many)).unique().numel() == 500
+
+
+@every_backend
+def test_full_tables(backend):
+    """No empty slot is left, so that a search for an unknown id sees every bucket, and ends."""
+    ids = list(range(0, 64 * 977, 977))
+    t = table([ids, ids[:16]], backend, load_limit=1.0)
+    assert t.load_factor == 1.0
+    dicts = [{i: row for row, i in enumerate(known, 1)} for known in (ids, ids[:16])]
+    check_against(dicts, t, backend, others=range(1, 100))
+    gone = tensor(ids[10:20], backend)
+    assert t.erase(gone, torch.zeros_like(gone)).all()
+    for i in ids[10:20]:
+        del dicts[0][i]
+    check_against(dicts, t, backend, others=range(1, 100))
+    assert t.insert(tensor([7], backend), tensor([0], backend)).tolist() == [65]
+    check_against([dicts[0] | {7: 65}, dicts[1]], t, backend, others=range(8, 100))
+
+
+@every_backend
+def test_growth_in_mid_use(backend):
+    """From nothing, in batches; the other table's ids stay where they are."""
+    t, known = table([[], range(-50, 0)], backend), {}
+    for start in range(0, 700, 90):
+        ids = [i * 31 for i in range(start, start + 100)]  # ten of them again
+        t.insert(tensor(ids, backend), tensor([0] * 100, backend))
+        for i in ids:
+            known.setdefault(i, len(known) + 1)
+        check_against([known, {i: i + 51 for i in range(-50, 0)}], t, backend, others=[1, 2])
+        assert max(n / s for n, s in zip(t.sizes, t.slots_of_tables, strict=True)) <= t.load_limit
+
+
+@every_backend
+def test_erased_slots_are_used_again(backend):
+    """Churn at a constant size does not make the storage grow for ever."""
+    t = table([range(200)], backend)
+    for batch in range(1, 12):
+        t.erase(tensor(range((batch - 1) * 200, batch * 200), backend), None)
+        t.insert(tensor(range(batch * 200, batch * 200 + 200), backend), None)
+    assert t.slots_of_tables[0] <= 512
+    check_against([{i: i + 1 for i in range(2200, 2400)}], t, backend, others=range(0, 2200, 7))
+
+
+def keys_of_one_bucket(count: int, seed: int) -> list[int]:
+    """Ids whose hash's upper 40 bits are zero: their search begins in the first bucket of any table."""
+    mask = (1 << 64) - 1
+    inverses = [pow(factor, -1, 1 << 64) for factor in (0xC4CEB9FE1A85EC53, 0xFF51AFD7ED558CCD)]
+    found = []
+    for h in range(count):
+        h ^= h >> 33
+        for inverse in inverses:
+            h = h * inverse & mask
+            h ^= h >> 33
+        h = (h - seed) & mask
+        found.append(h - (1 << 64) if h >> 63 else h)
+    return found
+
+
+@fast_backend
+def test_ten_thousand_keys_of_one_bucket(backend):
+    """A thousand where each round of a search is a dozen calls of PyTorch."""
+    count = 1000 if backend == "eager" else 10000
+    ids = keys_of_one_bucket(count, seed=77)
+    t = table([ids], backend, seeds=[77])
+    assert (eager.first_bucket(tensor(ids, backend), 77, len(t.tags) // 16) == 0).all()
+    others = keys_of_one_bucket(count + 10, 77)[count:]
+    check_against([{i: row for row, i in enumerate(ids, 1)}], t, backend, others=others)
+    even = tensor(ids[::2], backend)
+    assert t.erase(even).all()
+    check_against([{i: row for row, i in enumerate(ids, 1) if row % 2 == 0}], t, backend)
+
+
+def test_errors_of_the_table():
+    with pytest.raises(ValueError, match="table 1: id 1 is given twice"):
+        IdTable([[1], [1, 2, 1]])
+    with pytest.raises(ValueError, match=r"load_limit must be above 0 and at most 1; got 1\.5"):
+        IdTable([[1]], load_limit=1.5)
+    with pytest.raises(ValueError, match="seeds must have a number for each of 1 tables; got 2"):
+        IdTable([[1]], seeds=[1, 2])
+    with pytest.raises(ValueError, match="vocabulary 0 must be int64"):
+        IdTable([[1.5]])
+    t = IdTable([[1], [2]])
+    with pytest.raises(ValueError, match="table_ids must be given: there are 2 tables"):
+        t(torch.tensor([1]))
+    for outside in (-1, 2):
+        with pytest.raises(ValueError, match=f"table_ids must be from 0 to 1; got {outside}"):
+            t.insert(torch.tensor([1, 2]), torch.tensor([0, outside]))
+    for rows, message in (
+        ([0], "rows must be from 1 to 9223372036854775806; got 0"),
+        ([2**63 - 1], "rows must be from 1 to .*; got 9223372036854775807"),
+        ([1, 2], r"rows must be \[1\], like ids; got \[2\]"),
+        ([1.0], "rows must be int32 or int64; got float32"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            t.insert(torch.tensor([9]), torch.tensor([0]), torch.tensor(rows))
+    for arguments, name in ((([1],), "ids"), ((torch.tensor([1]), [0]), "table_ids")):
+        for function in (t, t.insert, t.erase):
+            with pytest.raises(TypeError, match=f"IdTable: {name} must be a tensor; got list"):
+                function(*arguments)
+    assert t.sizes == [1, 1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("iel"), st.lists(st.sampled_from((*EXTREMES, *range(20))), max_size=40))))
+def test_any_sequence_of_operations(steps):
+    t, known, next_row = table([[]], "eager"), {}, 1
+    for what, ids in steps:
+        keys = tensor(ids, "eager")
+        if what == "i":
+            for i in ids:
+                if i not in known:
+                    known[i], next_row = next_row, next_row + 1
+            assert t.insert(keys).tolist() == [known[i] for i in ids]
+        elif what == "e":
+            assert t.erase(keys).tolist() == [i in known for i in ids]
+            for i in ids:
+                known.pop(i, None)
+        check_against([known], t, "eager", others=ids)
+
+
+def against_a_dict(operations: int, backend: str) -> None:
+    """Random inserts, erases and look-ups, by batches of up to 10^4, of ids that often come again."""
+    draw, tables = np.random.default_rng(7), 3
+    pick = random.Random(7)
+    t = table([[]] * tables, backend)
+    dicts, next_rows, done = [{} for _ in range(tables)], [1] * tables, 0
+    while done < operations:
+        count = pick.randint(1, min(10000, operations - done))
+        ids = draw.integers(-operations // 40 - 20, operations // 40 + 20, count) * 0x1234567891
+        numbers = draw.integers(0, tables, count)
+        keys, owners = (torch.from_numpy(a).to(device_of(backend)) for a in (ids, numbers))
+        pairs = [*zip(ids.tolist(), numbers.tolist(), strict=True)]
+        what = pick.choices(("insert", "erase", "look up"), (4, 3, 3))[0]
+        if what == "insert":
+            for i, n in pairs:
+                if i not in dicts[n]:
+                    dicts[n][i], next_rows[n] = next_rows[n], next_rows[n] + 1
+            assert t.insert(keys, owners).tolist() == [dicts[n][i] for i, n in pairs]
+        elif what == "erase":
+            assert t.erase(keys, owners).tolist() == [i in dicts[n] for i, n in pairs]
+            for i, n in pairs:
+                dicts[n].pop(i, None)
+        else:
+            found, rows = t(keys, owners, backend=backend)
+            assert found.tolist() == [i in dicts[n] for i, n in pairs]
+            assert rows.tolist() == [dicts[n].get(i, 0) for i, n in pairs]
+        done += count
+    assert t.sizes == [len(d) for d in dicts]
+    for n, known in enumerate(dicts):
+        ids, rows = t.items(n)
+        assert dict(zip(ids.tolist(), rows.tolist(), strict=True)) == known
+
+
+@fast_backend
+def test_random_operations_agree_with_a_dict(backend):
+    against_a_dict(60_000, backend)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", parameters("cuda" if DEVICE.type == "cuda" else "cpp"), indirect=True)
+def test_ten_million_random_operations_agree_with_a_dict(backend):
+    against_a_dict(10_000_000, backend)
+
+
+@GPU
+@pytest.mark.sanitizer
+def test_insertion_erasure_and_look_up_under_the_sanitizer():
+    against_a_dict(30_000, "cuda")

@@ -1,0 +1,194 @@
+"""IdTable as a whole: its state_dict, changes that are broken off, and storage that is replaced."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+
+import pytest
+import torch
+
+from kernels import IdTable
+from kernels.check.contract import DEVICE, GPU
+from kernels.ops.id_table import eager, storage
+from kernels.ops.id_table import table as table_module
+from kernels.ops.id_table.conftest import check_against, every_backend, fast_backend, table, tensor
+from kernels.ops.id_table.spec import EXTREMES
+
+WRITING = {eager.table_claim_.__code__, eager.table_erase_.__code__}  # the rest of eager.py only reads
+
+
+@every_backend
+def test_state_dict_into_a_table_of_another_capacity(backend):
+    first = table([range(300), EXTREMES, []], backend)
+    first.erase(tensor([299, 7], backend), tensor([0, 0], backend))
+    state = first.state_dict()
+    assert {name: tuple(value.shape) for name, value in state.items()} == {
+        "ids": (309,), "rows": (309,), "offsets": (4,), "next_rows": (3,)
+    }  # fmt: skip
+    dicts = [{i: i + 1 for i in range(299) if i != 7}, {i: row for row, i in enumerate(EXTREMES, 1)}, {}]
+    for capacity in ([0, 0, 0], [5000, 0, 100]):
+        other = table([[1], [2], [3]], backend, capacity=capacity, seeds=[8, 9, 10])
+        other.load_state_dict(state)
+        check_against(dicts, other, backend, others=[7, 299])
+        assert other.insert(tensor([7], backend), tensor([0], backend)).tolist() == [301]  # no row is given twice
+        again = other.state_dict()
+        assert again["ids"][:299].tolist() == [*(i for i in range(299) if i != 7), 7]
+
+
+def test_a_state_dict_that_does_not_fit_is_refused_and_changes_nothing():
+    t = table([[5, 6]], "eager")
+    state = t.state_dict()
+    for wrong, message in (
+        ({"offsets": torch.tensor([0, 1, 2])}, "expected 1 tables"),
+        ({"offsets": torch.tensor([0, 1])}, "offsets must rise"),
+        ({"rows": torch.tensor([0, 1])}, "table 0: id 5 has row 0, which must be from 1 to 2"),
+        ({"rows": torch.tensor([1, 3])}, "table 0: id 6 has row 3, which must be from 1 to 2"),
+        ({"next_rows": torch.tensor([2])}, "table 0: id 6 has row 2, which must be from 1 to 1"),
+        ({"next_rows": torch.tensor([0])}, "table 0: its next row must be above 0; got 0"),
+        ({"ids": torch.tensor([6, 6])}, "table 0: id 6 is given twice"),
+        ({"ids": torch.tensor([5.0, 6.0])}, "ids must be int32 or int64; got float32"),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            t.load_state_dict(state | wrong)
+        check_against([{5: 1, 6: 2}], t, "eager")
+    del state["rows"]
+    with pytest.raises(RuntimeError, match=r'Missing key.*"rows"'):
+        t.load_state_dict(state)
+
+
+# ---------------------------------------------------------------------------------------- changes that are broken off
+
+
+def broken_off(lines: int, change) -> bool:
+    """Whether change() is interrupted, as Ctrl-C does it, after so many lines of what changes a table."""
+
+    def trace(frame, event, _):
+        nonlocal lines
+        if frame.f_code.co_filename not in (table_module.__file__, storage.__file__) and frame.f_code not in WRITING:
+            return None
+        lines -= event == "line"
+        if lines < 0:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        change()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@fast_backend
+@pytest.mark.parametrize("change", ["insert", "erase", "load"])
+def test_a_change_that_is_broken_off_at_any_line(change, backend):
+    """What look-ups say is old or new, nothing else; afterwards, whether that change is made again (every second time)
+    or not, the table counts right, and takes more ids."""
+    first, old = table([range(20), [7]], backend), [{i: i + 1 for i in range(20)}, {7: 1}]
+    first.erase(tensor([19], backend), tensor([0], backend))
+    del old[0][19]
+    other = table([range(100, 160), []], backend)
+    keys = tensor([3, *range(30, 60), 30], backend)  # more than the storage takes
+    zeros = torch.zeros_like(keys)
+    if change == "load":
+        arguments, new = (*other.state().values(),), [{i: i - 99 for i in range(100, 160)}, {}]
+    elif change == "insert":
+        arguments, new = (keys, zeros), [old[0] | {i: i - 9 for i in range(30, 60)}, old[1]]
+    else:
+        arguments, new = (keys[:2], zeros[:2]), [{i: row for i, row in old[0].items() if i != 3}, old[1]]
+    for lines in itertools.count():
+        t = table([[], []], backend)
+        t.load(*first.state().values())
+        t.insert(tensor([2], backend), tensor([0], backend))
+        broken = broken_off(lines, lambda t=t: getattr(t, change)(*arguments))
+        asked = tensor(range(-2, 170), backend)
+        for number in range(2):
+            found, rows = t(asked, torch.full_like(asked, number), backend=backend)
+            for i, there, row in zip(asked.tolist(), found.tolist(), rows.tolist(), strict=True):
+                assert row in (old[number].get(i, 0), new[number].get(i, 0))
+                assert there == (row > 0)
+        if lines % 2:
+            getattr(t, change)(*arguments)
+            for number, known in enumerate(new):
+                ids, rows = t.items(number)
+                assert sorted(ids.tolist()) == sorted(known)
+                assert all(rows.tolist()[n] == old[number].get(i, known[i]) for n, i in enumerate(ids.tolist()))
+        counted = t.sizes, t._filled
+        assert counted == tuple(numbers.tolist() for numbers in storage.count(t.storage())[:2])
+        more = tensor(range(1000, 1040), backend)
+        given = t.insert(more, torch.zeros_like(more))
+        ids, rows = t.items(0)
+        assert len(rows.unique()) == len(ids)
+        assert torch.equal(rows[-40:], given)
+        if not broken:
+            break
+    assert lines > 10
+
+
+def test_a_lack_of_memory_while_a_table_grows_leaves_it_as_it_was(monkeypatch):
+    t = table([range(20), [7]], "eager")
+    before = t.storage()
+
+    def fail(*_):
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "fill", fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            t.insert(torch.arange(100), torch.zeros(100, dtype=torch.int64))
+        with pytest.raises(torch.OutOfMemoryError):
+            t.load(**t.state())
+    assert all(now is then for now, then in zip(t.storage(), before, strict=True))
+    check_against([{i: i + 1 for i in range(20)}, {7: 1}], t, "eager", others=range(20, 100))
+
+
+def test_what_is_inserted_in_inference_mode_can_be_changed_outside():
+    t = table([[1]], "eager")
+    with torch.inference_mode():
+        t.insert(torch.arange(100))
+    t.insert(torch.arange(100, 110))
+    t.erase(torch.tensor([5]))
+    assert t.sizes == [109]
+
+
+# ------------------------------------------------------------------------------------------------------- CUDA graphs
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_storage_that_a_graph_knows_is_kept(monkeypatch, captured):
+    t = table([[1]], "eager")
+    monkeypatch.setattr(table_module, "_is_captured", lambda tensor: captured)
+    t(torch.tensor([1]))
+    monkeypatch.undo()
+    known = [weakref.ref(tensor) for tensor in t.storage()[:3]]
+    t.insert(torch.arange(100))
+    t.load(**t.state())
+    assert [ref() is not None for ref in known] == [captured] * 3
+
+
+@GPU
+def test_a_captured_look_up_sees_what_is_inserted_later():
+    t = IdTable([range(100)], capacity=[1000], device=DEVICE)
+    keys, tables = torch.arange(0, 200, device=DEVICE), torch.zeros(200, dtype=torch.int32, device=DEVICE)
+    t(keys, tables)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found, rows = t(keys, tables)
+    t.insert(torch.arange(100, 150, device=DEVICE))
+    graph.replay()
+    assert torch.equal(found, keys < 150)
+    assert torch.equal(rows, torch.where(keys < 150, keys + 1, 0))
+    # In other storage, which the graph does not know, while new tensors take the memory that is free.
+    t.insert(torch.arange(150, 5000, device=DEVICE))
+    assert t.slots_of_tables[0] > 2000
+    others = [torch.full((size,), -1, dtype=torch.int64, device=DEVICE) for size in range(100, 4000, 100)]
+    graph.replay()
+    assert torch.equal(found, keys < 150)
+    assert torch.equal(rows, torch.where(keys < 150, keys + 1, 0))
+    assert all((other == -1).all() for other in others)

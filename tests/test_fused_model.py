@@ -1,0 +1,354 @@
+"""A DLRM with fused kernels beside one without: losses, gradients, state; what is in memory; compiled and exported.
+
+backend "auto" is what a user gets, on a CPU PyTorch's operations; "eager" the kernels' references as the model calls
+them; "triton" the kernels, interpreted where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import kernels
+from kernels import runtime
+from kernels.dispatch import allocation
+from model import DLRM, Interaction, Preset, fused, preset
+from model.config import Kernels, Optimizer
+from model.fused import Fused, Layers
+from model.lora import apply_lora
+from model.optimizers import make_optimizer
+from model.step import train_step
+from model.summary import summarize
+
+DEVICE = runtime.device()
+BACKENDS = ("eager", "triton")
+INTERACTIONS = list(Interaction)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    torch._dynamo.reset()
+
+
+def needs(backend):
+    if backend == "triton" and (why := runtime.why_not("triton", DEVICE.type)):
+        pytest.skip(why)
+
+
+def shape(interaction=Interaction.DOT, **changes):
+    return replace(preset("mini").model, interaction=interaction, **changes)
+
+
+def made(config, backend="auto", seed=0):
+    """A model of the config on the device."""
+    torch.manual_seed(seed)
+    model = DLRM(config).to(DEVICE)
+    for module in model.modules():
+        if isinstance(module, Fused):
+            module.backend = backend
+    return model
+
+
+def pair(config, backend):
+    """Eager and fused, of the same weights."""
+    return made(config), made(replace(config, kernels=Kernels.FUSED), backend)
+
+
+def batch(rows, config, seed=1):
+    torch.manual_seed(seed)
+    sparse = torch.randint(0, 40, (rows, len(config.cardinalities)))
+    labels, dense = (sparse[:, 0] % 2).float(), torch.randn(rows, config.bottom[0])
+    return [tensor.to(DEVICE) for tensor in (labels, dense, sparse)]
+
+
+def loss_and_gradients(model, labels, dense, sparse):
+    model.zero_grad()
+    loss = F.binary_cross_entropy_with_logits(model(dense, sparse), labels)
+    loss.backward()
+    if isinstance(model.dense_arch, Fused):
+        model.sparse_arch.tables.looked_up = None  # as an update leaves it
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None and not p.grad.is_sparse}
+    return loss.detach(), gradients
+
+
+# Float32 sums of another order: of a mean over rows, in layers of some hundred numbers.
+CLOSE = {"rtol": 1e-4, "atol": 1e-6}
+
+
+@pytest.mark.parametrize("backend", ["auto", *BACKENDS])
+@pytest.mark.parametrize("interaction", INTERACTIONS)
+@pytest.mark.parametrize("rows", [1, 33])
+def test_loss_and_gradients_are_eagers(backend, interaction, rows):
+    needs(backend)
+    config = shape(interaction)
+    theirs, ours = pair(config, backend)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    inputs = batch(rows, config)
+    (want, gradients), (found, our_gradients) = (loss_and_gradients(model, *inputs) for model in (theirs, ours))
+    torch.testing.assert_close(found, want, **CLOSE)
+    assert set(our_gradients) == {name for name in gradients if "tables" not in name}
+    for name, gradient in our_gradients.items():
+        torch.testing.assert_close(gradient, gradients[name], **CLOSE, msg=lambda m, name=name: f"{name}: {m}")
+        assert gradient.abs().sum() > 0, name
+    _, *features = inputs
+    torch.testing.assert_close(ours.eval().predict(*features), theirs.eval().predict(*features), **CLOSE)
+    assert ours(*(tensor[:0] for tensor in features)).shape == (0,)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("interaction", [Interaction.DOT, Interaction.OUTER])
+@pytest.mark.parametrize("top", [(1,), (5, 1), (9, 6, 1)])
+def test_top_mlps_of_any_depth(backend, interaction, top):
+    needs(backend)
+    config = shape(interaction, top=top)
+    theirs, ours = pair(config, backend)
+    _, *features = batch(5, config)
+    torch.testing.assert_close(ours.predict(*features), theirs.predict(*features), **CLOSE)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("interaction", [Interaction.DOT, Interaction.OUTER])
+def test_training_is_eagers_and_their_checkpoints_are_interchangeable(backend, interaction):
+    """Some steps of each; then each goes on from the other's state."""
+    needs(backend)
+    first, last = (2, 3) if backend == "triton" else (10, 15)  # interpreted
+    config = shape(interaction)
+    models = pair(config, backend)
+    settings = replace(preset("mini").train, optimizer=Optimizer.ADAGRAD)
+    optimizers = [make_optimizer(model, Preset(model.config, settings)) for model in models]
+
+    def losses(steps):
+        both = list(zip(models, optimizers, strict=True))
+        return torch.tensor([[train_step(*each, *batch(16, config, step)) for each in both] for step in steps])
+
+    found = losses(range(first))
+    torch.testing.assert_close(found[:, 1], found[:, 0], rtol=0, atol=1e-5)
+    states = [torch.load(_bytes([model.state_dict(), optimizer.state_dict()]), weights_only=True)
+              for model, optimizer in zip(models, optimizers, strict=True)]  # fmt: skip
+    for model, optimizer, (parameters, state) in zip(models, optimizers, states[::-1], strict=True):
+        model.load_state_dict(parameters)
+        optimizer.load_state_dict(state)
+    found = losses(range(first, last))
+    torch.testing.assert_close(found[:, 1], found[:, 0], rtol=0, atol=1e-5)
+
+
+def _bytes(value):
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return file
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("interaction", [Interaction.DOT, Interaction.OUTER])
+def test_autocast_reaches_the_kernels(backend, interaction):
+    needs(backend)
+    config = shape(interaction)
+    theirs, ours = pair(config, backend)
+    inputs = batch(9, config)
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        _, *features = inputs
+        assert ours(*features).dtype == theirs(*features).dtype == torch.bfloat16
+        (want, _), (found, gradients) = (loss_and_gradients(model, *inputs) for model in (theirs, ours))
+    torch.testing.assert_close(found, want, rtol=2e-2, atol=2e-2)
+    assert all(gradient.dtype == torch.float32 for gradient in gradients.values())
+
+
+def test_precision_is_pytorchs_own_switch(monkeypatch):
+    """Of float32 on a GPU; here the ops are asked, and nothing runs."""
+    asked = []
+    for name in ("fused_mlp", "outer_linear"):
+        eager = getattr(kernels, name)
+
+        def note(*arguments, eager=eager, **options):
+            asked.append(arguments[-1])
+            return eager(*arguments[:-1], "ieee", backend="eager")
+
+        monkeypatch.setattr(kernels, name, note)
+    monkeypatch.setattr(fused, "_has_tf32", lambda x: True)
+    config = shape(Interaction.OUTER)
+    _, ours = pair(config, "eager")
+    _, *features = batch(3, config)
+    before = torch.get_float32_matmul_precision()
+    try:
+        for setting, expected in (("highest", "ieee"), ("high", "tf32"), ("medium", "tf32")):
+            torch.set_float32_matmul_precision(setting)
+            ours.predict(*features)
+            assert asked == [expected] * 3
+            asked.clear()
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+# What is in memory
+
+
+class Largest(TorchDispatchMode):
+    """elements: of the largest tensor that any operation gave."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        found = function(*arguments, **(options or {}))
+        for value in found if isinstance(found, (tuple, list)) else (found,):
+            if isinstance(value, torch.Tensor):
+                self.elements = max(self.elements, value.numel())
+        return found
+
+
+def largest_in_a_step(model, config, rows):
+    """Elements of the largest tensor, a kernel's own workspaces included, of a forward and backward."""
+    inputs, inside = batch(rows, config), [0]
+
+    def allocate(size, dtype, device):
+        inside.append(torch.Size(size).numel())
+        return torch.empty(size, dtype=dtype, device=device)
+
+    with Largest() as seen, allocation.replaced(allocate):
+        loss_and_gradients(model, *inputs)
+        model.predict(*inputs[1:])
+    return max(seen.elements, *inside)
+
+
+def test_the_outer_product_is_never_in_memory():
+    needs("triton")
+    config = shape(Interaction.OUTER, top=(2, 1))
+    width = (len(config.cardinalities) + 1) * config.embedding_dim  # C
+    rows = 40
+    theirs, ours = pair(config, "triton")
+    product = rows * width**2
+    assert largest_in_a_step(theirs, config, rows) >= product
+    assert largest_in_a_step(ours, config, rows) < product / 4
+
+
+# An MLP that does not fit on the chip
+
+
+@pytest.mark.parametrize("backend", ["eager", "triton"])
+@pytest.mark.parametrize("interaction", [Interaction.DOT, Interaction.OUTER])
+def test_an_mlp_too_wide_for_the_chip_is_products_with_an_epilogue(monkeypatch, backend, interaction):
+    needs(backend)
+    config, calls = shape(interaction, top=(9, 6, 1)), []
+
+    def too_wide(*arguments, **options):
+        calls.append(1)
+        raise kernels.FusedMLPError("too wide")
+
+    monkeypatch.setattr(kernels, "fused_mlp", too_wide)
+    theirs, ours = pair(config, backend)
+    inputs = batch(7, config)
+    for _ in range(3):
+        (want, gradients), (found, our_gradients) = (loss_and_gradients(model, *inputs) for model in (theirs, ours))
+    torch.testing.assert_close(found, want, **CLOSE)
+    for name, gradient in our_gradients.items():
+        torch.testing.assert_close(gradient, gradients[name], **CLOSE)
+    assert len(calls) == 2  # once for each MLP: a batch of this size is known then
+    _, *features = inputs
+    torch.testing.assert_close(ours.predict(*features), theirs.predict(*features), **CLOSE)
+    assert len(calls) == 2
+    ours.predict(*(tensor[:3] for tensor in features))
+    assert len(calls) == 4
+
+
+def test_weights_that_really_do_not_fit():
+    """67 MB of them: the kernel refuses, and the model goes on."""
+    needs("triton")
+    linears = [nn.Linear(*widths, device=DEVICE) for widths in pairwise((16, 4096, 4096, 8))]
+    parameters = [[getattr(linear, name) for linear in linears] for name in ("weight", "bias")]
+    x = torch.randn(3, 16, device=DEVICE)
+    with torch.no_grad():
+        with pytest.raises(kernels.FusedMLPError, match="16-4096-4096-8 does not fit"):
+            kernels.fused_mlp(x, *parameters, backend="triton")
+        layers = Layers("identity")
+        want = kernels.fused_mlp(x, *parameters, backend="eager")
+        torch.testing.assert_close(layers(x, linears, "triton"), want, **CLOSE)
+    assert layers.too_wide
+
+
+# Beside what else there is
+
+
+@pytest.mark.parametrize("interaction", [Interaction.DOT, Interaction.OUTER])
+@pytest.mark.parametrize("layers", ["over_arch.*", "over_arch.logit", "dense_arch.mlp.0"])
+def test_layers_that_are_more_than_linear_are_left_to_eager(interaction, layers):
+    """LoRA's: the arch that has one computes as ever, on what the fused interaction gives."""
+    config = shape(interaction)
+    models = pair(config, "eager")
+    _, *features = batch(5, config)
+    found = []
+    for model in models:
+        torch.manual_seed(3)
+        apply_lora(model, 2, 4.0, layers)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "lora" in name:
+                    parameter.normal_()
+        found.append(model.predict(*features))
+    torch.testing.assert_close(found[1], found[0], **CLOSE)
+
+
+@pytest.mark.parametrize("interaction", INTERACTIONS)
+def test_the_summary_is_eagers(interaction):
+    theirs, ours = pair(shape(interaction), "auto")
+    columns = ["name", "output shape", "parameters", "FLOPs"]
+    assert summarize(ours, 8)[columns].equals(summarize(theirs, 8)[columns])
+
+
+def test_another_precision_compiles_anew(monkeypatch):
+    monkeypatch.setattr(fused, "_has_tf32", lambda x: True)
+    chosen = torch.compile(lambda x: x + (fused.precision_of(x) == "tf32"), fullgraph=True, backend="eager")
+    before = torch.get_float32_matmul_precision()
+    try:
+        for setting, expected in (("highest", 0.0), ("high", 1.0), ("highest", 0.0)):
+            torch.set_float32_matmul_precision(setting)
+            assert chosen(torch.zeros(1)).item() == expected
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("backend", ["triton"])
+@pytest.mark.parametrize("interaction", [Interaction.DOT, Interaction.OUTER])
+def test_compiled_in_one_graph(backend, interaction):
+    needs(backend)
+    config = shape(interaction)
+    _, ours = pair(config, backend)
+    ours.eval()
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    for rows in (4, 4, 6):
+        _, *features = batch(rows, config)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(*features), ours(*features), **CLOSE)
+
+
+@pytest.mark.parametrize("backend", ["triton"])
+@pytest.mark.parametrize("interaction", [Interaction.DOT, Interaction.OUTER])
+def test_exported_saved_and_loaded(backend, interaction):
+    needs(backend)
+    config = shape(interaction)
+    _, ours = pair(config, backend)
+    ours.eval()
+    _, *features = batch(4, config)
+    rows = torch.export.Dim("rows", min=1, max=1 << 20)
+    with torch.no_grad():
+        program = torch.export.export(ours, tuple(features), dynamic_shapes=({0: rows}, {0: rows}))
+        ops = {str(node.target) for node in program.graph.nodes if "fused_kernels" in str(node.target)}
+        own = "dot_interaction" if interaction is Interaction.DOT else "outer_linear"
+        assert {f"fused_kernels.{own}.triton", "fused_kernels.fused_mlp.triton"} <= ops
+        file = io.BytesIO()
+        torch.export.save(program, file)
+        file.seek(0)
+        loaded = torch.export.load(file).module()
+        for count in (4, 9):
+            _, *features = batch(count, config)
+            torch.testing.assert_close(loaded(*features), ours(*features), **CLOSE)
