@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import torch
 
 import kernels
 from kernels import runtime
-from kernels.measure.clock import batches, percentiles, timer
 from model import profiling
 from model.lookups.reads import SeparateTables
+from model.times import print_times
 
 
 def tables(batch: int = 2048, features: int = 26, rows: int = 1000, width: int = 16) -> None:
@@ -20,7 +18,7 @@ def tables(batch: int = 2048, features: int = 26, rows: int = 1000, width: int =
     buffer = torch.cat([table.weight.detach() for table in separate.tables])
     row_offsets = rows * torch.arange(features + 1, device=device)
     ids = torch.randint(rows, (batch, features), device=device)
-    _print_times(
+    print_times(
         {
             f"{features} nn.Embedding": lambda: separate(ids),
             "embedding_bags": lambda: kernels.embedding_bags(buffer, row_offsets, ids),
@@ -33,7 +31,7 @@ def text_or_image(count: int = 1024, rows: int = 1000, width: int = 256, token: 
     device = runtime.device()
     table, image = (torch.randn(size, width, device=device) for size in (rows, 64))
     ids, indices = (torch.randint(size, (count,), device=device) for size in (rows, 64))
-    _print_times(
+    print_times(
         {
             "where": lambda: torch.where((ids == token)[:, None], image[indices], table[ids]),
             "embedding_lookup_multimodal": lambda: kernels.embedding_lookup_multimodal(
@@ -69,19 +67,3 @@ def two_sums(count: int = 100_000) -> None:
     print(f"{count:,} gradients of one row, added up twice in each way:")
     for name, add in ways.items():
         print(f"  {name}:", *(add(torch.zeros(1, 1, device=device)).item() for _ in range(2)))
-
-
-@torch.no_grad()
-def _print_times(functions: Mapping[str, Callable[[], torch.Tensor]]) -> None:
-    """µs a call, by turns, after all were seen to give the same. The GPU's work is waited for at the end of a batch."""
-    first, *others = [function() for function in functions.values()]
-    if not all(torch.equal(first, other) for other in others):
-        raise AssertionError(f"{', '.join(functions)}: different results")
-    gpu = runtime.device().type == "cuda"
-    synchronize = torch.cuda.synchronize if gpu else lambda: None
-    timers = {name: timer(function) for name, function in functions.items()}
-    found = batches(timers, 50 if gpu else 2, 7, synchronize, waits=True)
-    print(f"{torch.cuda.get_device_name() if gpu else 'CPU'}: µs a call (20th to 80th percentile)")
-    for name, times in found.items():
-        p20, p50, p80 = percentiles(times)
-        print(f"  {name:<32} {p50:10.1f}  ({p20:.1f} to {p80:.1f})")

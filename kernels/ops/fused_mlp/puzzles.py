@@ -1,0 +1,100 @@
+"""The parts of a whole MLP in one kernel as puzzles: what each must compute, and what launches a reader's kernel.
+
+    layer        x [B, K], weight [N, K], bias [N] → relu(x weightᵀ + bias): a tile of it a program, K in steps
+    chained      two layers, K-N1-N2, relu and sigmoid: a tile of rows a program, N1 in chunks
+    two_layers   the same as a function, of widths that sketch.py can cut into blocks
+
+All are the op's own reference, and what their results may be off by is the op's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.check import Call, Case, Spec
+from kernels.ops.fused_mlp.eager import fused_mlp
+from kernels.ops.fused_mlp.spec import Layers, draw_mlp
+
+ROWS, COLUMNS, STEP = 16, 32, 16  # of a program's tile, and of its loop
+
+
+def launch_layer(kernel, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *options) -> Tensor:
+    """kernel[row tiles, column tiles](x, weight, bias, out, B, K, N, ROWS, COLUMNS, STEP)."""
+    (rows, inputs), outputs = x.shape, len(biases[0])
+    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    grid = -(-rows // ROWS), -(-outputs // COLUMNS)
+    kernel[grid](x, *weights, *biases, out, rows, inputs, outputs, ROWS=ROWS, COLUMNS=COLUMNS, STEP=STEP)
+    return out
+
+
+def launch_chained(kernel, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *options) -> Tensor:
+    """kernel[row tiles](x, w1, b1, w2, b2, out, B, N1, K, N2, ROWS, CHUNK); K and N2 are powers of two from 16 on."""
+    (rows, inputs), (between, outputs) = x.shape, map(len, biases)
+    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    (w1, w2), (b1, b2) = weights, biases
+    kernel[(-(-rows // ROWS),)](
+        x, w1, b1, w2, b2, out, rows, between, K=inputs, N2=outputs, ROWS=ROWS, CHUNK=STEP
+    )  # fmt: skip
+    return out
+
+
+def _calls(options: tuple, hints: Callable[..., str]) -> Callable[[Case, torch.device], Iterator[Call]]:
+    """Calls of cases whose shape is (rows, K, N1, …)."""
+
+    def calls(case: Case, device: torch.device) -> Iterator[Call]:
+        rows, *widths = case.shape
+        tensors = draw_mlp(Case((rows, widths[0])), widths, device)
+        yield Call(f"{rows} rows of {'-'.join(map(str, widths))}", tensors, options, hint=hints(rows, *widths))
+
+    return calls
+
+
+def _layer_hint(rows: int, inputs: int = 0, outputs: int = 0) -> str:
+    if inputs <= STEP and rows == ROWS:
+        return "multiply the two tiles, add the bias, take relu; store what is inside, row by row, N numbers a row."
+    if inputs > STEP:
+        return f"K = {inputs} takes {-(-inputs // STEP)} steps: of which sum are bias and relu, and how many times?"
+    return "tiles stand out beyond B and N: which of their elements does `out` have, and where? N numbers are a row."
+
+
+def _chained_hint(rows: int, inputs: int = 0, between: int = 0, outputs: int = 0) -> str:
+    if between <= STEP and rows == ROWS:
+        return "relu(x w1 + b1) of the chunk, times the chunk of w2; then b2, the sigmoid and the store."
+    if between > STEP:
+        return f"layer 1 has {-(-between // STEP)} chunks, each complete by itself; when is layer 2 complete?"
+    return "the last tile has rows beyond B, which `out` does not have."
+
+
+def _sketch_hint(*sizes: int) -> str:
+    return "is a sum complete where a bias is added to it and relu or the sigmoid is taken of it?"
+
+
+def _spec(options: tuple, hints: Callable[..., str], shapes: Sequence[tuple], launch: Callable | None = None) -> Spec:
+    return Spec(
+        fused_mlp,
+        _calls(options, hints),
+        scale=Layers(),
+        cases=lambda names: [Case(shape) for shape in shapes],
+        wide_cases=lambda names: [],
+        launch=launch,
+    )
+
+
+SPECS = {
+    "layer": _spec(
+        ("identity", "relu", "ieee"),
+        _layer_hint,
+        ((16, 16, 32), (5, 16, 7), (16, 48, 32), (33, 40, 45), (1, 1, 1)),
+        launch_layer,
+    ),
+    "chained": _spec(
+        ("relu", "sigmoid", "ieee"),
+        _chained_hint,
+        ((16, 16, 16, 16), (5, 16, 16, 32), (16, 16, 48, 32), (33, 32, 40, 16)),
+        launch_chained,
+    ),
+    "two_layers": _spec(("relu", "sigmoid", "ieee"), _sketch_hint, ((32, 32, 64, 32),)),
+}
