@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy_ops import GATHER, MOMENTS, SGD
+from toy_ops import CUBE, GATHER, MOMENTS, SGD
 
 import kernels
 from kernels import runtime
@@ -27,7 +27,7 @@ from kernels.dispatch.recording import recording
 from kernels.ops.add_relu.early import triton_launch
 
 TESTS = Path(__file__).resolve().parent
-TOYS = (GATHER, MOMENTS, SGD)
+TOYS = (GATHER, MOMENTS, SGD, CUBE)
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
 on_cpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="for a machine without a GPU")
 
@@ -160,6 +160,30 @@ def test_a_learning_rate_that_changes_compiles_at_most_twice(core, backend):
             want = 2 * (weights - 0.01 * n * gradient)
             torch.testing.assert_close(step(weights, gradient, 0.01 * n), want)
     assert counter.frame_count <= 2
+
+
+@needs_compiler
+@both_backends
+def test_an_output_kept_for_the_backward_which_one_backend_computes(core, backend):
+    x = torch.randn(6, 11, dtype=torch.float64, requires_grad=True)
+    out, slope = call(CUBE, backend, x)
+    torch.testing.assert_close((out, slope), CUBE.eager(x))
+    assert out.requires_grad
+    assert not slope.requires_grad
+    assert torch.autograd.gradcheck(lambda x: call(CUBE, backend, x)[0], x)
+    # A function of both: what comes from `slope` adds nothing.
+    (grad,) = torch.autograd.grad((2 * out + 5 * slope).sum(), x)
+    torch.testing.assert_close(grad, 6 * x.detach() ** 2)
+    assert torch.ops.fused_kernels.toy_cube_backward.overloads() == ["triton"]
+    assert CUBE.overload(backend, "backward") is torch.ops.fused_kernels.toy_cube_backward.triton
+    assert CUBE.forms["backward"].names == ["grad_out", "slope", "needs"]
+    with extension.on_host():
+        torch.library.opcheck(CUBE.overload(backend), (x,))
+        grads = CUBE.backward_arguments((x,), (out.detach(), slope), (torch.ones_like(x),), [True])
+        torch.library.opcheck(CUBE.overload(backend, "backward"), grads)
+        compiled = torch.compile(lambda x: CUBE.call(backend, x)[0] * 2, fullgraph=True, backend="aot_eager")
+        (grad,) = torch.autograd.grad(compiled(x).sum(), x)
+        torch.testing.assert_close(grad, 6 * x.detach() ** 2)
 
 
 def test_an_op_needs_no_kernel_of_a_backend():

@@ -376,7 +376,9 @@ def test_every_op_measures_what_it_is_judged_by(op, quick):
     module = bench.of(op)
     found = list(module.cells(quick))
     parts = {c.part for c in found}
-    assert parts >= {target.part for target in module.TARGETS} - ({"grid"} if quick else set())
+    judged = {target.part for target in module.TARGETS}
+    slow = {part for part in judged if part == "grid" or part.endswith(" autotuned")}
+    assert parts >= judged - (slow if quick else set())
     for c in found:
         if isinstance(c, Cell):
             ours = {*OURS} & {*dispatch.find(c.op).backends}
@@ -391,6 +393,20 @@ def test_every_op_measures_what_it_is_judged_by(op, quick):
             assert {"eager", "auto", *OURS} <= set(c.statements)
     if not quick:
         assert any(module.SHOWN.items() <= c.labels.items() for c in found if c.part == "bandwidth")
+
+
+def test_without_an_implementation_what_is_only_compared_with_it_is_not_measured(monkeypatch):
+    cells = [one for one in bench.of("fused_mlp").cells() if one.part in ("auto", "ieee", "bandwidth autotuned")]
+    left = list(bench._without(cells, {"max-autotune", "eager"}))
+    assert [{*one.implementations} for one in left if one.part != "auto"] == []
+    left = list(bench._without(cells, {"max-autotune"}))
+    assert {one.part for one in left} == {"auto", "ieee"}
+    assert [one.implementations for one in left] == [one.implementations for one in cells[: len(left)]]
+    monkeypatch.setattr(bench.of("add_relu"), "cells", lambda quick: cells)
+    measured = []
+    monkeypatch.setattr(bench, "measure", lambda one, gpu: measured.append(one) or [])
+    assert bench.run("add_relu", Clock(), without=["max-autotune"])["without"] == ["max-autotune"]
+    assert len(measured) == len(left)
 
 
 def test_auto_is_measured_at_every_size_of_the_grid():

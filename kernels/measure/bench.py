@@ -14,13 +14,14 @@ import argparse
 import importlib
 import math
 import time
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from kernels import runtime
 from kernels.measure import sources
-from kernels.measure.cells import Calls, Cell, FirstCall, Row, implementations, label
+from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Row, implementations, label
 from kernels.measure.clock import Gpu
 from kernels.measure.judge import COPIES_AGREE, steady, summary
 from kernels.measure.measuring import measure, measure_calls
@@ -49,8 +50,8 @@ def of(op: str):
     return importlib.import_module(f"kernels.ops.{op}.bench")
 
 
-def run(op: str, gpu: Gpu, *, quick: bool = False) -> dict:
-    """Measure one op, printing as it goes; returns the record that --save writes."""
+def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = ()) -> dict:
+    """Measure one op, printing as it goes; returns the record that --save writes. without: these implementations."""
     rows, copies, slower = [], [], 0
 
     def copy() -> None:
@@ -70,7 +71,7 @@ def run(op: str, gpu: Gpu, *, quick: bool = False) -> dict:
 
     print(HEADER)
     part, start = None, time.monotonic()
-    for index, cell in enumerate(of(op).cells(quick)):
+    for index, cell in enumerate(_without(of(op).cells(quick), without)):
         if index % CELLS_A_COPY == 0:
             copy()
         if part is not None and cell.part != part:
@@ -90,6 +91,7 @@ def run(op: str, gpu: Gpu, *, quick: bool = False) -> dict:
         **{name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")},
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "quick": quick,
+        **({"without": sorted(without)} if without else {}),
         **sources.hashes(op, "sources", "bench"),
         "copy_tb_per_s": {
             "before": copies[0], "after": copies[-1], "limit": limit, "all": copies,
@@ -97,6 +99,17 @@ def run(op: str, gpu: Gpu, *, quick: bool = False) -> dict:
         },
         "rows": [with_rates(row, limit).flat() for row in rows],
     }  # fmt: skip
+
+
+def _without(cells: Iterable[Cell | Calls | FirstCall], names: Collection[str]) -> Iterator[Cell | Calls | FirstCall]:
+    """The cells without these implementations; not those where ours are left alone that were to be compared."""
+    for cell in cells:
+        if isinstance(cell, Cell) and not {*names}.isdisjoint(cell.implementations):
+            left = {name: build for name, build in cell.implementations.items() if name not in names}
+            if {*left} <= {*OURS, "auto"}:
+                continue
+            cell = replace(cell, implementations=left)
+        yield cell
 
 
 def _rate(row: Row) -> float:
@@ -174,6 +187,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("op", nargs="*", help=f"default: all ({', '.join(ops())})")
     parser.add_argument("--save", action="store_true", help="record in traces/results/<gpu>/<op>.json")
     parser.add_argument("--quick", action="store_true", help="a few cells, in under a minute")
+    parser.add_argument("--without", metavar="NAME,…", default="", help="implementations to leave out: max-autotune")
     parser.add_argument("--recorded", metavar="GPU", help="measure nothing, print what was recorded on this GPU")
     arguments = parser.parse_args(argv)
     if arguments.save and arguments.quick:
@@ -191,7 +205,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     gpu, records, start = Gpu(), [], time.monotonic()
     for op in chosen:
-        records.append(run(op, gpu, quick=arguments.quick))
+        records.append(run(op, gpu, quick=arguments.quick, without=[*filter(None, arguments.without.split(","))]))
         if arguments.save:
             print(save(records[-1]))
     print(f"\n{records[0]['GPU']}, torch {records[0]['torch']}; {time.monotonic() - start:.0f} s in all")

@@ -1,7 +1,8 @@
-"""Three small ops of kinds that kernels/ops/ does not have yet, declared as its ops are.
+"""Small ops of every kind that a declaration can say, declared as those of kernels/ops/ are.
 
 gather: integer inputs; a gradient whose shape is that of an argument. moments: two outputs, and an optional tensor.
-sgd_: an argument that is written, a number that changes from call to call, no gradient.
+sgd_: an argument that is written, a number that changes from call to call, no gradient. cube: a floating output that
+has no gradient and is kept for the backward, which one backend computes for both.
 """
 
 import torch
@@ -65,4 +66,22 @@ SGD = Op(
     check=_check_sgd,
     scalars=("lr",),
     package="toy_ops.sgd",
+)
+
+
+def _check_cube(op: str, x: Tensor) -> None:
+    checks.has_dtype(op, "x", x, (torch.float32, torch.float64))
+
+
+CUBE = Op(
+    "toy_cube",
+    "(Tensor x) -> (Tensor out, Tensor slope)",
+    eager=lambda x: (x**3, (3 * x**2).detach()),
+    check=_check_cube,
+    outputs={"out": like("x"), "slope": like("x")},
+    saves=("slope",),
+    gradients={"x": like("slope")},
+    undifferentiable=("slope",),
+    backward_backends=("triton",),
+    package="toy_ops.cube",
 )

@@ -49,6 +49,22 @@ def moments_backward_kernel(doubled_ptr, squared_ptr, x_ptr, shift_ptr, grad_x_p
 
 
 @triton.jit
+def cube_kernel(x_ptr, out_ptr, slope_ptr, elements, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < elements
+    x = tl.load(x_ptr + offsets, mask)
+    tl.store(out_ptr + offsets, x * x * x, mask)
+    tl.store(slope_ptr + offsets, 3 * x * x, mask)
+
+
+@triton.jit
+def cube_backward_kernel(grad_ptr, slope_ptr, grad_x_ptr, elements, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < elements
+    tl.store(grad_x_ptr + offsets, tl.load(grad_ptr + offsets, mask) * tl.load(slope_ptr + offsets, mask), mask)
+
+
+@triton.jit
 def sgd_kernel(weights_ptr, gradient_ptr, lr, elements, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < elements

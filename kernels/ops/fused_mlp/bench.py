@@ -2,7 +2,8 @@
 
 All implementations get the same weights: ours in one buffer, as `pack_mlp` lays them out, the others as nn.Linear has
 them. Weights are shared by all calls, as in a model, and stay in the L2 cache. Everybody's float32 products are tf32,
-the part "ieee" aside.
+the part "ieee" aside. The part "bandwidth" is the bottom MLP, whose times stand in the READMEs. The parts "… autotuned"
+come last: max-autotune takes minutes to choose. `--without max-autotune` leaves them out.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import torch
 from torch import Tensor
 
 from kernels.check import Call, Spec
-from kernels.measure.cells import Calls, Cell, FirstCall
-from kernels.measure.judge import AtMost
+from kernels.measure.cells import Cell
+from kernels.measure.judge import AtMost, NeverSlower
 from kernels.ops.fused_mlp import eager, packing
 from kernels.ops.fused_mlp.op import fused_mlp
 from kernels.ops.fused_mlp.spec import Layers
@@ -25,16 +26,20 @@ from kernels.ops.fused_mlp.spec import Layers
 OP = "fused_mlp"
 BOTTOM, TOP = (13, 512, 256, 64, 16), (367, 512, 256, 1)
 ROWS = (128, 2048, 16384)
-CURVE = (512, 8192, 32768, 65536)  # with ROWS the curve on which products of their own overtake
+CURVE = (8192, 65536)  # with ROWS the curve on which products of their own overtake
 NAMES = ("eager", "torch.compile", "triton", "cuda")
+AUTOTUNED = ("max-autotune", "triton", "cuda")
 SHOWN = {"widths": "13-512-256-64-16", "rows": 2048}
 PROCESSOR = 112e9  # bytes a second from the L2 cache to one processor: 64 a cycle of 1.755 GHz
 # Of torch.compile's time; "autotuned" holds ours against max-autotune alike.
-TARGETS = tuple(
-    AtMost(limit, peer, part + suffix, ("triton",))
-    for peer, suffix in (("torch.compile", ""), ("max-autotune", " autotuned"))
-    for part, limit in (("bottom", 0.6), ("top 2048", 0.75), ("top 128", 1.03))
-)  # fmt: skip
+TARGETS = (
+    *(
+        AtMost(limit, peer, part + suffix, ("triton",))
+        for peer, suffix in (("torch.compile", ""), ("max-autotune", " autotuned"))
+        for part, limit in (("bandwidth", 0.6), ("top 2048", 0.75), ("top 128", 1.03))
+    ),
+    NeverSlower("eager", ("auto",), "auto"),
+)
 
 
 def floor_us(widths: Sequence[int], dtype: torch.dtype, processors: int = 1) -> float:
@@ -135,24 +140,24 @@ def _cell(
 
 
 def _parts(suffix: str, names: Sequence[str], quick: bool) -> Iterator[Cell]:
-    for dtype in ("float32", "bfloat16"):
+    for dtype in ("float32",) if quick else ("float32", "bfloat16"):
         for rows in ROWS[1:2] if quick else ROWS:
-            yield _cell("bottom" + suffix, BOTTOM, rows, dtype, names)
-        for rows in ROWS[1:2] if quick else ROWS[:2]:
+            yield _cell("bandwidth" + suffix, BOTTOM, rows, dtype, names)
+        for rows in ROWS[:2]:
             yield _cell(f"top {rows}" + suffix, TOP, rows, dtype, names)
 
 
-def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
-    """Cells by part: both MLPs against torch.compile, the curve, full float32, a training step, the call's cost from
-    Python; last those with max-autotune, which takes minutes to choose."""
+def cells(quick: bool = False) -> Iterator[Cell]:
+    """Cells by part: both MLPs against torch.compile, a call as its user sees it, full float32, a training step, the
+    curve; last those with max-autotune."""
     yield from _parts("", NAMES, quick)
-    for rows in () if quick else CURVE:
-        for widths in (BOTTOM, TOP):
-            yield _cell("curve", widths, rows, "float32", NAMES)
+    yield _cell("auto", BOTTOM, 128, "float32", ("eager", "auto"), waits=True)
     if quick:
         return
     for widths in (BOTTOM, TOP):
-        yield _cell("ieee", widths, 2048, "float32", NAMES, "ieee")
-        yield _cell("training", widths, 2048, "float32", ("eager", "torch.compile", "triton"))
-    yield _cell("call", BOTTOM, 128, "float32", ("eager", "auto"), waits=True)
-    yield from _parts(" autotuned", ("max-autotune", "triton"), quick)
+        yield _cell("ieee", widths, 2048, "float32", ("eager", "triton", "cuda"), "ieee")
+        yield _cell("training", widths, 2048, "float32", NAMES)
+    for rows in CURVE:
+        for widths in (BOTTOM, TOP):
+            yield _cell("curve", widths, rows, "float32", ("eager", "triton", "cuda"))
+    yield from _parts(" autotuned", AUTOTUNED, quick)

@@ -195,7 +195,7 @@ struct Block {
                     for (int e = 0; e < run; ++e) {
                         bool there = column + e < layer.outputs;
                         z[e] = there ? products.value[m][n][i + e] + bias[n][e] : C(0);
-                        values[e] = activate(activation, z[e]);
+                        values[e] = there ? activate(activation, z[e]) : C(0);  // as hidden_parts has the padding
                     }
                     if (net.hidden && row < net.rows && column < layer.kept_columns) {
                         T* kept = net.hidden + row * net.hidden_columns + column;

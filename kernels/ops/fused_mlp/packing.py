@@ -4,8 +4,8 @@
 
 and so layer by layer, in one tensor [elements] of the weights' dtype. What lies beyond [out, in] is zero. So every row
 starts at a multiple of 16 elements, 32 bytes or more, however wide the layer is: rows of 367 numbers are not aligned,
-and could be read four bytes at a time only. A product with padded columns adds zeros; a padded row gives act(0), which
-the next layer's padded columns multiply by zero.
+and could be read four bytes at a time only. A product with padded columns adds zeros. What a padded row gives is not
+kept: the kernels write zeros in its place, since 0 · Inf of a row that is not finite would be NaN.
 
 `widths` says the same in a call's arguments: "13-512-256-64-16" is K, then the width of each layer's output.
 """
@@ -79,7 +79,7 @@ def hidden_parts(widths: str, activation: str, final_activation: str) -> tuple[t
 
     outputs[l]: the column from which the output of layer l stands, of all layers but the last. inputs[l]: from which
     what layer l's activation was taken of stands, where that is gelu, whose derivative is no function of its output;
-    else -1. Each has P(out) columns, those beyond a layer's width as the padded buffer makes them: act(0), and 0.
+    else -1. Each has P(out) columns, of which those beyond the layer's width are zeros.
     """
     parts = layers(widths)
     outputs, inputs, columns = [], [], 0

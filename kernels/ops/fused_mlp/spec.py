@@ -71,6 +71,10 @@ class Layers:
     rounding of its own, adds up as squares: added as absolute values it would grow √K times too large a layer, and a
     bound after four layers would be larger than the result. eps is the dtype's, eps_sum that of what sums are added up
     in; eps_product is what tensor cores leave of tf32's operands, 4 · 2⁻¹⁰. Infinite values are exact.
+
+    A derivative of relu that is the other one is a single large error, of which the layers below make a sum of parts
+    that hang together. It is as likely as a normal number to be larger than the root of its squares: five times that is
+    allowed, and twice that of the roundings.
     """
 
     k: float = 8.0
@@ -83,34 +87,38 @@ class Layers:
         x, weights, _ = _doubled(call)
         steps, activations = self._forward(call), _activations(call)
         eps, eps_sum, eps_product = _epsilons(call)
-        g, e_g = grads[0].double(), torch.zeros_like(grads[0], dtype=torch.float64)
+        g = grads[0].double()
+        e_g = flips = torch.zeros_like(g)  # the gradient's error, by roundings and by derivatives of relu
         of_weights, of_biases = [], []
         for layer in reversed(range(len(weights))):
             z, e_z, _, _ = steps[layer]
             slope, bend = _slope(activations[layer], z), SLOPES[activations[layer]][1]
             change = bend * e_z + 2 * eps * bend
+            flips = flips * slope.abs()
             if activations[layer] == "relu":
-                change = change + (z.abs() <= e_z)
+                flips = flips + g.abs() * (z.abs() <= e_z)
             e_g = e_g * slope.abs() + g.abs() * change
             g = torch.where(slope == 0, 0.0, g * slope) if activations[layer] == "relu" else g * slope
-            e_g = _finite(e_g + eps * g.abs(), g)
+            e_g, flips = _finite(e_g + eps * g.abs(), g), _finite(flips, g)
             h, e_h = (steps[layer - 1][2], steps[layer - 1][3]) if layer else (x, torch.zeros_like(x))
             a, h_abs = g.abs(), h.abs()
             exact = g.T @ h
             error = (_norm(e_g.T, h).square() + _norm(g.T, e_h).square()).sqrt() + eps_product * _norm(g.T, h)
-            of_weights.append((exact, error + self.k * eps_sum * (a.T @ h_abs) + eps * exact.abs()))
-            exact = g.sum(0)
-            of_biases.append((exact, e_g.square().sum(0).sqrt() + self.k * eps_sum * a.sum(0) + eps * exact.abs()))
+            error = error + self.k * eps_sum * (a.T @ h_abs) + eps * exact.abs()
+            of_weights.append((exact, 2 * error + 5 * _norm(flips.T, h)))
+            exact, ones = g.sum(0), torch.ones_like(g[:, :1]).T
+            error = _norm(ones, e_g)[0] + self.k * eps_sum * a.sum(0) + eps * exact.abs()
+            of_biases.append((exact, 2 * error + 5 * _norm(ones, flips)[0]))
             w = weights[layer]
             own = self.k * eps_sum * (a @ w.abs()) + eps_product * _norm(g, w)
-            g, e_g = g @ w, _norm(e_g, w) + own
+            g, e_g, flips = g @ w, _norm(e_g, w) + own, _norm(flips, w)
         padding = call.tensors[0].shape[1] - g.shape[1]
-        of_x = tuple(torch.nn.functional.pad(each, (0, padding)) for each in (g, e_g + eps * g.abs()))
+        error = 2 * (e_g + eps * g.abs()) + 5 * flips
+        of_x = tuple(torch.nn.functional.pad(each, (0, padding)) for each in (g, error))
         found = [of_x, *reversed(of_weights), *reversed(of_biases)]
         small = _smallest(call)
-        # A derivative of relu that is the other one is a single large error, which squares do not make smaller.
         return [
-            (exact, 2 * _finite(error, exact) + small) if need else None
+            (exact, _finite(error, exact) + small) if need else None
             for (exact, error), need in zip(found, needed, strict=True)
         ]
 
@@ -148,8 +156,11 @@ def _epsilons(call: Call) -> tuple[float, float, float]:
 
 
 def _norm(a: Tensor, b: Tensor) -> Tensor:
-    """√(a² b²), as a product of matrices."""
-    return (a.square() @ b.square()).sqrt()
+    """√(a² b²), as a product of matrices; scaled, as the squares of large numbers are none."""
+    if not (a.numel() and b.numel()):
+        return a @ b
+    rows, columns = (_finite(each.abs(), each).amax(d, keepdim=True).clamp_min(1e-300) for each, d in ((a, 1), (b, 0)))
+    return ((a / rows).square() @ (b / columns).square()).sqrt() * rows * columns
 
 
 def _slope(activation: str, z: Tensor) -> Tensor:

@@ -12,8 +12,6 @@ from kernels.ops.fused_mlp.packing import hidden_parts, layers, padded
 
 functions = triton_functions("kernels.ops.fused_mlp.triton_kernel")
 backward_functions = triton_functions("kernels.ops.fused_mlp.triton_backward")
-# The interpreter's time goes by the step.
-INTERPRETED = Tile(rows=64, columns=512, stages=1, budget=2**20, warps=4)
 NARROW = 64  # columns of a first layer that is computed within the second one's loop
 
 
@@ -38,6 +36,16 @@ def tile_of(
     )
 
 
+def interpreted_tile(rows: int) -> Tile:
+    """The interpreter's time goes by the step, and in large ones by the element."""
+    return Tile(rows=power_of_two(rows, 256), columns=512, stages=1, budget=2**20, warps=4)
+
+
+def power_of_two(n: int, most: int) -> int:
+    """The least power of two that is not below n, from 16 to `most`."""
+    return max(16, min(most, 1 << (n - 1).bit_length()))
+
+
 def forward(
     x: Tensor, packed: Tensor, widths: str, activation: str, final_activation: str, precision: str, keep: bool,
     out: Tensor, hidden: Tensor, *, tile: Tile | None = None, programs: int = PROCESSORS, narrow: int = NARROW,
@@ -50,7 +58,7 @@ def forward(
     needed = on_chip_bytes(widths, chosen, x.dtype, min(programs, cdiv(rows, chosen.rows)))
     if not needed.fits:
         raise FusedMLPError(f"fused_mlp: an MLP of widths {widths} does not fit on the chip: {needed}")
-    tile = INTERPRETED if tile is None and interpreted() else chosen
+    tile = interpreted_tile(rows) if tile is None and interpreted() else chosen
     tiles = cdiv(rows, tile.rows)
     grid = min(tiles, programs)
     *_, columns = hidden_parts(widths, activation, final_activation)
@@ -83,7 +91,7 @@ def backward(
     rows, x_columns = x.shape
     # Tensor cores take float32 weights [out, in] across from 64 rows on by way of registers, which then do not suffice.
     most = min(rows, 32 * PROCESSORS) if x.dtype == torch.float32 else rows
-    tile = tile or (INTERPRETED if interpreted() else tile_of(most, x.dtype, precision))
+    tile = tile or (interpreted_tile(rows) if interpreted() else tile_of(most, x.dtype, precision))
     grads = empty((rows, sum(padded(layer.outputs) for layer in layers(widths))), x.dtype, x)
     names = dict(WIDTHS=widths, ACTIVATION=activation, FINAL=final_activation, PRECISION=precision)
     if rows:
@@ -95,7 +103,8 @@ def backward(
     if grad_packed is None:
         return
     if interpreted() and not step:
-        weight_tile, step = 512, 512
+        widest = max(max(layer.inputs, layer.outputs) for layer in layers(widths))
+        weight_tile, step = power_of_two(widest, 512), power_of_two(rows, 512)
     parts, part = weight_parts(rows, widths, weight_tile, parts)
     target = sum_target(grad_packed, parts)
     backward_functions.weights_kernel[(weight_tiles(widths, weight_tile)[-1], parts)](
