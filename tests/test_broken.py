@@ -63,7 +63,7 @@ BACKWARD = {
     "atomic_sum": ("triton.cdiv(rows, 4)", "1", "70×9 float32, the gradients: two runs gave different bits"),
 }
 # Mended, they go through every case, in the interpreter for 20 seconds and more.
-SLOW = ("diagonal_twice", "last_block_dropped", "mlp_last_step", "mlp_masked_by_product")
+SLOW = ("diagonal_twice", "last_block_dropped", "mlp_last_step", "mlp_masked_by_product", "one_of_two_roles")
 interpreter_or_gpu = pytest.mark.skipif(
     bool(reason := runtime.why_not("triton", DEVICE.type)), reason=reason or "Triton runs here"
 )
