@@ -14,7 +14,7 @@ def pytest_collection_modifyitems(config, items):
     """The contract's tests are of the backends that an op has code for.
 
     Where Triton is interpreted, those Triton tests are slow ones that SLOW_INTERPRETED of their file names: by how
-    their names begin, a tuple, or True for all.
+    their names begin, a tuple, or True for all. So are those of another backend's gradients that Triton computes.
     """
     from kernels import runtime
 
@@ -26,16 +26,30 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         parameters = item.name.rstrip("]").replace("[", "-").split("-")
         slow = getattr(item.module, "SLOW_INTERPRETED", ())
-        if "triton" in parameters and item.name.startswith("" if slow is True else slow):
+        triton = "triton" in parameters or ("grad" in item.name and _has_tritons_backward(item))
+        if triton and item.name.startswith("" if slow is True else slow):
             item.add_marker(pytest.mark.slow)
 
 
-def _has_no_kernel(item) -> bool:
-    """Whether this is a test of the contract on a backend that the op has no code for."""
+def _op_and_backend(item):
+    """Of a test of the contract: the op's declaration, or None, and the backend, or ""."""
     from kernels import dispatch
     from kernels.check.contract import Contract
 
     backend = getattr(item, "callspec", None) and item.callspec.params.get("backend")
     if backend is None or not (item.cls and issubclass(item.cls, Contract)) or item.cls.op not in dispatch.names():
+        return None, ""
+    return dispatch.find(item.cls.op), backend.split()[0]
+
+
+def _has_no_kernel(item) -> bool:
+    """Whether this is a test of the contract on a backend that the op has no code for."""
+    op, backend = _op_and_backend(item)
+    return op is not None and backend not in ("eager", *op.backends)
+
+
+def _has_tritons_backward(item) -> bool:
+    op, backend = _op_and_backend(item)
+    if op is None or not op.gradients or not {backend, "triton"} <= {*op.backends}:
         return False
-    return backend.split()[0] not in ("eager", *dispatch.find(item.cls.op).backends)
+    return op.overload(backend, "backward") is op.overload("triton", "backward")

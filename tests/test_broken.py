@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import itertools
 import re
 from pathlib import Path
 
@@ -61,6 +62,8 @@ BACKWARD = {
     "one_of_two_roles": ("0.0 * tl.load", "tl.load", "1×7 float32 relu ieee, the gradient of c: "),
     "atomic_sum": ("triton.cdiv(rows, 4)", "1", "70×9 float32, the gradients: two runs gave different bits"),
 }
+# Mended, they go through every case, in the interpreter for 20 seconds and more.
+SLOW = ("diagonal_twice", "last_block_dropped", "mlp_last_step", "mlp_masked_by_product", "one_of_two_roles")
 interpreter_or_gpu = pytest.mark.skipif(
     bool(reason := runtime.why_not("triton", DEVICE.type)), reason=reason or "Triton runs here"
 )
@@ -74,7 +77,7 @@ def hold(module) -> None:
         check.check(op, function)
         return
     for shape in (*SHAPES, CHUNKED):
-        for call in check.calls_of(op, Case(shape), DEVICE):
+        for call in itertools.islice(check.calls_of(op, Case(shape), DEVICE), 1):  # which catches each of these
             (out,) = check.eager_results(check.spec_of(op), call).values()
             grad = Case(tuple(out.shape)).tensor(9, DEVICE)
             check_gradients(op, function, call, (True,) * len(call.tensors), grad)
@@ -89,7 +92,9 @@ def test_a_broken_kernel_is_rejected_by_a_case_with_a_name(name):
 
 
 @interpreter_or_gpu
-@pytest.mark.parametrize("name", FORWARD | BACKWARD)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in FORWARD | BACKWARD]
+)
 def test_a_broken_kernel_passes_once_its_wrong_line_is_mended(name, tmp_path):
     wrong, right, _ = (FORWARD | BACKWARD)[name]
     lines = (BROKEN / f"{name}.py").read_text().splitlines()

@@ -32,7 +32,8 @@ def draw_mlp(case: Case, widths: Sequence[int], device) -> tuple[Tensor, tuple[T
     rows, columns = math.prod(case.shape[:-1]), max(case.shape[-1], widths[0])
     plain = Case(case.shape, case.dtype, case.layout)
     x = case.tensor(1, device, (rows, columns))
-    if case.values == "special":  # in every third row, and in what is not read: in all rows all results would be NaN
+    # In every third row, and in what is not read: in all rows all results would be NaN.
+    if case.values == "special" and case.layout != "expanded":
         x[torch.arange(rows, device=x.device) % 3 > 0, : widths[0]] = plain.tensor(2, device, (1, widths[0]))
     weights, biases = [], []
     for i, (inputs, outputs) in enumerate(itertools.pairwise(widths)):

@@ -8,6 +8,8 @@ import gc
 import importlib
 import itertools
 import math
+import shutil
+import subprocess
 import threading
 
 import pytest
@@ -16,13 +18,27 @@ import torch
 from kernels import FusedMLPError, fused_mlp, on_chip_bytes, pack_mlp, runtime
 from kernels.check import Call, Case, check, check_gradients
 from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
-from kernels.ops.fused_mlp import packing
+from kernels.ops.fused_mlp import budget, packing
 from kernels.ops.fused_mlp.budget import Tile
 from kernels.ops.fused_mlp.op import OP
 from kernels.ops.fused_mlp.spec import draw_mlp
 from kernels.ops.fused_mlp.triton_launch import tile_of
 
 INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
+SLOW_INTERPRETED = (
+    "test_compile_keeps_one_graph[False",
+    "test_generated_cases",
+    "test_gradcheck",
+    "test_gradients_of_every_shape[torch.bfloat16",
+    "test_gradients_of_every_shape[torch.float16",
+    "test_gradients_of_every_shape[torch.float64",
+    "test_gradients_of_every_option[torch.float16",
+    "test_gradients_of_every_option[torch.bfloat16",
+    "test_gradients_of_every_option[torch.float64",
+    "test_gradients_of_several_chunks",
+    "test_widths[511",
+    "test_widths[513",
+)
 SMALL = Tile(rows=16, columns=16, stages=1, budget=2048, warps=4)
 
 
@@ -31,11 +47,41 @@ def mlp_call(widths, rows, dtype=torch.float32, options=("relu", "identity", "ie
     return Call(f"{rows} rows of {widths}", tensors, options)
 
 
+# For each of CASES whether choose() finds a plan, and the shared memory that 16 rows at once would do with.
+FITS = """
+#include <cstdio>
+#include "ops/fused_mlp/plan.cuh"
+void print(const char* text, int size) {
+    fused_mlp::Widths widths;
+    fused_mlp::parse(text, widths);
+    fused_mlp::Device gpu, large;
+    large.shared_bytes = 1LL << 40;
+    long long least = large.shared_bytes;
+    for (int cluster = 1; cluster <= gpu.most_cluster; cluster *= 2)
+        for (int buffers = 1; buffers <= 2; ++buffers) {
+            fused_mlp::Plan wanted;
+            wanted.rows = 16, wanted.cluster = cluster, wanted.buffers = buffers, wanted.stages = 2;
+            fused_mlp::Plan plan = fused_mlp::choose(128, widths, size, size < 8, large, wanted);
+            if (fused_mlp::possible(plan, widths, size, large)) least = std::min(least, plan.shared_bytes);
+        }
+    fused_mlp::Plan plan = fused_mlp::choose(128, widths, size, size < 8, gpu);
+    std::printf("%d %lld\\n", int(fused_mlp::possible(plan, widths, size, gpu)), least);
+}
+int main() {
+CASES}
+"""
+
+
 class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
     op = "fused_mlp"
 
     def needed(self, call):
         return (True,) * len(call.leaves())
+
+    def subsets(self, call):
+        """The backward's gradients are two: x's, and that of all weights and biases."""
+        count = len(call.leaves())
+        return [[i in asked for i in range(count)] for asked in ((0,), (2,), (count - 1,), (0, 1), range(1, count))]
 
     def backward_arguments(self, call, needs=None):
         arguments = (*self.overload_arguments(call)[:-1], True)
@@ -90,8 +136,13 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         self.check_gradients(backend, mlp_call((width, width, width), 7 if width < 100 else 3))
 
     @INTERPRETED
-    @pytest.mark.parametrize("narrow", [0, 64])
-    @pytest.mark.parametrize("activation", ["relu", "gelu"])
+    @pytest.mark.parametrize(
+        ("activation", "narrow"),
+        [
+            ("relu", 64),
+            *(pytest.param(*each, marks=pytest.mark.slow) for each in (("relu", 0), ("gelu", 0), ("gelu", 64))),
+        ],
+    )
     def test_several_chunks_and_tiles(self, monkeypatch, narrow, activation):
         """Columns in chunks, loops of several steps, programs with several tiles, the rows' parts: on small sizes."""
         launcher = importlib.import_module("kernels.ops.fused_mlp.triton_launch")
@@ -100,7 +151,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         monkeypatch.setattr(launcher, "forward", forward)
         monkeypatch.setattr(launcher, "backward", backward)
         for dtype in (torch.float32, torch.bfloat16):
-            call = mlp_call((21, 35, 49, 18), 70, dtype, (activation, activation, "ieee"))
+            call = mlp_call((21, 35, 49, 18), 37, dtype, (activation, activation, "ieee"))
             spec = copy.copy(self.spec)
             object.__setattr__(spec, "calls", lambda case, device, call=call: [call])
             check(self.op, self.function("triton"), spec=spec, cases=[Case((1, 1))])
@@ -150,11 +201,30 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         with pytest.raises(FusedMLPError, match=r"of widths 64-65536-1 does not fit on the chip: registers .* L2"):
             fused_mlp(torch.empty(rows, 64, device=DEVICE), weights, biases, backend="triton")
 
+    @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
+    def test_python_and_the_cuda_kernel_agree_on_what_fits(self, tmp_path):
+        """budget.cuda_bytes, that is, and plan.cuh: where the kernel has a plan, and what its fewest rows take."""
+        cases = [
+            (widths, dtype)
+            for dtype in (torch.bfloat16, torch.float32, torch.float64)
+            for widths in ("13-512-256-64-16", "367-512-256-1", "1-1", "4096-8", "8-5000-8", "513-6000-33-512-1",
+                           "1025-512", "12000-40-3", "512-513-512", "2000-2000-2000", "3100-3300-20", "40-6700-40")
+        ]  # fmt: skip
+        given = "".join(f'print("{widths}", {dtype.itemsize});\n' for widths, dtype in cases)
+        (tmp_path / "fits.cpp").write_text(FITS.replace("CASES", given))
+        command = ["g++", "-std=c++20", "-O0", "-I", str(runtime.KERNELS), "fits.cpp", "-o", "fits"]
+        subprocess.run([*command, "-Wno-unknown-pragmas", "-pthread"], cwd=tmp_path, check=True)
+        printed = subprocess.run([tmp_path / "fits"], capture_output=True, text=True, check=True).stdout.split()
+        fits = [budget.cuda_bytes(widths, dtype) <= budget.SHARED for widths, dtype in cases]
+        assert [found != "0" for found in printed[::2]] == fits
+        assert 10 < sum(fits) < len(fits) - 5
+        assert [int(found) for found in printed[1::2]] == [budget.cuda_bytes(*case) for case in cases]
+
     def test_bytes_on_chip(self):
         tile = Tile(rows=32, columns=256, stages=2, budget=64 * 1024, warps=8)
         found = on_chip_bytes((13, 512, 256, 64, 16), tile, torch.float32, programs=132)
         assert found.registers == 32 * 256 * 4
-        assert found.shared == 2 * (32 + 256) * 32 * 4
+        assert found.shared == 2 * (32 + 64) * 128 * 4  # of the third layer: few columns, deep steps
         assert found.l2 == (132 * 32 * (512 + 256 + 64) + packing.elements("13-512-256-64-16")) * 4
         assert found.fits
         for rows in (128, 2048, 16384):
