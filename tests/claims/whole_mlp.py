@@ -23,7 +23,7 @@ def _mlp(part: str, widths: tuple[int, ...], rows: int, *names: str) -> tuple[fl
 def _small() -> tuple:
     """128 rows: the cluster beats one processor, on both MLPs."""
     found = []
-    for part, widths in (("bottom", lesson.BOTTOM), ("top 128", lesson.TOP)):
+    for part, widths in (("bandwidth", lesson.BOTTOM), ("top 128", lesson.TOP)):
         triton, cuda, compiled = _mlp(part, widths, 128, "triton", "cuda", "torch.compile")
         assert cuda < triton
         found += [triton, cuda, compiled]

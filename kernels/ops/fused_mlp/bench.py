@@ -159,5 +159,5 @@ def cells(quick: bool = False) -> Iterator[Cell]:
         yield _cell("training", widths, 2048, "float32", NAMES)
     for rows in CURVE:
         for widths in (BOTTOM, TOP):
-            yield _cell("curve", widths, rows, "float32", ("eager", "triton", "cuda"))
+            yield _cell("curve", widths, rows, "float32", NAMES)
     yield from _parts(" autotuned", AUTOTUNED, quick)

@@ -117,7 +117,7 @@ def curve(widths: tuple[int, ...]) -> dict[int, tuple[float, float]]:
     FileNotFoundError where nothing is recorded.
     """
     table = recorded("fused_mlp")
-    parts = table["part"].isin(["curve", "bottom"]) | table["part"].str.fullmatch(r"top \d+")
+    parts = table["part"].isin(["curve", "bandwidth"]) | table["part"].str.fullmatch(r"top \d+")
     table = table[parts & (table["widths"] == "-".join(map(str, widths))) & (table["dtype"] == "float32")]
     us = table.pivot(index="rows", columns="implementation", values="us_p50").sort_index()
     ours = us[[name for name in ("triton", "cuda") if name in us]].min(axis=1)

@@ -15,6 +15,7 @@ from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, e
 from kernels.ops.outer_linear import eager, folding
 
 INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
+SLOW_INTERPRETED = ("test_gradcheck",)
 
 
 def launcher():
