@@ -74,16 +74,15 @@ def last_columns(
 @triton.jit
 def chain_columns(
     packed, hidden, hidden_stride, grads, grads_stride, grad_x, x_stride, row, in_rows,
-    WIDTHS: tl.constexpr, LAYER: tl.constexpr, START: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr,
-    PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
+    start, WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """COLUMNS columns, from START on, of the gradient of what a layer takes."""
+    """WIDTH columns, from `start` on, of the gradient of what a layer takes."""
     dtype: tl.constexpr = packed.dtype.element_ty
     K: tl.constexpr = of_layer("inputs", WIDTHS, LAYER)
     N: tl.constexpr = of_layer("outputs", WIDTHS, LAYER)
-    WIDTH: tl.constexpr = block_of(K, START, COLUMNS)
     STEP: tl.constexpr = step_of(whole(N), WIDTH + ROWS, BUDGET, dtype)
-    column = START + tl.arange(0, WIDTH)
+    column = start + tl.arange(0, WIDTH)
     sums = tl.zeros([ROWS, WIDTH], tl.float64 if dtype == tl.float64 else tl.float32)
     for n in tl.range(0, whole(N), STEP, num_stages=STAGES):
         output = n + tl.arange(0, STEP)
@@ -100,6 +99,27 @@ def chain_columns(
         gradient = tl.where((column < K)[None, :], gradient, 0.0)  # Inf · 0 of the padding would be NaN
         at = grads + gradient_start(WIDTHS, LAYER - 1) + row * grads_stride + column[None, :]
         tl.store(at, gradient.to(dtype), in_rows & (column < whole(K))[None, :])
+
+
+@triton.jit
+def chain_layer(
+    packed, hidden, hidden_stride, grads, grads_stride, grad_x, x_stride, row, in_rows,
+    WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The gradient of all that a layer takes: COLUMNS columns at a time in a loop, then those that are left."""
+    K: tl.constexpr = of_layer("inputs", WIDTHS, LAYER)
+    EVEN: tl.constexpr = K // COLUMNS * COLUMNS
+    for start in tl.range(0, EVEN, COLUMNS):
+        chain_columns(
+            packed, hidden, hidden_stride, grads, grads_stride, grad_x, x_stride, row, in_rows, start,
+            WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION, ROWS, COLUMNS, BUDGET, STAGES,
+        )  # fmt: skip
+    if EVEN < K:
+        chain_columns(
+            packed, hidden, hidden_stride, grads, grads_stride, grad_x, x_stride, row, in_rows, EVEN,
+            WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION, ROWS, block_of(K, EVEN, COLUMNS), BUDGET, STAGES,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -125,12 +145,11 @@ def chain_kernel(
         )  # fmt: skip
     for back in tl.static_range(0, LAST + 1 - LOWEST):
         tl.debug_barrier()  # other threads read a layer's gradient than wrote it
-        for start in tl.static_range(0, of_layer("inputs", WIDTHS, LAST - back), COLUMNS):
-            chain_columns(
-                packed_ptr, hidden, hidden_stride, grads, grads_stride,
-                grad_x_ptr if grad_x_ptr is None else grad_x_ptr + first * x_columns, x_columns, row, in_rows,
-                WIDTHS, LAST - back, start, ACTIVATION, FINAL, PRECISION, ROWS, COLUMNS, BUDGET, STAGES,
-            )  # fmt: skip
+        chain_layer(
+            packed_ptr, hidden, hidden_stride, grads, grads_stride,
+            grad_x_ptr if grad_x_ptr is None else grad_x_ptr + first * x_columns, x_columns, row, in_rows,
+            WIDTHS, LAST - back, ACTIVATION, FINAL, PRECISION, ROWS, COLUMNS, BUDGET, STAGES,
+        )  # fmt: skip
     if LOWEST == 0:  # x's columns that were not read
         for start in range(K, x_columns, 64):
             column = start + tl.arange(0, 64)
