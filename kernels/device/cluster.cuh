@@ -79,9 +79,10 @@ private:
 
 #ifndef __CUDACC_RTC__
 #ifdef __CUDACC__
-// How many clusters of `cluster` blocks run at once. Those of a cluster lie in one GPC, and a GPC's multiprocessors need not
-// be a multiple of it: of clusters of four an H100 holds 32 or fewer, not 132 / 4. 0: none, as where the kernel was compiled
-// for a GPU without clusters. For more than portable_cluster_blocks, and above 48 KB, the kernel must have been allowed them.
+// How many clusters of `cluster` blocks run at once. The blocks of a cluster lie in one GPC, and a GPC's multiprocessors
+// need not be a multiple of it: of clusters of four an H100 holds 32 or fewer, not 132 / 4. 0: none, as where the kernel
+// was compiled for a GPU without clusters. For more than portable_cluster_blocks, and above 48 KB, the kernel must have
+// been allowed them.
 template <class... Parameters>
 int most_resident_clusters(void (*kernel)(Parameters...), int cluster, int threads, size_t shared_bytes) {
     cudaFuncAttributes compiled;
