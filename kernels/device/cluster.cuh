@@ -78,6 +78,34 @@ private:
 };
 
 #ifndef __CUDACC_RTC__
+#ifdef __CUDACC__
+// How many clusters of `cluster` blocks run at once. The blocks of a cluster lie in one GPC, and a GPC's multiprocessors
+// need not be a multiple of it: of clusters of four an H100 holds 32 or fewer, not 132 / 4. 0: none, as where the kernel
+// was compiled for a GPU without clusters. For more than portable_cluster_blocks, and above 48 KB, the kernel must have
+// been allowed them.
+template <class... Parameters>
+int most_resident_clusters(void (*kernel)(Parameters...), int cluster, int threads, size_t shared_bytes) {
+    cudaFuncAttributes compiled;
+    int clusters = 0;
+    cudaError_t error = cudaFuncGetAttributes(&compiled, reinterpret_cast<const void*>(kernel));
+    if (error == cudaSuccess && compiled.ptxVersion >= 90) {
+        cudaLaunchAttribute attribute = {};
+        attribute.id = cudaLaunchAttributeClusterDimension;
+        attribute.val.clusterDim.x = unsigned(cluster);
+        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+        cudaLaunchConfig_t configuration = {};
+        configuration.gridDim = dim3(unsigned(cluster));
+        configuration.blockDim = dim3(unsigned(threads));
+        configuration.dynamicSmemBytes = shared_bytes;
+        configuration.attrs = &attribute;
+        configuration.numAttrs = 1;
+        error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &configuration);
+    }
+    if (error != cudaSuccess) cudaGetLastError();  // or the next launch would return it
+    return error == cudaSuccess ? clusters : 0;
+}
+#endif
+
 // launch_kernel(…) in clusters of `cluster` blocks, of which there are `clusters`.
 template <class... Parameters, class... Arguments>
 cudaError_t launch_clusters(void (*kernel)(Parameters...), int clusters, int cluster, dim3 block, size_t shared_bytes,

@@ -11,7 +11,7 @@ namespace op = fused_mlp;
 inline cudaError_t launch(const op::Call<float>& call, cudaStream_t stream, const op::Plan& wanted) {
     using S = op::Shape<1, 1, 1, 256>;  // 16 rows, 64 columns
     op::Device device;
-    cudaError_t error = op::this_device(device);
+    cudaError_t error = op::this_device(op::forward<float, true, S>, device);
     if (error != cudaSuccess) return error;
     op::Plan plan = op::choose(call.rows, call.widths, sizeof(float), true, device, wanted);
     op::Network<float> net = op::network_of(call, plan);

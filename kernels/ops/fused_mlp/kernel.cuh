@@ -352,8 +352,11 @@ cudaError_t launch_shape(const Call<T>& call, const Plan& plan, cudaStream_t str
 }
 
 template <class T, bool tensor_cores>
-cudaError_t launch_products(const Call<T>& call, const Device& device, const Plan& wanted, cudaStream_t stream) {
+cudaError_t launch_products(const Call<T>& call, const Plan& wanted, cudaStream_t stream) {
     constexpr int size = int(sizeof(T));
+    Device device;
+    cudaError_t error = this_device(forward<T, tensor_cores, Shape<1, 1, 1, 256>>, device);
+    if (error != cudaSuccess) return error;
     Plan plan = choose(call.rows, call.widths, size, tensor_cores, device, wanted);
     if (tensor_cores && !device.tensor_cores) return cudaErrorInvalidConfiguration;
     if (!plan.rows || !possible(plan, call.widths, size, device)) return cudaErrorInvalidConfiguration;
@@ -370,15 +373,12 @@ cudaError_t launch_products(const Call<T>& call, const Device& device, const Pla
 template <class T>
 cudaError_t launch(const Call<T>& call, cudaStream_t stream, const Plan& wanted = {}) {
     if (!call.rows) return cudaSuccess;
-    Device device;
-    cudaError_t error = this_device(device);
-    if (error != cudaSuccess) return error;
     if constexpr (sizeof(T) == 2) {
-        return launch_products<T, true>(call, device, wanted, stream);
+        return launch_products<T, true>(call, wanted, stream);
     } else {
         if constexpr (sizeof(T) == 4)
-            if (call.tf32) return launch_products<T, true>(call, device, wanted, stream);
-        return launch_products<T, false>(call, device, wanted, stream);
+            if (call.tf32) return launch_products<T, true>(call, wanted, stream);
+        return launch_products<T, false>(call, wanted, stream);
     }
 }
 #endif

@@ -77,26 +77,43 @@ __host__ __device__ constexpr int covered(int n, int size) {
 inline int slice_of(int covered, int cluster) { return int(round_up(covered, 8 * cluster)) / cluster; }
 
 struct Device {
-    int multiprocessors = 132, most_cluster = 8;
+    // Clusters of 1, 2, 4, 8 and 16 blocks that run at once, where each block fills a multiprocessor. 0: none does.
+    int resident[5] = {132, 66, 32, 16, 0};
     long long shared_bytes = shared_bytes_of_a_block;
     bool tensor_cores = true;  // of tf32, bfloat16 and half in one layout
+
+    int clusters(int blocks) const {
+        for (int i = 0; i < 5; ++i)
+            if (blocks == 1 << i) return resident[i];
+        return 0;
+    }
 };
 
 #ifndef __CUDACC_RTC__
-inline cudaError_t this_device(Device& device) {
+// kernel: one of those to be launched, all of which are of one binary and of as many threads.
+template <class Kernel>
+cudaError_t this_device([[maybe_unused]] Kernel kernel, Device& device) {
 #ifdef __CUDACC__
     int number = 0, major = 0, multiprocessors = 0, bytes = 0;
     cudaError_t error = cudaGetDevice(&number);
+    thread_local int known = -1;
+    thread_local Device last;
+    if (error != cudaSuccess || number == known) return device = last, error;
     auto ask = [&](int& value, cudaDeviceAttr attribute) {
         if (error == cudaSuccess) error = cudaDeviceGetAttribute(&value, attribute, number);
     };
     ask(major, cudaDevAttrComputeCapabilityMajor);
     ask(multiprocessors, cudaDevAttrMultiProcessorCount);
     ask(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    if (error == cudaSuccess) error = set_shared_memory_limit(kernel, size_t(bytes));
     if (error != cudaSuccess) return error;
-    device = {multiprocessors, major < 9 ? 1 : portable_cluster_blocks, bytes, major >= 8};
+    device = {{multiprocessors}, bytes, major >= 8};
+    for (int i = 1; major >= 9 && 1 << i <= portable_cluster_blocks; ++i)
+        device.resident[i] = most_resident_clusters(kernel, 1 << i, threads, size_t(bytes));
+    known = number, last = device;
 #else
-    device.multiprocessors = int(cuda_on_host::multiprocessors), device.most_cluster = 4;
+    int multiprocessors = int(cuda_on_host::multiprocessors);
+    for (int i = 0; i < 5; ++i) device.resident[i] = multiprocessors >> i;
 #endif
     return cudaSuccess;
 }
@@ -136,8 +153,8 @@ inline bool possible(const Plan& plan, const Widths& widths, int size, const Dev
     if (plan.buffers == 1)
         for (int l = 1; l < widths.count; ++l)
             if (slice_of(covered(widths.width[l], size), plan.cluster) > plan.columns) return false;
-    return plan.cluster <= device.most_cluster && plan.cluster <= device.multiprocessors &&
-           plan.shared_bytes <= device.shared_bytes && plan.stages >= fewest_stages && plan.stages <= most_stages;
+    return device.clusters(plan.cluster) > 0 && plan.shared_bytes <= device.shared_bytes &&
+           plan.stages >= fewest_stages && plan.stages <= most_stages;
 }
 
 // Clocks of the whole launch, roughly, to choose by. The rates are an H100's: the L2 gives all multiprocessors together
@@ -178,7 +195,7 @@ inline Plan choose(long long rows, const Widths& widths, int size, bool tensor_c
         lay_out<S>(plan, widths, size, device.shared_bytes);
         if (!smallest.rows || plan.shared_bytes < smallest.shared_bytes) smallest = plan;
         if (!possible(plan, widths, size, device)) return;
-        long long tiles = (rows + S::rows - 1) / S::rows, resident = device.multiprocessors / cluster;
+        long long tiles = (rows + S::rows - 1) / S::rows, resident = device.clusters(cluster);
         if (!plan.clusters) plan.clusters = int(std::min(tiles, resident));
         plan.clocks = estimate<S>(plan, widths, size, tensor_cores, rows);
         if (!best.rows || plan.clocks < best.clocks) best = plan;

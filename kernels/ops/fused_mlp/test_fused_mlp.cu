@@ -145,6 +145,18 @@ const char* name_of(Activation activation) {
     return "";
 }
 
+// Whether the launcher can do it here: before sm_90 there are no clusters, before sm_80 no tensor cores for it, and
+// shared memory differs. True if it does not know: the launch says why.
+template <class T>
+bool possible_here(const Problem& p, const op::Widths& widths) {
+    constexpr int size = int(sizeof(T));
+    op::Device device;
+    if (op::this_device(op::forward<T, size == 2, op::Shape<1, 1, 1, 256>>, device) != cudaSuccess) return true;
+    bool cores = size == 2 || p.tf32;
+    op::Plan plan = op::choose(p.shape.rows, widths, size, cores, device, p.plan);
+    return (!cores || device.tensor_cores) && op::possible(plan, widths, size, device);
+}
+
 template <class T>
 void check(testing::Report& report, const Problem& p) {
     if (!report.wants<T>(p.shape)) return;
@@ -162,11 +174,14 @@ void check(testing::Report& report, const Problem& p) {
     if (p.plan.buffers == 1) direction += " in place";
     if (p.plan.stages) direction += " stages " + std::to_string(p.plan.stages);
     if (p.plan.clusters) direction += " of " + std::to_string(p.plan.clusters);
+    std::string activations = std::string(name_of(p.activation)) + "-" + name_of(p.last);
+    if (testing::on_gpu && p.shape.rows && !possible_here<T>(p, widths))
+        return report.skip(p.shape, testing::Dtype<T>::name, activations.c_str(), direction, "not on this GPU");
     op::Call<T> call = {x.get(),      packed.get(), out.get(), p.keep ? hidden.get() : nullptr,
                         p.shape.rows, p.shape.columns, widths, p.activation, p.last, p.tf32};
     std::vector<Output> outputs = {{"out", out, c.out}};
     if (p.keep) outputs.push_back({"hidden", hidden, c.hidden});
-    report.check<T>(p.shape, std::string(name_of(p.activation)) + "-" + name_of(p.last), direction,
+    report.check<T>(p.shape, activations, direction,
                     double(x.bytes() + packed.bytes() + out.bytes() + hidden.bytes()), outputs,
                     [&] { return launch(call, cudaStream_t{}, p.plan); });
 }

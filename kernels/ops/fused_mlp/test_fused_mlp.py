@@ -57,7 +57,7 @@ void print(const char* text, int size) {
     fused_mlp::Device gpu, large;
     large.shared_bytes = 1LL << 40;
     long long least = large.shared_bytes;
-    for (int cluster = 1; cluster <= gpu.most_cluster; cluster *= 2)
+    for (int cluster = 1; gpu.clusters(cluster); cluster *= 2)
         for (int buffers = 1; buffers <= 2; ++buffers) {
             fused_mlp::Plan wanted;
             wanted.rows = 16, wanted.cluster = cluster, wanted.buffers = buffers, wanted.stages = 2;
