@@ -36,6 +36,8 @@ def hint(error: Exception, case: Case, passed: Sequence[Case], own: str = "") ->
     if not isinstance(error, Mismatch):
         return ""
     if isinstance(error, Unwritten):
+        if own:
+            return f"{own} And the mask: does it let every element through?"
         return "grid or mask: does the grid cover every element, and does the mask let the last ones through?"
     if case.values != "normal" and any(c.values == "normal" and c.dtype == case.dtype for c in passed):
         return VALUES[case.values]

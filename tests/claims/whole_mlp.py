@@ -61,7 +61,9 @@ def _outer(rows: int) -> tuple[float, ...]:
 
 
 claim("10", "a copy on an H200 moves 4.28 TB/s, reads from the L2 some 5.5 TB/s")
-claim("10", "a block has 227 KB of shared memory, and a processor 256 KB of registers; all share 50 MB of L2.")
+claim(
+    "10", "a block has 227 KB of shared memory, and a processor 256 KB of registers; all processors share 50 MB of L2."
+)
 claim("10", "64 bytes a clock, some 112 GB/s.")
 claim(
     "10",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BOTTOM, TOP = (13, 512, 256, 64, 16), (367, 512, 256, 1)  # DLRM's two MLPs
-NEEDED, OTHER, STAYS, NOW, DONE = "#3182bd", "white", "#a1d99b", "#fdae6b", "#9ecae1"
+NEEDED, OTHER, STAYS, NOW, DONE = "#3182bd", "white", "#a1d99b", "#fdae6b", "#6baed6"
 
 
 def show(kernel) -> None:
@@ -80,16 +80,14 @@ def draw_schedule(chunks: int = 4) -> Figure:
     figure, axes = plt.subplots(1, chunks, figsize=(10, 2.9), layout="constrained")
     for chunk, ax in enumerate(axes):
 
-        def box(x: float, y: float, wide: float, high: float, colour: str, ax: Axes = ax) -> None:
+        def box(x: float, y: float, wide: float, high: float, colour: str | tuple, ax: Axes = ax) -> None:
             ax.add_patch(Rectangle((x, y), wide, high, fc=colour, ec="0.5", lw=0.7))
 
         def text(x: float, y: float, said: str, ax: Axes = ax) -> None:
             ax.text(x, y, said, ha="center", va="center", size=8)
 
         box(0, 5, 1.2, 1.3, STAYS)
-        box(6.6, 5, 1.6, 1.3, OTHER)
-        share = (chunk + 1) / chunks
-        box(6.6, 5 + 1.3 * (1 - share), 1.6, 1.3 * share, DONE)
+        box(6.6, 5, 1.6, 1.3, (DONE, (chunk + 1) / chunks))
         for part in range(chunks):
             colour = NOW if part == chunk else OTHER
             box(1.8 + 4 * part / chunks, 3.2, 4 / chunks, 1.2, colour)
@@ -100,8 +98,8 @@ def draw_schedule(chunks: int = 4) -> Figure:
         text(3.8, 2.9, "W1ᵀ")
         text(7.4, 0.1, "W2ᵀ")
         text(3.8, 6.65, "layer 1, tile")
-        text(7.4, 5.65, f"{chunk + 1} of {chunks}")
-        text(7.4, 6.65, "sums of 2")
+        text(7.4, 5.65, f"{chunk + 1} of {chunks}\nparts")
+        text(7.4, 6.65, "layer 2, sums")
         ax.set(xlim=(-0.1, 8.4), ylim=(7, -0.2), aspect="equal")
         ax.set_title(f"chunk {chunk + 1}" + ", then b2 and activation" * (chunk == chunks - 1), size=9)
         ax.axis("off")
@@ -150,10 +148,12 @@ def draw_curve(predicted: Callable[[int, tuple[int, ...]], tuple[float, float]])
             dots = curve(widths)
         except FileNotFoundError:
             dots = {}
-        for which, (label, colour) in enumerate((("one kernel", "C0"), ("a kernel a layer", "C1"))):
-            ax.loglog(batches, [lines[rows][which] for rows in batches], color=colour, ls="--", label=f"{label}, bytes")
+        kinds = ("one kernel", "fused_mlp"), ("a kernel a layer", "torch.compile")
+        for which, (label, ran) in enumerate(kinds):
+            ax.loglog(batches, [lines[rows][which] for rows in batches], f"C{which}--", label=f"{label}, predicted")
             if dots:
-                ax.loglog(list(dots), [both[which] for both in dots.values()], "o-", color=colour, lw=1, ms=4)
+                us = [both[which] for both in dots.values()]
+                ax.loglog(list(dots), us, f"C{which}o-", lw=1, ms=4, label=f"{ran}, recorded")
         said = []
         for points, what, style in ((lines, "predicted", "--"), (dots, f"recorded, {README_GPU.upper()}", "-")):
             found = crossing(points) if points else None

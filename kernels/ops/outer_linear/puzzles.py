@@ -34,6 +34,8 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     outputs = OUTPUTS if columns % 4 == 0 else 5
     tensors = case.tensor(1, device), case.tensor(2, device, (outputs, columns**2))
     hint = f"k counts through C · C = {columns**2} pairs row by row: which i, and which j, is k's?"
+    if columns**2 > STEP:
+        hint = f"C · C = {columns**2} takes {-(-(columns**2) // STEP)} steps: where do the sums of the earlier ones go?"
     if rows % ROWS:
         hint = f"the tile has rows beyond B = {rows}, and c has no more; and k = i · C + j goes row by row."
     if columns**2 % STEP:
@@ -46,7 +48,7 @@ SPECS = {
         quadratic,
         _calls,
         scale=Sums(k=8),
-        cases=lambda names: [Case(shape) for shape in ((16, 4), (5, 8), (33, 7), (3, 1))],
+        cases=lambda names: [Case(shape) for shape in ((16, 4), (16, 8), (5, 8), (33, 7), (3, 1))],
         wide_cases=lambda names: [],
         launch=launch,
     )
