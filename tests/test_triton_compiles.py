@@ -78,7 +78,8 @@ def kernels_of(op, monkeypatch):
         alone = [[i == j for i in range(count)] for j in range(count)] if number == 0 else []
         for needs in ([True] * count, *alone):
             backward = declared.backward_arguments(arguments, outputs, declared.differentiable(outputs), needs)
-            plan.record(declared, "backward", backward, declared.allocations("backward", backward))
+            form, given = declared.backward_form, declared.with_prepared("triton", backward)
+            plan.record(declared, form, given, declared.allocations(form, given))
     return list(found)
 
 
