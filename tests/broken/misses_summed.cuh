@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ops/embedding_bags/backward.cuh"
+#include "ops/embedding_bags/kernel.cuh"
 
 namespace misses_summed {
 using namespace embedding_bags;
@@ -21,7 +22,7 @@ __global__ void add(Terms<float> terms, Sorted ids, float* grad_tables, long lon
 inline cudaError_t launch(const float* grad, const Tables& tables, const float*, const Bags&, Mode mode,
                           const float* weights, const Sorted& ids, float* grad_tables, float* grad_weights, long long*,
                           float*, long long columns, cudaStream_t stream) {
-    if (mode != Mode::sum || !grad_weights || !ids.count || !columns) return cudaErrorNotSupported;
+    if (mode != Mode::sum || !grad_weights || !ids.count || !columns) return cudaErrorInvalidValue;
     cudaError_t error = launch_kernel(fill_kernel<float>, grid_of(tables.rows * columns, threads), dim3(threads), 0, stream,
                                       grad_tables, tables.rows * columns);
     if (error != cudaSuccess) return error;
