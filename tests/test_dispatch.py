@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy_ops import CUBE, GATHER, MOMENTS, SGD
+from toy_ops import CUBE, GATHER, MOMENTS, SGD, SQUARE
 
 import kernels
 from kernels import runtime
@@ -27,7 +27,7 @@ from kernels.dispatch.recording import recording
 from kernels.ops.add_relu.early import triton_launch
 
 TESTS = Path(__file__).resolve().parent
-TOYS = (GATHER, MOMENTS, SGD, CUBE)
+TOYS = (GATHER, MOMENTS, SGD, CUBE, SQUARE)
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
 on_cpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="for a machine without a GPU")
 
@@ -184,6 +184,31 @@ def test_an_output_kept_for_the_backward_which_one_backend_computes(core, backen
         compiled = torch.compile(lambda x: CUBE.call(backend, x)[0] * 2, fullgraph=True, backend="aot_eager")
         (grad,) = torch.autograd.grad(compiled(x).sum(), x)
         torch.testing.assert_close(grad, 6 * x.detach() ** 2)
+
+
+@needs_compiler
+@both_backends
+def test_a_backward_that_needs_what_another_function_makes(core, backend, monkeypatch):
+    asked, prepare = [], SQUARE._prepare
+    monkeypatch.setattr(SQUARE, "_prepare", lambda *given: asked.append(given[0]) or prepare(*given))
+    x = torch.randn(6, 11, dtype=torch.float64, requires_grad=True)
+    out = call(SQUARE, backend, x)
+    assert not asked  # only where a gradient is computed
+    (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    assert asked == [backend]
+    torch.testing.assert_close(grad.detach(), 2 * x.detach())
+    with pytest.raises(RuntimeError, match="toy_square has no second derivative"):
+        grad.sum().backward()
+    assert SQUARE.forms["backward"].names == ["grad_out", "x", "needs"]
+    assert SQUARE.forms["prepared"].names == ["grad_out", "x", "slope", "needs"]
+    with extension.on_host():
+        torch.library.opcheck(SQUARE.overload(backend), (x,))
+        grads = SQUARE.backward_arguments((x.detach(),), (out.detach(),), (torch.ones_like(out),), [True])
+        torch.library.opcheck(SQUARE.overload(backend, "backward"), grads)
+        torch.library.opcheck(SQUARE.overload(backend, "prepared"), SQUARE.with_prepared(backend, grads))
+        compiled = torch.compile(lambda x: SQUARE.call(backend, x) * 2, fullgraph=True, backend="aot_eager")
+        (grad,) = torch.autograd.grad(compiled(x).sum(), x)
+        torch.testing.assert_close(grad, 4 * x.detach())
 
 
 def test_an_op_needs_no_kernel_of_a_backend():

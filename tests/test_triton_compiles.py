@@ -67,6 +67,7 @@ def kernels_of(op, monkeypatch):
         return 0, cubin.Compiled("", "", 0, 0, 0, cubin.PLAIN)
 
     monkeypatch.setattr(plan, "_function", note)
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # which knows nothing of meta tensors
     for number, call in enumerate(calls(op)):
         arguments = declared.call.with_tensors(check.spec_of(op).overload(call.arguments()))
         allocations = declared.allocations("", arguments)
@@ -78,7 +79,8 @@ def kernels_of(op, monkeypatch):
         alone = [[i == j for i in range(count)] for j in range(count)] if number == 0 else []
         for needs in ([True] * count, *alone):
             backward = declared.backward_arguments(arguments, outputs, declared.differentiable(outputs), needs)
-            plan.record(declared, "backward", backward, declared.allocations("backward", backward))
+            form, given = declared.backward_form, declared.with_prepared("triton", backward)
+            plan.record(declared, form, given, declared.allocations(form, given))
     return list(found)
 
 

@@ -31,7 +31,8 @@ void implement(const std::string& name, c10::DispatchKey key, Arguments&&... arg
 void declare(const std::string& op, const std::string& backend, const std::string& device, const std::string& library,
              Positions gradients, Positions mutated, int64_t in_place, bool elementwise, int64_t saves_by,
              Strings saves_keys, Positions saves, Positions saved, Positions others, Positions scalars,
-             Positions backward_scalars, bool reports_, Positions undifferentiable, const std::string& backward) {
+             Positions backward_scalars, bool reports_, Positions undifferentiable, const std::string& backward,
+             const std::string& computed_backward) {
     static std::deque<Declared> functional, in_place_forms;  // the kernels keep references
     Declared& declared = functional.emplace_back();
     declared.op = op;
@@ -71,7 +72,7 @@ void declare(const std::string& op, const std::string& backend, const std::strin
     } else {
         implement<autograd::Functional>(op + "." + backend, autograd_key, declared, find(op + "_backward", backward));
         if (backward == backend) {  // else another backend's
-            add(op + "_backward", Form::backward, declared, backward_scalars);
+            add(computed_backward, Form::backward, declared, backward_scalars);  // perhaps behind one in Python
             implement<autograd::Backward>(op + "_backward." + backend, autograd_key, declared);
         }
     }
@@ -124,7 +125,8 @@ TORCH_LIBRARY_FRAGMENT(fused_kernels, library) {
     library.def(
         "_declare(str op, str backend, str device, str library, int[] gradients, int[] mutated, int in_place, "
         "bool elementwise, int saves_by, str[] saves_keys, int[] saves, int[] saved, int[] others, int[] scalars, "
-        "int[] backward_scalars, bool reports, int[] undifferentiable, str backward) -> ()");
+        "int[] backward_scalars, bool reports, int[] undifferentiable, str backward, "
+        "str computed_backward) -> ()");
     library.def("_add_plan(int[] outputs, int[] workspaces, int[] launches) -> ()");
     library.def("_load_cubin(str path, str name, int shared, int parameters) -> int");
     library.def("_set_report(Tensor report, Device device) -> ()");

@@ -30,6 +30,8 @@ class Fallback:
         op, made = self._op, self._op.forms[self._form]
         device = made.first_tensor(arguments).device
         op.check(self._form, arguments)  # first: a sparse tensor would come back here from the core
+        if self._form == "backward" and op.backward_form == "prepared":
+            return op.overload(self._backend, "prepared")(*op.with_prepared(self._backend, arguments))
         if op.load(self._backend, device.type):  # from now on the core runs it
             return self._overload(*arguments)
         op.require(self._backend, device.type)
@@ -52,7 +54,7 @@ class Fallback:
             if not arguments[i].is_inference():
                 torch.autograd.graph.increment_version(arguments[i])
         written = [given[made.mutated[0]]] if self._form == "_" else outputs
-        if op.reports and self._form != "backward":
+        if op.reports and self._form in ("", "_"):
             written = [*written, report.tensor(device)]
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             plan.launch(op, self._form, given, written)
@@ -78,7 +80,7 @@ class Fallback:
     def backward(self) -> Callable | None:
         """What differentiates this form, for register_autograd; None for a form that has no gradient."""
         op = self._op
-        if self._form == "backward":
+        if self._form in ("backward", "prepared"):
             return self._refuse_second_derivative
         if self._form == "_" or not op.gradients:
             return None

@@ -29,6 +29,7 @@ __all__ = ["Op", "last_dimension", "like"]
 
 NAMESPACE = "fused_kernels"
 BACKENDS = ("triton", "cuda")
+BACKWARD = ("backward", "prepared")  # the forms that give gradients
 _loading = threading.RLock()
 END = -(2**63)  # of a list in a list of integers, as core.cpp reads it
 
@@ -53,6 +54,9 @@ class Op:
         saves: what the backward reads, names of arguments and outputs; a mapping from the values of the string argument
             `saves_by` if that decides.
         undifferentiable: floating outputs that have no gradient, such as what is kept for the backward: it takes none.
+        prepare, prepared: where the backward's kernels need what another op makes (a sort, say): prepare(backend, the
+            backward's arguments by name) → the tensors of these names, when there is a gradient to compute. The
+            backward's launchers take them behind its other arguments.
         in_place: the argument that the in-place form writes, in place of the one output; "" for none.
         elementwise: each element is read before it is written, so that another argument may be the one written.
         backends: those it has code for: "triton" (triton_launch.py), "cuda" (cuda.cu), and for CPU tensors "cpp"
@@ -76,6 +80,8 @@ class Op:
         saves_by: str = "",
         gradients: Mapping[str, Shape] | None = None,
         undifferentiable: Sequence[str] = (),
+        prepare: Callable | None = None,
+        prepared: Sequence[str] = (),
         in_place: str = "",
         eager_in_place: Callable | None = None,
         scalars: Sequence[str] = (),
@@ -104,6 +110,7 @@ class Op:
         self._saves = saves if isinstance(saves, Mapping) else {"": tuple(saves)}
         self.saved = tuple(dict.fromkeys(name for names in self._saves.values() for name in names))
         self._saves_by = saves_by
+        self._prepare = prepare
         self._loaded: dict[tuple[str, str], bool] = {}  # (backend, device type) → whether the core runs it
 
         self.forms = {"": Form(name, arguments, returns, scalars)}
@@ -117,19 +124,35 @@ class Op:
             found = [Argument("Tensor", f"grad_{name}") for name in self.gradients]
             taken = [*grads, *saved, *self.others, Argument("bool[]", "needs")]
             self.forms["backward"] = Form(f"{name}_backward", taken, found, scalars)
+            if prepare:  # the form that has kernels, which the backward then calls
+                *taken, needs = taken
+                taken += [*(Argument("Tensor", made) for made in prepared), needs]
+                self.forms["prepared"] = Form(f"{name}_backward_prepared", taken, found, scalars)
         with_backward = self.backends if backward_backends is None else tuple(backward_backends)
         self._backward_of = {b: b if b in with_backward else with_backward[0] for b in self.backends}
         self._overloads = {
             (b, form): self._define(b, form)
             for form in self.forms
-            for b in (with_backward if form == "backward" else self.backends)
+            for b in (with_backward if form in BACKWARD else self.backends)
         }
         self.call = Call(self, "")
         self.call_in_place = Call(self, "_") if in_place else None
 
     def overload(self, backend: str, form: str = ""):
-        """fused_kernels::<name>.<backend>; form: "", "_" (in place) or "backward"."""
-        return self._overloads[self._backward_of[backend] if form == "backward" else backend, form]
+        """fused_kernels::<name>.<backend>; form: "", "_" (in place), "backward" or "prepared"."""
+        return self._overloads[self._backward_of[backend] if form in BACKWARD else backend, form]
+
+    @property
+    def backward_form(self) -> str:
+        """The form that the backward's launchers compute."""
+        return "prepared" if self._prepare else "backward"
+
+    def with_prepared(self, backend: str, arguments: Sequence) -> tuple:
+        """The arguments of `backward_form`, for those of the backward."""
+        if not self._prepare:
+            return tuple(arguments)
+        *taken, needs = arguments
+        return (*taken, *self._prepare(backend, self.forms["backward"].by_name(arguments)), needs)
 
     def differentiable(self, of_outputs: Sequence) -> list:
         """Of something for each output, that of those that have a gradient."""
@@ -148,7 +171,7 @@ class Op:
         _library.impl(name, fallback, "CompositeExplicitAutograd")
         _library.impl(planner, self._planner(backend, form), "CompositeExplicitAutograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", self._fake(backend, form), lib=_library)
-        if form != "backward" and backend == "triton":  # which CPU tensors go to; of CUDA tensors the core takes care
+        if form not in BACKWARD and backend == "triton":  # which CPU tensors go to; of CUDA tensors the core takes care
             _library.impl(name, fallback.under_autocast("cpu"), "AutocastCPU")
         if backward := fallback.backward():
             torch.library.register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=fallback.save, lib=_library)
@@ -183,7 +206,7 @@ class Op:
     def allocations(self, form: str, arguments: Sequence) -> list[tuple[Sequence[int], torch.dtype]]:
         """Shape and dtype of what a call allocates and returns; a gradient that is not needed has no elements."""
         given = self.forms[form].by_name(arguments)
-        if form == "backward":
+        if form in BACKWARD:
             shapes = [shape(given) for shape in self._gradient_shapes.values()]
             return [(s if needed else (0,), dtype) for (s, dtype), needed in zip(shapes, given["needs"], strict=True)]
         return [] if form == "_" else [self._output_shapes[name](given) for name in self.outputs]
@@ -202,7 +225,7 @@ class Op:
                 self._check_scalar(made, argument.name, value, arguments)
             elif argument.is_tensor and not (argument.is_optional and value is None):
                 checks.is_tensor(made.name, argument.name, value)
-        if form == "backward":
+        if form in BACKWARD:
             self._check_backward(made, arguments)
         else:
             self._check(made.name, *arguments)
@@ -329,6 +352,7 @@ class Op:
             self.reports,
             list(self.undifferentiable),
             self._backward_of[backend],
+            self.forms[self.backward_form].name if self.gradients else "",
         )  # fmt: skip
         self._loaded[backend, device_type] = True
 

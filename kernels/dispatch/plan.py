@@ -145,7 +145,7 @@ def record(op: Op, form: str, arguments: Sequence, allocations: Sequence) -> tup
         outputs = [given[made.mutated[0]]]
     else:
         outputs = [StandIn(slot + i, shape, dtype) for i, (shape, dtype) in enumerate(allocations)]
-    if op.reports and form != "backward":
+    if op.reports and form in ("", "_"):
         outputs.append(StandIn(slot + len(outputs), (report.SIZE,), torch.int64))
     arch = 90
     if device.type == "cuda":
@@ -160,7 +160,7 @@ def record(op: Op, form: str, arguments: Sequence, allocations: Sequence) -> tup
 def launch(op: Op, form: str, arguments: Sequence, outputs: Sequence) -> None:
     """Call the op's Triton launcher, with tensors or with stand-ins; outputs: with the report, if it takes one."""
     launcher = importlib.import_module(f"{op.package}.triton_launch")
-    if form != "backward":
+    if form in ("", "_"):
         return launcher.forward(*arguments, *outputs)
     *arguments, needs = arguments
     gradients = [output if needed else None for output, needed in zip(outputs, needs, strict=True)]

@@ -2,7 +2,8 @@
 
 gather: integer inputs; a gradient whose shape is that of an argument. moments: two outputs, and an optional tensor.
 sgd_: an argument that is written, a number that changes from call to call, no gradient. cube: a floating output that
-has no gradient and is kept for the backward, which one backend computes for both.
+has no gradient and is kept for the backward, which one backend computes for both. square: a backward that needs what
+another function makes.
 """
 
 import torch
@@ -84,4 +85,22 @@ CUBE = Op(
     undifferentiable=("slope",),
     backward_backends=("triton",),
     package="toy_ops.cube",
+)
+
+
+def _check_square(op: str, x: Tensor) -> None:
+    checks.has_dtype(op, "x", x, (torch.float32, torch.float64))
+
+
+SQUARE = Op(
+    "toy_square",
+    "(Tensor x) -> Tensor out",
+    eager=lambda x: x**2,
+    check=_check_square,
+    outputs={"out": like("x")},
+    saves=("x",),
+    gradients={"x": like("x")},
+    prepare=lambda backend, given: (2 * given["x"],),
+    prepared=("slope",),
+    package="toy_ops.square",
 )

@@ -65,6 +65,14 @@ def cube_backward_kernel(grad_ptr, slope_ptr, grad_x_ptr, elements, BLOCK: tl.co
 
 
 @triton.jit
+def square_kernel(x_ptr, out_ptr, elements, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < elements
+    x = tl.load(x_ptr + offsets, mask)
+    tl.store(out_ptr + offsets, x * x, mask)
+
+
+@triton.jit
 def sgd_kernel(weights_ptr, gradient_ptr, lr, elements, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < elements

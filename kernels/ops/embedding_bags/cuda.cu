@@ -43,21 +43,19 @@ cudaError_t forward(Tensor tables, Tensor row_offsets, Tensor indices, Tensor of
 }
 
 cudaError_t backward(Tensor grad, Tensor tables, Tensor row_offsets, Tensor indices, Tensor offsets, Tensor weights,
-                     String mode, int64_t padding, String, Tensor grad_tables, Tensor grad_weights, Stream stream,
-                     Workspace workspace) {
+                     String mode, int64_t padding, String, Tensor keys, Tensor positions, Tensor bags_of_ids,
+                     Tensor lengths, Tensor grad_tables, Tensor grad_weights, Stream stream, Workspace workspace) {
     bags::Tables all = tables_of(tables, row_offsets, padding, bags::Missing::zero, Tensor{});
     bags::Bags batch = bags_of(row_offsets, indices, offsets);
     bags::Mode pooling = offsets ? mode_of(mode) : bags::Mode::sum;  // of one id every pooling is that id's row
+    bags::Sorted ids = {integers(keys), positions.as<int>(), bags_of_ids.as<int>(), lengths.as<int>(), keys.elements};
     return with_dtype(grad, [&](auto t) {
         using T = decltype(t);
-        long long columns = tables.columns(), ids = indices.elements;
-        bags::Workspaces<T> work = {workspace.get<bags::Key>(2 * ids), workspace.get<long long>(ids),
-                                    workspace.get<long long>(pooling == bags::Mode::sum    ? 0
-                                                             : pooling == bags::Mode::mean ? batch.count()
-                                                                                           : grad.elements),
-                                    workspace.get<Accumulator<T>>(2 * bags::chunks_of(ids) * columns)};
-        return bags::launch_backward<T>(grad.as<T>(), all, tables.as<T>(), batch, pooling, weights.as<T>(),
-                                        grad_tables.as<T>(), grad_weights.as<T>(), work, columns, stream);
+        long long columns = tables.columns(), winners = pooling == bags::Mode::max ? grad.elements : 0;
+        return bags::launch_backward<T>(grad.as<T>(), all, tables.as<T>(), batch, pooling, weights.as<T>(), ids,
+                                        grad_tables.as<T>(), grad_weights.as<T>(), workspace.get<long long>(winners),
+                                        workspace.get<Accumulator<T>>(2 * bags::chunks_of(ids.count) * columns), columns,
+                                        stream);
     });
 }
 

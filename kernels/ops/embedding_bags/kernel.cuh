@@ -132,8 +132,8 @@ struct Bags {
 };
 
 // Thread (i, lane): `width` columns of bag i. Consecutive bags of one feature lie side by side, and so do their ids.
-// found: for the backward, instead of `out` and by its rows: of a mean how many ids count, [B F]; of a maximum the position
-// of the id that it comes from, -1 if from none, [B F, D].
+// found: for the backward of a maximum, instead of `out`: the position of the id that it comes from, -1 if from none,
+// [B F, D].
 template <class T, int width, Mode mode>
 __global__ void __launch_bounds__(threads)
     bags_kernel(Tables tables, const T* rows, Bags bags, const T* weights, T* out, long long* found, long long columns) {
@@ -183,12 +183,8 @@ __global__ void __launch_bounds__(threads)
             ++counted;
         }
     }
-    if (found) {
-        if constexpr (mode == Mode::max)
-            for (int e = 0; e < width; ++e) found[bag.out * columns + column + e] = winner[e];
-        else if (column == 0)
-            found[bag.out] = counted;
-    }
+    if (mode == Mode::max && found)
+        for (int e = 0; e < width; ++e) found[bag.out * columns + column + e] = winner[e];
     if (!out) return;
     if constexpr (mode == Mode::mean)
 #pragma unroll

@@ -1,4 +1,8 @@
-"""embedding_bags: the declaration, and the public functions."""
+"""embedding_bags: the declaration, and the public functions.
+
+A gradient takes two ops: embedding_bags_sort, which orders the ids by the rows that they name, and the backward here,
+which adds up what lies together. So a sort of PyTorch's serves Triton, whose kernels sort within a block only.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from torch.compiler import is_compiling
 from kernels.dispatch import checks, report
 from kernels.dispatch.op import Op, like
 from kernels.ops.embedding_bags import eager
+from kernels.ops.embedding_bags_sort.op import embedding_bags_sort
 
 INTEGERS = (torch.int32, torch.int64)
 MODES = ("sum", "mean", "max")
@@ -77,6 +82,13 @@ def _weights_gradient(given: Mapping[str, object]) -> tuple[Sequence[int], torch
     return ((0,) if weights is None else weights.shape), given["tables"].dtype
 
 
+def _sorted(backend: str, given: Mapping[str, object]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return embedding_bags_sort(
+        given["indices"], given["row_offsets"], given["offsets"], len(given["tables"]), given["padding_idx"],
+        given["mode"] == "mean", backend="cuda" if backend == "cuda" else "eager",
+    )  # fmt: skip
+
+
 OP = Op(
     "embedding_bags",
     "(Tensor tables, Tensor row_offsets, Tensor indices, Tensor? offsets, str mode, Tensor? per_sample_weights, "
@@ -86,6 +98,8 @@ OP = Op(
     outputs={"out": _output},
     saves=("tables", "row_offsets", "indices", "offsets", "per_sample_weights"),
     gradients={"tables": like("tables"), "per_sample_weights": _weights_gradient},
+    prepare=_sorted,
+    prepared=("row_keys", "id_positions", "bags", "lengths"),
     reports=True,
 )
 
@@ -107,8 +121,8 @@ def embedding_bags(
     Args:
         tables: [R, D], the tables one behind the other; float32, float16, bfloat16 or float64.
         row_offsets: int64 [F + 1], rising from 0 to at most R: table f is tables[row_offsets[f] : row_offsets[f + 1]].
-            On a CPU it is a ValueError if they do not, on backend="eager"; kernels read no row beyond R, whatever they
-            are.
+            On a CPU it is a ValueError if they do not, on backend="eager" and in a gradient by "triton"; kernels
+            read no row beyond R, whatever they are.
         indices: int32 or int64 ids, of their tables. Without offsets [B, F], one id a bag; with offsets [N].
         offsets: int32 or int64 [F B + 1], 0 first, N last: bag f B + b, feature f of row b, is
             indices[offsets[f B + b] : offsets[f B + b + 1]] (the layout of torchrec's KeyedJaggedTensor).
@@ -125,8 +139,8 @@ def embedding_bags(
 
     Halves are added up in float32. Differentiable once, in reverse mode, with respect to tables (dense: the gradient
     is as large as the tables; `embedding_bags_sgd_` and its like make none) and per_sample_weights; what several ids
-    of a row give is added in the order of their positions, so every run gives the same bits. Under torch.compile
-    backend="eager" raises nothing.
+    of a row give is added in the order of their positions, so every run gives the same bits. A gradient is of less than
+    2^31 ids: `embedding_bags_sort` sorts them. Under torch.compile backend="eager" raises nothing.
 
     Raises:
         TypeError: a dtype. ValueError: a shape, a device, a mode, offsets; an unknown backend.

@@ -1,6 +1,8 @@
 // embedding_bags's CUDA kernels against float64 loops, so that no libtorch is needed.
 #include "backward.cuh"
 
+#include <algorithm>
+
 #include "check/testing.cuh"
 
 namespace op = embedding_bags;
@@ -60,6 +62,26 @@ struct Ids {
     template <class Id>
     std::vector<Id> as() const {
         return std::vector<Id>(ids.begin(), ids.end());
+    }
+};
+
+// The ids as embedding_bags_sort gives them.
+struct Sorted {
+    std::vector<long long> keys;
+    std::vector<int> positions, bags, lengths;
+
+    Sorted(const Ids& batch, long long padding) {
+        std::vector<long long> key;
+        std::vector<int> counted(size_t(features) * batch.offsets.size());
+        for (size_t p = 0; p < batch.ids.size(); ++p) {
+            long long row = batch.row(p, padding);
+            key.push_back(row < 0 ? 2 * first[size_t(batch.feature[p]) + 1] : 2 * row + 1);
+            counted[size_t(batch.bag[p])] += batch.ids[p] != padding;
+            positions.push_back(int(p)), bags.push_back(int(batch.bag[p]));
+        }
+        for (long long bag : batch.bag) lengths.push_back(counted[size_t(bag)]);
+        std::stable_sort(positions.begin(), positions.end(), [&](int a, int b) { return key[size_t(a)] < key[size_t(b)]; });
+        for (int p : positions) keys.push_back(key[size_t(p)]);
     }
 };
 
@@ -170,15 +192,20 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& func
         if (shape.special) continue;
         Buffer<T> grad(c.grad, shape.off(the_grad)), grad_tables(all_rows * width, shape.off(the_grad_tables)),
             grad_weights(count);
-        Buffer<long long> keys(2 * count), outs(count), found(bags * width);
+        Sorted sorted(batch, kind.padding);
+        Buffer<long long> wide_keys(sorted.keys), winner(bags * width);
+        Buffer<int> keys(std::vector<int>(sorted.keys.begin(), sorted.keys.end()));
+        Buffer<int> positions(sorted.positions), bags_of_ids(sorted.bags), lengths(sorted.lengths);
         Buffer<Accumulator<T>> parts(2 * op::chunks_of(count) * width);
-        op::Workspaces<T> work = {keys.get(), outs.get(), found.get(), parts.get()};
+        op::Sorted in_order = {{kind.narrow ? (const void*)keys.get() : wide_keys.get(), !kind.narrow}, positions.get(),
+                               kind.ragged ? bags_of_ids.get() : nullptr,
+                               kind.mode == M::mean ? lengths.get() : nullptr, count};
         std::vector<Output> outputs = {{"grad_tables", grad_tables, c.grad_tables}};
         if (kind.weighted) outputs.push_back({"grad_weights", grad_weights, c.grad_weights});
         report.check<T>(shape, kind.name, "backward", double(grad.bytes() + grad_tables.bytes()), outputs, [&] {
-            return functions.launch_backward(grad.get(), tables_of(kind.padding), tables.get(), given, kind.mode, by,
-                                             grad_tables.get(), kind.weighted ? grad_weights.get() : nullptr, work, width,
-                                             cudaStream_t{});
+            return functions.launch_backward(grad.get(), tables_of(kind.padding), tables.get(), given, kind.mode, by, in_order,
+                                             grad_tables.get(), kind.weighted ? grad_weights.get() : nullptr,
+                                             winner.get(), parts.get(), width, cudaStream_t{});
         });
     }
 }

@@ -230,6 +230,26 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
         with pytest.raises(IndexError, match="id 77 of feature 1, at position 1"):
             kernels.check_ids(wait=True)
 
+    @GPU
+    @kernel_backend
+    @pytest.mark.parametrize("ragged", [False, True])
+    def test_a_captured_gradient_follows_the_ids(self, backend, ragged):
+        tables, (ids, offsets) = tables_of(5).requires_grad_(), ragged_ids(50) if ragged else (single_ids(50), None)
+        grad = torch.randn(50, 3, 5, device=DEVICE)
+
+        def gradient():
+            out = self.function(backend)(tables, ROW_OFFSETS, ids, offsets, "mean")
+            return torch.autograd.grad(out, tables, grad)[0]
+
+        gradient()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = gradient()
+        ids.zero_()
+        graph.replay()
+        assert torch.equal(found, gradient())
+
     @every_backend
     @pytest.mark.parametrize(
         ("change", "position", "value"),
@@ -264,8 +284,23 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             with guarded(guard), watched(guard):
                 self.function(backend)(*given, out_of_range="zero")
             guard.verify()
+            if backend == "triton" and DEVICE.type == "cpu":  # whose ids torch.sort sorts, behind a check
+                continue
+            guard = Guard()
+            leaf, *given = (guard.like(tensor, written=True) for tensor in (tables, offsets, ids))
+            with guarded(guard), watched(guard):
+                self.function(backend)(leaf.requires_grad_(), *given, out_of_range="zero").sum().backward()
+            guard.verify()
         out = self.function(backend)(tables, lying, ids + 4, out_of_range="zero")
         assert not out[1, 1].any()
+
+    @kernel_backend
+    def test_too_many_ids_to_sort(self, backend):
+        ids = torch.zeros(1, 1, dtype=torch.long, device=DEVICE).expand(2**31, 1)
+        tables = tables_of(1)
+        given = (tables[:1, None].expand(2**31, 1, 1), tables, ROW_OFFSETS[:2], ids, None, None, "sum", -1, "zero")
+        with pytest.raises(ValueError, match=r"embedding_bags_sort: indices must have less than 2\^31 elements; got"):
+            self.declaration.overload(backend, "backward")(*given, [True, False])
 
     # -------------------------------------------------------------------------------------------------- few of it
 
@@ -276,6 +311,11 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
         ids = torch.tensor([[2, 0, 0], [99, 0, 0], [2, 9, 0]], device=DEVICE)
         out = self.function(backend)(tables, ROW_OFFSETS, ids, out_of_range="zero")
         assert out.isnan().any(dim=2).tolist() == [[True, False, False], [False, False, False], [True, False, False]]
+        leaf, grad = tables_of(6).requires_grad_(), torch.zeros(3, 3, 6, device=DEVICE)
+        grad[1, 0] = torch.nan  # of the miss
+        grad[2, 1] = torch.nan
+        self.function(backend)(leaf, ROW_OFFSETS, ids, out_of_range="zero").backward(grad)
+        assert not leaf.grad.any()
         weights = torch.full((3, 3), torch.inf, device=DEVICE)
         out = self.function(backend)(tables, ROW_OFFSETS, ids, None, "sum", weights, out_of_range="zero")
         assert not out[1, 0].any()
@@ -327,6 +367,19 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
                             (True, False, False) + (False,) * ragged, grads)  # fmt: skip
 
     # --------------------------------------------------------------------------------------------- paths, by limits
+
+    @kernel_backend
+    def test_keys_of_64_bits(self, backend):
+        """As tables of 2^30 rows and more have them."""
+        gradients = self.declaration.overload(backend, "prepared")
+        position = self.declaration.forms["prepared"].names.index("row_keys")
+        for call in self.kinds():
+            given = [*self.declaration.with_prepared(backend, self.backward_arguments(call))]
+            want = gradients(*given)
+            assert given[position].dtype == torch.int32
+            given[position] = given[position].long()
+            for found, same in zip(gradients(*given), want, strict=True):
+                assert torch.equal(found, same)
 
     @INTERPRETED
     def test_64_bit_offsets_and_small_chunks(self, monkeypatch):

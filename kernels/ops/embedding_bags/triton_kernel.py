@@ -89,8 +89,8 @@ def bags_kernel(
 ):  # fmt: skip
     """BAGS bags × COLUMNS of their columns. Consecutive bags of a feature lie side by side, and so do their ids.
 
-    found_ptr: for the backward, instead of out_ptr and by its rows: of a mean how many ids count, [B F]; of a maximum
-    the position of the id that it comes from, -1 if from none, [B F, D].
+    found_ptr: for the backward of a maximum, instead of out_ptr: the position of the id that it comes from, -1 if from
+    none, [B F, D].
     """
     dtype = tl.float64 if tables_ptr.dtype.element_ty == tl.float64 else tl.float32
     bag = tl.program_id(0).to(tl.int64) * BAGS + tl.arange(0, BAGS)
@@ -131,10 +131,7 @@ def bags_kernel(
             counted += counts.to(tl.int64)
     stored = mask[:, None] & in_columns
     if found_ptr is not None:
-        if MODE == "max":
-            tl.store(found_ptr + out[:, None] * WIDTH + column, winner, stored)
-        else:
-            tl.store(found_ptr + out, counted, mask & (tl.program_id(1) == 0))
+        tl.store(found_ptr + out[:, None] * WIDTH + column, winner, stored)
     if out_ptr is not None:
         if MODE == "mean":
             total = tl.where((counted > 0)[:, None], total / tl.maximum(counted, 1).to(dtype)[:, None], 0.0)

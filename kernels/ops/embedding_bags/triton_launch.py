@@ -19,7 +19,7 @@ class Limits:
 
     warps: of a program. bytes_of_a_thread: that a thread of the look-up of one id a bag copies: two loads of 16 bytes
     on their way at once. bags_bytes: that a thread of the ragged look-up adds up, and of how many ids it asks for the
-    rows before it adds (ahead). Of the backward: keys, or zeros, of a program (block); elements of sums (sums), each of
+    rows before it adds (ahead). Of the backward: zeros of a program (block); elements of sums (sums), each of
     a chunk of sorted ids. wide_size: elements of output from which on indices have 64 bits.
     """
 
@@ -89,56 +89,41 @@ def _bags(
 
 def backward(
     grad: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, weights: Tensor | None,
-    mode: str, padding: int, out_of_range: str, grad_tables: Tensor | None, grad_weights: Tensor | None,
-    limits: Limits | None = None,
+    mode: str, padding: int, out_of_range: str, keys: Tensor, positions: Tensor, bags: Tensor, lengths: Tensor,
+    grad_tables: Tensor | None, grad_weights: Tensor | None, limits: Limits | None = None,
 ) -> None:  # fmt: skip
-    """The gradients that are not None: grad_tables [R, D], grad_weights like the weights."""
+    """The gradients that are not None: grad_tables [R, D], grad_weights like the weights. keys, positions, bags,
+    lengths: as embedding_bags_sort gives them."""
     limits = limits or _limits()
-    features, (rows, width) = len(row_offsets) - 1, tables.shape
-    bags = indices.numel() if offsets is None else len(offsets) - 1
-    count = indices.numel() if bags else 0
-    block = limits.block
+    count, width = keys.numel(), tables.shape[1]
     if grad_tables is not None and grad_tables.numel():
-        grid = (cdiv(grad_tables.numel(), block),)
-        backward_kernels.fill_kernel[grid](grad_tables, grad_tables.numel(), BLOCK=block, num_warps=4)
+        grid = (cdiv(grad_tables.numel(), limits.block),)
+        backward_kernels.fill_kernel[grid](grad_tables, grad_tables.numel(), BLOCK=limits.block, num_warps=4)
     if not count:
         return
-    shift, row_bits = (count - 1).bit_length(), rows.bit_length()
-    if shift + row_bits > 63:
-        raise ValueError(f"embedding_bags: the gradient of {rows} rows by {count} ids does not fit into 64-bit keys")
-    keys, other = (empty((count,), torch.int64, indices) for _ in range(2))
-    outs = empty((count,), torch.int64, indices)
-    grid = (cdiv(count, block),)
-    backward_kernels.keys_kernel[grid](
-        row_offsets, indices, offsets, keys, outs, bags, bags // features, count, rows, padding,
-        FEATURES=features, SHIFT=shift, STEPS=bags.bit_length(), BLOCK=block, num_warps=4,
-    )  # fmt: skip
+    bags = None if offsets is None else bags
     if grad_weights is not None and weights is not None:
-        columns, positions = _tile(width, 4 * limits.sums)
-        backward_kernels.weights_kernel[(cdiv(count, positions),)](
-            grad, tables, keys, outs, grad_weights, count, rows,
-            WIDTH=width, SHIFT=shift, POSITIONS=positions, COLUMNS=columns, num_warps=4,
+        columns, each = _tile(width, 4 * limits.sums)
+        backward_kernels.weights_kernel[(cdiv(count, each),)](
+            grad, tables, keys, positions, bags, grad_weights, count,
+            WIDTH=width, IDS=each, COLUMNS=columns, num_warps=4,
         )  # fmt: skip
     if grad_tables is None or not width:
         return
     mode = mode if offsets is not None else "sum"  # of one id every pooling is that id's row
-    found = None
-    if mode != "sum":
-        found = empty((bags,) if mode == "mean" else (bags, width), torch.int64, indices)
-        _bags(tables, row_offsets, indices, offsets, mode, None, padding, "zero", None, found, None, limits)
-    run = 1
-    while run < count:
-        steps = run.bit_length()
-        backward_kernels.merge_kernel[grid](keys, other, count, run, STEPS=steps, BLOCK=block, num_warps=4)
-        keys, other, run = other, keys, 2 * run
+    winner = None
+    if mode == "max":
+        winner = empty((len(offsets) - 1, width), torch.int64, indices)
+        _bags(tables, row_offsets, indices, offsets, mode, None, padding, "zero", None, winner, None, limits)
+    lengths = lengths if mode == "mean" else None
     accumulator = torch.float64 if grad.dtype == torch.float64 else torch.float32
     chunks = cdiv(count, limits.chunk)
     columns, each = _tile(width, limits.sums)
     parts = empty((chunks, 2, width), accumulator, grad)
     grid = (cdiv(chunks, each), cdiv(width, columns))
-    constants = dict(WIDTH=width, SHIFT=shift, CHUNK=limits.chunk, CHUNKS=each, COLUMNS=columns, num_warps=limits.warps)
+    constants = dict(WIDTH=width, CHUNK=limits.chunk, CHUNKS=each, COLUMNS=columns, num_warps=limits.warps)
     backward_kernels.sum_kernel[grid](
-        grad, keys, outs, weights, found, grad_tables, parts, count, rows, MODE=mode, **constants
+        grad, keys, positions, bags, lengths, weights, winner, grad_tables, parts, count, **constants
     )
     if chunks > 1:
-        backward_kernels.finish_kernel[grid](keys, parts, grad_tables, count, rows, **constants)
+        backward_kernels.finish_kernel[grid](keys, parts, grad_tables, count, **constants)

@@ -22,7 +22,7 @@ def embedding_bags_sort(
     indices: Tensor, row_offsets: Tensor, offsets: Tensor | None, rows: int, padding_idx: int = -1, mean: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The arguments are those of the public function → keys, positions, bags, lengths."""
-    if not (row_offsets.is_cuda or is_compiling()):  # there it would be waited for, here it cannot be looked at
+    if row_offsets.is_cpu and not is_compiling():  # on a GPU it would be waited for; here it cannot be looked at
         rises("embedding_bags_sort", "row_offsets", row_offsets, rows)
     ids, features = indices.reshape(-1).long(), len(row_offsets) - 1
     position = torch.arange(ids.numel(), device=ids.device)

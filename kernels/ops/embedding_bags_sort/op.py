@@ -74,7 +74,8 @@ def embedding_bags_sort(
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The ids of embedding_bags in the order of the rows that they name: what a fused update of the tables walks.
+    """The ids of embedding_bags in the order of the rows that they name: what a gradient or a fused update of the
+    tables walks.
 
     Args:
         indices, row_offsets, offsets: as of embedding_bags: [B, F], or [N] with offsets [F · B + 1]; int32 or int64.
