@@ -60,7 +60,7 @@ void print(const char* text, int size) {
     for (int cluster = 1; gpu.clusters(cluster); cluster *= 2)
         for (int buffers = 1; buffers <= 2; ++buffers) {
             fused_mlp::Plan wanted;
-            wanted.rows = 16, wanted.cluster = cluster, wanted.buffers = buffers, wanted.stages = 2;
+            wanted.rows = 16, wanted.cluster = cluster, wanted.buffers = buffers;
             fused_mlp::Plan plan = fused_mlp::choose(128, widths, size, size < 8, large, wanted);
             if (fused_mlp::possible(plan, widths, size, large)) least = std::min(least, plan.shared_bytes);
         }
