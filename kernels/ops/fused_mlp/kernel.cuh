@@ -179,7 +179,7 @@ struct Block {
         const Layer<T>& layer = net.layers[l];
         bool last = l + 1 == net.count;
         int end = slice_end(layer), own = first_column + warp_column();
-        products.each([&](int m, int n, int i, C& z) { z += bias[n][i % run]; });
+        products.each([&](int, int n, int i, C& z) { z += bias[n][i % run]; });
         if (net.hidden && layer.input_kept >= 0) keep(layer, products, layer.input_kept, first_row, own, end);
         // Outside of the loops, so that the code of one activation alone is gone through.
         switch (last ? net.last_activation : net.activation) {

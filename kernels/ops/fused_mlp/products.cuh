@@ -103,10 +103,12 @@ private:
                 for (int i = 0; i < 4; ++i) {
                     auto a = load<width>(reinterpret_cast<const T*>(inputs + row(m, i) * input_row + 16 * piece));
 #pragma unroll
-                    for (int n = 0; n < S::n_tiles; ++n)
+                    for (int n = 0; n < S::n_tiles; ++n) {
+                        Accumulator<T> part = 0;  // many short sums err less than a long one
 #pragma unroll
-                        for (int e = 0; e < width; ++e)
-                            value[m][n][i] += widen(a.element[e]) * widen(b[n].element[e]);
+                        for (int e = 0; e < width; ++e) part += widen(a.element[e]) * widen(b[n].element[e]);
+                        value[m][n][i] += part;
+                    }
                 }
         }
     }
