@@ -9,29 +9,13 @@
 //     a[0]: row g, bytes 4t…       a[1]: row g + 8, bytes 4t…      a[2]: row g, bytes 16 + 4t…     a[3]: row g + 8, …
 //     b[0]: column g, bytes 4t…    b[1]: column g, bytes 16 + 4t…
 //     c[0], c[1]: row g, columns 2t and 2t + 1                     c[2], c[3]: row g + 8, the same columns
+//
+// Of a float they take the upper 19 bits as tf32, cutting the others off.
 #pragma once
 
 #include "device/vector.cuh"
 
 constexpr int step_bytes = 32;
-
-// The bits of a float as the tensor cores take it: rounded to 10 bits of mantissa, where they would cut the others off.
-__device__ inline unsigned round_bits_to_tf32(unsigned bits) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm("cvt.rna.tf32.f32 %0, %0;" : "+r"(bits));
-    return bits;
-#else
-    bool finite = (bits & 0x7f800000) != 0x7f800000;
-    return finite ? (bits + 0x1000) & ~0x1fffu : bits;
-#endif
-}
-__device__ inline float round_to_tf32(float value) {
-    unsigned bits;
-    memcpy(&bits, &value, sizeof bits);
-    bits = round_bits_to_tf32(bits);
-    memcpy(&value, &bits, sizeof bits);
-    return value;
-}
 
 // Four matrices of 8 rows by 16 bytes. Lane 8i + r gives the address of row r of matrix i, a multiple of 16; each lane
 // gets into registers[i] bytes 4t to 4t + 3 of row g of matrix i.

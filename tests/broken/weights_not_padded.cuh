@@ -9,7 +9,7 @@ namespace weights_not_padded {
 namespace op = fused_mlp;
 
 inline cudaError_t launch(const op::Call<float>& call, cudaStream_t stream, const op::Plan& wanted) {
-    using S = op::Shape<1, 1, 1, 256>;  // 16 rows, 64 columns
+    using S = op::Shape<1, 1, 1, 256, 4>;  // 16 rows, 64 columns
     op::Device device;
     cudaError_t error = op::this_device(op::forward<float, true, S>, device);
     if (error != cudaSuccess) return error;

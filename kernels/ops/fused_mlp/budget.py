@@ -97,7 +97,7 @@ def weight_tiles(widths: str, tile: int) -> tuple[int, ...]:
 def cuda_bytes(widths: str, dtype: torch.dtype) -> int:
     """The least shared memory that the CUDA kernel can do with, in bytes: plan.cuh's layout, its smallest tile.
 
-    Two stages of 64 columns of weights, 256 + 16 bytes of k; and 16 rows of what the even and of what the odd layers
+    Four stages of 64 columns of weights, 256 + 16 bytes of k; and 16 rows of what the even and of what the odd layers
     read. Where no layer's outputs are more than 8 blocks of 64 columns, they may take their inputs' place.
     """
     size = dtype.itemsize
@@ -105,7 +105,7 @@ def cuda_bytes(widths: str, dtype: torch.dtype) -> int:
     read, written = columns[:-1], columns[1:]
     rows = [max(part) * size + 16 for part in (read[::2], read[1::2]) if part]
     needed = sum(rows) if max(written) > 8 * 64 else max(rows)
-    return 2 * 64 * (256 + 16) + 16 * needed
+    return 4 * 64 * (256 + 16) + 16 * needed
 
 
 def check_cuda(op: str, widths: str, dtype: torch.dtype) -> None:

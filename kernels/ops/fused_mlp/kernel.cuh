@@ -33,7 +33,7 @@ struct Layer {
 template <class T>
 struct Network {
     Layer<T> layers[most_layers];
-    int count, cluster, clusters, stages;
+    int count, cluster, clusters;
     Activation activation, last_activation;
     const T* x;
     T *out, *hidden;  // hidden: [rows, hidden_columns], aligned for pairs, or null
@@ -44,16 +44,6 @@ struct Network {
 };
 
 // --------------------------------------------------------------------------------------------------- what is on chip
-
-template <class C>
-__device__ inline C activate(Activation activation, C z) {
-    switch (activation) {
-        case Activation::relu: return ::activate<Activation::relu>(z);
-        case Activation::sigmoid: return ::activate<Activation::sigmoid>(z);
-        case Activation::gelu: return ::activate<Activation::gelu>(z);
-        default: return z;
-    }
-}
 
 template <class T, bool tensor_cores, class S>
 struct Block {
@@ -86,19 +76,27 @@ struct Block {
 
     // --------------------------------------------------------------------------------------- the ring of the weights
 
-    // The weights that are copied next: P columns from `column` on, `chunk` of k, of a layer in a tile.
+    static constexpr int pieces = S::chunk / 16, columns_at_once = threads / pieces;  // a thread copies 16 bytes at a time
+    static constexpr int copies_of_stage = S::columns / columns_at_once;
+
+    // The weights that are copied next: of S::columns columns of a layer, from `column` on. All that a copy needs is
+    // worked out once for these columns, since a stage has few products to hide it behind.
     struct Position {
         long long tile;
-        int layer, column, k;
+        int layer, column;
+        int k, inputs, stride;  // where this thread's piece begins
+        int copied, there;      // so many of this thread's columns are multiplied; have weights, and zeros behind them
+        const T* from;          // the first of this thread's columns, at k
     } ahead;
     int free_stage = 0, next_stage = 0;
     long long tiles;
 
+    __device__ static int own_column() { return int(threadIdx.x) / pieces; }
     __device__ void begin(long long first_tile, long long all_tiles) {
         tiles = all_tiles;
-        ahead = {first_tile, 0, slice_begin(net.layers[0]), 0};
+        ahead.tile = first_tile, ahead.layer = 0, ahead.column = slice_begin(net.layers[0]);
         find_columns();
-        for (int i = 0; i < net.stages - 1; ++i) fetch();
+        for (int i = 0; i < S::stages - 1; ++i) fetch();
     }
     // On to a layer of which this block has columns left.
     __device__ void find_columns() {
@@ -106,113 +104,136 @@ struct Block {
             if (++ahead.layer == net.count) ahead.layer = 0, ahead.tile += net.clusters;
             ahead.column = slice_begin(net.layers[ahead.layer]);
         }
+        const Layer<T>& layer = net.layers[ahead.layer];
+        int column = ahead.column + own_column();
+        auto columns_before = [&](int end) { return (end - column + columns_at_once - 1) / columns_at_once; };
+        ahead.copied = columns_before(slice_end(layer)), ahead.there = columns_before(layer.outputs);
+        ahead.k = int(threadIdx.x) % pieces * width, ahead.inputs = layer.inputs, ahead.stride = layer.stride;
+        ahead.from = layer.weight + (long long)column * layer.stride + ahead.k;
     }
     __device__ void fetch() {
         if (ahead.tile < tiles) {
-            const Layer<T>& layer = net.layers[ahead.layer];
-            copy_weights(layer, stage(free_stage));
-            ahead.k += chunk;
-            if (ahead.k >= layer.inputs) {
-                ahead.k = 0, ahead.column += S::columns;
-                find_columns();
-            }
+            char* to = stage(free_stage) + own_column() * S::ring_row + int(threadIdx.x) % pieces * 16;
+            int there = ahead.k < ahead.stride ? ahead.there : 0;
+            long long step = (long long)columns_at_once * ahead.stride;
+            if (net.weights_aligned && ahead.copied >= copies_of_stage && there >= copies_of_stage)
+#pragma unroll
+                for (int i = 0; i < copies_of_stage; ++i)
+                    copies.copy(to + i * columns_at_once * S::ring_row, ahead.from + i * step, true);
+            else
+#pragma unroll 1
+                for (int i = 0; i < copies_of_stage && i < ahead.copied; ++i)
+                    copy_piece(to + i * columns_at_once * S::ring_row, ahead.from + i * step, i < there);
+            ahead.k += chunk, ahead.from += chunk;
+            if (ahead.k - int(threadIdx.x) % pieces * width >= ahead.inputs) ahead.column += S::columns, find_columns();
         }
-        if (++free_stage == net.stages) free_stage = 0;
+        if (++free_stage == S::stages) free_stage = 0;
         copies.commit();
     }
-    __device__ void copy_weights(const Layer<T>& layer, char* to) {
-        constexpr int pieces = S::chunk / 16, columns_at_once = threads / pieces;
-        int lane_column = int(threadIdx.x) / pieces, k = ahead.k + int(threadIdx.x) % pieces * width;
-        int end = slice_end(layer);
-#pragma unroll
-        for (int first = 0; first < S::columns; first += columns_at_once) {
-            int c = first + lane_column, column = ahead.column + c;
-            if (column >= end) continue;  // the products of these columns are thrown away
-            bool there = column < layer.outputs && k < layer.stride;
-            const T* from = there ? layer.weight + (long long)column * layer.stride + k : layer.weight;
-            char* piece = to + c * S::ring_row + int(threadIdx.x) % pieces * 16;
-            if (net.weights_aligned)
-                copies.copy(piece, from, there);
-            else
-                for (int e = 0; e < width; ++e) reinterpret_cast<T*>(piece)[e] = there ? from[e] : narrow<T>(C(0));
-        }
+    __device__ void copy_piece(char* to, const T* from, bool there) {
+        if (net.weights_aligned)
+            copies.copy(to, from, there);
+        else
+            for (int e = 0; e < width; ++e) reinterpret_cast<T*>(to)[e] = there ? from[e] : narrow<T>(C(0));
     }
 
     // -------------------------------------------------------------------------------------------------- the tile's ends
 
-    // As it is multiplied: rounded to tf32 where that is what the tensor cores take.
-    __device__ static T rounded(T value) {
-        if constexpr (tensor_cores && sizeof(T) == 4) return round_to_tf32(value);
-        return value;
-    }
-
-    // x[first row …] to chip, `step` elements at a time; zeros beyond its rows and columns.
-    template <int step, int batch>
+    // x[first row …] to chip, `step` elements at a time; zeros beyond its rows and columns. A warp reads every 8th row.
+    template <int step>
     __device__ void read_x(long long first_row) {
-        int columns = net.layers[0].inputs, in_row = covered(columns, int(sizeof(T))) / step;
-        for (int start = int(threadIdx.x); start < S::rows * in_row; start += batch * threads) {
-            Pack<T, step> pack[batch];  // all are under way before the first is waited for
+        constexpr int rows = S::rows / warps, places = rows < 8 ? 8 / rows : 1;
+        int columns = net.layers[0].inputs, all = covered(columns, int(sizeof(T)));
+        int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32 * step;
+        for (int start = lane; start < all; start += places * 32 * step) {
+            Pack<T, step> pack[places][rows];  // all are under way before the first is waited for
 #pragma unroll
-            for (int b = 0; b < batch; ++b) {
-                int i = start + b * threads, r = i / in_row, c = i % in_row * step;
+            for (int p = 0; p < places; ++p)
 #pragma unroll
-                for (int e = 0; e < step; ++e) pack[b].element[e] = narrow<T>(C(0));
-                if (r < S::rows && first_row + r < net.rows && c < columns)
-                    pack[b] = load<step>(net.x + (first_row + r) * net.x_columns + c);
-            }
+                for (int r = 0; r < rows; ++r) {
+                    int c = start + p * 32 * step;
+                    long long row = first_row + warp + r * warps;
 #pragma unroll
-            for (int b = 0; b < batch; ++b) {
-                int i = start + b * threads, r = i / in_row, c = i % in_row * step;
-                if (r >= S::rows) break;
+                    for (int e = 0; e < step; ++e) pack[p][r].element[e] = narrow<T>(C(0));
+                    if (row < net.rows && c < columns) pack[p][r] = load<step>(net.x + row * net.x_columns + c);
+                }
 #pragma unroll
-                for (int e = 0; e < step; ++e)
-                    pack[b].element[e] = c + e < columns ? rounded(pack[b].element[e]) : narrow<T>(C(0));
-                *reinterpret_cast<Pack<T, step>*>(input(0, r, c)) = pack[b];
+            for (int p = 0; p < places; ++p) {
+                int c = start + p * 32 * step;
+                if (c >= all) break;
+#pragma unroll
+                for (int r = 0; r < rows; ++r) {
+#pragma unroll
+                    for (int e = 0; e < step; ++e)
+                        if (c + e >= columns) pack[p][r].element[e] = narrow<T>(C(0));
+                    *reinterpret_cast<Pack<T, step>*>(input(0, warp + r * warps, c)) = pack[p][r];
+                }
             }
         }
     }
 
     // A layer's outputs of a tile, columns from `first_column` of the layer on: to chip, or to `out`, and to `hidden`.
-    __device__ void write(int l, const Products<T, tensor_cores, S>& products, const C (&bias)[S::n_tiles][2],
+    __device__ void write(int l, Products<T, tensor_cores, S>& products, const C (&bias)[S::n_tiles][2],
                           long long first_row, int first_column) {
         constexpr int run = Products<T, tensor_cores, S>::run;
         const Layer<T>& layer = net.layers[l];
         bool last = l + 1 == net.count;
-        Activation activation = last ? net.last_activation : net.activation;
-        int end = slice_end(layer);
+        int end = slice_end(layer), own = first_column + warp_column();
+        products.each([&](int, int n, int i, C& z) { z += bias[n][i % run]; });
+        if (net.hidden && layer.input_kept >= 0) keep(layer, products, layer.input_kept, first_row, own, end);
+        // Outside of the loops, so that the code of one activation alone is gone through.
+        switch (last ? net.last_activation : net.activation) {
+            case Activation::relu: products.each([&](int, int, int, C& z) { z = activate<Activation::relu>(z); }); break;
+            case Activation::sigmoid: products.each([&](int, int, int, C& z) { z = activate<Activation::sigmoid>(z); }); break;
+            case Activation::gelu: products.each([&](int, int, int, C& z) { z = activate<Activation::gelu>(z); }); break;
+            default: break;
+        }
+        if (net.hidden && layer.output_kept >= 0) keep(layer, products, layer.output_kept, first_row, own, end);
 #pragma unroll
         for (int n = 0; n < S::n_tiles; ++n) {
-            int column = first_column + warp_column() + products.column(n, 0);
+            int column = own + products.column(n, 0);
             if (column >= end) continue;
 #pragma unroll
             for (int m = 0; m < S::m_tiles; ++m)
 #pragma unroll
                 for (int i = 0; i < 4; i += run) {
                     int r = warp_row() + products.row(m, i);
-                    long long row = first_row + r;
-                    C z[run], values[run];
-#pragma unroll
-                    for (int e = 0; e < run; ++e) {
-                        bool there = column + e < layer.outputs;
-                        z[e] = there ? products.value[m][n][i + e] + bias[n][e] : C(0);
-                        values[e] = there ? activate(activation, z[e]) : C(0);  // as hidden_parts has the padding
-                    }
-                    if (net.hidden && row < net.rows && column < layer.kept_columns) {
-                        T* kept = net.hidden + row * net.hidden_columns + column;
-                        if (layer.output_kept >= 0) store<run>(kept + layer.output_kept, values);
-                        if (layer.input_kept >= 0) store<run>(kept + layer.input_kept, z);
-                    }
+                    const C* values = products.value[m][n] + i;
                     if (!last) {
                         Pack<T, run> pack;
 #pragma unroll
-                        for (int e = 0; e < run; ++e) pack.element[e] = rounded(narrow<T>(values[e]));
+                        for (int e = 0; e < run; ++e)
+                            pack.element[e] = narrow<T>(column + e < layer.outputs ? values[e] : C(0));
                         *reinterpret_cast<Pack<T, run>*>(input(l + 1, r, column)) = pack;
-                    } else if (row < net.rows) {
+                    } else if (first_row + r < net.rows) {
 #pragma unroll
                         for (int e = 0; e < run; ++e)
                             if (column + e < layer.outputs)
-                                net.out[row * layer.outputs + column + e] = narrow<T>(values[e]);
+                                net.out[(first_row + r) * layer.outputs + column + e] = narrow<T>(values[e]);
                     }
+                }
+        }
+    }
+    // To `hidden` from its column `kept` on, with zeros in the padding's columns, as hidden_parts has them.
+    __device__ void keep(const Layer<T>& layer, const Products<T, tensor_cores, S>& products, long long kept,
+                         long long first_row, int own, int end) {
+        constexpr int run = Products<T, tensor_cores, S>::run;
+        end = end < layer.kept_columns ? end : layer.kept_columns;
+#pragma unroll
+        for (int n = 0; n < S::n_tiles; ++n) {
+            int column = own + products.column(n, 0);
+            if (column >= end) continue;
+#pragma unroll
+            for (int m = 0; m < S::m_tiles; ++m)
+#pragma unroll
+                for (int i = 0; i < 4; i += run) {
+                    long long row = first_row + warp_row() + products.row(m, i);
+                    if (row >= net.rows) continue;
+                    C values[run];
+#pragma unroll
+                    for (int e = 0; e < run; ++e)
+                        values[e] = column + e < layer.outputs ? products.value[m][n][i + e] : C(0);
+                    store<run>(net.hidden + row * net.hidden_columns + kept + column, values);
                 }
         }
     }
@@ -231,18 +252,16 @@ struct Block {
     // ------------------------------------------------------------------------------------------------- a layer, a tile
 
     __device__ void multiply(int l, int column, Products<T, tensor_cores, S>& products) {
-        const Layer<T>& layer = net.layers[l];
-        bool idle = column + warp_column() >= slice_end(layer);
-        for (int k = 0; k < layer.inputs; k += chunk) {
-            copies.wait(net.stages - 2);
+        bool idle = column + warp_column() >= slice_end(net.layers[l]);
+        const char* inputs = input(l, warp_row(), 0);
+        int input_row = net.row_bytes[l % 2];
+        for (int bytes = net.layers[l].inputs * int(sizeof(T)); bytes > 0; bytes -= S::chunk) {
+            copies.wait(S::stages - 2);
             __syncthreads();  // all have copied this stage, and are done with the one that is filled next
             fetch();
-            int bytes = (layer.inputs - k) * int(sizeof(T));
-            int groups = (bytes < S::chunk ? bytes + group_bytes - 1 : S::chunk) / group_bytes;
-            if (!idle)
-                products.add(input(l, warp_row(), k), net.row_bytes[l % 2],
-                             stage(next_stage) + warp_column() * S::ring_row, groups);
-            if (++next_stage == net.stages) next_stage = 0;
+            if (!idle) products.add(inputs, input_row, stage(next_stage) + warp_column() * S::ring_row, bytes);
+            inputs += S::chunk;
+            if (++next_stage == S::stages) next_stage = 0;
         }
     }
     __device__ void run_layer(int l, long long first_row) {
@@ -278,9 +297,9 @@ struct Block {
         begin(first, (net.rows + S::rows - 1) / S::rows);
         for (long long tile = first; tile < tiles; tile += net.clusters) {
             if (net.x_aligned)
-                read_x<width, 8>(tile * S::rows);
+                read_x<width>(tile * S::rows);
             else
-                read_x<1, 16>(tile * S::rows);
+                read_x<1>(tile * S::rows);
             cluster.barrier();  // before the first tile: so that all blocks have begun, and may be written to
             for (int l = 0; l < net.count; ++l) run_layer(l, tile * S::rows);
             cluster.barrier();  // all have read what the next tile's first layers write over
@@ -310,7 +329,7 @@ template <class T>
 Network<T> network_of(const Call<T>& call, const Plan& plan) {
     constexpr int size = int(sizeof(T));
     Network<T> net = {};
-    net.count = call.widths.count, net.cluster = plan.cluster, net.clusters = plan.clusters, net.stages = plan.stages;
+    net.count = call.widths.count, net.cluster = plan.cluster, net.clusters = plan.clusters;
     net.activation = call.activation, net.last_activation = call.last_activation;
     net.x = call.x, net.out = call.out, net.hidden = call.hidden;
     net.rows = call.rows, net.x_columns = call.x_columns;
@@ -355,7 +374,7 @@ template <class T, bool tensor_cores>
 cudaError_t launch_products(const Call<T>& call, const Plan& wanted, cudaStream_t stream) {
     constexpr int size = int(sizeof(T));
     Device device;
-    cudaError_t error = this_device(forward<T, tensor_cores, Shape<1, 1, 1, 256>>, device);
+    cudaError_t error = this_device(forward<T, tensor_cores, Shape<1, 1, 1, 256, 4>>, device);
     if (error != cudaSuccess) return error;
     Plan plan = choose(call.rows, call.widths, size, tensor_cores, device, wanted);
     if (tensor_cores && !device.tensor_cores) return cudaErrorInvalidConfiguration;

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from kernels.dispatch import checks
 from kernels.dispatch.op import Op, like
@@ -109,8 +110,11 @@ def fused_mlp(
         FusedMLPError: a ValueError: the layers are too wide for what is on a chip; it says how many bytes too many.
         RuntimeError: a backend this machine lacks.
     """
-    check_parameters(OP.name, weights, biases)
-    packed, widths = packing.pack(weights, biases)
+    found = None if is_compiling() else packing.kept(weights, biases)
+    if found is None:  # else they were checked in the call that packed them
+        check_parameters(OP.name, weights, biases)
+        found = packing.pack(weights, biases)
+    packed, widths = found
     if backend == "cuda":
         budget.check_cuda(OP.name, widths, weights[0].dtype)
     keep = torch.is_grad_enabled() and (x.requires_grad or packed.requires_grad) if isinstance(x, Tensor) else False

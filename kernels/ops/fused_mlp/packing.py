@@ -120,7 +120,7 @@ def pack(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, s
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         widths = widths_of(weights)
         return _Pack.apply(widths, *tensors), widths
-    return _kept(tensors)
+    return kept(weights, biases) or _keep(weights, biases)
 
 
 def _traced(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
@@ -209,31 +209,46 @@ _lock = threading.Lock()
 MOST_ENTRIES = 256
 
 
-def _kept(tensors: tuple[Tensor, ...]) -> tuple[Tensor, str]:
-    """(the buffer, widths), from an earlier call if nothing changed since."""
-    first = tensors[0]
-    stream = torch._C._cuda_getCurrentRawStream(first.get_device()) if first.is_cuda else 0
-    key = (stream, *map(id, tensors))
-    entry = _entries.get(key)
-    if entry is not None:
-        try:
-            if entry.state == tuple([(t.data_ptr(), t._version) for t in tensors]) and (
-                entry.is_view or not _is_capturing(first)
-            ):
-                return entry.packed, entry.widths
-        except RuntimeError:  # an inference tensor has no version
-            pass
-    widths = widths_of(tensors[: len(tensors) // 2])
+def _key(weights: Sequence[Tensor], tensors: tuple[Tensor, ...]) -> tuple:
+    device = tensors[0].get_device()
+    stream = torch._C._cuda_getCurrentRawStream(device) if device >= 0 else 0
+    return (stream, len(weights), *map(id, tensors))
+
+
+def _state(tensors: tuple[Tensor, ...]) -> tuple:
+    """RuntimeError for an inference tensor, which has no version."""
+    return tuple([*map(Tensor.data_ptr, tensors), *[tensor._version for tensor in tensors]])
+
+
+def kept(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, str] | None:
+    """What an earlier call made of these very tensors, of which none was changed since; None where there is nothing, or
+    a gradient or a CUDA graph is recorded that must not read it. They may be anything: what is not known is None."""
+    try:
+        tensors = (*weights, *biases)
+        entry = _entries.get(_key(weights, tensors))
+        if entry is None or entry.state != _state(tensors):
+            return None
+    except (TypeError, AttributeError, IndexError, RuntimeError):
+        return None
+    if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors]):
+        return None
+    return (entry.packed, entry.widths) if entry.is_view or not _is_capturing(tensors[0]) else None
+
+
+def _keep(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, str]:
+    """(the buffer, widths), kept for the next call where that may read it."""
+    tensors, widths = (*weights, *biases), widths_of(weights)
     with torch.no_grad():
         packed = _copied(widths, tensors)
     plain = all(type(t) in PLAIN and not t.is_inference() for t in tensors)
-    if plain and not packed.is_inference() and not _is_capturing(first):
-        state = tuple([(t.data_ptr(), t._version) for t in tensors])
+    if plain and not packed.is_inference() and not _is_capturing(tensors[0]):
+        key = _key(weights, tensors)
         references = tuple(weakref.ref(t, lambda _, key=key: _entries.pop(key, None)) for t in tensors)
         with _lock:
             if len(_entries) >= MOST_ENTRIES:
                 _entries.clear()
-            _entries[key] = _Entry(references, state, packed, widths, packed.data_ptr() == first.data_ptr())
+            is_view = packed.data_ptr() == tensors[0].data_ptr()
+            _entries[key] = _Entry(references, _state(tensors), packed, widths, is_view)
     return packed, widths
 
 

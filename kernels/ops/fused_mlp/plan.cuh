@@ -24,20 +24,21 @@ constexpr int threads = 256, warps = threads / 32, most_layers = 16, group_bytes
 constexpr long long shared_bytes_of_a_block = 227 * 1024;  // of sm_90
 
 // A warp computes 16 · m_tiles rows by 8 · n_tiles columns at a time, row_warps of the 8 warps lie below one another.
-template <int m_tiles_, int row_warps_, int n_tiles_, int chunk_>
+// The ring has `stages` of `chunk` bytes of k, of which all but one are on their way while one is multiplied.
+template <int m_tiles_, int row_warps_, int n_tiles_, int chunk_, int stages_>
 struct Shape {
-    static constexpr int m_tiles = m_tiles_, row_warps = row_warps_, n_tiles = n_tiles_, chunk = chunk_;
+    static constexpr int m_tiles = m_tiles_, row_warps = row_warps_, n_tiles = n_tiles_, chunk = chunk_, stages = stages_;
     static constexpr int rows = 16 * m_tiles * row_warps, columns = 8 * n_tiles * (warps / row_warps);
     static constexpr int ring_row = chunk + 16, stage_bytes = columns * ring_row;
 };
 
 // Every shape that there is a kernel for.
-#define FUSED_MLP_SHAPES(each) \
-    each(Shape<1, 1, 1, 256>)  \
-    each(Shape<2, 1, 2, 128>)  \
-    each(Shape<2, 2, 4, 64>)   \
-    each(Shape<2, 2, 8, 64>)   \
-    each(Shape<2, 4, 8, 64>)
+#define FUSED_MLP_SHAPES(each)    \
+    each(Shape<1, 1, 1, 256, 4>)  \
+    each(Shape<2, 1, 2, 256, 3>)  \
+    each(Shape<2, 2, 4, 64, 3>)   \
+    each(Shape<2, 2, 8, 64, 3>)   \
+    each(Shape<2, 4, 8, 64, 3>)
 
 // Whether a thread has registers for it: a double takes two.
 template <class S>
@@ -124,16 +125,14 @@ struct Plan {
     int rows = 0, columns = 0;  // of the Shape
     int cluster = 0;            // blocks
     int buffers = 0;            // 2, or 1: less memory, but a barrier more a layer
-    int stages = 0;
     int clusters = 0;  // in the launch; each takes tile after tile
     // What follows from these.
     long long row_bytes[2] = {}, ring_bytes = 0, shared_bytes = 0;
     double clocks = 0;  // estimated, of one multiprocessor
 };
-constexpr int fewest_stages = 2, most_stages = 14;
 
 template <class S>
-void lay_out(Plan& plan, const Widths& widths, int size, long long available) {
+void lay_out(Plan& plan, const Widths& widths, int size) {
     for (int parity = 0; parity < 2; ++parity) {
         int widest = 0;
         for (int l = 0; l < widths.count; ++l)
@@ -141,9 +140,7 @@ void lay_out(Plan& plan, const Widths& widths, int size, long long available) {
         plan.row_bytes[parity] = widest ? (long long)widest * size + 16 : 0;
     }
     long long buffers = S::rows * (plan.row_bytes[0] + (plan.buffers == 1 ? 0 : plan.row_bytes[1]));
-    if (!plan.stages)
-        plan.stages = int(std::clamp<long long>((available - buffers) / S::stage_bytes, fewest_stages, most_stages));
-    plan.ring_bytes = (long long)plan.stages * S::stage_bytes;
+    plan.ring_bytes = (long long)S::stages * S::stage_bytes;
     plan.shared_bytes = plan.ring_bytes + buffers;
 }
 
@@ -153,8 +150,7 @@ inline bool possible(const Plan& plan, const Widths& widths, int size, const Dev
     if (plan.buffers == 1)
         for (int l = 1; l < widths.count; ++l)
             if (slice_of(covered(widths.width[l], size), plan.cluster) > plan.columns) return false;
-    return device.clusters(plan.cluster) > 0 && plan.shared_bytes <= device.shared_bytes &&
-           plan.stages >= fewest_stages && plan.stages <= most_stages;
+    return device.clusters(plan.cluster) > 0 && plan.shared_bytes <= device.shared_bytes;
 }
 
 // Clocks of the whole launch, roughly, to choose by. The rates are an H100's: the L2 gives all multiprocessors together
@@ -192,7 +188,7 @@ inline Plan choose(long long rows, const Widths& widths, int size, bool tensor_c
         if (!agrees(wanted.rows, plan.rows) || !agrees(wanted.columns, plan.columns) ||
             !agrees(wanted.cluster, cluster) || !agrees(wanted.buffers, buffers))
             return;
-        lay_out<S>(plan, widths, size, device.shared_bytes);
+        lay_out<S>(plan, widths, size);
         if (!smallest.rows || plan.shared_bytes < smallest.shared_bytes) smallest = plan;
         if (!possible(plan, widths, size, device)) return;
         long long tiles = (rows + S::rows - 1) / S::rows, resident = device.clusters(cluster);

@@ -28,38 +28,66 @@ struct Products {
 #pragma unroll
                 for (auto& element : tile) element = 0;
     }
-    // += inputs · weightsᵀ over `groups` times 64 bytes of k. Both start at this warp's first row.
-    __device__ void add(const char* inputs, int input_row, const char* weights, int groups) {
-        for (int group = 0; group < groups; ++group) {
-            if constexpr (tensor_cores)
-                add_on_tensor_cores(inputs + group * group_bytes, input_row, weights + group * group_bytes);
+    // function(m, n, i, value) of each
+    template <class Function>
+    __device__ void each(Function function) {
+#pragma unroll
+        for (int m = 0; m < S::m_tiles; ++m)
+#pragma unroll
+            for (int n = 0; n < S::n_tiles; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) function(m, n, i, value[m][n][i]);
+    }
+    // += inputs · weightsᵀ over a stage's chunk of k, or the `bytes` that are left of it. Both start at this warp's first
+    // row.
+    __device__ void add(const char* inputs, int input_row, const char* weights, int bytes) {
+        constexpr int all = S::chunk / group_bytes;
+        int groups = bytes < S::chunk ? (bytes + group_bytes - 1) / group_bytes : all;
+        if constexpr (tensor_cores) {
+            const char* a = inputs + lane() % 16 * input_row + lane() / 16 * 16;
+            const char* b = weights + lane() % 8 * S::ring_row + lane() / 8 * 16;
+            if (groups == all)
+                add_groups<all>(a, input_row, b);
             else
-                add_plainly(inputs + group * group_bytes, input_row, weights + group * group_bytes);
+                for (; groups > 0; --groups, a += group_bytes, b += group_bytes) add_groups<1>(a, input_row, b);
+        } else {
+            for (; groups > 0; --groups, inputs += group_bytes, weights += group_bytes)
+                add_plainly(inputs, input_row, weights);
         }
     }
 
 private:
-    __device__ void add_on_tensor_cores(const char* inputs, int input_row, const char* weights) {
-        const char* a_row = inputs + lane() % 16 * input_row + lane() / 16 * 16;
-        const char* b_row = weights + lane() % 8 * S::ring_row + lane() / 8 * 16;
-        unsigned b[S::n_tiles][4];  // two steps of 32 bytes
+    // The operands of two steps.
+    struct Group {
+        unsigned a[2][S::m_tiles][4], b[S::n_tiles][4];
+
+        __device__ void load(const char* a_row, int input_row, const char* b_row) {
 #pragma unroll
-        for (int n = 0; n < S::n_tiles; ++n) {
-            load_matrices(b[n], b_row + 8 * n * S::ring_row);
-            if constexpr (sizeof(T) == 4)
+            for (int n = 0; n < S::n_tiles; ++n) load_matrices(b[n], b_row + 8 * n * S::ring_row);
 #pragma unroll
-                for (unsigned& bits : b[n]) bits = round_bits_to_tf32(bits);
+            for (int m = 0; m < S::m_tiles; ++m)
+#pragma unroll
+                for (int step = 0; step < 2; ++step)
+                    load_matrices(a[step][m], a_row + 16 * m * input_row + step * step_bytes);
         }
+    };
+    // The next group's operands are read before this one's are multiplied.
+    template <int groups>
+    __device__ void add_groups(const char* a, int input_row, const char* b) {
+        Group group[2];
+        group[0].load(a, input_row, b);
 #pragma unroll
-        for (int step = 0; step < 2; ++step)
+        for (int g = 0; g < groups; ++g) {
+            if (g + 1 < groups) group[(g + 1) % 2].load(a + (g + 1) * group_bytes, input_row, b + (g + 1) * group_bytes);
+            const Group& here = group[g % 2];
 #pragma unroll
-            for (int m = 0; m < S::m_tiles; ++m) {
-                unsigned a[4];
-                load_matrices(a, a_row + 16 * m * input_row + step * step_bytes);
+            for (int step = 0; step < 2; ++step)
 #pragma unroll
-                for (int n = 0; n < S::n_tiles; ++n)
-                    multiply_step<T>(value[m][n], a, b[n][2 * step], b[n][2 * step + 1]);
-            }
+                for (int m = 0; m < S::m_tiles; ++m)
+#pragma unroll
+                    for (int n = 0; n < S::n_tiles; ++n)
+                        multiply_step<T>(value[m][n], here.a[step][m], here.b[n][2 * step], here.b[n][2 * step + 1]);
+        }
     }
     __device__ void add_plainly(const char* inputs, int input_row, const char* weights) {
         constexpr int width = widest<T>;
@@ -75,10 +103,12 @@ private:
                 for (int i = 0; i < 4; ++i) {
                     auto a = load<width>(reinterpret_cast<const T*>(inputs + row(m, i) * input_row + 16 * piece));
 #pragma unroll
-                    for (int n = 0; n < S::n_tiles; ++n)
+                    for (int n = 0; n < S::n_tiles; ++n) {
+                        Accumulator<T> part = 0;  // many short sums err less than a long one
 #pragma unroll
-                        for (int e = 0; e < width; ++e)
-                            value[m][n][i] += widen(a.element[e]) * widen(b[n].element[e]);
+                        for (int e = 0; e < width; ++e) part += widen(a.element[e]) * widen(b[n].element[e]);
+                        value[m][n][i] += part;
+                    }
                 }
         }
     }
