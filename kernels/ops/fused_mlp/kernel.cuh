@@ -45,14 +45,21 @@ struct Network {
 
 // --------------------------------------------------------------------------------------------------- what is on chip
 
+// Those that the op has: no other reaches a kernel, for launch() refuses it.
+#define FUSED_MLP_ACTIVATIONS(each) each(identity) each(relu) each(sigmoid) each(gelu)
+
 template <class C>
 __device__ inline C activate(Activation activation, C z) {
-    switch (activation) {
-        case Activation::relu: return ::activate<Activation::relu>(z);
-        case Activation::sigmoid: return ::activate<Activation::sigmoid>(z);
-        case Activation::gelu: return ::activate<Activation::gelu>(z);
-        default: return z;
-    }
+#define FUSED_MLP_ACTIVATION(name) \
+    if (activation == Activation::name) return ::activate<Activation::name>(z);
+    FUSED_MLP_ACTIVATIONS(FUSED_MLP_ACTIVATION)
+#undef FUSED_MLP_ACTIVATION
+    __builtin_unreachable();
+}
+constexpr bool has(Activation activation) {
+#define FUSED_MLP_ACTIVATION(name) || activation == Activation::name
+    return false FUSED_MLP_ACTIVATIONS(FUSED_MLP_ACTIVATION);
+#undef FUSED_MLP_ACTIVATION
 }
 
 template <class T, bool tensor_cores, class S>
@@ -369,9 +376,11 @@ cudaError_t launch_products(const Call<T>& call, const Plan& wanted, cudaStream_
     return cudaErrorInvalidConfiguration;
 }
 
-// `wanted`: what of the plan is not to be chosen here, for tests and sweeps.
+// `wanted`: what of the plan is not to be chosen here, for tests and sweeps. cudaErrorInvalidValue: an activation that
+// this op does not have.
 template <class T>
 cudaError_t launch(const Call<T>& call, cudaStream_t stream, const Plan& wanted = {}) {
+    if (!has(call.activation) || !has(call.last_activation)) return cudaErrorInvalidValue;
     if (!call.rows) return cudaSuccess;
     if constexpr (sizeof(T) == 2) {
         return launch_products<T, true>(call, wanted, stream);

@@ -112,6 +112,6 @@ def fused_mlp(
     check_parameters(OP.name, weights, biases)
     packed, widths = packing.pack(weights, biases)
     if backend == "cuda":
-        budget.check_cuda(OP.name, widths, weights[0].dtype)
+        budget.check_cuda(OP.name, widths, weights[0].dtype, weights[0].device)
     keep = torch.is_grad_enabled() and (x.requires_grad or packed.requires_grad) if isinstance(x, Tensor) else False
     return OP.call(backend, x, packed, widths, activation, final_activation, precision, keep)[0]

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from kernels.device.column_sum_launch import add_chunks, sum_target
 from kernels.device.launch import cdiv, empty, interpreted, triton_functions
-from kernels.ops.fused_mlp.budget import PROCESSORS, FusedMLPError, Tile, on_chip_bytes, weight_tiles
+from kernels.ops.fused_mlp.budget import (
+    NARROW, PROCESSORS, FusedMLPError, OnChip, Tile, backward_on_chip_bytes, fitted, on_chip_bytes, weight_tiles,
+)  # fmt: skip
 from kernels.ops.fused_mlp.packing import hidden_parts, layers, padded
 
 functions = triton_functions("kernels.ops.fused_mlp.triton_kernel")
 backward_functions = triton_functions("kernels.ops.fused_mlp.triton_backward")
-NARROW = 64  # columns of a first layer that is computed within the second one's loop
 
 
 def tile_of(
@@ -36,6 +37,40 @@ def tile_of(
     )
 
 
+def forward_tile(
+    rows: int, widths: str, dtype: torch.dtype, precision: str, *, tile: Tile | None = None, programs: int = PROCESSORS,
+    narrow: int = NARROW, available: int | None = None, **changed,
+) -> tuple[Tile, OnChip]:  # fmt: skip
+    """tile_of's tile, made smaller where a block may have less shared memory than an H200's, and what it takes. A
+    `tile` that is given stays. available: as in on_chip_bytes; changed: as tile_of takes it."""
+
+    def needed(tile: Tile) -> OnChip:
+        return on_chip_bytes(widths, tile, dtype, min(programs, cdiv(rows, tile.rows)), available, narrow)
+
+    tile = tile or fitted(tile_of(rows, dtype, precision, **changed), needed)
+    return tile, needed(tile)
+
+
+def backward_tile(
+    rows: int, widths: str, dtype: torch.dtype, precision: str, *, tile: Tile | None = None,
+    available: int | None = None, **changed,
+) -> tuple[Tile, OnChip]:  # fmt: skip
+    """The same for the backward's rows."""
+    # Tensor cores take float32 weights [out, in] across from 64 rows on by way of registers, which then do not suffice.
+    most = min(rows, 32 * PROCESSORS) if dtype == torch.float32 else rows
+
+    def needed(tile: Tile) -> OnChip:
+        return backward_on_chip_bytes(widths, tile, dtype, available)
+
+    tile = tile or fitted(tile_of(most, dtype, precision, **changed), needed)
+    return tile, needed(tile)
+
+
+def _checked(widths: str, needed: OnChip) -> None:
+    if not needed.fits:
+        raise FusedMLPError(f"fused_mlp: an MLP of widths {widths} does not fit on the chip: {needed}")
+
+
 def interpreted_tile(rows: int) -> Tile:
     """The interpreter's time goes by the step, and in large ones by the element."""
     return Tile(rows=power_of_two(rows, 256), columns=512, stages=1, budget=2**20, warps=4)
@@ -54,10 +89,8 @@ def forward(
     rows = x.shape[0]
     if rows == 0:
         return
-    chosen = tile or tile_of(rows, x.dtype, precision)
-    needed = on_chip_bytes(widths, chosen, x.dtype, min(programs, cdiv(rows, chosen.rows)))
-    if not needed.fits:
-        raise FusedMLPError(f"fused_mlp: an MLP of widths {widths} does not fit on the chip: {needed}")
+    chosen, needed = forward_tile(rows, widths, x.dtype, precision, tile=tile, programs=programs, narrow=narrow)
+    _checked(widths, needed)
     tile = interpreted_tile(rows) if tile is None and interpreted() else chosen
     tiles = cdiv(rows, tile.rows)
     grid = min(tiles, programs)
@@ -89,9 +122,9 @@ def backward(
 ) -> None:  # fmt: skip
     """grad_x like x, and grad_packed, the weights' and biases' gradients as packing.py lays them out."""
     rows, x_columns = x.shape
-    # Tensor cores take float32 weights [out, in] across from 64 rows on by way of registers, which then do not suffice.
-    most = min(rows, 32 * PROCESSORS) if x.dtype == torch.float32 else rows
-    tile = tile or (interpreted_tile(rows) if interpreted() else tile_of(most, x.dtype, precision))
+    chosen, needed = backward_tile(rows, widths, x.dtype, precision, tile=tile)
+    _checked(widths, needed)
+    tile = interpreted_tile(rows) if tile is None and interpreted() else chosen
     grads = empty((rows, sum(padded(layer.outputs) for layer in layers(widths))), x.dtype, x)
     names = dict(WIDTHS=widths, ACTIVATION=activation, FINAL=final_activation, PRECISION=precision)
     if rows:
