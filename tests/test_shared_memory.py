@@ -1,7 +1,7 @@
 """The Triton kernels of products take no more shared memory than a block may have, on every GPU that they may run on.
 
-How much is allocated is known once Triton has pipelined the loops, before LLVM and the assembler, so hundreds of kernels
-take a minute or two.
+How much is allocated is known once Triton has pipelined the loops, before LLVM and the assembler, so hundreds of
+kernels take a minute or two.
 """
 
 from __future__ import annotations

@@ -24,9 +24,8 @@ from kernels import runtime
 from kernels.dispatch import allocation
 from kernels.dispatch.recording import recorder
 
-
-# By architecture, bytes of shared memory that a block may have (CUDA C++ Programming Guide, "Technical Specifications per
-# Compute Capability"): what `shared_memory` says where there is no such GPU to be asked.
+# By architecture, bytes of shared memory that a block may have: what `shared_memory` says where there is no such GPU to
+# be asked (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 SHARED_MEMORY = {
     arch: kilobytes * 1024
     for kilobytes, archs in {64: (75,), 163: (80, 87), 99: (86, 89, 120, 121), 227: (90, 100, 103, 110)}.items()

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from kernels.device.column_sum_launch import add_chunks, sum_target
 from kernels.device.launch import cdiv, empty, interpreted, triton_functions
-from kernels.ops.fused_mlp.budget import (
-    NARROW, PROCESSORS, FusedMLPError, OnChip, Tile, backward_on_chip_bytes, fitted, on_chip_bytes, weight_tiles,
-)  # fmt: skip
+from kernels.ops.fused_mlp import budget
+from kernels.ops.fused_mlp.budget import NARROW, PROCESSORS, FusedMLPError, OnChip, Tile
 from kernels.ops.fused_mlp.packing import hidden_parts, layers, padded
 
 functions = triton_functions("kernels.ops.fused_mlp.triton_kernel")
@@ -45,9 +44,9 @@ def forward_tile(
     `tile` that is given stays. available: as in on_chip_bytes; changed: as tile_of takes it."""
 
     def needed(tile: Tile) -> OnChip:
-        return on_chip_bytes(widths, tile, dtype, min(programs, cdiv(rows, tile.rows)), available, narrow)
+        return budget.on_chip_bytes(widths, tile, dtype, min(programs, cdiv(rows, tile.rows)), available, narrow)
 
-    tile = tile or fitted(tile_of(rows, dtype, precision, **changed), needed)
+    tile = tile or budget.fitted(tile_of(rows, dtype, precision, **changed), needed)
     return tile, needed(tile)
 
 
@@ -60,9 +59,9 @@ def backward_tile(
     most = min(rows, 32 * PROCESSORS) if dtype == torch.float32 else rows
 
     def needed(tile: Tile) -> OnChip:
-        return backward_on_chip_bytes(widths, tile, dtype, available)
+        return budget.backward_on_chip_bytes(widths, tile, dtype, available)
 
-    tile = tile or fitted(tile_of(most, dtype, precision, **changed), needed)
+    tile = tile or budget.fitted(tile_of(most, dtype, precision, **changed), needed)
     return tile, needed(tile)
 
 
@@ -111,7 +110,7 @@ def weight_parts(rows: int, widths: str, tile: int, parts: int = 0) -> tuple[int
 
     Enough to give each processor four tiles, of at least 256 rows each. parts: so many instead.
     """
-    parts = parts or max(1, min(cdiv(4 * PROCESSORS, weight_tiles(widths, tile)[-1]), cdiv(rows, 256)))
+    parts = parts or max(1, min(cdiv(4 * PROCESSORS, budget.weight_tiles(widths, tile)[-1]), cdiv(rows, 256)))
     return parts, cdiv(rows, parts)
 
 
@@ -140,7 +139,7 @@ def backward(
         weight_tile, step = power_of_two(widest, 512), power_of_two(rows, 512)
     parts, part = weight_parts(rows, widths, weight_tile, parts)
     target = sum_target(grad_packed, parts)
-    backward_functions.weights_kernel[(weight_tiles(widths, weight_tile)[-1], parts)](
+    backward_functions.weights_kernel[(budget.weight_tiles(widths, weight_tile)[-1], parts)](
         x, x_columns, hidden, grads, target, rows, part,
         **names, TILE=weight_tile, STEP=step or 32, STAGES=tile.stages, num_warps=4,
     )  # fmt: skip

@@ -127,7 +127,8 @@ def _fitted(part: str, tile: Tiles, itemsize: int) -> Tiles:
 
 def splits(programs: int, most: int) -> int:
     """Into how many parts a sum is cut, so that `programs` for each fill the processors; by the shape and the tile
-    alone, so that sums come out the same on every GPU of as much shared memory. Each part costs a little, for its share of the workspace."""
+    alone, so that sums come out the same on every GPU of as much shared memory. Each part costs a little, for its share
+    of the workspace."""
     processors = INTERPRETED if launch.interpreted() else PROGRAMS
 
     def time(parts: int) -> float:
