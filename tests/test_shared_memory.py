@@ -12,12 +12,15 @@ import subprocess
 import sys
 from dataclasses import asdict, fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from kernels.device import launch
 from kernels.device.launch import SHARED_MEMORY
 from kernels.dispatch import cubin, find, plan
+from kernels.dispatch.recording import recording
 from kernels.ops.fused_mlp import budget, packing
 from kernels.ops.fused_mlp import triton_launch as fused_mlp
 from kernels.ops.fused_mlp.budget import Tile
@@ -179,6 +182,22 @@ def test_a_budget_that_no_tile_keeps(monkeypatch):
         plan.record(declared, "backward", backward, declared.allocations("backward", backward))
     with pytest.raises(budget.FusedMLPError, match=r"shared memory \d+ of 1000$"):
         budget.check_cuda("fused_mlp", "3-4", torch.float32, torch.device("cpu"))
+
+
+def test_a_gpu_is_asked(monkeypatch):
+    """It may give less than the table says, as in a MIG slice or a virtual machine; or not say."""
+    gpu, said = torch.device("cuda"), SimpleNamespace(shared_memory_per_block_optin=12345)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 9))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: said)
+    assert (launch.architecture(gpu), launch.shared_memory(gpu)) == (89, 12345)
+    with recording(plan.Recorder(0, gpu, 89)):
+        assert (launch.architecture(), launch.shared_memory()) == (89, 12345)
+    with recording(plan.Recorder(0, torch.device("cpu"), 80)):
+        assert (launch.architecture(), launch.shared_memory()) == (80, SHARED_MEMORY[80])
+    del said.shared_memory_per_block_optin
+    assert launch.shared_memory(gpu) == SHARED_MEMORY[89]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (99, 0))
+    assert launch.shared_memory(gpu) == min(SHARED_MEMORY.values())
 
 
 @pytest.mark.slow

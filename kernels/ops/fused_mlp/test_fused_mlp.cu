@@ -267,7 +267,8 @@ void check_refusal(testing::Report& report) {
     none.values = {0};
     for (bool last : {false, true})
         report.check<int>({1, 1}, "tanh", last ? "last" : "between", 0, {{"launched", launched, none}}, [&] {
-            op::Call<float> call = {x.get(), packed.get(), out.get(), nullptr, 1, 1};
+            op::Call<float> call = {};
+            call.x = x.get(), call.packed = packed.get(), call.out = out.get(), call.rows = call.x_columns = 1;
             op::parse("1-1", call.widths);
             call.activation = last ? Activation::relu : Activation::tanh;
             call.last_activation = last ? Activation::tanh : Activation::relu;
