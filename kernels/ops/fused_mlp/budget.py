@@ -90,14 +90,15 @@ def on_chip_bytes(
     parts, size = layers(text), dtype.itemsize
     chained = len(parts) > 1 and parts[0].inputs <= narrow
     registers = shared = 0
-    for layer in parts[int(chained) :]:
+    for layer in parts:  # a narrow first one too, as if it were computed by itself
         x = block(parts[0].inputs, 0, NARROW) if chained and layer is parts[1] else 0
         for columns in _blocks(layer.outputs, tile.columns):
             depth = step(padded(layer.inputs), columns + tile.rows, tile.budget, size)
             needed = tile.stages * (tile.rows + columns) * depth * size
-            if x:  # in place of the rows' columns come x's weights; x and what layer 0 gives lie there once
+            if x:  # in place of the rows' columns come layer 0's weights; x and what layer 0 gives lie there once
                 once = max(_in_flight(tile) * (columns + x), (tile.stages - 1) * (columns + x) + tile.rows) * depth
-                needed = (once + tile.rows * (x if tile.rows >= 64 else x + depth)) * size + 1024
+                once += tile.rows * (x if tile.rows >= 64 else x + depth)
+                needed = max(needed, once * size + 1024)
             registers = max(registers, tile.rows * columns * max(size, 4))
             shared = max(shared, needed)
     between = sum(padded(layer.outputs) for layer in parts[:-1])
