@@ -92,7 +92,8 @@ def shared_bytes(part: str, tile: Tiles, itemsize: int, arch: int) -> int:
 
     Right operands, for as many steps as are on their way or here: `stages` where wgmma reads them, from sm_90 on, else
     one less. Of the forward also c, and the products of a block that is not full; of the others the sums, or a step's
-    weight, on their way to another layout.
+    weight, on their way to another layout. On sm_100, where left operands go through shared memory too, the tiles of
+    grad_weight take up to 64 KB more than this says, and those that are chosen still fit.
     """
     arriving = max(tile.stages - 1, 1)
     held = tile.stages if arch >= 90 else arriving
