@@ -134,7 +134,8 @@ def _said(kernel, available):
         if kernel.name not in needed:
             return None
         tile = Tile(**{field: constants[name] for field, name in names.items()})
-        return needed[kernel.name](constants["WIDTHS"], tile, dtype, available=available).shared
+        keep = {"keep": constants["KEEP"]} if "KEEP" in constants else {}
+        return needed[kernel.name](constants["WIDTHS"], tile, dtype, available=available, **keep).shared
     parts = {"weight_kernel": "grad_weight", "c_kernel": "grad_c",
              "forward_kernel": "folded" if constants.get("FOLDED") else "forward"}  # fmt: skip
     if kernel.name not in parts:

@@ -80,11 +80,12 @@ def block(columns: int, first: int, most: int) -> int:
 
 def on_chip_bytes(
     widths: str | Sequence[int], tile: Tile, dtype: torch.dtype, programs: int = PROCESSORS,
-    available: int | None = None, narrow: int = NARROW,
+    available: int | None = None, narrow: int = NARROW, keep: bool = False,
 ) -> OnChip:  # fmt: skip
     """What the forward of an MLP of these widths (K, N1, …, NL) has on the chip at once, at most.
 
     available: bytes of shared memory that a block may have; default: on the current device, without a GPU on an H200.
+    keep: whether what the layers give is kept for a gradient.
     """
     text = widths if isinstance(widths, str) else "-".join(map(str, widths))
     parts, size = layers(text), dtype.itemsize
@@ -97,7 +98,7 @@ def on_chip_bytes(
             needed = tile.stages * (tile.rows + columns) * depth * size
             if x:  # in place of the rows' columns come layer 0's weights; x and what layer 0 gives lie there once
                 once = max(_in_flight(tile) * (columns + x), (tile.stages - 1) * (columns + x) + tile.rows) * depth
-                once += tile.rows * (x if tile.rows >= 64 else x + depth)
+                once += tile.rows * (x if tile.rows >= 64 and not keep else x + depth)
                 needed = max(needed, once * size + 1024)
             registers = max(registers, tile.rows * columns * max(size, 4))
             shared = max(shared, needed)

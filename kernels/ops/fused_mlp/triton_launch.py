@@ -38,13 +38,13 @@ def tile_of(
 
 def forward_tile(
     rows: int, widths: str, dtype: torch.dtype, precision: str, *, tile: Tile | None = None, programs: int = PROCESSORS,
-    narrow: int = NARROW, available: int | None = None, **changed,
+    narrow: int = NARROW, keep: bool = False, available: int | None = None, **changed,
 ) -> tuple[Tile, OnChip]:  # fmt: skip
     """tile_of's tile, made smaller where a block may have less shared memory than an H200's, and what it takes. A
-    `tile` that is given stays. available: as in on_chip_bytes; changed: as tile_of takes it."""
+    `tile` that is given stays. keep, available: as in on_chip_bytes; changed: as tile_of takes it."""
 
     def needed(tile: Tile) -> OnChip:
-        return budget.on_chip_bytes(widths, tile, dtype, min(programs, cdiv(rows, tile.rows)), available, narrow)
+        return budget.on_chip_bytes(widths, tile, dtype, min(programs, cdiv(rows, tile.rows)), available, narrow, keep)
 
     tile = tile or budget.fitted(tile_of(rows, dtype, precision, **changed), needed)
     return tile, needed(tile)
@@ -88,7 +88,9 @@ def forward(
     rows = x.shape[0]
     if rows == 0:
         return
-    chosen, needed = forward_tile(rows, widths, x.dtype, precision, tile=tile, programs=programs, narrow=narrow)
+    chosen, needed = forward_tile(
+        rows, widths, x.dtype, precision, tile=tile, programs=programs, narrow=narrow, keep=keep
+    )
     _checked(widths, needed)
     tile = interpreted_tile(rows) if tile is None and interpreted() else chosen
     tiles = cdiv(rows, tile.rows)
