@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import kernels
-from kernels.ops.fused_mlp.triton_launch import tile_of
+from kernels.ops.fused_mlp.triton_launch import backward_tile, forward_tile
 from model.config import Interaction
 from model.dlrm import DenseArch, InteractionArch, OverArch, outer_product
 
@@ -166,5 +166,5 @@ def autocast(x: Tensor) -> Tensor:
 def _fits(shapes: Sequence[Sequence[int]], dtype: torch.dtype, precision: str) -> bool:
     """Whether an MLP with weights of these shapes fits on the chip at any number of rows, as a compiled graph has."""
     many = 1 << 20
-    widths = [shapes[0][1], *(shape[0] for shape in shapes)]
-    return kernels.on_chip_bytes(widths, tile_of(many, dtype, precision), dtype).fits
+    widths = "-".join(map(str, [shapes[0][1], *(shape[0] for shape in shapes)]))
+    return all(tile(many, widths, dtype, precision)[1].fits for tile in (forward_tile, backward_tile))

@@ -203,6 +203,17 @@ def test_never_slower_is_within_three_percent_and_the_spreads_touch():
     assert not target.judge(waits[:1], STEADY).met
 
 
+def test_calls_are_within_a_time():
+    def verdict(triton, cuda):
+        rows = [row("x + 1", call=20.0), row("triton", call=triton), row("cuda", call=cuda)]
+        return judge.CallWithin(12.0, "bandwidth").judge(rows, STEADY)
+
+    assert verdict(11.9, 12.0).met
+    assert verdict(11.9, 12.1).misses == ["cuda functional 100×10 float32: 12.1 µs"]
+    assert not verdict(None, 5.0).met
+    assert not judge.CallWithin(12.0).judge([row("triton", call=1.0)], STEADY).met
+
+
 def test_first_call_verdict():
     def met(*rows):
         return judge.FirstCallWithin(50).judge([row(name, call=us) for name, us in rows], STEADY).met

@@ -24,6 +24,14 @@ from kernels import runtime
 from kernels.dispatch import allocation
 from kernels.dispatch.recording import recorder
 
+# By architecture, bytes of shared memory that a block may have: what `shared_memory` says where there is no such GPU to
+# be asked (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+SHARED_MEMORY = {
+    arch: kilobytes * 1024
+    for kilobytes, archs in {64: (75,), 163: (80, 87), 99: (86, 89, 120, 121), 227: (90, 100, 103, 110)}.items()
+    for arch in archs
+}
+
 
 class triton_functions:
     """The @triton.jit functions of a module, by name, without importing it before one is launched."""
@@ -72,6 +80,33 @@ def begins_early() -> bool:
     if (records := recorder()) is not None:
         return records.arch >= 90
     return not interpreted() and torch.cuda.get_device_capability() >= (9, 0)
+
+
+def architecture(device: torch.device | None = None) -> int:
+    """90 for sm_90: of the GPU that launches are recorded for, of a CUDA device (default: the current one), and 90
+    where there is none: a launch is then planned as for an H200."""
+    if (records := recorder()) is not None:
+        return records.arch
+    if not _is_cuda(device):
+        return 90
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+def shared_memory(device: torch.device | None = None) -> int:
+    """Bytes of shared memory that a block may have on the GPU that `architecture` speaks of."""
+    records = recorder()
+    if records.on_gpu if records is not None else _is_cuda(device):
+        found = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)
+        if found:
+            return found
+    return SHARED_MEMORY.get(architecture(device), min(SHARED_MEMORY.values()))
+
+
+def _is_cuda(device: torch.device | None) -> bool:
+    if device is not None:
+        return device.type == "cuda"
+    return not interpreted() and runtime.has_nvidia_driver() and torch.cuda.is_available()
 
 
 def cdiv(a: int, b: int) -> int:

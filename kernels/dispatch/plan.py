@@ -66,6 +66,7 @@ class Recorder:
 
     def __init__(self, slots: int, device: torch.device, arch: int) -> None:
         self._slots, self._device, self.arch = slots, device, arch
+        self.on_gpu = device.type == "cuda"  # which is the current one while launches are recorded
         self.workspaces: list[int] = []
         self.launches: list[int] = []
 
@@ -128,8 +129,13 @@ def _function(kernel: cubin.Kernel, device: torch.device) -> tuple[int, cubin.Co
     return load(made.path, made.name, made.shared, made.parameters), made
 
 
-def record(op: Op, form: str, arguments: Sequence, allocations: Sequence) -> tuple[list[int], list[int]]:
-    """(workspaces, launches) of the op's Triton launcher for such arguments, as _add_plan takes them."""
+def record(
+    op: Op, form: str, arguments: Sequence, allocations: Sequence, arch: int = 90
+) -> tuple[list[int], list[int]]:
+    """(workspaces, launches) of the op's Triton launcher for such arguments, as _add_plan takes them.
+
+    arch: 90 for sm_90, of tensors that are on no GPU; of others their GPU's own.
+    """
     made = op.forms[form]
     device = made.first_tensor(arguments).device
     double = made.computes_in_double(arguments)
@@ -147,7 +153,6 @@ def record(op: Op, form: str, arguments: Sequence, allocations: Sequence) -> tup
         outputs = [StandIn(slot + i, shape, dtype) for i, (shape, dtype) in enumerate(allocations)]
     if op.reports and form in ("", "_"):
         outputs.append(StandIn(slot + len(outputs), (report.SIZE,), torch.int64))
-    arch = 90
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         arch = 10 * major + minor

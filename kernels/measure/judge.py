@@ -225,6 +225,21 @@ def _spread(row: Row) -> str:
 
 
 @dataclass(frozen=True)
+class CallWithin:
+    """A call of each of ours from Python takes at most so many µs."""
+
+    microseconds: float
+    part: str = "calls"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        found = {name(row): row.call_us or math.inf for row in rows if row.implementation in OURS}
+        misses = [f"{which}: {taken:.1f} µs" for which, taken in found.items() if taken > self.microseconds]
+        met = set(OURS) <= {row.implementation for row in rows} and not misses
+        figure = ", ".join(f"{which} {taken:.1f} µs" for which, taken in found.items())
+        return Verdict(self.part, met, f"{figure}; limit {self.microseconds} µs", misses)
+
+
+@dataclass(frozen=True)
 class FirstCallWithin:
     """A process's first call, beyond importing torch and loading the core, with what it needs on disk."""
 

@@ -54,7 +54,9 @@ def dot_interaction(dense: Tensor, sparse: Tensor, pad_to: int = 1, *, backend: 
         pad_to: so that a following matrix product finds aligned rows: 4 for float32, 8 for half precision.
         backend: "triton", "cuda", "eager", or "auto": CUDA for a CUDA tensor, else eager.
 
-    Products are added up in float32 (float64 for float64), float32 without TF32. Differentiable once, in reverse mode;
+    Products are added up in float32 (float64 for float64), float32 without TF32. Under torch.autocast inputs of one
+    dtype are computed in it, where torch.bmm would cast them to autocast's; dense and sparse of differing dtypes are
+    cast to that. Differentiable once, in reverse mode;
     every run gives the same bits. An Inf among a row's vectors makes its gradients Inf or NaN where eager, which
     multiplies it by the other half's zeros too, has NaN.
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from kernels.check import Call, Spec
-from kernels.measure.cells import Cell
-from kernels.measure.judge import AtMost, NeverSlower
+from kernels.measure.cells import OURS, Calls, Cell
+from kernels.measure.judge import AtMost, CallWithin, NeverSlower
 from kernels.ops.fused_mlp import eager, packing
 from kernels.ops.fused_mlp.op import fused_mlp
 from kernels.ops.fused_mlp.spec import Layers
@@ -39,6 +39,7 @@ TARGETS = (
         for part, limit in (("bandwidth", 0.6), ("top 2048", 0.75), ("top 128", 1.03))
     ),
     NeverSlower("eager", ("auto",), "auto"),
+    CallWithin(12.0),
 )
 
 
@@ -147,10 +148,25 @@ def _parts(suffix: str, names: Sequence[str], quick: bool) -> Iterator[Cell]:
             yield _cell(f"top {rows}" + suffix, TOP, rows, dtype, names)
 
 
-def cells(quick: bool = False) -> Iterator[Cell]:
-    """Cells by part: both MLPs against torch.compile, a call as its user sees it, full float32, a training step, the
-    curve; last those with max-autotune."""
+def _calls() -> Calls:
+    """What a call costs from Python: of layers so small that the GPU is done before the next call comes."""
+    widths, options = (16, 16, 16), ("relu", "identity", "tf32")
+
+    def inputs(draw: Callable, ids: Callable) -> tuple:
+        (packed,) = _draw_buffer(widths, draw)
+        return draw(64, widths[0]), *zip(*packing.views(packed, "-".join(map(str, widths))), strict=True)
+
+    call = f"{OP}(x, weights, biases, {', '.join(map(repr, options))}, backend="
+    statements = {"x + 1": "x + 1"} | {name: f"{call}'{name}')" for name in ("eager", "auto", *OURS)}
+    labels = {"rows": 64, "widths": "16-16-16", "dtype": "float32"}
+    return Calls(OP, "functional", labels, inputs, ("x", "weights", "biases"), "x + 1", statements, options)
+
+
+def cells(quick: bool = False) -> Iterator[Cell | Calls]:
+    """Cells by part: both MLPs against torch.compile, a call from Python and as its user sees it, full float32, a
+    training step, the curve; last those with max-autotune."""
     yield from _parts("", NAMES, quick)
+    yield _calls()
     yield _cell("auto", BOTTOM, 128, "float32", ("eager", "auto"), waits=True)
     if quick:
         return

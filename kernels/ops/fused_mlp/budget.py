@@ -4,22 +4,25 @@
     shared memory  stages · (rows + columns) · depth · itemsize      the operands on their way to the product
     L2 cache       programs · rows · Σ P(N_l) · itemsize             what is between the layers, of all programs at once
 
-The weights are read from the L2 cache too, once a tile; they count as far as they are to stay there.
+The weights are read from the L2 cache too, once a tile; they count as far as they are to stay there. What a block may
+have of shared memory is the device's own; registers and L2 cache are an H200's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
+from kernels.device import launch
 from kernels.ops.fused_mlp.packing import elements, layers, padded
 
 PROCESSORS = 132  # streaming multiprocessors of an H100 or H200
 REGISTERS = 64 * 1024 * 4  # bytes of a processor's registers
-SHARED = 227 * 1024  # bytes of shared memory that a block can have
 L2 = 50 * 2**20  # bytes of its L2 cache
+NARROW = 64  # columns of a first layer that is computed within the second one's loop
 MOST_CUDA_LAYERS = 16
 
 
@@ -44,20 +47,22 @@ class Tile:
 
 @dataclass(frozen=True)
 class OnChip:
-    """Bytes of registers and shared memory that a program takes, and of the L2 cache that all take together."""
+    """Bytes of registers and shared memory that a program takes, and of the L2 cache that all take together; and of
+    shared memory that a block may have."""
 
     registers: int
     shared: int
     l2: int
+    available: int
 
     @property
     def fits(self) -> bool:
-        return self.registers <= REGISTERS // 2 and self.shared <= SHARED and self.l2 <= L2
+        return self.registers <= REGISTERS // 2 and self.shared <= self.available and self.l2 <= L2
 
     def __str__(self) -> str:
         return (
-            f"registers {self.registers} of {REGISTERS // 2} bytes, shared memory {self.shared} of {SHARED}, L2 cache "
-            f"{self.l2} of {L2}"
+            f"registers {self.registers} of {REGISTERS // 2} bytes, shared memory {self.shared} of {self.available}, "
+            f"L2 cache {self.l2} of {L2}"
         )
 
 
@@ -69,18 +74,76 @@ def step(inner: int, outer: int, budget: int, itemsize: int) -> int:
     return found
 
 
-def on_chip_bytes(widths: str | Sequence[int], tile: Tile, dtype: torch.dtype, programs: int = PROCESSORS) -> OnChip:
-    """What the forward of an MLP of these widths (K, N1, …, NL) has on the chip at once."""
+def block(columns: int, first: int, most: int) -> int:
+    """The columns that are added up at once from `first` on: a power of two, at least 16."""
+    return max(16, min(most, 1 << (columns - first - 1).bit_length()))
+
+
+def on_chip_bytes(
+    widths: str | Sequence[int], tile: Tile, dtype: torch.dtype, programs: int = PROCESSORS,
+    available: int | None = None, narrow: int = NARROW, keep: bool = False,
+) -> OnChip:  # fmt: skip
+    """What the forward of an MLP of these widths (K, N1, …, NL) has on the chip at once, at most.
+
+    available: bytes of shared memory that a block may have; default: on the current device, without a GPU on an H200.
+    keep: whether what the layers give is kept for a gradient.
+    """
     text = widths if isinstance(widths, str) else "-".join(map(str, widths))
+    parts, size = layers(text), dtype.itemsize
+    chained = len(parts) > 1 and parts[0].inputs <= narrow
     registers = shared = 0
-    for layer in layers(text):
-        columns = max(16, min(tile.columns, 1 << (layer.outputs - 1).bit_length()))
-        depth = step(padded(layer.inputs), columns + tile.rows, tile.budget, dtype.itemsize)
-        registers = max(registers, tile.rows * columns * max(dtype.itemsize, 4))
-        shared = max(shared, tile.stages * (tile.rows + columns) * depth * dtype.itemsize)
-    between = sum(padded(layer.outputs) for layer in layers(text)[:-1])
-    l2 = (programs * tile.rows * between + elements(text)) * dtype.itemsize
-    return OnChip(registers, shared, l2)
+    for layer in parts:  # a narrow first one too, as if it were computed by itself
+        x = block(parts[0].inputs, 0, NARROW) if chained and layer is parts[1] else 0
+        for columns in _blocks(layer.outputs, tile.columns):
+            depth = step(padded(layer.inputs), columns + tile.rows, tile.budget, size)
+            needed = tile.stages * (tile.rows + columns) * depth * size
+            if x:  # in place of the rows' columns come layer 0's weights; x and what layer 0 gives lie there once
+                once = max(_in_flight(tile) * (columns + x), (tile.stages - 1) * (columns + x) + tile.rows) * depth
+                once += tile.rows * (x if tile.rows >= 64 and not keep else x + depth)
+                needed = max(needed, once * size + 1024)
+            registers = max(registers, tile.rows * columns * max(size, 4))
+            shared = max(shared, needed)
+    between = sum(padded(layer.outputs) for layer in parts[:-1])
+    l2 = (programs * tile.rows * between + elements(text)) * size
+    return OnChip(registers, shared, l2, launch.shared_memory() if available is None else available)
+
+
+def backward_on_chip_bytes(widths: str, tile: Tile, dtype: torch.dtype, available: int | None = None) -> OnChip:
+    """The same of the backward's rows, from the last layer to the first; what is between goes to memory.
+
+    Beside the operands are the sums on their way to another layout, of the dtype.
+    """
+    size, registers, shared = dtype.itemsize, 0, 0
+    for layer in layers(widths):
+        for columns in _blocks(layer.inputs, tile.columns):
+            depth = step(padded(layer.outputs), columns + tile.rows, tile.budget, size)
+            operands = _in_flight(tile) * (tile.rows + columns) * depth
+            registers = max(registers, tile.rows * columns * max(size, 4))
+            shared = max(shared, (operands + tile.rows * columns) * size)
+    available = launch.shared_memory() if available is None else available
+    return OnChip(registers, shared, elements(widths) * size, available)
+
+
+def _blocks(columns: int, most: int) -> Iterator[int]:
+    return (block(columns, first, most) for first in range(0, columns, most))
+
+
+def _in_flight(tile: Tile) -> int:
+    """Steps that are in shared memory at once: one less than stages where wgmma, of 64 rows, is not what waits."""
+    return tile.stages if tile.rows >= 64 else min(tile.stages, max(2, tile.stages - 1))
+
+
+def fitted(tile: Tile, needed: Callable[[Tile], OnChip]) -> Tile:
+    """The tile, or where its shared memory is more than a block may have one that takes shorter steps, then fewer
+    columns at once: needed(tile) says what it takes. If none fits, the last one tried."""
+    while (found := needed(tile)).shared > found.available:
+        if tile.budget > 8 * 1024:
+            tile = replace(tile, budget=tile.budget // 2)
+        elif tile.columns > 16:
+            tile = replace(tile, columns=tile.columns // 2)
+        else:
+            break
+    return tile
 
 
 def weight_tiles(widths: str, tile: int) -> tuple[int, ...]:
@@ -94,25 +157,29 @@ def weight_tiles(widths: str, tile: int) -> tuple[int, ...]:
 # -------------------------------------------------------------------------------------------------- the CUDA kernel
 
 
-def cuda_bytes(widths: str, dtype: torch.dtype) -> int:
+def cuda_bytes(widths: str, dtype: torch.dtype, cluster: int = 8) -> int:
     """The least shared memory that the CUDA kernel can do with, in bytes: plan.cuh's layout, its smallest tile.
 
     Four stages of 64 columns of weights, 256 + 16 bytes of k; and 16 rows of what the even and of what the odd layers
-    read. Where no layer's outputs are more than 8 blocks of 64 columns, they may take their inputs' place.
+    read. Where no layer's outputs are more than 64 columns for each block of the largest cluster, they may take their
+    inputs' place.
     """
     size = dtype.itemsize
     columns = [-(-n // 16) * 16 if size > 2 else -(-n // 32) * 32 for n in map(int, widths.split("-"))]
     read, written = columns[:-1], columns[1:]
     rows = [max(part) * size + 16 for part in (read[::2], read[1::2]) if part]
-    needed = sum(rows) if max(written) > 8 * 64 else max(rows)
+    needed = sum(rows) if max(written) > cluster * 64 else max(rows)
     return 4 * 64 * (256 + 16) + 16 * needed
 
 
-def check_cuda(op: str, widths: str, dtype: torch.dtype) -> None:
-    """Raise FusedMLPError if the CUDA kernel cannot run an MLP of these widths."""
-    if (needed := cuda_bytes(widths, dtype)) > SHARED:
+@functools.lru_cache(maxsize=256)
+def check_cuda(op: str, widths: str, dtype: torch.dtype, device: torch.device) -> None:
+    """Raise FusedMLPError if the CUDA kernel cannot run an MLP of these widths on this device."""
+    cluster = 8 if launch.architecture(device) >= 90 else 1
+    needed, available = cuda_bytes(widths, dtype, cluster), launch.shared_memory(device)
+    if needed > available:
         raise FusedMLPError(
-            f"{op}: an MLP of widths {widths} does not fit on the chip: shared memory {needed} of {SHARED}"
+            f"{op}: an MLP of widths {widths} does not fit on the chip: shared memory {needed} of {available}"
         )
     if (count := widths.count("-")) > MOST_CUDA_LAYERS:
         raise FusedMLPError(f"{op}: the CUDA kernel takes up to {MOST_CUDA_LAYERS} layers; got {count}")

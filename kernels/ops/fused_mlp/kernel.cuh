@@ -45,6 +45,15 @@ struct Network {
 
 // --------------------------------------------------------------------------------------------------- what is on chip
 
+// Those that the op has: no other reaches a kernel, for launch() refuses it.
+#define FUSED_MLP_ACTIVATIONS(each) each(identity) each(relu) each(sigmoid) each(gelu)
+
+constexpr bool has(Activation activation) {
+#define FUSED_MLP_ACTIVATION(name) || activation == Activation::name
+    return false FUSED_MLP_ACTIVATIONS(FUSED_MLP_ACTIVATION);
+#undef FUSED_MLP_ACTIVATION
+}
+
 template <class T, bool tensor_cores, class S>
 struct Block {
     using C = Accumulator<T>;
@@ -183,10 +192,11 @@ struct Block {
         if (net.hidden && layer.input_kept >= 0) keep(layer, products, layer.input_kept, first_row, own, end);
         // Outside of the loops, so that the code of one activation alone is gone through.
         switch (last ? net.last_activation : net.activation) {
-            case Activation::relu: products.each([&](int, int, int, C& z) { z = activate<Activation::relu>(z); }); break;
-            case Activation::sigmoid: products.each([&](int, int, int, C& z) { z = activate<Activation::sigmoid>(z); }); break;
-            case Activation::gelu: products.each([&](int, int, int, C& z) { z = activate<Activation::gelu>(z); }); break;
-            default: break;
+#define FUSED_MLP_ACTIVATION(name) \
+    case Activation::name: products.each([&](int, int, int, C& z) { z = activate<Activation::name>(z); }); break;
+            FUSED_MLP_ACTIVATIONS(FUSED_MLP_ACTIVATION)
+#undef FUSED_MLP_ACTIVATION
+            default: __builtin_unreachable();
         }
         if (net.hidden && layer.output_kept >= 0) keep(layer, products, layer.output_kept, first_row, own, end);
 #pragma unroll
@@ -388,9 +398,11 @@ cudaError_t launch_products(const Call<T>& call, const Plan& wanted, cudaStream_
     return cudaErrorInvalidConfiguration;
 }
 
-// `wanted`: what of the plan is not to be chosen here, for tests and sweeps.
+// `wanted`: what of the plan is not to be chosen here, for tests and sweeps. cudaErrorInvalidValue: an activation that
+// this op does not have.
 template <class T>
 cudaError_t launch(const Call<T>& call, cudaStream_t stream, const Plan& wanted = {}) {
+    if (!has(call.activation) || !has(call.last_activation)) return cudaErrorInvalidValue;
     if (!call.rows) return cudaSuccess;
     if constexpr (sizeof(T) == 2) {
         return launch_products<T, true>(call, wanted, stream);

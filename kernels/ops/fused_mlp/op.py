@@ -95,15 +95,18 @@ def fused_mlp(
         weights: [N1, K], [N2, N1], …, as nn.Linear keeps them, one or more. biases: [N1], [N2], …, as many.
         activation, final_activation: identity, relu, sigmoid or gelu (of erf), after each layer but the last, and after
             the last.
-        precision: of float32 products: "ieee" (full float32) or "tf32" (tensor cores). Halves always go through tensor
-            cores and are added up in float32.
+        precision: of float32 products: "ieee" (full float32) or "tf32": tensor cores, which take x and the weights with
+            10 bits behind the leading one and cut off the rest. Halves always go through tensor cores and are added up
+            in float32.
         backend: "triton", "cuda", "eager", or "auto": Triton for a CUDA tensor, else eager.
 
     The kernels read weights and biases from one buffer. Of parameters that `pack_mlp` laid out so nothing is copied;
     of others a copy is made, and kept until one of them is changed, unless a gradient or a CUDA graph is recorded: then
     every call copies.
 
-    Differentiable once, in reverse mode, with respect to x, weights and biases; every run gives the same bits.
+    Differentiable once, in reverse mode, with respect to x, weights and biases; every run gives the same bits. Under
+    torch.autocast inputs of one dtype are computed in it, where nn.Linear would cast them to autocast's; where x's and
+    the weights' differ, all are cast to that.
 
     Raises:
         TypeError: a dtype, what is no tensor. ValueError: a shape, a device, no layer, an unknown name or backend.
@@ -116,6 +119,6 @@ def fused_mlp(
         found = packing.pack(weights, biases)
     packed, widths = found
     if backend == "cuda":
-        budget.check_cuda(OP.name, widths, weights[0].dtype)
+        budget.check_cuda(OP.name, widths, weights[0].dtype, weights[0].device)
     keep = torch.is_grad_enabled() and (x.requires_grad or packed.requires_grad) if isinstance(x, Tensor) else False
     return OP.call(backend, x, packed, widths, activation, final_activation, precision, keep)[0]

@@ -257,6 +257,24 @@ void check_sizes(testing::Report& report, bool tf32) {
         }
 }
 
+// An activation that the op does not have reaches no kernel.
+void check_refusal(testing::Report& report) {
+    Buffer<float> x(1), packed(512), out(1);
+    Buffer<int> launched(1);
+    Expected none;
+    none.values = {0};
+    for (bool last : {false, true})
+        report.check<int>({1, 1}, "tanh", last ? "last" : "between", 0, {{"launched", launched, none}}, [&] {
+            op::Call<float> call = {};
+            call.x = x.get(), call.packed = packed.get(), call.out = out.get(), call.rows = call.x_columns = 1;
+            op::parse("1-1", call.widths);
+            call.activation = last ? Activation::relu : Activation::tanh;
+            call.last_activation = last ? Activation::tanh : Activation::relu;
+            launched.write({op::launch(call, cudaStream_t{}) != cudaErrorInvalidValue});
+            return cudaSuccess;
+        });
+}
+
 int main(int count, char** arguments) {
     return testing::run(count, arguments, [](testing::Report& report) {
         auto all = [&](auto t, bool tf32) {
@@ -265,6 +283,7 @@ int main(int count, char** arguments) {
             check_plans<T>(report, tf32);
             if constexpr (!std::is_same_v<T, double>) check_sizes<T>(report, tf32);
         };
+        check_refusal(report);
         all(float{}, true);
         if constexpr (!testing::race_check) {  // a race does not go by the dtype
             all(float{}, false);

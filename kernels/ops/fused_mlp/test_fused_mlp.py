@@ -18,11 +18,12 @@ import torch
 from kernels import FusedMLPError, fused_mlp, on_chip_bytes, pack_mlp, runtime
 from kernels.check import Call, Case, check, check_gradients
 from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from kernels.device.launch import SHARED_MEMORY
 from kernels.ops.fused_mlp import budget, packing
 from kernels.ops.fused_mlp.budget import Tile
 from kernels.ops.fused_mlp.op import OP
 from kernels.ops.fused_mlp.spec import draw_mlp
-from kernels.ops.fused_mlp.triton_launch import tile_of
+from kernels.ops.fused_mlp.triton_launch import forward_tile
 
 INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 SLOW_INTERPRETED = (
@@ -47,14 +48,15 @@ def mlp_call(widths, rows, dtype=torch.float32, options=("relu", "identity", "ie
     return Call(f"{rows} rows of {widths}", tensors, options)
 
 
-# For each of CASES whether choose() finds a plan, and the shared memory that 16 rows at once would do with.
+# For each of CASES, on an H200 and on a GPU without clusters whose blocks have 99 KB: whether choose() finds a plan,
+# and the shared memory that 16 rows at once would do with.
 FITS = """
 #include <cstdio>
 #include "ops/fused_mlp/plan.cuh"
-void print(const char* text, int size) {
+void print(const char* text, int size, fused_mlp::Device gpu) {
     fused_mlp::Widths widths;
     fused_mlp::parse(text, widths);
-    fused_mlp::Device gpu, large;
+    fused_mlp::Device large = gpu;
     large.shared_bytes = 1LL << 40;
     long long least = large.shared_bytes;
     for (int cluster = 1; gpu.clusters(cluster); cluster *= 2)
@@ -66,6 +68,11 @@ void print(const char* text, int size) {
         }
     fused_mlp::Plan plan = fused_mlp::choose(128, widths, size, size < 8, gpu);
     std::printf("%d %lld\\n", int(fused_mlp::possible(plan, widths, size, gpu)), least);
+}
+void print(const char* text, int size) {
+    fused_mlp::Device small = {{84, 0, 0, 0, 0}, 99 * 1024};
+    print(text, size, {});
+    print(text, size, small);
 }
 int main() {
 CASES}
@@ -216,10 +223,12 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         command = ["g++", "-std=c++20", "-O0", "-I", str(runtime.KERNELS), "fits.cpp", "-o", "fits"]
         subprocess.run([*command, "-Wno-unknown-pragmas", "-pthread"], cwd=tmp_path, check=True)
         printed = subprocess.run([tmp_path / "fits"], capture_output=True, text=True, check=True).stdout.split()
-        fits = [budget.cuda_bytes(widths, dtype) <= budget.SHARED for widths, dtype in cases]
-        assert [found != "0" for found in printed[::2]] == fits
-        assert 10 < sum(fits) < len(fits) - 5
-        assert [int(found) for found in printed[1::2]] == [budget.cuda_bytes(*case) for case in cases]
+        for i, (arch, cluster) in enumerate(((90, 8), (86, 1))):
+            needed = [budget.cuda_bytes(*case, cluster) for case in cases]
+            fits = [each <= SHARED_MEMORY[arch] for each in needed]
+            assert [found != "0" for found in printed[2 * i :: 4]] == fits
+            assert 5 < sum(fits) < len(fits) - 5
+            assert [int(found) for found in printed[2 * i + 1 :: 4]] == needed
 
     def test_bytes_on_chip(self):
         tile = Tile(rows=32, columns=256, stages=2, budget=64 * 1024, warps=8)
@@ -230,8 +239,8 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         assert found.fits
         for rows in (128, 2048, 16384):
             for dtype in (torch.float32, torch.bfloat16):
-                for widths in ((13, 512, 256, 64, 16), (367, 512, 256, 1)):
-                    assert on_chip_bytes(widths, tile_of(rows, dtype, "tf32"), dtype).fits
+                for widths in ("13-512-256-64-16", "367-512-256-1"):
+                    assert forward_tile(rows, widths, dtype, "tf32")[1].fits
 
 
 class TestPacking:

@@ -55,8 +55,9 @@ def kept(what, widths, ACTIVATION, FINAL, layer):
 
 @triton.constexpr_function
 def block_of(columns, first, most):
-    """The columns that are added up at once from `first` on: a power of two, at least 16."""
-    return max(16, min(most, 1 << (columns - first - 1).bit_length()))
+    from kernels.ops.fused_mlp.budget import block
+
+    return block(columns, first, most)
 
 
 @triton.constexpr_function

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from kernels.device.column_sum_launch import add_chunks, sum_target
 from kernels.device.launch import cdiv, empty, interpreted, triton_functions
-from kernels.ops.fused_mlp.budget import PROCESSORS, FusedMLPError, Tile, on_chip_bytes, weight_tiles
+from kernels.ops.fused_mlp import budget
+from kernels.ops.fused_mlp.budget import NARROW, PROCESSORS, FusedMLPError, OnChip, Tile
 from kernels.ops.fused_mlp.packing import hidden_parts, layers, padded
 
 functions = triton_functions("kernels.ops.fused_mlp.triton_kernel")
 backward_functions = triton_functions("kernels.ops.fused_mlp.triton_backward")
-NARROW = 64  # columns of a first layer that is computed within the second one's loop
 
 
 def tile_of(
@@ -21,19 +21,62 @@ def tile_of(
 ) -> Tile:  # fmt: skip
     """The tile for so many rows; a number that is not 0 is taken instead.
 
-    A tile of more rows reads the weights less often, one of fewer gives work to more processors: 16 rows, from 256 on
-    32, and 64 where tiles of 32 would be more than the processors. Its sums take at most half of the registers. Full
-    float32 products go without tensor cores and hold both operands in registers: small tiles.
+    A tile of more rows reads the weights less often, one of fewer gives work to more processors: 16 rows while every
+    program has a processor, then 32; beyond 32 rows for each of them 64, and of halves, whose products take half the
+    shared memory, 128. The weights of few rows are bound by how many are on their way. Of what was tried on an H200
+    (16 to 128 rows, 128 to 512 columns, 3 and 4 stages, 48 and 80 KB, 4 and 8 warps) this was the fastest, or within
+    5 % of it. Full float32 products go without tensor cores and hold both operands in registers: small tiles.
     """
-    full = dtype == torch.float64 or (dtype == torch.float32 and precision == "ieee")
-    small = rows <= 32 * PROCESSORS
+    if dtype == torch.float64 or (dtype == torch.float32 and precision == "ieee"):
+        height = 16 if rows <= 256 else 32 if rows <= 32 * PROCESSORS else 64
+        own = Tile(height, 64 if dtype == torch.float64 else 128, 2, 16 * 1024, 4)
+    elif rows <= 16 * PROCESSORS:
+        own = Tile(16, 512, 3, (80 if dtype == torch.float32 else 48) * 1024, 4)
+    elif rows <= 32 * PROCESSORS:
+        own = Tile(32, 512, 3, 80 * 1024, 8)
+    elif dtype == torch.float32:
+        own = Tile(64, 512, 4, 48 * 1024, 8)
+    else:
+        own = Tile(128, 256, 3, 48 * 1024, 8)
     return Tile(
-        tile_rows or (16 if rows <= 256 else 32 if small else 64),
-        columns or (64 if dtype == torch.float64 else 128 if full else 512 if small else 256),
-        stages or (2 if full else 3),
-        budget or (16 if full else 80 if small else 64) * 1024,
-        warps or (4 if full else 8),
+        tile_rows or own.rows, columns or own.columns, stages or own.stages, budget or own.budget, warps or own.warps
     )
+
+
+def forward_tile(
+    rows: int, widths: str, dtype: torch.dtype, precision: str, *, tile: Tile | None = None, programs: int = PROCESSORS,
+    narrow: int = NARROW, keep: bool = False, available: int | None = None, **changed,
+) -> tuple[Tile, OnChip]:  # fmt: skip
+    """tile_of's tile, made smaller where a block may have less shared memory than an H200's, and what it takes. A
+    `tile` that is given stays. keep, available: as in on_chip_bytes; changed: as tile_of takes it."""
+
+    def needed(tile: Tile) -> OnChip:
+        return budget.on_chip_bytes(widths, tile, dtype, min(programs, cdiv(rows, tile.rows)), available, narrow, keep)
+
+    tile = tile or budget.fitted(tile_of(rows, dtype, precision, **changed), needed)
+    return tile, needed(tile)
+
+
+def backward_tile(
+    rows: int, widths: str, dtype: torch.dtype, precision: str, *, tile: Tile | None = None,
+    available: int | None = None, **changed,
+) -> tuple[Tile, OnChip]:  # fmt: skip
+    """The same for the backward's rows."""
+    # Tensor cores take float32 weights [out, in] across from 64 rows on by way of registers, which then do not suffice.
+    most = min(rows, 32 * PROCESSORS) if dtype == torch.float32 else rows
+    if most > 32 * PROCESSORS:
+        changed = {"tile_rows": 64, **changed}
+
+    def needed(tile: Tile) -> OnChip:
+        return budget.backward_on_chip_bytes(widths, tile, dtype, available)
+
+    tile = tile or budget.fitted(tile_of(most, dtype, precision, **changed), needed)
+    return tile, needed(tile)
+
+
+def _checked(widths: str, needed: OnChip) -> None:
+    if not needed.fits:
+        raise FusedMLPError(f"fused_mlp: an MLP of widths {widths} does not fit on the chip: {needed}")
 
 
 def interpreted_tile(rows: int) -> Tile:
@@ -54,10 +97,10 @@ def forward(
     rows = x.shape[0]
     if rows == 0:
         return
-    chosen = tile or tile_of(rows, x.dtype, precision)
-    needed = on_chip_bytes(widths, chosen, x.dtype, min(programs, cdiv(rows, chosen.rows)))
-    if not needed.fits:
-        raise FusedMLPError(f"fused_mlp: an MLP of widths {widths} does not fit on the chip: {needed}")
+    chosen, needed = forward_tile(
+        rows, widths, x.dtype, precision, tile=tile, programs=programs, narrow=narrow, keep=keep
+    )
+    _checked(widths, needed)
     tile = interpreted_tile(rows) if tile is None and interpreted() else chosen
     tiles = cdiv(rows, tile.rows)
     grid = min(tiles, programs)
@@ -78,7 +121,7 @@ def weight_parts(rows: int, widths: str, tile: int, parts: int = 0) -> tuple[int
 
     Enough to give each processor four tiles, of at least 256 rows each. parts: so many instead.
     """
-    parts = parts or max(1, min(cdiv(4 * PROCESSORS, weight_tiles(widths, tile)[-1]), cdiv(rows, 256)))
+    parts = parts or max(1, min(cdiv(4 * PROCESSORS, budget.weight_tiles(widths, tile)[-1]), cdiv(rows, 256)))
     return parts, cdiv(rows, parts)
 
 
@@ -89,9 +132,9 @@ def backward(
 ) -> None:  # fmt: skip
     """grad_x like x, and grad_packed, the weights' and biases' gradients as packing.py lays them out."""
     rows, x_columns = x.shape
-    # Tensor cores take float32 weights [out, in] across from 64 rows on by way of registers, which then do not suffice.
-    most = min(rows, 32 * PROCESSORS) if x.dtype == torch.float32 else rows
-    tile = tile or (interpreted_tile(rows) if interpreted() else tile_of(most, x.dtype, precision))
+    chosen, needed = backward_tile(rows, widths, x.dtype, precision, tile=tile)
+    _checked(widths, needed)
+    tile = interpreted_tile(rows) if tile is None and interpreted() else chosen
     grads = empty((rows, sum(padded(layer.outputs) for layer in layers(widths))), x.dtype, x)
     names = dict(WIDTHS=widths, ACTIVATION=activation, FINAL=final_activation, PRECISION=precision)
     if rows:
@@ -107,7 +150,7 @@ def backward(
         weight_tile, step = power_of_two(widest, 512), power_of_two(rows, 512)
     parts, part = weight_parts(rows, widths, weight_tile, parts)
     target = sum_target(grad_packed, parts)
-    backward_functions.weights_kernel[(weight_tiles(widths, weight_tile)[-1], parts)](
+    backward_functions.weights_kernel[(budget.weight_tiles(widths, weight_tile)[-1], parts)](
         x, x_columns, hidden, grads, target, rows, part,
         **names, TILE=weight_tile, STEP=step or 32, STAGES=tile.stages, num_warps=4,
     )  # fmt: skip

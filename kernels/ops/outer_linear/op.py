@@ -66,7 +66,8 @@ def outer_linear(
 
     Of large float32 batches the kernel adds weight[:, i C + j] and weight[:, j C + i] before it multiplies, a part of
     the weight at a time, so a row of c that has an Inf may give NaN where eager gives Inf, or the reverse.
-    Differentiable once, in reverse mode; every run gives the same bits.
+    Differentiable once, in reverse mode; every run gives the same bits. Under torch.autocast inputs of one dtype are
+    computed in it, where nn.Linear would cast them to autocast's; inputs of differing dtypes are cast to that.
 
     Raises:
         TypeError: a dtype. ValueError: a shape, a device, an unknown name or backend.

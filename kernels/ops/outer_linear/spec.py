@@ -39,7 +39,9 @@ def calls(case: Case, device: torch.device) -> Iterator[Call]:
 @dataclass(frozen=True)
 class Products(Sums):
     """What goes through tensor cores is rounded to their dtype before it is multiplied: of halves c_i c_j, or the sum
-    of two weights, by eps / 2; in tf32 both operands by 2^-10. Each term may be off by that.
+    of two weights, by eps / 2. In tf32 c_i c_j is formed in float32; then the bits that tensor cores do not take are
+    cut off both operands, which makes each smaller by up to 2^-10 of it, and all terms alike, so that such errors add
+    up as absolute values. Each term may be off by that.
 
     The derivative of relu goes by the output's sign. Where an exact output is so small that its error may change that,
     the gradient may have this output's terms or not.

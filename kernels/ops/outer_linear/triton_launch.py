@@ -55,6 +55,7 @@ def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int
     have 256 rows for 1024 products a clock to be fed with 16 bytes: 132 processors then take 3.7 TB/s of the L2's 5.5.
     256 × 128 sums are half of the registers; the rest has room for two of the operands that are formed. Few rows are
     bound by the memory instead: of a weight as given 256 bytes of a row at a time, and stages for 160 KB on their way.
+    Where a block may have less shared memory than an H200's, there are fewer stages, or shorter steps.
     """
     folded = part == "folded"
     if launch.interpreted():  # whose time goes by the program and by the step, not by the element
@@ -81,12 +82,54 @@ def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int
             found = Tiles(most, few, group=(2 if most == 256 and few == 128 else 4) * wide, stages=5)
         else:
             found = Tiles(most, few, width=(32 if most == 256 else 64) * wide, stages=5)
-    return replace(found, **changed)
+    if launch.interpreted():
+        return replace(found, **changed)
+    return _fitted(part, replace(found, **changed), dtype.itemsize)
+
+
+def shared_bytes(part: str, tile: Tiles, itemsize: int, arch: int) -> int:
+    """Bytes of shared memory that a program of `part` takes, at most.
+
+    Right operands, for as many steps as are on their way or here: `stages` where wgmma reads them, from sm_90 on, else
+    one less. Of the forward also c, and the products of a block that is not full; of the others the sums, or a step's
+    weight, on their way to another layout. On sm_100, where left operands go through shared memory too, the tiles of
+    grad_weight take up to 64 KB more than this says, and those that are chosen still fit.
+    """
+    arriving = max(tile.stages - 1, 1)
+    held = tile.stages if arch >= 90 else arriving
+    square = BLOCK * BLOCK
+    if part == "grad_weight":
+        steps = (held * tile.outputs + arriving * 2 * BLOCK) * tile.depth * itemsize
+        return max(steps, square * tile.outputs * max(itemsize, 4))
+    if part == "grad_c":
+        weights = 2 * square if tile.stages > 1 else 0  # of a pair of blocks; without stages they come in registers
+        return (arriving * weights + held * tile.rows + square) * tile.depth * itemsize
+    deep = tile.group * tile.width
+    c = tile.rows * (64 if part == "folded" else 16)
+    return max((held * tile.outputs + tile.rows) * deep * itemsize + c, 4 * min(tile.rows * tile.outputs, 64 * 64))
+
+
+def _fitted(part: str, tile: Tiles, itemsize: int) -> Tiles:
+    """The tile, or the first with fewer stages, down to 3, or else shorter steps, that a block has memory for."""
+    step = {"forward": "width", "folded": "group"}.get(part, "depth")
+    least = 1 if part == "folded" else BLOCK
+    shorter = [tile]
+    while getattr(shorter[-1], step) > least:
+        shorter.append(replace(shorter[-1], **{step: getattr(shorter[-1], step) // 2}))
+    tiles = [
+        replace(each, stages=stages)
+        for fewest in (3, 1)
+        for each in shorter
+        for stages in range(each.stages, min(fewest, each.stages) - 1, -1)
+    ]
+    arch, available = launch.architecture(), launch.shared_memory()
+    return next((each for each in tiles if shared_bytes(part, each, itemsize, arch) <= available), tiles[-1])
 
 
 def splits(programs: int, most: int) -> int:
-    """Into how many parts a sum is cut, so that `programs` for each fill the processors; by the shape alone, so that
-    sums come out the same on every GPU. Each part costs a little, for its share of the workspace."""
+    """Into how many parts a sum is cut, so that `programs` for each fill the processors; by the shape and the tile
+    alone, so that sums come out the same on every GPU of as much shared memory. Each part costs a little, for its share
+    of the workspace."""
     processors = INTERPRETED if launch.interpreted() else PROGRAMS
 
     def time(parts: int) -> float:
