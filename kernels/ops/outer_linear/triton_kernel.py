@@ -168,18 +168,27 @@ def folded_tile(weight_ptr, h, exists, i, j, columns, diagonal):
     return tile + tl.permute(other, (0, 2, 1))
 
 
-@triton.jit(do_not_specialize=["units", "first_output", "outputs"])
+@triton.jit(do_not_specialize=["first_pair", "first_output", "outputs", "units", "length"])
 def fold_kernel(
-    weight_ptr, folded_ptr, first_output, outputs, units, pairs, UNIT: tl.constexpr, OUTPUTS: tl.constexpr
-):
-    """folded [outputs, 256 pairs] of the weight's rows from first_output on. The grid is (pairs, output tiles)."""
+    weight_ptr, folded_ptr, first_pair, first_output, outputs, units, length,
+    UNIT: tl.constexpr, TURNED: tl.constexpr, OUTPUTS: tl.constexpr,
+):  # fmt: skip
+    """The folded weight of `outputs` outputs from first_output on. The grid is (pairs, output tiles).
+
+    folded [outputs, 256 pairs], in rows of `length`; or TURNED [pairs from first_pair on, 256, outputs], in rows of
+    `length`, those beyond the outputs zero."""
     columns = units * UNIT
-    index = tl.program_id(0)
+    index = first_pair + tl.program_id(0)
     block_i, block_j = pair(index)
     across = tl.arange(0, BLOCK)
     h = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     i, j = block_i * BLOCK + across, block_j * BLOCK + across
     tile = folded_tile(weight_ptr, first_output + h, h < outputs, i, j, columns, block_i == block_j)
-    place = (h.to(tl.int64) * pairs + index) * (BLOCK * BLOCK)
     inside = across[:, None] * BLOCK + across[None, :]
-    tl.store(folded_ptr + place[:, None, None] + inside[None, :, :], tile, (h < outputs)[:, None, None])
+    if TURNED:
+        place = (tl.program_id(0).to(tl.int64) * (BLOCK * BLOCK) + inside) * length
+        mask = (h < length)[None, None, :]
+        tl.store(folded_ptr + place[:, :, None] + h[None, None, :], tl.permute(tile, (1, 2, 0)), mask)
+    else:
+        place = h.to(tl.int64) * length + index * (BLOCK * BLOCK)
+        tl.store(folded_ptr + place[:, None, None] + inside[None, :, :], tile, (h < outputs)[:, None, None])
