@@ -170,6 +170,9 @@ class _Product:
         programs = launch.cdiv(rows, tile.rows) * launch.cdiv(outputs, tile.outputs)
         count, whole = launch.cdiv(columns, tile.width), columns // tile.width
         if folded:
+            if whole < count and tile.rows * tile.outputs > 2**14 and "group" not in changed:
+                # The selection of a last block that is not full takes registers, too, and the operands would spill.
+                tile = self.tile = replace(tile, group=max(1, tile.group // 2))
             steps = pairs(count) * (BLOCK // tile.group)
             self.sums = [(whole == count, 0, count, splits(programs, steps // 8))]
         else:
