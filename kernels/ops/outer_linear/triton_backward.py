@@ -103,15 +103,6 @@ def weight_kernel(
         tl.store(places + (j[None, :, None] * columns + i[:, None, None]), tile, real)
 
 
-@triton.jit
-def _add(parts, columns, i, sums, rows_exist):
-    """parts[b, i] += sums [b, i], which no other program has a hand in."""
-    mask = rows_exist[:, None] & (i < columns)[None, :]
-    places = parts[:, None] + i[None, :]
-    tl.store(places, tl.load(places, mask, other=0.0) + sums, mask)
-    tl.debug_barrier()  # the next load may be another thread's
-
-
 @triton.jit(do_not_specialize=["rows", "outputs", "units", "first_pair", "pairs", "at_once", "splits", "depths"])
 def c_kernel(
     c_ptr, folded_ptr, g_ptr, parts_ptr, rows, outputs, units, first_pair, pairs, at_once, splits, depths,
@@ -140,7 +131,15 @@ def c_kernel(
     here = tl.minimum(pairs - first_pair, at_once)
     low, high = here * split // splits, here * (split + 1) // splits
     block_i, block_j = pair(first_pair + low)
+    sums_j = no_sums(c_ptr, ROWS, BLOCK)  # of the pairs with this J
     for index in range(low, high):
+        i, j = block_i * BLOCK + across, block_j * BLOCK + across
+        real_i, real_j = exist[:, None] & (i < columns)[None, :], exist[:, None] & (j < columns)[None, :]
+        places_i, places_j = parts[:, None] + i[None, :], parts[:, None] + j[None, :]
+        # Read here, so that they come while the product is computed.
+        ci = tl.load(c[:, None] + i[None, :], (i < columns)[None, :], other=0.0).to(sums_j.dtype)
+        cj = tl.load(c[:, None] + j[None, :], (j < columns)[None, :], other=0.0).to(sums_j.dtype)
+        before = tl.load(places_i, real_i, other=0.0)
         folded = folded_ptr + (k + index * (BLOCK * BLOCK))[None, :] * length.to(tl.int64) + depth[:, None]
         tile = no_sums(c_ptr, ROWS, BLOCK * BLOCK)
         for step in tl.range(0, depths, num_stages=STAGES):
@@ -148,17 +147,20 @@ def c_kernel(
             gradient = number(tl.load(g + h, (h + depth < width)[None, :], other=0.0))
             weight = number(tl.load(folded + h))
             tile = tl.dot(gradient, weight, tile, input_precision=PRECISION, out_dtype=tile.dtype)
-        i, j = block_i * BLOCK + across, block_j * BLOCK + across
-        ci = tl.load(c[:, None] + i[None, :], (i < columns)[None, :], other=0.0).to(tile.dtype)
-        cj = tl.load(c[:, None] + j[None, :], (j < columns)[None, :], other=0.0).to(tile.dtype)
         tile = tl.reshape(tile, [ROWS, BLOCK, BLOCK])
         of_i, of_j = tile * cj[:, None, :], tile * ci[:, :, None]
         if not WHOLE:  # where there is no i or j the tile is 0, or NaN of an infinite g, and c may be infinite
             of_i = tl.where((j < columns)[None, None, :], of_i, 0.0)
             of_j = tl.where((i < columns)[None, :, None], of_j, 0.0)
-        _add(parts, columns, i, tl.sum(of_i, axis=2), exist)
-        _add(parts, columns, j, tl.sum(of_j, axis=1), exist)
-        ends = block_i == block_j  # and the next pair is the first with the next J
+        tl.store(places_i, before + tl.sum(of_i, axis=2), real_i)
+        sums_j += tl.sum(of_j, axis=1)
+        tl.debug_barrier()  # what was stored may be loaded by another thread
+        ends = block_i == block_j
+        if ends | (index == high - 1):
+            tl.store(places_j, tl.load(places_j, real_j, other=0.0) + sums_j, real_j)
+            tl.debug_barrier()
+            sums_j = tl.zeros_like(sums_j)
+        # After a pair I = J comes the first with the next J.
         block_i, block_j = tl.where(ends, 0, block_i + 1), tl.where(ends, block_j + 1, block_j)
 
 
