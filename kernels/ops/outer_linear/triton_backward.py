@@ -12,9 +12,9 @@ stored twice, to (i, j) and to (j, i).
 
 grad_c: S of a pair is g [B, H] times the folded weight's 256 columns [H, 256], a plain product: both operands are
 copied to shared memory while tensor cores multiply what came before. A program contracts its tile S[ROWS, 256] with c
-at once, in both its roles. The sums of 16 + 16 columns go to its own part of a workspace [splits, B, C], which it reads
-again for the next pair; c_sum_kernel adds the parts up. No atomics. The folded weight is written on the way by
-fold_kernel, some pairs at a time, for a workspace of all of them would be half of the weight.
+at once, in both its roles. The sums of the columns i go to the program's own part of a workspace [splits, B, C] after
+each pair, those of j after the last pair of that J; c_sum_kernel adds the parts up. No atomics. The folded weight is
+written on the way by fold_kernel, some pairs at a time, for a workspace of all of them would be half of the weight.
 
 Tensor cores take a right operand in tf32 along its columns alone. So the weight is folded as [pairs, 256, H], and
 grad_weight reads g and c transposed, [H, B] and [C, B], which transpose_kernel writes first, with the activation's
