@@ -91,8 +91,8 @@ def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int
         few = 64 if outputs <= 64 else 128
         if part == "grad_weight":
             found = Tiles(outputs=few, depth=64 * wide, stages=4)
-        elif part == "grad_c":  # 64 rows or 128 by 256 columns: half of the registers of four warps or eight
-            found = Tiles(rows=128 if rows > 128 else 64, depth=32 * wide, stages=4, warps=8 if rows > 128 else 4)
+        elif part == "grad_c":  # 128 rows by 256 columns: half of the registers; 64, where that is more programs
+            found = Tiles(rows=128 if rows > 128 else 64, depth=32 * wide, stages=4)
         elif folded:
             found = Tiles(most, few, group=4 * wide, stages=3)
         else:
