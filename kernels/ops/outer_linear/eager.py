@@ -41,7 +41,7 @@ def outer_linear_folded(
 
 
 def either(
-    c: Tensor, weight: Tensor, bias: Tensor, activation: str, precision: str, folded: bool
+    c: Tensor, weight: Tensor, bias: Tensor, activation: str, precision: str, folded: bool = False
 ) -> Tensor:
     """outer_linear or outer_linear_folded."""
     return (outer_linear_folded if folded else outer_linear)(c, weight, bias, activation, precision)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels import runtime
 from kernels.dispatch import checks
 from kernels.dispatch.op import Op, last_dimension, like
-from kernels.ops.outer_linear import eager, folding
+from kernels.ops.outer_linear import eager, folding, triton_launch
 
 PRECISIONS = ("ieee", "tf32")
 
@@ -79,7 +80,9 @@ def outer_linear(
 def fold_outer_weight(weight: Tensor) -> Tensor:
     """weight [H, C·C] → [H, 256 T (T + 1) / 2], T = ⌈C / 16⌉: what outer_linear_folded takes, with half the work.
 
-    Fold once, after training: the layout is in folding.py, and a copy of weight's dtype and device is returned.
+    Fold once, after training: the layout is in folding.py, and a copy of weight's dtype and device is returned. A CUDA
+    tensor is folded by a Triton kernel, which reads and writes each number once; where a gradient is recorded or
+    torch.compile traces, by plain PyTorch. Both give the same bits.
 
     Raises:
         TypeError: a dtype. ValueError: a shape that is not [H, C·C].
@@ -87,7 +90,19 @@ def fold_outer_weight(weight: Tensor) -> Tensor:
     checks.has_dtype("fold_outer_weight", "weight", weight)
     if weight.dim() != 2 or folding.columns_of(weight.shape[1]) ** 2 != weight.shape[1]:
         raise ValueError(f"fold_outer_weight: weight must have shape [H, C·C]; got {list(weight.shape)}")
-    return folding.fold(weight)
+    if not weight.is_cuda or not _is_plain(weight) or runtime.triton_mode() != "compiled":
+        return folding.fold(weight)
+    columns = folding.columns_of(weight.shape[1])
+    folded = weight.new_empty(len(weight), folding.folded_width(columns))
+    with torch.cuda.device(weight.device):
+        triton_launch.fold(weight.detach().contiguous(), columns, folded)
+    return folded
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether there is nothing to be traced or recorded, but memory alone."""
+    recorded = torch.is_grad_enabled() and tensor.requires_grad
+    return type(tensor) in (Tensor, torch.nn.Parameter) and not recorded and not torch.compiler.is_compiling()
 
 
 def outer_linear_folded(

@@ -10,7 +10,7 @@ import torch
 
 import kernels
 from kernels import runtime
-from kernels.check import Case, check, check_gradients
+from kernels.check import Call, Case, check, check_gradients
 from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
 from kernels.ops.outer_linear import eager, folding
 
@@ -45,12 +45,12 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
     # ------------------------------------------------------------------------------------- the ways of computing it
 
     @INTERPRETED
-    @pytest.mark.parametrize("outputs", [16, 64])
-    def test_folded_on_the_way(self, monkeypatch, outputs):
-        """Of many rows the weight is folded, some outputs at a time: with few, by limits of its own."""
-        limits = launcher().Limits(fold_from=0, fold_from_ieee=0, fold_outputs=outputs)
+    @pytest.mark.parametrize("limits", [{}, {"fold_share": 0.0, "least_pairs": 2}], ids=["at once", "by two pairs"])
+    def test_folded_on_the_way(self, monkeypatch, limits):
+        """Of many rows the weight is folded, some pairs of blocks at a time: with few, by limits of its own."""
+        limits = launcher().Limits(fold_from=0, fold_from_ieee=0, **limits)
         monkeypatch.setattr(launcher(), "forward", functools.partial(launcher().forward, limits=limits))
-        cases = [Case((rows, columns)) for rows, columns in ((1, 1), (7, 17), (3, 33), (300, 5))]
+        cases = [Case((rows, columns)) for rows, columns in ((1, 1), (7, 17), (3, 33), (300, 5), (7, 32))]
         cases += [Case((7, 33), torch.float64), Case((6, 17), layout="misaligned"), Case((6, 17), values="tiny")]
         check(self.op, self.function("triton"), cases=[replace(case, every_option=False) for case in cases])
 
@@ -63,6 +63,17 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
         monkeypatch.setattr(launcher(), "INTERPRETED", 24)
         cases = [Case((33, 17)), Case((20, 32)), Case((7, 33), torch.bfloat16)]
         check(self.op, self.function("triton"), cases=[replace(case, every_option=False) for case in cases])
+
+    @INTERPRETED
+    @pytest.mark.parametrize("limits", [{"least_pairs": 2, "least": 0}, {"least_pairs": 5}], ids=str)
+    def test_grad_c_of_some_pairs_at_a_time(self, monkeypatch, limits):
+        """Ten pairs of blocks, folded in five or in two parts; the sums of one program, and of several."""
+        limits = launcher().Limits(share=0.0, **limits)
+        monkeypatch.setattr(launcher(), "backward", functools.partial(launcher().backward, limits=limits))
+        c, weight, bias = (torch.randn(*shape, dtype=torch.float64) for shape in ((20, 50), (5, 2500), (5,)))
+        for activation in ("identity", "relu"):
+            call = Call("", (c, weight, bias), (activation, "ieee"))
+            check_gradients(self.op, self.function("triton"), call, (True, False, False), self.grads(call))
 
     @kernel_backend
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -120,6 +131,24 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
         )
         ones = eager.outer_linear_folded(torch.ones_like(c), folded, bias)  # no pair is there twice
         torch.testing.assert_close(ones, (weight.sum(1) + bias).expand_as(ones), rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize("columns", [1, 16, 33])
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_the_kernel_that_folds(self, columns, turned):
+        """It gives folding.fold's bits, of all pairs or, turned, of some, with zeros behind the outputs."""
+        weight = torch.randn(21, columns**2, device=DEVICE)
+        want, pairs = folding.fold(weight), folding.pairs(folding.blocks(columns))
+        if not turned:
+            folded = torch.full_like(want, math.nan)
+            launcher().fold(weight, columns, folded)
+            assert torch.equal(folded, want)
+            assert torch.equal(kernels.fold_outer_weight(weight), want)
+            return
+        first = pairs // 2
+        folded = torch.full((pairs - first, 256, 32), math.nan, device=DEVICE)
+        launcher()._fold(weight, folded, columns, first, pairs - first, 32, turned=True)
+        assert torch.equal(folded[:, :, :21].flatten(0, 1).T, want[:, 256 * first :])
+        assert (folded[:, :, 21:] == 0).all()
 
     @kernel_backend
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
@@ -199,7 +228,7 @@ def workspace_bytes(rows: int, columns: int, outputs: int, precision: str, monke
     return forward, sum(made)
 
 
-@pytest.mark.parametrize("rows", [128, 2048, 16384])
+@pytest.mark.parametrize("rows", [128, 512, 2048, 8192, 12288, 16384])
 def test_workspaces_are_small_beside_the_weight(rows, monkeypatch):
     """At most a tenth of the weight, the input and the output, and in the backward of the weight's gradient."""
     columns, outputs = 432, 512

@@ -8,21 +8,32 @@ Both products with C² columns are symmetric, so each is computed for pairs of b
 2 · 256 T (T + 1) B H with T = ⌈C / 16⌉, half of what the formulas say. Neither c cᵀ nor its gradient is ever written.
 
 grad_weight: a program's tile is a pair of blocks, 256 products c_i c_j formed in registers, by OUTPUTS outputs. It is
-stored twice, to (i, j) and to (j, i). grad_c: a program adds the two weights of a pair in registers, multiplies by g,
-and contracts the tile S[256, ROWS] with c at once, in both its roles. The sums of 16 + 16 columns go to its own part of
-a workspace [splits, B, C], which it reads again for the next pair; c_sum_kernel adds the parts up. No atomics.
+stored twice, to (i, j) and to (j, i).
 
-Bytes: grad_weight once out; weight once in for each ROWS rows; g and c besides.
+grad_c: S of a pair is g [B, H] times the folded weight's 256 columns [H, 256], a plain product: both operands are
+copied to shared memory while tensor cores multiply what came before. A program contracts its tile S[ROWS, 256] with c
+at once, in both its roles. The sums of the columns i go to the program's own part of a workspace [splits, B, C] after
+each pair, those of j after the last pair of that J; c_sum_kernel adds the parts up. No atomics. The folded weight is
+written on the way by fold_kernel, some pairs at a time, for a workspace of all of them would be half of the weight.
 
-Tensor cores take a right operand in tf32 along its columns alone. So grad_weight reads g and c transposed, [H, B] and
-[C, B], which transpose_kernel writes first, with the activation's derivative.
+Tensor cores take a right operand in tf32 along its columns alone. So the weight is folded as [pairs, 256, H], and
+grad_weight reads g and c transposed, [H, B] and [C, B], which transpose_kernel writes first, with the activation's
+derivative.
+
+Bytes: grad_weight once out; weight once in, half of it out and, for each ROWS rows, in again; g and c besides. Of
+grad_c in tf32, C = 432, H = 512, where folding moves 382 + 198 MB (140 µs at 4.2 TB/s) and a program's step of 32
+outputs takes 48 KB of the L2 for 2^20 products, at most 1024 a clock:
+
+    B                  128     2048    16384
+    GFLOP             12.7      203     1624       32 µs, 0.5 ms, 4.1 ms at 400 TFLOP/s
+    GB of the L2       0.4      4.8       38       0.1 ms, 0.6 to 0.9 ms, 5.1 to 6.9 ms at 7.5 or 5.5 TB/s
 """
 
 import triton
 import triton.language as tl
 
 from kernels.device.activations import input_gradient
-from kernels.ops.outer_linear.triton_kernel import BLOCK, folded_tile, no_sums, number, pair
+from kernels.ops.outer_linear.triton_kernel import BLOCK, no_sums, number, pair
 
 
 @triton.jit(do_not_specialize=["rows", "columns", "stride"])
@@ -92,55 +103,64 @@ def weight_kernel(
         tl.store(places + (j[None, :, None] * columns + i[:, None, None]), tile, real)
 
 
-@triton.jit
-def _add(parts, columns, i, sums, rows_exist):
-    """parts[b, i] += sums [i, b], which no other program has a hand in."""
-    mask = (i < columns)[:, None] & rows_exist[None, :]
-    places = parts[None, :] + i[:, None]
-    tl.store(places, tl.load(places, mask, other=0.0) + sums, mask)
-    tl.debug_barrier()  # the next load may be another thread's
-
-
-@triton.jit(do_not_specialize=["rows", "outputs", "units", "splits", "pairs"])
+@triton.jit(do_not_specialize=["rows", "outputs", "units", "first_pair", "pairs", "at_once", "splits", "depths"])
 def c_kernel(
-    c_ptr, weight_ptr, g_ptr, parts_ptr, rows, outputs, units, splits, pairs,
-    UNIT: tl.constexpr, H_UNIT: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
-    STAGES: tl.constexpr,
+    c_ptr, folded_ptr, g_ptr, parts_ptr, rows, outputs, units, first_pair, pairs, at_once, splits, depths,
+    UNIT: tl.constexpr, H_UNIT: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr,
+    DEPTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """parts[split] of ROWS rows: the pairs of that split. The grid is (row tiles, splits). H is outputs · H_UNIT."""
-    columns, width = units * UNIT, outputs * H_UNIT
+    """parts[split] += the terms of that split of the pairs from first_pair on, at_once of them or as many as are left.
+
+    The grid is (row tiles, splits). folded: [at_once, 256, depths · DEPTH], zeros from H on, which is outputs · H_UNIT.
+    WHOLE: all columns of the last block exist."""
+    columns, width, length = units * UNIT, outputs * H_UNIT, depths * DEPTH
     b = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     split = tl.program_id(1)
     exist = b < rows
     row = tl.minimum(b, rows - 1)
     c = c_ptr + row * columns
-    g = g_ptr + row * width
-    across = tl.arange(0, BLOCK)
+    across, depth, k = tl.arange(0, BLOCK), tl.arange(0, DEPTH), tl.arange(0, BLOCK * BLOCK)
+    g = g_ptr + row[:, None] * width + depth[None, :]
     parts = parts_ptr + (split.to(tl.int64) * rows + b) * columns
-    for block in range(0, tl.cdiv(columns, BLOCK)):
-        i = block * BLOCK + across
-        mask = (i < columns)[:, None] & exist[None, :]
-        tl.store(parts[None, :] + i[:, None], tl.zeros([BLOCK, ROWS], parts_ptr.dtype.element_ty), mask)
-    tl.debug_barrier()
-    block_i, block_j = pair(pairs * split // splits)
-    for _ in range(pairs * split // splits, pairs * (split + 1) // splits):
+    if first_pair == 0:
+        for block in range(0, tl.cdiv(columns, BLOCK)):
+            i = block * BLOCK + across
+            mask = exist[:, None] & (i < columns)[None, :]
+            tl.store(parts[:, None] + i[None, :], tl.zeros([ROWS, BLOCK], parts_ptr.dtype.element_ty), mask)
+        tl.debug_barrier()
+    here = tl.minimum(pairs - first_pair, at_once)
+    low, high = here * split // splits, here * (split + 1) // splits
+    block_i, block_j = pair(first_pair + low)
+    sums_j = no_sums(c_ptr, ROWS, BLOCK)  # of the pairs with this J
+    for index in range(low, high):
         i, j = block_i * BLOCK + across, block_j * BLOCK + across
-        tile = tl.zeros([BLOCK * BLOCK, ROWS], parts_ptr.dtype.element_ty)
-        for first in tl.range(0, width, DEPTH, num_stages=STAGES):
-            h = first + tl.arange(0, DEPTH)
-            weight = folded_tile(weight_ptr, h, h < width, i, j, columns, block_i == block_j)
-            weight = tl.trans(tl.reshape(weight, [DEPTH, BLOCK * BLOCK]))
-            gradient = number(tl.load(g[None, :] + h[:, None], (h < width)[:, None], other=0.0))
-            tile = tl.dot(weight, gradient, tile, input_precision=PRECISION, out_dtype=tile.dtype)
-        tile = tl.reshape(tile, [BLOCK, BLOCK, ROWS])
-        ci = tl.load(c[None, :] + i[:, None], (i < columns)[:, None], other=0.0).to(tile.dtype)
-        cj = tl.load(c[None, :] + j[:, None], (j < columns)[:, None], other=0.0).to(tile.dtype)
-        # Where there is no i or j the tile is 0 and must stay so beside an infinite c.
-        sums_i = tl.sum(tl.where((j < columns)[None, :, None], tile * cj[None, :, :], 0.0), axis=1)
-        sums_j = tl.sum(tl.where((i < columns)[:, None, None], tile * ci[:, None, :], 0.0), axis=0)
-        _add(parts, columns, i, sums_i, exist)
-        _add(parts, columns, j, sums_j, exist)
-        ends = block_i == block_j  # and the next pair is the first with the next J
+        real_i, real_j = exist[:, None] & (i < columns)[None, :], exist[:, None] & (j < columns)[None, :]
+        places_i, places_j = parts[:, None] + i[None, :], parts[:, None] + j[None, :]
+        # Read here, so that they come while the product is computed.
+        ci = tl.load(c[:, None] + i[None, :], (i < columns)[None, :], other=0.0).to(sums_j.dtype)
+        cj = tl.load(c[:, None] + j[None, :], (j < columns)[None, :], other=0.0).to(sums_j.dtype)
+        before = tl.load(places_i, real_i, other=0.0)
+        folded = folded_ptr + (k + index * (BLOCK * BLOCK))[None, :] * length.to(tl.int64) + depth[:, None]
+        tile = no_sums(c_ptr, ROWS, BLOCK * BLOCK)
+        for step in tl.range(0, depths, num_stages=STAGES):
+            h = step * DEPTH
+            gradient = number(tl.load(g + h, (h + depth < width)[None, :], other=0.0))
+            weight = number(tl.load(folded + h))
+            tile = tl.dot(gradient, weight, tile, input_precision=PRECISION, out_dtype=tile.dtype)
+        tile = tl.reshape(tile, [ROWS, BLOCK, BLOCK])
+        of_i, of_j = tile * cj[:, None, :], tile * ci[:, :, None]
+        if not WHOLE:  # where there is no i or j the tile is 0, or NaN of an infinite g, and c may be infinite
+            of_i = tl.where((j < columns)[None, None, :], of_i, 0.0)
+            of_j = tl.where((i < columns)[None, :, None], of_j, 0.0)
+        tl.store(places_i, before + tl.sum(of_i, axis=2), real_i)
+        sums_j += tl.sum(of_j, axis=1)
+        tl.debug_barrier()  # what was stored may be loaded by another thread
+        ends = block_i == block_j
+        if ends | (index == high - 1):
+            tl.store(places_j, tl.load(places_j, real_j, other=0.0) + sums_j, real_j)
+            tl.debug_barrier()
+            sums_j = tl.zeros_like(sums_j)
+        # After a pair I = J comes the first with the next J.
         block_i, block_j = tl.where(ends, 0, block_i + 1), tl.where(ends, block_j + 1, block_j)
 
 

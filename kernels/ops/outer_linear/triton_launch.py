@@ -20,8 +20,9 @@ INTERPRETED = 4  # in place of it: the interpreter runs one after the other
 
 @dataclass(frozen=True)
 class Tiles:
-    """Of the forward: rows × outputs of a program, group · width products a step. Of the backward: outputs × depth rows
-    a step (of grad_weight), rows × depth outputs (of grad_c). stages: steps whose operands are on their way or here.
+    """Of the forward: rows × outputs of a program, group · width products a step. Of grad_weight: outputs of a program,
+    depth rows a step. Of grad_c: rows of a program, depth outputs a step. stages: steps whose operands are on their way
+    or here.
     """
 
     rows: int = 0
@@ -37,15 +38,30 @@ class Tiles:
 class Limits:
     """Where one way of computing gives way to another.
 
-    fold_from: rows from which on float32 weights are folded on the way, `fold_outputs` at a time, so that the workspace
-        is a small part of the weight. Folding moves the weight once and halves the products: at 4.3 TB/s and 400
-        TFLOP/s it pays from some 560 rows on, in full float32 (67 TFLOP/s) from 100. Halves are not folded, for that
-        would round the folded weight.
+    fold_from: rows from which on float32 weights are folded on the way. Folding moves the weight once and halves the
+        products: at 4.3 TB/s and 400 TFLOP/s it pays from some 560 rows on, in full float32 (67 TFLOP/s) from 100.
+        Halves are not folded, for that would round the folded weight.
+    fold_share: of the weight, the most that each of two workspaces takes: the weight folded on the way, some pairs of
+        blocks at a time, and the parts that a folded weight's sums are cut into. share: the same of grad_c. But
+        `least_pairs` pairs of blocks and `least` bytes of sums may be there in any case.
     """
 
     fold_from: int = 512
     fold_from_ieee: int = 128
-    fold_outputs: int = 64
+    fold_share: float = 0.045
+    share: float = 0.09
+    least: int = 2**24
+    least_pairs: int = 16
+
+    def pairs_at_once(self, share: float, weight_bytes: int, pair_bytes: int) -> int:
+        """Pairs of blocks that are folded at once: by sixteens, for then one kernel, compiled for numbers that are
+        divisible by 16, takes them all."""
+        several = int(share * weight_bytes) // max(pair_bytes, 1)
+        return max(self.least_pairs, several // BLOCK * BLOCK)
+
+    def parts(self, share: float, weight_bytes: int, part_bytes: int) -> int:
+        """The most parts of the sums."""
+        return max(1, max(int(share * weight_bytes), self.least) // max(part_bytes, 1))
 
 
 def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int, /, **changed) -> Tiles:
@@ -65,7 +81,7 @@ def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int
             width=BLOCK if folded else 64, depth=max(64, min(1024, height)), stages=1, warps=4,
         )  # fmt: skip
         if part == "grad_c":
-            found = replace(found, depth=found.outputs)
+            found = replace(found, depth=max(16, min(128, width)))
     elif dtype == torch.float64 or (dtype == torch.float32 and precision == "ieee"):
         # Without tensor cores the operands of a step are in registers, too.
         narrow = 64 if dtype == torch.float32 and part in ("forward", "folded") else 32
@@ -75,13 +91,14 @@ def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int
         most = 256 if rows > 128 else 128 if rows > 64 else 64
         few = 64 if outputs <= 64 else 128
         if part == "grad_weight":
-            found = Tiles(outputs=64, depth=64 * wide, stages=4)
-        elif part == "grad_c":
-            found = Tiles(rows=min(most, 128), depth=16 * wide)
+            found = Tiles(outputs=few, depth=64 * wide, stages=4)
+        elif part == "grad_c":  # 128 rows by 256 columns: half of the registers; 64, where that is more programs
+            enough = rows > 128 and launch.architecture() >= 90  # before wgmma operands are in registers, too
+            found = Tiles(rows=128 if enough else 64, depth=32 * wide, stages=4)
         elif folded:
-            found = Tiles(most, few, group=(2 if most == 256 and few == 128 else 4) * wide, stages=5)
+            found = Tiles(most, few, group=4 * wide, stages=3)
         else:
-            found = Tiles(most, few, width=(32 if most == 256 else 64) * wide, stages=5)
+            found = Tiles(most, few, width=32 * wide, stages=5)
     if launch.interpreted():
         return replace(found, **changed)
     return _fitted(part, replace(found, **changed), dtype.itemsize)
@@ -102,8 +119,7 @@ def shared_bytes(part: str, tile: Tiles, itemsize: int, arch: int) -> int:
         steps = (held * tile.outputs + arriving * 2 * BLOCK) * tile.depth * itemsize
         return max(steps, square * tile.outputs * max(itemsize, 4))
     if part == "grad_c":
-        weights = 2 * square if tile.stages > 1 else 0  # of a pair of blocks; without stages they come in registers
-        return (arriving * weights + held * tile.rows + square) * tile.depth * itemsize
+        return held * (tile.rows + square) * tile.depth * itemsize
     deep = tile.group * tile.width
     c = tile.rows * (64 if part == "folded" else 16)
     return max((held * tile.outputs + tile.rows) * deep * itemsize + c, 4 * min(tile.rows * tile.outputs, 64 * 64))
@@ -149,38 +165,62 @@ def forward(
     rows, columns = c.shape
     outputs = weight.shape[0]
     from_row = limits.fold_from_ieee if precision == "ieee" else limits.fold_from
+    count, weight_bytes = pairs(blocks(columns)), weight.numel() * weight.itemsize
+    most = limits.parts(limits.fold_share, weight_bytes, out.numel() * _sum_dtype(c).itemsize)
     if folded or not columns or weight.dtype.itemsize < 4 or rows < from_row:
-        product = _Product(c, bias, activation, precision, folded, out, outputs, changed)
-        product.launch(weight, 0, outputs)
+        product = _Product(c, bias, activation, precision, folded, out, count, most, changed)
+        product.launch(weight, 0)
+        product.finish()
         return
-    several, count = min(outputs, limits.fold_outputs), pairs(blocks(columns))
-    part = launch.empty((several, folded_width(columns)), weight.dtype, weight)
-    product = _Product(c, bias, activation, precision, True, out, several, changed)
-    size, at_once = unit(columns, weight.itemsize), 16
-    for first in range(0, outputs, several):
-        here = min(outputs - first, several)
-        kernels.fold_kernel[(count, launch.cdiv(here, at_once))](
-            weight, part, first, here, columns // size, count, UNIT=size, OUTPUTS=at_once, num_warps=4
-        )
-        product.launch(part, first, here)
+    at_once = limits.pairs_at_once(limits.fold_share, weight_bytes, BLOCK * BLOCK * outputs * weight.itemsize)
+    part = launch.empty((outputs, BLOCK * BLOCK * min(count, at_once)), weight.dtype, weight)
+    product = _Product(c, bias, activation, precision, True, out, min(count, at_once), most, changed)
+    for first in range(0, count, at_once):
+        _fold(weight, part, columns, first, min(count - first, at_once), part.shape[1])
+        product.launch(part, first)
+    product.finish()
+
+
+def fold(weight: Tensor, columns: int, folded: Tensor) -> None:
+    """folded [H, folded_width(C)] of weight [H, C²]; contiguous, of one dtype."""
+    if folded.numel():
+        _fold(weight, folded, columns, 0, pairs(blocks(columns)), folded_width(columns))
+
+
+def _fold(
+    weight: Tensor, folded: Tensor, columns: int, first_pair: int, count: int, length: int, turned: bool = False
+) -> None:
+    """folded [H, 256 count], of so many pairs; turned, for grad_c: [count, 256, H]. Both in rows of `length`."""
+    size, outputs = unit(columns, weight.itemsize), weight.shape[0]
+    at_once = 32 if turned else 16
+    if launch.interpreted():
+        at_once = max(16, min(128, launch.next_power_of_2(outputs)))
+    kernels.fold_kernel[(count, launch.cdiv(length if turned else outputs, at_once))](
+        weight, folded, first_pair, outputs, columns // size, length,
+        UNIT=size, TURNED=turned, OUTPUTS=at_once, num_warps=8 if turned else 4,
+    )  # fmt: skip
 
 
 class _Product:
-    """The forward for so many outputs at a time, with a workspace for all of these times."""
+    """The forward, of a folded weight at_once pairs of blocks at a time, its sums in at most `most` parts."""
 
     def __init__(
-        self, c: Tensor, bias: Tensor, activation: str, precision: str, folded: bool, out: Tensor, outputs: int,
-        changed: dict,
+        self, c: Tensor, bias: Tensor, activation: str, precision: str, folded: bool, out: Tensor, at_once: int,
+        most: int, changed: dict,
     ) -> None:  # fmt: skip
         self.c, self.bias, self.out, self.activation, self.folded = c, bias, out, activation, folded
-        self.precision = _precision(c, precision)
-        rows, columns = c.shape
-        tile = self.tile = tiles("folded" if folded else "forward", c.dtype, precision, rows, outputs, **changed)
-        programs = launch.cdiv(rows, tile.rows) * launch.cdiv(outputs, tile.outputs)
+        self.precision, self.at_once = _precision(c, precision), at_once
+        (rows, columns), outputs = c.shape, out.shape[1]
+        tile = tiles("folded" if folded else "forward", c.dtype, precision, rows, outputs, **changed)
         count, whole = launch.cdiv(columns, tile.width), columns // tile.width
+        if folded and whole < count and tile.rows * tile.outputs > 2**14 and "group" not in changed:
+            # The selection of a last block that is not full takes registers, too, and the operands would spill.
+            tile = replace(tile, group=max(1, tile.group // 2))
+        self.tile = tile
+        programs = launch.cdiv(rows, tile.rows) * launch.cdiv(outputs, tile.outputs)
         if folded:
-            steps = pairs(count) * (BLOCK // tile.group)
-            self.sums = [(whole == count, 0, count, splits(programs, steps // 8))]
+            steps = at_once * (BLOCK // tile.group)
+            self.sums = [(whole == count, 0, count, splits(programs, min(steps // 8, most)))]
         else:
             # The last block, if it is not full, by a launch of its own: in one kernel with the others it would keep
             # the compiler from letting their tensor core instructions run asynchronously.
@@ -188,46 +228,57 @@ class _Product:
             self.sums = [
                 (last <= whole, first, last, splits(programs, (last - first) * columns // 8)) for first, last in ranges
             ]
-        several = sum(cut for *_, cut in self.sums)
-        self.parts = launch.empty((several, rows, outputs), _sum_dtype(c), c) if several > 1 else None
+        self.several = sum(cut for *_, cut in self.sums)
+        self.split = self.several > 1 or (folded and at_once < pairs(count))
+        # A single part, to which is added, is out itself.
+        self.parts = launch.empty((self.several, rows, outputs), _sum_dtype(c), c) if self.several > 1 else out
 
-    def launch(self, weight: Tensor, first: int, outputs: int) -> None:
-        """The columns of out from `first` on, from as many rows of this weight."""
-        tile, (rows, columns), split = self.tile, self.c.shape, self.parts is not None
-        size, length = unit(columns, self.c.itemsize) if columns else 1, self.out.shape[1]
-        place = (0, outputs) if split else (first, length)
+    def launch(self, weight: Tensor, first_pair: int) -> None:
+        """Add the terms of this weight, folded: of the pairs from first_pair on."""
+        tile, (rows, columns), outputs = self.tile, self.c.shape, self.out.shape[1]
+        size = unit(columns, self.c.itemsize) if columns else 1
         part = 0
         for whole, first_block, last_block, cut in self.sums:
             grid = launch.cdiv(rows, tile.rows), launch.cdiv(outputs, tile.outputs), cut
             kernels.forward_kernel[grid](
-                self.c, weight, self.bias, self.parts if split else self.out, rows, outputs, columns // size,
-                first_block, last_block, part, cut, *place,
-                UNIT=size, FOLDED=self.folded, WHOLE=whole, SPLIT=split, ACTIVATION=self.activation,
+                self.c, weight, self.bias, self.parts, rows, outputs, columns // size,
+                first_block, last_block, part, cut, first_pair, self.at_once,
+                UNIT=size, FOLDED=self.folded, WHOLE=whole, SPLIT=self.split, ACTIVATION=self.activation,
                 PRECISION=self.precision, ROWS=tile.rows, OUTPUTS=tile.outputs, GROUP=tile.group, WIDTH=tile.width,
                 STAGES=tile.stages, num_warps=tile.warps,
             )  # fmt: skip
             part += cut
-        if split:
-            height, width = (256, 64) if launch.interpreted() else (16, 64)
-            kernels.finish_kernel[(launch.cdiv(rows, height), launch.cdiv(outputs, width))](
-                self.parts, self.bias, self.out, rows, outputs, part, first, length,
-                ACTIVATION=self.activation, ROWS=height, OUTPUTS=width, num_warps=4,
-            )  # fmt: skip
+
+    def finish(self) -> None:
+        """Add up the parts, where there are any; then the bias and the activation."""
+        if not self.split:
+            return
+        height, width = (256, 64) if launch.interpreted() else (16, 64)
+        rows, outputs = self.out.shape
+        kernels.finish_kernel[(launch.cdiv(rows, height), launch.cdiv(outputs, width))](
+            self.parts, self.bias, self.out, rows, outputs, self.several,
+            ACTIVATION=self.activation, ROWS=height, OUTPUTS=width, num_warps=4,
+        )  # fmt: skip
 
 
 def backward(
     grad: Tensor, c: Tensor, weight: Tensor, out: Tensor | None, activation: str, precision: str, folded: bool,
-    grad_c: Tensor | None, grad_weight: Tensor | None, grad_bias: Tensor | None, most_splits: int = PROGRAMS,
+    grad_c: Tensor | None, grad_weight: Tensor | None, grad_bias: Tensor | None, limits: Limits | None = None,
 ) -> None:  # fmt: skip
     """The gradients that are not None; contiguous, of one dtype. out: of relu. RuntimeError for a folded weight."""
     if folded:
         raise RuntimeError("outer_linear_folded has no gradient: call outer_linear")
-    rows, outputs = grad.shape
+    (rows, outputs), columns = grad.shape, c.shape[1]
     of_weight = tiles("grad_weight", c.dtype, precision, rows, outputs)
     depths = launch.cdiv(rows, of_weight.depth)
-    # One workspace for g turned and, later, g as it lies.
+    stride = max(depths, 1) * of_weight.depth
+    needs_c, needs_weight = (wanted is not None and wanted.numel() > 0 for wanted in (grad_c, grad_weight))
+    of_c = _CGradient(c, weight, grad_c, precision, limits or Limits()) if needs_c else None
+    # One workspace for g turned and, later, g as it lies; one for c turned and, later, the folded weight.
     relu = activation != "identity"
-    turned = launch.empty((max(outputs, 1), max(depths, 1) * of_weight.depth), grad.dtype, grad)
+    turned = launch.empty((max(outputs, 1), stride), grad.dtype, grad)
+    second = max(columns * stride if needs_weight else 0, of_c.folded_elements if needs_c else 0)
+    second = launch.empty((second,), c.dtype, c)
     if grad_bias is not None or grad_weight is not None:
         _turn(grad, out if relu else grad, turned, rows, outputs, depths * of_weight.depth, activation)
     if grad_bias is not None and outputs:
@@ -235,14 +286,14 @@ def backward(
         backwards.bias_kernel[(launch.cdiv(outputs, at_once),)](
             turned, grad_bias, outputs, depths, OUTPUTS=at_once, DEPTH=of_weight.depth, num_warps=1
         )
-    if grad_weight is not None and grad_weight.numel():
-        _weight_gradient(c, turned, grad_weight, depths, precision, of_weight)
-    if grad_c is not None and grad_c.numel():
+    if needs_weight:
+        _weight_gradient(c, turned, second, grad_weight, depths, precision, of_weight)
+    if needs_c:
         if relu and outputs:
             backwards.masked_kernel[(launch.cdiv(grad.numel(), 4096),)](
                 grad, out, turned, grad.numel(), ACTIVATION=activation, TILE=4096, num_warps=8
             )
-        _c_gradient(c, weight, turned if relu else grad, grad_c, precision, most_splits)
+        of_c.launch(turned if relu else grad, second)
 
 
 def _turn(x: Tensor, out: Tensor, turned: Tensor, rows: int, columns: int, stride: int, activation: str) -> None:
@@ -255,13 +306,11 @@ def _turn(x: Tensor, out: Tensor, turned: Tensor, rows: int, columns: int, strid
 
 
 def _weight_gradient(
-    c: Tensor, turned: Tensor, grad_weight: Tensor, depths: int, precision: str, tile: Tiles
+    c: Tensor, turned: Tensor, c_turned: Tensor, grad_weight: Tensor, depths: int, precision: str, tile: Tiles
 ) -> None:
     rows, columns = c.shape
     outputs = grad_weight.shape[0]
-    stride = depths * tile.depth
-    c_turned = launch.empty((columns, max(stride, 1)), c.dtype, c)
-    _turn(c, c, c_turned, rows, columns, stride, "identity")
+    _turn(c, c, c_turned, rows, columns, depths * tile.depth, "identity")
     size = unit(columns, c.itemsize)
     backwards.weight_kernel[(pairs(blocks(columns)), launch.cdiv(outputs, tile.outputs))](
         c_turned, turned, grad_weight, outputs, columns // size, depths,
@@ -270,27 +319,44 @@ def _weight_gradient(
     )  # fmt: skip
 
 
-def _c_gradient(c: Tensor, weight: Tensor, g: Tensor, grad_c: Tensor, precision: str, most_splits: int) -> None:
-    rows, columns = c.shape
-    outputs = weight.shape[0]
-    tile = tiles("grad_c", c.dtype, precision, rows, outputs)
-    count = pairs(blocks(columns))
-    row_tiles = launch.cdiv(rows, tile.rows)
-    cut = splits(row_tiles, min(count, most_splits))
-    parts = grad_c
-    if cut > 1 or grad_c.dtype != _sum_dtype(c):
-        parts = launch.empty((cut, rows, columns), _sum_dtype(c), c)
-    size, h_size = unit(columns, c.itemsize), unit(outputs, c.itemsize) if outputs else 1
-    backwards.c_kernel[(row_tiles, cut)](
-        c, weight, g, parts, rows, outputs // h_size, columns // size, cut, count,
-        UNIT=size, H_UNIT=h_size, PRECISION=_precision(c, precision), ROWS=tile.rows, DEPTH=tile.depth,
-        STAGES=tile.stages, num_warps=tile.warps,
-    )  # fmt: skip
-    if parts is not grad_c:
-        at_once = 8192 if launch.interpreted() else 1024
-        backwards.c_sum_kernel[(launch.cdiv(grad_c.numel(), at_once),)](
-            parts, grad_c, grad_c.numel(), cut, TILE=at_once, num_warps=4
-        )
+class _CGradient:
+    """grad_c, of the weight folded some pairs of blocks at a time."""
+
+    def __init__(self, c: Tensor, weight: Tensor, grad_c: Tensor, precision: str, limits: Limits) -> None:
+        self.c, self.weight, self.grad_c, self.precision = c, weight, grad_c, _precision(c, precision)
+        (rows, columns), outputs = c.shape, weight.shape[0]
+        self.tile = tiles("grad_c", c.dtype, precision, rows, outputs)
+        self.depths = launch.cdiv(outputs, self.tile.depth)
+        self.pairs = pairs(blocks(columns))
+        pair_elements = BLOCK * BLOCK * self.depths * self.tile.depth
+        weight_bytes = weight.numel() * weight.itemsize
+        self.at_once = limits.pairs_at_once(limits.share, weight_bytes, pair_elements * c.itemsize)
+        self.folded_elements = min(self.at_once, self.pairs) * pair_elements
+        most = limits.parts(limits.share, weight_bytes, rows * columns * _sum_dtype(c).itemsize)
+        self.splits = splits(launch.cdiv(rows, self.tile.rows), min(self.at_once, self.pairs, most))
+
+    def launch(self, g: Tensor, folded: Tensor) -> None:
+        c, grad_c, tile, (rows, columns), outputs = self.c, self.grad_c, self.tile, self.c.shape, self.weight.shape[0]
+        parts = grad_c
+        if self.splits > 1 or grad_c.dtype != _sum_dtype(c):
+            parts = launch.empty((self.splits, rows, columns), _sum_dtype(c), c)
+        size, h_size = unit(columns, c.itemsize), unit(outputs, c.itemsize) if outputs else 1
+        for first in range(0, self.pairs, self.at_once):
+            if outputs:
+                here = min(self.pairs - first, self.at_once)
+                length = self.depths * tile.depth
+                _fold(self.weight, folded, columns, first, here, length, turned=True)
+            backwards.c_kernel[(launch.cdiv(rows, tile.rows), self.splits)](
+                c, folded, g, parts, rows, outputs // h_size, columns // size, first, self.pairs, self.at_once,
+                self.splits, self.depths,
+                UNIT=size, H_UNIT=h_size, WHOLE=columns % BLOCK == 0, PRECISION=self.precision, ROWS=tile.rows,
+                DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps,
+            )  # fmt: skip
+        if parts is not grad_c:
+            at_once = 8192 if launch.interpreted() else 1024
+            backwards.c_sum_kernel[(launch.cdiv(grad_c.numel(), at_once),)](
+                parts, grad_c, grad_c.numel(), self.splits, TILE=at_once, num_warps=4
+            )
 
 
 def _sum_dtype(tensor: Tensor) -> torch.dtype:
