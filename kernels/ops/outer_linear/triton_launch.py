@@ -90,8 +90,9 @@ def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int
         wide = 4 // dtype.itemsize  # halves: steps of as many bytes
         most = 256 if rows > 128 else 128 if rows > 64 else 64
         few = 64 if outputs <= 64 else 128
-        if part == "grad_weight":
-            found = Tiles(outputs=few, depth=64 * wide, stages=4)
+        if part == "grad_weight":  # whose sums go through shared memory in the end
+            room = launch.shared_memory() >= 4 * few * BLOCK**2
+            found = Tiles(outputs=few if room else 64, depth=64 * wide, stages=4)
         elif part == "grad_c":  # 128 rows by 256 columns: half of the registers; 64, where that is more programs
             enough = rows > 128 and launch.architecture() >= 90  # before wgmma operands are in registers, too
             found = Tiles(rows=128 if enough else 64, depth=32 * wide, stages=4)
