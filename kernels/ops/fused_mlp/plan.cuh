@@ -153,25 +153,27 @@ inline bool possible(const Plan& plan, const Widths& widths, int size, const Dev
     return device.clusters(plan.cluster) > 0 && plan.shared_bytes <= device.shared_bytes;
 }
 
-// Clocks of the whole launch, roughly, to choose by. The rates are an H100's: the L2 gives all multiprocessors together
-// some 3100 bytes a clock and one of them 48; a block's neighbours write to it 12 bytes a clock; shared memory is read at
-// 128 bytes a clock; a tensor core step of 16 · 8 numbers by 32 bytes takes 2 clocks of a multiprocessor, one of plain
-// multiplications 10 (float) or 20 (double, of half as many numbers); a step cannot take less than its latency.
+// Clocks of the whole launch, roughly, to choose by. The numbers are an H200's, of all plans of the notebook's two MLPs at
+// 128, 2048 and 16384 rows, and are right to some 15 %. A step of 16 · 8 numbers by 32 bytes takes the tensor cores of a
+// multiprocessor 2 clocks, plain multiplications 10 (float) or 20 (double, of half as many numbers); its operands come from
+// shared memory at some 80 bytes a clock; and it cannot take less than its latency, since eight warps are all that there
+// are to hide it. Beside the steps there are a stage's copies and barrier, the sums that a pass writes, and the barriers of
+// a layer. The L2 gives all multiprocessors together 1600 bytes a clock of weights that all of them ask for.
 template <class S>
 double estimate(const Plan& plan, const Widths& widths, int size, bool tensor_cores, long long rows) {
+    constexpr double launch = 6200, of_layer = 2500, of_stage = 410, of_sum = 0.38, latency = 144, l2 = 1600;
     double tiles = double((rows + S::rows - 1) / S::rows), busy = double(plan.clusters) * plan.cluster;
     double product = tensor_cores ? 2 : size == 8 ? 20 : 10, m = S::m_tiles, n = S::n_tiles;
-    double step = std::max({32 * m + 16 * n, warps * m * n * product, 40.0});
-    double weights = 0, multiply = 0, exchange = 0, waiting = 1500;
+    double step = std::max({1.6 * (32 * m + 16 * n), warps * m * n * product, latency});
+    double weights = 0, multiply = 0, waiting = 0;
     for (int l = 0; l < widths.count; ++l) {
         int inputs = covered(widths.width[l], size), slice = slice_of(covered(widths.width[l + 1], size), plan.cluster);
+        double passes = double((slice + S::columns - 1) / S::columns), stages = double((inputs * size + S::chunk - 1) / S::chunk);
         weights += double(inputs) * slice * size;
-        multiply += double((slice + S::columns - 1) / S::columns) * (inputs * size / step_bytes) * step;
-        waiting += (plan.cluster > 1 ? 1000 : 300) * (plan.buffers == 1 ? 1.5 : 1);
-        if (l + 1 < widths.count) exchange += double(S::rows) * slice * (plan.cluster - 1) * size;
+        multiply += passes * (stages * of_stage + inputs * size / step_bytes * step + S::rows * S::columns * of_sum);
+        waiting += of_layer * (plan.buffers == 1 ? 1.2 : 1);
     }
-    double read = weights / std::min(48.0, 3100 / busy);
-    return std::ceil(tiles / plan.clusters) * (std::max(read, multiply) + exchange / 12 + waiting);
+    return launch + std::ceil(tiles / plan.clusters) * (std::max(weights * busy / l2, multiply) + waiting);
 }
 
 // The plan for B rows: of all that are possible the one that is estimated to take the least time. `wanted` holds what
