@@ -11,9 +11,7 @@ Bytes: weight once for every ROWS rows, from the L2 but for the first; needed is
 weight (folding.py) about half: 256 T (T + 1) B H with T = ⌈C / 16⌉.
 
 The sum over (i, j) is cut into `splits` parts, so that few rows have a program for every processor. A part's sums go to
-a workspace [splits, B, H], which finish_kernel adds up in order: no atomics, the same bits in every run. Of many rows
-the weight is folded on the way, some pairs of blocks at a time, and each launch adds to what the one before it stored:
-B H numbers read and written again, beside 256 H for each pair that is folded.
+a workspace [splits, B, H], which finish_kernel adds up in order: no atomics, the same bits in every run.
 
 Columns beyond C, where a block of 16 or WIDTH is not full, give products that are set to 0, not multiplied by it: c may
 be infinite. C is units · UNIT, so that the compiler knows how far accesses are aligned without one kernel for each C.
@@ -109,14 +107,7 @@ def forward_kernel(
     first = begin + (total.to(tl.int64) * split // splits).to(tl.int32)
     last = begin + (total.to(tl.int64) * (split + 1) // splits).to(tl.int32)
 
-    mask = (b < rows)[:, None] & (h < outputs)[None, :]
-    line = b
-    if SPLIT:
-        line += (first_part + split).to(tl.int64) * rows
     sums = no_sums(c_ptr, ROWS, OUTPUTS)
-    if FOLDED and SPLIT:  # noqa: SIM102  constants, on which the compiler decides
-        if first_pair > 0:
-            sums = tl.load(out_ptr + line[:, None] * outputs + h[None, :], mask, other=0.0)
     start = 0  # steps before the block, in all
     for block in range(first_block, last_block):
         steps = (block + 1) * (BLOCK // GROUP) if FOLDED else columns
@@ -128,9 +119,16 @@ def forward_kernel(
             )  # fmt: skip
         start += steps
 
-    if not SPLIT:
+    mask = (b < rows)[:, None] & (h < outputs)[None, :]
+    if SPLIT:
+        b += (first_part + split).to(tl.int64) * rows
+    places = out_ptr + b[:, None] * outputs + h[None, :]
+    if SPLIT:
+        if first_pair > 0:
+            sums += tl.load(places, mask, other=0.0)
+    else:
         sums = activate(sums + tl.load(bias_ptr + h, h < outputs, other=0.0).to(sums.dtype)[None, :], ACTIVATION)
-    tl.store(out_ptr + line[:, None] * outputs + h[None, :], sums, mask)
+    tl.store(places, sums, mask)
 
 
 @triton.jit(do_not_specialize=["rows", "outputs", "splits"])

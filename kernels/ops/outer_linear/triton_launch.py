@@ -41,9 +41,9 @@ class Limits:
     fold_from: rows from which on float32 weights are folded on the way. Folding moves the weight once and halves the
         products: at 4.3 TB/s and 400 TFLOP/s it pays from some 560 rows on, in full float32 (67 TFLOP/s) from 100.
         Halves are not folded, for that would round the folded weight.
-    fold_share: of the weight, the most that each of two workspaces takes: the weight folded on the way, some pairs of
-        blocks at a time, and the parts that a folded weight's sums are cut into. share: the same of grad_c. But
-        `least_pairs` pairs of blocks and `least` bytes of sums may be there in any case.
+    fold_share: of the weight, the most that is folded at a time, so that the workspace is small: a part of the pairs of
+        blocks, whose sums the next part's are added to; share: the same of grad_c, and of the parts of grad_c's sums.
+        But `least_pairs` pairs of blocks, and of grad_c `least` bytes of sums, may be there in any case.
     """
 
     fold_from: int = 512
@@ -59,9 +59,9 @@ class Limits:
         several = int(share * weight_bytes) // max(pair_bytes, 1)
         return max(self.least_pairs, several // BLOCK * BLOCK)
 
-    def parts(self, share: float, weight_bytes: int, part_bytes: int) -> int:
-        """The most parts of the sums."""
-        return max(1, max(int(share * weight_bytes), self.least) // max(part_bytes, 1))
+    def parts(self, weight_bytes: int, part_bytes: int) -> int:
+        """The most parts of grad_c's sums."""
+        return max(1, max(int(self.share * weight_bytes), self.least) // max(part_bytes, 1))
 
 
 def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int, /, **changed) -> Tiles:
@@ -166,16 +166,16 @@ def forward(
     rows, columns = c.shape
     outputs = weight.shape[0]
     from_row = limits.fold_from_ieee if precision == "ieee" else limits.fold_from
-    count, weight_bytes = pairs(blocks(columns)), weight.numel() * weight.itemsize
-    most = limits.parts(limits.fold_share, weight_bytes, out.numel() * _sum_dtype(c).itemsize)
     if folded or not columns or weight.dtype.itemsize < 4 or rows < from_row:
-        product = _Product(c, bias, activation, precision, folded, out, count, most, changed)
+        count = pairs(blocks(columns))
+        product = _Product(c, bias, activation, precision, folded, out, count, changed)
         product.launch(weight, 0)
         product.finish()
         return
+    count, weight_bytes = pairs(blocks(columns)), weight.numel() * weight.itemsize
     at_once = limits.pairs_at_once(limits.fold_share, weight_bytes, BLOCK * BLOCK * outputs * weight.itemsize)
     part = launch.empty((outputs, BLOCK * BLOCK * min(count, at_once)), weight.dtype, weight)
-    product = _Product(c, bias, activation, precision, True, out, min(count, at_once), most, changed)
+    product = _Product(c, bias, activation, precision, True, out, min(count, at_once), changed)
     for first in range(0, count, at_once):
         _fold(weight, part, columns, first, min(count - first, at_once), part.shape[1])
         product.launch(part, first)
@@ -203,11 +203,11 @@ def _fold(
 
 
 class _Product:
-    """The forward, of a folded weight at_once pairs of blocks at a time, its sums in at most `most` parts."""
+    """The forward, of a folded weight at_once pairs of blocks at a time."""
 
     def __init__(
         self, c: Tensor, bias: Tensor, activation: str, precision: str, folded: bool, out: Tensor, at_once: int,
-        most: int, changed: dict,
+        changed: dict,
     ) -> None:  # fmt: skip
         self.c, self.bias, self.out, self.activation, self.folded = c, bias, out, activation, folded
         self.precision, self.at_once = _precision(c, precision), at_once
@@ -221,7 +221,7 @@ class _Product:
         programs = launch.cdiv(rows, tile.rows) * launch.cdiv(outputs, tile.outputs)
         if folded:
             steps = at_once * (BLOCK // tile.group)
-            self.sums = [(whole == count, 0, count, splits(programs, min(steps // 8, most)))]
+            self.sums = [(whole == count, 0, count, splits(programs, steps // 8))]
         else:
             # The last block, if it is not full, by a launch of its own: in one kernel with the others it would keep
             # the compiler from letting their tensor core instructions run asynchronously.
@@ -333,7 +333,7 @@ class _CGradient:
         weight_bytes = weight.numel() * weight.itemsize
         self.at_once = limits.pairs_at_once(limits.share, weight_bytes, pair_elements * c.itemsize)
         self.folded_elements = min(self.at_once, self.pairs) * pair_elements
-        most = limits.parts(limits.share, weight_bytes, rows * columns * _sum_dtype(c).itemsize)
+        most = limits.parts(weight_bytes, rows * columns * _sum_dtype(c).itemsize)
         self.splits = splits(launch.cdiv(rows, self.tile.rows), min(self.at_once, self.pairs, most))
 
     def launch(self, g: Tensor, folded: Tensor) -> None:
