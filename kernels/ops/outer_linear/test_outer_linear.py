@@ -45,12 +45,12 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
     # ------------------------------------------------------------------------------------- the ways of computing it
 
     @INTERPRETED
-    @pytest.mark.parametrize("limits", [{}, {"fold_share": 0.0, "least_pairs": 2}], ids=["at once", "by two pairs"])
-    def test_folded_on_the_way(self, monkeypatch, limits):
-        """Of many rows the weight is folded, some pairs of blocks at a time: with few, by limits of its own."""
-        limits = launcher().Limits(fold_from=0, fold_from_ieee=0, **limits)
+    @pytest.mark.parametrize("outputs", [16, 64])
+    def test_folded_on_the_way(self, monkeypatch, outputs):
+        """Of many rows the weight is folded, some outputs at a time: with few, by limits of its own."""
+        limits = launcher().Limits(fold_from=0, fold_from_ieee=0, fold_outputs=outputs)
         monkeypatch.setattr(launcher(), "forward", functools.partial(launcher().forward, limits=limits))
-        cases = [Case((rows, columns)) for rows, columns in ((1, 1), (7, 17), (3, 33), (300, 5), (7, 32))]
+        cases = [Case((rows, columns)) for rows, columns in ((1, 1), (7, 17), (3, 33), (300, 5))]
         cases += [Case((7, 33), torch.float64), Case((6, 17), layout="misaligned"), Case((6, 17), values="tiny")]
         check(self.op, self.function("triton"), cases=[replace(case, every_option=False) for case in cases])
 
@@ -135,7 +135,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
     @pytest.mark.parametrize("columns", [1, 16, 33])
     @pytest.mark.parametrize("turned", [False, True])
     def test_the_kernel_that_folds(self, columns, turned):
-        """It gives folding.fold's bits, of all pairs or, turned, of some, with zeros behind the outputs."""
+        """It gives folding.fold's bits, of all outputs and pairs or of some; turned, with zeros behind the outputs."""
         weight = torch.randn(21, columns**2, device=DEVICE)
         want, pairs = folding.fold(weight), folding.pairs(folding.blocks(columns))
         if not turned:
@@ -146,7 +146,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
             return
         first = pairs // 2
         folded = torch.full((pairs - first, 256, 32), math.nan, device=DEVICE)
-        launcher()._fold(weight, folded, columns, first, pairs - first, 32, turned=True)
+        launcher()._fold(weight, folded, columns, outputs=(0, 21), pairs=(first, pairs - first), length=32)
         assert torch.equal(folded[:, :, :21].flatten(0, 1).T, want[:, 256 * first :])
         assert (folded[:, :, 21:] == 0).all()
 

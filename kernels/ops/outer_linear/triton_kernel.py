@@ -45,8 +45,8 @@ def _multiply(
     FOLDED: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """sums + the products of block j and the columns i of steps low to high, times the weights. start: where step 0 of
-    this block is in a folded weight. WHOLE: all columns of the block exist."""
+    """sums + the products of block j and the columns i of steps low to high, times the weights. start: the steps before
+    this block, by which a folded weight goes. WHOLE: all columns of the block exist."""
     k = tl.arange(0, GROUP * WIDTH)
     j = block * WIDTH + tl.arange(0, WIDTH)
     if WHOLE:
@@ -76,77 +76,73 @@ def _multiply(
 
 
 @triton.jit(do_not_specialize=[
-    "rows", "outputs", "units", "first_block", "last_block", "first_part", "splits", "first_pair", "at_once"
+    "rows", "outputs", "units", "first_block", "last_block", "first_part", "splits", "first_output", "row_length"
 ])  # fmt: skip
 def forward_kernel(
     c_ptr, weight_ptr, bias_ptr, out_ptr, rows, outputs, units, first_block, last_block, first_part, splits,
-    first_pair, at_once,
+    first_output, row_length,
     UNIT: tl.constexpr, FOLDED: tl.constexpr, WHOLE: tl.constexpr, SPLIT: tl.constexpr, ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The sum over the blocks j from first_block to before last_block; WHOLE: all their columns exist. Of FOLDED, where
-    these are all blocks, over at_once pairs of them from first_pair on, or as many as are left: the weight's columns.
+    """The sum over the blocks j from first_block to before last_block; WHOLE: all their columns exist.
 
-    The grid is (row tiles, output tiles, splits). Of SPLIT there is neither bias nor activation, and out is the
-    workspace, in which this launch's parts begin at first_part, and to which it adds if first_pair is not the first. A
-    weight as given goes by rows of i, so its GROUP is 1; a folded one by blocks of WIDTH = 16."""
+    The grid is (row tiles, output tiles, splits). Output h of the weight is first_output + h of out [B, row_length]. Of
+    SPLIT there is neither bias nor activation, and out is the workspace, in which this launch's parts begin at
+    first_part. A weight as given goes by rows of i, so its GROUP is 1; a folded one by blocks of WIDTH = 16."""
     columns = units * UNIT
     b = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     h = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     c_rows = c_ptr + tl.minimum(b, rows - 1) * columns  # rows and outputs that are none repeat the last, unstored
-    begin = 0  # the first step of this launch, and how many it has
+    start = 0  # steps before the block, in all
     total = (last_block - first_block) * columns
     length = columns.to(tl.int64) * columns
     if FOLDED:
-        begin = first_pair * (BLOCK // GROUP)
-        total = tl.minimum(at_once, last_block * (last_block + 1) // 2 - first_pair) * (BLOCK // GROUP)
-        length = at_once.to(tl.int64) * (BLOCK * BLOCK)
+        start = first_block * (first_block + 1) // 2 * (BLOCK // GROUP)
+        total = last_block * (last_block + 1) // 2 * (BLOCK // GROUP) - start
+        blocks = tl.cdiv(columns, BLOCK).to(tl.int64)
+        length = blocks * (blocks + 1) // 2 * (BLOCK * BLOCK)
     weights = weight_ptr + tl.minimum(h, outputs - 1).to(tl.int64) * length
     split = tl.program_id(2)
-    first = begin + (total.to(tl.int64) * split // splits).to(tl.int32)
-    last = begin + (total.to(tl.int64) * (split + 1) // splits).to(tl.int32)
+    first = start + (total.to(tl.int64) * split // splits).to(tl.int32)
+    last = start + (total.to(tl.int64) * (split + 1) // splits).to(tl.int32)
 
     sums = no_sums(c_ptr, ROWS, OUTPUTS)
-    start = 0  # steps before the block, in all
     for block in range(first_block, last_block):
         steps = (block + 1) * (BLOCK // GROUP) if FOLDED else columns
         low, high = tl.maximum(first - start, 0), tl.minimum(last - start, steps)
         if low < high:
             sums = _multiply(
-                sums, c_rows, weights, block, start - begin, low, high, columns,
-                FOLDED, WHOLE, PRECISION, GROUP, WIDTH, STAGES,
-            )  # fmt: skip
+                sums, c_rows, weights, block, start, low, high, columns, FOLDED, WHOLE, PRECISION, GROUP, WIDTH, STAGES
+            )
         start += steps
 
     mask = (b < rows)[:, None] & (h < outputs)[None, :]
     if SPLIT:
         b += (first_part + split).to(tl.int64) * rows
-    places = out_ptr + b[:, None] * outputs + h[None, :]
-    if SPLIT:
-        if first_pair > 0:
-            sums += tl.load(places, mask, other=0.0)
     else:
-        sums = activate(sums + tl.load(bias_ptr + h, h < outputs, other=0.0).to(sums.dtype)[None, :], ACTIVATION)
-    tl.store(places, sums, mask)
+        bias = tl.load(bias_ptr + first_output + h, h < outputs, other=0.0).to(sums.dtype)
+        sums = activate(sums + bias[None, :], ACTIVATION)
+    tl.store(out_ptr + b[:, None] * row_length + (first_output + h)[None, :], sums, mask)
 
 
-@triton.jit(do_not_specialize=["rows", "outputs", "splits"])
+@triton.jit(do_not_specialize=["rows", "outputs", "splits", "first_output", "row_length"])
 def finish_kernel(
-    parts_ptr, bias_ptr, out_ptr, rows, outputs, splits,
+    parts_ptr, bias_ptr, out_ptr, rows, outputs, splits, first_output, row_length,
     ACTIVATION: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
-    """out = act(Σ parts [splits, B, H] + bias). A single part may be out itself."""
+    """out = act(Σ parts [splits, B, outputs] + bias), in the columns from first_output on."""
     b = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     h = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     mask = (b < rows)[:, None] & (h < outputs)[None, :]
-    places = b[:, None] * outputs + h[None, :]
+    part = parts_ptr + b[:, None] * outputs + h[None, :]
     sums = tl.zeros([ROWS, OUTPUTS], parts_ptr.dtype.element_ty)
     size = rows.to(tl.int64) * outputs
     for split in range(0, splits):
-        sums += tl.load(parts_ptr + split * size + places, mask, other=0.0)
-    sums = activate(sums + tl.load(bias_ptr + h, h < outputs, other=0.0).to(sums.dtype)[None, :], ACTIVATION)
-    tl.store(out_ptr + places, sums, mask)
+        sums += tl.load(part + split * size, mask, other=0.0)
+    bias = tl.load(bias_ptr + first_output + h, h < outputs, other=0.0).to(sums.dtype)
+    sums = activate(sums + bias[None, :], ACTIVATION)
+    tl.store(out_ptr + b[:, None] * row_length + (first_output + h)[None, :], sums, mask)
 
 
 @triton.jit
@@ -172,26 +168,27 @@ def folded_tile(weight_ptr, h, exists, i, j, columns, diagonal):
     return tile + tl.permute(other, (0, 2, 1))
 
 
-@triton.jit(do_not_specialize=["first_pair", "outputs", "units", "length"])
+@triton.jit(do_not_specialize=["first_pair", "first_output", "outputs", "units", "length"])
 def fold_kernel(
-    weight_ptr, folded_ptr, first_pair, outputs, units, length,
+    weight_ptr, folded_ptr, first_pair, first_output, outputs, units, length,
     UNIT: tl.constexpr, TURNED: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
-    """The folded weight's columns from first_pair on. The grid is (pairs, output tiles).
+    """The folded weight of `outputs` outputs from first_output on. The grid is (pairs, output tiles).
 
-    folded [outputs, 256 pairs], in rows of `length`; or TURNED [pairs, 256, outputs], in rows of `length`, those beyond
-    the outputs zero."""
+    folded [outputs, 256 pairs], in rows of `length`; or TURNED [pairs from first_pair on, 256, outputs], in rows of
+    `length`, those beyond the outputs zero."""
     columns = units * UNIT
-    here = tl.program_id(0)
-    block_i, block_j = pair(first_pair + here)
+    index = first_pair + tl.program_id(0)
+    block_i, block_j = pair(index)
     across = tl.arange(0, BLOCK)
     h = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     i, j = block_i * BLOCK + across, block_j * BLOCK + across
-    tile = folded_tile(weight_ptr, h, h < outputs, i, j, columns, block_i == block_j)
-    inside = here.to(tl.int64) * (BLOCK * BLOCK) + across[:, None] * BLOCK + across[None, :]
+    tile = folded_tile(weight_ptr, first_output + h, h < outputs, i, j, columns, block_i == block_j)
+    inside = across[:, None] * BLOCK + across[None, :]
     if TURNED:
-        places = folded_ptr + inside[:, :, None] * length + h[None, None, :]
-        tl.store(places, tl.permute(tile, (1, 2, 0)), (h < length)[None, None, :])
+        place = (tl.program_id(0).to(tl.int64) * (BLOCK * BLOCK) + inside) * length
+        mask = (h < length)[None, None, :]
+        tl.store(folded_ptr + place[:, :, None] + h[None, None, :], tl.permute(tile, (1, 2, 0)), mask)
     else:
-        places = folded_ptr + h.to(tl.int64)[:, None, None] * length + inside[None, :, :]
-        tl.store(places, tile, (h < outputs)[:, None, None])
+        place = h.to(tl.int64) * length + index * (BLOCK * BLOCK)
+        tl.store(folded_ptr + place[:, None, None] + inside[None, :, :], tile, (h < outputs)[:, None, None])

@@ -38,25 +38,25 @@ class Tiles:
 class Limits:
     """Where one way of computing gives way to another.
 
-    fold_from: rows from which on float32 weights are folded on the way. Folding moves the weight once and halves the
-        products: at 4.3 TB/s and 400 TFLOP/s it pays from some 560 rows on, in full float32 (67 TFLOP/s) from 100.
-        Halves are not folded, for that would round the folded weight.
-    fold_share: of the weight, the most that is folded at a time, so that the workspace is small: a part of the pairs of
-        blocks, whose sums the next part's are added to; share: the same of grad_c, and of the parts of grad_c's sums.
-        But `least_pairs` pairs of blocks, and of grad_c `least` bytes of sums, may be there in any case.
+    fold_from: rows from which on float32 weights are folded on the way, `fold_outputs` at a time, so that the workspace
+        is a small part of the weight. Folding moves the weight once and halves the products: at 4.3 TB/s and 400
+        TFLOP/s it pays from some 560 rows on, in full float32 (67 TFLOP/s) from 100. Halves are not folded, for that
+        would round the folded weight.
+    share: of the weight, the most that each of grad_c's workspaces takes, one for a part of the folded weight, one for
+        parts of the sums; but `least_pairs` pairs of blocks and `least` bytes of sums they may take in any case.
     """
 
     fold_from: int = 512
     fold_from_ieee: int = 128
-    fold_share: float = 0.045
+    fold_outputs: int = 64
     share: float = 0.09
     least: int = 2**24
     least_pairs: int = 16
 
-    def pairs_at_once(self, share: float, weight_bytes: int, pair_bytes: int) -> int:
-        """Pairs of blocks that are folded at once: by sixteens, for then one kernel, compiled for numbers that are
+    def pairs_at_once(self, weight_bytes: int, pair_bytes: int) -> int:
+        """Pairs of blocks that grad_c folds at once: by sixteens, for then one kernel, compiled for numbers that are
         divisible by 16, takes them all."""
-        several = int(share * weight_bytes) // max(pair_bytes, 1)
+        several = int(self.share * weight_bytes) // max(pair_bytes, 1)
         return max(self.least_pairs, several // BLOCK * BLOCK)
 
     def parts(self, weight_bytes: int, part_bytes: int) -> int:
@@ -167,60 +167,57 @@ def forward(
     outputs = weight.shape[0]
     from_row = limits.fold_from_ieee if precision == "ieee" else limits.fold_from
     if folded or not columns or weight.dtype.itemsize < 4 or rows < from_row:
-        count = pairs(blocks(columns))
-        product = _Product(c, bias, activation, precision, folded, out, count, changed)
-        product.launch(weight, 0)
-        product.finish()
+        product = _Product(c, bias, activation, precision, folded, out, outputs, changed)
+        product.launch(weight, 0, outputs)
         return
-    count, weight_bytes = pairs(blocks(columns)), weight.numel() * weight.itemsize
-    at_once = limits.pairs_at_once(limits.fold_share, weight_bytes, BLOCK * BLOCK * outputs * weight.itemsize)
-    part = launch.empty((outputs, BLOCK * BLOCK * min(count, at_once)), weight.dtype, weight)
-    product = _Product(c, bias, activation, precision, True, out, min(count, at_once), changed)
-    for first in range(0, count, at_once):
-        _fold(weight, part, columns, first, min(count - first, at_once), part.shape[1])
-        product.launch(part, first)
-    product.finish()
+    several, count = min(outputs, limits.fold_outputs), pairs(blocks(columns))
+    part = launch.empty((several, folded_width(columns)), weight.dtype, weight)
+    product = _Product(c, bias, activation, precision, True, out, several, changed)
+    for first in range(0, outputs, several):
+        here = min(outputs - first, several)
+        _fold(weight, part, columns, outputs=(first, here), pairs=(0, count))
+        product.launch(part, first, here)
 
 
 def fold(weight: Tensor, columns: int, folded: Tensor) -> None:
     """folded [H, folded_width(C)] of weight [H, C²]; contiguous, of one dtype."""
     if folded.numel():
-        _fold(weight, folded, columns, 0, pairs(blocks(columns)), folded_width(columns))
+        _fold(weight, folded, columns, outputs=(0, folded.shape[0]), pairs=(0, pairs(blocks(columns))))
 
 
 def _fold(
-    weight: Tensor, folded: Tensor, columns: int, first_pair: int, count: int, length: int, turned: bool = False
+    weight: Tensor, folded: Tensor, columns: int, *, outputs: tuple[int, int], pairs: tuple[int, int], length: int = 0
 ) -> None:
-    """folded [H, 256 count], of so many pairs; turned, for grad_c: [count, 256, H]. Both in rows of `length`."""
-    size, outputs = unit(columns, weight.itemsize), weight.shape[0]
+    """Fold some outputs and pairs, each (first, how many); for grad_c with outputs innermost, in rows of `length`."""
+    size = unit(columns, weight.itemsize)
+    (first_output, several), (first_pair, count), turned = outputs, pairs, length > 0
     at_once = 32 if turned else 16
     if launch.interpreted():
-        at_once = max(16, min(128, launch.next_power_of_2(outputs)))
-    kernels.fold_kernel[(count, launch.cdiv(length if turned else outputs, at_once))](
-        weight, folded, first_pair, outputs, columns // size, length,
+        at_once = max(16, min(128, launch.next_power_of_2(several)))
+    kernels.fold_kernel[(count, launch.cdiv(length if turned else several, at_once))](
+        weight, folded, first_pair, first_output, several, columns // size, length or folded_width(columns),
         UNIT=size, TURNED=turned, OUTPUTS=at_once, num_warps=8 if turned else 4,
     )  # fmt: skip
 
 
 class _Product:
-    """The forward, of a folded weight at_once pairs of blocks at a time."""
+    """The forward for so many outputs at a time, with a workspace for all of these times."""
 
     def __init__(
-        self, c: Tensor, bias: Tensor, activation: str, precision: str, folded: bool, out: Tensor, at_once: int,
+        self, c: Tensor, bias: Tensor, activation: str, precision: str, folded: bool, out: Tensor, outputs: int,
         changed: dict,
     ) -> None:  # fmt: skip
         self.c, self.bias, self.out, self.activation, self.folded = c, bias, out, activation, folded
-        self.precision, self.at_once = _precision(c, precision), at_once
-        (rows, columns), outputs = c.shape, out.shape[1]
-        tile = tiles("folded" if folded else "forward", c.dtype, precision, rows, outputs, **changed)
-        count, whole = launch.cdiv(columns, tile.width), columns // tile.width
-        if folded and whole < count and tile.rows * tile.outputs > 2**14 and "group" not in changed:
-            # The selection of a last block that is not full takes registers, too, and the operands would spill.
-            tile = replace(tile, group=max(1, tile.group // 2))
-        self.tile = tile
+        self.precision = _precision(c, precision)
+        rows, columns = c.shape
+        tile = self.tile = tiles("folded" if folded else "forward", c.dtype, precision, rows, outputs, **changed)
         programs = launch.cdiv(rows, tile.rows) * launch.cdiv(outputs, tile.outputs)
+        count, whole = launch.cdiv(columns, tile.width), columns // tile.width
         if folded:
-            steps = at_once * (BLOCK // tile.group)
+            if whole < count and tile.rows * tile.outputs > 2**14 and "group" not in changed:
+                # The selection of a last block that is not full takes registers, too, and the operands would spill.
+                tile = self.tile = replace(tile, group=max(1, tile.group // 2))
+            steps = pairs(count) * (BLOCK // tile.group)
             self.sums = [(whole == count, 0, count, splits(programs, steps // 8))]
         else:
             # The last block, if it is not full, by a launch of its own: in one kernel with the others it would keep
@@ -229,37 +226,31 @@ class _Product:
             self.sums = [
                 (last <= whole, first, last, splits(programs, (last - first) * columns // 8)) for first, last in ranges
             ]
-        self.several = sum(cut for *_, cut in self.sums)
-        self.split = self.several > 1 or (folded and at_once < pairs(count))
-        # A single part, to which is added, is out itself.
-        self.parts = launch.empty((self.several, rows, outputs), _sum_dtype(c), c) if self.several > 1 else out
+        several = sum(cut for *_, cut in self.sums)
+        self.parts = launch.empty((several, rows, outputs), _sum_dtype(c), c) if several > 1 else None
 
-    def launch(self, weight: Tensor, first_pair: int) -> None:
-        """Add the terms of this weight, folded: of the pairs from first_pair on."""
-        tile, (rows, columns), outputs = self.tile, self.c.shape, self.out.shape[1]
-        size = unit(columns, self.c.itemsize) if columns else 1
+    def launch(self, weight: Tensor, first: int, outputs: int) -> None:
+        """The columns of out from `first` on, from as many rows of this weight."""
+        tile, (rows, columns), split = self.tile, self.c.shape, self.parts is not None
+        size, length = unit(columns, self.c.itemsize) if columns else 1, self.out.shape[1]
+        place = (0, outputs) if split else (first, length)
         part = 0
         for whole, first_block, last_block, cut in self.sums:
             grid = launch.cdiv(rows, tile.rows), launch.cdiv(outputs, tile.outputs), cut
             kernels.forward_kernel[grid](
-                self.c, weight, self.bias, self.parts, rows, outputs, columns // size,
-                first_block, last_block, part, cut, first_pair, self.at_once,
-                UNIT=size, FOLDED=self.folded, WHOLE=whole, SPLIT=self.split, ACTIVATION=self.activation,
+                self.c, weight, self.bias, self.parts if split else self.out, rows, outputs, columns // size,
+                first_block, last_block, part, cut, *place,
+                UNIT=size, FOLDED=self.folded, WHOLE=whole, SPLIT=split, ACTIVATION=self.activation,
                 PRECISION=self.precision, ROWS=tile.rows, OUTPUTS=tile.outputs, GROUP=tile.group, WIDTH=tile.width,
                 STAGES=tile.stages, num_warps=tile.warps,
             )  # fmt: skip
             part += cut
-
-    def finish(self) -> None:
-        """Add up the parts, where there are any; then the bias and the activation."""
-        if not self.split:
-            return
-        height, width = (256, 64) if launch.interpreted() else (16, 64)
-        rows, outputs = self.out.shape
-        kernels.finish_kernel[(launch.cdiv(rows, height), launch.cdiv(outputs, width))](
-            self.parts, self.bias, self.out, rows, outputs, self.several,
-            ACTIVATION=self.activation, ROWS=height, OUTPUTS=width, num_warps=4,
-        )  # fmt: skip
+        if split:
+            height, width = (256, 64) if launch.interpreted() else (16, 64)
+            kernels.finish_kernel[(launch.cdiv(rows, height), launch.cdiv(outputs, width))](
+                self.parts, self.bias, self.out, rows, outputs, part, first, length,
+                ACTIVATION=self.activation, ROWS=height, OUTPUTS=width, num_warps=4,
+            )  # fmt: skip
 
 
 def backward(
@@ -331,7 +322,7 @@ class _CGradient:
         self.pairs = pairs(blocks(columns))
         pair_elements = BLOCK * BLOCK * self.depths * self.tile.depth
         weight_bytes = weight.numel() * weight.itemsize
-        self.at_once = limits.pairs_at_once(limits.share, weight_bytes, pair_elements * c.itemsize)
+        self.at_once = limits.pairs_at_once(weight_bytes, pair_elements * c.itemsize)
         self.folded_elements = min(self.at_once, self.pairs) * pair_elements
         most = limits.parts(weight_bytes, rows * columns * _sum_dtype(c).itemsize)
         self.splits = splits(launch.cdiv(rows, self.tile.rows), min(self.at_once, self.pairs, most))
@@ -346,7 +337,7 @@ class _CGradient:
             if outputs:
                 here = min(self.pairs - first, self.at_once)
                 length = self.depths * tile.depth
-                _fold(self.weight, folded, columns, first, here, length, turned=True)
+                _fold(self.weight, folded, columns, outputs=(0, outputs), pairs=(first, here), length=length)
             backwards.c_kernel[(launch.cdiv(rows, tile.rows), self.splits)](
                 c, folded, g, parts, rows, outputs // h_size, columns // size, first, self.pairs, self.at_once,
                 self.splits, self.depths,
