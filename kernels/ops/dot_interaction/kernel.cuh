@@ -23,20 +23,16 @@
 // each asks for all of its 28 KB (51 in the backward) before it computes.
 #pragma once
 
+#include "bulk_forward.cuh"
+#include "bulk_half.cuh"
 #include "plain.cuh"
 #include "vectors.cuh"
 
 namespace dot_interaction {
 
-constexpr int tile = 9;            // vectors on each side of a thread's block of pairs
 constexpr int slice = 8;           // columns of a thread's block in the backward
 constexpr int most_threads = 128;  // of a block
 constexpr int blocks = 3;          // of that size, which a multiprocessor's registers are to hold
-
-__host__ __device__ inline int sides(int features) { return features / tile + 1; }
-
-// Four columns at a time of a vector in shared memory.
-__device__ inline Pack<float, 4> four(const float* vector) { return load<4>(vector); }
 
 // --------------------------------------------------------------------------------------------------------- forward
 
@@ -223,6 +219,8 @@ struct Limits {
     int threads = most_threads;      // of a block, at most; 0: nothing is held on chip
     long long shared = 55 * 1024;    // bytes of a block, at most: four of them in a multiprocessor's 228 KB
     int depth = 0;                   // columns on chip at once: 16 or 32; 0: 16 if there are no more, else 32
+    // The copy engine, for what it does: with a tile for each multiprocessor, with fewer too, or never.
+    enum { many, any, none } bulk = many;
 };
 
 struct Cut {
@@ -300,6 +298,20 @@ template <class T>
 cudaError_t launch(const T* dense, const T* sparse, T* out, long long rows, long long features, long long columns,
                    long long width, cudaStream_t stream, const Limits& limits = {}) {
     if (rows * width == 0) return cudaSuccess;
+    if constexpr (sizeof(T) < 8)
+        if (limits.bulk != Limits::none && features < 32 && width < bulk_shared) {
+            bool always = limits.bulk == Limits::any, fits = false;
+            cudaError_t error = cudaSuccess;
+            auto go = [&](auto launch, auto... cut) {
+                error = launch(dense, sparse, out, rows, int(features), cut..., int(width), stream, always, fits);
+            };
+            if constexpr (sizeof(T) == 2) go(launch_half_forward<T>, int(columns));
+            else if (columns == 16) go(launch_bulk_forward<1>);
+            else if (columns == 32) go(launch_bulk_forward<2>);
+            else if (columns == 64) go(launch_bulk_forward<4>);
+            else if (columns == 128) go(launch_bulk_forward<8>);
+            if (fits) return error;
+        }
     if constexpr (sizeof(T) < 8)
         if (narrow_rows(features, columns)) {
             bool fits = false;
