@@ -1,10 +1,10 @@
 // Copies between global and shared memory by the multiprocessor's copy engine (cp.async.bulk, from sm_90 on): one thread
 // begins a copy of many bytes, and no thread moves them. Addresses and sizes are multiples of 16 bytes.
 //
-//     BulkLoads     to shared memory. It lies there itself, aligned to 16 bytes. One thread calls init() before a
-//                   __syncthreads(). Then for each round one thread calls begin(bytes), and copy() for so many bytes in all;
-//                   every thread that reads them calls wait(number of the round % 2). A round begins after a
-//                   __syncthreads() that follows the wait() of the one before.
+//     BulkLoads     to shared memory. It lies there itself, aligned to 16 bytes. One thread calls init(threads) before a
+//                   __syncthreads(). Then in each round so many threads call begin(bytes), and copy() for so many bytes in
+//                   all; every thread that reads them calls wait(number of the round % 2). A round begins after a
+//                   __syncthreads() that follows the wait() of the one before, and before one that precedes its own.
 //     BulkStores    to global memory, of one thread: what it began by copy() may be overwritten in shared memory after its
 //                   wait(). What threads wrote there is copied if each calls order_before_bulk_copies() before the
 //                   __syncthreads() that the copy follows. A block ends after its last wait().
@@ -45,7 +45,7 @@ CUDA_ON_HOST_UNSEEN inline void check_bulk_copy(const BulkCopy& copy) {
 // What a BulkLoads in shared memory stands for.
 struct BulkRound {
     BulkCopy copies[128];
-    unsigned count, expected, begun, done;
+    unsigned count, expected, begun, done, threads, came;
 };
 inline BulkRound bulk_rounds[8];  // those of one block are fewer
 inline unsigned next_bulk_round;
@@ -56,9 +56,9 @@ inline unsigned next_bulk_round;
 class alignas(16) BulkLoads {
 public:
 #ifdef __CUDACC__
-    __device__ void init() {
+    __device__ void init([[maybe_unused]] unsigned threads) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(this)) : "memory");
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(this)), "r"(threads) : "memory");
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
     }
@@ -95,14 +95,14 @@ private:
     static __device__ unsigned address(const void* shared) { return unsigned(__cvta_generic_to_shared(shared)); }
     unsigned long long barrier_;
 #else
-    CUDA_ON_HOST_UNSEEN void init() {
+    CUDA_ON_HOST_UNSEEN void init(unsigned threads) {
         round_ = &cuda_on_host::bulk_rounds[cuda_on_host::next_bulk_round++ % 8];
-        round_->count = round_->expected = round_->begun = round_->done = 0;
+        *round_ = {};
+        round_->threads = threads;
     }
     CUDA_ON_HOST_UNSEEN void begin(unsigned bytes) {
-        if (round_->expected) stop("a round of bulk loads begins and the one before was not waited for");
-        if (bytes == 0) stop("a round of no bulk loads");
-        round_->expected = bytes;
+        if (++round_->came > round_->threads) stop("more threads begin bulk loads than init() was told");
+        round_->expected += bytes;
     }
     CUDA_ON_HOST_UNSEEN void copy(void* to, const void* from, unsigned bytes) {
         cuda_on_host::BulkCopy copy = {to, from, bytes};
@@ -116,10 +116,10 @@ private:
     CUDA_ON_HOST_UNSEEN void wait(unsigned parity) {
         cuda_on_host::acquire(round_);
         if ((round_->done & 1) != parity) return;
-        if (!round_->expected) stop("a wait for bulk loads that no thread has begun");
+        if (round_->came < round_->threads) stop("a wait for bulk loads that not all threads have begun");
         if (round_->begun != round_->expected) stop("the bulk loads' bytes are not those that begin() was told");
         for (unsigned i = 0; i < round_->count; ++i) round_->copies[i].carry_out();
-        round_->count = round_->expected = round_->begun = 0;
+        round_->count = round_->expected = round_->begun = round_->came = 0;
         ++round_->done;
         cuda_on_host::release(round_);
     }

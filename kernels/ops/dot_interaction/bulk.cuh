@@ -28,21 +28,18 @@ struct Tiles {
         long long there = s.rows - tile * s.tile_rows;
         return there < s.tile_rows ? int(there) : s.tile_rows;
     }
-    // Row by row, since neighbouring rows are to lie in different banks.
-    __device__ void load(BulkLoads& loads, T* vectors, const T* dense, const T* sparse, long long tile) const {
-        if (tile >= count()) return;
+    // Rows first, first + step … of the tile, row by row, since neighbouring rows are to lie in different banks.
+    __device__ unsigned row_bytes() const { return unsigned((s.features + 1) * s.columns * sizeof(T)); }
+    __device__ void load(BulkLoads& loads, T* vectors, const T* dense, const T* sparse, long long tile, int first = 0,
+                         int step = 1) const {
         int here = rows(tile), of_sparse = s.features * s.columns;
-        unsigned dense_bytes = unsigned(s.columns * sizeof(T)), sparse_bytes = unsigned(of_sparse * sizeof(T));
         dense += tile * s.tile_rows * s.columns;
         sparse += tile * s.tile_rows * of_sparse;
-        loads.begin(unsigned(here) * (dense_bytes + sparse_bytes));
 #pragma unroll 2
-        for (int r = 0; r < here; ++r) {
-            loads.copy(vectors, dense, dense_bytes);
-            loads.copy(vectors + s.columns, sparse, sparse_bytes);
-            vectors += s.vector_stride;
-            dense += s.columns;
-            sparse += of_sparse;
+        for (int r = first; r < here; r += step) {
+            T* to = vectors + r * s.vector_stride;
+            loads.copy(to, dense + r * s.columns, unsigned(s.columns * sizeof(T)));
+            loads.copy(to + s.columns, sparse + r * of_sparse, unsigned(of_sparse * sizeof(T)));
         }
     }
     // Rows of out that lie together go in one piece, but for what is left of 16 bytes: all threads call store_rest().

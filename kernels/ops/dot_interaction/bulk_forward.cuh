@@ -66,17 +66,21 @@ __global__ void __launch_bounds__(bulk_threads, 2)
     int warp = int(threadIdx.x) / 32, warps = int(blockDim.x) / 32, left = 0, right = warp;
     while (right > left) right -= ++left;
 
+    auto begin = [&](int stage, long long t) {
+        if (t >= tiles.count()) return;
+        loads[stage].begin(unsigned(tiles.rows(t)) * tiles.row_bytes());
+        tiles.load(loads[stage], buffers + stage * s.buffer, dense, sparse, t);
+    };
     BulkStores stores;
     if (threadIdx.x == 0)
         for (int stage = 0; stage < 2; ++stage) {
-            loads[stage].init();
-            tiles.load(loads[stage], buffers + stage * s.buffer, dense, sparse,
-                       blockIdx.x + (long long)stage * gridDim.x);
+            loads[stage].init(1);
+            begin(stage, blockIdx.x + (long long)stage * gridDim.x);
         }
     __syncthreads();
     int turn = 0;
     for (long long t = blockIdx.x; t < tiles.count(); t += gridDim.x, ++turn) {
-        int stage = turn % 2, other = 1 - stage;
+        int stage = turn % 2;
         float *vectors = buffers + stage * s.buffer, *own = vectors + row * s.vector_stride + part * 16;
         loads[stage].wait(turn / 2 % 2);
         float sums[tile][tile] = {};
@@ -87,7 +91,7 @@ __global__ void __launch_bounds__(bulk_threads, 2)
         // The first warp has half as much to multiply as others, and time for this.
         if (turn && threadIdx.x == 0) {
             stores.wait();
-            tiles.load(loads[other], buffers + other * s.buffer, dense, sparse, t + gridDim.x);
+            begin(1 - stage, t + gridDim.x);
         }
         add_parts<parts>(sums, part);
 

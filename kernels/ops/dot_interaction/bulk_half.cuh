@@ -45,12 +45,16 @@ __global__ void __launch_bounds__(32 * half_warps, 2)
     int of_out = s.tile_rows * s.out_stride;
     Tiles<T> tiles = {s};
     int lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+    auto begin = [&](int stage, long long number) {
+        if (number >= tiles.count()) return;
+        loads[stage].begin(unsigned(tiles.rows(number)) * tiles.row_bytes());
+        tiles.load(loads[stage], buffers + stage * s.buffer, dense, sparse, number);
+    };
     BulkStores stores;
     if (threadIdx.x == 0)
         for (int stage = 0; stage < 2; ++stage) {
-            loads[stage].init();
-            tiles.load(loads[stage], buffers + stage * s.buffer, dense, sparse,
-                       blockIdx.x + (long long)stage * gridDim.x);
+            loads[stage].init(1);
+            begin(stage, blockIdx.x + (long long)stage * gridDim.x);
         }
     __syncthreads();
     int turn = 0;
@@ -83,7 +87,7 @@ __global__ void __launch_bounds__(32 * half_warps, 2)
         __syncthreads();
         if (threadIdx.x == 0) {
             tiles.store(stores, out, staged, number);
-            tiles.load(loads[stage], vectors, dense, sparse, number + 2LL * gridDim.x);
+            begin(stage, number + 2LL * gridDim.x);
         }
         tiles.store_rest(out, staged, number);
     }

@@ -23,6 +23,7 @@
 // each asks for all of its 28 KB (51 in the backward) before it computes.
 #pragma once
 
+#include "bulk_backward.cuh"
 #include "bulk_forward.cuh"
 #include "bulk_half.cuh"
 #include "plain.cuh"
@@ -121,20 +122,6 @@ __global__ void __launch_bounds__(most_threads, blocks)
 }
 
 // -------------------------------------------------------------------------------------------------------- backward
-
-// sums[m][0, slice) += weight(m) · vector[0, slice)
-template <class Weight>
-__device__ inline void add_product(float (&sums)[tile][slice], const float* vector, Weight weight) {
-    Pack<float, 4> parts[slice / 4];
-#pragma unroll
-    for (int p = 0; p < slice / 4; ++p) parts[p] = four(vector + 4 * p);
-#pragma unroll
-    for (int m = 0; m < tile; ++m) {
-        float factor = weight(m);
-#pragma unroll
-        for (int e = 0; e < slice; ++e) sums[m][e] += factor * parts[e / 4].element[e % 4];
-    }
-}
 
 // A thread computes `slice` columns of the gradients of `tile` vectors of a row.
 template <class T, int depth>
@@ -330,6 +317,20 @@ cudaError_t launch_backward(const T* grad, const T* dense, const T* sparse, T* g
                             cudaStream_t stream, const Limits& limits = {}) {
     long long elements = rows * (features + 1) * columns;
     if (elements == 0) return cudaSuccess;
+    if constexpr (sizeof(T) == 4)
+        if (limits.bulk != Limits::none && features < 32 && width < bulk_shared) {
+            auto go = columns == 16    ? launch_bulk_backward<1>
+                      : columns == 32  ? launch_bulk_backward<2>
+                      : columns == 64  ? launch_bulk_backward<4>
+                      : columns == 128 ? launch_bulk_backward<8>
+                                       : nullptr;
+            bool always = limits.bulk == Limits::any, fits = false;
+            if (go) {
+                cudaError_t error = go(grad, dense, sparse, grad_dense, grad_sparse, rows, int(features), int(width),
+                                       stream, always, fits);
+                if (fits) return error;
+            }
+        }
     if constexpr (sizeof(T) < 8)
         if (narrow_rows(features, columns)) {
             bool fits = false;
