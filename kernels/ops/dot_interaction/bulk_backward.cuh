@@ -10,7 +10,7 @@
 namespace dot_interaction {
 
 template <int parts>
-__global__ void __launch_bounds__(192, 2)
+__global__ void __launch_bounds__(192, 3)
     bulk_backward(const float* __restrict__ grad, const float* __restrict__ dense, const float* __restrict__ sparse,
                   float* __restrict__ grad_dense, float* __restrict__ grad_sparse, BulkShape s) {
     constexpr int columns = 16 * parts, tile_rows = 16 / parts, slice = 4;
@@ -20,20 +20,25 @@ __global__ void __launch_bounds__(192, 2)
     float* buffers = dynamic_shared<float>() + bulk_header / 4;
     Tiles<float> tiles = {s};
     int of_sparse = s.features * columns, warps = int(blockDim.x) / 32, warp = int(threadIdx.x) / 32;
-    int lane = int(threadIdx.x) % 32, row = lane % tile_rows, place = lane / tile_rows;
+    int lane = int(threadIdx.x) % 32, row = lane % tile_rows, group = lane / tile_rows;
     // Eight lanes read 16 bytes each at once. If they are of fewer rows, which lie 16 bytes apart in the banks, their
     // slices are so many times 16 bytes apart.
     constexpr int near = tile_rows < 8 ? 8 / tile_rows : 1, step = tile_rows < 8 ? tile_rows : 8;
-    int column = slice * (warp % 2 * 2 * parts + place % near * step + place / near % step + place / (near * step) * 8);
+    int column = slice * (warp % 2 * 2 * parts + group % near * step + group / near % step + group / (near * step) * 8);
     int first = warp / 2 * tile;
 
+    // Rows of the gradient that lie together are copied in one piece, from the 16 bytes that the first begins in to those
+    // that the last ends in; what the last of all leaves of 16 bytes is loaded by threads.
+    bool together = s.out_stride == s.width;
+    long long whole = s.rows * s.width / 4 * 4;
     auto begin = [&](int stage, long long t) {
         if (t >= tiles.count()) return;
-        int here = tiles.rows(t), of_width = here * s.width, own = (here + warps - 1 - warp) / warps;
-        bool together = s.out_stride == s.width;
-        unsigned in_one = together && warp == 0 ? unsigned(of_width) / 4 * 16 : 0, row_of_grad = unsigned(s.width) * 4;
+        int here = tiles.rows(t), own = (here + warps - 1 - warp) / warps;
+        long long begins = t * tile_rows * s.width, end = (begins + here * s.width + 3) / 4 * 4;
+        if (end > whole) end = whole;
+        unsigned in_one = together && warp == 0 ? unsigned(end - begins / 4 * 4) * 4 : 0, row_of_grad = unsigned(s.width) * 4;
         float *to = buffers + stage * s.buffer, *pairs = to + tile_rows * s.vector_stride;
-        const float* from = grad + t * tile_rows * s.width;
+        const float* from = grad + begins / 4 * 4;
         loads[stage].begin(unsigned(own) * (tiles.row_bytes() + (together ? 0 : row_of_grad)) + in_one);
         if (in_one) loads[stage].copy(pairs, from, in_one);
         for (int r = warp; r < here && !together; r += warps)
@@ -49,16 +54,15 @@ __global__ void __launch_bounds__(192, 2)
     __syncthreads();
     int turn = 0;
     for (long long t = blockIdx.x; t < tiles.count(); t += gridDim.x, ++turn) {
-        int stage = turn % 2, here = tiles.rows(t), whole = here * s.width / 4 * 4, rest = here * s.width - whole;
+        int stage = turn % 2, here = tiles.rows(t);
+        long long begins = t * tile_rows * s.width, end = begins + here * s.width;
         float *vectors = buffers + stage * s.buffer, *gradients = vectors + tile_rows * s.vector_stride;
+        if (together) gradients += begins % 4;
         const float* pairs = gradients + row * s.out_stride + columns;
         float* vector = vectors + row * s.vector_stride + column;
         loads[stage].wait(turn / 2 % 2);
-        if (rest) {  // of the last tile
-            if (int(threadIdx.x) < rest) {
-                int e = whole + int(threadIdx.x);
-                gradients[e] = grad[t * tile_rows * s.width + e];
-            }
+        if (end > whole) {
+            if (whole + threadIdx.x < end) gradients[whole - begins + threadIdx.x] = grad[whole + threadIdx.x];
             __syncthreads();
         }
         float sums[tile][slice] = {};
@@ -118,15 +122,15 @@ cudaError_t launch_bulk_backward(const float* grad, const float* dense, const fl
                                  bool always, bool& fits) {
     constexpr int columns = 16 * parts, tile_rows = 16 / parts;
     int n = sides(features), warps = 2 * n, out_stride = width + padding<float>(width);
-    int slack = triangle(n * tile) - triangle(features + 1) + tile;  // read beyond a buffer's last row of pairs
+    int slack = triangle(n * tile) - triangle(features + 1) + tile + 4;  // read beyond a buffer's last row of pairs
     int stride = row_stride<columns>(features), buffer = tile_rows * (stride + out_stride) + slack;
     buffer = (buffer + 3) / 4 * 4;
     BulkShape s = {rows, features, columns, width, tile_rows, stride, out_stride, buffer};
     long long shared = bulk_header + 8LL * buffer;
-    fits = features >= tile && warps <= 6 && shared <= bulk_shared && tile_rows * width % 4 == 0 && grad_dense &&
-           grad_sparse && aligned(grad, dense, sparse, grad_dense, grad_sparse);
+    fits = features >= tile && warps <= 6 && shared <= bulk_shared && grad_dense && grad_sparse &&
+           aligned(grad, dense, sparse, grad_dense, grad_sparse);
     if (!fits) return cudaSuccess;
-    return launch_bulk(bulk_backward<parts>, s, shared, warps, 12, stream, always, fits, grad, dense, sparse, grad_dense,
+    return launch_bulk(bulk_backward<parts>, s, shared, warps, 18, stream, always, fits, grad, dense, sparse, grad_dense,
                        grad_sparse);
 }
 #endif

@@ -10,7 +10,7 @@
 
 namespace dot_interaction {
 
-constexpr int half_warps = 8;  // of a block, at most; two such blocks are resident, or more smaller ones
+constexpr int half_warps = 8;  // of a block, of which two are resident if they fit
 constexpr int half_vectors = 32;
 
 // sums[b][n]: pairs of vectors 16b to 16b + 15 with 8n to 8n + 7; those above the diagonal are not computed.
@@ -18,6 +18,7 @@ template <class T, int step_columns>
 __device__ inline void multiply_row(float (&sums)[2][4][4], const T* row, int columns) {
     constexpr int registers = step_columns / 8;
     int g = int(threadIdx.x) % 32 / 4, t = int(threadIdx.x) % 4;
+#pragma unroll 1
     for (int start = 0; start < columns; start += step_columns) {
         Pack<unsigned, registers> of[4];  // of vector 8n + g
 #pragma unroll
@@ -40,6 +41,7 @@ __device__ inline void multiply_row(float (&sums)[2][4][4], const T* row, int co
 template <class T, int step_columns>
 __global__ void __launch_bounds__(32 * half_warps, 2)
     half_forward(const T* __restrict__ dense, const T* __restrict__ sparse, T* __restrict__ out, BulkShape s) {
+    if constexpr (step_columns == 16) s.columns = 16;
     BulkLoads* loads = dynamic_shared<BulkLoads>();
     T* buffers = dynamic_shared<T>() + bulk_header / sizeof(T);
     int of_out = s.tile_rows * s.out_stride;
@@ -62,6 +64,7 @@ __global__ void __launch_bounds__(32 * half_warps, 2)
         int stage = turn % 2, here = tiles.rows(number);
         T *vectors = buffers + stage * s.buffer, *staged = buffers + 2 * s.buffer + stage * of_out;
         loads[stage].wait(turn / 2 % 2);
+#pragma unroll 1
         for (int row = int(threadIdx.x) / 32; row < here; row += int(blockDim.x) / 32) {
             const T* from = vectors + row * s.vector_stride;
             T* to = staged + row * s.out_stride;
@@ -104,12 +107,10 @@ cudaError_t launch_half_forward(const T* dense, const T* sparse, T* out, long lo
     auto buffer = [&] { return tile_rows * stride + (half_vectors - features - 1) * columns; };
     auto shared = [&] { return bulk_header + 2LL * (buffer() + tile_rows * out_stride) * (long long)sizeof(T); };
     while (tile_rows > 8 && shared() > bulk_shared) tile_rows /= 2;
-    if (shared() > bulk_shared) tile_rows /= 2;
-    fits = fits && shared() <= bulk_shared && tile_rows * width % widest<T> == 0;
+    fits = fits && shared() <= 2 * bulk_shared;
     if (!fits) return cudaSuccess;
     BulkShape s = {rows, features, columns, width, tile_rows, stride, out_stride, buffer()};
-    int warps = tile_rows < half_warps ? tile_rows : half_warps;
-    return launch_bulk(columns == 16 ? half_forward<T, 16> : half_forward<T, 32>, s, shared(), warps, 2 * half_warps,
+    return launch_bulk(columns == 16 ? half_forward<T, 16> : half_forward<T, 32>, s, shared(), half_warps, 2 * half_warps,
                        stream, always, fits, dense, sparse, out);
 }
 #endif
