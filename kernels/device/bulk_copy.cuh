@@ -1,12 +1,12 @@
-// Copies between global and shared memory by the multiprocessor's copy engine (cp.async.bulk, from sm_90 on): one thread
-// begins a copy of many bytes, and no thread moves them. Addresses and sizes are multiples of 16 bytes.
+// Copies between global and shared memory by the multiprocessor's copy engine (cp.async.bulk, from sm_90 on): one
+// thread begins a copy of many bytes, and no thread moves them. Addresses and sizes are multiples of 16 bytes.
 //
 //     BulkLoads     to shared memory. It lies there itself, aligned to 16 bytes. One thread calls init(threads) before a
-//                   __syncthreads(). Then in each round so many threads call begin(bytes), and copy() for so many bytes in
-//                   all; every thread that reads them calls wait(number of the round % 2). A round begins after a
+//                   __syncthreads(). Then in each round so many threads call begin(bytes), and copy() for so many bytes
+//                   in all; every thread that reads them calls wait(number of the round % 2). A round begins after a
 //                   __syncthreads() that follows the wait() of the one before, and before one that precedes its own.
-//     BulkStores    to global memory, of one thread: what it began by copy() may be overwritten in shared memory after its
-//                   wait(). What threads wrote there is copied if each calls order_before_bulk_copies() before the
+//     BulkStores    to global memory, of one thread: what it began by copy() may be overwritten in shared memory after
+//                   its wait(). What threads wrote there is copied if each calls order_before_bulk_copies() before the
 //                   __syncthreads() that the copy follows. A block ends after its last wait().
 //
 // On the host a load leaves NaN at its place when it is begun, and is done in the first wait() that promises it; a store
@@ -68,7 +68,8 @@ public:
                      : "memory");
 #endif
     }
-    __device__ void copy([[maybe_unused]] void* to, [[maybe_unused]] const void* from, [[maybe_unused]] unsigned bytes) {
+    __device__ void copy([[maybe_unused]] void* to, [[maybe_unused]] const void* from,
+                         [[maybe_unused]] unsigned bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                          address(to)),
@@ -135,7 +136,8 @@ private:
 
 class BulkStores {
 public:
-    __device__ void copy([[maybe_unused]] void* to, [[maybe_unused]] const void* from, [[maybe_unused]] unsigned bytes) {
+    __device__ void copy([[maybe_unused]] void* to, [[maybe_unused]] const void* from,
+                         [[maybe_unused]] unsigned bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                      "r"(unsigned(__cvta_generic_to_shared(from))), "r"(bytes)

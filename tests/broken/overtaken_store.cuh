@@ -20,7 +20,8 @@ __global__ void forward(const float* dense, const float* sparse, float* out, int
         if (place < 0)
             sum = of_dense[threadIdx.x];
         else if (i <= features)
-            for (int c = 0; c < columns; ++c) sum += of_sparse[i * columns + c] * (j ? of_sparse + j * columns : of_dense)[c];
+            for (int c = 0; c < columns; ++c)
+                sum += of_sparse[i * columns + c] * (j ? of_sparse + j * columns : of_dense)[c];
         // The wrong line is missing: if (threadIdx.x == 0) stores.wait();
         __syncthreads();
         staged[threadIdx.x] = sum;
@@ -36,8 +37,8 @@ __global__ void forward(const float* dense, const float* sparse, float* out, int
 
 cudaError_t launch(const float* dense, const float* sparse, float* out, long long rows, long long features,
                    long long columns, long long width, cudaStream_t stream, const dot_interaction::Limits&) {
-    return launch_kernel(forward, dim3(1), dim3(unsigned(width)), size_t(width) * 4, stream, dense, sparse, out, int(rows),
-                         int(features), int(columns), int(width));
+    return launch_kernel(forward, dim3(1), dim3(unsigned(width)), size_t(width) * 4, stream, dense, sparse, out,
+                         int(rows), int(features), int(columns), int(width));
 }
 
 static const testing::Broken<Kernels> broken("overtaken_store", [](Kernels& kernels) { kernels.launch = launch; });

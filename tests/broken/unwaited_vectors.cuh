@@ -24,15 +24,16 @@ __global__ void forward(const float* dense, const float* sparse, float* out, int
     if (place < 0)
         sum = vectors[threadIdx.x];
     else
-        for (int c = 0; c < columns; ++c) sum += vectors[i * columns + c] * vectors[(place - i * (i - 1) / 2) * columns + c];
+        for (int c = 0; c < columns; ++c)
+            sum += vectors[i * columns + c] * vectors[(place - i * (i - 1) / 2) * columns + c];
     out[row * width + int(threadIdx.x)] = sum;
     loads->wait(0);
 }
 
 cudaError_t launch(const float* dense, const float* sparse, float* out, long long rows, long long features,
                    long long columns, long long width, cudaStream_t stream, const dot_interaction::Limits&) {
-    return launch_kernel(forward, dim3(unsigned(rows)), dim3(unsigned(width)), size_t(128 + (features + 1) * columns * 4),
-                         stream, dense, sparse, out, int(features), int(columns), int(width));
+    return launch_kernel(forward, dim3(unsigned(rows)), dim3(unsigned(width)),
+                         size_t(128 + (features + 1) * columns * 4), stream, dense, sparse, out, int(features), int(columns), int(width));
 }
 
 static const testing::Broken<Kernels> broken("unwaited_vectors", [](Kernels& kernels) { kernels.launch = launch; });

@@ -48,7 +48,8 @@ CASE(pieces_go_there_and_back_while_others_are_computed) {
     REQUIRE(launch_kernel(twice, dim3(3), dim3(floats), 1024, cudaStream_t{}, from.get(), to.get(), pieces) ==
             cudaSuccess);
     std::vector<float> got = to.read();
-    for (int i = 0; i < pieces * floats; ++i) REQUIRE(got[i] == 2 * values[i / floats * floats + floats - 1 - i % floats]);
+    for (int i = 0; i < pieces * floats; ++i)
+        REQUIRE(got[i] == 2 * values[i / floats * floats + floats - 1 - i % floats]);
     return 0;
 }
 
@@ -74,7 +75,8 @@ __global__ void one_round(const float* from, float* early, float* out, Wrong wro
 }
 static int run(Wrong wrong) {
     Array<float> from(std::vector<float>(floats, 3.0f)), early(floats), out(floats);
-    if (launch_kernel(one_round, dim3(1), dim3(floats), 1024, nullptr, from.get(), early.get(), out.get(), wrong)) return 1;
+    if (launch_kernel(one_round, dim3(1), dim3(floats), 1024, nullptr, from.get(), early.get(), out.get(), wrong))
+        return 1;
     for (float value : early.read()) REQUIRE(std::isnan(value));
     for (float value : out.read()) REQUIRE(value == 3);
     return 0;

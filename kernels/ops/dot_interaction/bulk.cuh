@@ -1,6 +1,6 @@
 // The interaction by the copy engine, where what is moved is aligned to 16 bytes. Blocks stay and take one tile of rows
-// after another: while one is computed, the next one's vectors are copied into a second buffer, and the pairs of the one
-// before out of shared memory. No thread moves what it does not compute with.
+// after another: while one is computed, the next one's vectors are copied into a second buffer, and the pairs of the
+// one before out of shared memory. No thread moves what it does not compute with.
 #pragma once
 
 #include "device/bulk_copy.cuh"
@@ -8,14 +8,14 @@
 
 namespace dot_interaction {
 
-constexpr int bulk_header = 128;                // bytes of a block's shared memory for what it waits on
-constexpr long long bulk_shared = 113 * 1024;   // at most: two blocks in a multiprocessor's 228 KB, 1 KB of each reserved
+constexpr int bulk_header = 128;               // bytes of a block's shared memory for what it waits on
+constexpr long long bulk_shared = 113 * 1024;  // of a block: two in a multiprocessor's 228 KB, 1 KB of each reserved
 
 struct BulkShape {
     long long rows;
     int features, columns, width;
     int tile_rows;
-    int vector_stride, out_stride, buffer;  // elements on chip: from row to row of each kind, and of a buffer of vectors
+    int vector_stride, out_stride, buffer;  // elements on chip: from row to row of each kind, and of one of two buffers
 };
 
 // What moves the tiles. One thread calls load() and store().
@@ -28,8 +28,8 @@ struct Tiles {
         long long there = s.rows - tile * s.tile_rows;
         return there < s.tile_rows ? int(there) : s.tile_rows;
     }
-    // Rows first, first + step … of the tile, row by row, since neighbouring rows are to lie in different banks.
     __device__ unsigned row_bytes() const { return unsigned((s.features + 1) * s.columns * sizeof(T)); }
+    // Rows first, first + step … of the tile, row by row, since neighbouring rows are to lie in different banks.
     __device__ void load(BulkLoads& loads, T* vectors, const T* dense, const T* sparse, long long tile, int first = 0,
                          int step = 1) const {
         int here = rows(tile), of_sparse = s.features * s.columns;

@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(192, 3)
     int column = slice * (warp % 2 * 2 * parts + group % near * step + group / near % step + group / (near * step) * 8);
     int first = warp / 2 * tile;
 
-    // Rows of the gradient that lie together are copied in one piece, from the 16 bytes that the first begins in to those
-    // that the last ends in; what the last of all leaves of 16 bytes is loaded by threads.
+    // Rows of the gradient that lie together are copied in one piece, from the 16 bytes that the first begins in to
+    // those that the last ends in; what the last of all leaves of 16 bytes is loaded by threads.
     bool together = s.out_stride == s.width;
     long long whole = s.rows * s.width / 4 * 4;
     auto begin = [&](int stage, long long t) {
@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(192, 3)
         int here = tiles.rows(t), own = (here + warps - 1 - warp) / warps;
         long long begins = t * tile_rows * s.width, end = (begins + here * s.width + 3) / 4 * 4;
         if (end > whole) end = whole;
-        unsigned in_one = together && warp == 0 ? unsigned(end - begins / 4 * 4) * 4 : 0, row_of_grad = unsigned(s.width) * 4;
+        unsigned in_one = together && warp == 0 ? unsigned(end - begins / 4 * 4) * 4 : 0;
+        unsigned row_of_grad = unsigned(s.width) * 4;
         float *to = buffers + stage * s.buffer, *pairs = to + tile_rows * s.vector_stride;
         const float* from = grad + begins / 4 * 4;
         loads[stage].begin(unsigned(own) * (tiles.row_bytes() + (together ? 0 : row_of_grad)) + in_one);
@@ -130,8 +131,8 @@ cudaError_t launch_bulk_backward(const float* grad, const float* dense, const fl
     fits = features >= tile && warps <= 6 && shared <= bulk_shared && grad_dense && grad_sparse &&
            aligned(grad, dense, sparse, grad_dense, grad_sparse);
     if (!fits) return cudaSuccess;
-    return launch_bulk(bulk_backward<parts>, s, shared, warps, 18, stream, always, fits, grad, dense, sparse, grad_dense,
-                       grad_sparse);
+    return launch_bulk(bulk_backward<parts>, s, shared, warps, 18, stream, always, fits, grad, dense, sparse,
+                       grad_dense, grad_sparse);
 }
 #endif
 

@@ -1,7 +1,7 @@
 // The forward by the copy engine for float32, 16, 32, 64 or 128 columns and 9 to 26 features.
 //
-// A warp takes 9 × 9 pairs of a tile's rows, a thread 16 columns of them for one row. So the parts of a row are 1, 2, 4 or
-// 8 threads, which add up their sums at the end. Neighbouring lanes take neighbouring rows.
+// A warp takes 9 × 9 pairs of a tile's rows, a thread 16 columns of them for one row. So the parts of a row are 1, 2, 4
+// or 8 threads, which add up their sums at the end. Neighbouring lanes take neighbouring rows.
 #pragma once
 
 #include "bulk.cuh"
@@ -55,7 +55,8 @@ __device__ inline void add_parts(float (&sums)[tile][tile], int part) {
 
 template <int parts>
 __global__ void __launch_bounds__(bulk_threads, 2)
-    bulk_forward(const float* __restrict__ dense, const float* __restrict__ sparse, float* __restrict__ out, BulkShape s) {
+    bulk_forward(const float* __restrict__ dense, const float* __restrict__ sparse, float* __restrict__ out,
+                 BulkShape s) {
     constexpr int columns = 16 * parts, tile_rows = 32 / parts, most_copied = 6;
     s.columns = columns;
     s.tile_rows = tile_rows;
@@ -133,14 +134,15 @@ cudaError_t launch_bulk_forward(const float* dense, const float* sparse, float* 
     constexpr int columns = 16 * parts, tile_rows = 32 / parts;
     int n = sides(features), warps = n * (n + 1) / 2, out_stride = width + padding<float>(width);
     int slack = (n * tile - features - 1) * columns;  // read beyond a buffer's last row
-    int stride = row_stride<columns>(features), of_vectors = tile_rows * stride + slack, of_out = tile_rows * out_stride;
+    int stride = row_stride<columns>(features);
+    int of_vectors = tile_rows * stride + slack, of_out = tile_rows * out_stride;
     int buffer = of_vectors > of_out ? of_vectors : (of_out + 3) / 4 * 4;
     BulkShape s = {rows, features, columns, width, tile_rows, stride, out_stride, buffer};
     long long shared = bulk_header + 8LL * buffer;
     fits = features >= tile && 32 * warps <= bulk_threads && shared <= bulk_shared && aligned(dense, sparse, out);
     if (!fits) return cudaSuccess;
-    return launch_bulk(bulk_forward<parts>, s, shared, warps, 2 * bulk_threads / 32, stream, always, fits, dense, sparse,
-                       out);
+    return launch_bulk(bulk_forward<parts>, s, shared, warps, 2 * bulk_threads / 32, stream, always, fits, dense,
+                       sparse, out);
 }
 #endif
 

@@ -11,16 +11,18 @@
 // On an H200 (132 multiprocessors of four schedulers at 1.98 GHz, 4.275 TB/s), V = 27, 16 columns of float32, a
 // multiprocessor must take a row every 195 cycles to be as fast as a copy, 301 in the backward. What it issues for one:
 //
-//     forward     a thread has 9 × 9 pairs: for 4 columns 18 loads of 16 bytes and 324 multiply-adds, so that 6 threads
-//                 take 6 · 4 · 349 / 32 = 262 instructions of warps; moving the vectors and pairs in and out, some 175.
-//                 437 / 4 schedulers: 109 cycles. Shared memory: 6 · 72 loads of 16 bytes are 54 cycles at 128 bytes
-//                 each, and about as many for the rest.
-//     backward    a thread has 9 vectors × 8 columns: for each other vector 9 numbers of the gradient, two loads of 16
-//                 bytes and 72 multiply-adds, 94 instructions: 6 · 27 · 94 / 32 = 476, and some 310 for what is moved.
-//                 786 / 4: 197 cycles. Shared memory: 6 · 27 · 17 / 32 = 86 cycles, and some 60.
+//     forward     a thread has 9 × 9 pairs: for 4 columns 18 loads of 16 bytes and 324 multiply-adds, on the diagonal 9
+//                 and 144, so that 6 threads take 3 · 4 · (348 + 157) / 32 = 189 instructions of warps; what is begun,
+//                 staged and handed to the copy engine, some 80. 270 / 4 schedulers: 67 cycles. Shared memory: 324 loads
+//                 of 16 bytes are 41 cycles at 128 bytes each, and about as many for the rest.
+//     backward    a thread has 9 vectors × 4 columns: for each other vector 9 numbers of the gradient, a load of 16 bytes
+//                 and 36 multiply-adds, 54 instructions: 12 · 27 · 54 / 32 = 547, and some 165. 712 / 4: 178 cycles.
+//                 Shared memory: 12 · 27 · 13 / 32 = 132 cycles, and some 50.
 //
-// So the bytes are the limit, if enough of them are in flight: four blocks of 96 threads and 16 rows are resident, and
-// each asks for all of its 28 KB (51 in the backward) before it computes.
+// So the bytes are the limit, if enough of them are in flight all the time. The kernels of bulk_forward.cuh,
+// bulk_half.cuh and bulk_backward.cuh see to that from sm_90 on, at the usual widths. What they do not take is for the
+// kernels below: any width, any alignment, any GPU. Their threads move the numbers, which costs half as many instructions
+// again, and a block loads, computes and stores by turns: on an H200 they reach 60 to 70 % of a copy's bandwidth.
 #pragma once
 
 #include "bulk_backward.cuh"
@@ -286,7 +288,7 @@ cudaError_t launch(const T* dense, const T* sparse, T* out, long long rows, long
                    long long width, cudaStream_t stream, const Limits& limits = {}) {
     if (rows * width == 0) return cudaSuccess;
     if constexpr (sizeof(T) < 8)
-        if (limits.bulk != Limits::none && features < 32 && width < bulk_shared) {
+        if (limits.bulk != Limits::none && features < 32 && columns <= 128) {
             bool always = limits.bulk == Limits::any, fits = false;
             cudaError_t error = cudaSuccess;
             auto go = [&](auto launch, auto... cut) {
@@ -318,7 +320,7 @@ cudaError_t launch_backward(const T* grad, const T* dense, const T* sparse, T* g
     long long elements = rows * (features + 1) * columns;
     if (elements == 0) return cudaSuccess;
     if constexpr (sizeof(T) == 4)
-        if (limits.bulk != Limits::none && features < 32 && width < bulk_shared) {
+        if (limits.bulk != Limits::none && features < 32 && columns <= 128) {
             auto go = columns == 16    ? launch_bulk_backward<1>
                       : columns == 32  ? launch_bulk_backward<2>
                       : columns == 64  ? launch_bulk_backward<4>
