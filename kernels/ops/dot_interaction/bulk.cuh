@@ -68,18 +68,18 @@ inline long long bulk_blocks(long long shared, int warps, int most_warps) {
     return by_shared < by_registers ? by_shared : by_registers;
 }
 
-// Launches as many blocks as stay, if this launch is one for it, which `fits` says: there is a tile for each
-// multiprocessor, or `always`, and the kernel was compiled for a copy engine.
+// Launches as many blocks as stay, if this launch is one for it, which `fits` says: the kernel was compiled for a copy
+// engine, and each multiprocessor gets a tile; or, of any number of tiles, most_blocks if that is not 0.
 template <class... Parameters, class... Arguments>
 cudaError_t launch_bulk(void (*kernel)(Parameters...), const BulkShape& s, long long shared, int warps, int most_warps,
-                        cudaStream_t stream, bool always, bool& fits, Arguments... arguments) {
+                        cudaStream_t stream, int most_blocks, bool& fits, Arguments... arguments) {
     long long tiles = (s.rows + s.tile_rows - 1) / s.tile_rows, multiprocessors = bulk_multiprocessors(kernel);
-    fits = multiprocessors && (always || tiles >= multiprocessors);
+    fits = multiprocessors && (most_blocks || tiles >= multiprocessors);
     if (!fits) return cudaSuccess;
     if (shared > 48 * 1024)
         if (cudaError_t error = set_shared_memory_limit(kernel, size_t(shared)); error != cudaSuccess) return error;
-    long long resident = multiprocessors * bulk_blocks(shared, warps, most_warps);
-    return launch_kernel(kernel, dim3(unsigned(tiles < resident ? tiles : resident)), dim3(unsigned(32 * warps)),
+    long long blocks = most_blocks ? most_blocks : multiprocessors * bulk_blocks(shared, warps, most_warps);
+    return launch_kernel(kernel, dim3(unsigned(tiles < blocks ? tiles : blocks)), dim3(unsigned(32 * warps)),
                          size_t(shared), stream, arguments..., s);
 }
 #endif

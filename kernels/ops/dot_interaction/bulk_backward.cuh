@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(192, 3)
 template <int parts>
 cudaError_t launch_bulk_backward(const float* grad, const float* dense, const float* sparse, float* grad_dense,
                                  float* grad_sparse, long long rows, int features, int width, cudaStream_t stream,
-                                 bool always, bool& fits) {
+                                 int most_blocks, bool& fits) {
     constexpr int columns = 16 * parts, tile_rows = 16 / parts;
     int n = sides(features), warps = 2 * n, out_stride = width + padding<float>(width);
     int slack = triangle(n * tile) - triangle(features + 1) + tile + 4;  // read beyond a buffer's last row of pairs
@@ -131,7 +131,7 @@ cudaError_t launch_bulk_backward(const float* grad, const float* dense, const fl
     fits = features >= tile && warps <= 6 && shared <= bulk_shared && grad_dense && grad_sparse &&
            aligned(grad, dense, sparse, grad_dense, grad_sparse);
     if (!fits) return cudaSuccess;
-    return launch_bulk(bulk_backward<parts>, s, shared, warps, 18, stream, always, fits, grad, dense, sparse,
+    return launch_bulk(bulk_backward<parts>, s, shared, warps, 18, stream, most_blocks, fits, grad, dense, sparse,
                        grad_dense, grad_sparse);
 }
 #endif

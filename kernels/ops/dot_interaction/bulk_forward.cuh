@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(bulk_threads, 2)
 #ifndef __CUDACC_RTC__
 template <int parts>
 cudaError_t launch_bulk_forward(const float* dense, const float* sparse, float* out, long long rows, int features,
-                                int width, cudaStream_t stream, bool always, bool& fits) {
+                                int width, cudaStream_t stream, int most_blocks, bool& fits) {
     constexpr int columns = 16 * parts, tile_rows = 32 / parts;
     int n = sides(features), warps = n * (n + 1) / 2, out_stride = width + padding<float>(width);
     int slack = (n * tile - features - 1) * columns;  // read beyond a buffer's last row
@@ -141,7 +141,7 @@ cudaError_t launch_bulk_forward(const float* dense, const float* sparse, float* 
     long long shared = bulk_header + 8LL * buffer;
     fits = features >= tile && 32 * warps <= bulk_threads && shared <= bulk_shared && aligned(dense, sparse, out);
     if (!fits) return cudaSuccess;
-    return launch_bulk(bulk_forward<parts>, s, shared, warps, 2 * bulk_threads / 32, stream, always, fits, dense,
+    return launch_bulk(bulk_forward<parts>, s, shared, warps, 2 * bulk_threads / 32, stream, most_blocks, fits, dense,
                        sparse, out);
 }
 #endif

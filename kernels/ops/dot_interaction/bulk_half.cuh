@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(32 * half_warps, step_columns == 16 ? 4 : 3)
 #ifndef __CUDACC_RTC__
 template <class T>
 cudaError_t launch_half_forward(const T* dense, const T* sparse, T* out, long long rows, int features, int columns,
-                                int width, cudaStream_t stream, bool always, bool& fits) {
+                                int width, cudaStream_t stream, int most_blocks, bool& fits) {
     fits = features > 0 && features < half_vectors && columns <= 128 && columns % 16 == 0 && columns &&
            (columns == 16 || columns % 32 == 0) && aligned(dense, sparse, out);
     int stride = (features + 1) * columns, out_stride = width + padding<T>(width), tile_rows = 32;
@@ -112,7 +112,7 @@ cudaError_t launch_half_forward(const T* dense, const T* sparse, T* out, long lo
     if (!fits) return cudaSuccess;
     BulkShape s = {rows, features, columns, width, tile_rows, stride, out_stride, buffer()};
     return launch_bulk(columns == 16 ? half_forward<T, 16> : half_forward<T, 32>, s, shared(), half_warps,
-                       (columns == 16 ? 4 : 3) * half_warps, stream, always, fits, dense, sparse, out);
+                       (columns == 16 ? 4 : 3) * half_warps, stream, most_blocks, fits, dense, sparse, out);
 }
 #endif
 

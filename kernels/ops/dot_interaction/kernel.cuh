@@ -11,12 +11,13 @@
 // On an H200 (132 multiprocessors of four schedulers at 1.98 GHz, 4.275 TB/s), V = 27, 16 columns of float32, a
 // multiprocessor must take a row every 195 cycles to be as fast as a copy, 301 in the backward. What it issues for one:
 //
-//     forward     a thread has 9 × 9 pairs: for 4 columns 18 loads of 16 bytes and 324 multiply-adds, on the diagonal 9
-//                 and 144, so that 6 threads take 3 · 4 · (348 + 157) / 32 = 189 instructions of warps; what is begun,
-//                 staged and handed to the copy engine, some 80. 270 / 4 schedulers: 67 cycles. Shared memory: 324 loads
-//                 of 16 bytes are 41 cycles at 128 bytes each, and about as many for the rest.
-//     backward    a thread has 9 vectors × 4 columns: for each other vector 9 numbers of the gradient, a load of 16 bytes
-//                 and 36 multiply-adds, 54 instructions: 12 · 27 · 54 / 32 = 547, and some 165. 712 / 4: 178 cycles.
+//     forward     a thread has 9 × 9 pairs: for 4 columns 18 loads of 16 bytes and 324 multiply-adds, on the diagonal
+//                 9 and 144, so that 6 threads take 3 · 4 · (348 + 157) / 32 = 189 instructions of warps; what is begun,
+//                 staged and handed to the copy engine, some 80. 270 / 4 schedulers: 67 cycles. Shared memory: 324
+//                 loads of 16 bytes are 41 cycles at 128 bytes each, and about as many for the rest.
+//     backward    a thread has 9 vectors × 4 columns: for each other vector 9 numbers of the gradient, a load of 16
+//                 bytes and 36 multiply-adds, 54 instructions: 12 · 27 · 54 / 32 = 547, and some 165. 712 / 4: 178
+//                 cycles.
 //                 Shared memory: 12 · 27 · 13 / 32 = 132 cycles, and some 50.
 //
 // So the bytes are the limit, if enough of them are in flight all the time. The kernels of bulk_forward.cuh,
@@ -208,8 +209,8 @@ struct Limits {
     int threads = most_threads;      // of a block, at most; 0: nothing is held on chip
     long long shared = 55 * 1024;    // bytes of a block, at most: four of them in a multiprocessor's 228 KB
     int depth = 0;                   // columns on chip at once: 16 or 32; 0: 16 if there are no more, else 32
-    // The copy engine, for what it does: with a tile for each multiprocessor, with fewer too, or never.
-    enum { many, any, none } bulk = many;
+    // Blocks of the copy engine's kernels, at most. 0: as many as stay, where each multiprocessor gets one; -1: none.
+    int bulk_blocks = 0;
 };
 
 struct Cut {
@@ -288,11 +289,12 @@ cudaError_t launch(const T* dense, const T* sparse, T* out, long long rows, long
                    long long width, cudaStream_t stream, const Limits& limits = {}) {
     if (rows * width == 0) return cudaSuccess;
     if constexpr (sizeof(T) < 8)
-        if (limits.bulk != Limits::none && features < 32 && columns <= 128) {
-            bool always = limits.bulk == Limits::any, fits = false;
+        if (limits.bulk_blocks >= 0 && features < 32 && columns <= 128 && width <= bulk_shared) {
+            bool fits = false;
             cudaError_t error = cudaSuccess;
             auto go = [&](auto launch, auto... cut) {
-                error = launch(dense, sparse, out, rows, int(features), cut..., int(width), stream, always, fits);
+                error = launch(dense, sparse, out, rows, int(features), cut..., int(width), stream, limits.bulk_blocks,
+                               fits);
             };
             if constexpr (sizeof(T) == 2) go(launch_half_forward<T>, int(columns));
             else if (columns == 16) go(launch_bulk_forward<1>);
@@ -320,16 +322,16 @@ cudaError_t launch_backward(const T* grad, const T* dense, const T* sparse, T* g
     long long elements = rows * (features + 1) * columns;
     if (elements == 0) return cudaSuccess;
     if constexpr (sizeof(T) == 4)
-        if (limits.bulk != Limits::none && features < 32 && columns <= 128) {
+        if (limits.bulk_blocks >= 0 && features < 32 && columns <= 128 && width <= bulk_shared) {
             auto go = columns == 16    ? launch_bulk_backward<1>
                       : columns == 32  ? launch_bulk_backward<2>
                       : columns == 64  ? launch_bulk_backward<4>
                       : columns == 128 ? launch_bulk_backward<8>
                                        : nullptr;
-            bool always = limits.bulk == Limits::any, fits = false;
+            bool fits = false;
             if (go) {
                 cudaError_t error = go(grad, dense, sparse, grad_dense, grad_sparse, rows, int(features), int(width),
-                                       stream, always, fits);
+                                       stream, limits.bulk_blocks, fits);
                 if (fits) return error;
             }
         }
