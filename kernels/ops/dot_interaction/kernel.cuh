@@ -17,8 +17,7 @@
 //                 loads of 16 bytes are 41 cycles at 128 bytes each, and about as many for the rest.
 //     backward    a thread has 9 vectors × 4 columns: for each other vector 9 numbers of the gradient, a load of 16
 //                 bytes and 36 multiply-adds, 54 instructions: 12 · 27 · 54 / 32 = 547, and some 165. 712 / 4: 178
-//                 cycles.
-//                 Shared memory: 12 · 27 · 13 / 32 = 132 cycles, and some 50.
+//                 cycles. Shared memory: 12 · 27 · 13 / 32 = 132 cycles, and some 50.
 //
 // So the bytes are the limit, if enough of them are in flight all the time. The kernels of bulk_forward.cuh,
 // bulk_half.cuh and bulk_backward.cuh see to that from sm_90 on, at the usual widths. What they do not take is for the
