@@ -90,6 +90,12 @@ MISUSES = [
     ("tensor_cores", "a_copy_is_read_by_another_thread_without_a_barrier", "tsan", RACE),
     ("tensor_cores", "a_cluster_barrier_is_missing", "tsan", RACE),
     ("tensor_cores", "a_matrix_row_is_not_aligned", "both", "ldmatrix: lane 0 gives an address that is no multiple"),
+    ("bulk_copies", "a_bulk_copy_of_an_odd_size", "both", "a bulk copy of 248 bytes"),
+    ("bulk_copies", "a_bulk_copy_to_an_odd_place", "both", "all must be multiples of 16"),
+    ("bulk_copies", "bulk_loads_of_other_bytes_than_promised", "both", "bytes are not those that begin() was told"),
+    ("bulk_copies", "a_wait_for_bulk_loads_that_none_began", "both", "that not all threads have begun"),
+    ("bulk_copies", "a_bulk_load_over_what_is_still_written", "tsan", RACE),
+    ("bulk_copies", "a_bulk_store_of_what_is_overwritten", "tsan", RACE),
 ]
 
 

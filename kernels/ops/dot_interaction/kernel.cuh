@@ -11,32 +11,31 @@
 // On an H200 (132 multiprocessors of four schedulers at 1.98 GHz, 4.275 TB/s), V = 27, 16 columns of float32, a
 // multiprocessor must take a row every 195 cycles to be as fast as a copy, 301 in the backward. What it issues for one:
 //
-//     forward     a thread has 9 × 9 pairs: for 4 columns 18 loads of 16 bytes and 324 multiply-adds, so that 6 threads
-//                 take 6 · 4 · 349 / 32 = 262 instructions of warps; moving the vectors and pairs in and out, some 175.
-//                 437 / 4 schedulers: 109 cycles. Shared memory: 6 · 72 loads of 16 bytes are 54 cycles at 128 bytes
-//                 each, and about as many for the rest.
-//     backward    a thread has 9 vectors × 8 columns: for each other vector 9 numbers of the gradient, two loads of 16
-//                 bytes and 72 multiply-adds, 94 instructions: 6 · 27 · 94 / 32 = 476, and some 310 for what is moved.
-//                 786 / 4: 197 cycles. Shared memory: 6 · 27 · 17 / 32 = 86 cycles, and some 60.
+//     forward     a thread has 9 × 9 pairs: for 4 columns 18 loads of 16 bytes and 324 multiply-adds, on the diagonal
+//                 9 and 144, so that 6 threads take 3 · 4 · (348 + 157) / 32 = 189 instructions of warps; what is begun,
+//                 staged and handed to the copy engine, some 80. 270 / 4 schedulers: 67 cycles. Shared memory: 324
+//                 loads of 16 bytes are 41 cycles at 128 bytes each, and about as many for the rest.
+//     backward    a thread has 9 vectors × 4 columns: for each other vector 9 numbers of the gradient, a load of 16
+//                 bytes and 36 multiply-adds, 54 instructions: 12 · 27 · 54 / 32 = 547, and some 165. 712 / 4: 178
+//                 cycles. Shared memory: 12 · 27 · 13 / 32 = 132 cycles, and some 50.
 //
-// So the bytes are the limit, if enough of them are in flight: four blocks of 96 threads and 16 rows are resident, and
-// each asks for all of its 28 KB (51 in the backward) before it computes.
+// So the bytes are the limit, if enough of them are in flight all the time. The kernels of bulk_forward.cuh,
+// bulk_half.cuh and bulk_backward.cuh see to that from sm_90 on, at the usual widths. What they do not take is for the
+// kernels below: any width, any alignment, any GPU. Their threads move the numbers, which costs half as many instructions
+// again, and a block loads, computes and stores by turns: on an H200 they reach 60 to 70 % of a copy's bandwidth.
 #pragma once
 
+#include "bulk_backward.cuh"
+#include "bulk_forward.cuh"
+#include "bulk_half.cuh"
 #include "plain.cuh"
 #include "vectors.cuh"
 
 namespace dot_interaction {
 
-constexpr int tile = 9;            // vectors on each side of a thread's block of pairs
 constexpr int slice = 8;           // columns of a thread's block in the backward
 constexpr int most_threads = 128;  // of a block
 constexpr int blocks = 3;          // of that size, which a multiprocessor's registers are to hold
-
-__host__ __device__ inline int sides(int features) { return features / tile + 1; }
-
-// Four columns at a time of a vector in shared memory.
-__device__ inline Pack<float, 4> four(const float* vector) { return load<4>(vector); }
 
 // --------------------------------------------------------------------------------------------------------- forward
 
@@ -126,20 +125,6 @@ __global__ void __launch_bounds__(most_threads, blocks)
 
 // -------------------------------------------------------------------------------------------------------- backward
 
-// sums[m][0, slice) += weight(m) · vector[0, slice)
-template <class Weight>
-__device__ inline void add_product(float (&sums)[tile][slice], const float* vector, Weight weight) {
-    Pack<float, 4> parts[slice / 4];
-#pragma unroll
-    for (int p = 0; p < slice / 4; ++p) parts[p] = four(vector + 4 * p);
-#pragma unroll
-    for (int m = 0; m < tile; ++m) {
-        float factor = weight(m);
-#pragma unroll
-        for (int e = 0; e < slice; ++e) sums[m][e] += factor * parts[e / 4].element[e % 4];
-    }
-}
-
 // A thread computes `slice` columns of the gradients of `tile` vectors of a row.
 template <class T, int depth>
 __global__ void __launch_bounds__(most_threads, blocks)
@@ -223,6 +208,8 @@ struct Limits {
     int threads = most_threads;      // of a block, at most; 0: nothing is held on chip
     long long shared = 55 * 1024;    // bytes of a block, at most: four of them in a multiprocessor's 228 KB
     int depth = 0;                   // columns on chip at once: 16 or 32; 0: 16 if there are no more, else 32
+    // Blocks of the copy engine's kernels, at most. 0: as many as stay, where each multiprocessor gets one; -1: none.
+    int bulk_blocks = 0;
 };
 
 struct Cut {
@@ -301,6 +288,21 @@ cudaError_t launch(const T* dense, const T* sparse, T* out, long long rows, long
                    long long width, cudaStream_t stream, const Limits& limits = {}) {
     if (rows * width == 0) return cudaSuccess;
     if constexpr (sizeof(T) < 8)
+        if (limits.bulk_blocks >= 0 && features < 32 && columns <= 128 && width <= bulk_shared) {
+            bool fits = false;
+            cudaError_t error = cudaSuccess;
+            auto go = [&](auto launch, auto... cut) {
+                error = launch(dense, sparse, out, rows, int(features), cut..., int(width), stream, limits.bulk_blocks,
+                               fits);
+            };
+            if constexpr (sizeof(T) == 2) go(launch_half_forward<T>, int(columns));
+            else if (columns == 16) go(launch_bulk_forward<1>);
+            else if (columns == 32) go(launch_bulk_forward<2>);
+            else if (columns == 64) go(launch_bulk_forward<4>);
+            else if (columns == 128) go(launch_bulk_forward<8>);
+            if (fits) return error;
+        }
+    if constexpr (sizeof(T) < 8)
         if (narrow_rows(features, columns)) {
             bool fits = false;
             auto go = (limits.depth ? limits.depth : columns) > 16 ? launch_tiled<T, 32> : launch_tiled<T, 16>;
@@ -318,6 +320,20 @@ cudaError_t launch_backward(const T* grad, const T* dense, const T* sparse, T* g
                             cudaStream_t stream, const Limits& limits = {}) {
     long long elements = rows * (features + 1) * columns;
     if (elements == 0) return cudaSuccess;
+    if constexpr (sizeof(T) == 4)
+        if (limits.bulk_blocks >= 0 && features < 32 && columns <= 128 && width <= bulk_shared) {
+            auto go = columns == 16    ? launch_bulk_backward<1>
+                      : columns == 32  ? launch_bulk_backward<2>
+                      : columns == 64  ? launch_bulk_backward<4>
+                      : columns == 128 ? launch_bulk_backward<8>
+                                       : nullptr;
+            bool fits = false;
+            if (go) {
+                cudaError_t error = go(grad, dense, sparse, grad_dense, grad_sparse, rows, int(features), int(width),
+                                       stream, limits.bulk_blocks, fits);
+                if (fits) return error;
+            }
+        }
     if constexpr (sizeof(T) < 8)
         if (narrow_rows(features, columns)) {
             bool fits = false;

@@ -59,7 +59,7 @@ def _cases(names: tuple[str, ...]) -> list[Case]:
 
 
 def _wide_cases(names: tuple[str, ...]) -> list[Case]:
-    shapes = [(4099, 16), (2049, 64), (1031, 128), (517, 1023), (26215, 4)]
+    shapes = [(4099, 16), (8461, 16), (2049, 64), (1031, 128), (517, 1023), (26215, 4)]
     return [Case(shape, dtype) for shape in shapes for dtype in (torch.float32, torch.bfloat16)]
 
 

@@ -147,21 +147,47 @@ void check_dtype(testing::Report& report, const Functions<T>& functions) {
             check<T>(report, {7, 24}, pairs, functions, limits, limits.threads ? ", little" : ", plain");
     if (testing::on_gpu && !testing::quick) {
         at({4096, 16}, {26, 1});
+        at({9000, 16}, {26, 8});
         at({2048, 64}, {26, 8});
         at({1024, 128}, {26, 1});
     }
+}
+
+// By the copy engine, also where there are few rows: tiles that are full and not, several for a block, one or none;
+// rows of out that lie apart in shared memory and that do not; what it does not take.
+template <class T>
+void check_bulk(testing::Report& report, const Functions<T>& functions) {
+    op::Limits limits;
+    limits.bulk_blocks = 2;
+    auto at = [&](const Shape& shape, const Pairs& pairs) {
+        check<T>(report, shape, pairs, functions, limits, ", bulk");
+    };
+    for (long long rows : {1, 7, 129, 230}) at({rows, 16}, {26, 1});
+    at({165, 16}, {9, 1});
+    for (long long columns : {32, 64, 128}) at({37, columns}, {26, columns == 64 ? 16 : 1});
+    at({31, 128}, {14, 1});
+    at({53, 64}, {9, 8});
+    for (long long pad_to : {4, 16}) at({70, 16}, {20, pad_to});
+    if (sizeof(T) == 2)
+        for (long long features : {1, 12, 31}) at({11, 16}, {features, 1});
+    at({70, 16, Shape::all}, {17, 1});
+    at({70, 16, 0, true}, {26, 1});
+    for (int tensor = 0; tensor < tensors; ++tensor) at({18, 16, 1u << tensor}, {26, 4});
 }
 
 int main(int count, char** arguments) {
     return testing::run(count, arguments, [](testing::Report& report) {
         Kernels kernels = testing::kernels_under_test<Kernels>();
         check_dtype<float>(report, kernels);
+        check_bulk<float>(report, kernels);
         for (int tensor = 0; tensor < tensors; ++tensor)
             check<float>(report, {18, 16, 1u << tensor}, {26, 4}, kernels);
+        check_bulk<__nv_bfloat16>(report, {});
         if constexpr (!testing::race_check) {  // a race does not go by the dtype
             check_dtype<double>(report, {});
             check_dtype<__half>(report, {});
             check_dtype<__nv_bfloat16>(report, {});
+            check_bulk<__half>(report, {});
         }
     });
 }

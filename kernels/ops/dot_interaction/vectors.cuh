@@ -1,8 +1,7 @@
 // How the interaction's kernels move a block's rows between memory and shared memory, where all numbers are float.
 #pragma once
 
-#include "device/launch.cuh"
-#include "device/vector.cuh"
+#include "tiles.cuh"
 
 namespace dot_interaction {
 
@@ -17,8 +16,6 @@ struct Shape {
 
     __host__ __device__ int pairs() const { return features * (features + 1) / 2; }
 };
-
-__host__ __device__ inline int triangle(int i) { return i * (i - 1) / 2; }  // the place of pair (i, 0)
 
 // Elements between rows of out in shared memory, beyond its width. Threads beside each other write, or read, one column
 // of rows beside each other: in one bank if a row's 16 bytes are an even number of them.

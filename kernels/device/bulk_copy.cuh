@@ -1,0 +1,193 @@
+// Copies between global and shared memory by the multiprocessor's copy engine (cp.async.bulk, from sm_90 on): one
+// thread begins a copy of many bytes, and no thread moves them. Addresses and sizes are multiples of 16 bytes.
+//
+//     BulkLoads     to shared memory. It lies there itself, aligned to 16 bytes. One thread calls init(threads) before a
+//                   __syncthreads(). Then in each round so many threads call begin(bytes), and copy() for so many bytes
+//                   in all; every thread that reads them calls wait(number of the round % 2). A round begins after a
+//                   __syncthreads() that follows the wait() of the one before, and before one that precedes its own.
+//     BulkStores    to global memory, of one thread: what it began by copy() may be overwritten in shared memory after
+//                   its wait(). What threads wrote there is copied if each calls order_before_bulk_copies() before the
+//                   __syncthreads() that the copy follows. A block ends after its last wait().
+//
+// On the host a load leaves NaN at its place when it is begun, and is done in the first wait() that promises it; a store
+// is done in wait(): a reader that comes too early, and a writer that does not wait, both show.
+#pragma once
+
+#include "device/launch.cuh"
+
+#ifndef __CUDACC__
+#include <vector>
+
+namespace cuda_on_host {
+
+struct alignas(16) BulkBytes {
+    unsigned char byte[16];
+};
+struct BulkCopy {
+    void* to;
+    const void* from;
+    unsigned bytes;
+
+    // The accesses that the sanitizers see.
+    __attribute__((noinline)) void carry_out() const {
+        for (unsigned i = 0; i < bytes / 16; ++i)
+            static_cast<BulkBytes*>(to)[i] = static_cast<const BulkBytes*>(from)[i];
+    }
+    __attribute__((noinline)) void spoil() const {
+        for (unsigned i = 0; i < bytes; ++i) static_cast<unsigned char*>(to)[i] = 0xFF;
+    }
+};
+CUDA_ON_HOST_UNSEEN inline void check_bulk_copy(const BulkCopy& copy) {
+    if ((reinterpret_cast<uintptr_t>(copy.to) | reinterpret_cast<uintptr_t>(copy.from) | copy.bytes) % 16 == 0) return;
+    fail("a bulk copy of %u bytes from %p to %p: all must be multiples of 16", copy.bytes, copy.from, copy.to);
+    stop();
+}
+// What a BulkLoads in shared memory stands for.
+struct BulkRound {
+    BulkCopy copies[128];
+    unsigned count, expected, begun, done, threads, came;
+};
+inline BulkRound bulk_rounds[8];  // those of one block are fewer
+inline unsigned next_bulk_round;
+
+}  // namespace cuda_on_host
+#endif
+
+class alignas(16) BulkLoads {
+public:
+#ifdef __CUDACC__
+    __device__ void init([[maybe_unused]] unsigned threads) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(this)), "r"(threads) : "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+    }
+    __device__ void begin([[maybe_unused]] unsigned bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(this)), "r"(bytes)
+                     : "memory");
+#endif
+    }
+    __device__ void copy([[maybe_unused]] void* to, [[maybe_unused]] const void* from,
+                         [[maybe_unused]] unsigned bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                         address(to)),
+                     "l"(from), "r"(bytes), "r"(address(this))
+                     : "memory");
+#endif
+    }
+    __device__ void wait([[maybe_unused]] unsigned parity) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        unsigned done;
+        do {
+            asm volatile(
+                "{ .reg .pred done;\n"
+                "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                "selp.u32 %0, 1, 0, done; }"
+                : "=r"(done)
+                : "r"(address(this)), "r"(parity)
+                : "memory");
+        } while (!done);
+#endif
+    }
+
+private:
+    static __device__ unsigned address(const void* shared) { return unsigned(__cvta_generic_to_shared(shared)); }
+    unsigned long long barrier_;
+#else
+    CUDA_ON_HOST_UNSEEN void init(unsigned threads) {
+        round_ = &cuda_on_host::bulk_rounds[cuda_on_host::next_bulk_round++ % 8];
+        *round_ = {};
+        round_->threads = threads;
+    }
+    CUDA_ON_HOST_UNSEEN void begin(unsigned bytes) {
+        if (++round_->came > round_->threads) stop("more threads begin bulk loads than init() was told");
+        round_->expected += bytes;
+    }
+    CUDA_ON_HOST_UNSEEN void copy(void* to, const void* from, unsigned bytes) {
+        cuda_on_host::BulkCopy copy = {to, from, bytes};
+        cuda_on_host::check_bulk_copy(copy);
+        if (round_->count == sizeof round_->copies / sizeof copy) stop("more bulk loads in a round than are emulated");
+        copy.spoil();
+        round_->copies[round_->count++] = copy;
+        round_->begun += bytes;
+        cuda_on_host::release(round_);
+    }
+    CUDA_ON_HOST_UNSEEN void wait(unsigned parity) {
+        cuda_on_host::acquire(round_);
+        if ((round_->done & 1) != parity) return;
+        if (round_->came < round_->threads) stop("a wait for bulk loads that not all threads have begun");
+        if (round_->begun != round_->expected) stop("the bulk loads' bytes are not those that begin() was told");
+        for (unsigned i = 0; i < round_->count; ++i) round_->copies[i].carry_out();
+        round_->count = round_->expected = round_->begun = round_->came = 0;
+        ++round_->done;
+        cuda_on_host::release(round_);
+    }
+
+private:
+    CUDA_ON_HOST_UNSEEN static void stop(const char* why) {
+        cuda_on_host::fail("%s", why);
+        cuda_on_host::stop();
+    }
+    cuda_on_host::BulkRound* round_;
+#endif
+};
+
+class BulkStores {
+public:
+    __device__ void copy([[maybe_unused]] void* to, [[maybe_unused]] const void* from,
+                         [[maybe_unused]] unsigned bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                     "r"(unsigned(__cvta_generic_to_shared(from))), "r"(bytes)
+                     : "memory");
+#elif !defined(__CUDACC__)
+        open_.push_back({to, from, bytes});
+        cuda_on_host::check_bulk_copy(open_.back());
+#endif
+    }
+    __device__ void wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#elif !defined(__CUDACC__)
+        for (const cuda_on_host::BulkCopy& copy : open_) copy.carry_out();
+        open_.clear();
+#endif
+    }
+    // After the last copy() that the next wait() is for.
+    __device__ void commit() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+    }
+
+#ifndef __CUDACC__
+private:
+    std::vector<cuda_on_host::BulkCopy> open_;
+#endif
+};
+
+__device__ inline void order_before_bulk_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+// The multiprocessors that run a kernel with bulk copies: 0 where it was compiled for a GPU that has none.
+template <class... Parameters>
+int bulk_multiprocessors([[maybe_unused]] void (*kernel)(Parameters...)) {
+#ifdef __CUDACC__
+    cudaFuncAttributes compiled;
+    int device = 0, count = 0;
+    cudaError_t error = cudaFuncGetAttributes(&compiled, reinterpret_cast<const void*>(kernel));
+    if (error == cudaSuccess) error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+    if (error != cudaSuccess) cudaGetLastError();  // or the next launch would return it
+    return error == cudaSuccess && compiled.ptxVersion >= 90 ? count : 0;
+#else
+    return int(cuda_on_host::multiprocessors);
+#endif
+}
+#endif

@@ -1,0 +1,149 @@
+// The forward by the copy engine for float32, 16, 32, 64 or 128 columns and 9 to 26 features.
+//
+// A warp takes 9 × 9 pairs of a tile's rows, a thread 16 columns of them for one row. So the parts of a row are 1, 2, 4
+// or 8 threads, which add up their sums at the end. Neighbouring lanes take neighbouring rows.
+#pragma once
+
+#include "bulk.cuh"
+
+namespace dot_interaction {
+
+constexpr int bulk_threads = 192;  // for 27 vectors: six blocks of 9 × 9 pairs
+
+// sums[m][n] += lefts[m] · rights[n] over 16 columns. On the diagonal, where both are the same, only the pairs n < m.
+template <bool diagonal, int columns>
+__device__ inline void multiply(float (&sums)[tile][tile], const float* lefts, const float* rights) {
+#pragma unroll 1
+    for (int k = 0; k < 16; k += 4) {
+        Pack<float, 4> a[tile];
+#pragma unroll
+        for (int m = 0; m < tile; ++m) a[m] = four(lefts + m * columns + k);
+#pragma unroll
+        for (int n = 0; n < tile; ++n) {
+            Pack<float, 4> b = diagonal ? a[n] : four(rights + n * columns + k);
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+#pragma unroll
+                for (int m = diagonal ? n + 1 : 0; m < tile; ++m) sums[m][n] += a[m].element[e] * b.element[e];
+        }
+    }
+}
+
+// Adds up the sums of a row's parts: of two lanes each keeps every other number and gives the rest, and so on. Then
+// sums[m][j] is pair (m, j · parts + part) for j < 8 / parts, and the one after them is pair (m, 8), which all have.
+template <int parts>
+__device__ inline void add_parts(float (&sums)[tile][tile], int part) {
+    int count = tile;
+#pragma unroll
+    for (int bit = 1; bit < parts; bit *= 2) {
+        bool odd = part & bit;
+        int distance = bit * (32 / parts);
+#pragma unroll
+        for (int m = 0; m < tile; ++m) {
+#pragma unroll
+            for (int j = 0; j < count / 2; ++j) {
+                float kept = odd ? sums[m][2 * j + 1] : sums[m][2 * j];
+                float given = odd ? sums[m][2 * j] : sums[m][2 * j + 1];
+                sums[m][j] = kept + __shfl_xor_sync(0xffffffff, given, distance);
+            }
+            float last = sums[m][count - 1];
+            sums[m][count / 2] = last + __shfl_xor_sync(0xffffffff, last, distance);
+        }
+        count = count / 2 + 1;
+    }
+}
+
+template <int parts>
+__global__ void __launch_bounds__(bulk_threads, 2)
+    bulk_forward(const float* __restrict__ dense, const float* __restrict__ sparse, float* __restrict__ out,
+                 BulkShape s) {
+    constexpr int columns = 16 * parts, tile_rows = 32 / parts, most_copied = 6;
+    s.columns = columns;
+    s.tile_rows = tile_rows;
+    BulkLoads* loads = dynamic_shared<BulkLoads>();
+    float* buffers = dynamic_shared<float>() + bulk_header / 4;
+    Tiles<float> tiles = {s};
+    int lane = int(threadIdx.x) % 32, row = lane % tile_rows, part = lane / tile_rows;
+    int warp = int(threadIdx.x) / 32, warps = int(blockDim.x) / 32, left = 0, right = warp;
+    while (right > left) right -= ++left;
+
+    auto begin = [&](int stage, long long t) {
+        if (t >= tiles.count()) return;
+        loads[stage].begin(unsigned(tiles.rows(t)) * tiles.row_bytes());
+        tiles.load(loads[stage], buffers + stage * s.buffer, dense, sparse, t);
+    };
+    BulkStores stores;
+    if (threadIdx.x == 0)
+        for (int stage = 0; stage < 2; ++stage) {
+            loads[stage].init(1);
+            begin(stage, blockIdx.x + (long long)stage * gridDim.x);
+        }
+    __syncthreads();
+    int turn = 0;
+    for (long long t = blockIdx.x; t < tiles.count(); t += gridDim.x, ++turn) {
+        int stage = turn % 2;
+        float *vectors = buffers + stage * s.buffer, *own = vectors + row * s.vector_stride + part * 16;
+        loads[stage].wait(turn / 2 % 2);
+        float sums[tile][tile] = {};
+        if (left == right)
+            multiply<true, columns>(sums, own + left * tile * columns, nullptr);
+        else
+            multiply<false, columns>(sums, own + left * tile * columns, own + right * tile * columns);
+        // The first warp has half as much to multiply as others, and time for this.
+        if (turn && threadIdx.x == 0) {
+            stores.wait();
+            begin(1 - stage, t + gridDim.x);
+        }
+        add_parts<parts>(sums, part);
+
+        // The rows of out take the vectors' place, dense's columns too.
+        float copied[most_copied];
+        int column = warp * parts + part, step = warps * parts;
+#pragma unroll
+        for (int i = 0; i < most_copied; ++i)
+            if (column + i * step < columns) copied[i] = vectors[row * s.vector_stride + column + i * step];
+        __syncthreads();
+        float* staged = vectors + row * s.out_stride;
+#pragma unroll
+        for (int i = 0; i < most_copied; ++i)
+            if (column + i * step < columns) staged[column + i * step] = copied[i];
+        for (int c = columns + s.features * (s.features + 1) / 2 + column; c < s.width; c += step) staged[c] = 0;
+        staged += columns + right * tile;
+#pragma unroll
+        for (int m = 0; m < tile; ++m) {
+            int i = left * tile + m;
+            if (i > s.features) break;
+            float* to = staged + triangle(i);
+#pragma unroll
+            for (int j = 0; j < 8 / parts; ++j)
+                if (left != right || j * parts + part < m) to[j * parts + part] = sums[m][j];
+            if (left != right && part == 0) to[8] = sums[m][8 / parts];
+        }
+        order_before_bulk_copies();
+        __syncthreads();
+        if (threadIdx.x == 0) tiles.store(stores, out, vectors, t);
+        tiles.store_rest(out, vectors, t);
+    }
+    if (threadIdx.x == 0) stores.wait();
+}
+
+#ifndef __CUDACC_RTC__
+template <int parts>
+cudaError_t launch_bulk_forward(const float* dense, const float* sparse, float* out, long long rows, int features,
+                                int width, cudaStream_t stream, int most_blocks, bool& fits) {
+    constexpr int columns = 16 * parts, tile_rows = 32 / parts;
+    int n = sides(features), warps = n * (n + 1) / 2, out_stride = width + padding<float>(width);
+    int slack = (n * tile - features - 1) * columns;  // read beyond a buffer's last row
+    int stride = row_stride<columns>(features);
+    int of_vectors = tile_rows * stride + slack, of_out = tile_rows * out_stride;
+    int buffer = of_vectors > of_out ? of_vectors : (of_out + 3) / 4 * 4;
+    BulkShape s = {rows, features, columns, width, tile_rows, stride, out_stride, buffer};
+    long long shared = bulk_header + 8LL * buffer;
+    fits = features >= tile && 32 * warps <= bulk_threads && shared <= bulk_shared && aligned(dense, sparse, out);
+    if (!fits) return cudaSuccess;
+    return launch_bulk(bulk_forward<parts>, s, shared, warps, 2 * bulk_threads / 32, stream, most_blocks, fits, dense,
+                       sparse, out);
+}
+#endif
+
+}  // namespace dot_interaction
