@@ -12,6 +12,7 @@ written.
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from timeit import Timer
 
@@ -147,7 +148,12 @@ def _captured(work: Callable[[], Tensor], device: torch.device) -> tuple[Callabl
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         found = work()
-    return graph.replay, found
+    return partial(_replay, graph, work), found
+
+
+def _replay(graph: torch.cuda.CUDAGraph, work: Callable[[], Tensor]) -> None:
+    """The graph's replay. `work` is kept alive with it: the graph reads the tensors that the work holds."""
+    graph.replay()
 
 
 def _times(calls: Mapping[str, Callable[[], None]], device: torch.device) -> dict[str, list[float]]:

@@ -6,7 +6,8 @@
     OverArch           kernels.fused_mlp          every layer in one kernel; of outer those behind the first, which is
                        kernels.outer_linear
 
-An MLP too wide for one kernel (kernels.FusedMLPError) is a matrix product a layer, with bias and ReLU in one pass.
+An MLP too wide for one kernel (kernels.FusedMLPError), or in full float32, is a matrix product a layer, with bias and
+ReLU in one pass.
 Float32 products are as exact as PyTorch's own (`torch.set_float32_matmul_precision`, which model.train sets), and under
 torch.autocast the kernels compute in its dtype.
 
@@ -102,7 +103,8 @@ class FusedOverArch(Fused, OverArch):
 
 
 class Layers:
-    """An MLP's layers in one kernel, or, where that does not fit on the chip, in one or two each."""
+    """An MLP's layers in one kernel, or, where that does not fit on the chip, in one or two each. So are full float32
+    products by backend "auto": they go without tensor cores, and cuBLAS's then take no longer than the one kernel."""
 
     def __init__(self, final_activation: str):
         self.final_activation = final_activation
@@ -112,6 +114,8 @@ class Layers:
         x = autocast(x)
         weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
         options = ("relu", self.final_activation, precision_of(x))
+        if backend == "auto" and x.dtype == torch.float32 and options[-1] == "ieee":
+            return self.one_by_one(x, linears, backend)
         if torch.compiler.is_compiling():  # when the kernel says so it is too late
             if _fits(tuple(weight.shape for weight in weights), x.dtype, options[-1]):
                 return kernels.fused_mlp(x, weights, biases, *options, backend=backend)

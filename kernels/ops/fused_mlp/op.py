@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
+from torch.compiler import assume_constant_result, is_compiling
 
+from kernels import runtime
 from kernels.dispatch import checks
 from kernels.dispatch.op import Op, like
 from kernels.ops.fused_mlp import budget, eager, packing
@@ -78,6 +80,20 @@ OP = Op(
 )
 
 
+@assume_constant_result
+@functools.cache
+def auto(widths: str, dtype: torch.dtype, precision: str, device: torch.device) -> str:
+    """What backend="auto" is for CUDA tensors. Full float32 products go without tensor cores: Triton's then take four
+    times as long as those of the CUDA kernel, on an H200."""
+    if dtype != torch.float32 or precision != "ieee" or runtime.why_not("cuda", "cuda"):
+        return "triton"
+    try:
+        budget.check_cuda(OP.name, widths, dtype, device)
+    except budget.FusedMLPError:
+        return "triton"
+    return "cuda"
+
+
 def fused_mlp(
     x: Tensor,
     weights: Sequence[Tensor],
@@ -98,7 +114,8 @@ def fused_mlp(
         precision: of float32 products: "ieee" (full float32) or "tf32": tensor cores, which take x and the weights with
             10 bits behind the leading one and cut off the rest. Halves always go through tensor cores and are added up
             in float32.
-        backend: "triton", "cuda", "eager", or "auto": Triton for a CUDA tensor, else eager.
+        backend: "triton", "cuda", "eager", or "auto": for a CUDA tensor Triton, or CUDA where float32 products are full
+            and it can run; else eager.
 
     The kernels read weights and biases from one buffer. Of parameters that `pack_mlp` laid out so nothing is copied;
     of others a copy is made, and kept until one of them is changed, unless a gradient or a CUDA graph is recorded: then
@@ -118,6 +135,8 @@ def fused_mlp(
         check_parameters(OP.name, weights, biases)
         found = packing.pack(weights, biases)
     packed, widths = found
+    if backend == "auto" and isinstance(x, Tensor) and x.is_cuda:
+        backend = auto(widths, x.dtype, precision, x.device)
     if backend == "cuda":
         budget.check_cuda(OP.name, widths, weights[0].dtype, weights[0].device)
     keep = torch.is_grad_enabled() and (x.requires_grad or packed.requires_grad) if isinstance(x, Tensor) else False

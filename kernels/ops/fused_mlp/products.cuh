@@ -89,24 +89,31 @@ private:
                         multiply_step<T>(value[m][n], here.a[step][m], here.b[n][2 * step], here.b[n][2 * step + 1]);
         }
     }
+    // Of float eight terms are a sum of their own: many short sums err less than a long one.
     __device__ void add_plainly(const char* inputs, int input_row, const char* weights) {
-        constexpr int width = widest<T>;
+        constexpr int width = widest<T>, pieces = 2;
+        auto at = [](const char* row, int piece) { return load<width>(reinterpret_cast<const T*>(row + 16 * piece)); };
 #pragma unroll
-        for (int piece = 0; piece < group_bytes / 16; ++piece) {
-            Pack<T, width> b[S::n_tiles];
+        for (int first = 0; first < group_bytes / 16; first += pieces) {
+            Pack<T, width> b[S::n_tiles][pieces];
 #pragma unroll
             for (int n = 0; n < S::n_tiles; ++n)
-                b[n] = load<width>(reinterpret_cast<const T*>(weights + column(n, 0) * S::ring_row + 16 * piece));
+#pragma unroll
+                for (int p = 0; p < pieces; ++p) b[n][p] = at(weights + column(n, 0) * S::ring_row, first + p);
 #pragma unroll
             for (int m = 0; m < S::m_tiles; ++m)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    auto a = load<width>(reinterpret_cast<const T*>(inputs + row(m, i) * input_row + 16 * piece));
+                    Pack<T, width> a[pieces];
+#pragma unroll
+                    for (int p = 0; p < pieces; ++p) a[p] = at(inputs + row(m, i) * input_row, first + p);
 #pragma unroll
                     for (int n = 0; n < S::n_tiles; ++n) {
-                        Accumulator<T> part = 0;  // many short sums err less than a long one
+                        Accumulator<T> part = 0;
 #pragma unroll
-                        for (int e = 0; e < width; ++e) part += widen(a.element[e]) * widen(b[n].element[e]);
+                        for (int p = 0; p < pieces; ++p)
+#pragma unroll
+                            for (int e = 0; e < width; ++e) part += widen(a[p].element[e]) * widen(b[n][p].element[e]);
                         value[m][n][i] += part;
                     }
                 }

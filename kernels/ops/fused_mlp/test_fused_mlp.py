@@ -21,7 +21,7 @@ from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, e
 from kernels.device.launch import SHARED_MEMORY
 from kernels.ops.fused_mlp import budget, packing
 from kernels.ops.fused_mlp.budget import Tile
-from kernels.ops.fused_mlp.op import OP
+from kernels.ops.fused_mlp.op import OP, auto
 from kernels.ops.fused_mlp.spec import draw_mlp
 from kernels.ops.fused_mlp.triton_launch import forward_tile
 
@@ -194,9 +194,9 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         call = mlp_call((367, 64, 33, 5), 60)
         exact = fused_mlp(*call.map(torch.Tensor.double).arguments(), backend="eager")
         found, eager = (self.function(b)(*call.arguments()).double() for b in (backend, "eager"))
-        # Both are sums in another order: as exact as means that the largest error is of the same size.
+        # All are sums in another order. Triton's is one long one, whose error is some twice that of cuBLAS's short ones.
         ours, theirs = (float((values - exact).abs().max()) for values in (found, eager))
-        assert ours <= 1.5 * theirs
+        assert ours <= (3.0 if backend == "triton" else 1.5) * theirs
 
     # ------------------------------------------------------------------------------------------------- on the chip
 
@@ -229,6 +229,17 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             assert [found != "0" for found in printed[2 * i :: 4]] == fits
             assert 4 < sum(fits) < len(fits) - 4
             assert [int(found) for found in printed[2 * i + 1 :: 4]] == needed
+
+    def test_auto_is_cuda_where_products_are_full(self, monkeypatch):
+        cpu = torch.device("cpu")  # whose limits are an H200's
+        chosen = auto.__wrapped__
+        monkeypatch.setattr(runtime, "why_not", lambda backend, device: "no compiler")
+        assert chosen("13-8", torch.float32, "ieee", cpu) == "triton"
+        monkeypatch.setattr(runtime, "why_not", lambda backend, device: "")
+        assert chosen("13-8", torch.float32, "ieee", cpu) == "cuda"
+        assert chosen("13-8", torch.float32, "tf32", cpu) == "triton"
+        assert chosen("13-8", torch.bfloat16, "ieee", cpu) == "triton"
+        assert chosen("64-65536-1", torch.float32, "ieee", cpu) == "triton"
 
     def test_bytes_on_chip(self):
         tile = Tile(rows=32, columns=256, stages=2, budget=64 * 1024, warps=8)

@@ -72,9 +72,8 @@ def step_of(columns, width, budget, dtype):
 
 @triton.jit
 def product(a, b, sums, PRECISION: tl.constexpr):
-    """sums + a b. Full float32 products are added up for themselves first: many short sums err less than a long one.
-    In the interpreter halves are cast first, whose own products it gets wrong."""
-    if (INTERPRETED and a.dtype != tl.float64) or (a.dtype == tl.float32 and PRECISION == "ieee"):
+    """sums + a b. In the interpreter halves are cast first, whose own products it gets wrong."""
+    if INTERPRETED and a.dtype != tl.float64:
         return sums + tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     elif a.dtype == tl.float64:
         return tl.dot(a, b, sums, out_dtype=tl.float64)
