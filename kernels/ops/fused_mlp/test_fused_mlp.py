@@ -194,7 +194,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         call = mlp_call((367, 64, 33, 5), 60)
         exact = fused_mlp(*call.map(torch.Tensor.double).arguments(), backend="eager")
         found, eager = (self.function(b)(*call.arguments()).double() for b in (backend, "eager"))
-        # All are sums in another order. Triton's is one long one, whose error is some twice that of cuBLAS's short ones.
+        # All are sums in another order: Triton's is one long one, whose error is about twice that of short ones.
         ours, theirs = (float((values - exact).abs().max()) for values in (found, eager))
         assert ours <= (3.0 if backend == "triton" else 1.5) * theirs
 
