@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.compiler import assume_constant_result, is_compiling
+from torch.compiler import is_compiling
 
 from kernels import runtime
 from kernels.dispatch import checks
@@ -80,7 +80,6 @@ OP = Op(
 )
 
 
-@assume_constant_result
 @functools.cache
 def auto(widths: str, dtype: torch.dtype, precision: str, device: torch.device) -> str:
     """What backend="auto" is for CUDA tensors. Full float32 products go without tensor cores: Triton's then take four
@@ -115,7 +114,7 @@ def fused_mlp(
             10 bits behind the leading one and cut off the rest. Halves always go through tensor cores and are added up
             in float32.
         backend: "triton", "cuda", "eager", or "auto": for a CUDA tensor Triton, or CUDA where float32 products are full
-            and it can run; else eager.
+            and it can run (not under torch.compile); else eager.
 
     The kernels read weights and biases from one buffer. Of parameters that `pack_mlp` laid out so nothing is copied;
     of others a copy is made, and kept until one of them is changed, unless a gradient or a CUDA graph is recorded: then
@@ -135,9 +134,9 @@ def fused_mlp(
         check_parameters(OP.name, weights, biases)
         found = packing.pack(weights, biases)
     packed, widths = found
-    if backend == "auto" and isinstance(x, Tensor) and x.is_cuda:
+    if backend == "auto" and isinstance(x, Tensor) and x.is_cuda and not is_compiling():
         backend = auto(widths, x.dtype, precision, x.device)
-    if backend == "cuda":
+    if backend == "cuda" and not is_compiling():  # then the launch says what does not fit
         budget.check_cuda(OP.name, widths, weights[0].dtype, weights[0].device)
     keep = torch.is_grad_enabled() and (x.requires_grad or packed.requires_grad) if isinstance(x, Tensor) else False
     return OP.call(backend, x, packed, widths, activation, final_activation, precision, keep)[0]
