@@ -64,20 +64,24 @@ struct Tiles {
 #ifndef __CUDACC_RTC__
 // Blocks of `warps` warps that a multiprocessor holds; registers are for most_warps.
 inline long long bulk_blocks(long long shared, int warps, int most_warps) {
-    long long by_shared = 227 * 1024 / (shared + 1024), by_registers = most_warps / warps;
+    long long by_shared = 228 * 1024 / (shared + 1024), by_registers = most_warps / warps;
     return by_shared < by_registers ? by_shared : by_registers;
 }
 
 // Launches as many blocks as stay, if this launch is one for it, which `fits` says: the kernel was compiled for a copy
-// engine, and each multiprocessor gets a tile; or, of any number of tiles, most_blocks if that is not 0.
+// engine, a block has memory for it (99 KB on sm_120), and each multiprocessor gets a tile; or, of any number of tiles,
+// most_blocks if that is not 0.
 template <class... Parameters, class... Arguments>
 cudaError_t launch_bulk(void (*kernel)(Parameters...), const BulkShape& s, long long shared, int warps, int most_warps,
                         cudaStream_t stream, int most_blocks, bool& fits, Arguments... arguments) {
     long long tiles = (s.rows + s.tile_rows - 1) / s.tile_rows, multiprocessors = bulk_multiprocessors(kernel);
     fits = multiprocessors && (most_blocks || tiles >= multiprocessors);
     if (!fits) return cudaSuccess;
-    if (shared > 48 * 1024)
-        if (cudaError_t error = set_shared_memory_limit(kernel, size_t(shared)); error != cudaSuccess) return error;
+    if (shared > 48 * 1024 && set_shared_memory_limit(kernel, size_t(shared)) != cudaSuccess) {
+        cudaGetLastError();  // or the next launch would return it
+        fits = false;
+        return cudaSuccess;
+    }
     long long blocks = most_blocks ? most_blocks : multiprocessors * bulk_blocks(shared, warps, most_warps);
     return launch_kernel(kernel, dim3(unsigned(tiles < blocks ? tiles : blocks)), dim3(unsigned(32 * warps)),
                          size_t(shared), stream, arguments..., s);

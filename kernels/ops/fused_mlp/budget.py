@@ -161,14 +161,14 @@ def cuda_bytes(widths: str, dtype: torch.dtype, cluster: int = 8) -> int:
     """The least shared memory that the CUDA kernel can do with, in bytes: plan.cuh's layout, its smallest tile.
 
     Four stages of 64 columns of weights, 256 + 16 bytes of k; and 16 rows of what the even and of what the odd layers
-    read. Where no layer's outputs are more than 64 columns for each block of the largest cluster, they may take their
-    inputs' place.
+    read. Where the outputs of no layer but the last are more than 64 columns for each block of the largest cluster,
+    they may take their inputs' place.
     """
     size = dtype.itemsize
     columns = [-(-n // 16) * 16 if size > 2 else -(-n // 32) * 32 for n in map(int, widths.split("-"))]
     read, written = columns[:-1], columns[1:]
     rows = [max(part) * size + 16 for part in (read[::2], read[1::2]) if part]
-    needed = sum(rows) if max(written) > cluster * 64 else max(rows)
+    needed = sum(rows) if max(written[:-1], default=0) > cluster * 64 else max(rows)
     return 4 * 64 * (256 + 16) + 16 * needed
 
 

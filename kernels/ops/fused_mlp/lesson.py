@@ -136,7 +136,7 @@ def crossing(points: dict[int, tuple[float, float]]) -> float | None:
 
 
 def draw_curve(predicted: Callable[[int, tuple[int, ...]], tuple[float, float]]) -> Figure:
-    """Both MLPs. predicted(rows, widths) → (µs of the one kernel, µs layer by layer): as lines; what was recorded as
+    """Both MLPs. predicted(rows, widths) → (µs of the one kernel, µs of two a layer): as lines; what was recorded as
     dots, and the crossing of each."""
     import matplotlib.pyplot as plt
 
@@ -148,7 +148,7 @@ def draw_curve(predicted: Callable[[int, tuple[int, ...]], tuple[float, float]])
             dots = curve(widths)
         except FileNotFoundError:
             dots = {}
-        kinds = ("one kernel", "fused_mlp"), ("a kernel a layer", "torch.compile")
+        kinds = ("one kernel", "our faster one"), ("two kernels a layer", "torch.compile")
         for which, (label, ran) in enumerate(kinds):
             ax.loglog(batches, [lines[rows][which] for rows in batches], f"C{which}--", label=f"{label}, predicted")
             if dots:

@@ -195,7 +195,7 @@ def _in_one_buffer(widths: str, tensors: Sequence[Tensor]) -> Tensor | None:
 
 @dataclass
 class _Entry:
-    """A buffer, and what it was made of: weak references, and each tensor's address and version."""
+    """A buffer, and what it was made of: weak references, and `_state`."""
 
     references: tuple
     state: tuple
@@ -216,8 +216,10 @@ def _key(weights: Sequence[Tensor], tensors: tuple[Tensor, ...]) -> tuple:
 
 
 def _state(tensors: tuple[Tensor, ...]) -> tuple:
-    """RuntimeError for an inference tensor, which has no version."""
-    return tuple([*map(Tensor.data_ptr, tensors), *[tensor._version for tensor in tensors]])
+    """Where each tensor lies, how often it was changed, and what it looks like, which `.data = …` changes uncounted.
+    RuntimeError for an inference tensor, which has no version."""
+    views = map(Tensor.data_ptr, tensors), map(Tensor.size, tensors), map(Tensor.stride, tensors)
+    return (*itertools.chain(*views), *[tensor._version for tensor in tensors], *[tensor.dtype for tensor in tensors])
 
 
 def kept(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, str] | None:
@@ -238,17 +240,18 @@ def kept(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, s
 def _keep(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, str]:
     """(the buffer, widths), kept for the next call where that may read it."""
     tensors, widths = (*weights, *biases), widths_of(weights)
-    with torch.no_grad():
-        packed = _copied(widths, tensors)
     plain = all(type(t) in PLAIN and not t.is_inference() for t in tensors)
-    if plain and not packed.is_inference() and not _is_capturing(tensors[0]):
+    state = _state(tensors) if plain else None  # before the copy: another thread may change a weight meanwhile
+    with torch.inference_mode(not plain and torch.is_inference_mode_enabled()), torch.no_grad():
+        packed = _copied(widths, tensors)
+    if plain and not _is_capturing(tensors[0]):
         key = _key(weights, tensors)
         references = tuple(weakref.ref(t, lambda _, key=key: _entries.pop(key, None)) for t in tensors)
         with _lock:
             if len(_entries) >= MOST_ENTRIES:
                 _entries.clear()
             is_view = packed.data_ptr() == tensors[0].data_ptr()
-            _entries[key] = _Entry(references, _state(tensors), packed, widths, is_view)
+            _entries[key] = _Entry(references, state, packed, widths, is_view)
     return packed, widths
 
 

@@ -216,7 +216,8 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             (widths, dtype)
             for dtype in (torch.bfloat16, torch.float32, torch.float64)
             for widths in ("13-512-256-64-16", "367-512-256-1", "1-1", "4096-8", "8-5000-8", "513-6000-33-512-1",
-                           "1025-512", "12000-40-3", "512-513-512", "2000-2000-2000", "3100-3300-20", "40-6700-40")
+                           "1025-512", "12000-40-3", "512-513-512", "2000-2000-2000", "3100-3300-20", "40-6700-40",
+                           "2032-512-1024")
         ]  # fmt: skip
         given = "".join(f'print("{widths}", {dtype.itemsize});\n' for widths, dtype in cases)
         (tmp_path / "fits.cpp").write_text(FITS.replace("CASES", given))
@@ -276,6 +277,21 @@ class TestPacking:
             biases[0].data = biases[0].data + 1
             third, _ = packing.pack(weights, biases)
             assert torch.equal(packing.views(third, widths)[0][1], biases[0])
+
+    def test_a_weight_that_looks_otherwise_is_packed_anew(self):
+        _, weights, biases = mlp_call((8, 8, 8), 5).tensors
+        weights = [torch.nn.Parameter(weight) for weight in weights]
+        with torch.no_grad():
+            packing.pack(weights, biases)
+            weights[0].data = weights[0].data.t()  # PyTorch counts no change, and the address is the same
+            found, widths = packing.pack(weights, biases)
+        assert torch.equal(packing.views(found, widths)[0][0], weights[0])
+
+    def test_a_copy_is_kept_in_inference_mode(self):
+        _, weights, biases = mlp_call((13, 19, 5), 7).tensors
+        with torch.inference_mode():
+            first, second = packing.pack(weights, biases)[0], packing.pack(weights, biases)[0]
+        assert first is second
 
     def test_what_is_kept_goes_with_a_weight(self):
         module, weights, biases = self.parameters(13, 20, 7)

@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels import runtime
 from kernels.dispatch import checks
 from kernels.dispatch.op import Op, last_dimension, like
-from kernels.ops.outer_linear import eager, folding, triton_launch
+from kernels.ops.outer_linear import eager, folding
 
 PRECISIONS = ("ieee", "tf32")
 
@@ -92,6 +92,8 @@ def fold_outer_weight(weight: Tensor) -> Tensor:
         raise ValueError(f"fold_outer_weight: weight must have shape [H, C·C]; got {list(weight.shape)}")
     if not weight.is_cuda or not _is_plain(weight) or runtime.triton_mode() != "compiled":
         return folding.fold(weight)
+    from kernels.ops.outer_linear import triton_launch  # not before it is needed: it imports Triton
+
     columns = folding.columns_of(weight.shape[1])
     folded = weight.new_empty(len(weight), folding.folded_width(columns))
     with torch.cuda.device(weight.device):

@@ -22,11 +22,11 @@ derivative.
 
 Bytes: grad_weight once out; weight once in, half of it out and, for each ROWS rows, in again; g and c besides. Of
 grad_c in tf32, C = 432, H = 512, where folding moves 382 + 198 MB (140 µs at 4.2 TB/s) and a program's step of 32
-outputs takes 48 KB of the L2 for 2^20 products, at most 1024 a clock:
+outputs takes 48 KB of the L2 for 2^20 products, at most 1024 a clock (64 rows at B = 128: 40 KB for half as many):
 
     B                  128     2048    16384
     GFLOP             12.7      203     1624       32 µs, 0.5 ms, 4.1 ms at 400 TFLOP/s
-    GB of the L2       0.4      4.8       38       0.1 ms, 0.6 to 0.9 ms, 5.1 to 6.9 ms at 7.5 or 5.5 TB/s
+    GB of the L2       0.5      4.8       38       0.1 ms, 0.6 to 0.9 ms, 5.1 to 6.9 ms at 7.5 or 5.5 TB/s
 """
 
 import triton
