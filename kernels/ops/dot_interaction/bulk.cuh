@@ -78,7 +78,9 @@ cudaError_t launch_bulk(void (*kernel)(Parameters...), const BulkShape& s, long 
     fits = multiprocessors && (most_blocks || tiles >= multiprocessors);
     if (!fits) return cudaSuccess;
     if (shared > 48 * 1024 && set_shared_memory_limit(kernel, size_t(shared)) != cudaSuccess) {
+#ifdef __CUDACC__
         cudaGetLastError();  // or the next launch would return it
+#endif
         fits = false;
         return cudaSuccess;
     }

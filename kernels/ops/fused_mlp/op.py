@@ -135,9 +135,17 @@ def fused_mlp(
         check_parameters(OP.name, weights, biases)
         found = packing.pack(weights, biases)
     packed, widths = found
+    frozen = torch.is_grad_enabled() and _has_gradient(x) and not packed.requires_grad
+    if frozen and not is_compiling() and packed.data_ptr() == weights[0].data_ptr():
+        # The backward reads the weights; of a buffer that they share autograd sees the first one's changes only.
+        packed = packed.clone()
     if backend == "auto" and isinstance(x, Tensor) and x.is_cuda and not is_compiling():
         backend = auto(widths, x.dtype, precision, x.device)
     if backend == "cuda" and not is_compiling():  # then the launch says what does not fit
         budget.check_cuda(OP.name, widths, weights[0].dtype, weights[0].device)
-    keep = torch.is_grad_enabled() and (x.requires_grad or packed.requires_grad) if isinstance(x, Tensor) else False
+    keep = torch.is_grad_enabled() and (_has_gradient(x) or packed.requires_grad)
     return OP.call(backend, x, packed, widths, activation, final_activation, precision, keep)[0]
+
+
+def _has_gradient(x: object) -> bool:
+    return isinstance(x, Tensor) and x.requires_grad

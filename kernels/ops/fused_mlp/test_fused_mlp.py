@@ -189,6 +189,19 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             exact = self.function("eager")(x, weights, biases, activation)
             torch.testing.assert_close(found[7], exact[7], equal_nan=True)
 
+    @every_backend
+    def test_frozen_weights_that_change_before_the_backward(self, backend):
+        """x's gradient is that of the weights that the forward saw."""
+        mlp = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 3)).requires_grad_(False).to(DEVICE)
+        pack_mlp(mlp)
+        weights, biases = [layer.weight for layer in mlp], [layer.bias for layer in mlp]
+        x = torch.randn(5, 8, device=DEVICE, requires_grad=True)
+
+        (want,) = torch.autograd.grad(self.function(backend)(x, weights, biases).sum(), x)
+        out = self.function(backend)(x, weights, biases)
+        weights[1].mul_(5)
+        assert torch.equal(torch.autograd.grad(out.sum(), x)[0], want)
+
     @kernel_backend
     def test_full_precision_is_as_exact_as_eager(self, backend):
         call = mlp_call((367, 64, 33, 5), 60)
