@@ -219,7 +219,7 @@ def _state(tensors: tuple[Tensor, ...]) -> tuple:
     """Where each tensor lies, how often it was changed, and what it looks like, which `.data = …` changes uncounted.
     RuntimeError for an inference tensor, which has no version."""
     views = map(Tensor.data_ptr, tensors), map(Tensor.size, tensors), map(Tensor.stride, tensors)
-    return (*itertools.chain(*views), *[tensor._version for tensor in tensors], *[tensor.dtype for tensor in tensors])
+    return (tensors[0].dtype, *itertools.chain(*views), *[tensor._version for tensor in tensors])
 
 
 def kept(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, str] | None:
