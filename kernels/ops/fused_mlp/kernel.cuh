@@ -199,53 +199,38 @@ struct Block {
             default: __builtin_unreachable();
         }
         if (net.hidden && layer.output_kept >= 0) keep(layer, products, layer.output_kept, first_row, own, end);
+        products.each_run([&](int m, int n, int i) {
+            int column = own + products.column(n, 0), r = warp_row() + products.row(m, i);
+            if (column >= end) return;
+            const C* values = products.value[m][n] + i;
+            if (!last) {
+                Pack<T, run> pack;
 #pragma unroll
-        for (int n = 0; n < S::n_tiles; ++n) {
-            int column = own + products.column(n, 0);
-            if (column >= end) continue;
+                for (int e = 0; e < run; ++e)
+                    pack.element[e] = narrow<T>(column + e < layer.outputs ? values[e] : C(0));
+                *reinterpret_cast<Pack<T, run>*>(input(l + 1, r, column)) = pack;
+            } else if (first_row + r < net.rows) {
 #pragma unroll
-            for (int m = 0; m < S::m_tiles; ++m)
-#pragma unroll
-                for (int i = 0; i < 4; i += run) {
-                    int r = warp_row() + products.row(m, i);
-                    const C* values = products.value[m][n] + i;
-                    if (!last) {
-                        Pack<T, run> pack;
-#pragma unroll
-                        for (int e = 0; e < run; ++e)
-                            pack.element[e] = narrow<T>(column + e < layer.outputs ? values[e] : C(0));
-                        *reinterpret_cast<Pack<T, run>*>(input(l + 1, r, column)) = pack;
-                    } else if (first_row + r < net.rows) {
-#pragma unroll
-                        for (int e = 0; e < run; ++e)
-                            if (column + e < layer.outputs)
-                                net.out[(first_row + r) * layer.outputs + column + e] = narrow<T>(values[e]);
-                    }
-                }
-        }
+                for (int e = 0; e < run; ++e)
+                    if (column + e < layer.outputs)
+                        net.out[(first_row + r) * layer.outputs + column + e] = narrow<T>(values[e]);
+            }
+        });
     }
     // To `hidden` from its column `kept` on, with zeros in the padding's columns, as hidden_parts has them.
     __device__ void keep(const Layer<T>& layer, const Products<T, tensor_cores, S>& products, long long kept,
                          long long first_row, int own, int end) {
         constexpr int run = Products<T, tensor_cores, S>::run;
         end = end < layer.kept_columns ? end : layer.kept_columns;
-#pragma unroll
-        for (int n = 0; n < S::n_tiles; ++n) {
+        products.each_run([&](int m, int n, int i) {
             int column = own + products.column(n, 0);
-            if (column >= end) continue;
+            long long row = first_row + warp_row() + products.row(m, i);
+            if (column >= end || row >= net.rows) return;
+            C values[run];
 #pragma unroll
-            for (int m = 0; m < S::m_tiles; ++m)
-#pragma unroll
-                for (int i = 0; i < 4; i += run) {
-                    long long row = first_row + warp_row() + products.row(m, i);
-                    if (row >= net.rows) continue;
-                    C values[run];
-#pragma unroll
-                    for (int e = 0; e < run; ++e)
-                        values[e] = column + e < layer.outputs ? products.value[m][n][i + e] : C(0);
-                    store<run>(net.hidden + row * net.hidden_columns + kept + column, values);
-                }
-        }
+            for (int e = 0; e < run; ++e) values[e] = column + e < layer.outputs ? products.value[m][n][i + e] : C(0);
+            store<run>(net.hidden + row * net.hidden_columns + kept + column, values);
+        });
     }
     // This block's slice of what layer l gave, to the other blocks.
     __device__ void share(int l) const {

@@ -153,12 +153,13 @@ inline bool possible(const Plan& plan, const Widths& widths, int size, const Dev
     return device.clusters(plan.cluster) > 0 && plan.shared_bytes <= device.shared_bytes;
 }
 
-// Clocks of the whole launch, roughly, to choose by. The numbers are an H200's, of all plans of the notebook's two MLPs at
-// 128, 2048 and 16384 rows, and are right to some 15 %. A step of 16 · 8 numbers by 32 bytes takes the tensor cores of a
-// multiprocessor 2 clocks, plain multiplications 10 (float) or 20 (double, of half as many numbers); its operands come from
-// shared memory at some 80 bytes a clock; and it cannot take less than its latency, since eight warps are all that there
-// are to hide it. Beside the steps there are a stage's copies and barrier, the sums that a pass writes, and the barriers of
-// a layer. The L2 gives all multiprocessors together 1600 bytes a clock of weights that all of them ask for.
+// Clocks of the whole launch, roughly, to choose by. The constants are fitted to times on an H200: all plans of the MLPs
+// 13-512-256-64-16 and 367-512-256-1 at 128, 2048 and 16384 rows, which they give to some 15 %.
+//
+// A step is 32 bytes of k. Its product of 16 · 8 numbers takes a multiprocessor's tensor cores 2 clocks, plain
+// multiplications 10 (float) or 20 (double, of half as many numbers); its operands come from shared memory at 80 bytes a
+// clock; eight warps cannot hide all of its latency. A stage costs its copies and a barrier, a pass the sums it writes, a
+// layer its barriers. All multiprocessors together get 1600 bytes a clock of the weights from the L2.
 template <class S>
 double estimate(const Plan& plan, const Widths& widths, int size, bool tensor_cores, long long rows) {
     constexpr double launch = 6200, of_layer = 2500, of_stage = 410, of_sum = 0.38, latency = 144, l2 = 1600;
@@ -168,7 +169,8 @@ double estimate(const Plan& plan, const Widths& widths, int size, bool tensor_co
     double weights = 0, multiply = 0, waiting = 0;
     for (int l = 0; l < widths.count; ++l) {
         int inputs = covered(widths.width[l], size), slice = slice_of(covered(widths.width[l + 1], size), plan.cluster);
-        double passes = double((slice + S::columns - 1) / S::columns), stages = double((inputs * size + S::chunk - 1) / S::chunk);
+        double passes = double((slice + S::columns - 1) / S::columns);
+        double stages = double((inputs * size + S::chunk - 1) / S::chunk);
         weights += double(inputs) * slice * size;
         multiply += passes * (stages * of_stage + inputs * size / step_bytes * step + S::rows * S::columns * of_sum);
         waiting += of_layer * (plan.buffers == 1 ? 1.2 : 1);

@@ -38,6 +38,16 @@ struct Products {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) function(m, n, i, value[m][n][i]);
     }
+    // function(m, n, i) of each run, which begins at value[m][n][i].
+    template <class Function>
+    __device__ static void each_run(Function function) {
+#pragma unroll
+        for (int n = 0; n < S::n_tiles; ++n)
+#pragma unroll
+            for (int m = 0; m < S::m_tiles; ++m)
+#pragma unroll
+                for (int i = 0; i < 4; i += run) function(m, n, i);
+    }
     // += inputs · weightsᵀ over a stage's chunk of k, or the `bytes` that are left of it. Both start at this warp's first
     // row.
     __device__ void add(const char* inputs, int input_row, const char* weights, int bytes) {

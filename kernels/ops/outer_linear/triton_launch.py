@@ -70,7 +70,7 @@ def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int
     A right operand of OUTPUTS · step numbers is read from the L2 for ROWS · OUTPUTS · step products, so a program must
     have 256 rows for 1024 products a clock to be fed with 16 bytes: 132 processors then take 3.7 TB/s of the L2's 5.5.
     256 × 128 sums are half of the registers; the rest has room for two of the operands that are formed. Few rows are
-    bound by the memory instead: of a weight as given 256 bytes of a row at a time, and stages for 160 KB on their way.
+    bound by the memory instead: of a weight as given 128 bytes of a row at a time, and stages for 80 KB on their way.
     Where a block may have less shared memory than an H200's, there are fewer stages, or shorter steps.
     """
     folded = part == "folded"
