@@ -144,15 +144,6 @@ T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T
     std::atomic_ref<T>(*address).compare_exchange_strong(expected, value, std::memory_order_relaxed);
     return expected;  // where they differ, the value that was found
 }
-// Of a GPU's threads and the host's together; here they are the same.
-template <class T>
-T atomicAdd_system(T* address, std::type_identity_t<T> value) {
-    return atomicAdd(address, value);
-}
-template <class T>
-T atomicExch_system(T* address, std::type_identity_t<T> value) {
-    return atomicExch(address, value);
-}
 
 namespace cuda_on_host {
 inline long long fences;
@@ -163,4 +154,3 @@ inline void fence() {
 }  // namespace cuda_on_host
 inline void __threadfence() { cuda_on_host::fence(); }
 inline void __threadfence_block() { cuda_on_host::fence(); }
-inline void __threadfence_system() { cuda_on_host::fence(); }

@@ -7,10 +7,12 @@ host a read of its own memory. It is a log and no value: no schema declares it, 
 
     CLAIMS  not 0 once something was found since the last `clear`; who makes it 1 writes the next four
     FOUND   three numbers, which say what and where
-    KIND    what kind of thing was found, 0 while there is nothing, written last
+    KIND    0 while there is nothing; what kind of thing was found, and above its four bits a digest of the numbers
     COUNT   a counter of its own, which `clear` leaves alone
 
-Kernels write it with device/report.cuh and device/report.py.
+The numbers cross PCIe one by one, in any order. By the digest a + 31 b + 961 c, modulo 2**60, the host knows whether
+those that it sees belong together. Kernels write with device/report.cuh and device/report.py; their atomic operations
+are the device's own: few machines have atomic operations on host memory that the host takes part in.
 """
 
 from __future__ import annotations
@@ -52,8 +54,10 @@ def found(index: int) -> tuple[int, int, int, int] | None:
     report = _reports.get(index)
     if report is None or not report[1][KIND]:
         return None
-    numbers = report[1]
-    return numbers[KIND], *numbers[FOUND : FOUND + 3]
+    kind, (a, b, c) = report[1][KIND], report[1][FOUND : FOUND + 3]
+    if (kind >> 4) % 2**60 != (a + 31 * b + 961 * c) % 2**60:
+        return None
+    return kind & 15, a, b, c
 
 
 def clear(index: int) -> None:
