@@ -162,6 +162,7 @@ def test_a_learning_rate_that_changes_compiles_at_most_twice(core, backend):
     assert counter.frame_count <= 2
 
 
+@on_cpu  # whose gradient Triton computes on a CPU: in its interpreter
 @needs_compiler
 @both_backends
 def test_an_output_kept_for_the_backward_which_one_backend_computes(core, backend):

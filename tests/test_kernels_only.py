@@ -62,7 +62,7 @@ def no_launch(x, bias):
 
 
 def test_a_kernel_passes(capsys):
-    check("add_relu", right, device="cpu", cases=CASES, kernels_only=True)
+    check("add_relu", right, cases=CASES, kernels_only=True)
     assert "2 cases passed" in capsys.readouterr().out
 
 
@@ -79,7 +79,7 @@ def test_a_kernel_passes(capsys):
 )
 def test_a_cheat_is_named(cheat, message):
     with pytest.raises(AssertionError, match=message):
-        check("add_relu", cheat, device="cpu", cases=CASES, kernels_only=True)
+        check("add_relu", cheat, cases=CASES, kernels_only=True)
 
 
 @pytest.mark.parametrize("wait", [torch.Tensor.item, bool, int, float, lambda x: x.nonzero(), lambda x: x.sum().cpu()])

@@ -19,6 +19,8 @@ from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, SPLITS, read_meta
 from data.population import CATEGORIES, COUNTS, FULL, KEPT, SyntheticConfig, draw, hashed_ids
 from data.synthetic import PROBABILITY
 
+pytest.importorskip("polars")
+
 ROWS = 200_000
 DENSE_OF = dict(zip(COUNTS, DENSE, strict=True))
 SPARSE_OF = dict(zip(CATEGORIES, SPARSE, strict=True))
