@@ -24,7 +24,7 @@ from kernels.dispatch.recording import recording
 from kernels.ops.fused_mlp import budget, packing
 from kernels.ops.fused_mlp import triton_launch as fused_mlp
 from kernels.ops.fused_mlp.budget import Tile
-from kernels.ops.outer_linear import triton_launch as outer_linear
+from kernels.ops.outer_linear import triton_tiles as outer_linear
 from kernels.ops.outer_linear.folding import folded_width
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -136,7 +136,8 @@ def _said(kernel, available):
         tile = Tile(**{field: constants[name] for field, name in names.items()})
         keep = {"keep": constants["KEEP"]} if "KEEP" in constants else {}
         return needed[kernel.name](constants["WIDTHS"], tile, dtype, available=available, **keep).shared
-    parts = {"weight_kernel": "grad_weight", "c_kernel": "grad_c",
+    parts = {"weight_kernel": "grad_weight", "c_kernel": "grad_c", "direct_c_kernel": "direct_c",
+             "few_rows_kernel": "few_rows",
              "forward_kernel": "folded" if constants.get("FOLDED") else "forward"}  # fmt: skip
     if kernel.name not in parts:
         return None

@@ -12,9 +12,11 @@ import kernels
 from kernels import runtime
 from kernels.check import Call, Case, check, check_gradients
 from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
-from kernels.ops.outer_linear import eager, folding
+from kernels.device import launch
+from kernels.ops.outer_linear import eager, folding, triton_tiles
 
-INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
+INTERPRETS = runtime.triton_mode() == "interpreted"
+INTERPRETED = pytest.mark.skipif(not INTERPRETS, reason="Triton is not interpreted here")
 SLOW_INTERPRETED = ("test_gradcheck",)
 
 
@@ -60,7 +62,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
         """Several tiles of rows and of outputs, several blocks of columns with and without a last one that is not full,
         and more parts of the sum than there are tiles."""
         monkeypatch.setattr(launcher(), "forward", functools.partial(launcher().forward, **changed))
-        monkeypatch.setattr(launcher(), "INTERPRETED", 24)
+        monkeypatch.setattr(triton_tiles, "INTERPRETED", 24)
         cases = [Case((33, 17)), Case((20, 32)), Case((7, 33), torch.bfloat16)]
         check(self.op, self.function("triton"), cases=[replace(case, every_option=False) for case in cases])
 
@@ -85,7 +87,45 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
             check(self.op, self.function(backend), spec=spec, cases=[case])
             check_gradients(self.op, self.function(backend), call, (True,) * 3, self.grads(call))
 
+    @kernel_backend
+    @pytest.mark.parametrize("shape", [(20, 44, 48), (3, 17, 16), (5, 16, 144)], ids=str)
+    def test_few_rows(self, backend, shape, monkeypatch):
+        """Kernels of their own in tf32: blocks that overlap, several splits of the columns, several output tiles."""
+        monkeypatch.setattr(triton_tiles, "INTERPRETED", 8)
+        rows, columns, outputs = shape if DEVICE.type == "cpu" else (3 * shape[0], 4 * shape[1], 2 * shape[2])
+        shapes = (rows, columns), (outputs, columns**2), (outputs,)
+        c, weight, bias = (torch.randn(*shape, device=DEVICE) for shape in shapes)
+        for part in ("few_rows", "direct_c"):
+            wanted = triton_tiles.suits_few_rows(c, weight, "tf32", part, triton_tiles.Limits())
+            assert wanted == (launch.architecture() == 90)
+        for activation in ("identity", "relu"):
+            call = Call("", (c, weight, bias), (activation, "tf32"))
+            spec = replace(self.spec, calls=lambda case, device, call=call: [call])
+            check(self.op, self.function(backend), spec=spec, cases=[Case((rows, columns))])
+            check_gradients(self.op, self.function(backend), call, (True,) * 3, self.grads(call))
+
     # -------------------------------------------------------------------------------------------------- NaN and Inf
+
+    @kernel_backend
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_few_rows_that_are_not_finite(self, backend, value):
+        """Columns that two blocks have are the first one's alone, and columns beyond the last are none: the zeros in
+        place of their products meet the Inf."""
+        columns = 17 if INTERPRETS else 68
+        shapes = (7, columns), (32, columns**2), (32,)
+        c, weight, bias = (torch.rand(*shape, device=DEVICE) + 0.1 for shape in shapes)
+        grad = torch.ones(7, 32, device=DEVICE)
+        rest = [row for row in range(7) if row != 3]
+        found = []
+        for place in (1.0, value):
+            c = c.detach().clone()
+            c[3, columns - 1] = place
+            c.requires_grad_()
+            out = self.function(backend)(c, weight, bias, "identity", "tf32")
+            found.append((out, *torch.autograd.grad(out, c, grad)))
+        for want, got in zip(*found, strict=True):
+            assert torch.equal(got[rest], want[rest])
+            assert (got[3].isnan() if math.isnan(value) else got[3].isposinf()).all()
 
     @every_backend
     @pytest.mark.parametrize("value", [math.nan, math.inf])

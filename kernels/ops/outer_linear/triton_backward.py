@@ -20,20 +20,24 @@ Tensor cores take a right operand in tf32 along its columns alone. So the weight
 grad_weight reads g and c transposed, [H, B] and [C, B], which transpose_kernel writes first, with the activation's
 derivative.
 
+Of few rows in tf32 the memory counts, and direct_c_kernel takes the weight as given: 382 MB once in, and twice the
+products. On an H200 grad_c of 128 rows took 202 µs so, and 344 folded (223 of it folding, 26 adding up 64 parts, one
+after the other then).
+
 Bytes: grad_weight once out; weight once in, half of it out and, for each ROWS rows, in again; g and c besides. Of
 grad_c in tf32, C = 432, H = 512, where folding moves 382 + 198 MB (140 µs at 4.2 TB/s) and a program's step of 32
-outputs takes 48 KB of the L2 for 2^20 products, at most 1024 a clock (64 rows at B = 128: 40 KB for half as many):
+outputs takes 48 KB of the L2 for 2^20 products, at most 1024 a clock:
 
-    B                  128     2048    16384
-    GFLOP             12.7      203     1624       32 µs, 0.5 ms, 4.1 ms at 400 TFLOP/s
-    GB of the L2       0.5      4.8       38       0.1 ms, 0.6 to 0.9 ms, 5.1 to 6.9 ms at 7.5 or 5.5 TB/s
+    B                 2048    16384
+    GFLOP              203     1624       0.5 ms, 4.1 ms at 400 TFLOP/s
+    GB of the L2       4.8       38       0.6 to 0.9 ms, 5.1 to 6.9 ms at 7.5 or 5.5 TB/s
 """
 
 import triton
 import triton.language as tl
 
 from kernels.device.activations import input_gradient
-from kernels.ops.outer_linear.triton_kernel import BLOCK, no_sums, number, pair
+from kernels.ops.outer_linear.triton_kernel import BLOCK, no_sums, number, pair, sum_of_parts
 
 
 @triton.jit(do_not_specialize=["rows", "columns", "stride"])
@@ -164,11 +168,62 @@ def c_kernel(
         block_i, block_j = tl.where(ends, 0, block_i + 1), tl.where(ends, block_j + 1, block_j)
 
 
+@triton.jit(do_not_specialize=["rows", "units", "steps", "blocks", "splits"])
+def direct_c_kernel(
+    c_ptr, weight_ptr, g_ptr, parts_ptr, rows, units, steps, blocks, splits,
+    UNIT: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
+    DEPTH: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """parts [blocks + splits, B, C], whose sum is grad_c, of a weight as given with C >= WIDTH and H = steps · DEPTH.
+
+    The grid is (blocks · splits, row tiles): a program has WIDTH columns j and, GROUP at a time, its split's columns i.
+    Its tile is turned, R[i, j, b] = Σ_h weight[h, i C + j] g[b, h]: a weight that lies along j can only be turned in
+    registers, and from there tensor cores take a left operand. Σ_j R c_j goes to part `block`, Σ_i R c_i to part
+    blocks + split: no other program has the same i, or j, in either."""
+    columns, width = units * UNIT, steps * DEPTH
+    block, split = tl.program_id(0) % blocks, tl.program_id(0) // blocks  # neighbours read neighbouring columns
+    b = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    exist = (b < rows)[None, :]
+    row = tl.minimum(b, rows - 1)
+    c = c_ptr + row[None, :] * columns
+    depth, k = tl.arange(0, DEPTH), tl.arange(0, GROUP * WIDTH)
+    g = g_ptr + row[None, :] * width + depth[:, None]
+    # The last block begins where it is whole, and leaves out what the one before has.
+    begin = tl.multiple_of(tl.minimum(block * WIDTH, columns - WIDTH), UNIT)
+    j = begin + tl.arange(0, WIDTH)
+    real_j = (j >= block * WIDTH)[:, None]
+    size, length = rows.to(tl.int64) * columns, columns.to(tl.int64) * columns
+    parts = parts_ptr + b[None, :] * columns
+    places_j = parts + (blocks + split) * size + j[:, None]
+    groups = tl.cdiv(columns, GROUP)
+    low, high = groups * split // splits, groups * (split + 1) // splits
+    for group in range(low, high):
+        inside = tl.minimum(group * GROUP + k // WIDTH, columns - 1) * columns + (begin + k % WIDTH)
+        weights = weight_ptr + depth[:, None] * length + inside[None, :]
+        tile = no_sums(c_ptr, GROUP * WIDTH, ROWS)
+        for step in tl.range(0, steps, num_stages=STAGES):
+            weight = number(tl.load(weights + step * DEPTH * length))
+            # Always so. It makes the weight pass through registers: else it would be copied turned, 4 bytes at a time.
+            weight = tl.where((step * DEPTH + depth < width)[:, None], weight, 0.0)
+            gradient = number(tl.load(g + step * DEPTH))
+            tile = tl.dot(tl.trans(weight), gradient, tile, input_precision=PRECISION, out_dtype=tile.dtype)
+        tile = tl.reshape(tile, [GROUP, WIDTH, ROWS])
+        i = group * GROUP + tl.arange(0, GROUP)
+        real_i = (i < columns)[:, None]
+        ci = tl.load(c + i[:, None], real_i, other=0.0).to(tile.dtype)
+        cj = tl.load(c + j[:, None]).to(tile.dtype)
+        sums_i = tl.sum(tl.where(real_j[None, :, :], tile * cj[None, :, :], 0.0), axis=1)
+        tl.store(parts + block * size + i[:, None], sums_i, real_i & exist)
+        # In memory, for in registers there is no room beside the tile.
+        sums_j = tl.sum(tl.where(real_i[:, None, :], tile * ci[:, None, :], 0.0), axis=0)
+        if group > low:
+            sums_j += tl.load(places_j, real_j & exist, other=0.0)
+        tl.store(places_j, sums_j, real_j & exist)
+        tl.debug_barrier()  # what was stored may be loaded by another thread
+
+
 @triton.jit(do_not_specialize=["elements", "splits"])
-def c_sum_kernel(parts_ptr, grad_c_ptr, elements, splits, TILE: tl.constexpr):
+def c_sum_kernel(parts_ptr, grad_c_ptr, elements, splits, TILE: tl.constexpr, AT_ONCE: tl.constexpr):
     """grad_c = Σ parts [splits, B · C]."""
     place = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
-    sums = tl.zeros([TILE], parts_ptr.dtype.element_ty)
-    for split in range(0, splits):
-        sums += tl.load(parts_ptr + split * elements.to(tl.int64) + place, place < elements, other=0.0)
-    tl.store(grad_c_ptr + place, sums, place < elements)
+    tl.store(grad_c_ptr + place, sum_of_parts(parts_ptr, place, elements, splits, AT_ONCE), place < elements)

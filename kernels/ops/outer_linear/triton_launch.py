@@ -1,8 +1,8 @@
-"""Which kernels compute outer_linear and its gradients, with which tiles and splits."""
+"""Which kernels compute outer_linear and its gradients."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,149 +10,10 @@ from torch import Tensor
 from kernels.device import launch
 from kernels.device.reduce import unit
 from kernels.ops.outer_linear.folding import BLOCK, blocks, folded_width, pairs
+from kernels.ops.outer_linear.triton_tiles import Limits, Tiles, processors_to_fill, splits, suits_few_rows, tiles
 
 kernels = launch.triton_functions("kernels.ops.outer_linear.triton_kernel")
 backwards = launch.triton_functions("kernels.ops.outer_linear.triton_backward")
-
-PROGRAMS = 132  # an H200's processors, each of which has room for one of these programs
-INTERPRETED = 4  # in place of it: the interpreter runs one after the other
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """Of the forward: rows × outputs of a program, group · width products a step. Of grad_weight: outputs of a program,
-    depth rows a step. Of grad_c: rows of a program, depth outputs a step. stages: steps whose operands are on their way
-    or here.
-    """
-
-    rows: int = 0
-    outputs: int = 0
-    group: int = 1
-    width: int = BLOCK
-    depth: int = 0
-    stages: int = 3
-    warps: int = 8
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Where one way of computing gives way to another.
-
-    fold_from: rows from which on float32 weights are folded on the way, `fold_outputs` at a time, so that the workspace
-        is a small part of the weight. Folding moves the weight once and halves the products: at 4.3 TB/s and 400
-        TFLOP/s it pays from some 560 rows on, in full float32 (67 TFLOP/s) from 100. Halves are not folded, for that
-        would round the folded weight.
-    share: of the weight, the most that each of grad_c's workspaces takes, one for a part of the folded weight, one for
-        parts of the sums; but `least_pairs` pairs of blocks and `least` bytes of sums they may take in any case.
-    """
-
-    fold_from: int = 512
-    fold_from_ieee: int = 128
-    fold_outputs: int = 64
-    share: float = 0.09
-    least: int = 2**24
-    least_pairs: int = 16
-
-    def pairs_at_once(self, weight_bytes: int, pair_bytes: int) -> int:
-        """Pairs of blocks that grad_c folds at once: by sixteens, for then one kernel, compiled for numbers that are
-        divisible by 16, takes them all."""
-        several = int(self.share * weight_bytes) // max(pair_bytes, 1)
-        return max(self.least_pairs, several // BLOCK * BLOCK)
-
-    def parts(self, weight_bytes: int, part_bytes: int) -> int:
-        """The most parts of grad_c's sums."""
-        return max(1, max(int(self.share * weight_bytes), self.least) // max(part_bytes, 1))
-
-
-def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int, /, **changed) -> Tiles:
-    """What a program of `part` (forward, folded, grad_weight, grad_c) takes. changed: other values for some of it.
-
-    A right operand of OUTPUTS · step numbers is read from the L2 for ROWS · OUTPUTS · step products, so a program must
-    have 256 rows for 1024 products a clock to be fed with 16 bytes: 132 processors then take 3.7 TB/s of the L2's 5.5.
-    256 × 128 sums are half of the registers; the rest has room for two of the operands that are formed. Few rows are
-    bound by the memory instead: of a weight as given 128 bytes of a row at a time, and stages for 80 KB on their way.
-    Where a block may have less shared memory than an H200's, there are fewer stages, or shorter steps.
-    """
-    folded = part == "folded"
-    if launch.interpreted():  # whose time goes by the program and by the step, not by the element
-        height, width = launch.next_power_of_2(rows), launch.next_power_of_2(outputs)
-        found = Tiles(
-            rows=max(16, min(1024, height)), outputs=max(16, min(128, width)), group=BLOCK if folded else 1,
-            width=BLOCK if folded else 64, depth=max(64, min(1024, height)), stages=1, warps=4,
-        )  # fmt: skip
-        if part == "grad_c":
-            found = replace(found, depth=max(16, min(128, width)))
-    elif dtype == torch.float64 or (dtype == torch.float32 and precision == "ieee"):
-        # Without tensor cores the operands of a step are in registers, too.
-        narrow = 64 if dtype == torch.float32 and part in ("forward", "folded") else 32
-        found = Tiles(rows=narrow, outputs=narrow, depth=16)
-    else:
-        wide = 4 // dtype.itemsize  # halves: steps of as many bytes
-        most = 256 if rows > 128 else 128 if rows > 64 else 64
-        few = 64 if outputs <= 64 else 128
-        if part == "grad_weight":  # whose sums go through shared memory in the end
-            room = launch.shared_memory() >= 4 * few * BLOCK**2
-            found = Tiles(outputs=few if room else 64, depth=64 * wide, stages=4)
-        elif part == "grad_c":  # 128 rows by 256 columns: half of the registers; 64, where that is more programs
-            enough = rows > 128 and launch.architecture() >= 90  # before wgmma operands are in registers, too
-            found = Tiles(rows=128 if enough else 64, depth=32 * wide, stages=4)
-        elif folded:
-            found = Tiles(most, few, group=4 * wide, stages=3)
-        else:
-            found = Tiles(most, few, width=32 * wide, stages=5)
-    if launch.interpreted():
-        return replace(found, **changed)
-    return _fitted(part, replace(found, **changed), dtype.itemsize)
-
-
-def shared_bytes(part: str, tile: Tiles, itemsize: int, arch: int) -> int:
-    """Bytes of shared memory that a program of `part` takes, at most.
-
-    Right operands, for as many steps as are on their way or here: `stages` where wgmma reads them, from sm_90 on, else
-    one less. Of the forward also c, and the products of a block that is not full; of the others the sums, or a step's
-    weight, on their way to another layout. On sm_100, where left operands go through shared memory too, the tiles of
-    grad_weight take up to 64 KB more than this says, and those that are chosen still fit.
-    """
-    arriving = max(tile.stages - 1, 1)
-    held = tile.stages if arch >= 90 else arriving
-    square = BLOCK * BLOCK
-    if part == "grad_weight":
-        steps = (held * tile.outputs + arriving * 2 * BLOCK) * tile.depth * itemsize
-        return max(steps, square * tile.outputs * max(itemsize, 4))
-    if part == "grad_c":
-        return held * (tile.rows + square) * tile.depth * itemsize
-    deep = tile.group * tile.width
-    c = tile.rows * (64 if part == "folded" else 16)
-    return max((held * tile.outputs + tile.rows) * deep * itemsize + c, 4 * min(tile.rows * tile.outputs, 64 * 64))
-
-
-def _fitted(part: str, tile: Tiles, itemsize: int) -> Tiles:
-    """The tile, or the first with fewer stages, down to 3, or else shorter steps, that a block has memory for."""
-    step = {"forward": "width", "folded": "group"}.get(part, "depth")
-    least = 1 if part == "folded" else BLOCK
-    shorter = [tile]
-    while getattr(shorter[-1], step) > least:
-        shorter.append(replace(shorter[-1], **{step: getattr(shorter[-1], step) // 2}))
-    tiles = [
-        replace(each, stages=stages)
-        for fewest in (3, 1)
-        for each in shorter
-        for stages in range(each.stages, min(fewest, each.stages) - 1, -1)
-    ]
-    arch, available = launch.architecture(), launch.shared_memory()
-    return next((each for each in tiles if shared_bytes(part, each, itemsize, arch) <= available), tiles[-1])
-
-
-def splits(programs: int, most: int) -> int:
-    """Into how many parts a sum is cut, so that `programs` for each fill the processors; by the shape and the tile
-    alone, so that sums come out the same on every GPU of as much shared memory. Each part costs a little, for its share
-    of the workspace."""
-    processors = INTERPRETED if launch.interpreted() else PROGRAMS
-
-    def time(parts: int) -> float:
-        return launch.cdiv(programs * parts, processors) / parts + 3e-5 * parts
-
-    return min(range(1, max(1, min(most, max(4, processors // programs))) + 1), key=time)
 
 
 def forward(
@@ -165,6 +26,9 @@ def forward(
     limits = limits or Limits()
     rows, columns = c.shape
     outputs = weight.shape[0]
+    if not folded and suits_few_rows(c, weight, precision, "few_rows", limits):
+        _forward_of_few_rows(c, weight, bias, activation, precision, out)
+        return
     from_row = limits.fold_from_ieee if precision == "ieee" else limits.fold_from
     if folded or not columns or weight.dtype.itemsize < 4 or rows < from_row:
         product = _Product(c, bias, activation, precision, folded, out, outputs, changed)
@@ -177,6 +41,34 @@ def forward(
         here = min(outputs - first, several)
         _fold(weight, part, columns, outputs=(first, here), pairs=(0, count))
         product.launch(part, first, here)
+
+
+def _forward_of_few_rows(
+    c: Tensor, weight: Tensor, bias: Tensor, activation: str, precision: str, out: Tensor
+) -> None:  # fmt: skip
+    (rows, columns), outputs = c.shape, weight.shape[0]
+    tile, size = tiles("few_rows", c.dtype, precision, rows, outputs), unit(columns, c.itemsize)
+    blocks, row_tiles, output_tiles = (
+        launch.cdiv(columns, tile.width), launch.cdiv(rows, tile.rows), launch.cdiv(outputs, tile.outputs)
+    )  # fmt: skip
+    splits = max(1, min(processors_to_fill() // (blocks * row_tiles * output_tiles), columns // 8))
+    parts = launch.empty((blocks * splits, rows, outputs), torch.float32, c)
+    kernels.few_rows_kernel[(blocks * splits, row_tiles, output_tiles)](
+        c, weight, parts, rows, outputs, columns // size, blocks, splits,
+        UNIT=size, PRECISION=precision, ROWS=tile.rows, OUTPUTS=tile.outputs, WIDTH=tile.width, STAGES=tile.stages,
+        num_warps=tile.warps,
+    )  # fmt: skip
+    _finish(parts, bias, out, 0, outputs, activation)
+
+
+def _finish(parts: Tensor, bias: Tensor, out: Tensor, first: int, outputs: int, activation: str) -> None:
+    """`outputs` columns of out from `first` on: the sums of parts [several, B, outputs …], with bias and activation."""
+    elements = out.shape[0] * outputs
+    at_once, tile = _sums_of()
+    kernels.finish_kernel[(launch.cdiv(elements, tile),)](
+        parts, bias, out, elements, outputs, parts.shape[0], first, out.shape[1],
+        ACTIVATION=activation, TILE=tile, AT_ONCE=at_once, num_warps=8,
+    )  # fmt: skip
 
 
 def fold(weight: Tensor, columns: int, folded: Tensor) -> None:
@@ -246,11 +138,7 @@ class _Product:
             )  # fmt: skip
             part += cut
         if split:
-            height, width = (256, 64) if launch.interpreted() else (16, 64)
-            kernels.finish_kernel[(launch.cdiv(rows, height), launch.cdiv(outputs, width))](
-                self.parts, self.bias, self.out, rows, outputs, part, first, length,
-                ACTIVATION=self.activation, ROWS=height, OUTPUTS=width, num_warps=4,
-            )  # fmt: skip
+            _finish(self.parts, self.bias, self.out, first, outputs, self.activation)
 
 
 def backward(
@@ -265,7 +153,7 @@ def backward(
     depths = launch.cdiv(rows, of_weight.depth)
     stride = max(depths, 1) * of_weight.depth
     needs_c, needs_weight = (wanted is not None and wanted.numel() > 0 for wanted in (grad_c, grad_weight))
-    of_c = _CGradient(c, weight, grad_c, precision, limits or Limits()) if needs_c else None
+    of_c = _c_gradient(c, weight, grad_c, precision, limits or Limits()) if needs_c else None
     # One workspace for g turned and, later, g as it lies; one for c turned and, later, the folded weight.
     relu = activation != "identity"
     turned = launch.empty((max(outputs, 1), stride), grad.dtype, grad)
@@ -311,6 +199,41 @@ def _weight_gradient(
     )  # fmt: skip
 
 
+def _c_gradient(c: Tensor, weight: Tensor, grad_c: Tensor, precision: str, limits: Limits) -> _CGradient | _DirectC:
+    """How grad_c is computed. Of few rows the weight as given is read once, where folding reads it, writes half of it
+    and reads that."""
+    if suits_few_rows(c, weight, precision, "direct_c", limits):
+        return _DirectC(c, weight, grad_c, precision)
+    return _CGradient(c, weight, grad_c, precision, limits)
+
+
+class _DirectC:
+    """grad_c from the weight as given."""
+
+    folded_elements = 0
+
+    def __init__(self, c: Tensor, weight: Tensor, grad_c: Tensor, precision: str) -> None:
+        self.c, self.weight, self.grad_c, self.precision = c, weight, grad_c, precision
+        (rows, columns), outputs = c.shape, weight.shape[0]
+        self.tile = tiles("direct_c", c.dtype, precision, rows, outputs)
+        self.blocks = launch.cdiv(columns, self.tile.width)
+        # Two programs a processor, with as many groups each: of 216 groups 36 splits, not 37.
+        groups = launch.cdiv(columns, self.tile.group)
+        each = launch.cdiv(groups, max(1, 2 * processors_to_fill() // self.blocks))
+        self.splits = launch.cdiv(groups, each)
+
+    def launch(self, g: Tensor, folded: Tensor) -> None:
+        c, tile, (rows, columns), outputs = self.c, self.tile, self.c.shape, self.weight.shape[0]
+        parts = launch.empty((self.blocks + self.splits, rows, columns), torch.float32, c)
+        size = unit(columns, c.itemsize)
+        backwards.direct_c_kernel[(self.blocks * self.splits, launch.cdiv(rows, tile.rows))](
+            c, self.weight, g, parts, rows, columns // size, outputs // tile.depth, self.blocks, self.splits,
+            UNIT=size, PRECISION=self.precision, ROWS=tile.rows, GROUP=tile.group, WIDTH=tile.width, DEPTH=tile.depth,
+            STAGES=tile.stages, num_warps=tile.warps,
+        )  # fmt: skip
+        _sum_up(parts, self.grad_c)
+
+
 class _CGradient:
     """grad_c, of the weight folded some pairs of blocks at a time."""
 
@@ -345,10 +268,20 @@ class _CGradient:
                 DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps,
             )  # fmt: skip
         if parts is not grad_c:
-            at_once = 8192 if launch.interpreted() else 1024
-            backwards.c_sum_kernel[(launch.cdiv(grad_c.numel(), at_once),)](
-                parts, grad_c, grad_c.numel(), self.splits, TILE=at_once, num_warps=4
-            )
+            _sum_up(parts, grad_c)
+
+
+def _sum_up(parts: Tensor, grad_c: Tensor) -> None:
+    at_once, tile = _sums_of()
+    backwards.c_sum_kernel[(launch.cdiv(grad_c.numel(), tile),)](
+        parts, grad_c, grad_c.numel(), parts.shape[0], TILE=tile, AT_ONCE=at_once, num_warps=8
+    )
+
+
+def _sums_of() -> tuple[int, int]:
+    """(parts on their way together, elements) of a program that adds up parts: 32 numbers a thread. One part after the
+    other took 19 µs for 66 parts of a forward of 128 rows on an H200."""
+    return (8, 8192) if launch.interpreted() else (16, 512)
 
 
 def _sum_dtype(tensor: Tensor) -> torch.dtype:

@@ -1,0 +1,177 @@
+"""Which tiles and splits outer_linear's kernels get, and which of them few rows take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kernels.device import launch
+from kernels.ops.outer_linear.folding import BLOCK
+
+PROGRAMS = 132  # an H200's processors, each of which has room for one of these programs
+INTERPRETED = 4  # in place of it: the interpreter runs one after the other
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Of the forward: rows × outputs of a program, group · width products a step. Of grad_weight: outputs of a program,
+    depth rows a step. Of grad_c: rows of a program, depth outputs a step. stages: steps whose operands are on their way
+    or here.
+    """
+
+    rows: int = 0
+    outputs: int = 0
+    group: int = 1
+    width: int = BLOCK
+    depth: int = 0
+    stages: int = 3
+    warps: int = 8
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where one way of computing gives way to another.
+
+    fold_from: rows from which on float32 weights are folded on the way, `fold_outputs` at a time, so that the workspace
+        is a small part of the weight. Folding moves the weight once and halves the products: at 4.3 TB/s and 400
+        TFLOP/s it pays from some 560 rows on, in full float32 (67 TFLOP/s) from 100. Halves are not folded, for that
+        would round the folded weight.
+    share: of the weight, the most that each of grad_c's workspaces takes, one for a part of the folded weight, one for
+        parts of the sums; but `least_pairs` pairs of blocks and `least` bytes of sums they may take in any case.
+    few_rows: rows up to which the memory counts: in tf32 forward and grad_c then take the weight as given, in an order
+        that suits DRAM. Of 382 MB and 128 rows, on an H200: 142 µs instead of 166, grad_c 202 instead of 344.
+    """
+
+    fold_from: int = 512
+    fold_from_ieee: int = 128
+    fold_outputs: int = 64
+    share: float = 0.09
+    least: int = 2**24
+    least_pairs: int = 16
+    few_rows: int = 128
+
+    def pairs_at_once(self, weight_bytes: int, pair_bytes: int) -> int:
+        """Pairs of blocks that grad_c folds at once: by sixteens, for then one kernel, compiled for numbers that are
+        divisible by 16, takes them all."""
+        several = int(self.share * weight_bytes) // max(pair_bytes, 1)
+        return max(self.least_pairs, several // BLOCK * BLOCK)
+
+    def parts(self, weight_bytes: int, part_bytes: int) -> int:
+        """The most parts of grad_c's sums."""
+        return max(1, max(int(self.share * weight_bytes), self.least) // max(part_bytes, 1))
+
+
+def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int, /, **changed) -> Tiles:
+    """What a program of `part` takes: forward, few_rows, folded, grad_weight, grad_c or direct_c. changed: other values
+    for some of it.
+
+    A right operand of OUTPUTS · step numbers is read from the L2 for ROWS · OUTPUTS · step products, so a program must
+    have 256 rows for 1024 products a clock to be fed with 16 bytes: 132 processors then take 3.7 TB/s of the L2's 5.5.
+    256 × 128 sums are half of the registers; the rest has room for two of the operands that are formed. Few rows are
+    bound by the memory instead: of a weight as given 128 bytes of a row at a time, and stages for 80 KB on their way.
+    Where a block may have less shared memory than an H200's, there are fewer stages, or shorter steps.
+    """
+    folded = part == "folded"
+    if launch.interpreted():  # whose time goes by the program and by the step, not by the element
+        height, width = launch.next_power_of_2(rows), launch.next_power_of_2(outputs)
+        found = Tiles(
+            rows=max(16, min(1024, height)), outputs=max(16, min(128, width)), group=BLOCK if folded else 1,
+            width=BLOCK if folded else 64, depth=max(64, min(1024, height)), stages=1, warps=4,
+        )  # fmt: skip
+        if part == "grad_c":
+            found = replace(found, depth=max(16, min(128, width)))
+        if part in ("direct_c", "few_rows"):
+            found = replace(found, group=4 if part == "direct_c" else 1, width=BLOCK, depth=BLOCK)
+    elif dtype == torch.float64 or (dtype == torch.float32 and precision == "ieee"):
+        # Without tensor cores the operands of a step are in registers, too.
+        narrow = 64 if dtype == torch.float32 and part in ("forward", "folded") else 32
+        found = Tiles(rows=narrow, outputs=narrow, depth=16)
+    else:
+        wide = 4 // dtype.itemsize  # halves: steps of as many bytes
+        most = 256 if rows > 128 else 128 if rows > 64 else 64
+        few = 64 if outputs <= 64 else 128
+        if part == "grad_weight":  # whose sums go through shared memory in the end
+            room = launch.shared_memory() >= 4 * few * BLOCK**2
+            found = Tiles(outputs=few if room else 64, depth=64 * wide, stages=4)
+        elif part == "grad_c":  # 128 rows by 256 columns: half of the registers; 64, where that is more programs
+            enough = rows > 128 and launch.architecture() >= 90  # before wgmma operands are in registers, too
+            found = Tiles(rows=128 if enough else 64, depth=32 * wide, stages=4)
+        elif part == "direct_c":  # two programs a processor: one multiplies while the other adds up its tile
+            found = Tiles(rows=most, group=2, width=64, depth=32, stages=3, warps=4)
+        elif part == "few_rows":  # runs of 256 bytes: of 128 it took 177 µs, of 64 204
+            found = Tiles(most, few, width=64, stages=4)
+        elif folded:
+            found = Tiles(most, few, group=4 * wide, stages=3)
+        else:
+            found = Tiles(most, few, width=32 * wide, stages=5)
+    if launch.interpreted():
+        return replace(found, **changed)
+    return _fitted(part, replace(found, **changed), dtype.itemsize)
+
+
+def shared_bytes(part: str, tile: Tiles, itemsize: int, arch: int) -> int:
+    """Bytes of shared memory that a program of `part` takes, at most.
+
+    Right operands, for as many steps as are on their way or here: `stages` where wgmma reads them, from sm_90 on, else
+    one less. Of the forward also c, and the products of a block that is not full; of the others the sums, or a step's
+    weight, on their way to another layout. On sm_100, where left operands go through shared memory too, the tiles of
+    grad_weight take up to 64 KB more than this says, and those that are chosen still fit.
+    """
+    arriving = max(tile.stages - 1, 1)
+    held = tile.stages if arch >= 90 else arriving
+    square = BLOCK * BLOCK
+    if part == "grad_weight":
+        steps = (held * tile.outputs + arriving * 2 * BLOCK) * tile.depth * itemsize
+        return max(steps, square * tile.outputs * max(itemsize, 4))
+    if part == "grad_c":
+        return held * (tile.rows + square) * tile.depth * itemsize
+    deep = tile.group * tile.width
+    if part == "direct_c":  # a step's weight goes to another layout by halves
+        return ((arriving * deep + held * tile.rows) * 2 + deep) * tile.depth * itemsize // 2
+    c = tile.rows * (64 if part == "folded" else 16)
+    return max((held * tile.outputs + tile.rows) * deep * itemsize + c, 4 * min(tile.rows * tile.outputs, 64 * 64))
+
+
+def _fitted(part: str, tile: Tiles, itemsize: int) -> Tiles:
+    """The tile, or the first with fewer stages, down to 3, or else shorter steps, that a block has memory for."""
+    step = {"forward": "width", "few_rows": "width", "folded": "group"}.get(part, "depth")
+    least = 1 if part == "folded" else BLOCK
+    shorter = [tile]
+    while getattr(shorter[-1], step) > least:
+        shorter.append(replace(shorter[-1], **{step: getattr(shorter[-1], step) // 2}))
+    tiles = [
+        replace(each, stages=stages)
+        for fewest in (3, 1)
+        for each in shorter
+        for stages in range(each.stages, min(fewest, each.stages) - 1, -1)
+    ]
+    arch, available = launch.architecture(), launch.shared_memory()
+    return next((each for each in tiles if shared_bytes(part, each, itemsize, arch) <= available), tiles[-1])
+
+
+def processors_to_fill() -> int:
+    """Programs of one wave, one a processor."""
+    return INTERPRETED if launch.interpreted() else PROGRAMS
+
+
+def splits(programs: int, most: int) -> int:
+    """Into how many parts a sum is cut, so that `programs` for each fill the processors; by the shape and the tile
+    alone, so that sums come out the same on every GPU of as much shared memory. Each part costs a little, for its share
+    of the workspace."""
+    processors = processors_to_fill()
+
+    def time(parts: int) -> float:
+        return launch.cdiv(programs * parts, processors) / parts + 3e-5 * parts
+
+    return min(range(1, max(1, min(most, max(4, processors // programs))) + 1), key=time)
+
+
+def suits_few_rows(c: Tensor, weight: Tensor, precision: str, part: str, limits: Limits) -> bool:
+    """Whether the kernels for few rows are taken: they were measured on sm_90, and have no masks for a short block."""
+    (rows, columns), outputs = c.shape, weight.shape[0]
+    if rows > limits.few_rows or c.dtype != torch.float32 or precision != "tf32" or launch.architecture() != 90:
+        return False
+    tile = tiles(part, c.dtype, precision, rows, outputs)
+    return columns >= tile.width and outputs > 0 and (part != "direct_c" or outputs % tile.depth == 0)
