@@ -10,7 +10,9 @@
 //                   __syncthreads() that the copy follows. A block ends after its last wait().
 //
 // On the host a load leaves NaN at its place when it is begun, and is done in the first wait() that promises it; a store
-// is done in wait(): a reader that comes too early, and a writer that does not wait, both show.
+// is done in wait(): a reader that comes too early, and a writer that does not wait, both show. So does a store for which
+// not every thread of the block has called order_before_bulk_copies() since the one before. What a GPU would copy without
+// it, and whether init()'s own is there, the host cannot show: it has one order of all writes.
 #pragma once
 
 #include "device/launch.cuh"
@@ -49,6 +51,8 @@ struct BulkRound {
 };
 inline BulkRound bulk_rounds[8];  // those of one block are fewer
 inline unsigned next_bulk_round;
+inline unsigned long long bulk_orders;  // calls of order_before_bulk_copies()
+CUDA_ON_HOST_UNSEEN inline void count_bulk_order() { ++bulk_orders; }
 
 }  // namespace cuda_on_host
 #endif
@@ -143,6 +147,7 @@ public:
                      "r"(unsigned(__cvta_generic_to_shared(from))), "r"(bytes)
                      : "memory");
 #elif !defined(__CUDACC__)
+        check_order();
         open_.push_back({to, from, bytes});
         cuda_on_host::check_bulk_copy(open_.back());
 #endif
@@ -159,18 +164,30 @@ public:
     __device__ void commit() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#elif !defined(__CUDACC__)
+        ordered_ += threads();  // and not orders(): other threads may be ahead
 #endif
     }
 
 #ifndef __CUDACC__
 private:
+    CUDA_ON_HOST_UNSEEN static unsigned long long orders() { return cuda_on_host::bulk_orders; }
+    static unsigned long long threads() { return 1ULL * blockDim.x * blockDim.y * blockDim.z; }
+    CUDA_ON_HOST_UNSEEN void check_order() const {
+        if (orders() - ordered_ >= threads()) return;
+        cuda_on_host::fail("a bulk store of what not all threads have put in order, by order_before_bulk_copies()");
+        cuda_on_host::stop();
+    }
     std::vector<cuda_on_host::BulkCopy> open_;
+    unsigned long long ordered_ = orders();  // of them so many were for what has been committed
 #endif
 };
 
 __device__ inline void order_before_bulk_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#elif !defined(__CUDACC__)
+    cuda_on_host::count_bulk_order();
 #endif
 }
 
