@@ -40,7 +40,7 @@ __global__ void twice(const float* from, float* to, int count) {
     if (threadIdx.x == 0) stores.wait();
 }
 CASE(pieces_go_there_and_back_while_others_are_computed) {
-    if (!bulk_multiprocessors(twice)) return 0;
+    if (!bulk_device<twice>().multiprocessors) return 0;
     constexpr int pieces = 23;
     std::vector<float> values(pieces * floats);
     for (size_t i = 0; i < values.size(); ++i) values[i] = float(i);
