@@ -134,15 +134,23 @@ class Layers:
         cuBLAS's own epilogue adds the bias and takes the ReLU before the product is written, where a kernel behind it
         reads and writes the product once more. But it has no derivative: training takes that kernel, whose backward has
         the ReLU's mask and the bias's sum in one pass too.
+
+        The zeros that rows of x are filled up with meet zeros in training: the derivative of x without them would be
+        copied into zeros, which took 24 of a step's 1557 µs on an H200, 16384 rows in full float32.
         """
-        x = x[:, : linears[0].in_features]
-        for i, linear in enumerate(linears):
-            if i == len(linears) - 1 and self.final_activation == "identity":
-                x = F.linear(x, linear.weight, linear.bias)
-            elif torch.is_grad_enabled():
-                x = kernels.add_relu(x @ linear.weight.t(), linear.bias, backend=backend)
+        weights = [linear.weight for linear in linears]
+        if filled := x.shape[1] - linears[0].in_features:
+            if torch.is_grad_enabled():
+                weights[0] = F.pad(weights[0], (0, filled))
             else:
-                x = torch._addmm_activation(linear.bias, x, linear.weight.t())
+                x = x[:, :-filled]
+        for i, (linear, weight) in enumerate(zip(linears, weights, strict=True)):
+            if i == len(linears) - 1 and self.final_activation == "identity":
+                x = F.linear(x, weight, linear.bias)
+            elif torch.is_grad_enabled():
+                x = kernels.add_relu(x @ weight.t(), linear.bias, backend=backend)
+            else:
+                x = torch._addmm_activation(linear.bias, x, weight.t())
         return x
 
 

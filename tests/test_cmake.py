@@ -96,6 +96,7 @@ MISUSES = [
     ("bulk_copies", "a_wait_for_bulk_loads_that_none_began", "both", "that not all threads have begun"),
     ("bulk_copies", "a_bulk_load_over_what_is_still_written", "tsan", RACE),
     ("bulk_copies", "a_bulk_store_of_what_is_overwritten", "tsan", RACE),
+    ("bulk_copies", "a_bulk_store_of_what_a_thread_has_not_ordered", "both", "not all threads have put in order"),
 ]
 
 

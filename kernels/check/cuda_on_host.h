@@ -103,8 +103,8 @@ constexpr unsigned threads_of_a_multiprocessor = 1536;
 constexpr unsigned threads_of_a_multiprocessor = 2048;
 #endif
 constexpr unsigned multiprocessors = 4, blocks_of_a_multiprocessor = 32;
-constexpr size_t shared_bytes_of_a_multiprocessor = 228 * 1024, shared_bytes_of_a_block = 227 * 1024,
-                 shared_bytes_by_default = 48 * 1024, reserved_shared_bytes = 1024;
+constexpr size_t shared_bytes_by_default = 48 * 1024, reserved_shared_bytes = 1024;
+inline size_t shared_bytes_of_a_multiprocessor = 228 * 1024, shared_bytes_of_a_block = 227 * 1024;  // a test may lower them
 
 // Launches of more blocks are not run and return cudaErrorLaunchTimeout; 0: no limit.
 inline unsigned long long most_blocks = 0;
@@ -123,7 +123,7 @@ inline cudaError_t check(const void* kernel, dim3 grid, dim3 block, size_t share
         return cudaErrorInvalidConfiguration;
     auto limit = shared_memory_limits().find(kernel);
     if (shared_bytes > shared_bytes_by_default &&
-        (limit == shared_memory_limits().end() || shared_bytes > limit->second))
+        (limit == shared_memory_limits().end() || shared_bytes > limit->second || shared_bytes > shared_bytes_of_a_block))
         return cudaErrorInvalidValue;
     // One product more could overflow: 2^31 · 2^16 · 2^16.
     if (most_blocks && (1ULL * grid.x * grid.y > most_blocks || 1ULL * grid.x * grid.y * grid.z > most_blocks))
@@ -164,6 +164,11 @@ cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, 
 }
 
 // A launch here never begins before the one before it has ended.
+template <class... Parameters, class... Arguments>
+cudaError_t launch_waiting_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                                  cudaStream_t stream, Arguments... arguments) {
+    return launch_kernel(kernel, grid, block, shared_bytes, stream, arguments...);
+}
 template <class... Parameters, class... Arguments>
 cudaError_t launch_kernel_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                                 cudaStream_t stream, Arguments... arguments) {

@@ -10,12 +10,19 @@
 //                   __syncthreads() that the copy follows. A block ends after its last wait().
 //
 // On the host a load leaves NaN at its place when it is begun, and is done in the first wait() that promises it; a store
-// is done in wait(): a reader that comes too early, and a writer that does not wait, both show.
+// is done in wait(): a reader that comes too early, and a writer that does not wait, both show. So does a store for which
+// not every thread of the block has called order_before_bulk_copies() since the one before. What a GPU would copy without
+// it, and whether init()'s own is there, the host cannot show: it has one order of all writes.
 #pragma once
 
 #include "device/launch.cuh"
 
+#if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+#include <mutex>
+#endif
 #ifndef __CUDACC__
+#include <deque>
+#include <utility>
 #include <vector>
 
 namespace cuda_on_host {
@@ -49,6 +56,8 @@ struct BulkRound {
 };
 inline BulkRound bulk_rounds[8];  // those of one block are fewer
 inline unsigned next_bulk_round;
+inline unsigned long long bulk_orders;  // calls of order_before_bulk_copies()
+CUDA_ON_HOST_UNSEEN inline void count_bulk_order() { ++bulk_orders; }
 
 }  // namespace cuda_on_host
 #endif
@@ -143,51 +152,95 @@ public:
                      "r"(unsigned(__cvta_generic_to_shared(from))), "r"(bytes)
                      : "memory");
 #elif !defined(__CUDACC__)
+        check_order();
         open_.push_back({to, from, bytes});
         cuda_on_host::check_bulk_copy(open_.back());
 #endif
     }
+    // For all but the last `later` commits.
+    template <int later = 0>
     __device__ void wait() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-        asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+        asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(later) : "memory");
 #elif !defined(__CUDACC__)
-        for (const cuda_on_host::BulkCopy& copy : open_) copy.carry_out();
-        open_.clear();
+        for (; committed_.size() > later; committed_.pop_front()) {
+            for (const cuda_on_host::BulkCopy& copy : committed_.front()) copy.carry_out();
+        }
 #endif
     }
-    // After the last copy() that the next wait() is for.
+    // After the last of the copies that one wait() is for.
     __device__ void commit() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#elif !defined(__CUDACC__)
+        committed_.push_back(std::move(open_));
+        open_.clear();
+        ordered_ += threads();  // and not orders(): other threads may be ahead
 #endif
     }
 
 #ifndef __CUDACC__
 private:
+    CUDA_ON_HOST_UNSEEN static unsigned long long orders() { return cuda_on_host::bulk_orders; }
+    static unsigned long long threads() { return 1ULL * blockDim.x * blockDim.y * blockDim.z; }
+    CUDA_ON_HOST_UNSEEN void check_order() const {
+        if (orders() - ordered_ >= threads()) return;
+        cuda_on_host::fail("a bulk store of what not all threads have put in order, by order_before_bulk_copies()");
+        cuda_on_host::stop();
+    }
     std::vector<cuda_on_host::BulkCopy> open_;
+    std::deque<std::vector<cuda_on_host::BulkCopy>> committed_;
+    unsigned long long ordered_ = orders();  // of them so many were for what has been committed
 #endif
 };
 
 __device__ inline void order_before_bulk_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#elif !defined(__CUDACC__)
+    cuda_on_host::count_bulk_order();
 #endif
 }
 
 #ifndef __CUDACC_RTC__
-// The multiprocessors that run a kernel with bulk copies: 0 where it was compiled for a GPU that has none.
-template <class... Parameters>
-int bulk_multiprocessors([[maybe_unused]] void (*kernel)(Parameters...)) {
+// What a launch of a kernel with bulk copies must know of the GPU: its multiprocessors, 0 where the kernel was compiled
+// for one that has no copy engine; the bytes of dynamic shared memory that a block may have, and a multiprocessor's.
+struct BulkDevice {
+    int multiprocessors = 0;
+    long long of_block = 0, of_multiprocessor = 0;
+};
+
+// Asked once for each kernel and GPU: the answers do not change, and asking takes about as long as a launch.
+template <auto kernel>
+BulkDevice bulk_device() {
 #ifdef __CUDACC__
-    cudaFuncAttributes compiled;
-    int device = 0, count = 0;
-    cudaError_t error = cudaFuncGetAttributes(&compiled, reinterpret_cast<const void*>(kernel));
-    if (error == cudaSuccess) error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-    if (error != cudaSuccess) cudaGetLastError();  // or the next launch would return it
-    return error == cudaSuccess && compiled.ptxVersion >= 90 ? count : 0;
+    constexpr int most = 64;
+    static BulkDevice known[most];
+    static std::once_flag asked[most];
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess || device >= most) return {};
+    std::call_once(asked[device], [&] {
+        auto function = reinterpret_cast<const void*>(kernel);
+        cudaFuncAttributes compiled;
+        int count = 0, of_block = 0, all = 0;
+        cudaError_t error = cudaFuncGetAttributes(&compiled, function);
+        auto ask = [&](int& answer, cudaDeviceAttr what) {
+            if (error == cudaSuccess) error = cudaDeviceGetAttribute(&answer, what, device);
+        };
+        ask(count, cudaDevAttrMultiProcessorCount);
+        ask(of_block, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+        ask(all, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+        if (error == cudaSuccess) of_block -= int(compiled.sharedSizeBytes);
+        if (error == cudaSuccess)
+            error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, of_block);
+        if (error != cudaSuccess) cudaGetLastError();  // or the next launch would return it
+        if (error == cudaSuccess && compiled.ptxVersion >= 90) known[device] = {count, of_block, all};
+    });
+    return known[device];
 #else
-    return int(cuda_on_host::multiprocessors);
+    set_shared_memory_limit(kernel, cuda_on_host::shared_bytes_of_a_block);
+    return {int(cuda_on_host::multiprocessors), (long long)cuda_on_host::shared_bytes_of_a_block,
+            (long long)cuda_on_host::shared_bytes_of_a_multiprocessor};
 #endif
 }
 #endif

@@ -57,28 +57,38 @@ cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, 
     return error;
 }
 
-// The same for a kernel that calls wait_for_predecessor: it may begin before its predecessor has ended. Code for an older
-// GPU does not wait, even if a newer one has compiled it from PTX, and is launched as usual.
+// The same for a kernel that waits for its predecessor, by code of sm_90 or later: it may begin before that has ended.
+template <class... Parameters, class... Arguments>
+cudaError_t launch_waiting_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                                  cudaStream_t stream, Arguments... arguments) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t configuration = {};
+    configuration.gridDim = grid;
+    configuration.blockDim = block;
+    configuration.dynamicSmemBytes = shared_bytes;
+    configuration.stream = stream;
+    configuration.attrs = &attribute;
+    configuration.numAttrs = 1;
+    cudaError_t error = cudaLaunchKernelEx(&configuration, kernel, arguments...);
+    if (error != cudaSuccess) cudaGetLastError();
+    return error;
+}
+
+// The same for any kernel that calls wait_for_predecessor. Code for an older GPU does not wait, even if a newer one has
+// compiled it from PTX, and is launched as usual.
 template <class... Parameters, class... Arguments>
 cudaError_t launch_kernel_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                                 cudaStream_t stream, Arguments... arguments) {
     cudaFuncAttributes compiled;
     cudaError_t error = cudaFuncGetAttributes(&compiled, reinterpret_cast<const void*>(kernel));
-    if (error == cudaSuccess) {
-        cudaLaunchAttribute attribute = {};
-        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attribute.val.programmaticStreamSerializationAllowed = 1;
-        cudaLaunchConfig_t configuration = {};
-        configuration.gridDim = grid;
-        configuration.blockDim = block;
-        configuration.dynamicSmemBytes = shared_bytes;
-        configuration.stream = stream;
-        configuration.attrs = &attribute;
-        configuration.numAttrs = compiled.ptxVersion >= 90;
-        error = cudaLaunchKernelEx(&configuration, kernel, arguments...);
+    if (error != cudaSuccess) {
+        cudaGetLastError();
+        return error;
     }
-    if (error != cudaSuccess) cudaGetLastError();
-    return error;
+    return compiled.ptxVersion >= 90 ? launch_waiting_kernel(kernel, grid, block, shared_bytes, stream, arguments...)
+                                     : launch_kernel(kernel, grid, block, shared_bytes, stream, arguments...);
 }
 
 // Enqueues zeros for `bytes` bytes.

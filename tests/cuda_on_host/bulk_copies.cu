@@ -40,7 +40,7 @@ __global__ void twice(const float* from, float* to, int count) {
     if (threadIdx.x == 0) stores.wait();
 }
 CASE(pieces_go_there_and_back_while_others_are_computed) {
-    if (!bulk_multiprocessors(twice)) return 0;
+    if (!bulk_device<twice>().multiprocessors) return 0;
     constexpr int pieces = 23;
     std::vector<float> values(pieces * floats);
     for (size_t i = 0; i < values.size(); ++i) values[i] = float(i);
@@ -88,11 +88,11 @@ CASE(misuse_bulk_loads_of_other_bytes_than_promised) { return run(Wrong::bytes);
 CASE(misuse_a_wait_for_bulk_loads_that_none_began) { return run(Wrong::no_begin); }
 CASE(misuse_a_bulk_load_over_what_is_still_written) { return run(Wrong::no_barrier); }
 
-__global__ void overwritten(float* to) {
+__global__ void overwritten(float* to, bool ordered) {
     float* staged = dynamic_shared<float>();
     BulkStores stores;
     staged[threadIdx.x] = 1;
-    order_before_bulk_copies();
+    if (ordered || threadIdx.x) order_before_bulk_copies();
     __syncthreads();
     if (threadIdx.x == 0) {
         stores.copy(to, staged, floats * 4);
@@ -103,6 +103,10 @@ __global__ void overwritten(float* to) {
 }
 CASE(misuse_a_bulk_store_of_what_is_overwritten) {
     Array<float> to(floats);
-    return launch_kernel(overwritten, dim3(1), dim3(floats), 1024, nullptr, to.get());
+    return launch_kernel(overwritten, dim3(1), dim3(floats), 1024, nullptr, to.get(), true);
+}
+CASE(misuse_a_bulk_store_of_what_a_thread_has_not_ordered) {
+    Array<float> to(floats);
+    return launch_kernel(overwritten, dim3(1), dim3(floats), 1024, nullptr, to.get(), false);
 }
 #endif

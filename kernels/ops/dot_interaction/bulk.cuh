@@ -62,31 +62,30 @@ struct Tiles {
 };
 
 #ifndef __CUDACC_RTC__
-// Blocks of `warps` warps that a multiprocessor holds; registers are for most_warps.
-inline long long bulk_blocks(long long shared, int warps, int most_warps) {
-    long long by_shared = 228 * 1024 / (shared + 1024), by_registers = most_warps / warps;
-    return by_shared < by_registers ? by_shared : by_registers;
+enum class Begins { as_usual, early };  // early: the kernel calls wait_for_predecessor
+
+// How many blocks of `warps` warps the GPU holds; the registers of a multiprocessor are for most_warps.
+inline long long bulk_blocks(const BulkDevice& device, long long shared, int warps, int most_warps) {
+    long long by_shared = device.of_multiprocessor / (shared + 1024), by_registers = most_warps / warps;
+    return device.multiprocessors * (by_shared < by_registers ? by_shared : by_registers);
 }
 
 // Launches as many blocks as stay, if this launch is one for it, which `fits` says: the kernel was compiled for a copy
-// engine, a block has memory for it (99 KB on sm_120), and each multiprocessor gets a tile; or, of any number of tiles,
-// most_blocks if that is not 0.
-template <class... Parameters, class... Arguments>
-cudaError_t launch_bulk(void (*kernel)(Parameters...), const BulkShape& s, long long shared, int warps, int most_warps,
-                        cudaStream_t stream, int most_blocks, bool& fits, Arguments... arguments) {
-    long long tiles = (s.rows + s.tile_rows - 1) / s.tile_rows, multiprocessors = bulk_multiprocessors(kernel);
-    fits = multiprocessors && (most_blocks || tiles >= multiprocessors);
+// engine, a block gets its memory (a chip may have 99 KB), and there are `least` tiles for each multiprocessor. Or
+// most_blocks blocks of any number of tiles, if that is not 0.
+template <auto kernel, Begins begins = Begins::as_usual, class... Arguments>
+cudaError_t launch_bulk(const BulkShape& s, long long shared, int warps, int most_warps, cudaStream_t stream,
+                        int most_blocks, int least, bool& fits, Arguments... arguments) {
+    long long tiles = (s.rows + s.tile_rows - 1) / s.tile_rows;
+    BulkDevice device = bulk_device<kernel>();
+    fits = device.multiprocessors && shared <= device.of_block &&
+           (most_blocks || tiles >= (long long)device.multiprocessors * least);
     if (!fits) return cudaSuccess;
-    if (shared > 48 * 1024 && set_shared_memory_limit(kernel, size_t(shared)) != cudaSuccess) {
-#ifdef __CUDACC__
-        cudaGetLastError();  // or the next launch would return it
-#endif
-        fits = false;
-        return cudaSuccess;
-    }
-    long long blocks = most_blocks ? most_blocks : multiprocessors * bulk_blocks(shared, warps, most_warps);
-    return launch_kernel(kernel, dim3(unsigned(tiles < blocks ? tiles : blocks)), dim3(unsigned(32 * warps)),
-                         size_t(shared), stream, arguments..., s);
+    long long blocks = most_blocks ? most_blocks : bulk_blocks(device, shared, warps, most_warps);
+    dim3 grid(unsigned(tiles < blocks ? tiles : blocks)), block(unsigned(32 * warps));
+    if (begins == Begins::early)
+        return launch_waiting_kernel(kernel, grid, block, size_t(shared), stream, arguments..., s);
+    return launch_kernel(kernel, grid, block, size_t(shared), stream, arguments..., s);
 }
 #endif
 

@@ -111,8 +111,10 @@ cudaError_t launch_half_forward(const T* dense, const T* sparse, T* out, long lo
     fits = fits && shared() <= 2 * bulk_shared;
     if (!fits) return cudaSuccess;
     BulkShape s = {rows, features, columns, width, tile_rows, stride, out_stride, buffer()};
-    return launch_bulk(columns == 16 ? half_forward<T, 16> : half_forward<T, 32>, s, shared(), half_warps,
-                       (columns == 16 ? 4 : 3) * half_warps, stream, most_blocks, fits, dense, sparse, out);
+    auto launch = columns == 16 ? launch_bulk<half_forward<T, 16>, Begins::as_usual, const T*, const T*, T*>
+                                : launch_bulk<half_forward<T, 32>, Begins::as_usual, const T*, const T*, T*>;
+    return launch(s, shared(), half_warps, (columns == 16 ? 4 : 3) * half_warps, stream, most_blocks, 1, fits, dense,
+                  sparse, out);
 }
 #endif
 

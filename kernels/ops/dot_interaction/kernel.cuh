@@ -12,9 +12,10 @@
 // multiprocessor must take a row every 195 cycles to be as fast as a copy, 301 in the backward. What it issues for one:
 //
 //     forward     a thread has 9 × 9 pairs: for 4 columns 18 loads of 16 bytes and 324 multiply-adds, on the diagonal
-//                 9 and 144, so that 6 threads take 3 · 4 · (348 + 157) / 32 = 189 instructions of warps; what is begun,
-//                 staged and handed to the copy engine, some 80. 270 / 4 schedulers: 67 cycles. Shared memory: 324
-//                 loads of 16 bytes are 41 cycles at 128 bytes each, and about as many for the rest.
+//                 9 and 144, so that 6 tasks take 3 · 4 · (348 + 157) / 32 = 189 instructions of warps; two threads for
+//                 each, which add up their sums, some 60; what is begun, staged and handed to the copy engine, some
+//                 100. 350 / 4 schedulers: 88 cycles. Shared memory: 324 loads of 16 bytes are 41 cycles at 128 bytes
+//                 each, and about as many for the rest.
 //     backward    a thread has 9 vectors × 4 columns: for each other vector 9 numbers of the gradient, a load of 16
 //                 bytes and 36 multiply-adds, 54 instructions: 12 · 27 · 54 / 32 = 547, and some 165. 712 / 4: 178
 //                 cycles. Shared memory: 12 · 27 · 13 / 32 = 132 cycles, and some 50.
@@ -296,10 +297,10 @@ cudaError_t launch(const T* dense, const T* sparse, T* out, long long rows, long
                                fits);
             };
             if constexpr (sizeof(T) == 2) go(launch_half_forward<T>, int(columns));
-            else if (columns == 16) go(launch_bulk_forward<1>);
-            else if (columns == 32) go(launch_bulk_forward<2>);
-            else if (columns == 64) go(launch_bulk_forward<4>);
-            else if (columns == 128) go(launch_bulk_forward<8>);
+            else if (columns == 16) go(launch_bulk_forward<16>);
+            else if (columns == 32) go(launch_bulk_forward<32>);
+            else if (columns == 64) go(launch_bulk_forward<64>);
+            else if (columns == 128) go(launch_bulk_forward<128>);
             if (fits) return error;
         }
     if constexpr (sizeof(T) < 8)

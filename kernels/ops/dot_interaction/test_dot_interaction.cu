@@ -1,6 +1,8 @@
 // dot_interaction's CUDA kernels against float64 loops, so that no libtorch is needed.
 #include "kernel.cuh"
 
+#include <utility>
+
 #include "check/testing.cuh"
 
 namespace op = dot_interaction;
@@ -139,8 +141,10 @@ void check_dtype(testing::Report& report, const Functions<T>& functions) {
     for (long long rows : {0, 1}) at({rows, 16}, {26, 1});
     at({5, 0}, {4, 1});
     at({2, 4}, {150, 1});  // more pairs than a block's threads
-    op::Limits nothing, little;
+    op::Limits nothing, little, tiled;
     nothing.threads = 0;
+    tiled.bulk_blocks = -1;
+    for (const Pairs& pairs : {Pairs{26, 1}, Pairs{26, 16}}) check<T>(report, {35, 16}, pairs, functions, tiled, ", tiled");
     little.shared = 8 * 1024;  // a row or two of a block, also in float64
     for (const op::Limits& limits : {nothing, little})
         for (const Pairs& pairs : {Pairs{26, 4}, Pairs{3, 1}})
@@ -162,7 +166,8 @@ void check_bulk(testing::Report& report, const Functions<T>& functions) {
     auto at = [&](const Shape& shape, const Pairs& pairs) {
         check<T>(report, shape, pairs, functions, limits, ", bulk");
     };
-    for (long long rows : {1, 7, 129, 230}) at({rows, 16}, {26, 1});
+    for (long long rows : {1, 7, 60, 129, 230}) at({rows, 16}, {26, 1});
+    at({100, 32}, {26, 1});
     at({165, 16}, {9, 1});
     for (long long columns : {32, 64, 128}) at({37, columns}, {26, columns == 64 ? 16 : 1});
     at({31, 128}, {14, 1});
@@ -173,6 +178,12 @@ void check_bulk(testing::Report& report, const Functions<T>& functions) {
     at({70, 16, Shape::all}, {17, 1});
     at({70, 16, 0, true}, {26, 1});
     for (int tensor = 0; tensor < tensors; ++tensor) at({18, 16, 1u << tensor}, {26, 4});
+#ifndef __CUDACC__
+    // A chip where a block has less memory than two of these tiles take.
+    auto usual = std::exchange(cuda_on_host::shared_bytes_of_a_block, size_t(99 * 1024));
+    check<T>(report, {37, 128}, {26, 1}, functions, limits, ", 99 KB");
+    cuda_on_host::shared_bytes_of_a_block = usual;
+#endif
 }
 
 int main(int count, char** arguments) {
