@@ -23,8 +23,7 @@ inline cudaError_t launch(const float* grad, const Tables& tables, const float*,
                           const float* weights, const Sorted& ids, float* grad_tables, float* grad_weights, long long*,
                           float*, long long columns, cudaStream_t stream) {
     if (mode != Mode::sum || !grad_weights || !ids.count || !columns) return cudaErrorInvalidValue;
-    cudaError_t error = launch_kernel(fill_kernel<float>, grid_of(tables.rows * columns, threads), dim3(threads), 0, stream,
-                                      grad_tables, tables.rows * columns);
+    cudaError_t error = clear_async(grad_tables, size_t(tables.rows * columns) * sizeof(float), stream);
     if (error != cudaSuccess) return error;
     return launch_kernel(add, grid_of(columns, 64), dim3(64), 0, stream, Terms<float>{grad, weights, nullptr, columns}, ids,
                          grad_tables, tables.rows);

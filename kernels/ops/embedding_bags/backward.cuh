@@ -28,12 +28,6 @@ struct Sorted {
     __device__ long long out(long long position) const { return bags ? bags[position] : position; }
 };
 
-template <class T>
-__global__ void __launch_bounds__(threads) fill_kernel(T* values, long long count) {
-    long long i = (long long)blockIdx.x * threads + threadIdx.x;
-    if (i < count) values[i] = narrow<T>(0);
-}
-
 // What the id at a position adds to its row.
 template <class T>
 struct Terms {
@@ -125,7 +119,8 @@ cudaError_t launch_backward(const T* grad, const Tables& tables, const T* rows, 
         if (error == cudaSuccess && items)
             error = launch_kernel(kernel, grid_of(items, threads), dim3(threads), 0, stream, arguments...);
     };
-    if (grad_tables) go(fill_kernel<T>, tables.rows * columns, grad_tables, tables.rows * columns);
+    if (long long elements = grad_tables ? tables.rows * columns : 0)
+        error = clear_async(grad_tables, size_t(elements) * sizeof(T), stream);
     if (grad_weights) go(weights_kernel<T>, ids.count * lanes_of_an_id, grad, rows, ids, grad_weights, columns);
     if (!grad_tables || !ids.count || !columns) return error;
     if (mode == Mode::max && error == cudaSuccess)

@@ -185,10 +185,12 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& func
         op::Bags given = {{kind.narrow ? (const void*)ids.get() : wide_ids.get(), !kind.narrow},
                           {kind.ragged ? offsets.get() : nullptr, true}, count, shape.rows, features};
         const T* by = kind.weighted ? weights.get() : nullptr;
-        report.check<T>(shape, kind.name, "forward", double(tables.bytes() + out.bytes()), {{"out", out, c.out}}, [&] {
-            return functions.launch_bags(tables_of(kind.padding), tables.get(), given, kind.mode, by, out.get(), nullptr,
-                                         width, cudaStream_t{});
-        });
+        for (long long enough : {op::enough_threads, 1LL})
+            report.check<T>(shape, kind.name, enough > 1 ? "forward" : "forward, bags by turns",
+                            double(tables.bytes() + out.bytes()), {{"out", out, c.out}}, [&] {
+                                return functions.launch_bags(tables_of(kind.padding), tables.get(), given, kind.mode, by,
+                                                             out.get(), nullptr, width, cudaStream_t{}, enough);
+                            });
         if (shape.special) continue;
         Buffer<T> grad(c.grad, shape.off(the_grad)), grad_tables(all_rows * width, shape.off(the_grad_tables)),
             grad_weights(count);
@@ -225,7 +227,8 @@ void check_hostile_offsets(testing::Report& report) {
     op::Bags bags = {{ids.get(), true}, {offsets.get(), true}, 3, 2, features};
     op::Tables all = {starts.get(), all_rows, -1, op::Missing::zero, told.get()};
     report.check<float>(shape, "sum", "hostile offsets", 0, {{"out", out, expected}}, [&] {
-        return op::launch_bags<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), nullptr, 4, cudaStream_t{});
+        return op::launch_bags<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), nullptr, 4, cudaStream_t{},
+                                      op::enough_threads);
     });
 }
 

@@ -16,6 +16,7 @@ from kernels.check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Valu
 from kernels.check.interpreter import watched
 from kernels.check.memory import Guard, guarded
 from kernels.dispatch import report
+from kernels.ops.embedding_bags.op import auto
 from kernels.ops.embedding_bags.spec import HEIGHTS, HOSTILE_64, draw_bags, draw_ids
 
 SLOW_INTERPRETED = (
@@ -58,6 +59,19 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
         monkeypatch.setattr(type(self), "kinds", lambda self, case=None: Dispatch.kinds(self, case)[2:])
         self.test_opcheck(backend)
         self.test_compile_keeps_one_graph(backend, False)
+
+    def test_auto_is_eager_on_a_cpu_and_the_faster_kernel_on_a_gpu(self):
+        for call in self.kinds():
+            ragged = call.tensors[3] is not None
+            chosen = auto(ragged) if DEVICE.type == "cuda" else "eager"
+            assert torch.equal(self.function("auto")(*call.arguments()), self.function(chosen)(*call.arguments()))
+
+    def test_auto_is_cuda_where_bags_differ_in_length(self, monkeypatch):
+        chosen = auto.__wrapped__
+        monkeypatch.setattr(runtime, "why_not", lambda backend, device: "no compiler")
+        assert (chosen(False), chosen(True)) == ("triton", "triton")
+        monkeypatch.setattr(runtime, "why_not", lambda backend, device: "")
+        assert (chosen(False), chosen(True)) == ("triton", "cuda")
 
     @pytest.fixture(autouse=True)
     def _nothing_is_reported(self):
