@@ -65,6 +65,8 @@ class Op:
         reports: whether its kernels tell the host what is wrong with their input (dispatch/report.py): the forward's
             launchers then take one tensor more, behind the outputs.
         auto: the backend that "auto" is on a GPU: the faster one by the op's record.
+        fits: called as fits(backend, the arguments by name) where a call of a new kind is planned, which under
+            torch.compile is when it runs: raises if that backend's kernels cannot take it.
         package: where these files are, if not kernels.ops.<name>: of several ops of one folder.
     """
 
@@ -90,6 +92,7 @@ class Op:
         backward_backends: Sequence[str] | None = None,
         reports: bool = False,
         auto: str = "triton",
+        fits: Callable | None = None,
         package: str = "",
     ) -> None:
         arguments, returns = parse(schema)
@@ -110,7 +113,7 @@ class Op:
         self._saves = saves if isinstance(saves, Mapping) else {"": tuple(saves)}
         self.saved = tuple(dict.fromkeys(name for names in self._saves.values() for name in names))
         self._saves_by = saves_by
-        self._prepare = prepare
+        self._prepare, self._fits = prepare, fits
         self._loaded: dict[tuple[str, str], bool] = {}  # (backend, device type) → whether the core runs it
 
         self.forms = {"": Form(name, arguments, returns, scalars)}
@@ -193,6 +196,8 @@ class Op:
         def make_plan(*arguments) -> None:
             self.check(form, arguments)
             self.check_written(form, arguments)
+            if self._fits and form not in BACKWARD:
+                self._fits(backend, self.forms[form].by_name(arguments))
             allocations = self.allocations(form, arguments)
             if self.reports:
                 device = self.forms[form].first_tensor(arguments).device

@@ -357,10 +357,13 @@ Network<T> network_of(const Call<T>& call, const Plan& plan) {
 }
 
 template <class T, bool tensor_cores, class S>
-cudaError_t launch_shape(const Call<T>& call, const Plan& plan, cudaStream_t stream) {
+cudaError_t launch_shape(const Call<T>& call, Plan& plan, cudaStream_t stream) {
     auto kernel = forward<T, tensor_cores, S>;
-    cudaError_t error = set_shared_memory_limit(kernel, size_t(plan.shared_bytes));
-    if (error != cudaSuccess) return error;
+    if (!plan.launched) {
+        cudaError_t error = set_shared_memory_limit(kernel, size_t(plan.shared_bytes));
+        if (error != cudaSuccess) return error;
+        plan.launched = true;
+    }
     return launch_clusters(kernel, plan.clusters, plan.cluster, dim3(threads), size_t(plan.shared_bytes), stream,
                            network_of(call, plan));
 }
@@ -371,7 +374,9 @@ cudaError_t launch_products(const Call<T>& call, const Plan& wanted, cudaStream_
     Device device;
     cudaError_t error = this_device(forward<T, tensor_cores, Shape<1, 1, 1, 256, 4>>, device);
     if (error != cudaSuccess) return error;
-    Plan plan = choose(call.rows, call.widths, size, tensor_cores, device, wanted);
+    Plan own;
+    if (wanted.decides()) own = choose(call.rows, call.widths, size, tensor_cores, device, wanted);
+    Plan& plan = wanted.decides() ? own : remembered<T, tensor_cores>(call.rows, call.widths, device);
     if (tensor_cores && !device.tensor_cores) return cudaErrorInvalidConfiguration;
     if (!plan.rows || !possible(plan, call.widths, size, device)) return cudaErrorInvalidConfiguration;
 #define FUSED_MLP_LAUNCH(...)                                                       \

@@ -195,10 +195,10 @@ def _in_one_buffer(widths: str, tensors: Sequence[Tensor]) -> Tensor | None:
 
 @dataclass
 class _Entry:
-    """A buffer, and what it was made of: weak references, and `_state`."""
+    """A buffer, and what it was made of: weak references to what goes with each tensor (`_life`), and `_state`."""
 
     references: tuple
-    state: tuple
+    state: list
     packed: Tensor
     widths: str
     is_view: bool
@@ -215,11 +215,17 @@ def _key(weights: Sequence[Tensor], tensors: tuple[Tensor, ...]) -> tuple:
     return (stream, len(weights), *map(id, tensors))
 
 
-def _state(tensors: tuple[Tensor, ...]) -> tuple:
-    """Where each tensor lies, how often it was changed, and what it looks like, which `.data = …` changes uncounted.
-    RuntimeError for an inference tensor, which has no version."""
-    views = map(Tensor.data_ptr, tensors), map(Tensor.size, tensors), map(Tensor.stride, tensors)
-    return (tensors[0].dtype, *itertools.chain(*views), *[tensor._version for tensor in tensors])
+def _state(tensors: tuple[Tensor, ...], is_view: bool) -> list:
+    """Where each tensor lies and what it looks like, which `.data = …` changes uncounted; of a copy also how often each
+    was changed. RuntimeError for an inference tensor, which has no version."""
+    found = [(t.data_ptr(), t.shape, t.stride()) for t in tensors]
+    return [tensors[0].dtype, *found, *(() if is_view else [t._version for t in tensors])]
+
+
+def _life(tensor: Tensor) -> set:
+    """What goes when the tensor does, for weak references: one to the tensor would forbid torch.utils.swap_tensors,
+    which Module.to may use. It is an empty set, for it is pickled with the tensor, and that loads anywhere."""
+    return tensor.__dict__.setdefault("_fused_mlp_life", set())
 
 
 def kept(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, str] | None:
@@ -228,7 +234,7 @@ def kept(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, s
     try:
         tensors = (*weights, *biases)
         entry = _entries.get(_key(weights, tensors))
-        if entry is None or entry.state != _state(tensors):
+        if entry is None or entry.state != _state(tensors, entry.is_view):
             return None
     except (TypeError, AttributeError, IndexError, RuntimeError):
         return None
@@ -241,16 +247,18 @@ def _keep(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, 
     """(the buffer, widths), kept for the next call where that may read it."""
     tensors, widths = (*weights, *biases), widths_of(weights)
     plain = all(type(t) in PLAIN and not t.is_inference() for t in tensors)
-    state = _state(tensors) if plain else None  # before the copy: another thread may change a weight meanwhile
+    # Before the copy: another thread may change a weight meanwhile.
+    state = _state(tensors, is_view=False) if plain else None
     with torch.inference_mode(not plain and torch.is_inference_mode_enabled()), torch.no_grad():
         packed = _copied(widths, tensors)
     if plain and not _is_capturing(tensors[0]):
         key = _key(weights, tensors)
-        references = tuple(weakref.ref(t, lambda _, key=key: _entries.pop(key, None)) for t in tensors)
+        references = tuple(weakref.ref(_life(t), lambda _, key=key: _entries.pop(key, None)) for t in tensors)
         with _lock:
             if len(_entries) >= MOST_ENTRIES:
                 _entries.clear()
             is_view = packed.data_ptr() == tensors[0].data_ptr()
+            state = _state(tensors, is_view=True) if is_view else state
             _entries[key] = _Entry(references, state, packed, widths, is_view)
     return packed, widths
 

@@ -49,6 +49,12 @@ constexpr bool has_registers(int size) {
 struct Widths {
     int count = 0;  // of layers
     int width[most_layers + 1] = {};
+
+    bool operator==(const Widths& other) const {
+        for (int i = 0; i <= count; ++i)
+            if (width[i] != other.width[i]) return false;
+        return count == other.count;
+    }
 };
 
 // "367-512-256-1". false: it has no layer, or more than most_layers.
@@ -82,7 +88,13 @@ struct Device {
     int resident[5] = {132, 66, 32, 16, 0};
     long long shared_bytes = shared_bytes_of_a_block;
     bool tensor_cores = true;  // of tf32, bfloat16 and half in one layout
+    int number = 0;            // as CUDA counts them
 
+    bool operator==(const Device& other) const {
+        for (int i = 0; i < 5; ++i)
+            if (resident[i] != other.resident[i]) return false;
+        return number == other.number && shared_bytes == other.shared_bytes && tensor_cores == other.tensor_cores;
+    }
     int clusters(int blocks) const {
         for (int i = 0; i < 5; ++i)
             if (blocks == 1 << i) return resident[i];
@@ -108,7 +120,7 @@ cudaError_t this_device([[maybe_unused]] Kernel kernel, Device& device) {
     ask(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin);
     if (error == cudaSuccess) error = set_shared_memory_limit(kernel, size_t(bytes));
     if (error != cudaSuccess) return error;
-    device = {{multiprocessors}, bytes, major >= 8};
+    device = {{multiprocessors}, bytes, major >= 8, number};
     for (int i = 1; major >= 9 && 1 << i <= portable_cluster_blocks; ++i)
         device.resident[i] = most_resident_clusters(kernel, 1 << i, threads, size_t(bytes));
     known = number, last = device;
@@ -129,6 +141,9 @@ struct Plan {
     // What follows from these.
     long long row_bytes[2] = {}, ring_bytes = 0, shared_bytes = 0;
     double clocks = 0;  // estimated, of one multiprocessor
+    bool launched = false;  // once: its kernel may have the shared memory
+
+    bool decides() const { return rows || columns || cluster || buffers || clusters; }
 };
 
 template <class S>
@@ -208,5 +223,27 @@ inline Plan choose(long long rows, const Widths& widths, int size, bool tensor_c
         }
     return best.rows ? best : smallest;
 }
+
+#ifndef __CUDACC_RTC__
+// choose() for a call of this kind, kept for this thread's next one: a model makes a few kinds again and again, and some
+// 50 plans are looked at to choose.
+template <class T, bool tensor_cores>
+Plan& remembered(long long rows, const Widths& widths, const Device& device) {
+    struct Kind {
+        long long rows = -1;
+        Widths widths;
+        Device device;
+        Plan plan;
+    };
+    constexpr int most = 8;
+    thread_local Kind kinds[most];
+    thread_local int next = 0;
+    for (Kind& kind : kinds)
+        if (kind.rows == rows && kind.widths == widths && kind.device == device) return kind.plan;
+    Kind& kind = kinds[next++ % most];
+    kind = {rows, widths, device, choose(rows, widths, int(sizeof(T)), tensor_cores, device)};
+    return kind.plan;
+}
+#endif
 
 }  // namespace fused_mlp

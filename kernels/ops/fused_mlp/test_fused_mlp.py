@@ -6,6 +6,7 @@ import copy
 import functools
 import gc
 import importlib
+import io
 import itertools
 import math
 import shutil
@@ -21,7 +22,7 @@ from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, e
 from kernels.device.launch import SHARED_MEMORY
 from kernels.ops.fused_mlp import budget, packing
 from kernels.ops.fused_mlp.budget import Tile
-from kernels.ops.fused_mlp.op import OP, auto
+from kernels.ops.fused_mlp.op import OP, cuda_rows
 from kernels.ops.fused_mlp.spec import draw_mlp
 from kernels.ops.fused_mlp.triton_launch import forward_tile
 
@@ -73,6 +74,22 @@ void print(const char* text, int size) {
     fused_mlp::Device small = {{84, 0, 0, 0, 0}, 99 * 1024};
     print(text, size, {});
     print(text, size, small);
+}
+// On part of a GPU, a MIG slice say: a plan of no more clusters than run at once, or none.
+void print_slice(int multiprocessors, int largest) {
+    fused_mlp::Device slice;
+    for (int i = 0; i < 5; ++i) slice.resident[i] = 1 << i <= largest ? multiprocessors >> i : 0;
+    fused_mlp::Widths widths;
+    int found = 0, runs = 1;
+    for (const char* text : {"13-512-256-64-16", "367-512-256-1", "1024-96-8"})
+        for (long long rows : {1, 128, 2048, 100000})
+            for (int size : {2, 4, 8}) {
+                fused_mlp::parse(text, widths);
+                fused_mlp::Plan plan = fused_mlp::choose(rows, widths, size, size < 8, slice);
+                if (!fused_mlp::possible(plan, widths, size, slice)) continue;
+                ++found, runs &= 0 < plan.clusters && plan.clusters <= slice.clusters(plan.cluster);
+            }
+    std::printf("%d %d\\n", found, runs);
 }
 int main() {
 CASES}
@@ -165,16 +182,31 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             check_gradients(self.op, self.function("triton"), call, self.needed(call), self.grads(call))
 
     @every_backend
-    def test_rows_beyond_k_are_not_read(self, backend):
-        x, weights, biases = mlp_call((13, 20, 4), 9).tensors
-        wide = torch.full((9, 16), math.nan, device=DEVICE)
-        wide[:, :13] = x
+    @pytest.mark.parametrize(("inputs", "dtype"), [(13, torch.float32), (77, torch.bfloat16)])
+    def test_rows_beyond_k_count_for_nothing(self, backend, inputs, dtype):
+        x, weights, biases = mlp_call((inputs, 20, 4), 9, dtype).tensors
+        columns = packing.padded(inputs)
+        wide = torch.full((9, columns), math.nan, dtype=dtype, device=DEVICE)
+        wide[:, :inputs] = x
         want = self.function(backend)(x, weights, biases)
         assert torch.equal(self.function(backend)(wide, weights, biases), want)
         leaf = wide.requires_grad_()
         (grad,) = torch.autograd.grad(self.function(backend)(leaf, weights, biases).sum(), leaf)
-        assert torch.equal(grad[:, 13:], torch.zeros(9, 3, device=DEVICE))
-        assert grad[:, :13].isfinite().all()
+        assert torch.equal(grad[:, inputs:], torch.zeros(9, columns - inputs, dtype=dtype, device=DEVICE))
+        assert grad[:, :inputs].isfinite().all()
+
+    @INTERPRETED
+    def test_the_padding_of_halves_is_put_aside(self, monkeypatch):
+        """Where the loop has steps before the last one."""
+        launcher = importlib.import_module("kernels.ops.fused_mlp.triton_launch")
+        monkeypatch.setattr(launcher, "forward", functools.partial(launcher.forward, tile=SMALL, narrow=0))
+        for inputs in (37, 48):
+            x, weights, biases = mlp_call((inputs, 20, 4), 9, torch.bfloat16).tensors
+            wide = torch.full((9, 64), math.nan, dtype=x.dtype)
+            wide[:, :inputs] = x
+            want = self.function("triton")(x, weights, biases)
+            assert want.isfinite().all()
+            assert torch.equal(self.function("triton")(wide, weights, biases), want)
 
     @kernel_backend
     @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -213,14 +245,27 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
 
     # ------------------------------------------------------------------------------------------------- on the chip
 
-    def test_too_wide_for_the_chip(self):
+    @kernel_backend
+    @pytest.mark.parametrize("compiled", [False, True])
+    def test_too_wide_for_the_chip(self, backend, compiled):
         """The error says what is needed; the launch is planned as for a GPU, whatever runs it."""
         widths = (64, 65536, 1)
         weights = [torch.empty(b, a, device=DEVICE) for a, b in itertools.pairwise(widths)]
         biases = [torch.empty(b, device=DEVICE) for b in widths[1:]]
-        rows = 132 * 16
-        with pytest.raises(FusedMLPError, match=r"of widths 64-65536-1 does not fit on the chip: registers .* L2"):
-            fused_mlp(torch.empty(rows, 64, device=DEVICE), weights, biases, backend="triton")
+        function = self.function(backend)
+        if compiled:
+            function = torch.compile(function, fullgraph=True, backend="eager")
+        said = r"registers .* L2" if backend == "triton" else r"shared memory \d+ of \d+$"
+        with pytest.raises(FusedMLPError, match=f"of widths 64-65536-1 does not fit on the chip: {said}"):
+            function(torch.empty(132 * 16, 64, device=DEVICE), weights, biases)
+
+    def fits(self, folder, cases) -> list[tuple[int, int]]:
+        """What FITS prints for these cases, two numbers a line."""
+        (folder / "fits.cpp").write_text(FITS.replace("CASES", cases))
+        command = ["g++", "-std=c++20", "-O0", "-I", str(runtime.KERNELS), "fits.cpp", "-o", "fits"]
+        subprocess.run([*command, "-Wno-unknown-pragmas", "-pthread"], cwd=folder, check=True)
+        printed = subprocess.run([folder / "fits"], capture_output=True, text=True, check=True).stdout
+        return [tuple(map(int, line.split())) for line in printed.splitlines()]
 
     @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
     def test_python_and_the_cuda_kernel_agree_on_what_fits(self, tmp_path):
@@ -233,27 +278,34 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
                            "2032-512-1024")
         ]  # fmt: skip
         given = "".join(f'print("{widths}", {dtype.itemsize});\n' for widths, dtype in cases)
-        (tmp_path / "fits.cpp").write_text(FITS.replace("CASES", given))
-        command = ["g++", "-std=c++20", "-O0", "-I", str(runtime.KERNELS), "fits.cpp", "-o", "fits"]
-        subprocess.run([*command, "-Wno-unknown-pragmas", "-pthread"], cwd=tmp_path, check=True)
-        printed = subprocess.run([tmp_path / "fits"], capture_output=True, text=True, check=True).stdout.split()
+        printed = self.fits(tmp_path, given)
         for i, (arch, cluster) in enumerate(((90, 8), (86, 1))):
             needed = [budget.cuda_bytes(*case, cluster) for case in cases]
             fits = [each <= SHARED_MEMORY[arch] for each in needed]
-            assert [found != "0" for found in printed[2 * i :: 4]] == fits
+            assert [found != 0 for found, _ in printed[i::2]] == fits
             assert 4 < sum(fits) < len(fits) - 4
-            assert [int(found) for found in printed[2 * i + 1 :: 4]] == needed
+            assert [least for _, least in printed[i::2]] == needed
 
-    def test_auto_is_cuda_where_products_are_full(self, monkeypatch):
+    @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
+    def test_the_cuda_plan_on_part_of_a_gpu(self, tmp_path):
+        slices = [(132, 8), (60, 8), (32, 8), (16, 4), (14, 2), (1, 1), (0, 0)]
+        printed = self.fits(tmp_path, "".join(f"print_slice({count}, {most});\n" for count, most in slices))
+        assert [runs for _, runs in printed] == [1] * len(slices)
+        assert [found for found, _ in printed] == [36] * (len(slices) - 1) + [0]
+
+    def test_auto_is_cuda_up_to_so_many_rows(self, monkeypatch):
         cpu = torch.device("cpu")  # whose limits are an H200's
-        chosen = auto.__wrapped__
+        rows = functools.partial(cuda_rows.__wrapped__, device=cpu)
         monkeypatch.setattr(runtime, "why_not", lambda backend, device: "no compiler")
-        assert chosen("13-8", torch.float32, "ieee", cpu) == "triton"
+        assert rows("13-8", torch.float32, "ieee") == rows("512-512", torch.float32, "tf32") == 0
         monkeypatch.setattr(runtime, "why_not", lambda backend, device: "")
-        assert chosen("13-8", torch.float32, "ieee", cpu) == "cuda"
-        assert chosen("13-8", torch.float32, "tf32", cpu) == "triton"
-        assert chosen("13-8", torch.bfloat16, "ieee", cpu) == "triton"
-        assert chosen("64-65536-1", torch.float32, "ieee", cpu) == "triton"
+        assert rows("13-8", torch.float32, "ieee") == math.inf
+        assert rows("64-65536-1", torch.float32, "ieee") == 0  # which does not fit
+        assert rows("512-512", torch.float64, "ieee") == 0
+        for dtype, many in ((torch.float32, 256), (torch.bfloat16, 512)):
+            found = [rows(widths, dtype, "tf32") for widths in ("13-512-256-64-16", "1024-256-64-1", "367-512-256-1",
+                                                                "512-512-512", "1024-1024")]  # fmt: skip
+            assert found == [0, 0, 128, many, many]
 
     def test_bytes_on_chip(self):
         tile = Tile(rows=32, columns=256, stages=2, budget=64 * 1024, warps=8)
@@ -314,6 +366,28 @@ class TestPacking:
         del module, weights, biases
         gc.collect()
         assert not packing._entries
+
+    def test_weights_that_are_swapped_are_packed_anew(self):
+        """As Module.to does it where torch.__future__.set_swap_module_params_on_conversion says so."""
+        _, weights, biases = self.parameters(13, 20, 7)
+        with torch.no_grad():
+            packing.pack(weights, biases)
+            new = torch.nn.Parameter(torch.randn(20, 13, device=DEVICE))
+            want = new.detach().clone()
+            torch.utils.swap_tensors(weights[0], new)
+            assert torch.equal(weights[0], want)
+            found, widths = packing.pack(weights, biases)
+        assert torch.equal(packing.views(found, widths)[0][0], want)
+
+    def test_weights_that_were_packed_are_pickled(self):
+        _, weights, biases = self.parameters(13, 7)
+        with torch.no_grad():
+            packing.pack(weights, biases)
+        buffer = io.BytesIO()
+        torch.save(weights + biases, buffer)
+        buffer.seek(0)
+        for a, b in zip(torch.load(buffer, weights_only=True), weights + biases, strict=True):
+            assert torch.equal(a, b)
 
     def test_the_padding_is_zero(self):
         _, weights, biases = self.parameters(13, 20, 7)

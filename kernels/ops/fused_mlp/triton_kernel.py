@@ -72,11 +72,17 @@ def step_of(columns, width, budget, dtype):
 
 @triton.jit
 def product(a, b, sums, PRECISION: tl.constexpr):
-    """sums + a b. In the interpreter halves are cast first, whose own products it gets wrong."""
+    """sums + a b. In the interpreter halves are cast first, whose own products it gets wrong.
+
+    Full float32 products of a step are a sum of their own, at no cost: on an H200 the mean error of long sums is up to
+    1.7 times as large. max_num_imprecise_acc, which is for other dtypes, keeps Triton from adding to `sums` at once.
+    """
     if INTERPRETED and a.dtype != tl.float64:
         return sums + tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     elif a.dtype == tl.float64:
         return tl.dot(a, b, sums, out_dtype=tl.float64)
+    elif PRECISION == "ieee" and a.dtype == tl.float32:
+        return sums + tl.dot(a, b, input_precision="ieee", max_num_imprecise_acc=1)
     else:
         return tl.dot(a, b, sums, input_precision=PRECISION)
 
@@ -123,9 +129,15 @@ def forward_columns(
     x, x_stride, packed, hidden, hidden_stride, out, row, in_rows,
     WIDTHS: tl.constexpr, LAYER: tl.constexpr, CHAINED: tl.constexpr, START: tl.constexpr, ACTIVATION: tl.constexpr,
     FINAL: tl.constexpr, PRECISION: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    BUDGET: tl.constexpr, STAGES: tl.constexpr,
+    BUDGET: tl.constexpr, STAGES: tl.constexpr, READ: tl.constexpr,
 ):  # fmt: skip
-    """COLUMNS columns of a layer, from START on, for the program's rows. CHAINED: layer 0 is computed on the way."""
+    """COLUMNS columns of a layer, from START on, for the program's rows. CHAINED: layer 0 is computed on the way.
+
+    READ: columns of x that may be read, K or, of halves, K padded. A mask that ends within 16 bytes makes loads of
+    single numbers, and those of two bytes are waited for on the spot. So the loop ends before K does; the last step
+    reads the padding, which may be NaN, and puts it aside. On an H200 2048 rows of 367 in bfloat16 then take 15.4 µs in
+    place of 19.0; where the loop puts it aside 15.7.
+    """
     dtype: tl.constexpr = packed.dtype.element_ty
     sum_dtype: tl.constexpr = tl.float64 if dtype == tl.float64 else tl.float32
     K: tl.constexpr = of_layer("inputs", WIDTHS, LAYER)
@@ -138,7 +150,8 @@ def forward_columns(
         x_rows = rows_of(x, x_stride, row, in_rows, x_column, X)
     output = START + tl.arange(0, WIDTH)
     sums = tl.zeros([ROWS, WIDTH], sum_dtype)
-    for k in tl.range(0, whole(K), STEP, num_stages=STAGES):
+    END: tl.constexpr = K // STEP * STEP if LAYER == 0 and READ > K else whole(K)
+    for k in tl.range(0, END, STEP, num_stages=STAGES):
         column = k + tl.arange(0, STEP)
         weights = weight_rows(packed, WIDTHS, LAYER, output, column)
         if CHAINED:
@@ -150,11 +163,16 @@ def forward_columns(
                 keep(hidden, hidden_stride, row, in_rows, column, z, h, dtype, WIDTHS, 0, ACTIVATION, FINAL, KEEP)
             h = tl.where((column < K)[None, :], h, 0.0).to(dtype)
         elif LAYER == 0:  # x, which has no padding of its own, and may have columns that are not to be read
-            h = rows_of(x, x_stride, row, in_rows, column, K)
+            h = rows_of(x, x_stride, row, in_rows, column, READ)
         else:
             before = hidden + kept("outputs", WIDTHS, ACTIVATION, FINAL, LAYER - 1)
             h = rows_of(before, hidden_stride, row, in_rows, column, whole(K))
         sums = product(h, weights.T, sums, PRECISION)
+    if whole(K) > END:
+        column = END + tl.arange(0, block_of(whole(K), END, STEP))
+        weights = weight_rows(packed, WIDTHS, LAYER, output, column)
+        h = rows_of(x, x_stride, row, in_rows, column, READ)
+        sums = product(tl.where((column < K)[None, :], h, 0.0), weights.T, sums, PRECISION)
     sums += bias_row(packed, WIDTHS, LAYER, output, sum_dtype)
     value = activate(sums, FINAL if count_of(WIDTHS) - 1 == LAYER else ACTIVATION)
     keep(hidden, hidden_stride, row, in_rows, output, sums, value, dtype, WIDTHS, LAYER, ACTIVATION, FINAL, KEEP)
@@ -167,6 +185,7 @@ def forward_kernel(
     x_ptr, packed_ptr, hidden_ptr, out_ptr, rows, x_stride, tiles,
     WIDTHS: tl.constexpr, FIRST: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
     KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
+    READ: tl.constexpr,
 ):  # fmt: skip
     """hidden_ptr: [rows, …] where KEEP, else ROWS rows for each program."""
     stride: tl.constexpr = kept("columns", WIDTHS, ACTIVATION, FINAL, 0)
@@ -181,6 +200,6 @@ def forward_kernel(
                     x_ptr + first * x_stride, x_stride, packed_ptr, hidden, stride,
                     out_ptr + first * of_layer("outputs", WIDTHS, count_of(WIDTHS) - 1), row, in_rows,
                     WIDTHS, layer, layer == FIRST and FIRST == 1, start, ACTIVATION, FINAL, PRECISION, KEEP, ROWS,
-                    COLUMNS, BUDGET, STAGES,
+                    COLUMNS, BUDGET, STAGES, READ,
                 )  # fmt: skip
             tl.debug_barrier()  # other threads read a layer than wrote it

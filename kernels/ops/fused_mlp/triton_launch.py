@@ -108,11 +108,14 @@ def forward(
     if not keep:
         hidden = empty((grid * tile.rows, max(columns, 1)), x.dtype, x)
     parts = layers(widths)
+    inputs = parts[0].inputs
+    # Four bytes or more are copied asynchronously, aligned to 16 or not.
+    read = padded(inputs) if x.itemsize < 4 and x.shape[1] >= padded(inputs) else inputs
     functions.forward_kernel[(grid,)](
         x, packed, hidden, out, rows, x.shape[1], tiles,
-        WIDTHS=widths, FIRST=int(len(parts) > 1 and parts[0].inputs <= narrow), ACTIVATION=activation,
+        WIDTHS=widths, FIRST=int(len(parts) > 1 and inputs <= narrow), ACTIVATION=activation,
         FINAL=final_activation, PRECISION=precision, KEEP=keep, ROWS=tile.rows, COLUMNS=tile.columns,
-        BUDGET=tile.budget, STAGES=tile.stages, num_warps=tile.warps,
+        BUDGET=tile.budget, STAGES=tile.stages, READ=read, num_warps=tile.warps,
     )  # fmt: skip
 
 
