@@ -104,7 +104,7 @@ constexpr unsigned threads_of_a_multiprocessor = 2048;
 #endif
 constexpr unsigned multiprocessors = 4, blocks_of_a_multiprocessor = 32;
 constexpr size_t shared_bytes_by_default = 48 * 1024, reserved_shared_bytes = 1024;
-inline size_t shared_bytes_of_a_multiprocessor = 228 * 1024, shared_bytes_of_a_block = 227 * 1024;  // a test may lower them
+inline size_t shared_bytes_of_a_multiprocessor = 228 * 1024, shared_bytes_of_a_block = 227 * 1024;  // tests may lower it
 
 // Launches of more blocks are not run and return cudaErrorLaunchTimeout; 0: no limit.
 inline unsigned long long most_blocks = 0;
@@ -123,7 +123,8 @@ inline cudaError_t check(const void* kernel, dim3 grid, dim3 block, size_t share
         return cudaErrorInvalidConfiguration;
     auto limit = shared_memory_limits().find(kernel);
     if (shared_bytes > shared_bytes_by_default &&
-        (limit == shared_memory_limits().end() || shared_bytes > limit->second || shared_bytes > shared_bytes_of_a_block))
+        (limit == shared_memory_limits().end() || shared_bytes > limit->second ||
+         shared_bytes > shared_bytes_of_a_block))
         return cudaErrorInvalidValue;
     // One product more could overflow: 2^31 · 2^16 · 2^16.
     if (most_blocks && (1ULL * grid.x * grid.y > most_blocks || 1ULL * grid.x * grid.y * grid.z > most_blocks))

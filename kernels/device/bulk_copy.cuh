@@ -21,7 +21,6 @@
 #include <mutex>
 #endif
 #ifndef __CUDACC__
-#include <deque>
 #include <utility>
 #include <vector>
 
@@ -163,7 +162,7 @@ public:
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(later) : "memory");
 #elif !defined(__CUDACC__)
-        for (; committed_.size() > later; committed_.pop_front()) {
+        for (; committed_.size() > later; committed_.erase(committed_.begin())) {
             for (const cuda_on_host::BulkCopy& copy : committed_.front()) copy.carry_out();
         }
 #endif
@@ -189,7 +188,7 @@ private:
         cuda_on_host::stop();
     }
     std::vector<cuda_on_host::BulkCopy> open_;
-    std::deque<std::vector<cuda_on_host::BulkCopy>> committed_;
+    std::vector<std::vector<cuda_on_host::BulkCopy>> committed_;
     unsigned long long ordered_ = orders();  // of them so many were for what has been committed
 #endif
 };

@@ -209,7 +209,8 @@ struct Limits {
     int threads = most_threads;      // of a block, at most; 0: nothing is held on chip
     long long shared = 55 * 1024;    // bytes of a block, at most: four of them in a multiprocessor's 228 KB
     int depth = 0;                   // columns on chip at once: 16 or 32; 0: 16 if there are no more, else 32
-    // Blocks of the copy engine's kernels, at most. 0: as many as stay, where each multiprocessor gets one; -1: none.
+    // Blocks of the copy engine's kernels, at most. 0: as many as the GPU holds, but for float32's forward only where
+    // each multiprocessor gets one; -1: none.
     int bulk_blocks = 0;
 };
 

@@ -144,7 +144,8 @@ void check_dtype(testing::Report& report, const Functions<T>& functions) {
     op::Limits nothing, little, tiled;
     nothing.threads = 0;
     tiled.bulk_blocks = -1;
-    for (const Pairs& pairs : {Pairs{26, 1}, Pairs{26, 16}}) check<T>(report, {35, 16}, pairs, functions, tiled, ", tiled");
+    for (const Pairs& pairs : {Pairs{26, 1}, Pairs{26, 16}})
+        check<T>(report, {35, 16}, pairs, functions, tiled, ", tiled");
     little.shared = 8 * 1024;  // a row or two of a block, also in float64
     for (const op::Limits& limits : {nothing, little})
         for (const Pairs& pairs : {Pairs{26, 4}, Pairs{3, 1}})
