@@ -22,13 +22,16 @@ __global__ void multiply(const T* a, const T* b, float* out) {
     multiply_step<T>(c, rows, columns[0], columns[1]);
     for (int i = 0; i < 4; ++i) out[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = c[i];
 }
+inline void set(float& number, float value) { number = value; }
+inline void set(__half& number, float value) { number = __float2half(value); }
+inline void set(__nv_bfloat16& number, float value) { number = __float2bfloat16(value); }
 template <class T>
 int products_are_exact() {
     constexpr int k = step_bytes / int(sizeof(T));
     std::vector<T> a(16 * k), b(8 * k);
     auto value = [](int i) { return float(i * 7 % 31 - 15) / 8; };  // exact in every dtype, and so are their sums
-    for (int i = 0; i < 16 * k; ++i) a[i] = narrow<T>(value(i));
-    for (int i = 0; i < 8 * k; ++i) b[i] = narrow<T>(value(3 * i + 5));
+    for (int i = 0; i < 16 * k; ++i) set(a[i], value(i));
+    for (int i = 0; i < 8 * k; ++i) set(b[i], value(3 * i + 5));
     Array<T> on_a(a), on_b(b);
     Array<float> out(16 * 8);
     REQUIRE(launch_kernel(multiply<T>, dim3(1), dim3(32), 24 * step_bytes, cudaStream_t{}, on_a.get(), on_b.get(),
