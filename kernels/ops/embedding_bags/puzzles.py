@@ -79,7 +79,10 @@ def _outside_calls(case: Case, device: torch.device) -> Iterator[Call]:
         least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
         bits = torch.iinfo(dtype).bits
         kinds = {
-            "ids -1": (-1, "id -1 lies in front of its table. The mask is `there`, and more; what it leaves out, other=0.0 fills."),
+            "ids -1": (
+                -1,
+                "id -1 lies in front of its table. The mask is `there`, and more; what it leaves out, other=0.0 fills.",
+            ),
             "ids behind the last": (heights, "a table of 3 rows has ids 0, 1 and 2: what of row_offsets tells the mask 3?"),
             f"ids {most}": (most, f"first + id does not fit into {bits} bits and becomes negative: let the mask compare id alone."),
         }
