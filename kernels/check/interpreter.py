@@ -2,8 +2,9 @@
 
 Unwatched, an address outside of a tensor reads or writes whatever lies there, and sooner or later ends the process. In
 here it raises an OutOfBounds before anything is touched: which line, which tensor, how far beyond its end. A lane that
-its mask leaves out may point anywhere; what is loaded there without `other` is undefined: here NaN, or a large integer
-that differs from lane to lane and from load to load (Triton's interpreter gives 0). Written for triton 3.6 and 3.7.
+its mask leaves out may point anywhere; what is loaded there without `other` is undefined: here a float is NaN, and an
+integer 0 where programs run forwards, else another large one in each lane (Triton's interpreter gives 0). Written for
+triton 3.6 and 3.7.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class OutOfBounds(AssertionError):
 class Watch:
     """The memory that kernels may access: the tensors that they are given, and all that the guard made."""
 
-    def __init__(self, guard: Guard | None):
-        self.guard = guard
+    def __init__(self, guard: Guard | None, backwards: bool = False):
+        self.guard, self.backwards = guard, backwards
         self.arguments: list[tuple[int, int, int, str]] = []  # (start, end, itemsize, name), of the kernel that runs
         self.error: OutOfBounds | None = None
         self.programs = 0  # of the largest grid that was launched
@@ -132,7 +133,7 @@ def watched(guard: Guard | None = None, *, backwards: bool = False) -> Iterator[
     Programs may run in any order on a GPU. A result that hangs on it (a float atomic, a program that reads what another
     writes) differs between the two. Where kernels are compiled, or Triton is missing, nothing is watched.
     """
-    watch = Watch(guard)
+    watch = Watch(guard, backwards)
     if runtime.triton_mode() != "interpreted":
         yield watch
         return
@@ -179,11 +180,11 @@ def _accesses(watch: Watch, interpreter) -> dict[tuple[object, str], Callable]:
 
 def _undefined(interpreter, pointers, watch: Watch) -> object | None:
     """A tensor of the interpreter's, of the type that the pointers point at: NaN, or large integers of either sign.
-    None where the type has neither."""
+    None for 0."""
     element, shape = pointers.get_element_ty(), pointers.data.shape
     if str(element) in _NAN:
         value = np.full(shape, _NAN[str(element)], f"u{element.primitive_bitwidth // 8}")
-    elif str(element) in ("int32", "int64"):
+    elif watch.backwards and str(element) in ("int32", "int64"):
         watch.loads += 1
         value = np.random.default_rng(watch.loads).integers(1 << 63, size=shape, dtype=np.int64)
         value = (2 * value >> (64 - element.primitive_bitwidth)).astype(f"i{element.primitive_bitwidth // 8}")

@@ -23,8 +23,7 @@ def recorded_steps(traces: str | Path = TRACES) -> pd.DataFrame:
     """A row a recorded step, from its run.json, in the order of their names; NaN or None is what it does not say.
 
     Columns: command, GPU, "step ms", "lowest" and "highest" (ms: the median of all repeats and what they lie between),
-    repeats, launches, kernels, "busy ms" (of the GPU, while profiled), "GPU busy %" (of the profiled step, which is longer),
-    "peak MB".
+    repeats, launches, kernels, "busy ms" and "GPU busy %" (of the profiled step, which is longer), "peak MB".
     """
     names, rows = [], []
     for path in sorted(Path(traces).glob("*/run.json")):

@@ -142,7 +142,8 @@ def _graphs() -> tuple:
 claim("09", "copies {:.2f} TB/s", lambda: (copy_tb(),))
 claim(
     "09",
-    "Filling takes {:.2f} ms and updating {:.2f}: 1 + 3 = 4 tables at {:.0f} % of the copy's rate. Adding takes {:.2f} ms",
+    "Filling takes {:.2f} ms and updating {:.2f}: 1 + 3 = 4 tables at {:.0f} % of the copy's rate. Adding "
+    "takes {:.2f} ms",
     _sweeps,
 )
 claim("09", "The step takes {:.2f} ms, and its peak is {:.2f} GB: the tables twice.", lambda: (ms("11"), peak_gb("11")))
@@ -154,7 +155,8 @@ claim(
 )
 claim(
     "09",
-    "**For SGD, at 2048 rows, sorting loses:** atomics took {:.0f} µs, the fused update {:.0f}, {:.0f} to sort and {:.0f} to walk.",
+    "**For SGD, at 2048 rows, sorting loses:** atomics took {:.0f} µs, the fused update {:.0f}, {:.0f} to sort and "
+    "{:.0f} to walk.",
     _sgd,
 )
 claim("09", "`torch` sorts for {:.0f} µs and adds for {:.0f}; the fused update takes {:.0f} in all.", _adagrad_update)

@@ -86,7 +86,8 @@ def _sums_calls(case: Case, device: torch.device) -> Iterator[Call]:
     if count > BLOCK:  # two rows, their occurrences by turns
         numbers = torch.tensor([[LARGE, LARGE, -LARGE, -LARGE, 1, 2]], dtype=torch.float32, device=device).T
         tensors = (numbers.repeat(1, width), *(torch.tensor(v, device=device) for v in ([0, 2, 4, 1, 3, 5], [0, 3, 6])))
-        yield Call(f"6×{width}, 1e8 - 1e8 + 1", tensors, hint="(1e8 - 1e8) + 1 is 1, and 1e8 + (1 - 1e8) is 0: in order.")
+        hint = "(1e8 - 1e8) + 1 is 1, and (1 - 1e8) + 1e8 is 0: in order."
+        yield Call(f"6×{width}, 1e8 - 1e8 + 1", tensors, hint=hint)
 
 
 class _InOrder(Sums):
