@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from kernels import runtime
 from kernels.check import Case, check
+from kernels.check.interpreter import watched
 from kernels.check.kernels_only import Computes, kernels_only
 from kernels.ops.add_relu.eager import add_relu
+from kernels.ops.embedding_bags_update import puzzles
 
 import pytest
 import torch
@@ -87,6 +90,37 @@ def test_a_wait_in_disguise_is_refused(wait):
     x = torch.ones(1)
     with kernels_only(), pytest.raises(Computes):
         wait(x)
+
+
+def test_operators_may_be_allowed_by_name():
+    x = torch.randn(4)
+    with kernels_only(["sort"]):
+        x.sort()
+        with pytest.raises(Computes, match="torch's add was called"):
+            x + 1
+
+
+def test_the_ops_own_update_is_none_put_together():
+    own = puzzles.SPECS["whole"].reference
+    with pytest.raises(AssertionError, match="was called: here a kernel computes"):
+        check("embedding_bags_update/whole", own, kernels_only=["sort", "nonzero", "index"])
+
+
+@triton.jit
+def undefined_lanes(numbers_ptr, out_ptr, count, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(numbers_ptr + i, i < count))
+
+
+@pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="compiled, it is 0")
+def test_an_undefined_integer_is_0_or_large():
+    numbers, out = torch.ones(2, 8, dtype=torch.int64)
+    with watched():
+        undefined_lanes[(1,)](numbers, out, 3, BLOCK=8)
+    assert out.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
+    with watched(backwards=True):
+        undefined_lanes[(1,)](numbers, out, 3, BLOCK=8)
+    assert out[3:].abs().min() > 2**40
 
 
 def test_views_and_allocations_are_free():

@@ -224,8 +224,9 @@ def test_timeline(gpu_trace, tmp_path):
 
     matplotlib.use("Agg")
     other = write(tmp_path, gpu_step(0), "single")
-    figure = timeline(gpu_trace, other, step=2)
+    figure = timeline(gpu_trace, other, step=2, labels=["^A$", "^no kernel$"])
     above, below = figure.axes
+    assert [text.get_text() for text in above.texts] == ["^A$"]
     assert above.get_xlim() == below.get_xlim() == (0, 1)
     assert above.get_title(loc="left") == "run: 1.00 ms a step while profiled, 5 kernels, GPU busy 34 %"
 

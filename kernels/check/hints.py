@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +13,7 @@ from kernels.check.comparison import Mismatch
 from kernels.check.interpreter import OutOfBounds
 from kernels.check.memory import WrittenBeside
 
+POINTER = re.compile("invalid operands of type pointer")  # Triton's words
 VALUES = {
     "special": "NaN and Inf: ordinary numbers pass. A comparison with NaN is false, and 0 · Inf is NaN.",
     "tiny": "small numbers: ordinary ones pass. Is something added, rounded or flushed to 0 that should not be?",
@@ -30,12 +32,14 @@ def hint(error: Exception, case: Case, passed: Sequence[Case], own: str = "") ->
     """One sentence or two; "" where there is nothing to say. own: the call's, in place of a guess at the address."""
     if isinstance(error, OutOfBounds | WrittenBeside):
         mask = "mask: every load and store needs one that leaves out what lies beyond the end."
-        return f"{own} And the {mask}" if own else mask
+        return mask if not own else own if "mask" in own else f"{own} And the {mask}"
     if isinstance(error, NotRepeatable):
         return "race or atomics: programs run in any order, so none may add to or read what another one writes."
     if not isinstance(error, Mismatch):
-        return ""
+        return "a pointer was used as a number: load it." if POINTER.search(str(error)) else ""
     if isinstance(error, Unwritten):
+        if own and error.where.all():
+            return f"{own} And nothing was stored."
         if own:
             return f"{own} And the mask: does it let every element through?"
         return "grid or mask: does the grid cover every element, and does the mask let the last ones through?"

@@ -2,8 +2,9 @@
 
 Unwatched, an address outside of a tensor reads or writes whatever lies there, and sooner or later ends the process. In
 here it raises an OutOfBounds before anything is touched: which line, which tensor, how far beyond its end. A lane that
-its mask leaves out may point anywhere; a float that is loaded there without `other` is undefined, and here NaN
-(Triton's interpreter gives 0). Written for triton 3.6 and 3.7.
+its mask leaves out may point anywhere; what is loaded there without `other` is undefined: here a float is NaN, and an
+integer 0 where programs run forwards, else another large one in each lane (Triton's interpreter gives 0). Written for
+triton 3.6 and 3.7.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ class OutOfBounds(AssertionError):
 class Watch:
     """The memory that kernels may access: the tensors that they are given, and all that the guard made."""
 
-    def __init__(self, guard: Guard | None):
-        self.guard = guard
+    def __init__(self, guard: Guard | None, backwards: bool = False):
+        self.guard, self.backwards = guard, backwards
         self.arguments: list[tuple[int, int, int, str]] = []  # (start, end, itemsize, name), of the kernel that runs
         self.error: OutOfBounds | None = None
         self.programs = 0  # of the largest grid that was launched
+        self.loads = 0  # of the launch, that left lanes undefined
         self._ranges: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def enter(self, names: list[str], values: list) -> None:
         """A kernel is about to run with these arguments."""
         self.arguments = [found for name, value in zip(names, values, strict=False) for found in _extents(name, value)]
-        self._ranges = None
+        self._ranges, self.loads = None, 0
 
     def check(self, what: str, addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> None:
         """Raise OutOfBounds unless every address that the mask lets through starts `itemsize` bytes of a tensor."""
@@ -131,7 +133,7 @@ def watched(guard: Guard | None = None, *, backwards: bool = False) -> Iterator[
     Programs may run in any order on a GPU. A result that hangs on it (a float atomic, a program that reads what another
     writes) differs between the two. Where kernels are compiled, or Triton is missing, nothing is watched.
     """
-    watch = Watch(guard)
+    watch = Watch(guard, backwards)
     if runtime.triton_mode() != "interpreted":
         yield watch
         return
@@ -156,7 +158,7 @@ def _accesses(watch: Watch, interpreter) -> dict[tuple[object, str], Callable]:
     def checked_load(self, pointers, mask, other, *rest, **named):
         watch.check("load", pointers.data, mask.data, itemsize(pointers))
         if other is None and not mask.data.all():
-            other = _nan(interpreter, pointers)
+            other = _undefined(interpreter, pointers, watch)
         return load(self, pointers, mask, other, *rest, **named)
 
     def checked_store(self, pointers, value, mask, *rest, **named):
@@ -176,12 +178,18 @@ def _accesses(watch: Watch, interpreter) -> dict[tuple[object, str], Callable]:
     return {(builder, name): function for name, function in zip(names, checked, strict=True)}
 
 
-def _nan(interpreter, pointers) -> object | None:
-    """A tensor of the interpreter's, of NaN of the type that the pointers point at; None where that has none."""
-    element = pointers.get_element_ty()
-    if str(element) not in _NAN:
+def _undefined(interpreter, pointers, watch: Watch) -> object | None:
+    """A tensor of the interpreter's, of the type that the pointers point at: NaN, or large integers of either sign.
+    None for 0."""
+    element, shape = pointers.get_element_ty(), pointers.data.shape
+    if str(element) in _NAN:
+        value = np.full(shape, _NAN[str(element)], f"u{element.primitive_bitwidth // 8}")
+    elif watch.backwards and str(element) in ("int32", "int64"):
+        watch.loads += 1
+        value = np.random.default_rng(watch.loads).integers(1 << 63, size=shape, dtype=np.int64)
+        value = (2 * value >> (64 - element.primitive_bitwidth)).astype(f"i{element.primitive_bitwidth // 8}")
+    else:
         return None
-    value = np.full(pointers.data.shape, _NAN[str(element)], f"u{element.primitive_bitwidth // 8}")
     return interpreter.TensorHandle(value.view(interpreter._get_np_dtype(element)), element)
 
 

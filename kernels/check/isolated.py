@@ -37,7 +37,7 @@ with open(folder + "/cases", "rb") as file:
     cases = pickle.load(file)
 error = None
 try:
-    check.check(op, getattr(solution, name), device=device, cases=cases, kernels_only=kernels_only == "True")
+    check.check(op, getattr(solution, name), device=device, cases=cases, kernels_only=json.loads(kernels_only))
 except AssertionError as wrong:
     error = str(wrong)
 with open(folder + "/result", "w") as file:
@@ -46,7 +46,11 @@ with open(folder + "/result", "w") as file:
 
 
 def check_isolated(
-    op: str, function: Callable, device: torch.device, cases: Sequence[Case] | None, kernels_only: bool = False
+    op: str,
+    function: Callable,
+    device: torch.device,
+    cases: Sequence[Case] | None,
+    kernels_only: bool | Sequence[str] = False,
 ) -> None:
     """check() in a child process.
 
@@ -58,7 +62,7 @@ def check_isolated(
         (Path(folder) / "solution.py").write_text(source)
         (Path(folder) / "cases").write_bytes(pickle.dumps(None if cases is None else list(cases)))
         path = os.pathsep.join([str(KERNELS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [sys.executable, "-c", CHILD, folder, op, name, str(device), str(kernels_only)]
+        command = [sys.executable, "-c", CHILD, folder, op, name, str(device), json.dumps(kernels_only)]
         ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
         result = Path(folder) / "result"
         if not result.exists():

@@ -5,7 +5,7 @@ An answer that calls eager beside an empty launch gives the right values, and so
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from unittest import mock
 
@@ -29,7 +29,9 @@ class Computes(AssertionError):
 
 
 class _Operators(TorchDispatchMode):
-    paused = False
+    def __init__(self, also: Collection[str] = ()):
+        super().__init__()
+        self.also, self.paused = also, False
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -40,8 +42,8 @@ class _Operators(TorchDispatchMode):
             self.paused = before
 
     def __torch_dispatch__(self, operator, types, arguments=(), named=None):
-        if not self.paused and not _allowed(operator):
-            name = operator._schema.name.removeprefix("aten::")
+        name = operator._schema.name.removeprefix("aten::")
+        if not self.paused and name not in self.also and not _allowed(operator):
             raise Computes(f"torch's {name} was called: here a kernel computes, and torch only allocates and views")
         return operator(*arguments, **(named or {}))
 
@@ -69,9 +71,11 @@ def _allowed(operator: torch._ops.OpOverload) -> bool:
 
 
 @contextmanager
-def kernels_only() -> Iterator[None]:
-    """In here torch may allocate and view tensors; what else it is asked for raises Computes, launches aside."""
-    operators = _Operators()
+def kernels_only(also: Collection[str] = ()) -> Iterator[None]:
+    """In here torch may allocate and view tensors; what else it is asked for raises Computes, launches aside.
+
+    also: names of operators that it may call, such as "sort"."""
+    operators = _Operators(also)
     with ExitStack() as stack:
         if runtime.triton_mode() == "interpreted":
             from triton.runtime import interpreter

@@ -31,7 +31,7 @@ def check(
     cases: Iterable[Case] | None = None,
     spec: Spec | None = None,
     isolated: bool = False,
-    kernels_only: bool = False,
+    kernels_only: bool | Sequence[str] = False,
 ) -> None:
     """Hold `function` against the op's eager reference in float64 on all adversarial cases; print how many passed.
 
@@ -42,7 +42,8 @@ def check(
         spec: default: the op's.
         isolated: whether to run in a process of its own, which a wrong kernel may end: for a function with a name, that
             uses no variables of a function around it. It does not go with a spec.
-        kernels_only: whether only kernels may compute: torch may allocate and view, no more.
+        kernels_only: whether only kernels may compute: torch may allocate and view, no more; or the names of what else
+            it may call, such as "sort".
 
     A call must give eager's values within the spec's scale, with NaN and Inf where eager has them, in eager's shape and
     dtype, on the inputs' device, contiguous; write every element; leave its inputs and the memory beside all tensors as
@@ -64,7 +65,8 @@ def check(
         cases = spec.cases(spec.tensors) if own else cases_of(op, device)
     if spec.launch:
         function = functools.partial(spec.launch, function)
-    computing = only_kernels_compute if kernels_only else nullcontext
+    also = () if isinstance(kernels_only, bool) else kernels_only
+    computing = functools.partial(only_kernels_compute, also) if kernels_only else nullcontext
     passed, count = [], 0
     for case in cases:
         for call in itertools.islice(spec.calls(case, device), None if case.every_option else 1):

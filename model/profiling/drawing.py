@@ -1,5 +1,6 @@
 """A step of each trace as a picture: what the host, its calls into CUDA and the GPU do at which time."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,26 +18,27 @@ _COLOURS = {
 }  # fmt: skip
 
 
-def timeline(*traces: Trace | str | Path, step: int = 1) -> "Figure":
+def timeline(*traces: Trace | str | Path, step: int = 1, labels: Sequence[str] = ()) -> "Figure":
     """One step of each trace, one above the other on one scale of time: host, its calls to CUDA, GPU.
 
     step: which of the recorded ones, from 0 (the last where there are fewer). A picture begins where the host begins
-    the step, and ends where host and GPU are done with it; what is done for other steps is pale. UserError as for
-    `read`.
+    the step, and ends where host and GPU are done with it; what is done for other steps is pale. labels: regular
+    expressions; each is written below the kernels of the step whose names it is found in, where there are any.
+    UserError as for `read`.
     """
     import matplotlib.pyplot as plt  # here, so that tables need no drawing library
 
     found = [read(trace) for trace in traces]  # a bad one leaves no figure open
     size = (11, 0.7 + 1.5 * len(traces))
     figure, axes = plt.subplots(len(traces), figsize=size, sharex=True, squeeze=False, layout="constrained")
-    ms = [_draw(ax, trace, step) for ax, trace in zip(axes[:, 0], found, strict=True)]
+    ms = [_draw(ax, trace, step, labels) for ax, trace in zip(axes[:, 0], found, strict=True)]
     axes[-1, 0].set(xlim=(0, max(ms)), xlabel="ms since the host began the step")
-    labels = {label: bar for ax in axes[:, 0] for bar, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(labels.values(), labels, loc="outside upper center", ncols=len(labels), fontsize=8, frameon=False)
+    legend = {label: bar for ax in axes[:, 0] for bar, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    figure.legend(legend.values(), legend, loc="outside upper center", ncols=len(legend), fontsize=8, frameon=False)
     return figure
 
 
-def _draw(ax, trace: Trace, step: int) -> float:
+def _draw(ax, trace: Trace, step: int, labels: Sequence[str]) -> float:
     """Draw a step (or the last one); returns its length in ms."""
     step = min(step, len(trace.steps) - 1)
     facts, work = step_facts(trace), trace.events[trace.events["cat"].isin(GPU)]
@@ -60,6 +62,11 @@ def _draw(ax, trace: Trace, step: int) -> float:
     gpu = "" if facts.busy_percent is None else f", {facts.kernels:.0f} kernels, GPU busy {facts.busy_percent:.0f} %"
     ax.set_title(f"{trace.name}: {facts.step_us / 1e3:.2f} ms a step while profiled{gpu}", loc="left", fontsize=9)
     ax.set_yticks(range(len(shown)), shown)
-    ax.set_ylim(len(shown) - 0.5, -0.5)
+    ax.set_ylim(len(shown) - (0.1 if labels else 0.5), -0.5)
+    kernels = work[(work["cat"] == "kernel") & (work["step"] == step)]
+    for label in labels:
+        if len(part := kernels[kernels["name"].str.contains(label)]):
+            middle = np.average((part["ts"] + part["end"]) / 2, weights=part["dur"]) - start
+            ax.text(middle / 1e3, len(shown) - 0.55, label, ha="center", va="top", fontsize=7)
     ax.spines[["top", "right", "left"]].set_visible(False)
     return (end - start) / 1e3

@@ -13,7 +13,8 @@ from model.profiling.trace_file import ROOT
 TRACES = ROOT / "traces"
 BEGIN, END = "<!-- begin: python -m model.profiling table -->", "<!-- end -->"
 COLUMNS = [
-    "command", "GPU", "step ms", "lowest", "highest", "repeats", "launches", "kernels", "GPU busy %", "peak MB",
+    "command", "GPU", "step ms", "lowest", "highest", "repeats", "launches", "kernels", "busy ms", "GPU busy %",
+    "peak MB",
 ]  # fmt: skip
 SHORTEST_NAME = 20  # columns that a name has in a terminal, however narrow
 
@@ -22,16 +23,18 @@ def recorded_steps(traces: str | Path = TRACES) -> pd.DataFrame:
     """A row a recorded step, from its run.json, in the order of their names; NaN or None is what it does not say.
 
     Columns: command, GPU, "step ms", "lowest" and "highest" (ms: the median of all repeats and what they lie between),
-    repeats, launches, kernels, "GPU busy %" (of the profiled step), "peak MB".
+    repeats, launches, kernels, "busy ms" and "GPU busy %" (of the profiled step, which is longer), "peak MB".
     """
     names, rows = [], []
     for path in sorted(Path(traces).glob("*/run.json")):
         run = json.loads(path.read_text())
         facts, peak = run["facts"], run["peak_bytes"]
+        busy = facts.get("busy_us")
         names.append(path.parent.name)
         rows.append((
             run["command"], run["GPU"], run["step_ms"], run.get("step_ms_low"), run.get("step_ms_high"),
-            run.get("repeats", 1), facts["launches"], facts["kernels"], facts["busy_percent"], peak and peak / 1e6,
+            run.get("repeats", 1), facts["launches"], facts["kernels"], busy and busy / 1e3, facts["busy_percent"],
+            peak and peak / 1e6,
         ))  # fmt: skip
     table = pd.DataFrame(rows, index=names, columns=COLUMNS)
     return table.astype({name: float for name in COLUMNS if name not in ("command", "GPU", "repeats")})

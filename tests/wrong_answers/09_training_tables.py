@@ -200,17 +200,31 @@ def by_torch(grad, positions, offsets):
 
 check.attempt("embedding_bags_update/sums", by_torch)
 
-# %% sums: sixteen occurrences at a time, masked
+# %% sums: in reverse order -> not yet: .*1e8 - 1e8 \+ 1.*expected[\s\S]*in order
 @triton.jit
 def sums_kernel(grad, positions, offsets, sums, D, BLOCK: tl.constexpr):
     segment, column = tl.program_id(0), tl.arange(0, BLOCK)
     first, end = tl.load(offsets + segment), tl.load(offsets + segment + 1)
     total = tl.zeros([BLOCK], sums.dtype.element_ty)
-    for start in range(first, end, 16):
-        k = start + tl.arange(0, 16)
-        row = tl.load(positions + k, k < end, other=0)
-        inside = (k < end)[:, None] & (column < D)
-        total += tl.sum(tl.load(grad + row[:, None] * D + column, inside, other=0).to(total.dtype), 0)
+    for k in range(first, end):
+        row = tl.load(positions + first + end - 1 - k)
+        total += tl.load(grad + row * D + column, column < D, other=0).to(total.dtype)
+    tl.store(sums + segment * D + column, total, column < D)
+
+
+check.attempt("embedding_bags_update/sums", sums_kernel)
+
+# %% sums: a while loop, and the lanes beyond D set to 0 afterwards
+@triton.jit
+def sums_kernel(grad, positions, offsets, sums, D, BLOCK: tl.constexpr):
+    segment, column = tl.program_id(0), tl.arange(0, BLOCK)
+    first, end = tl.load(offsets + segment), tl.load(offsets + segment + 1)
+    total = tl.zeros([BLOCK], sums.dtype.element_ty)
+    k = first
+    while k < end:
+        row = tl.load(positions + k)
+        total += tl.where(column < D, tl.load(grad + row * D + column, column < D), 0.0)
+        k += 1
     tl.store(sums + segment * D + column, total, column < D)
 
 
@@ -225,6 +239,20 @@ def adagrad_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
     row, total = tl.load(tables + at, inside), tl.load(state + at, inside)
     tl.store(state + at, total + g * g, inside)
     tl.store(tables + at, row - lr * g / (tl.sqrt(total) + eps), inside)
+
+
+check.attempt("embedding_bags_update/adagrad", adagrad_kernel)
+
+# %% adagrad: eps is left out -> not yet: .*eps 0.5: tables: .*[\s\S]*is eps added, and outside the root
+@triton.jit
+def adagrad_kernel(tables, state, rows, sums, lr, eps, D, BLOCK: tl.constexpr):
+    s, column = tl.program_id(0), tl.arange(0, BLOCK)
+    inside, at = column < D, tl.load(rows + s) * D + column
+    g = tl.load(sums + s * D + column, inside)
+    row, total = tl.load(tables + at, inside), tl.load(state + at, inside)
+    total += g * g
+    tl.store(state + at, total, inside)
+    tl.store(tables + at, row - lr * g / tl.sqrt(total), inside)
 
 
 check.attempt("embedding_bags_update/adagrad", adagrad_kernel)

@@ -79,13 +79,16 @@ def _outside_calls(case: Case, device: torch.device) -> Iterator[Call]:
         least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
         bits = torch.iinfo(dtype).bits
         kinds = {
-            "ids -1": (-1, "id -1 lies in front of its table. Where the mask leaves a lane out, other=0.0 fills it."),
-            "ids behind the last": (heights, "a table of 3 rows has ids 0, 1 and 2. What of row_offsets says 3?"),
-            f"ids {most}": (most, f"first + id does not fit into {bits} bits and becomes negative: compare id alone."),
+            "ids -1": (
+                -1,
+                "id -1 lies in front of its table. The mask is `there`, and more; what it leaves out, other=0.0 fills.",
+            ),
+            "ids behind the last": (heights, "a table of 3 rows has ids 0, 1 and 2: what tells the mask 3?"),
+            f"ids {most}": (most, f"first + id does not fit into {bits} bits: let the mask compare id alone."),
         }
         if dtype is torch.int64:
-            kinds["ids + 2^32"] = (inside + 2**32, "cut to 32 bits this id is a row of its table: keep 64.")
-        kinds[f"ids {least}"] = (least, "a negative id is in no table.")
+            kinds["ids + 2^32"] = (inside + 2**32, "cut to 32 bits it passes the mask: keep 64.")
+        kinds[f"ids {least}"] = (least, "a negative id is in no table: the mask must leave it out.")
         for kind, (value, hint) in kinds.items():
             ids = torch.where(chosen, torch.as_tensor(value), inside).to(dtype).to(device)
             yield Call(f"{case} {_name(dtype)}, {kind}", (tables, row_offsets, ids), hint=hint)

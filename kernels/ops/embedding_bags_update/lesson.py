@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from kernels.ops.embedding_bags_update.triton_launch import chunk_of
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CHUNK = chunk_of(16)  # occurrences that a program of the Triton kernel walks, for rows of 16 numbers
+
+def chunk_of(count: int, columns: int) -> int:
+    """Of so many sorted occurrences how many a group of the CUDA kernel walks: chunk_of of kernel.cuh."""
+    chunk, enough = 4, 1 << 17 if columns < 64 else 1 << 16
+    while chunk < 32 and count // chunk > enough:
+        chunk *= 2
+    return chunk
 
 
 def draw_walk(rows: Sequence[int]) -> Figure:
@@ -56,16 +60,18 @@ def sums_in_orders(count: int, orders: int) -> set[float]:
     return {float(rng.permutation(values).cumsum(dtype=np.float32)[-1]) for _ in range(orders)}
 
 
-def draw_segments(segments: Mapping[str, Sequence[int]], ids: int, chunk: int = CHUNK) -> Figure:
+def draw_segments(segments: Mapping[str, Sequence[int]], ids: int, columns: int = 16) -> Figure:
     """segments: for each table the lengths of its segments, in a batch of `ids` ids a table. The longest and the mean
-    of each table, on a logarithmic scale, and where a chunk ends."""
+    of each table, on a logarithmic scale, and how long the CUDA kernel's chunks are for rows of `columns` numbers."""
     import matplotlib.pyplot as plt
+
+    chunk = chunk_of(ids * len(segments), columns)
 
     figure, ax = plt.subplots(figsize=(10, 3.2), layout="constrained")
     names = list(segments)
     ax.bar(names, [max(lengths) for lengths in segments.values()], color="lightskyblue", label="longest segment")
     ax.plot(names, [ids / len(lengths) for lengths in segments.values()], "k_", markersize=14, label="mean segment")
-    ax.axhline(chunk, color="C1", linestyle="--", label=f"a chunk of {chunk}")
+    ax.axhline(chunk, color="C1", linestyle="--", label=f"a chunk of the CUDA kernel: {chunk}")
     ax.set(yscale="log", ylabel="occurrences of a row")
     ax.tick_params(axis="x", labelsize=7)
     ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
