@@ -18,7 +18,7 @@ def numbers():
 
 def _word(kind, a, b, c):
     """The word of the kind, an int64."""
-    word = ((a + 31 * b + 961 * c) * 16 + kind) % 2**64
+    word = ((a + report.B * b + report.C * c) * 16 + kind) % 2**64
     return word - 2**64 if word >= 2**63 else word
 
 

@@ -3,6 +3,7 @@
 
 #include "device/launch.cuh"
 
+constexpr unsigned long long report_b = 1'000'003, report_c = 998'244'353;  // of the digest
 constexpr int report_claims = 0, report_found = 1, report_kind = 4, report_count = 5, report_size = 6;
 
 // Whether something was found already: a read, of which the host's memory answers far more a second than atomics.
@@ -27,7 +28,7 @@ __device__ inline void write_report(unsigned long long* report, int kind, long l
     int lanes;
     if (!is_first_lane(lanes) || is_reported(report) || atomicAdd(report + report_claims, 1ULL) != 0) return;
     using Number = unsigned long long;
-    Number digest = Number(a) + 31 * Number(b) + 961 * Number(c);
+    Number digest = Number(a) + report_b * Number(b) + report_c * Number(c);
     Number numbers[] = {Number(a), Number(b), Number(c), digest * 16 + Number(kind)};
     static_assert(report_kind == report_found + 3);
     for (int i = 0; i < 4; ++i) {

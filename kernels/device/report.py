@@ -3,6 +3,9 @@
 import triton
 import triton.language as tl
 
+REPORT_B: tl.constexpr = tl.constexpr(1_000_003)  # of the digest
+REPORT_C: tl.constexpr = tl.constexpr(998_244_353)
+
 
 @triton.jit
 def write_report(report_ptr, where, kind, a, b, c):
@@ -15,7 +18,8 @@ def write_report(report_ptr, where, kind, a, b, c):
     tl.store(report_ptr + 1 + zero, zero + a, first)
     tl.store(report_ptr + 2 + zero, zero + b, first)
     tl.store(report_ptr + 3 + zero, zero + c, first)
-    tl.store(report_ptr + 4 + zero, (zero + a + 31 * (zero + b) + 961 * (zero + c)) * 16 + kind, first)
+    digest = zero + a + REPORT_B * (zero + b) + REPORT_C * (zero + c)
+    tl.store(report_ptr + 4 + zero, digest * 16 + kind, first)
 
 
 @triton.jit

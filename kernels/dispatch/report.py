@@ -10,7 +10,7 @@ host a read of its own memory. It is a log and no value: no schema declares it, 
     KIND    0 while there is nothing; what kind of thing was found, and above its four bits a digest of the numbers
     COUNT   a counter of its own, which `clear` leaves alone
 
-The numbers cross PCIe one by one, in any order. By the digest a + 31 b + 961 c, modulo 2**60, the host knows whether
+The numbers cross PCIe one by one, in any order. By the digest a + B b + C c, modulo 2**60, the host knows whether
 those that it sees belong together. Kernels write with device/report.cuh and device/report.py; their atomic operations
 are the device's own: few machines have atomic operations on host memory that the host takes part in.
 """
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 CLAIMS, FOUND, KIND, COUNT, SIZE = 0, 1, 4, 5, 6
+B, C = 1_000_003, 998_244_353  # primes, so large that positions and ids seldom cancel each other
 # Whether whoever launches a kernel that may report waits for it and looks at once.
 WAITS = os.environ.get("FUSED_KERNELS_DEBUG", "0") not in ("", "0")
 
@@ -55,13 +56,14 @@ def found(index: int) -> tuple[int, int, int, int] | None:
     if report is None or not report[1][KIND]:
         return None
     kind, (a, b, c) = report[1][KIND], report[1][FOUND : FOUND + 3]
-    if (kind >> 4) % 2**60 != (a + 31 * b + 961 * c) % 2**60:
+    if (kind >> 4) % 2**60 != (a + B * b + C * c) % 2**60:
         return None
     return kind & 15, a, b, c
 
 
 def clear(index: int) -> None:
-    """Forget what was found: kernels may report again."""
+    """Forget what was found: kernels may report again. Where a kernel claims the report in this moment, its claim may
+    stay, of which nothing is told: who has waited for all kernels clears again."""
     if index in _reports:
         numbers = _reports[index][1]
         numbers[KIND] = 0

@@ -192,6 +192,8 @@ def check_ids(device: torch.device | str | None = None, *, wait: bool = False) -
                 continue
             torch.cuda.synchronize(index)
         _raise(index, "")
+        if wait and index >= 0:
+            report.clear(index)
 
 
 def out_of_range_count(device: torch.device | str | None = None) -> int:

@@ -237,7 +237,8 @@ void check_report(testing::Report& report) {
     Buffer<float> rows(testing::random<float>(all_rows * 4, 1)), out(12);
     Buffer<long long> starts(first), ids(std::vector<long long>{0, 0, 0, 5, 7, 0, 0, 0, 0}), told(report_size);
     Expected expected;  // claims; feature, position, id; their digest and the kind; count
-    expected.values = {1, 1, 4, 7, (1 + 31 * 4 + 961 * 7) * 16 + op::bad_id, 0};
+    auto digest = 1 + report_b * 4 + report_c * 7;
+    expected.values = {1, 1, 4, 7, static_cast<long long>(digest * 16 + op::bad_id), 0};
     op::Tables all = {starts.get(), all_rows, -1, op::Missing::error, reinterpret_cast<unsigned long long*>(told.get())};
     report.check<long long>({1, 6}, "", "report", 0, {{"report", told, expected}}, [&] {
         told.write(std::vector<long long>(report_size));

@@ -21,6 +21,7 @@ from kernels.ops.embedding_bags_update.eager import embedding_bags_adagrad_, upd
 
 BLOCK = 64  # positions that a program of `starts` takes
 EPS = 1e-10
+ALLOWED = ("sort", "nonzero", "constant_pad_nd", "index")  # torch's operators that `whole` may call beside the kernels
 LARGE = 1e8  # plus 1 it is, in float32, itself
 
 

@@ -175,7 +175,7 @@ def fused_mlp(
     if frozen and not compiling and packed.data_ptr() == weights[0].data_ptr():
         # The backward reads the weights; of a buffer that they share autograd sees the first one's changes only.
         packed = packed.clone()
-    if backend == "auto" and isinstance(x, Tensor) and x.is_cuda and not compiling:
+    if backend == "auto" and isinstance(x, Tensor) and x.is_cuda and x.dim() and not compiling:
         backend = "cuda" if x.shape[0] <= cuda_rows(widths, x.dtype, precision, x.device) else "triton"
     keep = recorded and (_has_gradient(x) or packed.requires_grad)
     return OP.call(backend, x, packed, widths, activation, final_activation, precision, keep)[0]

@@ -149,7 +149,7 @@ def test_a_lack_of_memory_while_a_table_grows_leaves_it_as_it_was(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(storage, "fill", fail)
         with pytest.raises(torch.OutOfMemoryError):
-            t.insert(torch.arange(100), torch.zeros(100, dtype=torch.int64))
+            t.insert(tensor(range(100), "eager"), tensor([0] * 100, "eager"))
         with pytest.raises(torch.OutOfMemoryError):
             t.load(**t.state())
     assert all(now is then for now, then in zip(t.storage(), before, strict=True))
@@ -159,9 +159,9 @@ def test_a_lack_of_memory_while_a_table_grows_leaves_it_as_it_was(monkeypatch):
 def test_what_is_inserted_in_inference_mode_can_be_changed_outside():
     t = table([[1]], "eager")
     with torch.inference_mode():
-        t.insert(torch.arange(100))
-    t.insert(torch.arange(100, 110))
-    t.erase(torch.tensor([5]))
+        t.insert(tensor(range(100), "eager"))
+    t.insert(tensor(range(100, 110), "eager"))
+    t.erase(tensor([5], "eager"))
     assert t.sizes == [109]
 
 
@@ -172,10 +172,10 @@ def test_what_is_inserted_in_inference_mode_can_be_changed_outside():
 def test_storage_that_a_graph_knows_is_kept(monkeypatch, captured):
     t = table([[1]], "eager")
     monkeypatch.setattr(table_module, "_is_captured", lambda tensor: captured)
-    t(torch.tensor([1]))
+    t(tensor([1], "eager"))
     monkeypatch.undo()
     known = [weakref.ref(tensor) for tensor in t.storage()[:3]]
-    t.insert(torch.arange(100))
+    t.insert(tensor(range(100), "eager"))
     t.load(**t.state())
     assert [ref() is not None for ref in known] == [captured] * 3
 

@@ -127,6 +127,17 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
             assert torch.equal(got[rest], want[rest])
             assert (got[3].isnan() if math.isnan(value) else got[3].isposinf()).all()
 
+    @kernel_backend
+    def test_few_rows_and_a_weight_that_is_infinite(self, backend):
+        """In columns that two blocks have, of which the second leaves out the products: they must not meet the Inf."""
+        columns = 17 if INTERPRETS else 68
+        c, bias = torch.rand(7, columns, device=DEVICE) + 0.1, torch.zeros(32, device=DEVICE)
+        weight = torch.rand(32, columns**2, device=DEVICE)
+        weight[5] = math.inf
+        out = self.function(backend)(c, weight, bias, "identity", "tf32")
+        assert out[:, 5].isposinf().all()
+        assert out[:, 6:].isfinite().all()
+
     @every_backend
     @pytest.mark.parametrize("value", [math.nan, math.inf])
     @pytest.mark.parametrize("folded", [False, True])

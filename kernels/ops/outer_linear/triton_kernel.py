@@ -155,7 +155,7 @@ def few_rows_kernel(
     for i in tl.range(columns * split // splits, columns * (split + 1) // splits, num_stages=STAGES):
         products = tl.where(own, number(tl.load(c_rows + i))[:, None] * cj, 0.0)
         k = tl.multiple_of(i * columns + begin, UNIT) + tl.arange(0, WIDTH)
-        weight = number(tl.load(weights[None, :] + k[:, None]))
+        weight = number(tl.load(weights[None, :] + k[:, None], (j >= block * WIDTH)[:, None], other=0.0))
         sums = tl.dot(products.to(weight.dtype), weight, sums, input_precision=PRECISION, out_dtype=sums.dtype)
     b_part = tl.program_id(0).to(tl.int64) * rows + b
     mask = (b < rows)[:, None] & (h < outputs)[None, :]
