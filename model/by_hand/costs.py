@@ -1,7 +1,7 @@
 """What DLRM's blocks compute and move: FLOPs, bytes as PyTorch moves them, bytes if each block were one kernel.
 
-FLOPs are those that are needed: 2 for each weight and row, and 2 D for each pair of vectors, once. Pointwise work is not
-counted. Bytes:
+FLOPs are those that are needed: 2 for each weight and row, and 2 D for each pair of vectors, once. Pointwise work is
+not counted. Bytes:
 
     eager   each operator reads its arguments and writes its result; of a table, the rows that it takes
     fused   a block's inputs, its weights, and of its tables the rows that it takes, read once; its result, written once
@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -23,7 +24,11 @@ from model.config import DLRMConfig, Interaction
 from model.dlrm import DLRM, DenseArch
 from model.profiling.operators import Operator, Operators
 
-FP32_TFLOPS, TF32_TFLOPS = 67.0, 494.0  # an H200's, by its datasheet; tf32's without sparsity
+if TYPE_CHECKING:
+    import pandas
+
+# An H200's, by its datasheet: float32 outside the tensor cores; tf32 inside them, without sparsity.
+FP32_TFLOPS, TF32_TFLOPS = 67.0, 494.0
 BYTES = 4  # of a float32
 ID_BYTES = 8
 
@@ -84,6 +89,21 @@ def mlp_bytes(rows: int, widths: Sequence[int], fused: bool) -> int:
 def copy_tb_per_s(op: str = "dot_interaction") -> float:
     """A copy's bandwidth on the H200, in this op's record."""
     return recorded(op).attrs["copy_tb_per_s"]["limit"]
+
+
+def ridge() -> float:
+    """FLOPs a byte at which the float32 limit and the memory's meet."""
+    return FP32_TFLOPS / copy_tb_per_s()
+
+
+def interaction_recorded(implementation: str, rows: int = 65536) -> pandas.Series:
+    """The H200's record of the interaction of 26 embeddings of 16 numbers, float32: us_p50, flops, …"""
+    record = recorded("dot_interaction")
+    labels = {"part": "bandwidth", "form": "functional", "rows": rows, "columns": 16, "dtype": "float32"}
+    for name, value in (labels | {"implementation": implementation}).items():
+        record = record[record[name] == value]
+    (place,) = record.index
+    return record.loc[place]
 
 
 @torch.no_grad()

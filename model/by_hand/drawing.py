@@ -1,4 +1,4 @@
-"""DLRM from scratch as pictures: counts and their logarithms, the interaction's triangle, losses, bytes, the roofline."""
+"""DLRM as pictures: counts and their logarithms, the interaction's triangle, a training's loss, bytes, the roofline."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from kernels.measure.records import recorded
 from model.by_hand import costs
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -85,7 +83,7 @@ def losses(run: Run) -> Figure:
     ax.plot(np.arange(9, 9 + len(smooth)), smooth, color="C0", label="mean of 10 steps")
     ax.axhline(run.entropy, color="0.4", ls=":", label=f"always the click rate: {run.entropy:.3f}")
     ax.set(xlabel="step", ylabel="log loss", title="training loss")
-    ax.legend(frameon=False, ncol=3)
+    ax.legend(frameon=False, ncol=3, loc="upper right")
     return figure
 
 
@@ -133,7 +131,7 @@ def roofline(found: Mapping[str, costs.Cost]) -> Figure:
         ax.text(before / 1.12, y, f"{name}  {before:.1f}", ha="right", va="center", size=8)
         ax.text(after * 1.12, y, f"{after:.1f}", va="center", size=8)
     for name, label, fused in (("eager", "eager", False), ("cuda", "one kernel", True)):
-        row, x = interaction_recorded(name), found["interaction"].intensity(fused)
+        row, x = costs.interaction_recorded(name), found["interaction"].intensity(fused)
         reached = row["flops"] / row["us_p50"] / 1e6
         ax.plot([x, x], [reached, rate * x], color=COLOURS["interaction"], lw=1)
         ax.plot(x, reached, "x", color=COLOURS["interaction"], ms=8, mew=2)
@@ -141,13 +139,3 @@ def roofline(found: Mapping[str, costs.Cost]) -> Figure:
     ax.set(xlabel="FLOPs a byte", ylabel="TFLOP/s, of the roofs and crosses", xlim=(0.3, 400), ylim=(0.03, 1000))
     ax.set_title("below: intensity in eager (hollow), as one kernel (full)", size=9)
     return figure
-
-
-def interaction_recorded(implementation: str, rows: int = 65536) -> pandas.Series:
-    """The H200's record of the interaction of 26 embeddings of 16 numbers, float32: us_p50, flops, …"""
-    record = recorded("dot_interaction")
-    labels = {"part": "bandwidth", "form": "functional", "rows": rows, "columns": 16, "dtype": "float32"}
-    for name, value in (labels | {"implementation": implementation}).items():
-        record = record[record[name] == value]
-    (place,) = record.index
-    return record.loc[place]

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -27,6 +28,7 @@ from model.config import DLRMConfig, Interaction
 from model.dlrm import DenseArch, InteractionArch, SparseArch
 
 ROOT = Path(__file__).resolve().parents[2]
+CALLED = "{} was called: this is what you are to write"
 SOLVED: dict[str, Callable] = {}  # the reader's functions that passed, by puzzle
 
 
@@ -72,8 +74,8 @@ def _counted(function: Callable) -> str:
         want = costs.mlp_bytes(rows, widths, fused)
         try:
             got = function(rows, widths, fused)
-        except AssertionError:
-            raise
+        except AssertionError as error:
+            raise AssertionError(f"moved, case {case}: {error}") from error
         except Exception as error:
             raise AssertionError(f"moved, case {case}: {type(error).__name__}: {error}\nHint: {hint}") from error
         if got != want:
@@ -88,22 +90,33 @@ def _alone(function: Callable) -> Callable:
         called = []
 
         def note(frame, event, _) -> None:
-            path = Path(frame.f_code.co_filename)
-            if event == "call" and path.is_relative_to(ROOT) and path.parts[len(ROOT.parts)] in {"model", "kernels"}:
-                if "check" not in path.parts:  # its guards stand in for torch's allocations
-                    called.append(f"{path.relative_to(ROOT)}: {frame.f_code.co_name}")
+            if event == "call" and (place := _in_the_repository(frame.f_code.co_filename)):
+                called.append(f"{place}: {frame.f_code.co_name}")
 
         before = sys.getprofile()
         sys.setprofile(note)
         try:
             out = function(*arguments)
+        except Exception as error:
+            if not called:
+                raise
+            raise AssertionError(CALLED.format(called[0])) from error
         finally:
             sys.setprofile(before)
         if called:
-            raise AssertionError(f"{called[0]} was called: this is what you are to write")
+            raise AssertionError(CALLED.format(called[0]))
+        if isinstance(out, list | tuple):
+            raise AssertionError(f"must return a tensor; got {type(out).__name__}")
         return out.contiguous() if isinstance(out, Tensor) else out
 
     return alone
+
+
+def _in_the_repository(file: str) -> str:
+    """The place of a file of model/ or kernels/; "" of another. kernels/check stands in for torch's allocations."""
+    path = Path(file)
+    place = path.relative_to(ROOT).parts if path.is_relative_to(ROOT) else ()
+    return "/".join(place) if place[:1] in {("model",), ("kernels",)} and place[:2] != ("kernels", "check") else ""
 
 
 # ------------------------------------------------------------------------------------------------ the model's parts
@@ -112,12 +125,9 @@ def _alone(function: Callable) -> Callable:
 def mlp(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
     """DenseArch with these weights [N, K] and biases [N]."""
     arch = DenseArch([x.shape[1], *map(len, biases)])
-    named = zip(weights, biases, strict=True)
-    state = {f"mlp.{2 * i}.{key}": value for i, pair in enumerate(named) for key, value in zip(_KEYS, pair, strict=True)}
+    state = {f"mlp.{2 * i}.weight": weight for i, weight in enumerate(weights)}
+    state |= {f"mlp.{2 * i}.bias": bias for i, bias in enumerate(biases)}
     return functional_call(arch, state, (x,))
-
-
-_KEYS = ("weight", "bias")
 
 
 def look_up(tables: Sequence[Tensor], ids: Tensor) -> Tensor:
@@ -142,7 +152,7 @@ def _many(count: int, noun: str) -> str:
 
 def _mlp_calls(case: Case, device: torch.device) -> Iterator[Call]:
     rows, *widths = case.shape if len(case.shape) > 2 else (1, 1, 1)
-    shapes = list(zip(widths, widths[1:], strict=False))
+    shapes = list(pairwise(widths))
     weights = [case.tensor(10 + i, device, (b, a)) for i, (a, b) in enumerate(shapes)]
     biases = [case.tensor(20 + i, device, (b,)) for i, (_, b) in enumerate(shapes)]
     hint = (
@@ -163,12 +173,13 @@ def _look_up_calls(case: Case, device: torch.device) -> Iterator[Call]:
     ids = torch.randint(max(min(heights) - 1, 1) if small else 1 << 32, (rows, len(heights)), generator=generator)
     *most, last = map(str, heights)
     sizes = f"{', '.join(most)} and {last}" if most else last
-    name, hint = f"{_many(rows, 'row')}, {_many(len(heights), 'table')} of {sizes} ids", "an id looks up row (id + 1) mod n."
+    name = f"{_many(rows, 'row')}, {_many(len(heights), 'table')} of {sizes} ids" + ", hashes" * (not small)
+    hint = "an id looks up row (id + 1) mod n; the result is [B, F, D]."
     if small and len(heights) > 1:
         hint = "out[b, f] is the row of table f for ids[b, f]: which dimension is the tables'?"
     if not small:
         hint = "ids are hashes, up to 2^32 - 1, and -1 where a value is missing; a table of n ids has n + 1 rows."
-        ids[::3], name = -1, f"{name}, hashes"
+        ids[::3] = -1
     yield Call(name, (tables, ids), hint=hint)
 
 
@@ -177,7 +188,7 @@ def _interaction_calls(case: Case, device: torch.device) -> Iterator[Call]:
     hint = {
         1: "the dense vector's numbers come first, then its product with the only embedding.",
         2: "three vectors make three pairs, none with itself: (1, 0), (2, 0), (2, 1).",
-    }.get(features, "row by row below the diagonal: (1, 0), (2, 0), (2, 1), (3, 0), …: which pair is number 2?")
+    }.get(features, "row by row below the diagonal: (1, 0), (2, 0), (2, 1), (3, 0), …: which pair is the third?")
     tensors = case.tensor(1, device, (rows, width)), case.tensor(2, device)
     yield Call(f"{_many(rows, 'row')} of {_many(features, 'embedding')}", tensors, hint=hint)
 

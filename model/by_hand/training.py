@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from data import synthetic
 from data.criteo import CriteoBatches, read_metadata
-from kernels import runtime
 from model.by_hand import puzzles
 from model.config import PRESETS, DLRMConfig, Precision
 from model.device import settings
@@ -44,7 +43,7 @@ def shape(preset: str) -> DLRMConfig:
 
 
 class ByHand(nn.Module):
-    """A DLRM, and functions in place of its parts: mlp, look_up, interaction (model.by_hand.puzzles), or some of them."""
+    """A DLRM, and functions in place of some of its parts: mlp, look_up, interaction (model.by_hand.puzzles)."""
 
     def __init__(self, config: DLRMConfig, parts: Mapping[str, Callable]):
         super().__init__()
@@ -68,30 +67,28 @@ def entropy(rate: float) -> float:
 
 
 def train(learning_rate: float = 0.01) -> Run:
-    """Some steps of Adam; prints whose parts ran, and how good it has become."""
+    """Some steps of Adam, on the CPU, where the parts were tried; prints whose ran, and how good it has become."""
     torch.manual_seed(0)
     sample, start = synthetic.sample(), time.perf_counter()
     with settings(1, Precision.FP32):  # at these sizes a second thread costs more than it saves
-        model = ByHand(shape("small"), puzzles.SOLVED).to(runtime.device())
+        model = ByHand(shape("small"), puzzles.SOLVED)
         losses, rate = _steps(model, sample / "train", learning_rate)
         metrics = _validate(model, sample / "validation")
     run = Run(losses, entropy(rate), metrics, synthetic.best_auc(sample)["validation"])
     for name in PARTS:
         print(f"{name + ':':13}{'yours' if name in model.parts else 'ours, until yours passes'}")
-    seconds = time.perf_counter() - start
-    print(f"{len(losses)} steps of {ROWS:,} rows in {seconds:.0f} s: loss {losses[0]:.3f}, then {np.mean(losses[-20:]):.3f}")
+    seconds, last = time.perf_counter() - start, np.mean(losses[-20:])
+    print(f"{len(losses)} steps of {ROWS:,} rows in {seconds:.0f} s: loss {losses[0]:.3f}, then {last:.3f}")
     print(f"validation: loss {metrics.log_loss:.3f}, AUC {metrics.auc:.3f}; by chance 0.5, at best {run.best:.3f}")
     return run
 
 
 def _steps(model: ByHand, path: Path, learning_rate: float) -> tuple[list[float], float]:
     """The loss of each step, and the share of clicks among the rows."""
-    device = next(model.parameters()).device
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     losses, clicks = [], []
     for labels, dense, sparse in islice(CriteoBatches(path, ROWS, shuffle=True, seed=0), STEPS):
-        labels = labels.to(device)
-        loss = F.binary_cross_entropy_with_logits(model(dense.to(device), sparse.to(device)), labels)
+        loss = F.binary_cross_entropy_with_logits(model(dense, sparse), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -102,8 +99,7 @@ def _steps(model: ByHand, path: Path, learning_rate: float) -> tuple[list[float]
 
 @torch.no_grad()
 def _validate(model: ByHand, path: Path) -> Metrics:
-    device, found = next(model.parameters()).device, []
-    for labels, dense, sparse in CriteoBatches(path, 4096):
-        found.append((labels, model(dense.to(device), sparse.to(device)).sigmoid().cpu()))
+    batches = CriteoBatches(path, 4096)
+    found = [(labels, model(dense, sparse).sigmoid()) for labels, dense, sparse in batches]
     labels, probabilities = (torch.cat(part).numpy() for part in zip(*found, strict=True))
     return score(labels, probabilities.astype(np.float64))

@@ -38,7 +38,8 @@ class Operators(TorchDispatchMode):
         taken, given = ([x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)] for tree in ((args, kwargs), out))
         same = {x.untyped_storage()._cdata for x in taken} & {x.untyped_storage()._cdata for x in given}
         if not same or function._schema.is_mutable:
-            counted = {x.untyped_storage()._cdata: x for x in taken}.values() if self.least else taken
+            places = {(x.untyped_storage()._cdata, x.storage_offset()): x for x in taken}
+            counted = places.values() if self.least else taken
             read = sum(x.nbytes for x in counted if x.dim() or x.device.type != "cpu")
             written = sum(x.nbytes for x in given)
             name = function._schema.name.split("::")[1].rstrip("_")

@@ -2,7 +2,7 @@
 
 # %% mlp
 def my_mlp(x, weights, biases):
-    for weight, bias in zip(weights, biases):
+    for weight, bias in zip(weights, biases, strict=True):
         x = torch.relu(x @ weight.T + bias)
     return x
 
@@ -32,10 +32,10 @@ solved = puzzles.attempt("interaction", my_interaction)
 
 # %% moved
 def my_bytes(rows, widths, fused):
-    numbers = sum(a * b + b for a, b in zip(widths, widths[1:]))  # weights and biases
+    numbers = sum(a * b + b for a, b in pairwise(widths))  # weights and biases
     if fused:
         return 4 * (rows * (widths[0] + widths[-1]) + numbers)
-    layers = sum(a + b for a, b in zip(widths, widths[1:]))  # in and out of each product
+    layers = sum(a + b for a, b in pairwise(widths))  # in and out of each product
     relus = sum(2 * b for b in widths[1:])
     return 4 * (rows * (layers + relus) + numbers)
 
