@@ -51,7 +51,7 @@ def triangle(features: int = 4, width: int = 3) -> Figure:
         ax.text(x + 0.5, y + 0.5, text, ha="center", va="center", size=8)
 
     for k in range(width):
-        box(line, place, 0, "#d9d9d9", f"x{k}")
+        box(line, place, 0, "#d9d9d9", f"v0[{k}]")
         place += 1
     for i in range(vectors):
         for j in range(vectors):
