@@ -540,6 +540,15 @@ def test_operators_are_those_that_compute():
     assert len(forward.seen) == 3
 
 
+def test_operators_may_count_the_least_that_must_be_read():
+    table, rows, t = torch.ones(100, 3), torch.tensor([7, 7]), torch.ones(2, 4)
+    with profiling.Operators(least=True) as operators:
+        torch.nn.functional.embedding(rows, table)
+        table[rows]
+        torch.mm(t, t.T)
+    assert operators.seen == [("embedding", 16 + 24, 24), ("index", 16 + 24, 24), ("mm", 32, 16)]
+
+
 @pytest.mark.slow
 def test_stacks_and_sync_metrics(with_stacks):
     folder, run = with_stacks

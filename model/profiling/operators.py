@@ -15,15 +15,22 @@ class Operator(NamedTuple):
     written: int
 
 
+GATHERS = {"embedding", "index"}  # of their first argument they read what the indices name
+
+
 class Operators(TorchDispatchMode):
     """Notes the operators that compute something, below autograd: with Operators() as operators: …; operators.seen.
 
     Left out is a view: it computes nothing and gives the memory that it was given. A number that is passed as a 0-d
     tensor on the CPU, as the ops of kernels/ take a multiplier, counts no bytes. Dense tensors only.
+
+    least: count no more than must be read: memory that two arguments share once (T and its transpose), and of a tensor
+    that is indexed the elements that are taken, each time one is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least: bool = False) -> None:
         super().__init__()
+        self.least = least
         self.seen: list[Operator] = []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -31,7 +38,12 @@ class Operators(TorchDispatchMode):
         taken, given = ([x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)] for tree in ((args, kwargs), out))
         same = {x.untyped_storage()._cdata for x in taken} & {x.untyped_storage()._cdata for x in given}
         if not same or function._schema.is_mutable:
-            read = sum(x.nbytes for x in taken if x.dim() or x.device.type != "cpu")
+            places = {(x.untyped_storage()._cdata, x.storage_offset()): x for x in taken}
+            counted = places.values() if self.least else taken
+            read = sum(x.nbytes for x in counted if x.dim() or x.device.type != "cpu")
             written = sum(x.nbytes for x in given)
-            self.seen.append(Operator(function._schema.name.split("::")[1].rstrip("_"), read, written))
+            name = function._schema.name.split("::")[1].rstrip("_")
+            if self.least and name in GATHERS:
+                read += written - args[0].nbytes
+            self.seen.append(Operator(name, read, written))
         return out

@@ -6,7 +6,7 @@ The sentence, with its numbers filled in, must stand in the notebook. A comparis
 A module a notebook.
 """
 
-from claims import embeddings, training_tables, whole_mlp  # noqa: F401
+from claims import embeddings, from_scratch, training_tables, whole_mlp  # noqa: F401
 from claims.claim import CLAIMS, Claim
 
 __all__ = ["CLAIMS", "Claim"]

@@ -1,0 +1,182 @@
+"""01, DLRM from scratch: what is counted of the model, and the records that its roofline shows."""
+
+from __future__ import annotations
+
+import json
+
+from claims.claim import claim
+from claims.embeddings import look_ups
+from data import population
+from kernels.measure.records import load
+from kernels.ops.dot_interaction import eager as dot
+from model import hash_auc
+from model.by_hand import costs, training
+
+ROWS = 2048  # of the batch that is counted
+WIDE = {"rows": 65536, "features": 26, "columns": 16}  # the recorded interaction
+
+
+def _blocks(rows: int = ROWS) -> dict[str, costs.Cost]:
+    return costs.blocks(training.shape("small"), rows)
+
+
+def _criteo() -> tuple:
+    rows = sum(category.cardinality for category in population.CATEGORIES.values())
+    return rows / 1e6, rows * 16 * 4 / 1e9
+
+
+def _auc() -> tuple:
+    """The share of what is possible above chance, on average over the seeds, with as many rows as ids."""
+    rows = json.loads(hash_auc.RECORD.read_text())["rows"]
+    (best,) = (row["auc"] for row in rows if row["hash"] == "the true probability")
+    found = []
+    for name in ("sorted", "modulus"):
+        aucs = [row["auc"] for row in rows if row["hash"] == name and row["share"] == 1.0]
+        found.append(100 * (sum(aucs) / len(aucs) - 0.5) / (best - 0.5))
+    assert found[0] > found[1]
+    return tuple(found)
+
+
+def _bottom() -> tuple:
+    """Without the weights, as good as nothing of a batch of a million rows."""
+    cost, rows = _blocks(1 << 20)["bottom MLP"], 1 << 20
+    return cost.flops / rows, cost.fused / rows, cost.eager / rows
+
+
+def _hash() -> tuple:
+    """Bytes an id of eager's operators, and those of ids in and rows out."""
+    moved = [op.read + op.written for op in _blocks()["look-ups"].operators if op.name in {"add", "remainder"}]
+    assert len(moved) == 2 * 26
+    return sum(moved) / (26 * ROWS), 2 * costs.ID_BYTES
+
+
+def _whole() -> tuple:
+    cost = _blocks()["whole model"]
+    return cost.eager / cost.fused, cost.intensity(fused=False), cost.intensity(fused=True)
+
+
+def _bound() -> tuple:
+    """Eager is below the ridge with every block; as one kernel the MLPs are at it, the whole model is beyond it, and
+    in tf32 all are below."""
+    found, ridge = _blocks(), costs.ridge()
+    assert all(cost.intensity(fused=False) < ridge for cost in found.values())
+    bottom, top, whole = (found[name].intensity(fused=True) for name in ("bottom MLP", "top MLP", "whole model"))
+    assert abs(bottom / ridge - 1) < 0.02
+    assert abs(top / ridge - 1) < 0.02
+    assert 1.1 * ridge < whole < costs.TF32_TFLOPS / costs.copy_tb_per_s()
+    return whole, ridge
+
+
+def _tf32() -> tuple:
+    return costs.TF32_TFLOPS, costs.TF32_TFLOPS / costs.copy_tb_per_s()
+
+
+def _wide() -> tuple:
+    """The preset main as one kernel: beyond both ridges."""
+    cost = costs.blocks(training.shape("main"), ROWS)["whole model"]
+    assert cost.intensity(fused=True) > _tf32()[1] > costs.ridge()
+    return (cost.intensity(fused=True),)
+
+
+def _fewest() -> tuple:
+    cost, ridge = _blocks()["interaction"], costs.ridge()
+    before, after = (cost.intensity(fused) for fused in (False, True))
+    assert after < ridge / 4
+    return before, after
+
+
+def _interaction() -> tuple:
+    """Eager, a copy of eager's bytes, the compiler, one kernel, a copy of its bytes; µs."""
+    slow, compiled, ours = (costs.interaction_recorded(name) for name in ("eager", "torch.compile", "cuda"))
+    assert ours["us_p50"] < compiled["us_p50"] < slow["us_p50"]
+    assert ours["flops"] == dot.forward_flops(**WIDE)
+    cost, rate = _blocks(WIDE["rows"])["interaction"], 1e6 * costs.copy_tb_per_s()
+    assert cost.fused == ours["bytes"]
+    return slow["us_p50"], cost.eager / rate, compiled["us_p50"], ours["us_p50"], cost.fused / rate
+
+
+def _faster() -> tuple:
+    """How much faster, with how much fewer bytes; which part of a copy's rate each reaches, in per cent."""
+    slow, slow_copy, _, ours, copy = _interaction()
+    assert ours / copy < slow / slow_copy
+    return slow / ours, slow_copy / copy, 100 * slow_copy / slow, 100 * copy / ours
+
+
+def _launches() -> tuple:
+    needed, eager, _, ours = look_ups(2048)
+    assert eager > 50 * needed
+    return needed, eager, ours
+
+
+def _main() -> tuple:
+    """Of everything: the wide model's inference with 2048 rows in tf32."""
+    labels = {"part": "inference", "rows": 2048, "precision": "tf32"}
+    rows = [row for row in load("whole_model")["rows"] if labels.items() <= row.items()]
+    us = {row["implementation"]: row["us"] for row in rows}
+    assert us["fused"] < us["torch.compile"] < us["eager"]
+    return us["eager"], us["torch.compile"], us["fused"]
+
+
+claim(
+    "01",
+    "why the same products take an H200 {:.0f} µs in one form and {:.1f} in another.",
+    lambda: (_interaction()[0], _interaction()[3]),
+)
+claim("01", "The tables for Criteo's own file have {:.1f} million rows of 16 numbers: {:.1f} GB.", _criteo)
+claim(
+    "01",
+    "With as many rows as ids, a small DLRM with a row for each id reaches {:.0f} % of the AUC that is possible above "
+    "chance, and one with this hash {:.0f} %.",
+    _auc,
+)
+claim(
+    "01",
+    "{:,.0f} FLOPs. As one kernel it moves 4 · (13 + 16) = {:.0f} bytes a row, as four it moves {:.0f}.",
+    _bottom,
+)
+claim(
+    "01",
+    "The hash alone, an addition and a remainder, moves {:.0f} bytes an id, where ids in and rows out are {}.",
+    _hash,
+)
+claim(
+    "01",
+    "the whole model moves {:.1f} times fewer bytes as one kernel, and its intensity goes from {:.1f} to {:.1f}.",
+    _whole,
+)
+claim(
+    "01",
+    "by its datasheet {:.0f} TFLOP/s in float32 without tensor cores, and its memory gives a copy {:.2f} TB/s.",
+    lambda: (costs.FP32_TFLOPS, costs.copy_tb_per_s()),
+)
+claim("01", "the whole model, with {:.1f} FLOPs a byte, is beyond {:.1f}:", _bound)
+claim("01", "raise the roof to {:.0f} TFLOP/s, the limits meet at {:.0f},", _tf32)
+claim(
+    "01",
+    "the preset `main`, with wider MLPs, has {:.0f} FLOPs a byte as one kernel, and is compute-bound under both.",
+    _wide,
+)
+claim("01", "The interaction goes from {:.1f} to {:.1f}:", _fewest)
+claim(
+    "01",
+    "With 65536 rows eager takes {:.0f} µs, where a copy of its bytes takes {:.0f}; `torch.compile`, which fuses a "
+    "part, {:.0f}. One kernel, ours in CUDA, takes {:.1f}, where a copy of its bytes takes {:.1f}.",
+    _interaction,
+)
+claim(
+    "01",
+    "That is {:.1f} times as fast with {:.1f} times fewer bytes: eager's kernels reach {:.0f} % of a copy's rate, ours "
+    "{:.0f} %.",
+    _faster,
+)
+claim(
+    "01",
+    "The 26 look-ups of 2048 rows need {:.1f} µs for their bytes. Eager takes {:.0f} µs, one kernel {:.1f}.",
+    _launches,
+)
+claim(
+    "01",
+    "a prediction for 2048 rows takes eager {:.0f} µs, `torch.compile` {:.0f}, and our kernels {:.0f}.",
+    _main,
+)
+claim("01", "The L2, a cache of 50 MB on the chip,")
