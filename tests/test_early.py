@@ -62,21 +62,45 @@ def test_a_kernel_that_never_waits_is_not_launched_early(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+# CUDA kernels that may begin early: the file, and an instance.
+CUDA_KERNELS = {
+    "add_relu": (
+        "ops/add_relu/early/kernel.cuh",
+        "add_relu_early::early_kernel<float, 4, unsigned>(const float*, const float*, float*, unsigned, "
+        "Columns<unsigned>, bool)",
+    ),
+    "embedding_bags": (
+        "ops/embedding_bags/kernel.cuh",
+        "embedding_bags::rows_kernel<uint4, long long>(embedding_bags::Tables, const uint4*, const long long*, uint4*, "
+        "long long, int, Columns<unsigned>, Columns<unsigned>, bool)",
+    ),
+    "dot_interaction": (
+        "ops/dot_interaction/kernel.cuh",
+        "dot_interaction::bulk_forward<16, 2, false>(const float*, const float*, float*, dot_interaction::BulkShape)",
+    ),
+}
+
+
 @pytest.mark.skipif(runtime.nvcc() is None, reason="nvcc is missing")
-@pytest.mark.parametrize(("architecture", "waits"), [("sm_90", True), ("sm_80", False)])
-def test_the_cuda_kernel_waits_before_it_touches_memory(tmp_path, architecture, waits):
+@pytest.mark.parametrize(
+    ("op", "architecture", "waits"),
+    [("add_relu", "sm_80", False)] + [(op, "sm_90", True) for op in CUDA_KERNELS],
+)
+def test_the_cuda_kernel_waits_before_it_touches_memory(tmp_path, op, architecture, waits):
     nvidia = pytest.importorskip("triton.backends.nvidia")
     source, cubin_file = tmp_path / "early.cu", tmp_path / "early.cubin"
-    source.write_text('#include "ops/add_relu/early/kernel.cuh"\ntemplate __global__ void add_relu_early::'
-                      "early_kernel<float, 4, unsigned>(const float*, const float*, float*, unsigned, "
-                      "Columns<unsigned>, bool);\n")  # fmt: skip
+    file, instance = CUDA_KERNELS[op]
+    source.write_text(f'#include "{file}"\ntemplate __global__ void {instance};\n')
     options = ("-std=c++20", f"-arch={architecture}", f"-I{runtime.KERNELS}", "-cubin", "-o")
     subprocess.run([runtime.nvcc(), *options, cubin_file, source], check=True)
     cuobjdump = Path(nvidia.__file__).with_name("bin") / "cuobjdump"  # Triton's
     sass = subprocess.run([cuobjdump, "-sass", cubin_file], capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"\b(ACQBULK|LDG|STG)\b", sass)
-    assert {"LDG", "STG"} <= set(found)
-    assert (found[0] == "ACQBULK") == waits == ("ACQBULK" in found)
+    name = instance.partition("<")[0].rpartition("::")[2]
+    (body,) = [part for part in sass.split("Function : ")[1:] if name in part.partition("\n")[0]]
+    found = re.findall(r"\b(ACQBULK|LDG|STG|UBLKCP|ATOMG?|REDG?)\b", body)
+    assert found.count("ACQBULK") == waits
+    assert len(found) > 1 + waits
+    assert (found[0] == "ACQBULK") == waits
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 300])
