@@ -238,7 +238,7 @@ void check_report(testing::Report& report) {
     Buffer<long long> starts(first), ids(std::vector<long long>{0, 0, 0, 5, 7, 0, 0, 0, 0}), told(report_size);
     Expected expected;  // claims; feature, position, id; their digest and the kind; count
     auto digest = 1 + report_b * 4 + report_c * 7;
-    expected.values = {1, 1, 4, 7, static_cast<long long>(digest * 16 + op::bad_id), 0};
+    expected.values = {1, 1, 4, 7, double(digest * 16 + op::bad_id), 0};
     op::Tables all = {starts.get(), all_rows, -1, op::Missing::error, reinterpret_cast<unsigned long long*>(told.get())};
     report.check<long long>({1, 6}, "", "report", 0, {{"report", told, expected}}, [&] {
         told.write(std::vector<long long>(report_size));
