@@ -103,9 +103,10 @@ def _faster() -> tuple:
 
 
 def _launches() -> tuple:
-    needed, eager, _, ours = look_ups(2048)
-    assert eager > 50 * needed
-    return needed, eager, ours
+    needed, eager, compiled, ours = look_ups(2048)
+    assert eager > 3 * compiled
+    assert compiled > 20 * needed
+    return needed, eager, compiled, ours
 
 
 def _main() -> tuple:
@@ -171,7 +172,8 @@ claim(
 )
 claim(
     "01",
-    "The 26 look-ups of 2048 rows need {:.1f} µs for their bytes. Eager takes {:.0f} µs, one kernel {:.1f}.",
+    "Of 2048 rows the 26 look-ups, of ids hashed before, need {:.1f} µs for their bytes. Eager takes {:.0f} µs, "
+    "`torch.compile` {:.1f}, one kernel {:.1f}.",
     _launches,
 )
 claim(
