@@ -272,3 +272,24 @@ def test_main_writes_what_read_reads(tmp_path, capsys):
     (kernel,) = split(source)
     assert kernel.fused == ("aten.mul", "aten.add", "aten.sigmoid")
     assert str(tmp_path) not in (tmp_path / "add_relu.txt").read_text()
+
+
+def test_a_marked_size_stays_open_on_a_gpu(monkeypatch):
+    """Its device pretended: what torch.compile is given there."""
+    seen = {}
+
+    def compiled(function, dynamic):
+        def call(*inputs):
+            seen["open"] = dynamic, [lower.open_dimensions(tensor) for tensor in inputs]
+            return torch.ones(1)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self.clone())
+    x, y = torch.randn(4, 5), torch.randn(4, 5)
+    lower._compile_on_gpu(torch.add, (x, y), False, {})
+    assert seen["open"] == (False, [set(), set()])
+    torch._dynamo.mark_dynamic(x, 0)
+    lower._compile_on_gpu(torch.add, (x, y), False, {})
+    assert seen["open"] == (None, [{0}, set()])

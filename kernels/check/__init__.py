@@ -5,15 +5,19 @@
     comparison.py   how far from the exact result it may be
     memory.py       guard zones and poison
     interpreter.py  Triton's interpreter, with every load and store checked
+    accesses.py     what a kernel reads and writes, program by program, drawn
     kernels_only.py torch allocates and views, and computes nothing: for puzzles
+    in_torch.py     an answer in PyTorch: the host waits for nothing, no tensor is large, a gradient arrives
     hints.py        a guess at the cause
     isolated.py     check() in a process of its own
     run.py          check(), attempt() and check_gradients()
     contract/       the op contract as pytest classes (needs pytest, which nothing else in here does)
 """
 
+from kernels.check.accesses import accesses_of, draw_accesses
 from kernels.check.cases import FLOAT_DTYPES, Call, Case, calls, pointwise_cases, wide_cases
 from kernels.check.comparison import TOLERANCES, Pointwise, Sums, compare, gradients
+from kernels.check.in_torch import InTorch, gradient_of
 from kernels.check.interpreter import OutOfBounds, watched
 from kernels.check.memory import guarded, poisoned
 from kernels.check.run import attempt, check, check_gradients
@@ -24,10 +28,12 @@ __all__ = [
     "TOLERANCES",
     "Call",
     "Case",
+    "InTorch",
     "OutOfBounds",
     "Pointwise",
     "Spec",
     "Sums",
+    "accesses_of",
     "attempt",
     "calls",
     "calls_of",
@@ -35,8 +41,10 @@ __all__ = [
     "check",
     "check_gradients",
     "compare",
+    "draw_accesses",
     "eager_results",
     "expected",
+    "gradient_of",
     "gradients",
     "guarded",
     "pointwise_cases",

@@ -36,7 +36,9 @@ def hint(error: Exception, case: Case, passed: Sequence[Case], own: str = "") ->
     if isinstance(error, NotRepeatable):
         return "race or atomics: programs run in any order, so none may add to or read what another one writes."
     if not isinstance(error, Mismatch):
-        return "a pointer was used as a number: load it." if POINTER.search(str(error)) else ""
+        if POINTER.search(str(error)):
+            return "a pointer was used as a number: load it."
+        return own if isinstance(error, IndexError) else ""
     if isinstance(error, Unwritten):
         if own and error.where.all():
             return f"{own} And nothing was stored."

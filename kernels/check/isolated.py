@@ -6,7 +6,7 @@ notebook defines as source, what modules define as imports, numbers and names as
 
 from __future__ import annotations
 
-import ast
+import dis
 import inspect
 import json
 import os
@@ -16,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 import torch
 
@@ -122,7 +122,17 @@ def _definition(function: Callable, parts: dict[str, str]) -> str:
         raise ValueError(f"isolated=True cannot carry {function.__name__}: it uses variables of a function around it")
     text = textwrap.dedent(inspect.getsource(function))
     scope = getattr(function, "__globals__", None) or vars(sys.modules[function.__module__])
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Name) and node.id in scope and node.id != function.__name__:
-            _carry(node.id, scope[node.id], parts)
+    for name in _globals(compile(text, "<source>", "exec", dont_inherit=True)):
+        if name in scope and name != function.__name__:
+            _carry(name, scope[name], parts)
     return text
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    """The names that are looked up outside of all functions: a parameter is not, whatever else has its name."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
+            yield instruction.argval
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals(inner)

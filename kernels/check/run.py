@@ -16,6 +16,7 @@ from kernels import runtime
 from kernels.check.cases import Call, Case
 from kernels.check.comparison import Mismatch, as_tuple, compare, gradients
 from kernels.check.hints import NotRepeatable, Unwritten, hint
+from kernels.check.in_torch import look
 from kernels.check.interpreter import watched
 from kernels.check.isolated import check_isolated
 from kernels.check.kernels_only import kernels_only as only_kernels_compute
@@ -37,7 +38,8 @@ def check(
 
     Args:
         op: "add_relu", say, or "add_relu_" for an in-place function, which must return its first argument.
-        function: called with the public op's positional arguments; where the spec launches, a @triton.jit kernel.
+        function: called with the public op's positional arguments; where the spec launches, a @triton.jit kernel, if
+            the spec does not say that the answer is one in_torch.
         device: default: the GPU if there is one. cases: default: those of the op.
         spec: default: the op's.
         isolated: whether to run in a process of its own, which a wrong kernel may end: for a function with a name, that
@@ -56,15 +58,16 @@ def check(
     """
     device = torch.device(device or runtime.device())
     own, spec = spec, spec or spec_of(op)
-    if spec.launch and not hasattr(function, "fn"):
+    if spec.launch and not spec.in_torch and not hasattr(function, "fn"):
         raise AssertionError(f"{op}: give the kernel itself, a @triton.jit function: it is launched for you")
     if isolated:
         check_isolated(op, function, device, cases, kernels_only)
         return
     if cases is None:
         cases = spec.cases(spec.tensors) if own else cases_of(op, device)
+    answer = function
     if spec.launch:
-        function = functools.partial(spec.launch, function)
+        function = functools.partial(spec.launch, answer)
     also = () if isinstance(kernels_only, bool) else kernels_only
     computing = functools.partial(only_kernels_compute, also) if kernels_only else nullcontext
     passed, count = [], 0
@@ -74,6 +77,8 @@ def check(
                 continue  # an expanded tensor cannot be written to
             try:
                 _check_call(spec, function, call, computing)
+                if spec.in_torch:
+                    look(spec.in_torch, answer, call)
             except Exception as error:
                 guess = hint(error, case, passed, call.hint)
                 raise AssertionError(
@@ -89,11 +94,16 @@ def check(
 def attempt(op: str, function: Callable, **options) -> bool:
     """check() as a puzzle's last line: whether the function passed, and why not printed in place of raised.
 
-    options: check's. On a GPU the function runs in a process of its own, which a wrong kernel may end.
+    options: check's. A kernel runs in a process of its own on a GPU, which a wrong one may end; an answer in PyTorch
+    runs on the CPU, where an index out of range is an error like another.
     """
-    device = torch.device(options.get("device") or runtime.device())
+    if (options.get("spec") or spec_of(op)).in_torch:
+        options = {"device": "cpu"} | options
+    else:
+        device = torch.device(options.get("device") or runtime.device())
+        options = {"isolated": device.type == "cuda", "kernels_only": True} | options
     try:
-        check(op, function, **{"isolated": device.type == "cuda", "kernels_only": True} | options)
+        check(op, function, **options)
     except AssertionError as error:
         print(f"not yet: {error}")
         return False

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kernels.check.cases import Call, Case, pointwise_cases, wide_cases
 from kernels.check.comparison import Pointwise, Sums, as_tuple, double
+from kernels.check.in_torch import InTorch
 
 _OPS = Path(__file__).resolve().parent.parent / "ops"
 
@@ -31,7 +32,8 @@ class Spec:
     scale: how far floating-point results may be off.
     cases: (names of the tensor arguments) → the cases for every device. wide_cases: more of them, for a GPU.
     overload: a call's arguments → the dispatcher op's, if the public function computes some of them.
-    launch: a puzzle's, whose solution is a kernel and no function: launch(kernel, *arguments) is what is checked then.
+    launch: a puzzle's: launch(answer, *arguments) is what is checked then; the answer is a kernel, if not in_torch.
+    in_torch: a puzzle's whose answer is a PyTorch function: what that may not do.
     """
 
     reference: Callable
@@ -44,6 +46,7 @@ class Spec:
     wide_cases: Callable[[tuple[str, ...]], list[Case]] = wide_cases
     overload: Callable[[tuple], tuple] = tuple
     launch: Callable | None = None
+    in_torch: InTorch | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:

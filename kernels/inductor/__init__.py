@@ -2,14 +2,14 @@
 
     source, = triton_source(f, x)                    # on a GPU from the real compilation, else for a fake GPU
     kernel, = split(source)                          # its kind, what was fused into it, its launches, its source
-    compile_kernel(kernel.source, arch=90).ptx       # and .cubin
+    compile_kernel(kernel.source, arch=90).ptx       # and .cubin; compile_candidates: in all of them
     run_kernel(kernel.source, x, out, x.numel())     # in Triton's interpreter, where there is no GPU
 
 `python -m kernels.inductor --out FOLDER` writes what is generated for each op. Written for the private interfaces of
 torch 2.11 and 2.13.
 """
 
-from kernels.inductor.compile import Compiled, compile_kernel
+from kernels.inductor.compile import Compiled, compile_candidates, compile_kernel
 from kernels.inductor.lower import has_option, trace, triton_source
 from kernels.inductor.parse import Kernel, count, split, table
 from kernels.inductor.records import cases, read, record, write
@@ -19,6 +19,7 @@ __all__ = [
     "Compiled",
     "Kernel",
     "cases",
+    "compile_candidates",
     "compile_kernel",
     "count",
     "has_option",

@@ -62,9 +62,12 @@ def triton_source(
         lowered = [fake_gpu.ask(lower, *graph, backward, options, arch=arch) for graph in graphs]
         ordered = [*(graph[:1] for graph in lowered), *(graph[1:] for graph in reversed(lowered))]
         sources = [source for graph in ordered for source in graph]
-    # Without the comments that name files, whose paths hold the user's name, and the number of the compilation.
-    path = re.compile(r"^[ \t]*#(?: kernel path:| AOT ID:|.*[\s\"'(]/\w[\w.~-]*/).*\n", re.MULTILINE)
-    return [path.sub("", source) for source in sources]
+    return [without_paths(source) for source in sources]
+
+
+def without_paths(source: str) -> str:
+    """Without the comments that name files, whose paths hold the user's name, and the number of the compilation."""
+    return re.sub(r"^[ \t]*#(?: kernel path:| AOT ID:|.*[\s\"'(]/\w[\w.~-]*/).*\n", "", source, flags=re.MULTILINE)
 
 
 def has_option(name: str) -> bool:
@@ -81,15 +84,17 @@ def trace(fn: Callable, *inputs: Any, backward: bool = False) -> list[tuple[torc
     graphs = []
 
     def backend(graph, arguments):
-        graphs.append((graph, list(arguments)))
+        # A size that Dynamo leaves open, because its tensor was marked so, goes on as a number.
+        numbers = [each.node.hint if isinstance(each, torch.SymInt) else each for each in arguments]
+        graphs.append((graph, numbers))
         return graph.forward
 
     with torch.set_grad_enabled(backward):
-        torch.compile(_fresh(fn), backend=backend, dynamic=False)(*inputs)
+        torch.compile(fresh(fn), backend=backend, dynamic=False)(*inputs)
     return graphs
 
 
-def _fresh(fn: Callable) -> Callable:
+def fresh(fn: Callable) -> Callable:
     """fn within code of its own, of which Dynamo remembers nothing."""
 
     def call(*inputs):
@@ -99,14 +104,25 @@ def _fresh(fn: Callable) -> Callable:
     return call
 
 
+def open_dimensions(leaf: Any) -> set[int]:
+    """The dimensions that torch._dynamo.mark_dynamic has marked."""
+    return getattr(leaf, "_dynamo_dynamic_indices", set())
+
+
 def _compile_on_gpu(fn: Callable, inputs: Any, backward: bool, options: dict[str, Any]) -> list[str]:
     from torch._functorch import config as functorch
     from torch._inductor import config
     from torch._inductor.graph import GraphLowering
 
     def moved(leaf):
-        return leaf.detach().to("cuda").requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+        if not isinstance(leaf, Tensor):
+            return leaf
+        found = leaf.detach().to("cuda").requires_grad_(leaf.requires_grad)
+        for dimension in open_dimensions(leaf):
+            torch._dynamo.mark_dynamic(found, dimension)
+        return found
 
+    dynamic = None if any(map(open_dimensions, tree_leaves(inputs))) else False
     inputs, sources = tree_map(moved, inputs), []
     leaves = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
     if isinstance(fn, nn.Module):
@@ -118,7 +134,7 @@ def _compile_on_gpu(fn: Callable, inputs: Any, backward: bool, options: dict[str
         functorch.patch(enable_autograd_cache=False),
         torch.set_grad_enabled(backward),
     ):
-        outputs = tree_leaves(torch.compile(_fresh(fn), dynamic=False)(*inputs))
+        outputs = tree_leaves(torch.compile(fresh(fn), dynamic=dynamic)(*inputs))
         if backward:
             outputs = [output for output in outputs if isinstance(output, Tensor) and output.requires_grad]
             wanted = [leaf for leaf in leaves if leaf.requires_grad]
@@ -172,8 +188,7 @@ def lower(graph: torch.fx.GraphModule, inputs: list[Any], backward: bool, option
             inductor.compile_fx_inner(module, [on_gpu(value) for value in inputs], **keywords)
         return inductor.make_boxed_func(module.forward)  # never called
 
-    with mode:
-        inputs = [value.on("meta") if isinstance(value, TensorLike) else value for value in inputs]
+    inputs = _symbolic(mode, inputs)
     with (
         mock.patch.object(inductor, "_recursive_joint_graph_passes", passes),
         mock.patch.object(lowering, "save_output_code", written),
@@ -183,3 +198,27 @@ def lower(graph: torch.fx.GraphModule, inputs: list[Any], backward: bool, option
     ):
         inductor.compile_fx(graph, inputs, inner_compile=compile_inner)
     return sources
+
+
+def _symbolic(mode: Any, inputs: list[Any]) -> list[Any]:
+    """Tensors of the meta device. A number among the inputs is a size that Dynamo left open: each dimension of this
+    size is the same unknown in all tensors."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    environment, open_sizes = mode.shape_env, {}
+    for n, value in enumerate(inputs):
+        if isinstance(value, int):
+            source = ConstantSource(f"size_{n}")
+            symbol = environment.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
+            open_sizes[value] = environment.create_symintnode(symbol, hint=value, source=source)
+
+    def made(value):
+        if isinstance(value, TensorLike):
+            shape = tuple(open_sizes.get(size, size) for size in value.shape)
+            stride = tuple(open_sizes.get(step, step) for step in value.stride)
+            return TensorLike(shape, stride, value.dtype, value.requires_grad).on("meta")
+        return open_sizes.get(value, value) if isinstance(value, int) else value
+
+    with mode:
+        return [made(value) for value in inputs]

@@ -70,7 +70,7 @@ def launch(source: str, *arguments: Tensor | int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the interpreter's NumPy, of every Inf and NaN
         try:
-            _jit(source)[tuple(programs)](*arguments, **blocks)
+            jit(source)[tuple(programs)](*arguments, **blocks)
         except InterpreterError as error:
             raise NotImplementedError(f"{function.name}: Triton's interpreter: {error}") from error
 
@@ -84,14 +84,26 @@ def _type_of(argument: Tensor | int | None, expected: str | None) -> str:
     return "" if argument is None else type(argument).__name__
 
 
+def aligned_arguments(source: str) -> tuple[str, ...]:
+    """The arguments that Inductor has compiled as multiples of 16: addresses and numbers."""
+    function = function_of(source)
+    (said,) = metadata(function, "triton_meta", "configs")
+    names = [argument.arg for argument in function.args.args]
+    return tuple(names[place] for (place,), facts in said.items() if ["tt.divisibility", 16] in facts)
+
+
 @functools.cache
-def _jit(source: str) -> Any:
-    """The kernel without Inductor's decorator, with stand-ins if it is to be interpreted."""
+def jit(source: str, aligned: tuple[str, ...] | None = None) -> Any:
+    """The kernel with Triton's own decorator in place of Inductor's, with stand-ins if it is to be interpreted.
+
+    aligned: the arguments that it may be compiled for as multiples of 16, where they are so; by default all.
+    """
     import triton
     import triton.language as tl
     from torch._inductor.runtime import triton_helpers as helpers
 
     function = function_of(source)
+    types = metadata(function, "triton_meta", "signature")
     libraries = {"libdevice": helpers.libdevice, "tl_math": helpers.math}
     if runtime.triton_mode() == "interpreted":
         attributes = (node for node in ast.walk(function) if isinstance(node, ast.Attribute))
@@ -100,11 +112,18 @@ def _jit(source: str) -> Any:
             raise NotImplementedError(f"{function.name}: no stand-in for libdevice's {', '.join(missing)}")
         libraries = dict.fromkeys(libraries, SimpleNamespace(**STAND_INS))
     function.decorator_list = [ast.Name("jit", ast.Load())]
+    for argument in function.args.args:  # a number would be 32 bits wide wherever it fits
+        if (kind := types.get(argument.arg)) in ("i32", "i64"):
+            argument.annotation = ast.Attribute(ast.Name("tl", ast.Load()), f"int{kind[1:]}", ast.Load())
     text = ast.unparse(function)
     if runtime.triton_mode() == "interpreted":
         # The interpreter makes a tensor of a plain literal, and in triton 3.6 a loop up to a tensor never ends.
         text = re.sub(r"^( +r0_numel) = (\d+)$", r"\1: tl.constexpr = \2", text, flags=re.MULTILINE)
-    namespace = {"jit": triton.jit, "tl": tl, "triton_helpers": helpers, **libraries}
+    names = [name for name, kind in types.items() if kind != "constexpr"]
+    decorator = triton.jit(
+        do_not_specialize_on_alignment=[name for name in names if aligned is not None and name not in aligned]
+    )
+    namespace = {"jit": decorator, "tl": tl, "triton_helpers": helpers, **libraries}
     return define(text, function.name, namespace)
 
 

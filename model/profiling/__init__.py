@@ -5,6 +5,9 @@
     drawing.py     a step of each trace as a timeline     tables.py     tables for a terminal and traces/README.md
     story.py       the lecture's steps, and recording them  generated.py  the modules whose Triton is recorded
     operators.py   the operators of a call, without a trace  memory.py   the allocator's own history
+    phases.py      hash, look-up, forward, …      floors.py      the least time of a step's operators
+    launches.py    what a launch costs            lanes.py       host and GPU side by side, drawn
+    puzzles.py     the lecture's, on queues       here.py        the lecture's cells "On your machine"
 
 `python -m model.profiling --help` lists the commands. A trace's fields are those of Kineto, the library behind
 torch.profiler (https://github.com/pytorch/kineto). HolisticTraceAnalysis 0.5 reads the same files, but none without a

@@ -24,8 +24,9 @@ class Trace:
 
     steps: a row a ProfilerStep# of the host: ts, end.
     events: a row an event: cat, name, thread, ts, dur, end, correlation (a launch and what it started have the same),
-        bytes (NaN: not known), step. The host's events belong to the step that they begin in; the GPU's, which run
-        later, to the one that launched them. -1: to none.
+        bytes (NaN: not known), external (an operator, its launches and its kernels have the same; -1: none), shapes
+        and types (lists, of an operator's inputs; None: not recorded), step. The host's events belong to the step that
+        they begin in; the GPU's, which run later, to the one that launched them. -1: to none.
     peaks: most bytes allocated, by device type (0 CPU, 1 CUDA).
     """
 
@@ -65,7 +66,7 @@ def read(trace: Trace | str | Path) -> Trace:
             name = event.get("name") if isinstance(event, dict) else None
             which = f"event {number}" + (f", {name[:60]!r}" if isinstance(name, str) else "")
             raise UserError(f"{path}: not a trace of torch.profiler: {which}: {error}") from None
-    events = pd.DataFrame(rows, columns=["cat", "name", "thread", "ts", "dur", "correlation", "bytes"])
+    events = pd.DataFrame(rows, columns=_COLUMNS)
     is_step = (events["cat"] == "user_annotation") & events["name"].str.startswith("ProfilerStep#")
     if not is_step.any():
         raise UserError(f"{path}: no step markers (ProfilerStep#): record with a schedule and profiler.step()")
@@ -88,11 +89,12 @@ class _Unexpected(Exception):
     """What is wrong with an event: its field, what was expected, what was found."""
 
 
-_KINDS = {str: "a string", int: "a whole number", float: "a finite number", dict: "an object"}
+_COLUMNS = ["cat", "name", "thread", "ts", "dur", "correlation", "bytes", "external", "shapes", "types"]  # of an event
+_KINDS = {str: "a string", int: "a whole number", float: "a finite number", dict: "an object", list: "a list"}
 _LARGEST = 1 << 63  # of any number: times are 64-bit numbers of ns, before they are written in µs
 
 
-def _row(event: dict) -> tuple[str, str, str, float, float, float, float]:
+def _row(event: dict) -> tuple:
     more = _field(event, "args", dict, {})
     dur = _field(event, "dur", float)
     if dur < 0:
@@ -101,6 +103,7 @@ def _row(event: dict) -> tuple[str, str, str, float, float, float, float]:
     return (
         _field(event, "cat", str, ""), _printable(_field(event, "name", str)), thread, _field(event, "ts", float), dur,
         _field(more, "correlation", float, -1.0), _field(more, "bytes", float, math.nan),
+        _field(more, "External id", float, -1.0), *(_list(more, name) for name in ("Input Dims", "Input type")),
     )  # fmt: skip
 
 
@@ -122,10 +125,16 @@ def _field(event: dict, name: str, kind: type | None = None, default=None):
     return float(value) if kind is float else value
 
 
+def _list(event: dict, name: str) -> list | None:
+    return _field(event, name, list) if name in event else None
+
+
 def _printable(name: str) -> str:
     """On one line, and without what no terminal can show: a lone surrogate, a control character."""
-    return name if name.isprintable() else "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in name
+    return (
+        name
+        if name.isprintable()
+        else "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in name)
     )
 
 

@@ -1,4 +1,4 @@
-"""08, Embeddings: the benchmark's records of the look-ups."""
+"""15, Embeddings: the benchmark's records of the look-ups."""
 
 from __future__ import annotations
 
@@ -116,47 +116,47 @@ def _multimodal_eager() -> tuple:
 
 
 claim(
-    "08",
+    "15",
     "With 2048 ids a feature the bytes need {:.1f} µs; eager takes {:.0f}, `torch.compile` {:.1f}, "
     "`combo_kernels` {:.1f}, one launch {:.1f}.",
     _small_batch,
 )
 claim(
-    "08",
+    "15",
     "With 65536 ids they need {:.1f} µs; eager takes {:.0f}, `torch.compile` {:.0f}, one launch {:.1f}.",
     _large_batch,
 )
 claim(
-    "08",
+    "15",
     "With equal bytes, 65536 narrow rows a feature or 8192 wide ones, one launch takes {:.1f} and {:.1f} µs: {:.0f} "
     "and {:.0f} % of the copy's rate.",
     _equal_bytes,
 )
-claim("08", "in the record they also come from larger tables, for the wide ones' have {}.", _wide_tables)
+claim("15", "in the record they also come from larger tables, for the wide ones' have {}.", _wide_tables)
 claim(
-    "08",
+    "15",
     "With 65536 wide rows eager takes {:.0f} µs, `torch.compile` {:.0f}, one launch {:.0f}: {:.0f} % of the copy's "
     "rate.",
     _wide,
 )
-claim("08", "Where bytes dominate, one launch is worth little over `torch.compile`: {:.1f} ×.", _gain)
+claim("15", "Where bytes dominate, one launch is worth little over `torch.compile`: {:.1f} ×.", _gain)
 claim(
-    "08",
+    "15",
     "All reads together ask for {:.0f} MB of rows; the distinct ones are {:.0f} MB, uniform, and {:.0f} MB, Zipf.",
     _megabytes,
 )
-claim("08", "The L2, a cache of 50 MB, would hold either alone;")
-claim("08", "Zipf ids take {:.1f} µs where uniform ones take {:.1f}.", _zipf)
+claim("15", "The L2, a cache of 50 MB, would hold either alone;")
+claim("15", "Zipf ids take {:.1f} µs where uniform ones take {:.1f}.", _zipf)
 claim(
-    "08",
+    "15",
     "Bags of 5 Zipf ids on average, 16384 rows: 26 `nn.EmbeddingBag` take {:.0f} µs, one launch {:.0f} in Triton and "
     "{:.0f} in CUDA.",
     _ragged,
 )
 claim(
-    "08",
+    "15",
     "For 8192 tokens of 4096 float16 numbers eager takes {:.0f} µs, `torch.compile` {:.1f}, one kernel {:.1f}; the "
     "bytes need {:.1f}.",
     _multimodal,
 )
-claim("08", "Eager takes {:.0f} × the time of the bytes, twice what 7 × would:", _multimodal_eager)
+claim("15", "Eager takes {:.0f} × the time of the bytes, twice what 7 × would:", _multimodal_eager)

@@ -1,4 +1,4 @@
-"""09, Training tables: the steps of the story in traces/, and what the hashes cost in AUC."""
+"""16, Training tables: the steps of the story in traces/, and what the hashes cost in AUC."""
 
 from __future__ import annotations
 
@@ -139,39 +139,39 @@ def _graphs() -> tuple:
     return ms("15"), ms("16"), ms("18"), ms("19")
 
 
-claim("09", "copies {:.2f} TB/s", lambda: (copy_tb(),))
+claim("16", "copies {:.2f} TB/s", lambda: (copy_tb(),))
 claim(
-    "09",
+    "16",
     "Filling takes {:.2f} ms and updating {:.2f}: 1 + 3 = 4 tables at {:.0f} % of the copy's rate. Adding "
     "takes {:.2f} ms",
     _sweeps,
 )
-claim("09", "The step takes {:.2f} ms, and its peak is {:.2f} GB: the tables twice.", lambda: (ms("11"), peak_gb("11")))
+claim("16", "The step takes {:.2f} ms, and its peak is {:.2f} GB: the tables twice.", lambda: (ms("11"), peak_gb("11")))
 claim(
-    "09",
+    "16",
     "The step takes {:.2f} ms now, at a peak of {:.2f} GB. The GPU works {:.2f} ms of it; the rest is a host that "
     "launches {:.0f} kernels.",
     _sparse_step,
 )
 claim(
-    "09",
+    "16",
     "**For SGD, at 2048 rows, sorting loses:** atomics took {:.0f} µs, the fused update {:.0f}, {:.0f} to sort and "
     "{:.0f} to walk.",
     _sgd,
 )
-claim("09", "`torch` sorts for {:.0f} µs and adds for {:.0f}; the fused update takes {:.0f} in all.", _adagrad_update)
+claim("16", "`torch` sorts for {:.0f} µs and adds for {:.0f}; the fused update takes {:.0f} in all.", _adagrad_update)
 claim(
-    "09",
+    "16",
     "A batch of 65,536 in all 26 tables takes {:.0f} µs, and {:.0f} by `torch.searchsorted`, table by table.",
     _id_table,
 )
-claim("09", "They were {:.0f}; most of the fall is the buffer's.", _fewer_kernels)
-claim("09", "For SGD all of that is the graph's: the GPU was busy {:.2f} ms, and is {:.2f}.", _busy)
-claim("09", "Dense Adagrad takes {:.1f} ms a step and {:.1f} GB", _adagrad_dense)
-claim("09", "With sparse gradients it takes {:.2f} ms and {:.2f} GB: tables and state.", _adagrad_sparse)
-claim("09", "The fused step takes {:.2f} ms with SGD and {:.2f} with Adagrad; as one graph {:.2f} and {:.2f}.", _graphs)
+claim("16", "They were {:.0f}; most of the fall is the buffer's.", _fewer_kernels)
+claim("16", "For SGD all of that is the graph's: the GPU was busy {:.2f} ms, and is {:.2f}.", _busy)
+claim("16", "Dense Adagrad takes {:.1f} ms a step and {:.1f} GB", _adagrad_dense)
+claim("16", "With sparse gradients it takes {:.2f} ms and {:.2f} GB: tables and state.", _adagrad_sparse)
+claim("16", "The fused step takes {:.2f} ms with SGD and {:.2f} with Adagrad; as one graph {:.2f} and {:.2f}.", _graphs)
 claim(
-    "09",
+    "16",
     "Exact rows reach an AUC of {:.3f}, as many rows by `modulus` {:.3f}; the true probabilities would reach {:.3f}.",
     _hashes,
 )

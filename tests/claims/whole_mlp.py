@@ -1,4 +1,4 @@
-"""10, The whole MLP: the benchmarks' records of the fused MLP, the interaction and the outer product's layer."""
+"""14, The whole MLP: the benchmarks' records of the fused MLP, the interaction and the outer product's layer."""
 
 from __future__ import annotations
 
@@ -82,41 +82,41 @@ def _outer() -> tuple:
     return slow, compiled, ours, folded, few, few_compiled, few_folded
 
 
-claim("10", "a copy on an H200 moves 4.28 TB/s, reads from the L2 some 5.5 TB/s")
+claim("14", "a copy on an H200 moves 4.28 TB/s, reads from the L2 some 5.5 TB/s")
 claim(
-    "10", "a block has 227 KB of shared memory, and a processor 256 KB of registers; all processors share 50 MB of L2."
+    "14", "a block has 227 KB of shared memory, and a processor 256 KB of registers; all processors share 50 MB of L2."
 )
-claim("10", "64 bytes a clock, some 112 GB/s.")
+claim("14", "64 bytes a clock, some 112 GB/s.")
 claim(
-    "10",
+    "14",
     "With 65536 rows in tf32 the bottom MLP takes {:.0f} µs in one kernel and {:.0f} by `torch.compile`, the top one "
     "{:.0f} and {:.0f}.",
     _large,
 )
 claim(
-    "10",
+    "14",
     "At 65536 the top one takes {:.0f} % of `torch.compile`'s time, the bottom one {:.0f} %: wider weights",
     _shares,
 )
 claim(
-    "10",
+    "14",
     "with 2048 rows the top MLP takes {:.0f} µs in Triton, {:.0f} in CUDA and {:.0f} in eager.",
     _full,
 )
 claim(
-    "10",
+    "14",
     "With 128 rows in tf32 the bottom MLP takes {:.1f} µs in Triton, {:.1f} in CUDA, {:.1f} by `torch.compile`; the "
     "top one {:.1f}, {:.1f} and {:.1f}.",
     _small,
 )
 claim(
-    "10",
+    "14",
     "65536 rows take eager {:.0f} µs, `torch.compile` {:.0f}, one kernel {:.0f} in Triton and {:.1f} in CUDA; a copy "
     "of the needed bytes takes {:.1f}.",
     _interaction,
 )
 claim(
-    "10",
+    "14",
     "With 2048 rows in tf32 eager takes {:.0f} µs, `torch.compile` {:.0f}, `outer_linear`, which folds in every call, "
     "{:.0f}, and {:.0f} with the weight folded before. With 128 rows it does not fold: {:.0f} µs against {:.0f} by "
     "`torch.compile`; folded before, {:.0f}.",

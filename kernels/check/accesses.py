@@ -1,0 +1,210 @@
+"""What a Triton kernel reads and writes, program by program, and drawn.
+
+The kernel runs in a process of its own, through Triton's interpreter, on a GPU's machine too. Each tensor lies there
+between two zones, so that an access beside it is seen like any other, and touches nothing that counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.check.isolated import source_of
+from kernels.runtime import KERNELS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ZONE = 4096  # elements before and behind a tensor; an access beyond is left out
+SHOWN = 8  # columns beyond a tensor's end that are drawn at most
+CHILD = "import sys; from kernels.check.accesses import child; child(*sys.argv[1:])"
+
+
+class Access(NamedTuple):
+    """What one program accesses at once. what: load, store or atomic; offsets: of elements, from the tensor's first."""
+
+    program: int
+    what: str
+    tensor: str
+    offsets: list[int]
+
+
+def accesses_of(kernel, grid: Sequence[int], *arguments, **constants) -> list[Access]:
+    """The accesses of kernel[grid](*arguments, **constants), in the order of the programs; arguments: small contiguous
+    tensors, and numbers.
+
+    Raises RuntimeError with the kernel's error. ValueError: a kernel that cannot be carried to another process.
+    """
+    name, source = source_of(kernel)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "solution.py").write_text(source)
+        given = [argument.cpu() if isinstance(argument, Tensor) else argument for argument in arguments]
+        torch.save((name, tuple(grid), given, constants), Path(folder) / "call")
+        path = os.pathsep.join([str(KERNELS.parent), *filter(None, sys.path)])
+        environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+        ended = subprocess.run(
+            [sys.executable, "-c", CHILD, folder], capture_output=True, text=True, env=environment, check=False
+        )
+        if ended.returncode:
+            raise RuntimeError(f"{name}: {ended.stderr.strip().splitlines()[-1]}")
+        return [Access(*row) for row in json.loads((Path(folder) / "accesses").read_text())]
+
+
+def child(folder: str) -> None:
+    """In the other process: run the call, and write down its accesses."""
+    import importlib.util
+
+    from triton.runtime import interpreter
+
+    name, grid, arguments, constants = torch.load(Path(folder) / "call", weights_only=True)
+    spec = importlib.util.spec_from_file_location("solution", f"{folder}/solution.py")
+    solution = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(solution)
+    kernel, found = getattr(solution, name), []
+    given = [_between_zones(argument) if isinstance(argument, Tensor) else argument for argument in arguments]
+    tensors = {n: value for n, value in zip(kernel.arg_names, given, strict=False) if isinstance(value, Tensor)}
+    with ExitStack() as stack:
+        for (owner, attribute), replacement in _recorded(interpreter, tensors, found).items():
+            stack.enter_context(mock.patch.object(owner, attribute, replacement))
+        kernel[grid](*given, **constants)
+    (Path(folder) / "accesses").write_text(json.dumps(found))
+
+
+def _between_zones(tensor: Tensor) -> Tensor:
+    return torch.cat([tensor.new_zeros(ZONE), tensor.flatten(), tensor.new_zeros(ZONE)])[ZONE:-ZONE].view(tensor.shape)
+
+
+def _recorded(interpreter, tensors: dict[str, Tensor], found: list) -> dict:
+    """The interpreter's accesses, written down before they are made; those beyond the zones are not made."""
+    builder = interpreter.InterpreterBuilder
+    load, store = builder.create_masked_load, builder.create_masked_store
+    swap, update = builder.create_atomic_cas, builder.create_atomic_rmw
+
+    def note(self, what: str, pointers, mask):
+        """The mask, less what lies beyond the zones."""
+        allowed = np.ones(pointers.data.shape, bool)
+        if mask is not None:
+            allowed &= mask.data.astype(bool)
+        addresses = pointers.data.astype(np.int64)
+        starts = {name: (tensor.data_ptr(), tensor.numel() * tensor.itemsize) for name, tensor in tensors.items()}
+
+        def beside(name: str) -> int:
+            start, size = starts[name]
+            first = int(addresses.flat[0])
+            return max(start - first, first - start - size, 0)
+
+        name = min(starts, key=beside)
+        tensor = tensors[name]
+        offsets = (addresses - starts[name][0]) // tensor.itemsize
+        near = (offsets >= -ZONE) & (offsets < tensor.numel() + ZONE)
+        x, y, z = (*self.grid_idx, 0, 0)[:3]
+        across, down, *_ = (*self.grid_dim, 1, 1)
+        program = int(x + across * (y + down * z))
+        found.append((program, what, name, offsets[allowed & near].ravel().tolist()))
+        return interpreter.TensorHandle(allowed & near, interpreter.tl.int1)
+
+    def noted_load(self, pointers, mask, *rest, **named):
+        return load(self, pointers, note(self, "load", pointers, mask), *rest, **named)
+
+    def noted_store(self, pointers, value, mask, *rest, **named):
+        return store(self, pointers, value, note(self, "store", pointers, mask), *rest, **named)
+
+    def noted_swap(self, pointers, *rest, **named):
+        note(self, "atomic", pointers, None)
+        return swap(self, pointers, *rest, **named)
+
+    def noted_update(self, operation, pointers, value, mask, *rest, **named):
+        return update(self, operation, pointers, value, note(self, "atomic", pointers, mask), *rest, **named)
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor, *rest):
+        patch(tensor, *rest)
+        # Triton 3.6 makes an int of an array of one number, which NumPy 2.4 does not.
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    noted = (noted_load, noted_store, noted_swap, noted_update)
+    names = ("create_masked_load", "create_masked_store", "create_atomic_cas", "create_atomic_rmw")
+    patches = {(builder, name): function for name, function in zip(names, noted, strict=True)}
+    return patches | {(interpreter, "_patch_lang_tensor"): patched}
+
+
+def draw_accesses(kernel, grid: Sequence[int], *arguments, **constants) -> Figure:
+    """A panel for what is read of each tensor, and one for what is written: an element is a cell, its colour the
+    program; grey is what several programs access, red what lies beside the tensor."""
+    import matplotlib.pyplot as plt
+
+    plain = getattr(kernel, "fn", kernel)
+    names = plain.__code__.co_varnames[: plain.__code__.co_argcount]
+    shapes = {n: tuple(value.shape) for n, value in zip(names, arguments, strict=False) if isinstance(value, Tensor)}
+    found = accesses_of(kernel, grid, *arguments, **constants)
+    panels: dict[tuple[str, str], dict[int, set[int]]] = {}
+    for program, what, tensor, offsets in found:
+        cells = panels.setdefault((tensor, "read" if what == "load" else "written"), {})
+        for offset in offsets:
+            cells.setdefault(offset, set()).add(program)
+    heights = [max(1, int(np.prod(shapes[tensor][:-1]))) for tensor, _ in panels]
+    figure, axes = plt.subplots(
+        len(panels), 1, figsize=(9, 0.5 + 0.28 * sum(heights) + 0.3 * len(panels)), squeeze=False,
+        height_ratios=[height + 0.6 for height in heights], layout="constrained",
+    )  # fmt: skip
+    for ax, ((tensor, how), cells) in zip(axes[:, 0], panels.items(), strict=True):
+        _draw_cells(ax, shapes[tensor], cells)
+        ax.set_title(f"{tensor}, {how}", loc="left", fontsize=9)
+    sides = [ax.get_xlim() for ax in axes[:, 0]]
+    for ax in axes[:, 0]:
+        ax.set_xlim(min(left for left, _ in sides), max(right for _, right in sides))
+    used = [{program} for program in sorted({access.program for access in found})[:8]]
+    if any(len(programs) > 1 for cells in panels.values() for programs in cells.values()):
+        used.append({0, 1})
+    figure.legend(
+        handles=[plt.Rectangle((0, 0), 1, 1, color=_colour(programs)) for programs in used],
+        labels=["several" if len(programs) > 1 else f"program {min(programs)}" for programs in used],
+        loc="outside lower center", ncols=9, fontsize=8, frameon=False,
+    )  # fmt: skip
+    return figure
+
+
+def _colour(programs: set[int]) -> tuple[float, ...] | str:
+    from matplotlib import colormaps
+
+    if len(programs) == 1:
+        return colormaps["Set2"](min(programs) % 8)
+    return "0.65" if programs else "white"
+
+
+def _draw_cells(ax, shape: tuple[int, ...], cells: dict[int, set[int]]) -> None:
+    """The tensor's rows, one below the other; what lies before or behind it continues its first or its last row."""
+    from matplotlib.patches import Rectangle
+
+    width, size = shape[-1], int(np.prod(shape))
+    beside = [offset for offset in cells if not 0 <= offset < size]
+    shown = [offset for offset in beside if -SHOWN <= offset < size + SHOWN]
+    for offset in [*range(size), *shown]:
+        row, column = divmod(min(max(offset, 0), size - 1), width)
+        column += offset - min(max(offset, 0), size - 1)
+        outside = not 0 <= offset < size
+        edge = {"edgecolor": "0.4", "linewidth": 0.5}
+        if outside:
+            edge = {"edgecolor": "red", "linewidth": 1.5, "hatch": "//"}
+        programs = cells.get(offset, set())
+        ax.add_patch(Rectangle((column, row), 1, 1, facecolor=_colour(programs), zorder=1 + outside, **edge))
+        if width <= 32:
+            ax.text(column + 0.5, row + 0.5, offset, ha="center", va="center", size=7, zorder=3)
+    if beside:
+        ax.text(1.0, 1.02, f"{len(beside)} beside the tensor", color="red", ha="right", size=8, transform=ax.transAxes)
+    before, behind = min([0, *shown]), max([0, *(offset - size + 1 for offset in shown)])
+    ax.set(xlim=(before - 0.2, width + behind + 0.2), ylim=(size / width + 0.05, -0.05))
+    ax.axis("off")

@@ -1,0 +1,57 @@
+"""What a compiled kernel is made of: its accesses to memory in PTX, its instructions in SASS, its registers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+OPCODE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
+
+
+def accesses(ptx: str) -> dict[str, dict[int, int]]:
+    """{"ld": {bytes that a lane moves in one instruction: such instructions}, "st": the same}, of global memory."""
+    found = {"ld": Counter(), "st": Counter()}
+    for kind, rest in re.findall(r"\b(ld|st)\.global((?:\.[\w:]+)*)", ptx):
+        vector, bits = re.search(r"\.v(\d)", rest), re.search(r"\.[busf](\d+)$", rest)
+        found[kind][int(vector[1] if vector else 1) * int(bits[1]) // 8] += 1
+    return {kind: dict(widths) for kind, widths in found.items()}
+
+
+def sass(cubin: bytes) -> list[str] | None:
+    """The instructions of a cubin's kernel in text, in order, without what fills up its end; None: no nvdisasm here."""
+    text = _tool("nvdisasm", ["-c"], cubin)
+    if text is None:
+        return None
+    lines = [line for line in text.splitlines() if OPCODE.match(line)]
+    while lines and OPCODE.match(lines[-1])[1] in ("NOP", "BRA"):
+        lines.pop()
+    return [re.sub(r"\s*/\*[0-9a-f]{4,}\*/\s*", "", line).strip() for line in lines]
+
+
+def opcodes(lines: list[str]) -> dict[str, int]:
+    """{opcode without what follows its first dot: how many} of sass()'s lines, in order of their number."""
+    found = Counter(re.sub(r"^@\S+\s+", "", line).partition(" ")[0].partition(".")[0].rstrip(";") for line in lines)
+    return dict(found.most_common())
+
+
+def registers(cubin: bytes) -> int | None:
+    """Of a thread; None: no cuobjdump here."""
+    found = re.search(r"REG:(\d+)", _tool("cuobjdump", ["--dump-resource-usage"], cubin) or "")
+    return int(found[1]) if found else None
+
+
+def _tool(name: str, options: list[str], cubin: bytes) -> str | None:
+    """What a tool that comes with Triton says of the cubin; None if it is not there, or fails."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+    if not tool.exists():
+        return None
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([tool, *options, file.name], capture_output=True, text=True, check=False)
+        return None if done.returncode else done.stdout

@@ -1,0 +1,108 @@
+"""Pictures of the generated kernel: what goes through memory, which lane takes a number, how wide an access is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from model.generated import facts
+from model.generated.variants import COLUMNS
+from model.gpu.drawing import FETCHED, LINE, NEEDED, OTHER, RECORDED, draw_box
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SECTOR = 8  # numbers of 4 bytes
+STEPS = ("0.5 · y", "x + …", "… + bias", "sigmoid(…)")
+READ = (1, 2, 1, 1)  # tensors of the full size that each of eager's kernels reads; each writes one
+
+
+def draw_traffic() -> Figure:
+    """What each kernel reads and writes, in tensors of the full size, one box each; with the recorded µs."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(11, 2.4), layout="constrained")
+    left = 0.0
+    for step, reads in zip(STEPS, READ, strict=True):
+        ax.text(left + (reads + 1) / 2, -0.15, step, ha="center", size=9)
+        for box in range(reads + 1):
+            draw_box(ax, left + box, 0, 0.92, 0.7, NEEDED if box < reads else FETCHED)
+        left += reads + 1 + 0.5
+    for box in range(3):
+        draw_box(ax, box, 1.3, 0.92, 0.7, NEEDED if box < 2 else FETCHED)
+    ax.text(1.5, 1.15, "fused", ha="center", size=9)
+    ax.text(left, 0.35, f"eager: 9 tensors, {facts.one('eager')['us_p50']:.0f} µs", va="center", size=10)
+    ax.text(left, 1.65, f"fused: 3 tensors, {facts.kept()['us_p50']:.0f} µs", va="center", size=10)
+    ax.text(left, 2.1, f"blue: read, orange: written. {RECORDED}", va="center", size=8, color="0.4")
+    ax.set(xlim=(-0.2, left + 5), ylim=(2.3, -0.4))
+    ax.axis("off")
+    return figure
+
+
+def draw_index(number: int = 1300, rows: int = 4) -> Figure:
+    """From a number's index to its row and column, and to the program, warp and lane that compute it."""
+    import matplotlib.pyplot as plt
+
+    row = facts.kept()
+    block, warps = int(row["XBLOCK"]), int(row["num_warps"])
+    neighbours = facts.width(block, warps, 1) // 4
+    at_once = neighbours * facts.LANES * warps  # numbers that all lanes take in one instruction
+    inside = number % block % at_once
+    warp, lane = inside // (neighbours * facts.LANES), inside // neighbours % facts.LANES
+    figure, axes = plt.subplots(4, 1, figsize=(11, 4.2), layout="constrained")
+    stripes = (
+        ("rows: xindex // 512", rows, rows * COLUMNS, number // COLUMNS, "row {}"),
+        ("programs: xindex // XBLOCK", rows * COLUMNS // block, rows * COLUMNS, number // block, "program {}"),
+        (f"warps of program {number // block}", warps, at_once, warp, "warp {}"),
+        (f"lanes of warp {warp}", facts.LANES, neighbours * facts.LANES, lane, "{}"),
+    )
+    for ax, (title, count, numbers, chosen, text) in zip(axes, stripes, strict=True):
+        for each in range(count):
+            draw_box(ax, each / count, 0, 1 / count, 1, FETCHED if each == chosen else OTHER)
+            ax.text((each + 0.5) / count, 0.5, text.format(each), ha="center", va="center", size=8)
+        if numbers == rows * COLUMNS:
+            ax.plot([number / numbers] * 2, (0, 1), color=NEEDED, lw=2)
+        ax.set_title(f"{title}: {numbers // count} numbers each", size=9, loc="left")
+        ax.set(xlim=(0, 1), ylim=(0, 1))
+        ax.axis("off")
+    first = number // neighbours * neighbours
+    axes[-1].set_title(
+        f"lanes of warp {warp}: {neighbours} numbers each. Lane {lane} takes {first} to {first + neighbours - 1}: "
+        f"x0 = {first % COLUMNS} to {(first + neighbours - 1) % COLUMNS} of row {first // COLUMNS}", size=9, loc="left",
+    )  # fmt: skip
+    return figure
+
+
+def draw_accesses(lanes: int = 32) -> Figure:
+    """128 numbers that a warp reads: in one instruction of 16 bytes a lane, or in four of 4 bytes."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 1, figsize=(11, 2.8), layout="constrained", height_ratios=(1.3, 4))
+    colours = plt.get_cmap("viridis")
+    for ax, neighbours in zip(axes, (4, 1), strict=True):
+        for number in range(4 * lanes):
+            instruction, lane = divmod(number // neighbours, lanes)
+            place = number + 0.5 * (number // SECTOR)
+            draw_box(ax, place, instruction, 1, 0.75, colours(lane / lanes), lw=0.2)
+        for instruction in range(4 // neighbours):
+            sectors = 4 * lanes // SECTOR * neighbours // 4
+            text = f"instruction {instruction + 1}: {sectors} sectors"
+            ax.text(-1.5, instruction + 0.4, text, ha="right", va="center", size=9)
+        ax.set(xlim=(-32, 4 * lanes * (1 + 0.5 / SECTOR) + 1), ylim=(4 // neighbours, -0.2))
+        ax.axis("off")
+    axes[0].set_title("16 bytes a lane: four neighbours are one lane's (one colour)", size=9, loc="left")
+    axes[1].set_title("4 bytes a lane: neighbours are neighbouring lanes'", size=9, loc="left")
+    return figure
+
+
+def draw_sizes() -> Figure:
+    """µs of the candidate that was kept of each variant, by its size and what is known of it."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(10, 2.4), layout="constrained")
+    found = [facts.kept(variant)["us_p50"] for variant in facts.SHOWN]
+    ax.barh(range(len(found)), found, color=[NEEDED if us < 1.02 * found[0] else FETCHED for us in found], ec=LINE)
+    for place, us in enumerate(found):
+        ax.text(us, place, f" {us:.1f}", va="center", size=9)
+    ax.set(yticks=range(len(found)), xlabel=f"µs, {RECORDED}", ylim=(len(found) - 0.4, -0.6))
+    ax.set_yticklabels(facts.SHOWN)
+    return figure

@@ -1,0 +1,157 @@
+"""What generated.json has of the lesson's kernel: its text, machine code and times; and the arithmetic beside it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kernels.inductor import split
+from kernels.inductor.parse import function_of
+from kernels.measure.records import load, recorded
+from model.generated.record import NAME
+
+if TYPE_CHECKING:
+    import pandas
+
+LARGE = 60000  # rows from which on a size is the large one
+LANES = 32  # of a warp
+SHOWN = ("literal", "rows open", "columns open", "both open", "511 columns", "an odd size")
+
+
+def traffic(rows: int, columns: int) -> tuple[int, int]:
+    """Bytes of sigmoid(x + 0.5 y + bias) in float32: eager's four kernels, and one that is fused."""
+    numbers = rows * columns
+    product, sums, activation = 2 * numbers, 3 * numbers + 2 * numbers + columns, 2 * numbers
+    return 4 * (product + sums + activation), 4 * (3 * numbers + columns)
+
+
+def width(block: int, warps: int, known: int) -> int:
+    """Bytes that a lane moves in one instruction: neighbours in float32, at most 16 bytes; known: whether addresses and
+    count are known to be multiples of 16."""
+    neighbours = max(1, block // (LANES * warps))
+    return 4 * min(neighbours, 4) if known else 4
+
+
+# ------------------------------------------------------------------------------------------------- from the record
+
+
+def rows(part: str, large: bool = True, **labels) -> pandas.DataFrame:
+    """The recorded rows of a part that have these labels. FileNotFoundError: nothing is recorded."""
+    found = recorded(NAME)
+    found = found[(found["part"] == part) & ((found["rows"] >= LARGE) == large)]
+    for name, value in labels.items():
+        found = found[found[name] == value]
+    assert len(found), f"{part}, {labels}: no row"
+    return found
+
+
+def one(part: str, large: bool = True, **labels) -> pandas.Series:
+    found = rows(part, large, **labels)
+    assert len(found) == 1, f"{part}, {labels}: {len(found)} rows"
+    return found.iloc[0]
+
+
+def kept(variant: str = "literal", large: bool = True) -> pandas.Series:
+    """The candidate that Inductor kept."""
+    return one("candidate", large, variant=variant, kept=True)
+
+
+def scalar() -> pandas.Series:
+    """The kept candidate of literal, with accesses of 4 bytes."""
+    chosen = kept()
+    return one("scalar", XBLOCK=chosen["XBLOCK"], num_warps=chosen["num_warps"])
+
+
+def spread_apart(a: pandas.Series, b: pandas.Series) -> bool:
+    """Whether two times are outside each other's spread, 20th to 80th percentile."""
+    return a["us_p20"] > b["us_p80"] or b["us_p20"] > a["us_p80"]
+
+
+def a_number(row: pandas.Series) -> float:
+    """Instructions for each number of the result."""
+    return row["instructions"] * LANES * row["num_warps"] / row["XBLOCK"]
+
+
+def widths(row: pandas.Series) -> str:
+    """Bytes of a lane's reads, "16" or, the bias apart, "16, bias 4"."""
+    found = sorted((int(each) for each in row["accesses"]["ld"]), reverse=True)
+    return f"{found[0]}" if len(found) == 1 else f"{found[0]}, bias {found[-1]}"
+
+
+def spread(row: pandas.Series) -> str:
+    return f"{row['us_p50']:7.1f} ({row['us_p20']:.1f} to {row['us_p80']:.1f})"
+
+
+def where() -> str:
+    """Which machine and versions wrote what is shown."""
+    found = load(NAME)
+    return f"recorded on {found['GPU']}, torch {found['torch']}, triton {found['triton']}"
+
+
+def body(variant: str = "literal") -> list[str]:
+    """The lines of the recorded kernel's function."""
+    (kernel,) = split(load(NAME)["sources"][variant])
+    function = function_of(kernel.source)
+    return kernel.source.splitlines()[function.lineno - 1 : function.end_lineno]
+
+
+def print_kernel(variant: str = "literal") -> None:
+    print(f"# {where()}", *body(variant), sep="\n")
+
+
+def print_call() -> None:
+    """What `call` does: it allocates, and launches."""
+    lines = load(NAME)["sources"]["literal"].splitlines()
+    for line in lines:
+        if re.match(r"\s+(buf0 = |triton_poi\w+\.run)", line):
+            print(line.strip())
+
+
+def print_changes(*variants: str) -> None:
+    """The lines of each that `literal` does not have, without the function's head."""
+    known = {line.strip() for line in body()}
+    for variant in variants:
+        lines = [line.strip() for line in body(variant)[1:]]
+        gone = [line for line in known if line.startswith(("xnumel =", "xmask =", "x0 =")) and line not in lines]
+        print(f"{variant}:")
+        print(*(f"  - {line}" for line in sorted(gone)), sep="\n")
+        print(
+            *(f"  + {line}" for line in lines if line not in known and not re.search(r"tl\.(load|store)", line)),
+            sep="\n",
+        )
+
+
+def print_candidates(predicted: tuple[int, int]) -> None:
+    """A line a candidate of literal; the kept one is marked, and the one that was said to be it."""
+    print("XBLOCK  warps  numbers a lane  bytes a read  registers  Inductor's µs  ours, µs")
+    for _, row in rows("candidate", variant="literal").iterrows():
+        block, warps = row["XBLOCK"], row["num_warps"]
+        marks = ["  you said"] * ((block, warps) == predicted) + ["  kept"] * bool(row["kept"])
+        print(
+            f"{block:6.0f}  {warps:5.0f}  {block / LANES / warps:14.0f}  {widths(row):>12}  {row['registers']:9.0f}"
+            f"  {row['inductor_us']:13.1f}  {spread(row)}" + "".join(marks)
+        )
+
+
+def print_code() -> None:
+    """Of the kept kernel: PTX's accesses to memory, and how many of each SASS instruction there are."""
+    found = load(NAME)
+    print("PTX:")
+    for line in found["ptx"].splitlines():
+        if re.search(r"\b(ld|st)\.global", line):
+            print("  " + re.sub(r"\s+", " ", line).strip())
+    print("SASS:")
+    for line in found["sass"]:
+        if re.search(r"\b(LDG|STG)\b", line):
+            print("  " + line)
+    print("all:", ", ".join(f"{count} {name}" for name, count in kept()["opcodes"].items() if count > 1))
+
+
+def print_sizes(predicted: dict[str, float]) -> None:
+    """A line a variant: what was said, the autotuner's time of what it kept, ours, and what the code is like."""
+    print(f"{'':14}  you said  autotuner's µs  ours, µs              bytes a read  instructions a number")
+    for variant in SHOWN:
+        row = kept(variant)
+        guess = f"{predicted[variant]:8.0f}" if variant in predicted else " " * 8
+        code = f"{widths(row):>12}  {a_number(row):6.1f}"
+        print(f"{variant:14}  {guess}  {row['inductor_us']:14.1f}  {spread(row):22}  {code}")

@@ -1,0 +1,58 @@
+"""Three sums of a GPU's memory as puzzles in plain Python: what each must give, and attempt(), which checks it.
+
+sectors   the byte addresses of a warp's 32 reads → how many sectors of 32 bytes they touch
+room      a program's threads, a thread's registers → how many programs an SM has room for
+rate      programs an SM, numbers in flight in each, the latency in ns, the limit in GB/s → GB/s of a copy
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from model import number_puzzles
+from model.gpu import machine
+
+LANES = range(machine.LANES)
+_SAME = "Two lanes that read from one sector need it once, whatever the order of the lanes."
+_SHARE = "An SM's registers are shared by all threads of all its programs; a part of a program has no room."
+_LITTLE = "In each latency every program of every SM reads `block` numbers of 4 bytes, and writes as many."
+# name → its cases: what each is called, the arguments, and what to think of if it is the first that fails.
+CASES: dict[str, tuple[tuple[str, tuple, str], ...]] = {
+    "sectors": (
+        ("stride 1", ([4 * i for i in LANES],), "Sector 0 holds the bytes 0 to 31, sector 1 32 to 63. " + _SAME),
+        ("stride 2", ([8 * i for i in LANES],), "Half of each sector is not asked for, and comes all the same."),
+        ("from byte 20 on", ([20 + 4 * i for i in LANES],), "A warp that begins within a sector ends within one too."),
+        ("stride 16", ([64 * i for i in LANES],), "The sectors between two lanes come only if a lane asks for them."),
+        ("one address", ([4096] * 32,), _SAME),
+        ("shuffled", ([4 * (i * 11 % 32) for i in LANES],), _SAME),
+        ("two places", ([4 * i for i in range(16)] + [4096 + 4 * i for i in range(16)],),
+         "The sectors between two lanes come only if a lane asks for them."),
+        ("far apart", ([32 * (i * i * 7919 % 4099) for i in LANES],), "Sectors are counted by their number."),
+    ),
+    "room": (
+        ("few registers", (128, 16), "How many such programs have 2048 threads?"),
+        ("96 registers", (128, 96), _SHARE),
+        ("168 registers", (128, 168), _SHARE),
+        ("small programs", (32, 16), "An SM has room for 32 programs at most, however small."),
+        ("41 registers", (256, 41), "A thread's registers are given out by eights: 41 take as much room as 48."),
+        ("42 registers", (256, 42), "A thread's registers are given out by eights: 42 take as much room as 48."),
+        ("no room", (1024, 128), "Where not even one program fits there is room for none: the launch fails."),
+        ("a large program", (1024, 64), _SHARE),
+    ),
+    "rate": (
+        ("one program", (1, 128, 600, 4000), _LITTLE),
+        ("four programs", (4, 128, 600, 4000), _LITTLE),
+        ("larger tiles", (4, 512, 600, 4000), _LITTLE),
+        ("a longer latency", (4, 512, 900, 4000), "The longer a read takes, the fewer there are in a second."),
+        ("more than the memory gives", (16, 4096, 600, 4000), "No copy is faster than the limit."),
+        ("a slower memory", (16, 4096, 600, 3000), "No copy is faster than the limit, whatever it is."),
+    ),
+}  # fmt: skip
+_OURS = {"sectors": machine.sectors, "room": machine.programs_an_sm, "rate": machine.copy_rate}
+SPECS = {name: number_puzzles.spec(ours, CASES[name]) for name, ours in _OURS.items()}
+
+
+def attempt(name: str, function: Callable) -> bool:
+    """Whether the reader's function is right; if not, why is printed, with the case and a hint."""
+    return number_puzzles.attempt(name, function, SPECS[name], Path(machine.__file__))

@@ -1,0 +1,138 @@
+"""CUDA graphs as pictures: steps, addresses over the runs, memory by pool, when a replay pays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from model.graphs import facts, puzzles
+from model.graphs.record import BYTES, KERNELS, PHASES, PROG
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HOST, GPU, SAVED, FREE, BAD = "#1f5fa8", "#2e8b57", "#7b3fa0", "#d5dad7", "#c0392b"
+
+
+def _figure(rows: int, columns: int, size: tuple[float, float], **options):
+    import matplotlib.pyplot as plt  # here, so that reading records needs no drawing library
+
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
+    for ax in axes.flat:
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def steps() -> Figure:
+    """ms of the story's steps without and with graphs, and of their kernels."""
+    figure, axes = _figure(1, 1, (8.5, 2.8))
+    ax, names = axes[0, 0], [name for pair in facts.PAIRS for name in pair]
+    for place, name in enumerate(names):
+        found, y = facts.step(name), place + 0.5 * (place // 2)
+        ax.barh(y, found["ms"], color=HOST, alpha=0.35, label="" if place else "step")
+        ax.barh(y, found["busy_ms"], height=0.4, color=GPU, label="" if place else "its kernels")
+        said = f"  {found['launches']:.0f} launches, {found['kernels']:.0f} kernels"
+        ax.text(found["ms"], y, said, va="center", fontsize=8)
+    ax.set_yticks([place + 0.5 * (place // 2) for place in range(len(names))], names, fontsize=8)
+    ax.invert_yaxis()
+    ax.set(xlabel="ms a step", xlim=(0, 5))
+    ax.set_title("RECORDED on an H200: each pair without graphs, and with them", loc="left", fontsize=9)
+    ax.legend(fontsize=8, frameon=False, loc="lower right")
+    return figure
+
+
+def addresses() -> Figure:
+    """What lies at three addresses after the capture and each of two runs; what a variable that was kept shows."""
+    columns = ("captured", "copy 1 in", "replay", "copy 5 in", "replay")
+    held = {
+        "buffer": ("0", "1", "1", "5", "5"),
+        "2 · buffer": ("?", "?", "2", "2", "10"),
+        "out": ("?", "?", "3", "3", "11"),
+    }
+    figure, axes = _figure(1, 1, (8.5, 2.6))
+    ax = axes[0, 0]
+    for y, values in enumerate(held.values()):
+        for x, value in enumerate(values):
+            new = x > 0 and value != values[x - 1]
+            box = {"boxstyle": "square,pad=0.5", "fc": "#cfe3d6" if new else "white", "ec": "0.5"}
+            ax.text(x, y, f"{value:^3}", ha="center", va="center", family="monospace", bbox=box)
+    ax.annotate(
+        "kept = out, of the first run: 3 …", (2.25, 2), (2.35, 3), fontsize=8.5, color=BAD,
+        arrowprops={"arrowstyle": "->", "color": BAD},
+    )  # fmt: skip
+    ax.annotate("… and 11 now", (4, 2.3), (3.8, 3), fontsize=8.5, color=BAD)
+    ax.set_xticks(range(len(columns)), columns)
+    ax.set_yticks(range(3), held)
+    ax.set(xlim=(-0.6, 4.7), ylim=(3.3, -0.6))
+    ax.xaxis.tick_top()
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    ax.set_title("A graph of 2 · buffer + 1: three addresses, what is written anew in green", loc="left", fontsize=9)
+    return figure
+
+
+def pools() -> Figure | None:
+    """MB in PyTorch's own cache and in the graph's pool, by phase."""
+    try:
+        found = [facts.row("memory", phase) for phase in PHASES]
+    except FileNotFoundError:
+        print(f"no record yet: `{PROG} --save`, on a GPU, makes one")
+        return None
+    figure, axes = _figure(1, 1, (8.5, 2.8))
+    ax, width = axes[0, 0], 0.38
+    for side, (prefix, colour, name) in enumerate((("", HOST, "the cache"), ("graph_", SAVED, "the graph's pool"))):
+        at = np.arange(len(PHASES)) + (side - 0.5) * width
+        ax.bar(at, [row[f"{prefix}reserved_mb"] for row in found], width, color=FREE, edgecolor=colour)
+        ax.bar(at, [row[f"{prefix}allocated_mb"] for row in found], width, color=colour, label=name)
+    ax.set_xticks(range(len(PHASES)), PHASES)
+    ax.set(ylabel="MB")
+    ax.set_title("RECORDED on an H200: reserved (outline), of it allocated (filled)", loc="left", fontsize=9)
+    ax.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def peaks() -> Figure:
+    """MB above the tables at the peak, as the allocator counts them, and ms: the whole model's step."""
+    figure, axes = _figure(1, 2, (8.5, 2.4))
+    cases = [(part, how) for part in ("dot", "outer") for how in ("fused", "fused graph")]
+    labels = [f"{part}, {'a graph' if 'graph' in how else 'no graph'}" for part, how in cases]
+    found = [facts.whole(part, how) for part, how in cases]
+    for ax, values, unit in (
+        (axes[0, 0], [row["ms"] for row in found], "ms a step"),
+        (axes[0, 1], [row["peak_mb"] - row["floor_mb"] for row in found], "MB at the peak, beyond tables and state"),
+    ):
+        bars = ax.barh(labels, values, color=[FREE if "no" in label else SAVED for label in labels])
+        ax.bar_label(bars, fmt=" {:,.3g}", fontsize=8)
+        ax.invert_yaxis()
+        ax.set_xlabel(unit)
+        ax.margins(x=0.15)
+    figure.suptitle("RECORDED on an H200: the whole model fused, 2048 rows, SGD", fontsize=9, x=0.01, ha="left")
+    return figure
+
+
+def pays(replay_us: float = 10.0) -> Figure:
+    """µs saved a step by n kernels on one input of so many bytes, by puzzle 3's formula; dots: recorded."""
+    launch, sizes = facts.chain_us(), np.logspace(12, 29, 100, base=2)
+    figure, axes = _figure(1, 1, (8.5, 3))
+    ax = axes[0, 0]
+    for count, colour in zip(KERNELS, (HOST, GPU, SAVED), strict=True):
+        saved = [
+            puzzles.saved(count, launch, count * facts.copy_us(size), replay_us, facts.copy_us(size)) for size in sizes
+        ]
+        ax.plot(sizes, saved, color=colour, label=f"{count} kernel{'s' if count > 1 else ''}")
+        try:
+            dots = [
+                facts.us("replay", "eager", kernels=count, bytes=size)
+                - facts.us("replay", "copy and replay", kernels=count, bytes=size) for size in BYTES
+            ]  # fmt: skip
+        except FileNotFoundError:
+            continue
+        ax.plot(BYTES, dots, "o", ms=4, color=colour)
+    ax.axhline(0, color="0.4", lw=0.8)
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("symlog", linthresh=10)
+    ax.set(xlabel="bytes of the input that is copied", ylabel="µs saved a step")
+    ax.set_title(f"COUNTED: {launch:.0f} µs a launch, {replay_us:.0f} a replay; dots: recorded", loc="left", fontsize=9)
+    ax.legend(fontsize=8, frameon=False)
+    return figure

@@ -1,0 +1,150 @@
+"""Three puzzles on CUDA graphs: a call of one, a step whose rate changes, what a graph saves.
+
+call   (graph, buffer, out, x) → the graph's result for x, which stays right when the graph runs again
+step   (weight, grad, steps): steps += 1, weight -= grad / steps; captured once, replayed
+saved  (launches, launch_us, kernels_us, replay_us, copy_us) → µs a step that a graph saves, negative where it loses
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from kernels import check, runtime
+from kernels.check import Call, Case, Spec
+from model.graphs.captured import Graph, capture
+
+REPLAYS = 3
+
+
+def attempt(name: str, function: Callable) -> bool:
+    """Whether the reader's function is right; if not, why is printed. First with the model of a graph on the CPU, where
+    nothing that goes wrong ends the process; then, if there is a GPU, with a graph."""
+    options = {"spec": SPECS[name], "isolated": False, "kernels_only": False}
+    for device in dict.fromkeys(("cpu", runtime.device().type if name != "saved" else "cpu")):
+        if not check.attempt(name, partial(_GIVEN[name], function), device=device, **options):
+            return False
+    return True
+
+
+# call
+
+
+def doubled_plus(xs: Tensor, factor: Tensor) -> Tensor:
+    return factor * xs + 1
+
+
+def _call(answer: Callable, xs: Tensor, factor: Tensor) -> Tensor:
+    buffer = torch.zeros_like(xs[0])
+    factor = factor.clone()
+    graph, out = capture(lambda x: factor * x + 1, buffer)
+    address, found = buffer.data_ptr(), []
+    given = [x.clone() for x in xs]
+    for x in given:
+        before = graph.replays
+        found.append(_tensor(answer(graph, buffer, out, x)))
+        _once(graph, before)
+        if buffer.data_ptr() != address:
+            raise AssertionError("the buffer lies elsewhere now: the graph reads the address that it was captured with")
+    if any(not torch.equal(x, kept) for x, kept in zip(given, xs, strict=True)):
+        raise AssertionError("x was written to: it is the caller's")
+    return torch.stack(found)
+
+
+def _once(graph: Graph, before: int) -> None:
+    if graph.replays != before + 1:
+        raise AssertionError(f"the graph was replayed {graph.replays - before} times in a call: once is meant")
+
+
+def _tensor(value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise AssertionError(f"must return a tensor; got {type(value).__name__}")
+    return value
+
+
+def _call_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    count, width = case.shape
+    xs = torch.arange(1.0, 1 + count * width, device=device).reshape(count, width)
+    runs = "one call" if count == 1 else f"{count} calls, all results read after the last"
+    yield Call(
+        f"{runs}, x of {width}", (xs, torch.full((1,), 2.0 + width, device=device)),
+        hint="nan: no replay has computed it. 1: the buffer still held 0, x was not copied into it. Another call's "
+        "numbers: every replay writes its result to the same address.",
+    )  # fmt: skip
+
+
+# step
+
+
+def counted_step(weight: Tensor, grad: Tensor, steps: Tensor) -> None:
+    for _ in range(REPLAYS):
+        steps += 1
+        weight -= grad / steps
+
+
+def _step(answer: Callable, weight: Tensor, grad: Tensor, steps: Tensor) -> None:
+    buffer = torch.zeros_like(grad)
+    try:
+        graph, _ = capture(lambda w, g, s: answer(w, g, s), weight, buffer, steps)
+    except RuntimeError as error:
+        raise AssertionError(f"it cannot be captured: {str(error).splitlines()[0]}") from error
+    buffer.copy_(grad)
+    for _ in range(REPLAYS):
+        graph.replay()
+
+
+def _step_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    width = case.shape[-1]
+    weight, grad = case.tensor(1, device), case.tensor(2, device)
+    for begin in (0, 4):
+        steps = torch.full((), float(begin), device=device)
+        yield Call(
+            f"{width} weights, {REPLAYS} replays after {begin} steps", (weight, grad, steps),
+            hint="the first replay divides by steps + 1. What Python counted is a constant of the graph: count in the "
+            "tensor steps, in place, and change weight in place.",
+        )  # fmt: skip
+
+
+# saved
+
+
+def saved(launches: float, launch_us: float, kernels_us: float, replay_us: float, copy_us: float) -> float:
+    eager = max(launches * launch_us, kernels_us)
+    graph = max(launch_us + replay_us, copy_us + kernels_us)
+    return eager - graph
+
+
+SITUATIONS = {
+    "many short kernels": ((91.0, 19.0, 620.0, 10.0, 5.0), "eager, the host's 91 launches take longest."),
+    "kernels that take longest": ((40.0, 10.0, 3000.0, 10.0, 5.0), "eager, the GPU takes longest, with a graph too."),
+    "one kernel on a large input": ((1.0, 10.0, 400.0, 10.0, 200.0), "the copy is the GPU's work: it comes on top."),
+    "a replay that costs more than its kernels": ((4.0, 10.0, 8.0, 30.0, 2.0), "with a graph the host calls twice: "
+        "the launch of the copy, and the replay."),
+}  # fmt: skip
+
+
+def _numbers(function: Callable, values: Tensor) -> Tensor:
+    found = function(*values.tolist())
+    if isinstance(found, Tensor | bool) or not isinstance(found, int | float):
+        raise AssertionError(f"must return a number of µs; got {type(found).__name__}")
+    return torch.tensor([found], dtype=values.dtype)
+
+
+def _saved_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    for name, (values, hint) in SITUATIONS.items():
+        said = "{:g} launches of {:g} µs, kernels {:g}, replay {:g}, copy {:g} µs".format(*values)
+        yield Call(f"{name} ({said})", (torch.tensor(values, device=device),), hint=hint)
+
+
+SPECS = {
+    "call": Spec(doubled_plus, _call_calls, cases=lambda names: [Case((1, 3)), Case((4, 2)), Case((3, 50))]),
+    "step": Spec(
+        counted_step, _step_calls, outputs=(), mutated=("weight", "steps"),
+        cases=lambda names: [Case((3,)), Case((100,))],
+    ),
+    "saved": Spec(lambda values: _numbers(saved, values), _saved_calls, cases=lambda names: [Case((1,))]),
+}  # fmt: skip
+_GIVEN = {"call": _call, "step": _step, "saved": _numbers}

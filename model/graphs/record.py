@@ -1,0 +1,273 @@
+"""What CUDA graphs cost and bring: `python -m model.graphs --save`, on a GPU.
+
+By parts:
+
+    modes     the top MLP of `main` on 2048 rows, inference: eager and torch.compile's modes; µs a call, host included,
+              and the s of the first call
+    late      what is found in an output that is read after the next run, which has run 0 to 3 times before
+    pending   eight forwards of `main`'s top MLP under reduce-overhead whose backward never runs: ms of the last, MB
+              reserved, plain, with cudagraph_mark_step_begin before each, and with no_grad, a process each
+    memory    the story's step 18, with tables of 13,428 ids: MB allocated and reserved, in the graph's pool and
+              outside, before, warmed up, captured, replayed, when the graph is gone
+    pools     the same forward captured for 2048 and for 1024 rows: MB of private pools, one each and one for both
+    replay    n kernels on x of so many bytes: µs a call eagerly, and as a copy of x and a replay
+
+Saved in traces/results/<gpu>/cuda_graphs.json; us: a number a round.
+"""
+
+import argparse
+import gc
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from data.cli import Parser, UserError, user_errors
+from kernels import runtime
+from kernels.measure import records
+from model.config import preset
+from model.dlrm import DLRM
+from model.graphs.captured import Graph, capture
+from model.profiling.recording import step_times, today
+from model.profiling.story import STORY, drawn_batches, make_optimizer, shape_of
+from model.profiling.tables import TRACES
+from model.step import GraphedStep, on_the_device
+
+PROG = "python -m model.graphs"
+CHILD = """
+import json, sys, torch
+from model.graphs.record import pending
+print(json.dumps(next(pending(torch.device(sys.argv[1]), names=sys.argv[2:]))))
+"""
+NAME = "cuda_graphs"
+PARTS = ("modes", "late", "pending", "memory", "pools", "replay")
+MODES = ("eager", "default", "reduce-overhead", "max-autotune")
+PLAIN, MARKED, NO_GRAD = "plain", "marked", "no_grad"
+OWN, ONE = "a pool each", "one pool"
+FORWARDS = 8
+KERNELS, BYTES = (1, 8, 64), tuple(1 << log2 for log2 in range(12, 29, 4))
+PHASES = ("before", "warmed up", "captured", "replayed", "graph deleted")
+
+
+def top_mlp(device: torch.device) -> nn.Sequential:
+    """Linear layers with a ReLU between, as wide as `main`'s top, from the 367 numbers of 27 vectors' products."""
+    torch.manual_seed(0)
+    widths = (16 + 27 * 26 // 2, *preset("main").model.top)
+    layers = [(nn.Linear(i, o, device=device), nn.ReLU()) for i, o in itertools.pairwise(widths)]
+    return nn.Sequential(*itertools.chain(*layers))[:-1]
+
+
+def modes(device: torch.device, rounds: int, names: Sequence[str] = MODES, rows: int = 2048) -> Iterator[dict]:
+    from torch._inductor.utils import fresh_cache
+
+    mlp, x = top_mlp(device), torch.randn(rows, 367, device=device)
+    with torch.no_grad():
+        expected = mlp(x)
+        for name in names:
+            torch._dynamo.reset()
+            run = mlp if name == "eager" else torch.compile(mlp, mode=name)
+            with fresh_cache():  # an empty folder for all that Inductor and Triton keep
+                start = time.perf_counter()
+                out = run(x)
+                _wait(device)
+                seconds = time.perf_counter() - start
+            torch.testing.assert_close(out, expected, rtol=1e-2, atol=1e-2)
+            us = _us({name: lambda run=run: run(x)}, 20, rounds)[name]
+            yield {"variant": name, "first_s": seconds, "us": us}
+
+
+def late(device: torch.device, mode: str = "reduce-overhead") -> Iterator[dict]:
+    for before in range(4):
+        torch._dynamo.reset()
+        double = torch.compile(lambda x: 2 * x, mode=mode)
+        for _ in range(before):
+            double(torch.ones(4, device=device))
+        first = double(torch.ones(4, device=device))
+        double(torch.full((4,), 5.0, device=device))
+        try:
+            found = first.tolist()[0]
+            found = {2.0: "its own", 10.0: "the next run's"}.get(found, str(found))
+        except RuntimeError:
+            found = "RuntimeError"
+        yield {"variant": mode, "before": before, "found": found}
+
+
+def pending_alone(device: torch.device) -> Iterator[dict]:
+    """Each in a process of its own: the graphs of one would be counted with those of the next."""
+    for name in (PLAIN, MARKED, NO_GRAD):
+        path = os.pathsep.join([str(TRACES.parent), *filter(None, sys.path)])
+        command = [sys.executable, "-c", CHILD, str(device), name]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path})
+        if done.returncode:
+            raise RuntimeError(f"pending, {name}: the process ended with status {done.returncode}")
+        yield json.loads(done.stdout.splitlines()[-1])
+
+
+def pending(
+    device: torch.device, mode: str = "reduce-overhead", forwards: int = FORWARDS,
+    names: Sequence[str] = (PLAIN, MARKED, NO_GRAD),
+) -> Iterator[dict]:  # fmt: skip
+    for name in names:
+        torch._dynamo.reset()
+        _free(device)
+        mlp, x = top_mlp(device), torch.randn(2048, 367, device=device)
+        run = torch.compile(mlp, mode=mode)
+        with torch.set_grad_enabled(name != NO_GRAD):
+            for _ in range(forwards):
+                if name == MARKED:
+                    torch.compiler.cudagraph_mark_step_begin()
+                start = time.perf_counter()
+                out = run(x)
+                _wait(device)
+                ms = 1e3 * (time.perf_counter() - start)
+        del out
+        yield {"variant": name, "last_ms": ms} | pools_of(device)
+
+
+def memory(device: torch.device) -> Iterator[dict]:
+    """As model.train does it, GraphedStep, which warms up on batches of its own."""
+    chosen = replace(next(step for step in STORY if step.number == "18"), largest_table=2000)
+    torch.manual_seed(0)
+    model = DLRM(shape_of(chosen)).to(device)
+    optimizer = make_optimizer(model, chosen)
+    turns = itertools.cycle(drawn_batches(chosen, device))
+    step = GraphedStep(partial(on_the_device, model, optimizer), optimizer.advance, chosen.batch_size, device)
+
+    def found(phase: str) -> dict:
+        return {"variant": phase} | pools_of(device)
+
+    yield found(PHASES[0])
+    while step.warm_up:
+        step(*next(turns))
+    yield found(PHASES[1])
+    step(*next(turns))  # captures, and replays
+    yield found(PHASES[2])
+    for _ in range(5):
+        step(*next(turns))
+    yield found(PHASES[3])
+    del step
+    _free(device)
+    yield found(PHASES[4])
+
+
+def pools(device: torch.device) -> Iterator[dict]:
+    mlp = top_mlp(device)
+    for name in (OWN, ONE):
+        _free(device)
+        pool, kept = None, []
+        with torch.no_grad():
+            for rows in (2048, 1024):
+                x = torch.randn(rows, 367, device=device)
+                mlp(x)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=pool if name == ONE else None):
+                    out = mlp(x)
+                pool = graph.pool()
+                kept.append((graph, x, out))
+        yield {"variant": name} | pools_of(device)
+        del kept, graph, out, x
+
+
+def replay(
+    device: torch.device, rounds: int, kernels: Sequence[int] = KERNELS, sizes: Sequence[int] = BYTES
+) -> Iterator[dict]:
+    for count, size in itertools.product(kernels, sizes):
+        given, buffer = (torch.ones(size // 4, device=device) for _ in range(2))
+        chain = _chain(count)
+        graph, out = capture(chain, buffer)
+        replayed = partial(copied_and_replayed, graph, buffer, given)
+        replayed()
+        torch.testing.assert_close(out, chain(given))
+        ways = {"eager": partial(chain, given), "copy and replay": replayed, "replay": graph.replay}
+        for name, us in _us(ways, 10, rounds).items():
+            yield {"variant": name, "kernels": count, "bytes": size, "us": us}
+
+
+def copied_and_replayed(graph: Graph, buffer: Tensor, given: Tensor) -> None:
+    buffer.copy_(given)
+    graph.replay()
+
+
+def _chain(count: int) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        for _ in range(count):
+            x = x + 1
+        return x
+
+    return run
+
+
+def pools_of(device: torch.device) -> dict:
+    """MB now: allocated and reserved outside any graph's pool, and in the graphs', most of which is
+    held for a replay and not allocated. Empty without a GPU."""
+    if device.type != "cuda":
+        return {}
+    torch.cuda.synchronize()
+    found = dict.fromkeys(("allocated", "reserved", "graph_allocated", "graph_reserved"), 0.0)
+    for segment in torch.cuda.memory_snapshot():
+        private = "graph_" if tuple(segment["segment_pool_id"]) != (0, 0) else ""
+        found[f"{private}allocated"] += segment["allocated_size"] / 1e6
+        found[f"{private}reserved"] += segment["total_size"] / 1e6
+    return {f"{name}_mb": value for name, value in found.items()}
+
+
+def _us(steps: Mapping[str, Callable], block: int, rounds: int) -> dict[str, list[float]]:
+    ms = step_times(dict(steps), block, rounds)
+    return {name: [float(f"{1e3 * value:.5g}") for value in ms[name]] for name in steps}
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _free(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def run(device: torch.device, parts: Sequence[str] = PARTS, rounds: int = 10) -> list[dict]:
+    """Measure, and print each row as it comes. memory and pools need a GPU."""
+    found = []
+    ways = {
+        # What counts memory comes first, where nothing has been left by others.
+        "memory": lambda: memory(device), "pools": lambda: pools(device), "replay": lambda: replay(device, rounds),
+        "pending": lambda: pending_alone(device), "late": lambda: late(device), "modes": lambda: modes(device, rounds),
+    }  # fmt: skip
+    for part in sorted(parts, key=tuple(ways).index):
+        torch._dynamo.reset()
+        _free(device)
+        for row in ways[part]():
+            found.append({"part": part, "match": "ok"} | row)
+            print(*(f"{name}={value}" for name, value in found[-1].items()), flush=True)
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command."""
+    parser = Parser(prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", action="store_true", help="record in traces/results/<gpu>/")
+    parser.add_argument("--only", default=",".join(PARTS), metavar="PART,…", help=f"some of {', '.join(PARTS)}")
+    args = parser.parse_args(arguments)
+    with user_errors(PROG):
+        parts = args.only.split(",")
+        if unknown := sorted(set(parts) - set(PARTS)):
+            raise UserError(f"--only {','.join(unknown)}: expected some of {','.join(PARTS)}")
+        if args.save and set(parts) != set(PARTS):
+            raise UserError("--save: a part is not saved over the record of all")
+        if runtime.device().type != "cuda":
+            raise UserError("this is recorded on an NVIDIA GPU, and there is none here")
+        rows = run(runtime.device(), parts)
+        if args.save:
+            print(records.save({"op": NAME, **runtime.versions(), "date": today(), "rows": rows}))
+        return 0

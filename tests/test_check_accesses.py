@@ -1,0 +1,61 @@
+"""What a kernel reads and writes, as it is recorded and drawn."""
+
+from __future__ import annotations
+
+import matplotlib
+import pytest
+import torch
+
+pytest.importorskip("triton")
+import triton
+import triton.language as tl
+
+from kernels.check import accesses_of, draw_accesses
+
+matplotlib.use("agg")
+x = 3.0  # as a notebook may have it: the kernels' x is another
+
+
+@triton.jit
+def shifted_kernel(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i + 1), i < n)
+
+
+@triton.jit
+def count_kernel(counts, ids, far):
+    i = tl.program_id(1) * 2 + tl.arange(0, 2)
+    tl.atomic_add(counts + tl.load(ids + i), 1)
+    tl.store(counts + far, 1)
+
+
+def test_each_program_reads_and_writes():
+    found = accesses_of(shifted_kernel, (2,), torch.randn(6), torch.empty(6), 6, BLOCK=4)
+    assert found == [
+        (0, "load", "x", [1, 2, 3, 4]), (0, "store", "out", [0, 1, 2, 3]),
+        (1, "load", "x", [5, 6, 7, 8]), (1, "store", "out", [4, 5]),
+    ]  # fmt: skip
+
+
+def test_what_lies_far_beside_is_left_out():
+    counts, ids = torch.zeros(4, dtype=torch.int32), torch.tensor([3, 0, 2, 2])
+    found = accesses_of(count_kernel, (1, 2), counts, ids, 1 << 40)
+    atomics = [(each.program, each.offsets) for each in found if each.what == "atomic"]
+    assert atomics == [(0, [3, 0]), (1, [2, 2])]
+    assert [each.offsets for each in found if each.what == "store"] == [[], []]
+    assert counts.tolist() == [0, 0, 0, 0], "the caller's tensors are copied"
+
+
+def test_a_kernel_that_fails_says_why():
+    with pytest.raises(RuntimeError, match=r"shifted_kernel: .*BLOCK"):
+        accesses_of(shifted_kernel, (2,), torch.randn(6), torch.empty(6), 6)
+
+
+def test_it_is_drawn():
+    figure = draw_accesses(shifted_kernel, (2,), torch.randn(2, 3), torch.empty(2, 3), 6, BLOCK=4)
+    read, written = figure.axes
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["x, read", "out, written"]
+    assert len(written.patches) == 6
+    assert len(read.patches) == 6 + 3
+    assert "3 beside the tensor" in [text.get_text() for text in read.texts]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["program 0", "program 1"]

@@ -1,0 +1,63 @@
+"""CUDA graphs: the model of one, and the recorder's parts that run without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from model.graphs import record
+from model.graphs.captured import capture
+
+CPU = torch.device("cpu")
+
+
+def test_a_replay_reads_what_lies_at_the_addresses_now():
+    buffer, weight = torch.zeros(3), torch.ones(3)
+
+    def work(x):
+        weight.add_(x)
+        return (2 * x + 1)[:2].relu()
+
+    graph, out = capture(work, buffer)
+    assert out.isnan().all()
+    assert weight.tolist() == [1, 1, 1]  # capturing computes nothing
+    buffer.copy_(torch.tensor([1.0, -2, 3]))
+    graph.replay()
+    assert out.tolist() == [3, 0]
+    assert weight.tolist() == [2, -1, 4]
+    buffer.data = torch.zeros(3)  # other memory, which the graph does not know
+    graph.replay()
+    assert weight.tolist() == [3, -3, 7]
+    assert graph.replays == 2
+
+
+def test_a_number_of_python_is_the_one_that_was_captured():
+    rate, buffer = [2.0], torch.ones(2)
+    graph, out = capture(lambda x: rate[0] * x, buffer)
+    rate[0] = 7.0
+    graph.replay()
+    assert out.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("read", [lambda x: x * x.sum().item(), lambda x: x[x > 0], lambda x: x if x.any() else -x])
+def test_the_host_reads_nothing_while_capturing(read):
+    with pytest.raises(RuntimeError, match="the host reads a value"):
+        capture(read, torch.ones(2))
+
+
+@pytest.mark.slow
+def test_the_recorder_compares_what_gives_the_same():
+    rows = list(record.replay(CPU, 2, (1, 4), (4096,)))
+    assert [row["variant"] for row in rows] == 2 * ["eager", "copy and replay", "replay"]
+    assert all(len(row["us"]) == 2 and min(row["us"]) > 0 for row in rows)
+    (row,) = record.modes(CPU, 2, ("eager",), 8)
+    assert row["first_s"] > 0
+
+
+def test_without_a_gpu_nothing_is_recorded(capsys):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    for arguments, named in ([], "there is none here"), (["--only", "nothing"], "nothing"):
+        with pytest.raises(SystemExit):
+            record.main(arguments)
+        assert named in capsys.readouterr().err
