@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,8 +160,12 @@ def execute_all(paths: list[Path], at_once: int) -> Iterator[tuple[str, Path, Ru
             for number, (path, client) in enumerate(zip(paths, clients, strict=True), 1):
                 position = f"[{number}/{len(paths)}]"
                 running[pool.submit(execute, client, path.stem, position)] = position, path
-            for done in as_completed(running):
-                yield *running[done], done.result()
+            waiting = set(running)
+            while waiting:
+                # A signal that comes just before a wait begins is seen when the wait ends: so each is short.
+                done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield *running[future], future.result()
         finally:
             if unfinished := [path.stem for future, (_, path) in running.items() if future.running()]:
                 print(f"stopped in {', '.join(unfinished)}", file=sys.stderr)

@@ -124,7 +124,10 @@ def test_ctrl_c_stops_the_lecture_and_its_kernels(tmp_path, when):
             time.sleep(0.02)
         kernels = children()
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
+        try:
+            _, stderr = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert stderr.strip().endswith("stopped in 01_slow, 02_slow")
     assert kernels
