@@ -390,7 +390,7 @@ def test_the_readmes_show_one_gpu_whatever_others_measured(record, tmp_path):
     tables = status.readme_table(tmp_path), status.result_table(tmp_path)
     shown = "[eager.py](ops/add_relu/eager.py) 9.0 µs | – | [triton_kernel.py](ops/add_relu/triton_kernel.py) |"
     assert shown in tables[0]
-    assert "(kernels/ops/add_relu/), 65536×512 float32 | 0.9 | 9.0 | – | – | 3.0 |" in tables[1]
+    assert "(kernels/ops/add_relu/), 65536×512 float32 | 0.9 | 9.0 | – | – | 3.0 | nowhere: one kernel |" in tables[1]
     assert "Recorded on NVIDIA H200, torch" in tables[1]
     bench.save(record | {"rows": rows, "GPU": "Tesla T4", "date": "2100-01-01"}, tmp_path)
     assert (status.readme_table(tmp_path), status.result_table(tmp_path)) == tables

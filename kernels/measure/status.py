@@ -94,7 +94,7 @@ def readme_table(results: Path = RESULTS) -> str:
 
 
 def result_table(results: Path = RESULTS) -> str:
-    """README.md's table: the time of each op and dtype beside its peers."""
+    """README.md's table: the time of each op and dtype beside its peers; once an op, where the compiler stops."""
     names = {"eager": "eager", "torch.compile": "`torch.compile`", "triton": "our Triton", "cuda": "our CUDA"}
     lines, machines, notes = [], set(), []
     for op in sources.ops():
@@ -105,13 +105,14 @@ def result_table(results: Path = RESULTS) -> str:
             cells: dict[str, dict[str, Row]] = {}
             for row in shown(op, record):
                 cells.setdefault(label(row), {})[row.implementation] = row
-            for what, found in cells.items():
+            for number, (what, found) in enumerate(cells.items()):
                 moved = next((row.bytes for row in found.values() if row.bytes), None)
                 limit = f"{moved / copies['limit'] / 1e6:.1f}" if moved and steady(copies) else "–"
                 times = [f"{found[name].us_p50:.1f}" if name in found else "–" for name in names]
-                lines.append(f"| [{op}](kernels/ops/{op}/), {what} | {limit} | {' | '.join(times)} |")
+                stops = "″" if number else importlib.import_module(f"kernels.ops.{op}").STOPS
+                lines.append(f"| [{op}](kernels/ops/{op}/), {what} | {limit} | {' | '.join(times)} | {stops} |")
                 machines.add(f"{record['GPU']}, torch {record['torch']}, triton {record['triton']}, {record['date']}")
-    head = ["µs on the GPU", "the bytes, at a copy's bandwidth", *names.values()]
+    head = ["µs on the GPU", "the bytes, at a copy's bandwidth", *names.values(), "where the compiler stops"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines]
     return "\n".join([*lines, "", f"Recorded on {'; '.join(sorted(machines)) or 'no GPU yet'}.", *notes])
 

@@ -4,3 +4,5 @@ __all__ = [
     "embedding_lookup_multimodal",
     "embedding_lookup_with_image",
 ]
+# Where torch.compile stops, for the front page.
+STOPS = "nowhere: one kernel"
