@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ class Claim:
     sentence: str
     values: Callable[[], tuple]
 
+    @functools.cache  # noqa: B019  there are some hundred claims, and all live to the end
     def text(self) -> str:
         """With its numbers. FileNotFoundError where nothing has been recorded that it could be computed from."""
         return self.sentence.format(*self.values())
