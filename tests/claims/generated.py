@@ -124,7 +124,10 @@ said("A number takes {:.1f} instructions with narrow accesses and {:.1f} with wi
 said("with 4 bytes at a time it takes {:.1f} µs, and the other candidate with 8 takes {:.1f} µs", _not_the_width)
 said("With rows open the kernel takes {:.1f} µs, with literal sizes {:.1f} µs", _rows_open)
 said("With only the columns open it takes {:.1f} µs, with both open {:.1f} µs.", lambda: _both_open()[:2])
-said("It is not the remainder: an odd size, whose remainder is a cheap one, takes {:.1f} µs with the same candidate.", lambda: _both_open()[2:])
+said(
+    "It is not the remainder: an odd size, whose remainder is a cheap one, takes {:.1f} µs with the same candidate.",
+    lambda: _both_open()[2:],
+)
 said("With 511 columns it takes {:.1f} µs", _511)
 said("But an odd size takes {:.1f} µs", _odd)
 said(
