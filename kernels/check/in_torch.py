@@ -49,11 +49,12 @@ class TooLarge(AssertionError):
     """A tensor that the puzzle is there to avoid."""
 
 
-def gradient_of(output: Tensor, leaf: Tensor, grad: Tensor, name: str) -> Tensor:
-    """leaf's gradient, sparse if it was made so. AssertionError, by the leaf's name, if none reaches it."""
+def gradient_of(output: Tensor, leaf: Tensor, grad: Tensor, name: str, keep: bool = False) -> Tensor:
+    """leaf's gradient, sparse if it was made so; keep: the graph, for another leaf's. AssertionError, by the leaf's
+    name, if none reaches it."""
     found = None
     if output.requires_grad:
-        (found,) = torch.autograd.grad(output, leaf, grad, allow_unused=True)
+        (found,) = torch.autograd.grad(output, leaf, grad, allow_unused=True, retain_graph=keep)
     if found is None:
         raise AssertionError(
             f"no gradient reaches {name}: detach, .data, no_grad, or a tensor made anew, cuts the graph there"
