@@ -95,7 +95,7 @@ class _Operators(TorchDispatchMode):
         if reason := _reason(name, operator, arguments, named, taken):
             raise Waits(f"right, but on a GPU the host waits in {name}: {reason}")
         if name not in ("_to_copy", "copy_") and _of_both(taken):
-            raise Waits(f"right, but on a GPU {name} has a tensor that was made on the CPU: say device= where it is made")
+            raise Waits(f"right, but on a GPU {name} has a tensor that was made on the CPU: give that one device=")
         if name == "add_" and any(value.is_sparse for value in taken):
             return arguments[0]  # meta has no kernel for it
         given = operator(*arguments, **named)

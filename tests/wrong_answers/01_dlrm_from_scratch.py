@@ -81,7 +81,7 @@ def my_mlp(x, weights, biases):
 
 solved = puzzles.attempt("mlp", my_mlp)
 
-# %% mlp: no gradient -> ^not yet: mlp: .*needs the gradients: no gradient reaches weights\[0\]: detach.*\nHint: every step
+# %% mlp: no gradient -> ^not yet: mlp: .*gradients: no gradient reaches weights\[0\].*\nHint: every
 def my_mlp(x, weights, biases):
     for weight, bias in zip(weights, biases):
         x = torch.relu(x @ weight.detach().T + bias)
@@ -208,7 +208,7 @@ def my_look_up(tables, ids):
 
 solved = puzzles.attempt("look_up", my_look_up)
 
-# %% look_up: no gradient -> ^not yet: look_up: .*needs the gradients: no gradient reaches tables\[0\].*\nHint: every step
+# %% look_up: no gradient -> ^not yet: .*gradients: no gradient reaches tables\[0\].*\nHint: every
 def my_look_up(tables, ids):
     vectors = [table.data[(ids[:, f] + 1) % (len(table) - 1)] for f, table in enumerate(tables)]
     return torch.stack(vectors, dim=1)
@@ -329,7 +329,7 @@ def my_interaction(dense, sparse):
 
 solved = puzzles.attempt("interaction", my_interaction)
 
-# %% interaction: no gradient of the products -> ^not yet: interaction: .*needs the gradients: no gradient reaches sparse.*\nHint: every
+# %% interaction: no gradient of the products -> ^not yet: .*gradients: no gradient reaches sparse.*\nHint: every
 def my_interaction(dense, sparse):
     vectors = torch.cat([dense.unsqueeze(1), sparse], dim=1)
     count = vectors.shape[1]

@@ -175,7 +175,7 @@ def rows_of(ids, known):
 
 check.attempt("sorted", rows_of, spec=puzzles.SORTED)
 
-# %% sorted: isin: no wait in sight -> ^not yet: .*right, but isin compares each with each.*torch\.isin.*\nHint: .*searchsorted
+# %% sorted: isin -> ^not yet: .*right, but isin compares each with each.*torch\.isin.*\nHint: .*searchsorted
 def rows_of(ids, known):
     position = torch.searchsorted(known, ids)
     return torch.where(torch.isin(ids, known), position + 1, 0)
