@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from model import PRESETS, DLRMConfig
 from model.by_hand import costs, puzzles, training
@@ -71,3 +72,21 @@ def test_a_part_of_the_reader_s_is_trained():
 def test_the_loss_of_a_constant():
     assert training.entropy(0.5) == pytest.approx(0.6931, abs=1e-4)
     assert training.entropy(0.25622) == pytest.approx(0.5690, abs=1e-3)
+
+
+def test_a_sparse_gradient_is_trained_with_adam():
+    """F.embedding(sparse=True) is a right answer, and Adam takes no sparse gradient."""
+
+    def look_up(tables, ids):
+        rows = [(ids[:, f] + 1) % (len(table) - 1) for f, table in enumerate(tables)]
+        return torch.stack([F.embedding(r, t, sparse=True) for r, t in zip(rows, tables, strict=True)], dim=1)
+
+    assert puzzles.attempt("look_up", look_up)
+    torch.manual_seed(0)
+    ours, theirs = (training.ByHand(CONFIG, parts) for parts in ({}, {"look_up": puzzles.SOLVED.pop("look_up")}))
+    theirs.load_state_dict(ours.state_dict())
+    batch = torch.rand(6, 13), torch.randint(1 << 32, (6, 3))
+    for model in (ours, theirs):
+        model(*batch).sum().backward()
+        torch.optim.Adam(model.parameters(), lr=0.1).step()
+    torch.testing.assert_close(theirs.state_dict(), ours.state_dict())

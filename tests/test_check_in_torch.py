@@ -199,12 +199,30 @@ def test_wrong_values_come_first():
         check("clamped", lambda x, ids: (x + ids).cpu(), spec=SPEC, device="cpu")
 
 
-def test_what_fails_on_shapes_alone_is_turned_down():
+def test_a_tensor_of_the_cpu_is_turned_down_and_a_number_is_not():
     def of_the_host(x, ids):
-        return reference(x, ids) + TABLE[0, 0] * torch.zeros(len(x))
+        return reference(x, ids) + torch.zeros(len(x))
 
-    with pytest.raises(AssertionError, match="needs values on the host, or mixes tensors of both"):
-        check("clamped", of_the_host, spec=SPEC, device="cpu")
+    def index_of_the_host(x, ids):
+        return reference(x, ids)[torch.arange(len(x))]
+
+    def number(x, ids):
+        return reference(x, ids) + torch.tensor(0.0)
+
+    for answer, name in ((of_the_host, "add"), (index_of_the_host, "index")):
+        with pytest.raises(AssertionError, match=f"on a GPU {name} has a tensor that was made on the CPU"):
+            check("clamped", answer, spec=SPEC, device="cpu")
+    check("clamped", number, spec=SPEC, device="cpu")
+
+
+def test_what_fails_on_shapes_alone_is_turned_down():
+    def only_with_values(x, ids):
+        if x.is_meta:
+            raise RuntimeError("no values")
+        return reference(x, ids)
+
+    with pytest.raises(AssertionError, match="needs values on the host, or mixes tensors of both: no values"):
+        check("clamped", only_with_values, spec=SPEC, device="cpu")
 
 
 # ------------------------------------------------------------------------------------------------------------------

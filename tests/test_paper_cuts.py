@@ -98,7 +98,7 @@ def closed():
 
 def test_an_effect_below_the_spread_is_none():
     assert Effect(5.0, 4.9, -0.3, -0.1, 0.1).none
-    assert str(Effect(5.0, 4.9, -0.3, -0.1, 0.1)).endswith("-0.100 ms (-0.300 to +0.100): none")
+    assert str(Effect(5.0, 4.9, -0.3, -0.1, 0.1)).endswith("saved by turns +0.100 ms (-0.100 to +0.300): none")
     assert not Effect(5.0, 4.0, -1.2, -1.0, -0.8).none
     assert not Effect(4.0, 5.0, 0.8, 1.0, 1.2).none
 
@@ -131,7 +131,7 @@ def test_layouts_are_printed(recorded, capsys):
 def test_a_verdict_has_the_spread(recorded, capsys):
     facts.judge("list", 1.0, "hash", "index_naive", "index", "Why.", step="04")
     said = capsys.readouterr().out
-    assert re.search(r"^list: predicted 1 ms, recorded \S+ ms: .*Why\. .* → .* ms, by turns .* to ", said)
+    assert re.search(r"^list: predicted 1 ms, recorded \S+ ms: .*Why\. .* → .* ms, saved by turns .* to ", said)
 
 
 def test_pictures_of_the_record(recorded):
@@ -162,11 +162,14 @@ def test_what_the_traces_say():
 # The arithmetic of a wait.
 
 
-def test_a_wait_costs_what_would_have_overlapped():
+def test_a_wait_costs_the_time_for_which_it_stops_who_sets_the_pace():
     for kernels in (two_queues.LAUNCH_BOUND, two_queues.GPU_BOUND):
         free, waiting = (two_queues.simulate(kernels, waits) for waits in (False, True))
         assert free.step == max(len(kernels), sum(kernels))  # whoever is slower
         assert free.step < waiting.step <= len(kernels) + sum(kernels)
+    host, gpu = (two_queues.simulate(kernels, True) for kernels in (two_queues.LAUNCH_BOUND, two_queues.GPU_BOUND))
+    assert {end - begin for begin, end in host.waits} == {0.25}
+    assert gpu.step - sum(two_queues.GPU_BOUND) == 4
     cheap, dear = (
         two_queues.simulate(kernels, True).step - two_queues.simulate(kernels, False).step
         for kernels in (two_queues.LAUNCH_BOUND, two_queues.GPU_BOUND)

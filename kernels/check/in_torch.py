@@ -49,11 +49,12 @@ class TooLarge(AssertionError):
     """A tensor that the puzzle is there to avoid."""
 
 
-def gradient_of(output: Tensor, leaf: Tensor, grad: Tensor, name: str) -> Tensor:
-    """leaf's gradient, sparse if it was made so. AssertionError, by the leaf's name, if none reaches it."""
+def gradient_of(output: Tensor, leaf: Tensor, grad: Tensor, name: str, keep: bool = False) -> Tensor:
+    """leaf's gradient, sparse if it was made so; keep: the graph, for another leaf's. AssertionError, by the leaf's
+    name, if none reaches it."""
     found = None
     if output.requires_grad:
-        (found,) = torch.autograd.grad(output, leaf, grad, allow_unused=True)
+        (found,) = torch.autograd.grad(output, leaf, grad, allow_unused=True, retain_graph=keep)
     if found is None:
         raise AssertionError(
             f"no gradient reaches {name}: detach, .data, no_grad, or a tensor made anew, cuts the graph there"
@@ -93,6 +94,8 @@ class _Operators(TorchDispatchMode):
         taken = [value for value in tree_leaves((arguments, named)) if isinstance(value, Tensor)]
         if reason := _reason(name, operator, arguments, named, taken):
             raise Waits(f"right, but on a GPU the host waits in {name}: {reason}")
+        if name not in ("_to_copy", "copy_") and _of_both(taken):
+            raise Waits(f"right, but on a GPU {name} has a tensor that was made on the CPU: give that one device=")
         if name == "add_" and any(value.is_sparse for value in taken):
             return arguments[0]  # meta has no kernel for it
         given = operator(*arguments, **named)
@@ -101,6 +104,11 @@ class _Operators(TorchDispatchMode):
             if new and made.numel() > self.most:
                 raise TooLarge(f"right, but {name} makes a tensor of {list(made.shape)}")
         return given
+
+
+def _of_both(taken: list[Tensor]) -> bool:
+    """Whether some are the GPU's and some, with more than one number, the CPU's; a number goes along with a launch."""
+    return any(value.is_meta for value in taken) and any(not value.is_meta and value.dim() for value in taken)
 
 
 def _is_view(made: Tensor, value: Tensor) -> bool:

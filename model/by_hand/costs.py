@@ -22,13 +22,13 @@ from kernels.ops.dot_interaction import eager as dot
 from kernels.ops.fused_mlp import eager as mlp
 from model.config import DLRMConfig, Interaction
 from model.dlrm import DLRM, DenseArch
+from model.profiling.floors import FLOAT32, TF32
 from model.profiling.operators import Operator, Operators
 
 if TYPE_CHECKING:
     import pandas
 
-# An H200's, by its datasheet: float32 outside the tensor cores; tf32 inside them, without sparsity.
-FP32_TFLOPS, TF32_TFLOPS = 67.0, 494.0
+FP32_TFLOPS, TF32_TFLOPS = FLOAT32 / 1e12, TF32 / 1e12  # an H200's, by its datasheet
 BYTES = 4  # of a float32
 ID_BYTES = 8
 

@@ -119,7 +119,7 @@ def roofline(found: Mapping[str, costs.Cost]) -> Figure:
     roofs = (costs.FP32_TFLOPS, "float32", "-"), (costs.TF32_TFLOPS, "tf32, tensor cores", "--")
     for peak, name, style in roofs:
         ax.loglog(reach, np.minimum(rate * reach, peak), color="0.3", ls=style, lw=1.3)
-        ax.text(390, peak * 1.1, f"{name}: {peak:.0f} TFLOP/s", ha="right", size=8)
+        ax.text(390, peak * 1.1, f"{name}: {peak:g} TFLOP/s", ha="right", size=8)
         ax.axvline(peak / rate, color="0.6", ls=":", lw=1)
         ax.text(peak / rate * 1.03, 0.04, f"{peak / rate:.1f}", size=8, color="0.4")
     ax.text(2.0, rate * 2.0 * 1.8, f"memory: a copy's {rate:.2f} TB/s", size=8, ha="right")

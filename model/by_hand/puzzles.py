@@ -5,7 +5,8 @@
     interaction   dense [B, D], sparse [B, F, D] → [B, D + F (F + 1) / 2]: InteractionArch
     moved         rows, widths, fused → the bytes that an MLP moves, as model.by_hand.costs counts them
 
-An answer gives the model's values and its gradients. One that calls what lies in model/ or kernels/ computes nothing
+An answer gives the model's values and, of finite numbers, its gradients; what a gradient is where NaN comes in differs
+from one right way to another. One that calls what lies in model/ or kernels/ computes nothing
 itself, and is turned down. All run on the CPU, where an id beyond a table ends no process.
 """
 
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from kernels.check import Call, Case, Spec, Sums, check, check_gradients
+from kernels.check import Call, Case, Spec, Sums, check, check_gradients, gradient_of
 from model.by_hand import costs
 from model.config import DLRMConfig, Interaction
 from model.dlrm import DenseArch, InteractionArch, SparseArch
@@ -56,16 +57,56 @@ def _computed(puzzle: str, function: Callable) -> str:
         hints = [call.hint for call in calls if f"case {call.name}: " in str(error) and "Hint: " not in str(error)]
         raise AssertionError("\nHint: ".join([str(error), *hints])) from error
     for call in calls:
-        needed = [leaf.is_floating_point() for leaf in call.leaves()]
-        grad = torch.randn(spec.reference(*call.arguments()).shape, generator=torch.Generator().manual_seed(9))
-        try:
-            check_gradients(puzzle, function, call, needed, grad, spec=spec)
-        except (AssertionError, RuntimeError) as error:  # the latter is autograd's
-            raise AssertionError(
-                f"{puzzle}: the values are right, but training needs the gradients: {str(error).partition('. ')[0]}\n"
-                "Hint: every step from the inputs to the result must be one that autograd follows."
-            ) from error
+        if all(leaf.isfinite().all() for leaf in call.leaves()):
+            _has_gradients(puzzle, function, call)
     return printed.getvalue().rstrip()
+
+
+def _has_gradients(puzzle: str, function: Callable, call: Call) -> None:
+    """AssertionError: which input's gradient is missing, or wrong. A sparse one is right, too."""
+    spec = SPECS[puzzle]
+
+    def densely(*arguments):
+        return function(*Call("", arguments).map(dense_gradient).arguments())
+
+    needed = [leaf.is_floating_point() for leaf in call.leaves()]
+    grad = torch.randn(spec.reference(*call.arguments()).shape, generator=torch.Generator().manual_seed(9))
+    leaves = [leaf.clone().requires_grad_(need) for leaf, need in zip(call.leaves(), needed, strict=True)]
+    try:
+        out = function(*call.with_leaves(leaves).arguments())
+        for name, leaf in zip(spec.leaf_names(call), leaves, strict=True):
+            if leaf.requires_grad:
+                gradient_of(out, leaf, grad, name, keep=True)
+    except (AssertionError, RuntimeError) as error:  # the latter is autograd's
+        raise AssertionError(
+            f"{puzzle}: the values are right, but training needs the gradients: {error}\n"
+            "Hint: every step from the inputs to the result must be one of torch's that autograd follows."
+        ) from error
+    try:
+        check_gradients(puzzle, densely, call, needed, grad, spec=spec)
+    except (AssertionError, RuntimeError) as error:
+        raise AssertionError(
+            f"{puzzle}: the values are right, but training needs the gradients: {str(error).partition('. ')[0]}\n"
+            "Hint: autograd follows one way from this input to the result, and the result has more of them, or a step "
+            "on it has another derivative: is a part detached?"
+        ) from error
+
+
+class _Densely(torch.autograd.Function):
+    """What comes in; its gradient is made dense."""
+
+    @staticmethod
+    def forward(context, tensor: Tensor) -> Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(context, grad: Tensor) -> Tensor:
+        return grad.to_dense() if grad.is_sparse else grad
+
+
+def dense_gradient(tensor: Tensor) -> Tensor:
+    """The tensor; where its gradient is sparse, as F.embedding's can be, it arrives dense: Adam takes no sparse one."""
+    return _Densely.apply(tensor) if tensor.requires_grad else tensor
 
 
 def _counted(function: Callable) -> str:
@@ -189,8 +230,18 @@ def _interaction_calls(case: Case, device: torch.device) -> Iterator[Call]:
         1: "the dense vector's numbers come first, then its product with the only embedding.",
         2: "three vectors make three pairs, none with itself: (1, 0), (2, 0), (2, 1).",
     }.get(features, "row by row below the diagonal: (1, 0), (2, 0), (2, 1), (3, 0), …: which pair is the third?")
-    tensors = case.tensor(1, device, (rows, width)), case.tensor(2, device)
-    yield Call(f"{_many(rows, 'row')} of {_many(features, 'embedding')}", tensors, hint=hint)
+    dense, sparse = case.tensor(1, device, (rows, width)), case.tensor(2, device)
+    name = f"{_many(rows, 'row')} of {_many(features, 'embedding')}"
+    yield Call(name, (dense, sparse), hint=hint)
+    if features != 3:
+        return
+    apart, unknown = sparse.clone(), sparse.clone()
+    apart[:, 0, : width // 2] = apart[:, 1, width // 2 :] = 0  # no number of one meets a number of the other
+    hint = "a product that is exactly 0 has its place, too: choose pairs by where they lie, not by their value."
+    yield Call(f"{name}, a product of 0", (dense, apart), hint=hint)
+    unknown[0, 1, 0] = torch.nan
+    hint = "NaN must come out, in each pair of the vector that has it: who hides it hides that a model has broken."
+    yield Call(f"{name}, a NaN", (dense, unknown), hint=hint)
 
 
 def _spec(

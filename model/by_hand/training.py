@@ -56,7 +56,7 @@ class ByHand(nn.Module):
         linears = [layer for layer in model.dense_arch.mlp if isinstance(layer, nn.Linear)]
         weights, biases = [layer.weight for layer in linears], [layer.bias for layer in linears]
         x = mlp(dense, weights, biases) if mlp else model.dense_arch(dense)
-        tables = [table.weight for table in model.sparse_arch.tables]
+        tables = [puzzles.dense_gradient(table.weight) for table in model.sparse_arch.tables]
         vectors = look_up(tables, sparse) if look_up else model.sparse_arch(sparse)
         return model.over_arch((interaction or model.interaction_arch)(x, vectors)).squeeze(1)
 

@@ -33,6 +33,7 @@ LAST_TABLE = len(SMALL)
 class Effect:
     """ms a step, medians of the rounds; low, middle, high: percentiles 10, 50, 90 of the rounds' after - before.
 
+    In words, as in the pictures, a positive number is what a change saves: the other sign.
     Of two equal programs ten rounds' percentiles 20 and 80 have the same sign about once in ten, 10 and 90 once in 50.
     """
 
@@ -48,8 +49,8 @@ class Effect:
         return self.low <= 0 <= self.high
 
     def __str__(self) -> str:
-        spread = f"{self.middle:+.3f} ms ({self.low:+.3f} to {self.high:+.3f})"
-        return f"{self.before:.2f} → {self.after:.2f} ms, by turns {spread}{': none' if self.none else ''}"
+        spread = f"{-self.middle:+.3f} ms ({-self.high:+.3f} to {-self.low:+.3f})"
+        return f"{self.before:.2f} → {self.after:.2f} ms, saved by turns {spread}{': none' if self.none else ''}"
 
 
 def times(part: str, variant: str, **labels) -> np.ndarray:
@@ -159,7 +160,7 @@ def sweeps(rule: str) -> dict[str, int]:
         return {"fill the gradient with 0": 1, "update: row, gradient → row": 3}
     return {
         "fill the gradient with 0": 1, "sum += g²": 3, "sqrt(sum)": 2, "+ eps": 2, "-rate · g": 2,
-        "update: row, quotient → row": 4,
+        "update: row, -rate · g, root → row": 4,
     }  # fmt: skip
 
 

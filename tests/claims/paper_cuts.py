@@ -8,7 +8,7 @@ import numpy as np
 
 from claims.claim import claim
 from kernels.measure.records import recorded
-from model.paper_cuts import facts
+from model.paper_cuts import facts, two_queues
 from model.paper_cuts.facts import effect, times
 from model.profiling.tables import TRACES
 
@@ -95,11 +95,13 @@ def _words(found: facts.Effect) -> str:
 def _copies() -> tuple:
     """ms by which copies lengthen step 06, from ordinary memory, the same with non_blocking, and from pinned memory."""
     found = [
-        effect("waits", "on the device", name, step="06").middle
+        effect("waits", "on the device", name, step="06")
         for name in ("ordinary memory", "ordinary memory, non_blocking", "pinned memory, non_blocking")
     ]
-    assert found[0] > found[2]
-    return tuple(found)
+    assert not found[0].none
+    assert found[1].none
+    assert found[2].none
+    return tuple(one.middle for one in found)
 
 
 def _pinning() -> tuple:
@@ -175,7 +177,28 @@ def _bytes_alone() -> tuple:
 
 
 def _rate() -> tuple:
-    return (recorded("add_relu").attrs["copy_tb_per_s"]["limit"], facts.table_bytes() / 1e9)
+    return (recorded("add_relu").attrs["copy_tb_per_s"]["limit"],)
+
+
+def _sweep() -> tuple:
+    return facts.table_bytes() / 1e9, sum(facts.sweeps("sgd").values())
+
+
+def _adagrad() -> tuple:
+    """Sweeps, and operations but for the one that fills the gradient."""
+    found = facts.sweeps("adagrad")
+    assert len(found) == 6
+    return sum(found.values()), "five"
+
+
+def _stopped() -> tuple:
+    """Units by which a wait lengthens a step: for so long the host waits in A, and the GPU is idle in B."""
+    programs = two_queues.LAUNCH_BOUND, two_queues.GPU_BOUND
+    free = [two_queues.simulate(kernels, waits=False).step for kernels in programs]
+    a, b = (two_queues.simulate(kernels, waits=True) for kernels in programs)
+    (begin, end), idle = a.waits[-1], b.step - sum(two_queues.GPU_BOUND)
+    assert (a.step - free[0], b.step - free[1]) == (end - begin, idle)
+    return end - begin, idle
 
 
 claim(
@@ -186,7 +209,7 @@ claim(
 )
 claim(NOTEBOOK, "By turns, a step takes {:.2f} ms with the list and {:.2f} with the buffer, {:.2f} ms less", _buffer)
 claim(NOTEBOOK, "With 3 known ids the four kernels take {:.1f} µs, with 2000 {:.1f}.", _kernels)
-claim(NOTEBOOK, "One is fixed: for next to no ids each of the four takes {:.0f} to {:.0f} µs on the GPU.", _nothing)
+claim(NOTEBOOK, "A part is fixed: for next to no ids each of the four takes {:.0f} to {:.0f} µs on the GPU.", _nothing)
 claim(NOTEBOOK, "Step 06 keeps the GPU busy for {:.0f} ms, and is like B.", _outer)
 claim(
     NOTEBOOK,
@@ -209,21 +232,27 @@ claim(
 claim(NOTEBOOK, "0.54 MB")
 claim(
     NOTEBOOK,
-    "In step 06 copies from ordinary memory cost {:+.2f} ms, with `non_blocking` {:+.2f}, from pinned memory {:+.2f}.",
+    "Copies from ordinary memory make step 06 longer by {:.2f} ms. With `non_blocking` it is {:.2f} ms, from pinned "
+    "memory {:.2f}, both below the spread.",
     _copies,
 )
 claim(
     NOTEBOOK,
-    "To pin a batch in the step itself costs step 04 {:+.2f} ms and step 06 {:+.2f}, both against a batch on the "
-    "device.",
+    "To pin a batch in the step itself makes step 04 longer by {:.2f} ms and step 06 by {:.2f}, both against a batch "
+    "on the device.",
     _pinning,
 )
 claim(
     NOTEBOOK,
-    "At a copy's rate these sweeps need {:.1f} ms with SGD and {:.1f} with Adagrad; recorded are {:.1f} and {:.1f}.",
+    "At a copy's rate these sweeps need {:.1f} ms with SGD and {:.1f} with Adagrad; recorded, orange and red, are "
+    "{:.1f} and {:.1f}.",
     _sweeps,
 )
-claim(NOTEBOOK, "At {:.2f} TB/s, a copy's rate, and {:.2f} GB a sweep:", _rate)
+claim(NOTEBOOK, "reads or writes each row of all tables once: {:.2f} GB. SGD needs {}:", _sweep)
+claim(NOTEBOOK, "Adagrad needs {}, for torch.optim computes its rule in {} operations, each over all rows.", _adagrad)
+claim(NOTEBOOK, "at a copy's {:.2f} TB/s, which counts bytes read and written.", _rate)
+claim(NOTEBOOK, "it stands still for {:g} units, until the last kernel is done.", lambda: (_stopped()[0],))
+claim(NOTEBOOK, "and the GPU idles for {:g} units, while the host launches", lambda: (_stopped()[1],))
 claim(
     NOTEBOOK,
     "Kernels run for {:.1f} of step 08's {:.1f} ms, which is launch-bound, for {:.1f} of {:.1f} in 11, and for "
@@ -232,7 +261,7 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "The violet kernel is a third thing: {:.2f} ms in step 08 and {:.2f} in 11, with {:.0f} times as many rows.",
+    "Violet is no sweep: it takes {:.2f} ms in step 08 and {:.2f} in 11, with {:.0f} times as many rows.",
     _one_block,
 )
 claim(
@@ -250,6 +279,6 @@ claim(
 claim(
     NOTEBOOK,
     "26 sparse gradients take SGD's kernels from {:.1f} to {:.1f} ms, of which {:.1f} were the sweeps and {:.1f} the "
-    "violet kernel; but its step is only {:.2f} ms shorter: what is left is launches.",
+    "violet kernels; but its step is only {:.2f} ms shorter: what is left is launches.",
     _bytes_alone,
 )

@@ -81,7 +81,7 @@ def my_mlp(x, weights, biases):
 
 solved = puzzles.attempt("mlp", my_mlp)
 
-# %% mlp: no gradient -> ^not yet: mlp: .*needs the gradients.*\nHint: every step
+# %% mlp: no gradient -> ^not yet: mlp: .*gradients: no gradient reaches weights\[0\].*\nHint: every
 def my_mlp(x, weights, biases):
     for weight, bias in zip(weights, biases):
         x = torch.relu(x @ weight.detach().T + bias)
@@ -124,6 +124,15 @@ def my_mlp(x, weights, biases):
     for weight, bias in zip(weights, biases):
         x = torch.nn.functional.linear(x, weight, bias)
         x = torch.where(x < 0, 0.0, x)
+    return x
+
+
+solved = puzzles.attempt("mlp", my_mlp)
+
+# %% mlp: F.linear and clamp
+def my_mlp(x, weights, biases):
+    for weight, bias in zip(weights, biases):
+        x = torch.nn.functional.linear(x, weight, bias).clamp(min=0)
     return x
 
 
@@ -199,7 +208,7 @@ def my_look_up(tables, ids):
 
 solved = puzzles.attempt("look_up", my_look_up)
 
-# %% look_up: no gradient -> ^not yet: look_up: .*needs the gradients.*\nHint: every step
+# %% look_up: no gradient -> ^not yet: .*gradients: no gradient reaches tables\[0\].*\nHint: every
 def my_look_up(tables, ids):
     vectors = [table.data[(ids[:, f] + 1) % (len(table) - 1)] for f, table in enumerate(tables)]
     return torch.stack(vectors, dim=1)
@@ -221,6 +230,14 @@ def my_look_up(tables, ids):
     heights = torch.tensor([len(table) for table in tables])
     first = heights.cumsum(0) - heights
     return torch.cat(list(tables))[first + (ids + 1) % (heights - 1)]
+
+
+solved = puzzles.attempt("look_up", my_look_up)
+
+# %% look_up: F.embedding, with a sparse gradient
+def my_look_up(tables, ids):
+    rows = [(ids[:, f] + 1) % (len(table) - 1) for f, table in enumerate(tables)]
+    return torch.stack([torch.nn.functional.embedding(r, t, sparse=True) for r, t in zip(rows, tables)], dim=1)
 
 
 solved = puzzles.attempt("look_up", my_look_up)
@@ -312,13 +329,22 @@ def my_interaction(dense, sparse):
 
 solved = puzzles.attempt("interaction", my_interaction)
 
-# %% interaction: no gradient of the products -> ^not yet: interaction: .*needs the gradients.*\nHint: every step
+# %% interaction: no gradient of the products -> ^not yet: .*gradients: no gradient reaches sparse.*\nHint: every
 def my_interaction(dense, sparse):
     vectors = torch.cat([dense.unsqueeze(1), sparse], dim=1)
     count = vectors.shape[1]
     products = vectors @ vectors.mT
     i, j = torch.tril_indices(count, count, offset=-1)
     return torch.cat([dense, products.detach()[:, i, j]], dim=1)
+
+
+solved = puzzles.attempt("interaction", my_interaction)
+
+# %% interaction: one of each pair detached -> ^not yet: interaction: .*the gradient of \w+: .*wrong\nHint: .*detached
+def my_interaction(dense, sparse):
+    vectors = torch.cat([dense.unsqueeze(1), sparse], dim=1)
+    i, j = torch.tril_indices(vectors.shape[1], vectors.shape[1], offset=-1)
+    return torch.cat([dense, (vectors @ vectors.detach().mT)[:, i, j]], dim=1)
 
 
 solved = puzzles.attempt("interaction", my_interaction)
@@ -342,6 +368,34 @@ def my_interaction(dense, sparse):
     from kernels import dot_interaction
 
     return dot_interaction(dense, sparse)
+
+
+solved = puzzles.attempt("interaction", my_interaction)
+
+# %% interaction: what is not 0 -> ^not yet: .*of 3 embeddings, a product of 0: .*got \[2, 9\]\nHint: .*exactly 0
+def my_interaction(dense, sparse):
+    vectors = torch.cat([dense.unsqueeze(1), sparse], dim=1)
+    products = (vectors @ vectors.mT).tril(-1)
+    return torch.cat([dense, products[products != 0].view(len(dense), -1)], dim=1)
+
+
+solved = puzzles.attempt("interaction", my_interaction)
+
+# %% interaction: NaN eaten -> ^not yet: .*of 3 embeddings, a NaN: .*expected nan, got 0.*\nHint: NaN must come out
+def my_interaction(dense, sparse):
+    vectors = torch.cat([dense.unsqueeze(1), sparse], dim=1)
+    i, j = torch.tril_indices(vectors.shape[1], vectors.shape[1], offset=-1)
+    products = (vectors @ vectors.mT).nan_to_num()
+    return torch.cat([dense, products[:, i, j]], dim=1)
+
+
+solved = puzzles.attempt("interaction", my_interaction)
+
+# %% interaction: a mask of places
+def my_interaction(dense, sparse):
+    vectors = torch.cat([dense.unsqueeze(1), sparse], dim=1)
+    below = torch.ones(vectors.shape[1], vectors.shape[1], dtype=torch.bool).tril(-1)
+    return torch.cat([dense, torch.einsum("bid,bjd->bij", vectors, vectors)[:, below]], dim=1)
 
 
 solved = puzzles.attempt("interaction", my_interaction)

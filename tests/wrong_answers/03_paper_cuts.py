@@ -175,6 +175,24 @@ def rows_of(ids, known):
 
 check.attempt("sorted", rows_of, spec=puzzles.SORTED)
 
+# %% sorted: isin -> ^not yet: .*right, but isin compares each with each.*torch\.isin.*\nHint: .*searchsorted
+def rows_of(ids, known):
+    position = torch.searchsorted(known, ids)
+    return torch.where(torch.isin(ids, known), position + 1, 0)
+
+
+check.attempt("sorted", rows_of, spec=puzzles.SORTED)
+
+# %% sorted: rows made on the CPU -> ^not yet: .*right, but on a GPU index has .* made on the CPU: .*in `return
+def rows_of(ids, known):
+    position = torch.searchsorted(known, ids)
+    rows = torch.arange(1, len(known) + 1)
+    position = position.clamp(max=len(known) - 1)
+    return torch.where(known[position] == ids, rows[position], 0)
+
+
+check.attempt("sorted", rows_of, spec=puzzles.SORTED)
+
 # %% sorted: bisection by hand
 def rows_of(ids, known):
     low, high = torch.zeros_like(ids), torch.full_like(ids, len(known))
@@ -386,6 +404,27 @@ def look_up(table, rows):
 
 check.attempt("look_up", look_up, spec=puzzles.LOOK_UP)
 
+# %% look_up: row 0 is nobody's -> ^not yet: .*row 0 among them: .*expected[\s\S]*like any other
+def look_up(table, rows):
+    return F.embedding(rows.clamp(min=1), table, sparse=True)
+
+
+check.attempt("look_up", look_up, spec=puzzles.LOOK_UP)
+
+# %% look_up: bags that begin on the CPU -> ^not yet: .*right, but on a GPU \w+ has .* made on the CPU
+def look_up(table, rows):
+    return F.embedding_bag(rows, table, torch.arange(len(rows)), mode="sum", sparse=True)
+
+
+check.attempt("look_up", look_up, spec=puzzles.LOOK_UP)
+
+# %% look_up: bags of one row
+def look_up(table, rows):
+    return F.embedding_bag(rows[:, None], table, mode="sum", sparse=True)
+
+
+check.attempt("look_up", look_up, spec=puzzles.LOOK_UP)
+
 # %% look_up: gather, which has a sparse gradient too
 def look_up(table, rows):
     return table.gather(0, rows[:, None].expand(-1, table.shape[1]), sparse_grad=True)
@@ -450,6 +489,30 @@ check.attempt("update", update, spec=puzzles.UPDATE)
 def update(table, rows, grad, rate):
     for row, one in zip(rows.tolist(), grad):
         table[row] -= rate * one
+
+
+check.attempt("update", update, spec=puzzles.UPDATE)
+
+# %% update: row 0 is nobody's -> ^not yet: .*row 0 among them: .*expected[\s\S]*like any other
+def update(table, rows, grad, rate):
+    table.index_add_(0, rows, grad * (rows > 0)[:, None], alpha=-rate)
+
+
+check.attempt("update", update, spec=puzzles.UPDATE)
+
+# %% update: an order made on the CPU -> ^not yet: .*right, but on a GPU index has .* made on the CPU
+def update(table, rows, grad, rate):
+    order = torch.arange(len(rows))
+    table.index_add_(0, rows[order], grad[order], alpha=-rate)
+
+
+check.attempt("update", update, spec=puzzles.UPDATE)
+
+# %% update: a matrix made on the CPU -> ^not yet: .*right, but on a GPU add_ has .* made on the CPU
+def update(table, rows, grad, rate):
+    same = torch.zeros(len(rows), len(rows))
+    same += rows[:, None] == rows
+    table[rows] -= rate * (same @ grad)
 
 
 check.attempt("update", update, spec=puzzles.UPDATE)
