@@ -109,7 +109,7 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "It launches {:.0f} kernels, in eager {:.0f}, and runs PyTorch's Python around each.",
+    "It launches {:.0f} kernels, in eager {:.0f}, and between them runs PyTorch's Python.",
     _launches,
 )
 claim(

@@ -236,7 +236,7 @@ def saved(launches, launch_us, kernels_us, replay_us, copy_us):
 
 puzzles.attempt("saved", saved)
 
-# %% saved: the kernels are forgotten without a graph -> ^not yet: .*(kernels that take longest[\s\S]*3000 µs, the GPU's)
+# %% saved: the kernels are forgotten without a graph -> ^not yet: .*(kernels that take longest[\s\S]*3000 µs, the GPU)
 def saved(launches, launch_us, kernels_us, replay_us, copy_us):
     return launches * launch_us - max(launch_us + replay_us, copy_us + kernels_us)
 
