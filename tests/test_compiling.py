@@ -68,19 +68,19 @@ def test_what_is_saved_pays(monkeypatch, capsys):
         raise FileNotFoundError(name)
 
     monkeypatch.setattr(facts.records, "recorded", nothing)
-    facts.judge("08", 1000)
-    assert drawing.pays("08") is None
+    facts.judge("main", 1000)
+    assert drawing.pays("main") is None
     assert capsys.readouterr().out.count("no record yet") == 2
     rows = [
         {"step": "08", "variant": "eager", "first_s": [0.1], "ms": [3.0, 3.2]},
         {"step": "08", "variant": "compiled", "first_s": [10.0, 1.0], "ms": [2.0, 2.2]},
     ]
     monkeypatch.setattr(facts.records, "recorded", lambda name: pd.DataFrame(rows))
-    found = facts.pays("08")
+    found = facts.pays("main")
     assert found.cold == pytest.approx(9.9)
     assert found.steps(found.cold) == pytest.approx(9_900, abs=1)
     assert not found.none
-    assert len(drawing.pays("08").axes[0].lines) == 3
+    assert len(drawing.pays("main").axes[0].lines) == 3
 
 
 def test_pictures_of_the_records():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
-from model.graphs import record
+from model.graphs import drawing, facts, puzzles, record
 from model.graphs.captured import capture
 
 CPU = torch.device("cpu")
@@ -43,6 +45,27 @@ def test_a_number_of_python_is_the_one_that_was_captured():
 def test_the_host_reads_nothing_while_capturing(read):
     with pytest.raises(RuntimeError, match="the host reads a value"):
         capture(read, torch.ones(2))
+
+
+def test_the_first_case_of_the_last_puzzle_is_step_15():
+    (launches, launch_us, kernels_us, *_), _ = next(iter(puzzles.SITUATIONS.values()))
+    recorded = facts.step("15_full_sgd_fused")
+    assert launches == recorded["launches"]
+    assert launch_us == pytest.approx(facts.launch_us("15_full_sgd_fused"), abs=0.05)
+    assert kernels_us == pytest.approx(1e3 * recorded["busy_ms"], abs=5)
+
+
+def test_a_hint_of_the_last_puzzle_says_what_either_side_takes():
+    for values, hint in puzzles.SITUATIONS.values():
+        eager, graph = (float(µs) for µs in re.findall(r"(\d+) µs", hint)[:2])
+        assert eager - graph == pytest.approx(puzzles.saved(*values), abs=0.5)
+
+
+def test_the_picture_of_peaks_shows_no_times():
+    plt = pytest.importorskip("matplotlib.pyplot")
+    figure = drawing.peaks()
+    assert [ax.get_xlabel() for ax in figure.axes] == ["MB"] * 3
+    plt.close(figure)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Compiling as pictures: which graph serves each batch, 26 look-ups as kernels, a step before and after, its price."""
+"""Compiling as pictures: which graph serves each batch, 26 look-ups as kernels, a step of training before and after."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def _kernels(ax: Axes, widths: Sequence[int], through: bool) -> None:
 
 
 def steps() -> Figure:
-    """The story's steps, eager and compiled: ms of kernels by part, and of the rest."""
+    """A training step of each model, eager and compiled: ms of kernels by part, and of the rest."""
     figure, axes = _figure(1, len(facts.EAGER), (9, 3))
-    for ax, number in zip(axes[0], facts.EAGER, strict=True):
-        for x, step in enumerate(facts.pair(number)):
+    for ax, model in zip(axes[0], facts.EAGER, strict=True):
+        for x, step in enumerate(facts.pair(model)):
             bottom = 0.0
             idle = {"no kernel runs": max(0.0, step.ms - step.busy)}
             for (part, ms), colour in zip((step.parts | idle).items(), (*COLOURS[:3], IDLE), strict=True):
@@ -87,24 +87,24 @@ def steps() -> Figure:
                 bottom += ms
             ax.errorbar(x, step.ms, [[step.ms - step.low], [step.high - step.ms]], color="black", capsize=3, lw=1)
         ax.set_xticks((0, 1), ("eager", "compiled"))
-        ax.set_title(f"step {number}", loc="left", size=9)
+        ax.set_title(model, loc="left", size=9)
     axes[0, 0].set_ylabel("ms a step")
     handles = axes[0, 0].get_legend_handles_labels()
     figure.legend(*handles, fontsize=8, frameon=False, loc="outside lower center", ncols=4)
-    figure.suptitle("RECORDED on an H200: a step's kernels, and the rest of its time", size=9)
+    figure.suptitle("RECORDED on an H200: the kernels of a training step, and the rest of its time", size=9)
     return figure
 
 
-def pays(*numbers: str) -> Figure | None:
-    """Time saved by step, less the seconds that compiling takes at first, cold and warm; None, and the command, without
-    a record."""
+def pays(*models: str) -> Figure | None:
+    """Time saved after so many steps, less the seconds that compiling takes at first, cold and warm; None, and the
+    command, without a record."""
     try:
-        found = {number: facts.pays(number) for number in numbers}
+        found = {model: facts.pays(model) for model in models}
     except FileNotFoundError:
         print(f"no record yet; `{PROG} times`, on a GPU")
         return None
     figure, axes = _figure(1, len(found), (9, 2.8))
-    for ax, (number, each) in zip(axes[0], found.items(), strict=True):
+    for ax, (model, each) in zip(axes[0], found.items(), strict=True):
         steps = np.linspace(0, 2 * each.steps(each.cold) if each.saved > 0 else 20_000, 50)
         for name, seconds, colour in (("cold", each.cold, COLOURS[0]), ("warm", each.warm, COLOURS[1])):
             ax.plot(steps, steps * each.saved / 1e3 - seconds, color=colour, label=f"{name}: {seconds:.1f} s at first")
@@ -113,7 +113,7 @@ def pays(*numbers: str) -> Figure | None:
             )
         ax.axhline(0, color="black", lw=0.8)
         ax.set(xlabel="training steps", ylabel="s saved")
-        ax.set_title(f"step {number}", loc="left", size=9)
+        ax.set_title(model, loc="left", size=9)
         ax.legend(fontsize=8, frameon=False)
     figure.suptitle("RECORDED on an H200: time saved; the bands are the spread", size=9)
     return figure

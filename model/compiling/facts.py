@@ -15,8 +15,9 @@ from kernels.measure.verdict import verdict
 from model.compiling.record import FOLDER, NAME, OPTIONS, PROG
 from model.profiling.tables import TRACES
 
-PAIRS = {"04": "05_modulus_compiled", "06": "07_main_outer_compiled", "08": "09_main_dot_compiled"}
-EAGER = {"04": "04_modulus", "06": "06_main_outer", "08": "08_main_dot"}
+# The notebook names the story's training steps by their models.
+EAGER = {"small": "04_modulus", "main": "08_main_dot", "outer": "06_main_outer"}
+COMPILED = {"small": "05_modulus_compiled", "main": "09_main_dot_compiled", "outer": "07_main_outer_compiled"}
 _GEMM = re.compile("gemm|splitK", re.IGNORECASE)
 _GRADIENT = re.compile("embedding_backward|embedding_dense_backward")
 PARTS = ("GEMMs", "gradients of the look-ups", "all else")
@@ -47,9 +48,9 @@ def story_step(name: str) -> Step:
     return Step(run["step_ms"], run["step_ms_low"], run["step_ms_high"], parts, int(run["facts"]["launches"]))
 
 
-def pair(number: str) -> tuple[Step, Step]:
-    """The story's step, eager and compiled."""
-    return story_step(EAGER[number]), story_step(PAIRS[number])
+def pair(model: str) -> tuple[Step, Step]:
+    """The model's training step, eager and compiled."""
+    return story_step(EAGER[model]), story_step(COMPILED[model])
 
 
 def launches(torch: str, what: str, options: str = "default") -> dict:
@@ -110,10 +111,10 @@ class Pays:
         return math.ceil(1e3 * seconds / self.saved) if self.saved > 0 else math.inf
 
 
-def pays(number: str) -> Pays:
-    """What is recorded of the story's step; FileNotFoundError if nothing is."""
+def pays(model: str) -> Pays:
+    """What is recorded of the model's training step; FileNotFoundError if nothing is."""
     found = records.recorded(NAME)
-    rows = {row["variant"]: row for _, row in found[found["step"] == number].iterrows()}
+    rows = {row["variant"]: row for _, row in found[found["step"] == EAGER[model][:2]].iterrows()}
     eager, compiled = (np.asarray(rows[name]["ms"]) for name in ("eager", "compiled"))
     cold, warm = (seconds - rows["eager"]["first_s"][0] for seconds in rows["compiled"]["first_s"])
     return Pays(
@@ -122,12 +123,12 @@ def pays(number: str) -> Pays:
     )  # fmt: skip
 
 
-def judge(number: str, predicted: float) -> None:
-    """The verdict on the steps after which compiling the story's step pays, or what is to be recorded first."""
+def judge(model: str, predicted: float) -> None:
+    """The verdict on the steps after which compiling pays, or what is to be recorded first."""
     try:
-        found = pays(number)
+        found = pays(model)
     except FileNotFoundError:
-        print(f"step {number}: predicted {predicted:,.0f} steps; no record yet; `{PROG} times`, on a GPU")
+        print(f"{model}: predicted {predicted:,.0f} steps; no record yet; `{PROG} times`, on a GPU")
         return
     why = f"{found.cold:.1f} s, for {found.saved:.2f} ms a step ({found.low:.2f} to {found.high:.2f})."
-    verdict(f"step {number}, cold", predicted, found.steps(found.cold), "steps", why, how="recorded")
+    verdict(f"{model}, cold", predicted, found.steps(found.cold), "steps", why, how="recorded")

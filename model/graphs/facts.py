@@ -39,6 +39,12 @@ def whole(part: str, implementation: str, rows: int = 2048) -> dict:
     return chosen.iloc[0].to_dict()
 
 
+def above_tables_mb(part: str, implementation: str, rows: int = 2048) -> float:
+    """MB at the peak of that step, beyond tables and the optimizer's state."""
+    found = whole(part, implementation, rows)
+    return found["peak_mb"] - found["floor_mb"]
+
+
 def row(part: str, variant: str, **labels) -> dict:
     """A row of the record of graphs; FileNotFoundError if nothing is recorded."""
     found = records.recorded(NAME)

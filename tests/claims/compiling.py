@@ -1,4 +1,4 @@
-"""04, torch.compile: the story's steps eager and compiled, the recorded launches, seconds and milliseconds by turns."""
+"""04, torch.compile: three models' training steps, the recorded launches, seconds and milliseconds by turns."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ NOTEBOOK = "04"
 
 
 def _steps() -> tuple:
-    """ms of each of the story's three steps, eager and compiled: beyond the spread."""
-    found = [facts.pair(number) for number in facts.EAGER]
+    """ms of a step of small, main and outer, eager and compiled: beyond the spread."""
+    found = [facts.pair(model) for model in ("small", "main", "outer")]
     assert all(compiled.high < eager.low for eager, compiled in found)
     return tuple(step.ms for both in found for step in both)
 
 
 def _busy() -> tuple:
-    """Of 08: ms of kernels eager, compiled; what the kernels lose, what the step loses."""
-    eager, compiled = facts.pair("08")
+    """Of main: ms of kernels eager, compiled; what the kernels lose, what the step loses."""
+    eager, compiled = facts.pair("main")
     less, shorter = eager.busy - compiled.busy, eager.ms - compiled.ms
     assert shorter < less / 2
     return eager.busy, compiled.busy, less, shorter
 
 
 def _launches() -> tuple:
-    eager, compiled = facts.pair("08")
+    eager, compiled = facts.pair("main")
     assert compiled.busy < 0.2 * compiled.ms, "it is launch-bound"
     return compiled.launches, eager.launches
 
 
 def _gradients() -> tuple:
-    """Of 08: ms of the gradients of the look-ups eager and compiled, of all else but GEMMs."""
-    eager, compiled = (step.parts for step in facts.pair("08"))
+    """Of main: ms of the gradients of the look-ups eager and compiled, of all else but GEMMs."""
+    eager, compiled = (step.parts for step in facts.pair("main"))
     gradients, rest = facts.PARTS[1:]
     assert eager[gradients] - compiled[gradients] > 0.75 * (sum(eager.values()) - sum(compiled.values()))
     return eager[gradients], compiled[gradients], eager[rest], compiled[rest]
 
 
 def _outer() -> tuple:
-    """Of 06: ms of kernels less, by part: GEMMs, gradients, all else."""
-    eager, compiled = facts.pair("06")
+    """Of outer: ms of kernels less: of all, of GEMMs, of gradients, of all else."""
+    eager, compiled = facts.pair("outer")
     less = [eager.parts[part] - compiled.parts[part] for part in facts.PARTS]
     assert less[2] == max(less)
     assert compiled.parts[facts.PARTS[0]] > 0.9 * compiled.busy
-    return eager.busy - compiled.busy, less[2], less[0], less[1]
+    return eager.busy - compiled.busy, *less
 
 
 def _gemms() -> tuple:
-    compiled = facts.pair("06")[1]
+    compiled = facts.pair("outer")[1]
     return compiled.parts[facts.PARTS[0]], compiled.busy
 
 
@@ -66,15 +66,11 @@ def _recorded_kernels() -> tuple:
     return sum(kernel.launches for kernel in hashes), look_ups, filling, adding
 
 
-def _inference(torch: str) -> tuple:
-    if torch == "2.13":
-        assert facts.launches(torch, "inference")["look_ups"] == 26
-        assert facts.launches(torch, "inference", "min_overlap_ratio")["look_ups"] == 1
-        options = ("default", "combo_kernels", "min_overlap_ratio")
-    else:
-        assert facts.count(torch, "inference", "min_overlap_ratio") is None
-        options = ("default", "combo_kernels")
-    return tuple(facts.count(torch, "inference", name) for name in options)
+def _inference() -> tuple:
+    assert facts.launches("2.13", "inference")["look_ups"] == 26
+    assert facts.launches("2.13", "inference", "min_overlap_ratio")["look_ups"] == 1
+    assert facts.count("2.11", "inference", "min_overlap_ratio") is None
+    return tuple(facts.count("2.13", "inference", name) for name in ("default", "combo_kernels", "min_overlap_ratio"))
 
 
 def _training() -> tuple:
@@ -92,8 +88,8 @@ def _many_logits() -> tuple:
     return len(logits), one
 
 
-def _pays(number: str) -> tuple:
-    found = facts.pays(number)
+def _pays(model: str) -> tuple:
+    found = facts.pays(model)
     assert found.low > 0, "it is beyond the spread"
     steps = [int(float(f"{found.steps(seconds):.2g}")) for seconds in (found.cold, found.warm)]
     return found.cold, found.warm, found.saved, found.low, found.high, *steps
@@ -101,18 +97,19 @@ def _pays(number: str) -> tuple:
 
 claim(
     NOTEBOOK,
-    "Step 04 takes {:.2f} ms in eager and {:.2f} compiled, step 06 {:.1f} and {:.1f}, step 08 {:.2f} and {:.2f}.",
+    "A step of `small` takes {:.2f} ms in eager and {:.2f} compiled, of `main` {:.2f} and {:.2f}, of `outer` {:.1f} "
+    "and {:.1f}.",
     _steps,
 )
 claim(
     NOTEBOOK,
-    "In step 08 kernels run for {:.2f} ms in eager and for {:.2f} compiled: {:.2f} ms less, and the step is only "
+    "In `main` kernels run for {:.2f} ms in eager and for {:.2f} compiled: {:.2f} ms less, and the step is only "
     "{:.2f} ms shorter.",
     _busy,
 )
 claim(
     NOTEBOOK,
-    "It still launches, {:.0f} times for {:.0f}, and around the launches it runs PyTorch's Python.",
+    "It launches {:.0f} kernels, in eager {:.0f}, and between them runs PyTorch's Python.",
     _launches,
 )
 claim(
@@ -123,8 +120,8 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "Step 06 loses {:.2f} ms of kernels: {:.2f} of all else, by fusion and by faster kernels, {:.2f} because cuBLAS "
-    "runs another kernel for a GEMM, and {:.2f} of gradients of the look-ups.",
+    "In `outer` kernels take {:.2f} ms less: GEMMs {:.2f}, since cuBLAS runs another kernel for one of them, the "
+    "gradients of the look-ups {:.2f}, and all else {:.2f}, by fusion and by faster kernels.",
     _outer,
 )
 claim(NOTEBOOK, "GEMMs are {:.1f} of the {:.1f} ms that are left.", _gemms)
@@ -137,13 +134,8 @@ claim(
 claim(
     NOTEBOOK,
     "With torch 2.13 an inference has {:.0f} launches by default, {:.0f} with `combo_kernels`, {:.0f} with "
-    "`min_overlap_ratio`.",
-    lambda: _inference("2.13"),
-)
-claim(
-    NOTEBOOK,
-    "With torch 2.11 it has {:.0f} by default and {:.0f} with `combo_kernels`; the other option does not exist there.",
-    lambda: _inference("2.11"),
+    "`min_overlap_ratio`, which torch 2.11 does not have.",
+    _inference,
 )
 claim(
     NOTEBOOK,
@@ -153,14 +145,14 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "The first step of 08 takes {:.1f} s longer than eager's cold and {:.1f} s warm, and each later one is {:.2f} ms "
-    "shorter (spread {:.2f} to {:.2f}): it pays after some {:,} steps, or {:,}.",
-    lambda: _pays("08"),
+    "Compiled, the first step of `main` takes {:.1f} s longer than in eager when cold and {:.1f} s when warm, and each "
+    "later one is {:.2f} ms shorter (spread {:.2f} to {:.2f}): it pays after some {:,} steps, or {:,}.",
+    lambda: _pays("main"),
 )
 claim(
     NOTEBOOK,
-    "Step 06 takes {:.1f} s longer cold and {:.1f} s warm and saves {:.2f} ms (spread {:.2f} to {:.2f}): {:,} "
-    "steps, or {:,}.",
-    lambda: _pays("06"),
+    "That of `outer` takes {:.1f} s longer cold and {:.1f} s warm, and each later one is {:.2f} ms shorter (spread "
+    "{:.2f} to {:.2f}): {:,} steps, or {:,}.",
+    lambda: _pays("outer"),
 )
 claim(NOTEBOOK, "With {:,} logits there are {:.0f} launches either way,", _many_logits)
