@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernels.measure.records import README_GPU
-from model.gpu.drawing import FETCHED, NEEDED, OTHER, draw_box
+from model.gpu.drawing import NEEDED, OTHER, draw_box
 from model.pointwise import facts, steps
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def draw_steps() -> Figure:
     figure, axes = plt.subplots(1, len(panels), figsize=(11, 3.4), sharey=True, layout="constrained")
     for ax, (shape, dtype) in zip(axes, panels, strict=True):
         ax.set_title("{} × {}, {}".format(*steps.SHAPES[shape], dtype), size=9)
-        moved = facts.steps.moved(steps.SHAPES[shape], steps.DTYPES[dtype])
+        moved = steps.moved(steps.SHAPES[shape], steps.DTYPES[dtype])
         ax.axvline(moved / facts.copy_limit() / 1e3, color="k", lw=1, ls="--", label="its bytes at the copy's rate")
         found = [facts.shown("step", name, shape, dtype) for name in names]
         for place, (name, row) in enumerate(zip(names, found, strict=True)):
@@ -68,7 +68,8 @@ def draw_steps() -> Figure:
             error = [[row["us_p50"] - row["us_p20"]], [row["us_p80"] - row["us_p50"]]]
             ax.barh(place, row["us_p50"], xerr=error, color=colour, height=0.7)
             ax.text(row["us_p50"], place, f" {row['us_p50']:.1f}", size=7, va="center")
-        ax.set(xlim=(0, 1.35 * moved / facts.copy_limit() / 1e3), xlabel="µs", ylim=(len(names) - 0.4, -0.6))
+        longest = max([moved / facts.copy_limit() / 1e3, *(row["us_p50"] for row in found if row is not None)])
+        ax.set(xlim=(0, 1.3 * longest), xlabel="µs", ylim=(len(names) - 0.4, -0.6))
     axes[0].set_yticks(range(len(names)), names, size=8)
     axes[0].legend(fontsize=7, frameon=False, loc="lower left", bbox_to_anchor=(0, 1.08))
     figure.supxlabel(RECORDED, size=8)

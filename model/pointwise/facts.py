@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 ISSUED = 4  # instructions of warps that an SM issues a clock
 MISSING = "not recorded yet: python -m model.pointwise --save"
 OP = "add_mul_activation"
-BLOCKS = {"split": kernels._block, "in_float32": kernels._float32_block, "short": kernels._short_block}  # what the kernel calls for its numbers
+# What a kernel calls for its numbers.
+BLOCKS = {"split": kernels._block, "in_float32": kernels._float32_block, "short": kernels._short_block}
 
 
 def rows(part: str, **labels) -> pandas.DataFrame:

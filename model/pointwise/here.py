@@ -50,7 +50,8 @@ def times(rows: int | None = None) -> None:
     device = runtime.device()
     rows = rows or (65536 if device.type == "cuda" else 16)
     generator = torch.Generator(device).manual_seed(0)
-    x, bias, y = (torch.randn(*shape, generator=generator, device=device) for shape in ((rows, 512), (512,), (rows, 512)))
+    shapes = (rows, 512), (512,), (rows, 512)
+    x, bias, y = (torch.randn(*shape, generator=generator, device=device) for shape in shapes)
     out = torch.empty_like(x)
 
     def of(each: steps.Step) -> Callable[[], Tensor]:

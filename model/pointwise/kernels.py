@@ -135,7 +135,6 @@ def gelu_forms(
     y = tl.load(y_ptr + offsets, mask).to(tl.float32)
     z = x + multiplier * y + tl.load(bias_ptr + offsets % COLUMNS, mask).to(tl.float32)
     if FORM == "erf":
-        z = 0.5 * z * (1 + tl.erf(z * 0.7071067811865476))
+        tl.store(out_ptr + offsets, 0.5 * z * (1 + tl.erf(z * 0.7071067811865476)), mask)
     else:
-        z = activate(z, "gelu")
-    tl.store(out_ptr + offsets, z, mask)
+        tl.store(out_ptr + offsets, activate(z, "gelu"), mask)

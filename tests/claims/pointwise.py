@@ -77,11 +77,11 @@ def _gelu_forms() -> tuple:
 
 
 def _issued() -> tuple:
-    """The instructions of erf are issued in nearly the time of the bytes, in bfloat16; in float32 in about half."""
+    """The instructions of erf are issued in nearly the time of the bytes, in bfloat16; in float32 in less than half."""
     erf, fitted = (facts.a_number(one("gelu", name=each.name, dtype=HALF)) for each in facts.steps.GELUS)
     assert 0.8 < facts.issue_us(erf) / facts.bytes_us(HALF) < 1.1
     assert facts.issue_us(fitted) < 0.75 * facts.bytes_us(HALF)
-    assert facts.issue_us(facts.a_number(one("gelu", name="gelu by erf", dtype="float32"))) < 0.6 * facts.bytes_us()
+    assert facts.issue_us(facts.a_number(one("gelu", name="gelu by erf", dtype="float32"))) < 0.5 * facts.bytes_us()
     return erf, facts.issue_us(erf), fitted, facts.issue_us(fitted)
 
 
@@ -119,7 +119,7 @@ def said(sentence: str, values=tuple) -> None:
     claim(NOTEBOOK, sentence, values)
 
 
-said("in float32 eager takes {:.1f} µs, and what `torch.compile` generates {:.1f} µs.", _add_relu)
+said("At 65536 × 512 in float32 eager takes {:.1f} µs, and what `torch.compile` generates {:.1f} µs.", _add_relu)
 said("The six lines take {:.1f} µs, the library's kernel {:.1f} µs.", _six)
 said("Bytes alone take {:.1f} µs.", lambda: (facts.bytes_us(),))
 said(
@@ -136,7 +136,7 @@ said("One kernel with `erf` takes {:.1f} µs in bfloat16, and {:.1f} µs with th
 said(
     "By `erf` a number takes {:.1f} instructions, issued in {:.1f} µs, by the polynomial {:.1f} and {:.1f} µs.", _issued
 )
-said("Of {} sizes `torch.compile` is faster beyond the spread in {}, by {:.1f} % at most, and ours in {}.", _duels)
-said("Those are small: kernels of less than {:.2f} µs.", _tiny)
+said("Of {} sizes `torch.compile` is faster beyond the spread in {}, by {:.1f} % at most:", lambda: _duels()[:3])
+said("kernels of less than {:.2f} µs, all of them. Ours is faster in {}.", lambda: (*_tiny(), *_duels()[3:]))
 said("`add_relu` at 262144 × 1024 takes {:.1f} µs, and {:.1f} µs by `torch.compile`.", _lost_half)
 said("relu's takes {:.1f} µs, and {:.1f} µs by `torch.compile`.", _lost_backward)

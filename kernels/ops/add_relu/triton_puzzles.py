@@ -165,7 +165,7 @@ def _places_calls(case: Case, device: torch.device) -> Iterator[Call]:
         last = (first + 2) * PLACES_BLOCK - 1
         hint = f"program {first} begins at place {first} · {PLACES_BLOCK}."
         if last >= 2**31:
-            hint = f"place {last:,} is more than 32 bits hold: which operation gets there first, and of what type is it?"
+            hint = f"place {last:,} is more than 32 bits hold: which operation gets there first, in what type?"
         yield Call(f"programs {first:,} and {first + 1:,}", (case.integers(1, 100, device),), (first,), hint=hint)
 
 
