@@ -22,7 +22,7 @@ ARCH = 90
 @dataclass(frozen=True)
 class Made:
     """registers: of a thread. instructions: of the kernel's SASS; None: no nvdisasm. loads: bytes that a lane reads in
-    one instruction → such instructions of PTX. lines: PTX's lines that were asked for."""
+    one instruction → such instructions of PTX. chosen_by: see `comparisons`. error: Triton's, '' if it compiles."""
 
     name: str
     dtype: str
@@ -31,7 +31,8 @@ class Made:
     registers: int | None
     instructions: int | None
     loads: dict[str, int]
-    lines: tuple[str, ...] = ()
+    chosen_by: tuple[str, ...] = ()
+    error: str = ""
 
     @property
     def a_number(self) -> float:
@@ -41,14 +42,14 @@ class Made:
 
 @functools.cache
 def made(*jobs: tuple[str, str, str]) -> tuple[Made, ...]:
-    """Of each (name, dtype, shape): a step, a form of gelu, or of relu (whose lines are those of the comparison)."""
+    """Of each (name, dtype, shape): a step, a form of gelu, or of relu."""
     done = subprocess.run(
         [sys.executable, "-c", f"import {__name__} as here; here._print({jobs!r})"],
         stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).resolve().parents[2],
         env=os.environ | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
     found = json.loads(done.stdout.splitlines()[-1])
-    return tuple(Made(**each | {"lines": tuple(each["lines"])}) for each in found)
+    return tuple(Made(**each | {"chosen_by": tuple(each["chosen_by"])}) for each in found)
 
 
 def comparisons(ptx: str) -> list[str]:
@@ -83,11 +84,11 @@ def _compile(name: str, dtype: str, shape: str) -> Made:
     even = shape == "even"
     aligned = {(function.arg_names.index(argument),): [["tt.divisibility", 16]] for argument, kind in types.items()
                if kind.startswith("*") or (even and kind == "i32")}  # fmt: skip
-    compiled = triton.compile(
-        ASTSource(function, types | dict.fromkeys(fixed, "constexpr"), fixed, aligned),
-        target=GPUTarget("cuda", ARCH, 32),
-        options={"num_warps": steps.WARPS},
-    )
+    source = ASTSource(function, types | dict.fromkeys(fixed, "constexpr"), fixed, aligned)
+    try:
+        compiled = triton.compile(source, target=GPUTarget("cuda", ARCH, 32), options={"num_warps": steps.WARPS})
+    except triton.CompilationError as error:
+        return Made(name, dtype, shape, numbers, None, None, {}, error=str(error.__cause__ or error).strip())
     ptx, cubin = compiled.asm["ptx"], compiled.asm["cubin"]
     lines, loads = sass(cubin), {str(width): count for width, count in accesses(ptx)["ld"].items()}
     return Made(

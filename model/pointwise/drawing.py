@@ -61,7 +61,7 @@ def draw_steps() -> Figure:
         found = [facts.shown("step", name, shape, dtype) for name in names]
         for place, (name, row) in enumerate(zip(names, found, strict=True)):
             if row is None:
-                why = "float32 only" if dtype != "float32" and not _in_half(name) else "not recorded yet"
+                why = "written for float32" if dtype != "float32" and not _in_half(name) else "not recorded yet"
                 ax.text(0.02, place, why, size=7, color="0.5", va="center", transform=ax.get_yaxis_transform())
                 continue
             colour = COLOURS.get(name, NEEDED)

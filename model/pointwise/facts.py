@@ -138,7 +138,7 @@ def print_steps(predicted: Mapping[str, float]) -> None:
 
 def _shown(each: steps.Step, shape: str, dtype: str) -> str:
     if dtype != "float32" and not each.in_half:
-        return "float32 only"
+        return "written for float32"
     return _time("step", name=each.name, shape=shape, dtype=dtype)
 
 

@@ -32,7 +32,13 @@ def instructions(*names: str) -> None:
     """What chooses between a number and 0 in each form of relu, in PTX, as this Triton compiles it for an H200."""
     print(f"made here, triton {triton.__version__}")
     for each in compiled.made(*((name, "float32", "even") for name in names)):
-        print(f"  {each.name:14} {', '.join(each.lines)}")
+        print(f"  {each.name:14} {', '.join(each.chosen_by)}")
+
+
+def compiles(dtype: str, *names: str) -> None:
+    """Whether the steps compile for a dtype, and why not."""
+    for each in compiled.made(*((name, dtype, "even") for name in names)):
+        print(f"  {each.name:14} {each.error.splitlines()[-1] if each.error else 'compiles'}")
 
 
 def gelus() -> None:
