@@ -15,7 +15,6 @@ from model.pointwise import compiled, facts, kernels, steps
 from model.pointwise.record import VALUES
 from model.times import print_times
 
-
 # What the notebook asks of the compiler: all of it is compiled in one process.
 SHOWN = (
     *((form, "float32", "even") for form in steps.RELUS),

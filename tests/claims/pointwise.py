@@ -126,7 +126,7 @@ said(
     "the generated kernel takes {:.1f} µs, the library's {:.1f} µs and what `torch.compile` launches {:.1f} µs", _ends
 )
 said("All steps but the last lie between {:.1f} µs and {:.1f} µs.", _even)
-said("There the step before takes {:.1f} µs, and two ways {:.1f} µs.", _odd)
+said("There *any multiplier* takes {:.1f} µs, and *two ways* {:.1f} µs.", _odd)
 said("With 64-bit places an even size goes from {:.1f} µs to {:.1f} µs, an odd one from {:.1f} µs to {:.1f} µs.", _wide)
 said("None of the forms costs more: {:.1f} µs, {:.1f} µs and {:.1f} µs.", _relu)
 said("The bytes take {:.1f} µs.", lambda: (facts.bytes_us(HALF),))
