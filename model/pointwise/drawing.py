@@ -67,7 +67,7 @@ def draw_steps() -> Figure:
             colour = COLOURS.get(name, NEEDED)
             error = [[row["us_p50"] - row["us_p20"]], [row["us_p80"] - row["us_p50"]]]
             ax.barh(place, row["us_p50"], xerr=error, color=colour, height=0.7)
-            ax.text(row["us_p50"], place, f" {row['us_p50']:.1f}", size=7, va="center")
+            ax.text(row["us_p50"], place, f"   {row['us_p50']:.1f}", size=7, va="center")
         longest = max([moved / facts.copy_limit() / 1e3, *(row["us_p50"] for row in found if row is not None)])
         ax.set(xlim=(0, 1.3 * longest), xlabel="µs", ylim=(len(names) - 0.4, -0.6))
     axes[0].set_yticks(range(len(names)), names, size=8)
