@@ -1,6 +1,8 @@
 """A problem on the way to add_relu: a fixed number of programs, each of which takes several tiles of BLOCK numbers.
 
 double   x[i] = 2 x[i], in place
+
+Those on the way to its backward are in backward_puzzles.py.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.check import Call, Case, Spec
+from kernels.ops.add_relu import backward_puzzles
 
 # Numbers → programs, BLOCK.
 LAUNCHES = {64: (4, 16), 192: (4, 16), 256: (4, 16), 70: (4, 16), 7: (4, 16), 205: (4, 16), 288: (3, 32), 100: (5, 8)}
@@ -52,3 +55,4 @@ SPECS = {
         launch=launch,
     )
 }
+SPECS |= backward_puzzles.SPECS
