@@ -140,7 +140,7 @@ def draw_errors() -> Figure:
         middle = float(np.median(errors))
         ax.plot([middle] * 2, [place - 0.3, place + 0.3], color="black")
         ax.text(middle, place - 0.34, f"median {middle:.1e}", ha="center", size=8)
-    ax.set(xscale="log", yticks=(0, 1), ylim=(1.5, -0.8), xlabel="off by; the sums are some hundreds")
+    ax.set(xscale="log", yticks=(0, 1), ylim=(1.5, -0.8), xlabel="how far a sum is off; the sums are some hundreds")
     ax.set_yticklabels(["one after another", "512 chunks of 128"])
     return figure
 

@@ -31,8 +31,8 @@ def sums(rows: int | None = None) -> None:
 
 
 def generated(activation: str, rows: int = 65536) -> None:
-    """What torch.compile writes for the backward of x + 0.5 · y + bias and this activation, of so many rows of 512: each
-    kernel's pointers, and its loads and stores. No GPU is needed."""
+    """What torch.compile writes for the backward of act(x + 0.5 · y + bias), of so many rows of 512: each kernel's
+    pointers, and its loads and stores. No GPU is needed."""
     print(f"made here, torch {torch.__version__}")
     for line in lines_of(modules(activation, rows)[-1]):
         print(line)

@@ -40,7 +40,7 @@ def sum_atomic(x, result, rows, chunk, COLUMNS: tl.constexpr, ROWS: tl.constexpr
     for first in range(start, end, ROWS):
         row = first + tl.arange(0, ROWS)[:, None]
         sums += tl.load(x + row * COLUMNS + column, (row < end) & (column < COLUMNS), other=0.0)
-    tl.atomic_add(result + column, tl.sum(sums, axis=0), column < COLUMNS)
+    tl.atomic_add(result + column, tl.sum(sums, axis=0), column < COLUMNS, sem="relaxed")
 
 
 @triton.jit

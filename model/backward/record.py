@@ -174,10 +174,9 @@ class Recorder:
     def training(self) -> None:
         names = ["eager", "triton"] + ["torch.compile"] * (self.gpu is not None)
         for activation in ("relu", "gelu"):
-            for dtype in (torch.float32, torch.bfloat16) if self.gpu is not None else (torch.float32,):
-                self._training(activation, dtype, names)
+            self._training(activation, names)
 
-    def _training(self, activation: str, dtype: torch.dtype, names: Sequence[str]) -> None:
+    def _training(self, activation: str, names: Sequence[str], dtype: torch.dtype = torch.float32) -> None:
         rows, columns = self.sizes.rows, self.sizes.columns
         x, bias, y = (self.normal(*shape, dtype=dtype) for shape in ((rows, columns), (columns,), (rows, columns)))
         if activation == "relu":  # where z is near 0, rounding would decide which side of the kink it is on
