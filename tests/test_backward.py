@@ -114,6 +114,7 @@ def test_chunks_are_more_exact():
     assert errors[1] < errors[0] / 2
 
 
+@pytest.mark.slow
 def test_the_compiler_keeps_what_the_lesson_says():
     forward, backward = (here.lines_of(module) for module in here.modules("relu"))
     assert forward[0].endswith("out_ptr1 i1")

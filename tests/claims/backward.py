@@ -157,8 +157,8 @@ claim(NOTEBOOK, "A row at a time takes {:.0f} µs, 32 rows at a time {:.0f} µs.
 claim(NOTEBOOK, "With 512 chunks atomics take {:.1f} µs, and two stages {:.1f} µs.", _chunked_steps)
 claim(NOTEBOOK, "with one chunk two stages take {:.0f} µs, with 512 they take {:.1f} µs, with 16384 they take {:.0f} "
       "µs.", _chunks)  # fmt: skip
-claim(NOTEBOOK, "in 50 runs of the atomics on the same x, {:.0f} of 512 columns came out in several ways; in 50 runs of "
-      "the two stages none did.", _different)  # fmt: skip
+claim(NOTEBOOK, "in 50 runs of the atomics on the same x, {:.0f} of 512 columns came out in several ways; in 50 runs "
+      "of the two stages none did.", _different)  # fmt: skip
 claim(NOTEBOOK, "(a + b) + c` and `a + (b + c)` may differ", _orders)
 claim(NOTEBOOK, "For relu torch.compile takes {:.1f} µs and our Triton kernel {:.1f} µs, for gelu {:.1f} and {:.1f} "
       "µs:", _lost)  # fmt: skip
