@@ -1,7 +1,7 @@
 """A problem on the way to add_relu: a fixed number of programs, each of which takes several tiles of BLOCK numbers.
 
 double   x[i] = 2 x[i], in place
-Those that teach Triton are in triton_puzzles.py.
+Those that teach Triton are in triton_puzzles.py, those on the way to its backward in backward_puzzles.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels.check import Call, Case, Spec
-from kernels.ops.add_relu import triton_puzzles
+from kernels.ops.add_relu import backward_puzzles, triton_puzzles
 
 # Numbers → programs, BLOCK.
 LAUNCHES = {64: (4, 16), 192: (4, 16), 256: (4, 16), 70: (4, 16), 7: (4, 16), 205: (4, 16), 288: (3, 32), 100: (5, 8)}
@@ -53,4 +53,4 @@ SPECS = {
         wide_cases=lambda names: [],
         launch=launch,
     )
-} | triton_puzzles.SPECS
+} | triton_puzzles.SPECS | backward_puzzles.SPECS
