@@ -160,7 +160,7 @@ def test_what_ncu_prints():
              "  wide(const float *, int) (2048, 1, 1)x(256, 1, 1), Context 1",
              "    smsp__inst_executed.sum     inst     7"]  # fmt: skip
     found = record.counted(lines)
-    assert found["base_float32"] == {"smsp__inst_executed.sum": 14417920, "dram__bytes_read.sum": pytest.approx(134.2e6)}
+    assert found["base_float32"] == pytest.approx({"smsp__inst_executed.sum": 14417920, "dram__bytes_read.sum": 134.2e6})
     assert found["wide"] == {"smsp__inst_executed.sum": 7}
 
 

@@ -102,8 +102,8 @@ extern "C" int launch(const char* activation, const float* x, const float* bias,
                       float* out, int columns, int n, cudaStream_t stream) {
     return int(with_activation(activation, [&](auto a) {
         dim3 grid(unsigned((n + 255) / 256));
-        return launch_kernel(forward<decltype(a)::value>, grid, dim3(256), 0, stream, x, bias, y, multiplier, out, columns,
-                             n);
+        return launch_kernel(forward<decltype(a)::value>, grid, dim3(256), 0, stream, x, bias, y,
+                             multiplier, out, columns, n);
     }));
 }
 """
