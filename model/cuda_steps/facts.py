@@ -95,6 +95,13 @@ def on_gpu(name: str, metric: str) -> float:
 # -------------------------------------------------------------------------------------------------------------- printed
 
 
+def print_steps() -> None:
+    """A line a step: what a thread needs and executes."""
+    print(f"{'':10}  registers  execute, a number")
+    for name in STEPS:
+        print(f"{name:10}  {kernel(name)['registers']:9}  {a_number(name):17.1f}")
+
+
 def print_variants() -> None:
     """A line a variant: what a thread needs and executes, and its time in both dtypes, if that is recorded."""
     here = is_recorded()

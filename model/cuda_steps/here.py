@@ -42,8 +42,8 @@ def show(name: str) -> None:
     print(programs.text_of(name).rstrip())
 
 
-def times(rows: int | None = None) -> None:
-    """µs of the steps on this machine's GPU; without one, of a matrix copied by rows and by columns."""
+def steps(rows: int | None = None) -> None:
+    """µs of the steps on this machine's GPU; without one, the sectors that they touch, as the host build counts."""
     if runtime.device().type == "cuda" and runtime.nvcc():
         from model.cuda_steps.record import COLUMNS, Library
 
@@ -56,9 +56,13 @@ def times(rows: int | None = None) -> None:
 
         print_times({name: partial(step, name, torch.empty_like(x)) for name in STEPS})
         return
-    x = torch.randn(2048, 2048)
-    print_times({"a copy, row by row": x.clone, "the same, column by column": lambda: x.T.contiguous().T})
+    for name in STEPS:
+        read, written = sectors(name)
+        asked = f"{NEEDED[name]} hold what is asked for"
+        print(f"{name:10} {read:3.0f} sectors a read of a warp, {written:3.0f} a write; {asked}")
 
+
+NEEDED = {"scalar": 4, "strided": 4, "coalesced": 4, "wide": 16}  # sectors of 32 numbers, or of 32 float4
 
 # ----------------------------------------------------------------------------------------------------------- sanitizers
 

@@ -19,6 +19,13 @@ def _steps() -> tuple:
     return scalar, strided, coalesced, wide
 
 
+def _wide() -> tuple:
+    for dtype in ("float32", "bfloat16"):
+        for name in VARIANTS:
+            assert facts.compiled()["accesses"][f"{name}_{dtype}"] == {"ld": {"16": 3}, "st": {"16": 1}}
+    return ()
+
+
 def _more() -> tuple:
     """Instructions that a thread executes beyond the base's."""
     base = kernel("base_float32")["executed"]
@@ -91,6 +98,7 @@ said(
     _steps,
 )
 said("The wide kernel runs at {:.0f} % of the rate of PyTorch's copy.", lambda: (share(one("step", name="wide")),))
+said("All load and store 16 bytes a lane.", _wide)
 said("`%` is no function call: {} more instructions for 4 numbers.", _more)
 said("64 bits add {} and take no register more.", _bits)
 said("there stand {} instructions, of which {} execute: {:.1f} a number in place of {:.1f}.", _exact)
