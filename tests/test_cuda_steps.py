@@ -179,6 +179,20 @@ def test_a_kernel_that_runs_only_on_the_host_compiles_for_a_gpu_too(tmp_path):
         subprocess.run([runtime.nvcc(), "-std=c++17", "-arch=sm_90", "-c", file, "-o", tmp_path / "o"], check=True)
 
 
+def test_on_a_gpu_the_repaired_kernel_is_timed(monkeypatch, capsys):
+    monkeypatch.setattr(puzzles.programs, "build", lambda source, gpu: "program")
+    source = programs.launching("scalar")
+    for us, status, said in ((60.0, "ok", ""), (200.0, "ok", "side by side"), (0.0, "launch", "the launch fails")):
+        outcome = programs.Outcome(status, us=us, copy_us=50.0)
+        monkeypatch.setattr(puzzles.programs, "run", lambda *a, outcome=outcome, **b: outcome)
+        if said:
+            with pytest.raises(puzzles.Wrong, match=said):
+                puzzles._time(source, (4, 8))
+        else:
+            puzzles._time(source, (4, 8))
+            assert "GB/s, a copy" in capsys.readouterr().out
+
+
 def test_a_puzzle_prints_and_does_not_raise(capsys):
     assert not puzzles.attempt("guard", "void launch(")
     assert not puzzles.attempt("guard", programs.launching("scalar").replace("i < n", "true"))
