@@ -1,4 +1,4 @@
-"""Pictures of an op: what a call passes on its way, where a fake is wrong, what a graph holds of it, what calls cost."""
+"""Pictures of an op: what a call passes on its way, where a fake is wrong, what a graph holds of it, what it costs."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _schema(answer: object) -> str:
             raise Wrong(f"case total, compiled: {said(error)}", _WRITES) from error
         if total.tolist() != [2.0] * 3 or got.tolist() != [3.0] * 3:
             dropped = f"expected {[2.0] * 3}, got {total.tolist()}: torch.compile left the op out"
-            raise Wrong(f"case total, compiled: {dropped}", f"The op returns nothing and says it writes nothing. {_WRITES}")
+            raise Wrong(f"case total, compiled: {dropped}", f"It says that it returns and writes nothing. {_WRITES}")
         if all(not argument.kwarg_only for argument in parsed.arguments):
             _opcheck(op, arguments, "case 3 numbers", _WRITES, ("test_schema", "test_faketensor"))
     return "torch.compile keeps the op, and opcheck finds what is written as it was said"
@@ -230,9 +230,7 @@ def _gradient(answer: object) -> str:
         setup_context, backward = answer
     except (TypeError, ValueError):
         raise Wrong("case two functions: expected (setup_context, backward)", "Give both functions.") from None
-    with _op("(Tensor x, Tensor w) -> Tensor", gate, lambda x, w: torch.empty(x.shape, dtype=x.dtype, device=x.device)) as (
-        library, op,
-    ):  # fmt: skip
+    with _op("(Tensor x, Tensor w) -> Tensor", gate, lambda x, w: x.new_empty(x.shape)) as (library, op):
         torch.library.register_autograd(f"{library.ns}::op", backward, setup_context=setup_context, lib=library)
         for what, rows in (("1×3", 1), ("4×3", 4)):
             _same_gradients(what, op, rows)
@@ -260,15 +258,16 @@ def _same_gradients(what: str, op, rows: int) -> None:
         found = torch.autograd.grad((op(x, w) * factor).sum(), (x, w), allow_unused=True)
     except Exception as error:
         hint = (
-            "setup_context(ctx, inputs, output) keeps tensors with ctx.save_for_backward(…); backward returns a gradient "
-            "for each input."
+            "setup_context(ctx, inputs, output) keeps tensors with ctx.save_for_backward(…); backward returns a "
+            "gradient for each input."
         )
         raise Wrong(f"case {what}: {said(error)}", hint) from error
     for name, a, b in zip("xw", wanted, found, strict=True):
         if b is None:
             raise Wrong(f"case {what}: the gradient of {name}: expected a tensor, got None", _SUMS[name])
         if a.shape != b.shape:
-            raise Wrong(f"case {what}: the gradient of {name}: expected {list(a.shape)}, got {list(b.shape)}", _SUMS[name])
+            shapes = f"expected {list(a.shape)}, got {list(b.shape)}"
+            raise Wrong(f"case {what}: the gradient of {name}: {shapes}", _SUMS[name])
         if not torch.allclose(a, b):
             at = int((a - b).abs().argmax())
             values = f"expected {a.flatten()[at]:.4f}, got {b.flatten()[at]:.4f}"
@@ -339,7 +338,7 @@ def _in_one_graph(answer: Callable) -> None:
         for factor in (3.0, 0.1):
             compiled(factor * torch.rand(4, 6), torch.zeros(6))
     except Exception as error:
-        hint = "A graph holds tensors. Where Python must know a number, to choose a branch or by .item(), the graph ends."
+        hint = "A graph holds tensors. Where Python must know a number, for a branch or by .item(), the graph ends."
         raise Wrong(f"case fullgraph=True: {said(error)}", hint) from error
     targets = [str(node.target) for graph in graphs for node in graph.graph.nodes if node.op == "call_function"]
     if not any(target.startswith("lecture.add_relu") for target in targets):

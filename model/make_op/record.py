@@ -131,7 +131,8 @@ class Recorder:
         x, bias = self.operands(self.sizes.small, requires_grad=True)
         expected = torch.relu(x + bias).detach()
         for name, run in self.ways(x, bias).items():  # a gradient that is wrong is a row without a time
-            got, right = (torch.autograd.grad(f().square().sum(), (x, bias)) for f in (run, lambda: torch.relu(x + bias)))
+            both = run, lambda: torch.relu(x + bias)
+            got, right = (torch.autograd.grad(function().square().sum(), (x, bias)) for function in both)
             if not all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(got, right, strict=True)):
                 self.add("gradient", name, None, "FAILED: the gradient is wrong")
         failed = {row["name"] for row in self.rows if row["part"] == "gradient"}

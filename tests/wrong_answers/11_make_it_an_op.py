@@ -114,7 +114,7 @@ def setup_gate(ctx, inputs, output):
 
 
 def backward_gate(ctx, grad):
-    x, w, out = ctx.saved_tensors
+    x, w, _ = ctx.saved_tensors
     return grad * w, (grad * x).sum(0)
 
 
@@ -137,13 +137,13 @@ def setup_gate(ctx, inputs, output):
 
 
 def backward_gate(ctx, grad):
-    x, w, out = ctx.saved_tensors
+    _, w, out = ctx.saved_tensors
     return grad * w * (out > 0)
 
 
 solved = puzzles.attempt("gradient", (setup_gate, backward_gate))
 
-# %% gradient: kept as attributes -> ^not yet: [\s\S]*(case x changed after the forward[\s\S]*an attribute of ctx it does not)
+# %% gradient: kept as attributes -> ^not yet: [\s\S]*(case x changed after the forward[\s\S]*an attribute of ctx)
 def setup_gate(ctx, inputs, output):
     ctx.x, ctx.w, ctx.out = *inputs, output
 
@@ -185,7 +185,6 @@ def setup_gate(ctx, inputs, output):
 
 
 def backward_gate(ctx, grad):
-    x, w, out = ctx.saved_tensors
     return grad, grad
 
 
@@ -197,7 +196,6 @@ def setup_gate(ctx, inputs, output):
 
 
 def backward_gate(ctx, grad):
-    x, w, out = ctx.saved_tensors
     return grad, grad
 
 
@@ -232,7 +230,7 @@ def scaled(x, bias):
 
 solved = puzzles.attempt("graph", scaled)
 
-# %% graph: the formula in place of the op -> ^not yet: [\s\S]*(expected lecture.add_relu[\s\S]*the op was not the reason)
+# %% graph: the formula in place of the op -> ^not yet: [\s\S]*(lecture.add_relu[\s\S]*was not the reason)
 def scaled(x, bias):
     y = torch.relu(x + bias)
     return y / y.max().clamp(min=1)
