@@ -22,6 +22,6 @@ def launch(x: Tensor, bias: Tensor, out: Tensor) -> Tensor:
 
 
 def add_relu(x: Tensor, bias: Tensor) -> Tensor:
-    """relu(x + bias), contiguous, float32; to PyTorch a function of which it knows nothing."""
+    """relu(x + bias), contiguous; to PyTorch a function of which it knows nothing."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     return launch(x.contiguous(), bias, out)
