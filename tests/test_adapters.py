@@ -8,8 +8,10 @@ import pandas as pd
 import pytest
 import torch
 from claims import CLAIMS
+from fake_clock import Clock
 from torch import nn
 
+from kernels import runtime
 from kernels.measure import records
 from model.adapters import __main__ as command
 from model.adapters import drawing, facts, here, merging, record, ways
@@ -43,7 +45,10 @@ def test_everything_is_measured_in_small(rows):
     assert {part for part, _ in found} == set(record.PARTS) - {"copy"}
     assert {row["match"] for row in rows} == {"ok"}
     assert all(row[name] > 0 for row in rows for name in ("us_p50", "host_us", "call_us"))
-    assert {("training", "fused, triton"), ("layer", "one product"), ("adapters", "all, masked")} <= found
+    assert {("training", "eager"), ("layer", "one product"), ("adapters", "all, masked")} <= found
+    for name, why in runtime.backends(CPU).items():
+        if name != "eager" and not why:  # Triton, where its interpreter runs
+            assert {("training", f"fused, {name}"), ("model", f"LoRA, fused, {name}")} <= found
     assert {"LoRA, eager", "all trained"} <= {variant for part, variant in found if part == "model"}
     (everything,) = (row for row in rows if row["variant"] == "all trained")
     assert all(row["trained"] < everything["trained"] / 2 for row in rows if row["variant"].startswith("LoRA"))
@@ -66,6 +71,28 @@ def test_a_wrong_result_has_no_time_and_a_failing_part_loses_no_other(monkeypatc
     assert by_name["adapters"]["match"].startswith("FAILED: TypeError")
     assert by_name["add"]["match"] == "ok"
     assert "FAILED" in capsys.readouterr().out
+
+
+def test_the_gpu_s_way_with_a_clock_that_is_told_what_to_say(monkeypatch):
+    """Captured, replayed and judged again; what a replay leaves is looked at."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    recorder = record.Recorder(CPU, record.SMALL)
+    recorder.clock.gpu, recorder.backends = Clock(times=(30.0, 10.0, 20.0)), []
+    found = recorder.measure()
+    assert {row["part"] for row in found} == set(record.PARTS)
+    assert {row["match"] for row in found} == {"ok"}
+    assert all(row["us_p50"] == 20 / row["calls"] for row in found if row["part"] != "copy")
+    assert {row["calls"] for row in found if row["part"] == "layer"} == {2}
+
+    recorder = record.Recorder(CPU, record.SMALL)
+    recorder.clock.gpu, recorder.backends = Clock(), []
+    layer = recorder._layer(4, 16)[0]
+    calls = {"eager": lambda k=0: layer.lora.A.detach() * spoiled[0]}
+    spoiled = [1.0]
+    recorder.clock.gpu.spoil = lambda: spoiled.__setitem__(0, 2.0)
+    recorder._rows("layer", calls, {"eager": (layer.lora.A.detach(),)}, 1)
+    assert recorder.rows[-1]["match"] == "FAILED: off by 1 of its length"
+    assert "us_p50" not in recorder.rows[-1]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +164,23 @@ def test_passes_are_those_of_the_layer():
     assert found.seen == here.operators(layer, x)
     moved = [round((operator.read + operator.written) / x.nbytes) for operator in found.seen]
     assert moved == [2, 1, 1, 2, 3, 2]
+    assert sum(moved[3:]) * x.nbytes / facts.copy_tb_per_s() / 1e6 == facts.saved_us(1024, 64, passes=7, size=4)
     drawing.draw_passes({"eager": found.seen}, x.nbytes)
+
+
+@pytest.mark.parametrize(("fused", "passes"), [(False, {"threshold_backward": 3, "mul": 2}), (True, {})])
+def test_passes_of_the_backward(fused, passes):
+    """act and scale: 5 E in eager, 4 E in the epilogue's backward; both sum x's two gradients."""
+    where = runtime.device()
+    layer = LinearWithLoRA(nn.Linear(64, 64, device=where), 2, 3, activation="relu", fused=fused, backend="triton")
+    x = torch.randn(1024, 64, device=where, requires_grad=True)
+    out = layer(x)
+    grad = torch.ones_like(out)
+    with Operators() as found:
+        torch.autograd.grad(out, (x, layer.lora.A, layer.lora.B), grad)
+    moved = {each.name: round((each.read + each.written) / x.nbytes) for each in found.seen if each.name != "mm"}
+    assert moved == (passes or {"add_mul_activation_backward": 4}) | {"add": 3}
+    assert sum(each.name == "mm" for each in found.seen) == 5
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def judge(
     try:
         found = float(one(part, variant, **labels)[kind])
     except FileNotFoundError:
-        print(f"{what}: predicted {predicted:g} µs; {MISSING}")
+        print(f"{what}: predicted {predicted:,.1f} µs; {MISSING}")
         return
     verdict(what, predicted, found, "µs", why, how="recorded")
 

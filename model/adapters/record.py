@@ -298,10 +298,11 @@ class Recorder:
         return {name: ([us / count for us in found[name]], partial(given, name)) for name in replays}
 
 
-def _first_of(call: Callable, count: int):
+def _first_of(call: Callable, count: int) -> tuple[Tensor, ...]:
     """What call(0) gives, after call(1), …; no two of them share their memory."""
     given = [call(k) if k else call() for k in range(count)]
-    return given[0]
+    first = given[0]
+    return (first,) if isinstance(first, Tensor) else first
 
 
 def _forward(layer: Callable, inputs: Sequence[Tensor], k: int = 0) -> Tensor:

@@ -182,8 +182,8 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "There the change is {:.3f} % of W. Beside, its error is {:.0f} % and the projection {:.2f}; merged {:.0f} % and "
-    "{:.2f}; as one product {:.0f} % and {:.2f}.",
+    "For B of std 0.0001 the change is {:.3f} % of W. Beside, its error is {:.0f} % and the projection {:.2f}; merged "
+    "{:.0f} % and {:.2f}; as one product {:.0f} % and {:.2f}.",
     _kept,
 )
 claim(NOTEBOOK, "Rounding the frozen layer's output alone is an error of {:.0f} %", _frozen)
