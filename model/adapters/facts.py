@@ -120,21 +120,24 @@ def judge_saving(predicted: float, shape: tuple[int, int] = LARGE) -> None:
 
 
 def print_training(predicted: Mapping[tuple[int, int], str] | None = None) -> None:
-    """A line a shape: µs on the GPU of forward and backward, and what was said to be the fastest."""
+    """A line a shape: µs of forward and backward on the GPU, and from call to call; the fastest on the GPU, and what
+    was said to be it."""
     try:
         found = rows("training")
     except FileNotFoundError:
         print(f"training: {MISSING}")
         return
     names = list(dict.fromkeys(found["variant"]))
-    print(f"{'rows×width':>11}" + "".join(f"{name:>22}" for name in names) + "   µs on the GPU, a call")
+    print("µs on the GPU, and from call to call")
+    print(f"{'rows×width':>11}" + "".join(f"{name:>22}" for name in names) + "   fastest on the GPU")
     for shape in SHAPES:
         cells = "".join(
             f"{gpu_us('training', name, **at(shape)):13.1f}, {call_us('training', name, **at(shape)):7.1f}"
             for name in names
         )
-        said = f"   you said {predicted[shape]}" if predicted and shape in predicted else ""
-        print(f"{shape[0]:>6}×{shape[1]:<4}" + cells + said)
+        fastest = min(names, key=lambda name: gpu_us("training", name, **at(shape)))
+        said = f", you said {predicted[shape]}" if predicted and shape in predicted else ""
+        print(f"{shape[0]:>6}×{shape[1]:<4}" + cells + f"   {fastest}{said}")
 
 
 def print_model() -> None:
