@@ -1,0 +1,165 @@
+"""What the record of LoRA says: rows by part and labels, and tables of them beside what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kernels.measure.records import load, recorded
+from kernels.measure.verdict import verdict
+from model.adapters.record import NAME, PROG, Sizes
+
+if TYPE_CHECKING:
+    import pandas
+
+MISSING = f"not recorded yet: {PROG} --save, on a GPU"
+SHAPES = Sizes().shapes
+LARGE = (8192, 4096)  # the layer that is looked at piece by piece
+
+
+def rows(part: str, **labels) -> pandas.DataFrame:
+    """The recorded rows of a part that have these labels. FileNotFoundError: there is none."""
+    found = recorded(NAME)
+    for name, value in ({"part": part} | labels).items():
+        found = found[found[name] == value] if name in found else found[:0]
+    if not len(found):
+        raise FileNotFoundError(f"{part}, {labels}: no row")
+    return found
+
+
+def one(part: str, variant: str, **labels) -> pandas.Series:
+    found = rows(part, variant=variant, **labels)
+    assert len(found) == 1, f"{part}, {variant}, {labels}: {len(found)} rows"
+    return found.iloc[0]
+
+
+def gpu_us(part: str, variant: str, **labels) -> float:
+    return float(one(part, variant, **labels)["us_p50"])
+
+
+def call_us(part: str, variant: str, **labels) -> float:
+    """µs from one call to the next, when many follow each other and the last is waited for."""
+    return float(one(part, variant, **labels)["call_us"])
+
+
+def host_us(part: str, variant: str, **labels) -> float:
+    """µs until a call comes back to Python, whatever the GPU still has to do."""
+    return float(one(part, variant, **labels)["host_us"])
+
+
+def at(shape: tuple[int, int]) -> dict[str, int]:
+    return {"rows": shape[0], "width": shape[1]}
+
+
+def copy_tb_per_s() -> float:
+    """Of the copy that is the lecture's yardstick."""
+    return load("add_relu")["copy_tb_per_s"]["limit"]
+
+
+def saved_us(rows: int, width: int, passes: int = 4, size: int = 2) -> float:
+    """µs that so many readings or writings of [rows, width] numbers of `size` bytes take at a copy's rate."""
+    return passes * rows * width * size / copy_tb_per_s() / 1e6
+
+
+def epilogue(implementation: str, form: str = "functional", **labels) -> pandas.Series:
+    """add_mul_activation alone, 65536×512, from its own record."""
+    wanted = {"rows": 65536, "columns": 512, "dtype": "bfloat16", "activation": "relu"} | labels
+    part = "backward" if form == "backward" else "bandwidth"
+    found = recorded("add_mul_activation")
+    for name, value in (wanted | {"part": part, "form": form, "implementation": implementation}).items():
+        found = found[found[name] == value]
+    assert len(found) == 1, f"{implementation}, {form}, {labels}: {len(found)} rows"
+    return found.iloc[0]
+
+
+def op_call_us(implementation: str, form: str = "functional") -> float:
+    """µs of a call of the op on 64×64 numbers."""
+    found = recorded("add_mul_activation")
+    found = found[(found["part"] == "calls") & (found["form"] == form) & (found["implementation"] == implementation)]
+    return float(found.iloc[0]["call_us"])
+
+
+# -------------------------------------------------------------------------------------------------------- tables
+
+
+def print_backwards() -> None:
+    """The epilogue's backward alone: µs on the GPU by activation, dtype and implementation; the fastest is marked."""
+    names = ("eager", "torch.compile", "triton", "cuda")
+    print(f"{'':18}" + "".join(f"{name:>15}" for name in names))
+    for dtype in ("float32", "bfloat16"):
+        for activation in ("relu", "sigmoid", "gelu"):
+            us = {
+                name: epilogue(name, "backward", dtype=dtype, activation=activation)["us_p50"] for name in names
+            }  # fmt: skip
+            least = min(us.values())
+            cells = "".join(f"{us[name]:13.1f} {'*' if us[name] == least else ' '}" for name in names)
+            print(f"{activation:8} {dtype:9}" + cells)
+
+
+def judge(
+    what: str, predicted: float | None, why: str, part: str, variant: str, kind: str = "us_p50", **labels
+) -> None:  # fmt: skip
+    """The verdict on predicted µs."""
+    try:
+        found = float(one(part, variant, **labels)[kind])
+    except FileNotFoundError:
+        print(f"{what}: predicted {predicted:,.1f} µs; {MISSING}")
+        return
+    verdict(what, predicted, found, "µs", why, how="recorded")
+
+
+def judge_saving(predicted: float, shape: tuple[int, int] = LARGE) -> None:
+    """The verdict on the µs of GPU time that one epilogue takes off eager's layer."""
+    try:
+        found = gpu_us("layer", "eager", **at(shape)) - gpu_us("layer", "fused, triton", **at(shape))
+    except FileNotFoundError:
+        print(f"saved: predicted {predicted:.1f} µs; {MISSING}")
+        return
+    verdict("saved", predicted, found, "µs", "Eager's passes do not run at a copy's rate, and each is a launch.",
+            how="recorded")  # fmt: skip
+
+
+def print_training(predicted: Mapping[tuple[int, int], str] | None = None) -> None:
+    """A line a shape: µs of forward and backward on the GPU, and from call to call; the fastest on the GPU, and what
+    was said to be it."""
+    try:
+        found = rows("training")
+    except FileNotFoundError:
+        print(f"training: {MISSING}")
+        return
+    names = list(dict.fromkeys(found["variant"]))
+    print("µs on the GPU, and from call to call")
+    print(f"{'rows×width':>11}" + "".join(f"{name:>22}" for name in names) + "   fastest on the GPU")
+    for shape in SHAPES:
+        cells = "".join(
+            f"{gpu_us('training', name, **at(shape)):13.1f}, {call_us('training', name, **at(shape)):7.1f}"
+            for name in names
+        )
+        fastest = min(names, key=lambda name: gpu_us("training", name, **at(shape)))
+        said = f", you said {predicted[shape]}" if predicted and shape in predicted else ""
+        print(f"{shape[0]:>6}×{shape[1]:<4}" + cells + f"   {fastest}{said}")
+
+
+def print_model() -> None:
+    """A line a variant of DLRM's step: µs a step, launches, µs of the kernels."""
+    try:
+        found = rows("model")
+    except FileNotFoundError:
+        print(f"a DLRM step: {MISSING}")
+        return
+    print(f"{'':24}{'µs a step':>12}{'launches':>10}{'µs of kernels':>15}{'as one CUDA graph':>19}")
+    for row in found.itertuples():
+        graph = f"{row.us_p50:19.0f}" if row.us_p50 == row.us_p50 else ""
+        print(f"{row.variant:24}{row.call_us:12.0f}{row.launches:10.0f}{row.kernel_us:15.0f}{graph}")
+
+
+def print_adapters() -> None:
+    """A line a way: µs on the GPU, and MB at the peak beside inputs and weights."""
+    try:
+        found = rows("adapters")
+    except FileNotFoundError:
+        print(f"many adapters: {MISSING}")
+        return
+    print(f"{'':24}{'µs on the GPU':>15}{'µs a call':>12}{'MB beside':>11}")
+    for row in found.itertuples():
+        print(f"{row.variant:24}{row.us_p50:15.1f}{row.call_us:12.1f}{row.peak_bytes / 1e6:11.0f}")
