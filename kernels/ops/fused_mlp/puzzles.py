@@ -57,7 +57,7 @@ def sums(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _sums_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    rows, inputs, outputs = case.shape
+    rows, inputs, outputs = (*case.shape, 1)[:3]
     x, (weight,), _ = draw_mlp(Case((rows, inputs)), (inputs, outputs), device)
     yield Call(f"{rows} rows of {inputs}-{outputs}", (x, weight), hint=_sums_hint(rows, inputs, outputs))
 
@@ -65,7 +65,7 @@ def _sums_calls(case: Case, device: torch.device) -> Iterator[Call]:
 def _sums_hint(rows: int, inputs: int, outputs: int) -> str:
     if inputs % STEP:
         beyond = f"the last step reads {-inputs % STEP} places beyond a row's end, where the next row begins"
-        return f"K = {inputs}, STEP = {STEP}: {beyond}. They must count as 0, in one of the tiles at least."
+        return f"K = {inputs}, STEP = {STEP}: {beyond}. They must count as 0, in both tiles."
     if rows % ROWS or outputs % COLUMNS:
         return f"x has {rows} rows and the weight {outputs}: a mask on each axis that a tile has."
     return f"x has {inputs} numbers a row: where do the {STEP} of this step lie?"
