@@ -92,17 +92,15 @@ def tiled_kernel(
 def persistent_kernel(
     x, weight, bias, out, M, N, K,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, GROUP: tl.constexpr,
-    EPILOGUE: tl.constexpr, PARTS: tl.constexpr, FLATTEN: tl.constexpr, APART: tl.constexpr,
+    EPILOGUE: tl.constexpr, PARTS: tl.constexpr, FLATTEN: tl.constexpr,
 ):  # fmt: skip
     """x, weight and out are descriptors, whose tiles the copy engine moves. A program takes one tile after the other.
 
     PARTS: in how many pieces a tile is stored, which take that much less shared memory. FLATTEN: the two loops become
-    one, so that the next tile's loads begin before this one's end. APART: loads by warps of their own.
+    one, so that the next tile's loads begin before this one's end.
     """
     rows, columns = tl.cdiv(M, ROWS), tl.cdiv(N, COLUMNS)
-    for tile in tl.range(
-        tl.program_id(0), rows * columns, tl.num_programs(0), flatten=FLATTEN, warp_specialize=APART
-    ):
+    for tile in tl.range(tl.program_id(0), rows * columns, tl.num_programs(0), flatten=FLATTEN):
         i, j = place(tile, rows, columns, GROUP)
         z = tl.zeros([ROWS, COLUMNS], tl.float32)
         for start in range(0, K, STEP):
