@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -71,7 +72,7 @@ def race(lines: list[str]) -> list[str]:
     """Of ThreadSanitizer's report: the first race's two accesses, each with its line of the kernel and the text of it;
     then what the program itself says of its result."""
     text, found = LAST.sub("", SOURCE.read_text()).splitlines(), []
-    for before, after in zip(lines, lines[1:], strict=False):
+    for before, after in itertools.pairwise(lines):
         where = re.search(r"#0 tiled \S*?(\d+)(?::\d+)? \(", after)
         access = re.match(r"\s*(Previous )?(read|write) of size", before, re.I)
         if where and access and len(found) < 2:

@@ -41,8 +41,8 @@ def naive_kernel(x, weight, bias, out, M, N, K, STEP: tl.constexpr):
 
 @triton.jit
 def multiply_add(a, b, sums, UNITS: tl.constexpr):
-    """sums + a b, in float32. UNITS: "ordinary", or "tensor" cores, on which float32 is rounded to tf32. The interpreter
-    gets bfloat16's products wrong, and float32's are the same."""
+    """sums + a b, in float32. UNITS: "ordinary", or "tensor" cores, which round float32 to tf32. The interpreter gets
+    products of bfloat16 wrong; of float32 they are the same."""
     if UNITS == "ordinary" or INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision="ieee")
     else:

@@ -39,10 +39,11 @@ class Config:
 TILES = Config("tiled", units="ordinary")
 TENSOR = replace(TILES, units="tensor")
 STAGED = replace(TENSOR, stages=3)
-LARGE = replace(STAGED, rows=128, columns=256, step=64, warps=8)
+LARGE = replace(STAGED, rows=128, columns=128, step=64, warps=8)
 GROUPED = replace(LARGE, group=8)
 DESCRIPTORS = replace(GROUPED, kernel="descriptors")
-PERSISTENT = replace(DESCRIPTORS, kernel="persistent")
+WIDE = replace(DESCRIPTORS, columns=256)
+PERSISTENT = replace(WIDE, kernel="persistent")
 STEPS = {
     "naive": Config("naive", step=512),
     "tiles": TILES,
@@ -51,6 +52,7 @@ STEPS = {
     "larger tiles": LARGE,
     "grouped": GROUPED,
     "descriptors": DESCRIPTORS,
+    "wider tiles": WIDE,
     "persistent": PERSISTENT,
 }
 TUNED = "tuned"
@@ -60,10 +62,10 @@ CANDIDATES = (
     replace(PERSISTENT, stages=4, parts=2),
     replace(PERSISTENT, columns=128, stages=4),
     replace(PERSISTENT, rows=64, columns=64, warps=4, stages=4),
-    DESCRIPTORS,
-    replace(DESCRIPTORS, rows=64, columns=128, warps=4, stages=4),
-    replace(DESCRIPTORS, rows=128, columns=64, warps=4, stages=4),
-    replace(GROUPED, columns=128),
+    WIDE,
+    replace(DESCRIPTORS, rows=64, warps=4, stages=4),
+    replace(DESCRIPTORS, columns=64, warps=4, stages=4),
+    GROUPED,
     replace(GROUPED, rows=64, columns=64, step=32, warps=4, stages=4),
     replace(GROUPED, rows=128, columns=16, step=64, warps=4, stages=4),
 )

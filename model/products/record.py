@@ -3,7 +3,8 @@
     step       relu(x weightᵀ + bias) of squares in bfloat16, by each step's kernel, and by cuBLAS
     candidate  of the largest square: every configuration that the tuned step was chosen from
     layer      DLRM's layers in bfloat16: the fastest of the candidates, and cuBLAS
-    epilogue   the tuned step, as the product alone and with bias and relu
+    order      the step `grouped` with other sizes of the group, of a square that the L2 does not hold
+    epilogue   the steps `grouped` and `persistent`, as the product alone and with bias and relu
     exact      the largest error of fp32, tf32 and bf16, as part of the largest magnitude Σ |x| |weight|
     banks      the CUDA kernel of tiled.cuh, whose rows in shared memory are 32 numbers apart, or 33
     racecheck  what compute-sanitizer says of that kernel without its second barrier
@@ -31,7 +32,7 @@ from model.products.launch import CANDIDATES, STEPS, TUNED, Config, fits, launch
 from model.profiling.recording import today
 
 NAME = "products"
-PARTS = ("step", "layer", "epilogue", "exact", "banks", "racecheck")
+PARTS = ("step", "layer", "order", "epilogue", "exact", "banks", "racecheck")
 TUNING_SECONDS = 60  # in all; what is not tried until then is not a candidate
 IN_FLOAT32 = 2.0**-18  # a product may be off by this part of Σ |x| |weight|, and by eps of the result's own rounding
 # DLRM's layers that are products of two matrices, in the notebooks' names: depth, columns, columns apart of the rows.
@@ -48,6 +49,8 @@ class Sizes:
 
     squares: tuple[int, ...] = (4096, 2048)
     batches: tuple[int, ...] = (2048, 65536)
+    order: int = 8192
+    groups: tuple[int, ...] = (1, 4, 8, 16)
     exact: int = 2048
     banks: int = 2048
     naive: int = 4096
@@ -55,7 +58,7 @@ class Sizes:
 
 
 # Through Triton's interpreter, to see that it runs.
-SMALL = Sizes(squares=(64,), batches=(32,), exact=32, banks=32, naive=4, largest=32)
+SMALL = Sizes(squares=(64,), batches=(32,), order=64, groups=(1, 2), exact=32, banks=32, naive=4, largest=32)
 
 
 class Clock:
@@ -124,8 +127,8 @@ class Operands:
         return {name: [lambda x=x, way=way: way(x) for x in self.x] for name, way in ways.items()}
 
     def right(self, result: Tensor, epilogue: bool = True, library: bool = False, some: int = 64) -> bool:
-        """Whether the first and last rows are as exact as sums in float32 allow. library: cuBLAS may round sums of parts
-        of K to bfloat16, each about as large as its terms' root of the sum of squares."""
+        """Whether the first and last rows are as exact as sums in float32 allow. library: cuBLAS may round sums of
+        parts of K to bfloat16, each about as large as the root of its terms' squares."""
         rows = sorted({*range(min(some, len(result))), *range(max(0, len(result) - some), len(result))})
         x, got = self.x[0][rows].double(), result[rows].double()
         w, bias = self.weight.double(), self.bias.double()
@@ -227,6 +230,17 @@ class Recorder:
                 tuned = self.fastest(operands)
                 self.cell("layer", operands, {TUNED: tuned} if tuned else {}, layer=name)
                 del operands
+
+    def order(self) -> None:
+        size = self.sizes.order
+        operands, calls, match = Operands(self, size, size, size, size, torch.bfloat16), {}, {}
+        for group in self.sizes.groups:
+            config = replace(self.shrunk(STEPS["grouped"]), group=group)
+            operands.out[0].fill_(float("nan"))
+            calls[group] = operands.ours(config)
+            match[group] = operands.right(calls[group][0]())
+        for group, times in self.clock.times(calls).items():
+            self.add("order", times, match[group], group=group, **operands.labels)
 
     def epilogue(self) -> None:
         size = self.sizes.squares[0]

@@ -27,11 +27,11 @@ DRAWN = {
 HINTS = {
     "one block": "Σ e^(x - maximum) of the block; nothing has been added up before it.",
     "a falling row": "total and maximum belong together: when the maximum is replaced, what is total a sum of?",
-    "large numbers": "e^200 is more than float32 has: each number comes with a maximum taken off, of its block at least.",
+    "large numbers": "e^200 is more than float32 has: take a maximum off each number first.",
     "very negative numbers": "e^-300 is 0 in float32: from which maximum on is the distance taken?",
     "a width of 41": "what lies beyond the row is read as -Inf, whose e^ is 0: is it taken off a maximum of numbers?",
 }
-HINT = "total is a sum of e^(x - maximum). If the maximum rises, every term of it becomes e^(maximum - higher) as large."
+HINT = "total is a sum of e^(x - maximum). If the maximum rises, each of its terms changes by e^(maximum - higher)."
 
 
 def launch(kernel, x: Tensor) -> Tensor:
