@@ -123,7 +123,7 @@ def draw_banks(*distances: int) -> Figure:
                 if not beside:
                     ax.text(column + 0.5, row + 0.5, lane, ha="center", va="center", size=6)
         count = facts.ways(apart)
-        turns = f"{count} lanes ask one bank: {count} turns" if count > 1 else "every lane has a bank of its own: 1 turn"
+        turns = f"{count} lanes ask one bank: {count} turns" if count > 1 else "each lane has a bank of its own: 1 turn"
         ax.set_title(f"rows {apart} numbers apart. {turns}", size=9)
         ax.set(xlim=(-0.2, 32.2), ylim=(rows + 0.1, -0.1))
         ax.axis("off")

@@ -79,15 +79,16 @@ def race(barrier: bool) -> None:
 
 def stop(*commands: str) -> None:
     """stopping.py in Triton's interpreter, with these commands for Python's debugger at its first breakpoint."""
-    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONBREAKPOINT": "pdb.set_trace"}
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, "-m", STOPPING], input="\n".join([*commands, "clear", "q", ""]), capture_output=True, text=True,
-        cwd=ROOT, env=environment, check=False,
+        [sys.executable, "-m", STOPPING], input="\n".join([*commands, "q", ""]), capture_output=True, text=True,
+        cwd=ROOT, env=environment | {"PYTHONBREAKPOINT": "pdb.set_trace"}, check=False,
     )  # fmt: skip
     answers = re.split(r"\(Pdb\) ", done.stdout)
     print("stopped before:", answers[0].rpartition("->")[2].strip())
     for command, answer in zip(commands, answers[1:], strict=False):
-        print(f"(Pdb) {command}\n{answer.rstrip()}")
+        shown = [line for line in answer.rstrip().splitlines() if not line.startswith(("> ", "-> "))]
+        print("\n".join([f"(Pdb) {command}", *shown]))
 
 
 # ------------------------------------------------------------------------------------------------------------------
