@@ -13,6 +13,7 @@ pytest.importorskip("matplotlib")
 
 from kernels import runtime
 from kernels.measure import records
+from model.gpu import machine
 from model.products import __main__ as command
 from model.products import cuda, drawing, facts, here, record
 from model.products.kernels import softmax_rows
@@ -65,7 +66,8 @@ def test_arithmetic():
     assert facts.read_gb(64, 64) == pytest.approx(facts.read_gb(1, 1) / 64)
     assert (facts.ways(32), facts.ways(33), facts.ways(48), facts.ways(1)) == (32, 1, 16, 1)
     assert facts.sum_of_ones(300, torch.bfloat16) == 256
-    assert facts.strips(facts.place, 32, 32, 1) == (5, 32)
+    assert facts.strips(facts.place, 64, 64, 1) == (5, 64)
+    assert len(CANDIDATES) == 10  # so the notebook says
     for rows, columns, group in ((5, 4, 2), (8, 7, 3), (2, 9, 8), (4, 4, 1)):
         taken = [facts.place(program, rows, columns, group) for program in range(rows * columns)]
         assert sorted(taken) == [(row, column) for row in range(rows) for column in range(columns)]
@@ -117,6 +119,7 @@ def test_pictures_and_tables(results, with_record, capsys):
     said = capsys.readouterr().out
     if with_record:
         assert "you said" in said
+        assert "gains most, 2.0 ×" in said
         assert "1.00 ×, some" in said
         assert "Race reported" in said
     else:
@@ -165,7 +168,9 @@ def test_the_command_asks_for_a_gpu(capsys):
 
 
 def test_the_compiler_makes_of_the_steps_what_the_lesson_says():
-    tensor, staged, persistent = here.compiled("tensor cores", "stages", "persistent")
+    tensor, staged, grouped, persistent = here.compiled("tensor cores", "stages", "grouped", "persistent")
+    room = min(228 * 1024 // (grouped.shared + 1024), machine.programs_an_sm(256, grouped.registers))
+    assert room * machine.SMS == facts.RESIDENT
     assert tensor.tensor > 0
     assert (tensor.ahead, tensor.engine) == (0, 0)
     assert staged.ahead > 0

@@ -90,26 +90,26 @@ def _matrix(
     ax.add_collection(PatchCollection(patches, facecolors=colours, edgecolors=LINE, linewidths=0.3))
 
 
-def draw_order(order: Callable, rows: int = 32, columns: int = 32, group: int = 8) -> Figure:
-    """The tiles that the first 132 programs take, row by row and in groups; the strips of x, at the left, and of the
-    weight, on top, that they need."""
+def draw_order(order: Callable, rows: int = 64, columns: int = 64, group: int = 8) -> Figure:
+    """The tiles that the first programs take, two an SM, row by row and in groups; the strips of x, at the left, and of
+    the weight, on top, that they need."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.8), layout="constrained")
     for ax, size, title in zip(axes, (1, group), ("row by row", f"groups of {group} rows"), strict=True):
-        taken = {order(program, rows, columns, size): program for program in range(facts.SMS)}
+        taken = {order(program, rows, columns, size): program for program in range(facts.RESIDENT)}
         high, wide = facts.strips(order, rows, columns, size)
 
         def shade(row: int, column: int, taken: dict = taken) -> str | tuple:
             program = taken.get((row, column))
-            return OTHER if program is None else plt.get_cmap("viridis")(program / facts.SMS)
+            return OTHER if program is None else plt.get_cmap("viridis")(program / facts.RESIDENT)
 
         _matrix(ax, 1.5, 1.5, rows, columns, shade)
         for row in {row for row, _ in taken}:
-            draw_box(ax, 0, row + 1.5, 1, 1, X, lw=0.3)
+            draw_box(ax, -1, row + 1.5, 2, 1, X, lw=0.3)
         for column in {column for _, column in taken}:
-            draw_box(ax, column + 1.5, 0, 1, 1, WEIGHT, lw=0.3)
-        ax.set(xlim=(-0.3, columns + 1.8), ylim=(rows + 1.8, -0.3))
+            draw_box(ax, column + 1.5, -1, 1, 2, WEIGHT, lw=0.3)
+        ax.set(xlim=(-1.3, columns + 1.8), ylim=(rows + 1.8, -1.3))
         ax.set_title(f"{title}: {high} strips of x + {wide} of the weight = {high + wide}", size=9)
         ax.axis("off")
     return figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MISSING = "not recorded yet: python -m model.products --save"
 SQUARE, SMS = 4096, 132
+RESIDENT = 2 * SMS  # of the programs of tiles of 128 by 128: an SM has registers and shared memory for two
 LIBRARY = ("mm", "addmm, relu", "fused")
 
 
@@ -36,7 +38,7 @@ def place(program: int, rows: int, columns: int, group: int) -> tuple[int, int]:
     return first + inside % high, inside // high
 
 
-def strips(order: Callable, rows: int, columns: int, group: int, programs: int = SMS) -> tuple[int, int]:
+def strips(order: Callable, rows: int, columns: int, group: int, programs: int = RESIDENT) -> tuple[int, int]:
     """How many rows of tiles, and how many columns of them, the first programs need: strips of x and of the weight."""
     taken = [order(program, rows, columns, group) for program in range(min(programs, rows * columns))]
     return len({row for row, _ in taken}), len({column for _, column in taken})
@@ -122,9 +124,12 @@ def print_steps(predicted: str = "") -> None:
     def show() -> None:
         library = step("fused")
         print("                   µs   (20th to 80th percentile)  TFLOP/s  of cuBLAS  registers  shared KB")
-        for name in (*STEPS, TUNED):
+        names = (*STEPS, TUNED)
+        gains = {b: step(a)["us_p50"] / step(b)["us_p50"] for a, b in itertools.pairwise(names)}
+        most = max(gains, key=gains.get)
+        for name in names:
             row = step(name)
-            said = "  you said" * (name == predicted)
+            said = "  you said" * (name == predicted) + f"  gains most, {gains.get(name, 1):.1f} ×" * (name == most)
             spread = f"({row['us_p20']:,.1f} to {row['us_p80']:,.1f})"
             print(f"{name:13} {row['us_p50']:9,.1f}  {spread:>24}  {tflop_per_s(row):8.1f}"
                   f"  {library['us_p50'] / row['us_p50']:8.0%}  {row['registers']:9.0f}"

@@ -177,7 +177,10 @@ class Recorder:
             if said[name] is True:
                 calls[name] = operands.ours(config)
         for name, ways in operands.cublas().items():
-            said[name] = operands.right(ways[0](), epilogue=name != "mm", library=True)
+            try:
+                said[name] = operands.right(ways[0](), epilogue=name != "mm", library=True)
+            except Exception as error:
+                said[name] = f"FAILED: {type(error).__name__}: {str(error)[:200]}"
             calls[name] = ways
         times = self.clock.times({name: some for name, some in calls.items() if said[name] is True})
         for name, match in said.items():
