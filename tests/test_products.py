@@ -36,15 +36,17 @@ def test_each_step_computes_the_layer(name, dtype):
     x[7] = float("nan")
     launch(config, x, weight, bias, out)
     expected = torch.relu(x.double() @ weight.double().T + bias.double())
-    tolerance = {"rtol": 1e-5, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 0.01, "atol": 0.01}
+    rounded = dtype == torch.bfloat16 or device.type == "cuda"  # there float32 is rounded to tf32
+    tolerance = {"rtol": 0.01, "atol": 0.02} if rounded else {"rtol": 1e-5, "atol": 1e-4}
     torch.testing.assert_close(out.double(), expected, **tolerance, equal_nan=True)
 
 
 def test_a_store_in_parts():
-    x, weight, bias = torch.randn(33, 16), torch.randn(40, 16), torch.randn(40)
-    out = torch.full((33, 40), float("nan"))
+    device = runtime.device()
+    x, weight, bias = (torch.randn(shape, device=device) for shape in ((33, 16), (40, 16), (40,)))
+    out = torch.full((33, 40), float("nan"), device=device)
     launch(replace(PERSISTENT, rows=16, columns=32, step=16, parts=2), x, weight, bias, out, epilogue=False)
-    torch.testing.assert_close(out, x @ weight.T)
+    torch.testing.assert_close(out.double(), x.double() @ weight.double().T, rtol=0.01, atol=0.02)
 
 
 def test_descriptors_are_not_asked_of_rows_that_begin_anywhere():
@@ -55,8 +57,7 @@ def test_descriptors_are_not_asked_of_rows_that_begin_anywhere():
 
 
 def test_softmax_of_a_tile_with_strides():
-    x = torch.randn(3, 10)
-    out = torch.empty(3, 7)
+    x, out = (torch.randn(shape, device=runtime.device()) for shape in ((3, 10), (3, 7)))
     softmax_rows[(2,)](x, out, 3, 7, 10, ROWS=2, BLOCK=8)
     torch.testing.assert_close(out, torch.softmax(x[:, :7], 1))
 
@@ -126,6 +127,10 @@ def test_pictures_and_tables(results, with_record, capsys):
         assert said.splitlines() == [facts.MISSING] * 4
 
 
+interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="in Triton's interpreter only")
+
+
+@interpreted
 def test_the_recorder_in_small(capsys):
     sizes = replace(record.SMALL, squares=(16,), order=16, exact=16, largest=16)
     rows = record.record(torch.device("cpu"), ("step", "order", "epilogue", "exact", "racecheck"), sizes)["rows"]
@@ -148,6 +153,7 @@ def test_a_wrong_kernel_gets_no_time(monkeypatch):
     assert all(row["match"].startswith("FAILED") and "us_p50" not in row for row in ours)
 
 
+@interpreted
 def test_a_part_that_fails_does_not_lose_the_others(monkeypatch):
     monkeypatch.setattr(record.Recorder, "order", lambda self: 1 / 0)
     rows = record.record(torch.device("cpu"), ("order", "exact"), record.SMALL)["rows"]

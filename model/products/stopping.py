@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def sum_kernel(x, out, n, BLOCK: tl.constexpr):
+def sum_kernel(x, out, n: tl.constexpr, BLOCK: tl.constexpr):
     total = 0.0
     for start in range(0, n, BLOCK):
         i = start + tl.arange(0, BLOCK)
@@ -19,5 +19,5 @@ def sum_kernel(x, out, n, BLOCK: tl.constexpr):
 
 if __name__ == "__main__":
     out = torch.empty(1)
-    sum_kernel[(1,)](torch.arange(6.0), out, 6, BLOCK=4)
+    sum_kernel[(1,)](torch.arange(6.0), out, n=6, BLOCK=4)
     print("0 + … + 5 =", out.item())
