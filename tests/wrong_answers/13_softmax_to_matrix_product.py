@@ -522,7 +522,7 @@ def place(program, rows, columns, group):
 
 solved = puzzles.attempt("place", place)
 
-# %% place: groups follow as if each had one column -> ^not yet: [\s\S]*case the next group
+# %% place: groups follow as if each had one column -> ^not yet: [\s\S]*case the third
 def place(program, rows, columns, group):
     return program // group * group + program % group, program // group
 
