@@ -168,6 +168,7 @@ def test_the_command_asks_for_a_gpu(capsys):
         with pytest.raises(SystemExit, match="2"):
             command.main(arguments)
     assert "expected some of step," in capsys.readouterr().err
+    assert command.main(["launch", "--device", "cpu"]) == 0
 
 
 # ------------------------------------------------------------------------------------------- compiled, and on the host

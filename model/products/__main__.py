@@ -19,6 +19,7 @@ PROG = "python -m model.products"
 def main(arguments: list[str] | None = None) -> int:
     """The command; 1 if a row failed, 2 for a mistake of the user's."""
     parser = Parser(prog=PROG, description=record.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("launch",), help="only launch some steps once, for ncu")
     parser.add_argument("--save", action="store_true", help=f"record in traces/results/<gpu>/{record.NAME}.json")
     parser.add_argument("--only", default=",".join(record.PARTS), metavar="PART,…", help="these parts, not saved")
     parser.add_argument("--device", help="default: the GPU; cpu only tries it out, in small")
@@ -33,6 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
             raise UserError("this is recorded on an NVIDIA GPU, and there is none here (--device cpu tries it out)")
         device = torch.device(args.device or runtime.device())
         sizes = record.SMALL if device.type == "cpu" else record.Sizes()
+        if args.what == "launch":
+            record.launch_once(device, sizes)
+            return 0
         found = record.record(device, parts, sizes)
         if args.save:
             print(record.save(found))

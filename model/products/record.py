@@ -322,6 +322,15 @@ def line(row: Mapping) -> str:
     return f"{row['part']:9} {labels:60} {shown}  {row['match']}"
 
 
+def launch_once(device: torch.device, sizes: Sizes) -> None:
+    """The larger square by the steps `grouped`, `wider tiles` and `persistent` and by cuBLAS, once each: for ncu."""
+    recorder = Recorder(device, sizes)
+    operands = Operands(recorder, *[sizes.squares[0]] * 4, torch.bfloat16)
+    for name in ("grouped", "wider tiles", "persistent"):
+        operands.ours(recorder.shrunk(STEPS[name]))[0]()
+    operands.cublas()["mm"][0]()
+
+
 def record(device: torch.device, parts: Sequence[str] = PARTS, sizes: Sizes | None = None) -> dict:
     """What is saved in traces/results/<gpu>/products.json."""
     rows = Recorder(device, sizes or Sizes()).measure(parts)
