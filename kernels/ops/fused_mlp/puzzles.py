@@ -1,10 +1,12 @@
 """The parts of a whole MLP in one kernel as puzzles: what each must compute, and what launches a reader's kernel.
 
+    sums         x [B, K], weight [N, K] → x weightᵀ: the layer's loop alone
+    epilogue     the layer, for a kernel that is given the sums: bias, relu and the store
     layer        x [B, K], weight [N, K], bias [N] → relu(x weightᵀ + bias): a tile of it a program, K in steps
     chained      two layers, K-N1-N2, relu and sigmoid: a tile of rows a program, N1 in chunks
     two_layers   the same as a function, of widths that sketch.py can cut into blocks
 
-All are the op's own reference, and what their results may be off by is the op's own.
+All but `sums` are the op's own reference, and what their results may be off by is the op's own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from kernels.check import Call, Case, Spec
+from kernels.check import Call, Case, Spec, Sums
 from kernels.ops.fused_mlp.eager import fused_mlp
 from kernels.ops.fused_mlp.spec import Layers, draw_mlp
 
@@ -41,6 +43,34 @@ def launch_chained(kernel, x: Tensor, weights: Sequence[Tensor], biases: Sequenc
     return out
 
 
+def launch_sums(kernel, x: Tensor, weight: Tensor) -> Tensor:
+    """kernel[row tiles, column tiles](x, weight, out, B, K, N, ROWS, COLUMNS, STEP)."""
+    (rows, inputs), outputs = x.shape, len(weight)
+    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    grid = -(-rows // ROWS), -(-outputs // COLUMNS)
+    kernel[grid](x, weight, out, rows, inputs, outputs, ROWS=ROWS, COLUMNS=COLUMNS, STEP=STEP)
+    return out
+
+
+def sums(x: Tensor, weight: Tensor) -> Tensor:
+    return x @ weight.T
+
+
+def _sums_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    rows, inputs, outputs = (*case.shape, 1)[:3]
+    x, (weight,), _ = draw_mlp(Case((rows, inputs)), (inputs, outputs), device)
+    yield Call(f"{rows} rows of {inputs}-{outputs}", (x, weight), hint=_sums_hint(rows, inputs, outputs))
+
+
+def _sums_hint(rows: int, inputs: int, outputs: int) -> str:
+    if inputs % STEP:
+        beyond = f"the last step reads {-inputs % STEP} places beyond a row's end, where the next row begins"
+        return f"K = {inputs}, STEP = {STEP}: {beyond}. They must count as 0, in both tiles."
+    if rows % ROWS or outputs % COLUMNS:
+        return f"x has {rows} rows and the weight {outputs}: a mask on each axis that a tile has."
+    return f"x has {inputs} numbers a row: where do the {STEP} of this step lie?"
+
+
 def _calls(options: tuple, hints: Callable[..., str]) -> Callable[[Case, torch.device], Iterator[Call]]:
     """Calls of cases whose shape is (rows, K, N1, …)."""
 
@@ -58,6 +88,12 @@ def _layer_hint(rows: int, inputs: int = 0, outputs: int = 0) -> str:
     if inputs > STEP:
         return f"K = {inputs} takes {-(-inputs // STEP)} steps: of which sum are bias and relu, and how many times?"
     return "tiles stand out beyond B and N: which of their elements does `out` have, and where? N numbers are a row."
+
+
+def _epilogue_hint(rows: int, inputs: int = 0, outputs: int = 0) -> str:
+    if rows == ROWS and outputs == COLUMNS:
+        return "the bias belongs to the columns: it is added to each row, and relu comes last."
+    return f"out has {rows} rows and {outputs} columns, the bias {outputs} numbers: which places of the tile exist?"
 
 
 def _chained_hint(rows: int, inputs: int = 0, between: int = 0, outputs: int = 0) -> str:
@@ -84,6 +120,22 @@ def _spec(options: tuple, hints: Callable[..., str], shapes: Sequence[tuple], la
 
 
 SPECS = {
+    "sums": Spec(
+        sums,
+        _sums_calls,
+        scale=Sums(k=8.0),
+        cases=lambda names: [
+            Case(shape) for shape in ((16, 16, 32), (16, 48, 32), (5, 16, 7), (16, 40, 32), (33, 45, 39), (1, 1, 1))
+        ],
+        wide_cases=lambda names: [],
+        launch=launch_sums,
+    ),
+    "epilogue": _spec(
+        ("identity", "relu", "ieee"),
+        _epilogue_hint,
+        ((16, 16, 32), (16, 48, 7), (5, 16, 32), (33, 40, 45), (1, 1, 1)),
+        launch_layer,
+    ),
     "layer": _spec(
         ("identity", "relu", "ieee"),
         _layer_hint,

@@ -1,0 +1,102 @@
+"""tiled.cuh, the product in CUDA: compiled for the GPU here, and run on the host under ThreadSanitizer."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kernels import runtime
+from kernels.runtime import KERNELS
+
+SOURCE, MAIN = (Path(__file__).with_name(name) for name in ("tiled.cuh", "tiled_main.cu"))
+LAST = re.compile(r"\n[^\n]*// now nobody reads[^\n]*")  # the second barrier's line
+SECONDS = 60
+
+
+def show() -> None:
+    """Print the kernel, from its first line on."""
+    print(_kernel().rstrip())
+
+
+def _kernel() -> str:
+    """The text from `extern "C"` on, with which what PyTorch gives to NVRTC should begin."""
+    return SOURCE.read_text().partition("#endif\n\n")[2]
+
+
+def compiled(pad: int) -> Callable[[Tensor, Tensor, Tensor], None]:
+    """(x, weight, out) → launches the kernel, whose rows of b are 32 + pad numbers apart; compiled by NVRTC."""
+    kernel = torch.cuda._compile_kernel(_kernel().replace("PAD", str(pad)), "tiled")
+
+    def run(x: Tensor, weight: Tensor, out: Tensor) -> None:
+        (M, K), N = x.shape, len(weight)
+        kernel(grid=(-(-N // 32), -(-M // 32), 1), block=(32, 32, 1), args=[x, weight, out, M, N, K])
+
+    return run
+
+
+def _binary(folder: str, barrier: bool, *compiler: str) -> Path:
+    text = SOURCE.read_text()
+    copy = Path(folder, "tiled.cuh")
+    copy.write_text(text if barrier else LAST.sub("", text))
+    out = Path(folder, "tiled")
+    subprocess.run(
+        [*compiler, f"-I{KERNELS}", f'-DTILED="{copy}"', str(MAIN), "-o", str(out)],
+        check=True, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    return out
+
+
+def on_host(barrier: bool = True) -> list[str]:
+    """What the run under ThreadSanitizer prints; barrier: with the second one. RuntimeError: no g++ is here."""
+    if (gcc := shutil.which(os.environ.get("CXX", "g++"))) is None:
+        raise RuntimeError("there is no g++ here")
+    flags = "-x", "c++", "-std=c++20", "-O1", "-g1", "-pthread", "-fsanitize=thread"
+    with tempfile.TemporaryDirectory() as folder:
+        binary = _binary(folder, barrier, gcc, *flags)
+        # ThreadSanitizer wants memory where it expects it.
+        fixed = [setarch, "-R"] if (setarch := shutil.which("setarch")) else []
+        done = subprocess.run([*fixed, binary], capture_output=True, text=True, timeout=SECONDS, check=False)
+    return (done.stderr + done.stdout).splitlines()
+
+
+def race(lines: list[str]) -> list[str]:
+    """Of ThreadSanitizer's report: the first race's two accesses, each with its line of the kernel and the text of it;
+    then what the program itself says of its result."""
+    text, found = LAST.sub("", SOURCE.read_text()).splitlines(), []
+    for before, after in itertools.pairwise(lines):
+        where = re.search(r"#0 tiled \S*?(\d+)(?::\d+)? \(", after)
+        access = re.match(r"\s*(Previous )?(read|write) of size", before, re.I)
+        if where and access and len(found) < 2:
+            number = int(where[1])
+            verb = f"{access[1] or ''}{access[2]}".lower()
+            thread = re.search(r"by (thread T\d+|main thread)", before)
+            found.append(f"{verb} by {thread[1] if thread else 'a thread'}, line {number}: {text[number - 1].strip()}")
+    return ["data race:" if found else "no data race", *found, lines[-1] if lines else ""]
+
+
+def racecheck() -> tuple[list[str], str]:
+    """(what compute-sanitizer's racecheck prints of the kernel without its second barrier, '' or why it did not)."""
+    from kernels.measure.gpu import compute_sanitizer
+
+    nvcc, sanitizer = runtime.nvcc(), compute_sanitizer()
+    if nvcc is None or sanitizer is None:
+        return [], f"{'nvcc' if nvcc is None else 'compute-sanitizer'} is not here"
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            binary = _binary(folder, False, str(nvcc), "-arch=native", "-std=c++17", "-lineinfo")
+            command = [sanitizer, "--tool", "racecheck", "--racecheck-report", "analysis", binary]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+            printed = (done.stdout + done.stderr).replace(f"{folder}/", "")
+    except (OSError, subprocess.SubprocessError) as error:
+        return [], f"{type(error).__name__}: {str(error)[:200]}"
+    lines = [each.rstrip() for each in printed.splitlines() if re.search(r"race|SUMMARY|wrong", each, re.I)]
+    return [re.sub(r"^=+ ", "", each) for each in lines][:12], "" if lines else "it said nothing"

@@ -1,0 +1,37 @@
+"""A puzzle in plain Python, place: which tile a program takes. What it must give, and attempt(), which checks it.
+
+place   a program, the rows and columns of tiles, how many rows of tiles are a group → (row, column) of its tile
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from model import number_puzzles
+from model.products import facts
+
+_DOWN = "In a group programs go down first: program 1 has the tile below program 0's."
+_NEXT = "A group has group · columns tiles. After them the next group begins, `group` rows further down."
+_LAST = "The last group has only the rows that are left: go down as many, not `group`."
+# What each case is called, the arguments, and what to think of if it is the first that fails.
+CASES: tuple[tuple[str, tuple[int, int, int, int], str], ...] = (
+    ("the first program", (0, 4, 5, 2), "Program 0 begins at tile (0, 0)."),
+    ("the second", (1, 4, 5, 2), _DOWN),
+    ("the third", (2, 4, 5, 2), "With 2 rows a group, program 2 is at the top of the next column."),
+    ("the last of a group", (9, 4, 5, 2), _DOWN),
+    ("the next group", (10, 4, 5, 2), _NEXT),
+    ("within it", (13, 4, 5, 2), _NEXT),
+    ("groups of 3", (7, 6, 4, 3), "`group` is 3 here."),
+    ("a last group of one row", (14, 3, 5, 2), _LAST),
+    ("its first tile", (10, 3, 5, 2), _LAST),
+    ("a last group of two rows", (45, 8, 7, 3), _LAST),
+    ("fewer rows than a group", (5, 2, 9, 8), _LAST),
+    ("groups of one", (7, 4, 5, 1), "With one row a group, programs go along a row."),
+)
+SPEC = number_puzzles.spec(facts.place, CASES)
+
+
+def attempt(name: str, function: Callable) -> bool:
+    """Whether the reader's function is right; if not, why is printed, with the case and a hint."""
+    return number_puzzles.attempt(name, function, SPEC, Path(facts.__file__))

@@ -1,0 +1,141 @@
+"""13, From softmax to a matrix product: softmax's record, and what `python -m model.products --save` recorded."""
+
+from __future__ import annotations
+
+import itertools
+
+from claims.claim import claim
+from model.gpu.machine import copy_limit
+from model.products import facts
+from model.products.launch import TUNED
+from model.products.record import LAYERS, Sizes
+
+NOTEBOOK = "13"
+BATCH = 65536
+
+
+def us(row) -> float:
+    return row["us_p50"]
+
+
+def _bytes() -> tuple:
+    return 65536 * 512 * 4 / 1e6, copy_limit() / 1e3
+
+
+def _softmax() -> tuple:
+    found = [us(facts.softmax(name, 65536, 512)) for name in ("eager", "triton")]
+    assert found[1] < found[0]
+    return tuple(found)
+
+
+def _halves() -> tuple:
+    return tuple(us(facts.softmax(name, 65536, 512, "bfloat16")) for name in ("eager", "triton"))
+
+
+def _we_lose() -> tuple:
+    triton, eager, cuda = (us(facts.softmax(name, 512, 50257)) for name in ("triton", "eager", "cuda"))
+    assert cuda < eager < triton
+    return triton, eager, cuda
+
+
+def _matrices() -> tuple:
+    return (2 * facts.SQUARE**2 * 2 / 1e6,)
+
+
+def _strips() -> tuple:
+    grouped, plain = (sum(facts.strips(facts.place, 64, 64, group)) for group in (8, 1))
+    return grouped, plain
+
+
+def _epilogue() -> tuple:
+    both = [facts.one("epilogue", name="grouped", with_epilogue=which) for which in (True, False)]
+    return *map(us, both), *(row["registers"] for row in both)
+
+
+def _exact() -> tuple:
+    found = [facts.one("exact", precision=name)["error"] for name in ("fp32", "tf32", "bf16")]
+    assert found[0] < found[1]
+    assert found[0] < found[2]
+    return tuple(found)
+
+
+def _first_steps() -> tuple:
+    found = [us(facts.step(name)) for name in ("naive", "tiles", "tensor cores", "stages")]
+    assert all(later < before for before, later in itertools.pairwise(found)), found
+    return tuple(found)
+
+
+def _larger() -> tuple:
+    assert us(facts.step("larger tiles")) < us(facts.step("stages"))
+    return us(facts.step("larger tiles")), us(facts.step("grouped"))
+
+
+def _order() -> tuple:
+    return tuple(us(facts.one("order", group=group)) for group in (1, 8))
+
+
+def _later_steps() -> tuple:
+    return tuple(us(facts.step(name)) for name in ("descriptors", "wider tiles", "persistent"))
+
+
+def _tuned() -> tuple:
+    ours, library = us(facts.step(TUNED)), us(facts.step("fused"))
+    return ours, library, ours / library
+
+
+def _pair(name: str) -> tuple:
+    return us(facts.layer(name, TUNED, BATCH)), us(facts.layer(name, "fused", BATCH))
+
+
+def _range() -> tuple:
+    ratios = [
+        us(facts.layer(name, TUNED, batch)) / us(facts.layer(name, "fused", batch))
+        for name in LAYERS
+        for batch in Sizes().batches
+    ]
+    return min(ratios), max(ratios)
+
+
+def _banks() -> tuple:
+    found = [us(facts.one("banks", apart=apart)) for apart in (32, 33)]
+    assert found[1] < found[0]
+    return tuple(found)
+
+
+def said(sentence: str, values=tuple) -> None:
+    claim(NOTEBOOK, sentence, values)
+
+
+said("{:.0f} MB are read, as many written, and the copy runs at {:.2f} TB/s.", _bytes)
+said("Eager takes {:.1f} µs, our Triton kernel {:.1f} µs.", _softmax)
+said("In bfloat16 it is {:.1f} µs and {:.1f} µs.", _halves)
+said(
+    "with 512 rows of 50257 our Triton kernel takes {:.1f} µs, eager {:.1f} µs, our CUDA kernel {:.1f} µs.", _we_lose
+)
+said("x and the weight together are {:.0f} MB.", _matrices)
+said("the first 264 then need {:.0f} strips, not {:.0f}.", _strips)
+said(
+    "At 4096³ the `grouped` step (below) takes {:.1f} µs with the epilogue and {:.1f} µs without, with {:.0f} and "
+    "{:.0f} registers a thread.",
+    _epilogue,
+)
+said("cuBLAS is off by {:.0e} in fp32, by {:.0e} in tf32 and by {:.0e} in bf16", _exact)
+said(
+    "The naive kernel takes {:,.0f} µs, tiles {:,.0f} µs, tensor cores {:.0f} µs, stages {:.0f} µs.",
+    _first_steps,
+)
+said("Larger tiles take {:.1f} µs and grouped ones {:.1f} µs", _larger)
+said("At 8192³ row by row takes {:,.0f} µs, groups of eight {:,.0f} µs.", _order)
+said("Descriptors take {:.1f} µs, wider tiles {:.1f} µs, the persistent kernel {:.1f} µs.", _later_steps)
+said(
+    "The tuned one takes {:.1f} µs, cuBLAS with bias and relu in one kernel {:.1f} µs: ours takes {:.2f} times as "
+    "long.",
+    _tuned,
+)
+said(
+    "With 65536 rows, `top 1` takes ours {:.1f} µs and cuBLAS {:.1f} µs; padded {:.1f} µs and {:.1f} µs.",
+    lambda: (*_pair("top 1"), *_pair("top 1 padded")),
+)
+said("`bottom 2` takes {:.1f} µs and {:.1f} µs.", lambda: _pair("bottom 2"))
+said("Over all layers and both batches, ours takes {:.2f} to {:.2f} times as long as cuBLAS.", _range)
+said("At 2048³ in float32 it takes {:,.0f} µs without the pad and {:,.0f} µs with it.", _banks)

@@ -1,0 +1,219 @@
+"""model.products: the steps' kernels in the interpreter, the recorder in small, pictures, a race that is found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("matplotlib")
+
+from kernels import runtime
+from kernels.measure import records
+from model.gpu import machine
+from model.products import __main__ as command
+from model.products import cuda, drawing, facts, here, record
+from model.products.kernels import softmax_rows
+from model.products.launch import CANDIDATES, PERSISTENT, STEPS, TUNED, fits, launch
+
+WIDE = "wider tiles"
+EDGES = (40, 24, 40)  # M, N, K: no multiple of a tile
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, torch.float32) for name in STEPS), ("grouped", torch.bfloat16), (WIDE, torch.bfloat16)]
+)
+def test_each_step_computes_the_layer(name, dtype):
+    M, N, K = (9, 8, 40) if name == "naive" else EDGES
+    generator, device = torch.Generator().manual_seed(0), runtime.device()
+    x, weight, bias = (torch.randn(shape, generator=generator).to(device, dtype) for shape in ((M, K), (N, K), (N,)))
+    out = torch.full((M, N), float("nan"), device=device, dtype=dtype)
+    sides = {side: min(getattr(STEPS[name], side), 32) for side in ("rows", "columns", "step")}
+    config = replace(STEPS[name], **sides, group=min(STEPS[name].group, 2))
+    x[7] = float("nan")
+    launch(config, x, weight, bias, out)
+    expected = torch.relu(x.double() @ weight.double().T + bias.double())
+    rounded = dtype == torch.bfloat16 or device.type == "cuda"  # there float32 is rounded to tf32
+    tolerance = {"rtol": 0.01, "atol": 0.02} if rounded else {"rtol": 1e-5, "atol": 1e-4}
+    torch.testing.assert_close(out.double(), expected, **tolerance, equal_nan=True)
+
+
+def test_a_store_in_parts():
+    device = runtime.device()
+    x, weight, bias = (torch.randn(shape, device=device) for shape in ((33, 16), (40, 16), (40,)))
+    out = torch.full((33, 40), float("nan"), device=device)
+    launch(replace(PERSISTENT, rows=16, columns=32, step=16, parts=2), x, weight, bias, out, epilogue=False)
+    torch.testing.assert_close(out.double(), x.double() @ weight.double().T, rtol=0.01, atol=0.02)
+
+
+def test_descriptors_are_not_asked_of_rows_that_begin_anywhere():
+    x, weight, out = (torch.empty(shape, dtype=torch.bfloat16) for shape in ((64, 367), (512, 367), (64, 512)))
+    assert {config.kernel for config in CANDIDATES if fits(config, x, weight, out)} == {"tiled"}
+    x, weight = (torch.empty(rows, 368, dtype=torch.bfloat16)[:, :367] for rows in (64, 512))
+    assert {config.kernel for config in CANDIDATES if fits(config, x, weight, out)} == {"descriptors", "persistent"}
+
+
+def test_softmax_of_a_tile_with_strides():
+    x, out = (torch.randn(shape, device=runtime.device()) for shape in ((3, 10), (3, 7)))
+    softmax_rows[(2,)](x, out, 3, 7, 10, ROWS=2, BLOCK=8)
+    torch.testing.assert_close(out, torch.softmax(x[:, :7], 1))
+
+
+def test_arithmetic():
+    assert facts.read_gb(1, 1) == pytest.approx(274.9, abs=0.1)
+    assert facts.read_gb(64, 64) == pytest.approx(facts.read_gb(1, 1) / 64)
+    assert (facts.ways(32), facts.ways(33), facts.ways(48), facts.ways(1)) == (32, 1, 16, 1)
+    assert facts.sum_of_ones(300, torch.bfloat16) == 256
+    assert facts.strips(facts.place, 64, 64, 1) == (5, 64)
+    assert len(CANDIDATES) == 10  # so the notebook says
+    for rows, columns, group in ((5, 4, 2), (8, 7, 3), (2, 9, 8), (4, 4, 1)):
+        taken = [facts.place(program, rows, columns, group) for program in range(rows * columns)]
+        assert sorted(taken) == [(row, column) for row in range(rows) for column in range(columns)]
+
+
+# --------------------------------------------------------------------------------------------------- the record
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """Where the lesson looks for products.json: nothing is there."""
+    folder = tmp_path / records.README_GPU
+    folder.mkdir()
+    monkeypatch.setattr(facts, "load", lambda name: records.load(name, results=tmp_path))
+    monkeypatch.setattr(facts, "recorded", lambda name: records.recorded(name, results=tmp_path))
+    return folder
+
+
+def made_up() -> dict:
+    """A record in which every step takes half of the one before it."""
+    sizes, rows = record.Sizes(), []
+    us = lambda value: {"us_p20": value, "us_p50": value, "us_p80": value, "match": "ok"}  # noqa: E731
+    made = {"config": "some", "registers": 100, "shared": 2048}
+    for size in sizes.squares:
+        labels = {"part": "step", "rows": size, "flops": 2.0 * size**3}
+        rows += [{**labels, "name": name, **made, **us(51200 / 2**n)} for n, name in enumerate((*STEPS, TUNED))]
+        rows += [{**labels, "name": name, **us(95.0)} for name in facts.LIBRARY]
+    for batch in sizes.batches:
+        for layer in record.LAYERS:
+            labels = {"part": "layer", "rows": batch, "layer": layer, "flops": 1e6}
+            rows += [{**labels, "name": name, **made, **us(10.0)} for name in (TUNED, *facts.LIBRARY)]
+    rows += [{"part": "exact", "precision": name, "error": 1e-7, "match": "ok"} for name in ("fp32", "tf32", "bf16")]
+    rows.append({"part": "racecheck", "lines": ["Race reported"], "why": "", "match": "ok"})
+    return {"op": record.NAME, "rows": rows}
+
+
+@pytest.mark.parametrize("with_record", [False, True])
+def test_pictures_and_tables(results, with_record, capsys):
+    if with_record:
+        (results / f"{record.NAME}.json").write_text(json.dumps(made_up()))
+    figures = [drawing.draw_online(), drawing.draw_tiles(), drawing.draw_order(facts.place), drawing.draw_banks(32, 33),
+               drawing.draw_steps()]  # fmt: skip
+    for figure in figures:
+        figure.canvas.draw()
+    facts.print_steps("stages")
+    facts.print_layers()
+    facts.print_exact()
+    facts.print_racecheck()
+    said = capsys.readouterr().out
+    if with_record:
+        assert "you said" in said
+        assert "gains most, 2.0 ×" in said
+        assert "1.00 ×, some" in said
+        assert "Race reported" in said
+    else:
+        assert said.splitlines() == [facts.MISSING] * 4
+
+
+interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="in Triton's interpreter only")
+
+
+@interpreted
+def test_the_recorder_in_small(capsys):
+    sizes = replace(record.SMALL, squares=(16,), order=16, exact=16, largest=16)
+    rows = record.record(torch.device("cpu"), ("step", "order", "epilogue", "exact", "racecheck"), sizes)["rows"]
+    assert {row["match"] for row in rows} == {"ok"}
+    steps = [row["name"] for row in rows if row["part"] == "step"]
+    assert steps == [*list(STEPS)[1:], TUNED, "mm", "addmm, relu"]  # a naive one is for small squares there
+    assert all(row["us_p50"] > 0 for row in rows if row["part"] in ("step", "candidate", "epilogue", "order"))
+    assert "TFLOP/s" in capsys.readouterr().out
+
+
+def test_a_wrong_kernel_gets_no_time(monkeypatch):
+    def wrong(config, x, weight, bias, out, epilogue=True):
+        out.zero_()
+
+    monkeypatch.setattr(record, "launch", wrong)
+    sizes = replace(record.SMALL, squares=(16,), largest=16)
+    rows = record.record(torch.device("cpu"), ("step",), sizes)["rows"]
+    ours = [row for row in rows if row.get("name") not in facts.LIBRARY]
+    assert len(ours) >= len(STEPS)
+    assert all(row["match"].startswith("FAILED") and "us_p50" not in row for row in ours)
+
+
+@interpreted
+def test_a_part_that_fails_does_not_lose_the_others(monkeypatch):
+    monkeypatch.setattr(record.Recorder, "order", lambda self: 1 / 0)
+    rows = record.record(torch.device("cpu"), ("order", "exact"), record.SMALL)["rows"]
+    assert rows[0]["match"].startswith("FAILED: ZeroDivisionError")
+    assert {row["part"] for row in rows} == {"order", "exact"}
+
+
+def test_the_command_asks_for_a_gpu(capsys):
+    if runtime.device().type == "cuda":
+        pytest.skip("there is one")
+    for arguments in (["--save"], ["--only", "nothing"]):
+        with pytest.raises(SystemExit, match="2"):
+            command.main(arguments)
+    assert "expected some of step," in capsys.readouterr().err
+    assert command.main(["launch", "--device", "cpu"]) == 0
+
+
+# ------------------------------------------------------------------------------------------- compiled, and on the host
+
+
+def test_the_compiler_makes_of_the_steps_what_the_lesson_says():
+    tensor, staged, grouped, persistent = here.compiled("tensor cores", "stages", "grouped", "persistent")
+    room = min(228 * 1024 // (grouped.shared + 1024), machine.programs_an_sm(256, grouped.registers))
+    assert room * machine.SMS == facts.RESIDENT
+    assert tensor.tensor > 0
+    assert (tensor.ahead, tensor.engine) == (0, 0)
+    assert staged.ahead > 0
+    assert staged.shared == 3 * tensor.shared
+    assert persistent.engine > 0
+    assert persistent.registers >= 128 + 16
+    assert persistent.shared < 227 * 1024
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_a_missing_barrier_is_found(capsys):
+    here.race(barrier=False)
+    found = capsys.readouterr().out.splitlines()
+    assert found[0] == "data race:"
+    assert "read by thread" in found[1]
+    assert "a[down][i] * b[across][i]" in found[1]
+    assert "previous write by thread" in found[2]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_with_both_barriers_there_is_no_race(capsys):
+    here.race(barrier=True)
+    assert capsys.readouterr().out.splitlines() == ["no data race", "  0 of 1600 numbers are wrong"]
+
+
+def test_the_debugger_stops_in_the_interpreter(capsys):
+    here.stop("p start, z", "c", "p start, z")
+    out = capsys.readouterr().out
+    assert "stopped before: total += tl.sum(z)" in out
+    assert "[4., 5., 1., 1.]" in out
+    assert "/" not in out
+
+
+def test_the_cuda_text_begins_as_pytorch_wants_it(capsys):
+    cuda.show()
+    shown = capsys.readouterr().out
+    assert shown.startswith('extern "C" __global__ void tiled(')
+    assert len(cuda.LAST.findall(cuda.SOURCE.read_text())) == 1
