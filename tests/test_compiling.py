@@ -46,6 +46,7 @@ def test_launches_are_recorded_in_small(monkeypatch, tmp_path):
     assert "no such option" in found[1]["match"]
 
 
+@pytest.mark.slow
 def test_times_are_recorded_in_small(monkeypatch):
     monkeypatch.setattr(record, "training_step", lambda chosen, device: (lambda: torch.ones(3).sum(), {}))
     rows = record.times(record.BY_NUMBER["04"], CPU, rounds=2, block=1)

@@ -1,4 +1,4 @@
-"""How long the notebooks are: what the survey counts, and the limits that the newer ones keep."""
+"""How long the notebooks are: what the survey counts, and the limits that they keep."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ nbformat = pytest.importorskip("nbformat")
 from survey import Survey, survey, table  # noqa: E402  of notebooks/
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
-LONGER = {"12"}
-HELD = [path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")) if path.name[:2] not in LONGER]
+ALL = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
 
 
-@pytest.mark.parametrize("path", HELD, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
 def test_a_notebook_is_short(path):
     assert survey(path).too_much == []
 
@@ -25,7 +24,7 @@ def test_a_notebook_is_short(path):
 @pytest.mark.parametrize("readme", [NOTEBOOKS.parent / "README.md", NOTEBOOKS / "README.md"], ids=["root", "notebooks"])
 def test_the_readme_gives_each_its_minutes(readme):
     given = re.findall(r"^\| \[[^]]*\]\((?:notebooks/)?(\w+)\.ipynb\) \| (\d+) \|", readme.read_text(), flags=re.M)
-    found = {path.stem: survey(path).minutes for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")}
+    found = {path.stem: survey(path).minutes for path in ALL}
     assert {name: int(minutes) for name, minutes in given} == pytest.approx(found, abs=1)
 
 
