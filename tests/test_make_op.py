@@ -7,8 +7,11 @@ import torch
 
 pytest.importorskip("matplotlib")
 
+from kernels import runtime
 from kernels.measure import records
 from model.make_op import __main__, asking, drawing, facts, here, kernels, library, record
+
+interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def test_what_is_read_of_a_record(results):
         facts.times("wall", "op")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU's small sizes")
+@interpreted
 def test_the_recorder_in_small(capsys):
     assert __main__.main(["--device", "cpu"]) == 0
     printed = capsys.readouterr().out
@@ -64,6 +67,7 @@ def test_the_recorder_in_small(capsys):
     assert "FAILED" not in printed
 
 
+@interpreted
 def test_a_part_that_fails_leaves_the_others(monkeypatch):
     def fails(self):
         raise RuntimeError("no such op")
@@ -73,6 +77,7 @@ def test_a_part_that_fails_leaves_the_others(monkeypatch):
     assert [row["match"] for row in rows] == ["FAILED: RuntimeError: no such op", "ok", "ok"]
 
 
+@interpreted
 def test_a_wrong_result_has_no_time(monkeypatch):
     monkeypatch.setitem(library.IMPLEMENTATIONS, "kernel", lambda x, bias: torch.relu(x + bias) + 1)
     rows = record.Recorder(torch.device("cpu"), record.SMALL).measure(("wall",))
@@ -83,7 +88,8 @@ def test_a_wrong_result_has_no_time(monkeypatch):
 
 @pytest.mark.parametrize("declare", [library.by_decorator, library.by_define])
 def test_the_ops_pass_opcheck(declare):
-    x, bias = torch.randn(3, 5, requires_grad=True), torch.randn(5, requires_grad=True)
+    device = runtime.device()
+    x, bias = (torch.randn(shape, device=device, requires_grad=True) for shape in ((3, 5), (5,)))
     torch.library.opcheck(declare("torch"), (x, bias))
     out = declare("torch")(x, bias)
     assert torch.equal(out, torch.relu(x + bias))

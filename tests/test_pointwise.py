@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("matplotlib")
 
+from kernels import runtime
 from kernels.check import OutOfBounds
 from kernels.measure import records
 from kernels.ops.add_relu import triton_puzzles
@@ -16,6 +17,7 @@ from model.pointwise import compiled, drawing, facts, here, record, steps
 triton = pytest.importorskip("triton")  # after kernels, which chooses the interpreter
 tl = triton.language
 CPU = torch.device("cpu")
+interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 TINY = {"even": (2, 512), "odd": (1, 511)}
 
 
@@ -49,6 +51,7 @@ def as_on_a_gpu(rows):
     return {"op": record.NAME, "GPU": "NVIDIA H200", "rows": rows + theirs}
 
 
+@interpreted
 def test_everything_is_measured_in_small(rows):
     assert {row["match"] for row in rows} == {"ok"}
     assert all(row["us_p50"] > 0 for row in rows if row["part"] != "values")
@@ -63,6 +66,7 @@ def test_everything_is_measured_in_small(rows):
     assert values["where"][4] == "-0.0"
 
 
+@interpreted
 def test_a_wrong_result_has_no_time(monkeypatch):
     monkeypatch.setattr(steps.Step, "launch", lambda self, x, bias, y, out: None)
     recorder = record.Recorder(CPU, TINY)
@@ -73,6 +77,7 @@ def test_a_wrong_result_has_no_time(monkeypatch):
     assert found["the op"]["match"] == "ok"
 
 
+@interpreted
 def test_one_that_raises_does_not_take_the_others_along(monkeypatch, capsys):
     def launch(self, *arguments):
         raise RuntimeError("no such kernel")
@@ -92,6 +97,7 @@ def test_the_command_asks_for_a_gpu_and_saves_nothing_less(monkeypatch):
             command.main(arguments)
 
 
+@interpreted
 @pytest.mark.parametrize("with_record", [False, True])
 def test_pictures_and_tables(results, rows, with_record, capsys):
     if with_record:
@@ -140,7 +146,7 @@ def test_what_the_compiler_makes_of_the_steps():
 
 
 def test_relu_here(capsys):
-    here.relus(CPU)
+    here.relus()
     lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
     assert lines["maximum"][0] == "0.0"
     assert lines["propagate_nan"][0] == lines["where"][0] == "nan"

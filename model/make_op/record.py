@@ -167,6 +167,8 @@ class Recorder:
                 getattr(self, part)()
             except Exception as error:
                 self.add(part, "all", None, f"FAILED: {type(error).__name__}: {str(error)[:300]}")
+            if self.gpu:
+                self.gpu.clear()  # a pool of memory ends with its graphs, and no graph may be captured into it then
         return self.rows
 
 
