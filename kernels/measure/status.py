@@ -96,7 +96,7 @@ def readme_table(results: Path = RESULTS) -> str:
 def result_table(results: Path = RESULTS) -> str:
     """README.md's table: the time of each op and dtype beside its peers; once an op, where the compiler stops."""
     names = {"eager": "eager", "torch.compile": "`torch.compile`", "triton": "our Triton", "cuda": "our CUDA"}
-    lines, machines, notes = [], set(), []
+    lines, machines, notes = [], {}, []
     for op in sources.ops():
         for record in records_of(op, results, README_GPU):
             copies = record["copy_tb_per_s"]
@@ -111,10 +111,12 @@ def result_table(results: Path = RESULTS) -> str:
                 times = [f"{found[name].us_p50:.1f}" if name in found else "–" for name in names]
                 stops = "″" if number else importlib.import_module(f"kernels.ops.{op}").STOPS
                 lines.append(f"| [{op}](kernels/ops/{op}/), {what} | {limit} | {' | '.join(times)} | {stops} |")
-                machines.add(f"{record['GPU']}, torch {record['torch']}, triton {record['triton']}, {record['date']}")
+                machine = f"{record['GPU']}, torch {record['torch']}, triton {record['triton']}"
+                machines.setdefault(machine, set()).add(record["date"])
     head = ["µs on the GPU", "the bytes, at a copy's bandwidth", *names.values(), "where the compiler stops"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines]
-    return "\n".join([*lines, "", f"Recorded on {'; '.join(sorted(machines)) or 'no GPU yet'}.", *notes])
+    recorded = "; ".join(f"{machine}, {' and '.join(sorted(dates))}" for machine, dates in sorted(machines.items()))
+    return "\n".join([*lines, "", f"Recorded on {recorded or 'no GPU yet'}.", *notes])
 
 
 def shown(op: str, record: dict) -> list[Row]:
