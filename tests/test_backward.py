@@ -47,7 +47,7 @@ def test_a_wrong_result_has_no_time_and_a_failing_part_loses_no_other(monkeypatc
 
 
 def test_the_command_asks_for_a_gpu_and_saves_nothing_less(capsys, monkeypatch):
-    monkeypatch.setattr(command.runtime, "device", lambda: CPU)
+    monkeypatch.setattr("kernels.runtime.device", lambda: CPU)
     for arguments in ([], ["--save", "--only", "copy"], ["--only", "kopie"]):
         with pytest.raises(SystemExit, match="2"):
             command.main(arguments)

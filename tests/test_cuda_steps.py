@@ -148,7 +148,7 @@ def test_everything_is_measured_in_small(monkeypatch, capsys):
 
 
 def test_the_command_asks_for_a_gpu_and_saves_nothing_less(capsys, monkeypatch):
-    monkeypatch.setattr(command.runtime, "device", lambda: CPU)
+    monkeypatch.setattr("kernels.runtime.device", lambda: CPU)
     for arguments in ([], ["--save", "--only", "copy"], ["--only", "kopie"]):
         with pytest.raises(SystemExit, match="2"):
             command.main(arguments)

@@ -31,7 +31,7 @@ def test_a_wrong_result_has_no_time(monkeypatch):
 
 
 def test_the_command_asks_for_a_gpu_and_saves_nothing_less(capsys, monkeypatch):
-    monkeypatch.setattr(command.runtime, "device", lambda: CPU)
+    monkeypatch.setattr("kernels.runtime.device", lambda: CPU)
     for arguments in ([], ["--save", "--only", "copy"], ["--only", "kopie"]):
         with pytest.raises(SystemExit, match="2"):
             command.main(arguments)

@@ -91,7 +91,7 @@ def test_one_that_raises_does_not_take_the_others_along(monkeypatch, capsys):
 
 
 def test_the_command_asks_for_a_gpu_and_saves_nothing_less(monkeypatch):
-    monkeypatch.setattr(command.runtime, "device", lambda: CPU)
+    monkeypatch.setattr("kernels.runtime.device", lambda: CPU)
     for arguments in ([], ["--save", "--device", "cpu"], ["--only", "nothing"]):
         with pytest.raises(SystemExit, match="2"):
             command.main(arguments)

@@ -28,7 +28,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels import runtime
-from kernels.measure import records
 from kernels.measure.clock import batches, percentiles, timer
 from model import lora
 from model.adapters import ways
@@ -36,8 +35,8 @@ from model.dlrm import DLRM
 from model.gpu.record import Clock
 from model.lora import LinearWithLoRA
 from model.paper_cuts.record import kernels_of
-from model.profiling.recording import today
 from model.profiling.story import STORY, drawn_batches, shape_of
+from model.recorder import head
 
 PROG = "python -m model.adapters"
 NAME = "lora"
@@ -358,10 +357,4 @@ def line(row: Mapping) -> str:
 def record(device: torch.device, parts: Sequence[str] = PARTS, sizes: Sizes | None = None) -> dict:
     """What is saved in traces/results/<gpu>/lora.json."""
     rows = Recorder(device, sizes or Sizes()).measure(parts)
-    versions = runtime.versions()
-    names = ("GPU", "driver", "torch", "triton", "CUDA", "Python")
-    return {"op": NAME, "command": f"{PROG} --save", **{n: versions[n] for n in names}, "date": today(), "rows": rows}
-
-
-def save(found: dict) -> str:
-    return records.save(found)
+    return head(NAME, PROG) | {"rows": rows}

@@ -25,9 +25,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels import add_mul_activation, runtime
+from kernels import add_mul_activation
 from kernels.inductor.lower import fresh
-from kernels.measure import records
 from kernels.measure.clock import percentiles
 from kernels.ops.add_mul_activation import eager
 from kernels.ops.add_mul_activation.triton_launch import backward
@@ -35,7 +34,7 @@ from model.backward import here
 from model.backward.facts import NAME, STEPS
 from model.backward.steps import CHUNKS, launch
 from model.gpu.record import Clock
-from model.profiling.recording import today
+from model.recorder import head
 
 PARTS = ("step", "chunks", "tile", "order", "op", "training", "generated", "copy")
 MULTIPLIER = 0.5
@@ -281,11 +280,4 @@ def record(device: torch.device, parts: Sequence[str] = PARTS, sizes: Sizes | No
     """What is saved in traces/results/<gpu>/backward.json."""
     recorder = Recorder(device, sizes or Sizes())
     rows = recorder.measure(parts)
-    versions = runtime.versions()
-    names = ("GPU", "driver", "torch", "triton", "CUDA", "Python")
-    head = {"op": NAME, "command": "python -m model.backward --save", **{name: versions[name] for name in names}}
-    return head | {"date": today(), "generated": recorder.generated_code, "rows": rows}
-
-
-def save(found: dict) -> str:
-    return records.save(found)
+    return head(NAME, "python -m model.backward") | {"generated": recorder.generated_code, "rows": rows}

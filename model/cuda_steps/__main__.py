@@ -5,12 +5,8 @@ if __name__ == "__main__":
 
     run("model.cuda_steps.__main__")
 
-import argparse
-
-import torch
-
-from data.cli import Parser, UserError, user_errors
-from kernels import runtime
+from data.cli import user_errors
+from model import recorder
 from model.cuda_steps import counting, record
 
 PROG = "python -m model.cuda_steps"
@@ -18,30 +14,11 @@ PROG = "python -m model.cuda_steps"
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; 1 if a row failed, 2 for a mistake of the user's."""
-    parser = Parser(prog=PROG, description=record.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("launch",), help="only start the kernels once, for ncu")
+    parser = recorder.parser(PROG, record, launch=True)
     parser.add_argument("--count", action="store_true", help="count instructions by nvcc, and save them: needs no GPU")
-    parser.add_argument("--save", action="store_true", help=f"record in traces/results/<gpu>/{record.NAME}.json")
-    parser.add_argument("--only", default=",".join(record.PARTS), metavar="PART,…", help="these parts, not saved")
-    parser.add_argument("--device", help="default: the GPU; cpu only tries it out, in small")
     args = parser.parse_args(arguments)
-    with user_errors(PROG):
-        if args.count:
+    if args.count:
+        with user_errors(PROG):
             print("saved", counting.save(counting.count()))
-            return 0
-        parts = args.only.split(",")
-        if unknown := sorted(set(parts) - set(record.PARTS)):
-            raise UserError(f"--only {','.join(unknown)}: expected some of {','.join(record.PARTS)}")
-        if args.save and (set(parts) != set(record.PARTS) or args.device):
-            raise UserError("--save: a part, or another device's times, is not saved over the record of all")
-        if args.device is None and runtime.device().type != "cuda":
-            raise UserError("this is recorded on an NVIDIA GPU, and there is none here (--device cpu tries it out)")
-        device = torch.device(args.device or runtime.device())
-        rows = record.FEW if device.type == "cpu" else record.ROWS
-        if args.what == "launch":
-            record.launch_once(device, rows)
-            return 0
-        found = record.record(device, parts, rows)
-        if args.save:
-            print(record.save(found))
-        return int(any(row["match"].startswith("FAILED") for row in found["rows"]))
+        return 0
+    return recorder.run(args, PROG, record, record.FEW, record.ROWS)

@@ -30,16 +30,14 @@ import torch
 from torch import Tensor
 
 import kernels
-from kernels import runtime
 from kernels.dispatch import extension
 from kernels.dispatch.extension import load_library
-from kernels.measure import records
 from kernels.measure.clock import percentiles
 from kernels.runtime import KERNELS
 from model.cuda_steps import programs
 from model.cuda_steps.counting import STEPS, VARIANTS
 from model.gpu.record import Clock, find_ncu, ncu_lines
-from model.profiling.recording import today
+from model.recorder import head
 
 NAME = "cuda_steps"
 PARTS = ("step", "variant", "op", "copy", "ncu", "sanitizer")
@@ -323,11 +321,4 @@ def record(device: torch.device, parts: Sequence[str] = PARTS, rows: int = ROWS)
     """What is saved in traces/results/<gpu>/cuda_steps.json."""
     recorder = Recorder(device, rows)
     recorder.measure(parts)
-    versions = runtime.versions()
-    names = ("GPU", "driver", "torch", "triton", "CUDA", "Python")
-    head = {"op": NAME, "command": "python -m model.cuda_steps --save", **{name: versions[name] for name in names}}
-    return head | {"date": today(), **recorder.said, "rows": recorder.rows}
-
-
-def save(found: dict) -> str:
-    return records.save(found)
+    return head(NAME, "python -m model.cuda_steps") | {**recorder.said, "rows": recorder.rows}

@@ -25,7 +25,6 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from kernels import runtime
 from kernels.inductor import compile_candidates, fake_gpu, split, triton_source
 from kernels.inductor.lower import fresh, without_paths
 from kernels.inductor.machine_code import accesses, opcodes, sass
@@ -35,7 +34,7 @@ from kernels.measure import records
 from kernels.measure.clock import percentiles
 from model.generated.variants import COLUMNS, VARIANTS, layer
 from model.gpu.record import Clock
-from model.profiling.recording import today
+from model.recorder import head
 
 NAME = "generated"
 ROWS = (65536, 2048)
@@ -270,10 +269,8 @@ def record(device: torch.device, rows: tuple[int, ...]) -> dict:
     """What is saved in traces/results/<gpu>/generated.json."""
     recorder = Recorder(device, rows)
     recorder.measure()
-    versions = runtime.versions()
-    names = ("GPU", "driver", "torch", "triton", "CUDA", "Python")
-    head = {"op": NAME, "command": "python -m model.generated --save", **{name: versions[name] for name in names}}
-    return head | {"date": today(), "sources": recorder.sources, **recorder.code, "rows": recorder.rows}
+    found = {"sources": recorder.sources, **recorder.code, "rows": recorder.rows}
+    return head(NAME, "python -m model.generated") | found
 
 
 def save(found: dict) -> str:

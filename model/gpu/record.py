@@ -28,14 +28,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels import doctor, runtime
-from kernels.measure import records
+from kernels import doctor
 from kernels.measure.clock import Gpu, batches, percentiles, timer
 from kernels.runtime import KERNELS
 from model.config import Precision, preset
 from model.device import settings
 from model.gpu.kernels import chase_kernel, copy_kernel, reread_kernel, strided_kernel
-from model.profiling.recording import today
+from model.recorder import head
 
 NAME = "gpu"
 PARTS = ("stride", "latency", "flight", "reread", "product", "launch", "copy", "ncu")
@@ -398,11 +397,4 @@ def record(device: torch.device, parts: Sequence[str] = PARTS, sizes: Sizes | No
     rows = Recorder(device, sizes or Sizes()).measure(parts)
     ncu = run_ncu() if "ncu" in parts and device.type == "cuda" else {"lines": [], "why": "not run"}
     print(f"ncu      {len(ncu['lines'])} lines {ncu['why']}", flush=True)
-    versions = runtime.versions()
-    names = ("GPU", "driver", "torch", "triton", "CUDA", "Python")
-    head = {"op": NAME, "command": "python -m model.gpu --save", **{name: versions[name] for name in names}}
-    return head | {"date": today(), "device": device_facts(device), "ncu": ncu, "rows": rows}
-
-
-def save(found: dict) -> str:
-    return records.save(found)
+    return head(NAME, "python -m model.gpu") | {"device": device_facts(device), "ncu": ncu, "rows": rows}

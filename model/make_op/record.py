@@ -19,11 +19,10 @@ from torch import Tensor
 
 import kernels as ops
 from kernels import runtime
-from kernels.measure import records
 from kernels.measure.clock import Gpu, batches, percentiles, timer
 from model.make_op import kernels, library
 from model.make_op.facts import NAME
-from model.profiling.recording import today
+from model.recorder import head
 
 PARTS = ("call", "gradient", "wall")
 TOGETHER = 20  # calls in the larger CUDA graph
@@ -186,11 +185,4 @@ def line(row: Mapping) -> str:
 def record(device: torch.device, parts: Sequence[str] = PARTS, sizes: Sizes | None = None) -> dict:
     """What is saved in traces/results/<gpu>/make_op.json."""
     rows = Recorder(device, sizes or Sizes()).measure(parts)
-    versions = runtime.versions()
-    names = ("GPU", "driver", "torch", "triton", "CUDA", "Python")
-    head = {"op": NAME, "command": "python -m model.make_op --save", **{name: versions[name] for name in names}}
-    return head | {"date": today(), "rows": rows}
-
-
-def save(found: dict) -> str:
-    return records.save(found)
+    return head(NAME, "python -m model.make_op") | {"rows": rows}

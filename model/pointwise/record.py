@@ -20,17 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels import runtime
 from kernels.check import TOLERANCES
 from kernels.inductor.machine_code import accesses, sass
-from kernels.measure import records
 from kernels.measure.clock import percentiles
 from kernels.ops.add_mul_activation.triton_launch import forward as add_mul
 from kernels.ops.add_relu.triton_launch import forward as add_relu
 from kernels.ops.add_relu.triton_puzzles import maximum_as_compiled
 from model.gpu.record import Clock, registers, spills
 from model.pointwise import kernels, steps
-from model.profiling.recording import today
+from model.recorder import head
 
 NAME = "pointwise"
 PARTS = ("add_relu", "step", "gelu", "relu")
@@ -191,11 +189,4 @@ def line(row: dict) -> str:
 def record(device: torch.device, parts: Sequence[str] = PARTS, shapes: Mapping | None = None) -> dict:
     """What is saved in traces/results/<gpu>/pointwise.json."""
     rows = Recorder(device, shapes or steps.SHAPES).measure(parts)
-    versions = runtime.versions()
-    names = ("GPU", "driver", "torch", "triton", "CUDA", "Python")
-    head = {"op": NAME, "command": "python -m model.pointwise --save", **{name: versions[name] for name in names}}
-    return head | {"date": today(), "rows": rows}
-
-
-def save(found: dict) -> str:
-    return records.save(found)
+    return head(NAME, "python -m model.pointwise") | {"rows": rows}

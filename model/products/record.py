@@ -22,14 +22,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernels import runtime
-from kernels.measure import records
 from kernels.measure.clock import Gpu, batches, percentiles, timer
 from model.config import Precision
 from model.device import settings
 from model.products import cuda
 from model.products.launch import CANDIDATES, STEPS, TUNED, Config, fits, launch
-from model.profiling.recording import today
+from model.recorder import head
 
 NAME = "products"
 PARTS = ("step", "layer", "order", "epilogue", "exact", "banks", "racecheck")
@@ -334,11 +332,4 @@ def launch_once(device: torch.device, sizes: Sizes) -> None:
 def record(device: torch.device, parts: Sequence[str] = PARTS, sizes: Sizes | None = None) -> dict:
     """What is saved in traces/results/<gpu>/products.json."""
     rows = Recorder(device, sizes or Sizes()).measure(parts)
-    versions = runtime.versions()
-    names = ("GPU", "driver", "torch", "triton", "CUDA", "Python")
-    head = {"op": NAME, "command": "python -m model.products --save", **{name: versions[name] for name in names}}
-    return head | {"date": today(), "rows": rows}
-
-
-def save(found: dict) -> str:
-    return records.save(found)
+    return head(NAME, "python -m model.products") | {"rows": rows}
