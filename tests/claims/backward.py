@@ -236,8 +236,8 @@ claim(NOTEBOOK, "for relu it moves {} bytes a number to our {}, and is faster: t
       "ours at {:.0f} %.", _relu_bytes)  # fmt: skip
 claim(NOTEBOOK, "but its sum reads one more: {} bytes each, at {:.0f} and {:.0f} %.", _gelu_bytes)
 claim(NOTEBOOK, "For sigmoid it reads `out` in place of a mask, {} bytes to our {}, and ours wins.", _sigmoid_bytes)
-claim(NOTEBOOK, "With 512 chunks, as our op has here, the sum is the smaller part: {:.1f} µs without `grad_bias`, "
-      "{:.1f} µs with it.", _without_sums)  # fmt: skip
+claim(NOTEBOOK, "With 512 chunks, as our op has here, the sum explains the smaller part: {:.1f} µs without "
+      "`grad_bias`, {:.1f} µs with it.", _without_sums)  # fmt: skip
 claim(NOTEBOOK, "Without it 4096 chunks take {:.1f} µs, at the compiler's {:.0f} %; with it they take {:.1f} µs, "
       "for the second launch has more to add.", _many)  # fmt: skip
 claim(NOTEBOOK, "And 512 is not our best: 256 take {:.1f} µs. Why 512 stands out", _best)
