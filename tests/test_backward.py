@@ -83,7 +83,7 @@ def test_pictures_and_tables(results, with_record, found, capsys):
         (results / f"{record.NAME}.json").write_text(json.dumps(found))
     for draw in (
         drawing.draw_kept, drawing.draw_tile, drawing.draw_two_stage, drawing.draw_steps, drawing.draw_errors,
-        drawing.draw_backward,
+        drawing.draw_backward, drawing.draw_op,
     ):  # fmt: skip
         draw().canvas.draw()
     facts.print_steps({"sum_rows": 7})

@@ -1,5 +1,5 @@
 """Pictures of a backward: what is kept for it, a tile that goes down the rows, chunks and their workspace, µs by step,
-the error of a sum by its order, bytes and time of each activation's backward."""
+the error of a sum by its order, bytes and time of each activation's backward, its µs by the number of chunks."""
 
 from __future__ import annotations
 
@@ -58,14 +58,15 @@ def draw_tile(turn: int = 1, rows: int = 8, columns: int = 12, tile: tuple[int, 
     ax.text(left + wide / 2, 1.6, f"sums [{high}, {wide}], in registers", ha="center", size=9)
     ax.annotate("", (left - 0.2, 3), (2 * wide + 0.2, turn * high + 1), arrowprops={"arrowstyle": "->", "color": NOW})
     for column in range(wide):
-        draw_box(ax, left + column, 6.2, 1, 1, NOW)
+        draw_box(ax, left + column, 6.2, 1, 1, DONE)
         ax.annotate(
             "", (left + column + 0.5, 6.1), (left + column + 0.5, 4.1), arrowprops={"arrowstyle": "->", "color": "0.3"}
         )
     ax.text(left + wide + 0.3, 5.1, "tl.sum(sums, axis=0),\nonce, after the loop", va="center", size=9)
     ax.text(left + wide + 0.3, 6.7, f"result [{columns}]: 4 of them", va="center", size=9)
     ax.text(left + wide + 0.3, 3, f"+= the {high} × {wide} numbers\nof this turn (blue)", va="center", size=9)
-    ax.set(xlim=(-0.3, left + wide + 8), ylim=(rows + 0.2, -1))
+    ax.text(0, rows + 0.7, f"program 1: pale is added, blue is turn {turn}, orange is to come", size=9)
+    ax.set(xlim=(-0.3, left + wide + 8), ylim=(rows + 1, -1))
     ax.axis("off")
     return figure
 
@@ -93,7 +94,7 @@ def draw_two_stage(chunks: int = 4) -> Figure:
         ax.set(xlim=(-0.2, 17.4 if staged else 11.4), ylim=(6.2, -0.7))
         ax.axis("off")
     axes[0].set_title("atomics: += in the order in which the programs end", size=9, loc="left")
-    axes[1].set_title("two stages: a row of the workspace each, added up in their order", size=9, loc="left")
+    axes[1].set_title("two stages: a row of the workspace each, added up in a fixed order", size=9, loc="left")
     axes[1].text(8.5, -0.2, f"workspace [{chunks}, columns]", ha="center", size=9)
     return figure
 
@@ -163,4 +164,33 @@ def draw_backward(dtype: str = "float32") -> Figure:
         ax.set(yticks=range(len(names)), ylim=(2.6, -0.6), xlim=(0, 225), xlabel=f"µs, {RECORDED}")
         ax.set_yticklabels([NAMES[name] for name in names] if ax is axes[0] else [])
         ax.set_title(f"{activation}, {dtype}", size=9, loc="left")
+    return figure
+
+
+def draw_op(activation: str = "relu") -> Figure:
+    """The recorded µs of our Triton backward by the number of chunks, with the sum over the rows and without."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(9, 3), layout="constrained")
+    if not facts.there():
+        ax.text(0.5, 0.5, facts.MISSING, ha="center", va="center", size=9, transform=ax.transAxes)
+        ax.axis("off")
+        return figure
+    for sums, label, colour in ((True, "with grad_bias", "C1"), (False, "without", NEEDED)):
+        points = sorted((row["chunks"], row["us_p50"]) for row in facts.rows("op")
+                        if row["activation"] == activation and row["sums"] == sums)  # fmt: skip
+        ax.plot(*zip(*points, strict=True), "o-", ms=4, color=colour, label=label)
+    compiled = facts.backward("torch.compile", activation)["us_p50"]
+    size = facts.backward_bytes("triton", activation, 4)
+    least = facts.copy_us(size)
+    for us, text in ((compiled, f"torch.compile, with grad_bias: {compiled:.0f} µs"),
+                     (least, f"our {size} bytes a number at the copy's rate: {least:.0f} µs")):  # fmt: skip
+        ax.axhline(us, color="0.4", ls="--", lw=1)
+        ax.text(5000, us, text, va="center", size=8)
+    ax.set(xscale="log", xticks=(64, 128, 256, 512, 1024, 2048, 4096), xlabel="chunks of the rows", xlim=(55, 4800))
+    ax.set(xticklabels=ax.get_xticks().astype(int), ylabel=f"µs, {RECORDED}")
+    ax.minorticks_off()
+    ax.set_ylim(120, 210)
+    ax.set_title(f"{activation}, float32", size=9, loc="left")
+    ax.legend(frameon=False, fontsize=8)
     return figure

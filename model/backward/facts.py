@@ -128,8 +128,8 @@ def print_steps(predicted: Mapping[str, float] | None = None) -> None:
 
 
 def print_backward(faster: Mapping[str, str] | None = None) -> None:
-    """µs of each backward, bytes a number, and what share of the copy's rate they go at; faster: who was said to be."""
-    print("activation  dtype       ours, Triton   torch.compile   faster          you said")
+    """µs of each backward, and bytes a number; faster: who was said to be."""
+    print("activation  dtype       ours, Triton   torch.compile   faster          you said        B: bytes a number")
     for activation in COMPILER:
         for dtype, itemsize in (("float32", 4), ("bfloat16", 2)):
             shown, us = [], {}
