@@ -120,7 +120,8 @@ def draw_rungs(predicted: float | None = None) -> Figure:
         colour = OURS if name in ("torch.library", "cuda", "triton") else "#9ecae1"
         ax.barh(n, times.us, color=colour, ec=LINE, height=0.7)
         ax.plot((times.low, times.high), (n, n), color="black", lw=1)
-        ax.text(max(times.us, times.high) + 0.3, n, f"{times.us:.1f}", va="center", size=8)
+        ax.text(max(times.us, times.high) + 0.3, n, f"{times.us:.1f}", va="center", size=8,
+                bbox={"fc": "white", "ec": "none", "pad": 0.5})  # fmt: skip
     if predicted is not None:
         ax.axvline(predicted, color="C3", ls="--", lw=1, zorder=0)
         ax.text(predicted, -0.75, " you", color="C3", size=8)
