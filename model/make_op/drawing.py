@@ -129,5 +129,5 @@ def draw_rungs(predicted: float | None = None) -> Figure:
     longest = max((times.high for times in found.values() if times), default=20)
     ax.set_xlim(0, 1.12 * max(longest, predicted or 0))
     ax.set(xlabel="µs a call from Python, 64×64 float32", ylim=(len(found) - 0.4, -1.1))
-    ax.set_title(f"{RECORDED}; orange: calls of an op; the black line: 20th to 80th percentile", size=9)
+    ax.set_title(f"{RECORDED}; orange: ops of this notebook; the black line: 20th to 80th percentile", size=9)
     return figure
