@@ -120,7 +120,8 @@ def draw_rungs(predicted: float | None = None) -> Figure:
         colour = OURS if name in ("torch.library", "cuda", "triton") else "#9ecae1"
         ax.barh(n, times.us, color=colour, ec=LINE, height=0.7)
         ax.plot((times.low, times.high), (n, n), color="black", lw=1)
-        ax.text(max(times.us, times.high) + 0.3, n, f"{times.us:.1f}", va="center", size=8)
+        ax.text(max(times.us, times.high) + 0.3, n, f"{times.us:.1f}", va="center", size=8,
+                bbox={"fc": "white", "ec": "none", "pad": 0.5})  # fmt: skip
     if predicted is not None:
         ax.axvline(predicted, color="C3", ls="--", lw=1, zorder=0)
         ax.text(predicted, -0.75, " you", color="C3", size=8)
@@ -128,5 +129,5 @@ def draw_rungs(predicted: float | None = None) -> Figure:
     longest = max((times.high for times in found.values() if times), default=20)
     ax.set_xlim(0, 1.12 * max(longest, predicted or 0))
     ax.set(xlabel="µs a call from Python, 64×64 float32", ylim=(len(found) - 0.4, -1.1))
-    ax.set_title(f"{RECORDED}; orange: calls of an op; the black line: 20th to 80th percentile", size=9)
+    ax.set_title(f"{RECORDED}; orange: ops of this notebook; the black line: 20th to 80th percentile", size=9)
     return figure

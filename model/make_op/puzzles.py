@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -19,6 +21,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from kernels import runtime
+
+SECONDS = 60  # of one attempt
 _attempts = itertools.count()
 
 
@@ -34,9 +39,12 @@ def attempt(name: str, answer: object) -> bool:
     """Whether the reader's answer is right; if not, why is printed, with the case and a hint."""
     judge = {"schema": _schema, "fake": _fake, "gradient": _gradient, "graph": _graph}[name]
     try:
-        with torch.random.fork_rng(devices=[]):
+        with _limited(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             done = judge(answer)
+    except _TooLong:
+        print(f"not yet: {name}, case time: stopped after {SECONDS} s\nHint: Is there a loop that does not end?")
+        return False
     except Wrong as wrong:
         print(f"not yet: {name}, {wrong.what}\nHint: {wrong.hint}")
         return False
@@ -47,6 +55,29 @@ def attempt(name: str, answer: object) -> bool:
         torch._dynamo.reset()
     print(f"right: {done}")
     return True
+
+
+class _TooLong(BaseException):
+    """No Exception: what stands between, torch.compile too, does not catch it."""
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Raises _TooLong in an answer that does not end, where signals can be had: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager
@@ -90,6 +121,8 @@ def _accumulate(total: Tensor, x: Tensor, scale: float) -> None:
 def _schema(answer: object) -> str:
     if not isinstance(answer, str):
         raise Wrong(f"case a string: expected str, got {type(answer).__name__}", "A schema is text.")
+    if (before := answer.partition("(")[0].strip()) and "(" in answer and not before.startswith("Tensor"):
+        raise Wrong(f"case the text: it begins with {before}", "The name is there already: begin with the bracket.")
     try:
         parsed = torch._C.parse_schema("op" + answer)
     except RuntimeError as error:
@@ -102,8 +135,13 @@ def _schema(answer: object) -> str:
             f"case what it returns: expected (), got {len(parsed.returns)} result",
             "What writes its argument returns nothing: a result that is the argument itself fails opcheck.",
         )
-    written = {each.name for each in parsed.arguments if each.alias_info is not None and each.alias_info.is_write}
-    if "x" in written:
+    marked = {each.name: each.alias_info for each in parsed.arguments if each.alias_info is not None}
+    if "x" in marked and not marked["x"].is_write:
+        raise Wrong(
+            "case x: it is said to share its memory, and does not",
+            "Letters in brackets name memory that is written or handed on. What is read alone has the type Tensor.",
+        )
+    if "x" in marked:
         raise Wrong(
             "case x: it is said to be written, and is not",
             "torch.compile would put x back after the op. What is read alone has the type Tensor.",
@@ -131,9 +169,14 @@ def _schema(answer: object) -> str:
 # -------------------------------------------------------------------------------------------------------------- fake
 
 
+_answering = [False]  # while a reader's fake runs
+
+
 def pair_sums(x: Tensor) -> Tensor:
     """x [R, C] → [R, C // 2], float32 and contiguous: the sums of columns 0 and 1, 2 and 3, …; an odd last one is
     left out."""
+    if _answering[0]:
+        raise Wrong("case the op itself: your fake calls it", "Say what comes out of it, without computing it.")
     pairs = x[:, : x.shape[1] // 2 * 2].float().unflatten(1, (-1, 2))
     return (pairs[..., 0] + pairs[..., 1]).contiguous().clone()
 
@@ -176,9 +219,14 @@ def _same_properties(what: str, answer: Callable, x: Tensor) -> None:
     mode = FakeTensorMode()
     try:
         with mode:
+            _answering[0] = True
             got = answer(mode.from_tensor(x))
+    except Wrong:
+        raise
     except Exception as error:
         raise Wrong(f"case {what}: {said(error)}", "A fake tensor has a shape and no numbers to read.") from error
+    finally:
+        _answering[0] = False
     if not isinstance(got, Tensor):
         raise Wrong(f"case {what}: expected a tensor, got {type(got).__name__}", "Return an empty tensor.")
     wanted, given = _properties(pair_sums(x)), _properties(got)
@@ -221,7 +269,8 @@ def gate(x: Tensor, w: Tensor) -> Tensor:
 
 _SUMS = {
     "x": "d out / d x is w where out is above 0, else 0; times grad.",
-    "w": "Every row used w: d out / d w is x where out is above 0; times grad, summed over the rows.",
+    "w": "Every row used w: d out / d w is x where out is above 0; times grad, summed over the rows. (autograd happens "
+    "to sum what is too large, but backward is to return a gradient of w's shape.)",
 }
 
 
@@ -230,17 +279,25 @@ def _gradient(answer: object) -> str:
         setup_context, backward = answer
     except (TypeError, ValueError):
         raise Wrong("case two functions: expected (setup_context, backward)", "Give both functions.") from None
+    given: list[object] = []
+
+    def watched(ctx, *grads: Tensor) -> object:
+        found = backward(ctx, *grads)
+        given[:] = found if isinstance(found, tuple | list) else [found]
+        return found
+
     with _op("(Tensor x, Tensor w) -> Tensor", gate, lambda x, w: x.new_empty(x.shape)) as (library, op):
-        torch.library.register_autograd(f"{library.ns}::op", backward, setup_context=setup_context, lib=library)
+        torch.library.register_autograd(f"{library.ns}::op", watched, setup_context=setup_context, lib=library)
         for what, rows in (("1×3", 1), ("4×3", 4)):
-            _same_gradients(what, op, rows)
+            _same_gradients(what, op, rows, given)
         _sees_changes(op)
         _opcheck(
             op, _operands(4), "case 4×3",
-            "What the op did in eager it must do in a graph: compute in backward with tensors only.",
+            "What backward did in eager it must do in a graph: compute with tensors only, and write to none, grad "
+            "included.",
             ("test_autograd_registration", "test_aot_dispatch_dynamic"),
         )  # fmt: skip
-    return "gradcheck's differences agree, and a changed input is noticed"
+    return "gradcheck's differences agree, and no tensor that was changed gives a wrong gradient"
 
 
 def _operands(rows: int) -> tuple[Tensor, Tensor]:
@@ -250,7 +307,7 @@ def _operands(rows: int) -> tuple[Tensor, Tensor]:
     return x.requires_grad_(), w.requires_grad_()
 
 
-def _same_gradients(what: str, op, rows: int) -> None:
+def _same_gradients(what: str, op, rows: int, given: list[object]) -> None:
     x, w = _operands(rows)
     factor = torch.arange(2.0, 3 * rows + 2, dtype=torch.float64).view(rows, 3)
     wanted = torch.autograd.grad((gate(x, w) * factor).sum(), (x, w))
@@ -262,11 +319,12 @@ def _same_gradients(what: str, op, rows: int) -> None:
             "gradient for each input."
         )
         raise Wrong(f"case {what}: {said(error)}", hint) from error
-    for name, a, b in zip("xw", wanted, found, strict=True):
+    returned = [tuple(each.shape) if isinstance(each, Tensor) else None for each in given]
+    for name, a, b, shape in zip("xw", wanted, found, returned, strict=True):
         if b is None:
             raise Wrong(f"case {what}: the gradient of {name}: expected a tensor, got None", _SUMS[name])
-        if a.shape != b.shape:
-            shapes = f"expected {list(a.shape)}, got {list(b.shape)}"
+        if shape != a.shape:  # of b autograd has seen to it
+            shapes = f"expected {list(a.shape)}, got {list(shape)}"
             raise Wrong(f"case {what}: the gradient of {name}: {shapes}", _SUMS[name])
         if not torch.allclose(a, b):
             at = int((a - b).abs().argmax())
@@ -280,20 +338,23 @@ def _same_gradients(what: str, op, rows: int) -> None:
 
 
 def _sees_changes(op) -> None:
-    for name, which in (("x", 0), ("w", 1)):
+    for n, name in enumerate(("x", "w", "the result")):
         operands = _operands(4)
-        loss = op(*operands).sum()
+        wanted = torch.autograd.grad(gate(*operands).sum(), operands)
+        out = op(*operands)
+        loss = out.sum()
         with torch.no_grad():
-            operands[which].mul_(2)
+            (*operands, out)[n].neg_()
         try:
-            loss.backward()
+            found = torch.autograd.grad(loss, operands)
         except RuntimeError:
             continue
-        raise Wrong(
-            f"case {name} changed after the forward: expected autograd's error, got a gradient of other numbers",
-            "What ctx.save_for_backward keeps, autograd watches; an attribute of ctx it does not. "
-            "Save the tensors that the formula reads.",
-        )
+        if not all(torch.allclose(a, b) for a, b in zip(wanted, found, strict=True)):
+            raise Wrong(
+                f"case {name} changed after the forward: expected autograd's error, got a gradient of other numbers",
+                "What ctx.save_for_backward keeps, autograd watches; an attribute of ctx it does not. "
+                "Save the tensors that the formula reads.",
+            )
 
 
 # ------------------------------------------------------------------------------------------------------------- graph
@@ -309,7 +370,7 @@ def _graph(answer: object) -> str:
     if not callable(answer):
         raise Wrong(f"case a function: got {type(answer).__name__}", "Give the function itself.")
     for what, factor in (("a maximum above 1", 3.0), ("a maximum below 1", 0.1)):
-        x, bias = factor * torch.rand(4, 6), torch.zeros(6)
+        x, bias = _on_the_device(factor)
         wanted = scaled(lambda x, bias: torch.relu(x + bias), x, bias)
         try:
             got = answer(x, bias)
@@ -325,6 +386,11 @@ def _graph(answer: object) -> str:
     return "one graph, with the op as one node of it"
 
 
+def _on_the_device(factor: float) -> tuple[Tensor, Tensor]:
+    """x and bias, where the notebook's kernel runs."""
+    return factor * torch.rand(4, 6).to(runtime.device()), torch.zeros(6, device=runtime.device())
+
+
 def _in_one_graph(answer: Callable) -> None:
     graphs = []
 
@@ -336,14 +402,15 @@ def _in_one_graph(answer: Callable) -> None:
     compiled = torch.compile(answer, backend=backend, fullgraph=True)
     try:
         for factor in (3.0, 0.1):
-            compiled(factor * torch.rand(4, 6), torch.zeros(6))
+            compiled(*_on_the_device(factor))
     except Exception as error:
         hint = "A graph holds tensors. Where Python must know a number, for a branch or by .item(), the graph ends."
         raise Wrong(f"case fullgraph=True: {said(error)}", hint) from error
-    targets = [str(node.target) for graph in graphs for node in graph.graph.nodes if node.op == "call_function"]
-    if not any(target.startswith("lecture.add_relu") for target in targets):
+    called = [node for graph in graphs for node in graph.graph.nodes if node.op == "call_function"]
+    targets = [str(node.target) for node in called]
+    if not any(str(node.target).startswith("lecture.add_relu") and node.users for node in called):
         raise Wrong(
-            f"case the graph: expected lecture.add_relu, got {', '.join(targets) or 'no call at all'}",
+            f"case the graph: expected lecture.add_relu, its result used, got {', '.join(targets) or 'no call at all'}",
             "Leave y = add_relu(x, bias) as it is: the op was not the reason.",
         )
     values = [node.meta.get("example_value") for graph in graphs for node in graph.graph.nodes]

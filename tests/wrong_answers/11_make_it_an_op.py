@@ -32,6 +32,38 @@ solved = puzzles.attempt("schema", schema)
 schema = "(Tensor(memory!) total, Tensor x, *, float scale=1.0) -> ()"
 solved = puzzles.attempt("schema", schema)
 
+# %% schema: x in the same memory -> ^not yet: [\s\S]*(case x: it is said to share[\s\S]*What is read alone)
+schema = "(Tensor(a!) total, Tensor(a) x, float scale) -> ()"
+solved = puzzles.attempt("schema", schema)
+
+# %% schema: with a name -> ^not yet: [\s\S]*(case the text: it begins with lecture::add[\s\S]*begin with the bracket)
+schema = "lecture::add(Tensor(a!) total, Tensor x, float scale) -> ()"
+solved = puzzles.attempt("schema", schema)
+
+# %% fake: the checker's own op -> ^not yet: [\s\S]*(case the op itself)
+def fake(x):
+    return puzzles.pair_sums(x)
+
+
+solved = puzzles.attempt("fake", fake)
+
+# %% fake: a loop without an end -> ^not yet: [\s\S]*(case time: stopped after 3 s)
+def fake(x):
+    while True:
+        pass
+
+
+kept, puzzles.SECONDS = puzzles.SECONDS, 3
+solved = puzzles.attempt("fake", fake)
+puzzles.SECONDS = kept
+
+# %% fake: every second column -> ^not yet: [\s\S]*(case 4×6: strides)
+def fake(x):
+    return x[:, 1::2].float()
+
+
+solved = puzzles.attempt("fake", fake)
+
 # %% fake: the dtype of x -> ^not yet: [\s\S]*(case 4×6 bfloat16: dtype[\s\S]*kept in float32)
 def fake(x):
     return x.new_empty(x.shape[0], x.shape[1] // 2)
@@ -96,7 +128,7 @@ def fake(x):
 
 solved = puzzles.attempt("fake", fake)
 
-# %% gradient: not summed, which autograd then does by itself
+# %% gradient: not summed -> ^not yet: [\s\S]*(of w: expected \[3\], got \[1, 3\][\s\S]*over the rows)
 def setup_gate(ctx, inputs, output):
     ctx.save_for_backward(*inputs, output)
 
@@ -179,6 +211,46 @@ def backward_gate(ctx, grad):
 
 solved = puzzles.attempt("gradient", (setup_gate, backward_gate))
 
+# %% gradient: the result as an attribute -> ^not yet: [\s\S]*(case the result changed after the forward)
+def setup_gate(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+    ctx.out = output
+
+
+def backward_gate(ctx, grad):
+    x, w = ctx.saved_tensors
+    passed = grad * (ctx.out > 0)
+    return passed * w, (passed * x).sum(0)
+
+
+solved = puzzles.attempt("gradient", (setup_gate, backward_gate))
+
+# %% gradient: written into grad -> ^not yet: [\s\S]*(write to none, grad included)
+def setup_gate(ctx, inputs, output):
+    ctx.save_for_backward(*inputs, output)
+
+
+def backward_gate(ctx, grad):
+    x, w, out = ctx.saved_tensors
+    grad.mul_(out > 0)
+    return grad * w, (grad * x).sum(0)
+
+
+solved = puzzles.attempt("gradient", (setup_gate, backward_gate))
+
+# %% gradient: the derivatives are kept, not what they are made of
+def setup_gate(ctx, inputs, output):
+    x, w = inputs
+    ctx.save_for_backward(w * (output > 0), x * (output > 0))
+
+
+def backward_gate(ctx, grad):
+    of_x, of_w = ctx.saved_tensors
+    return grad * of_x, (grad * of_w).sum(0)
+
+
+solved = puzzles.attempt("gradient", (setup_gate, backward_gate))
+
 # %% gradient: other names -> ^not yet: [\s\S]*(unexpected keyword[\s\S]*setup_context\(ctx, inputs, output\))
 def setup_gate(ctx, inputs, output):
     ctx.save_for_backward(*inputs, output)
@@ -238,6 +310,23 @@ def scaled(x, bias):
 
 solved = puzzles.attempt("graph", scaled)
 
+# %% graph: the op is called, and not used -> ^not yet: [\s\S]*(lecture.add_relu, its result used)
+def scaled(x, bias):
+    add_relu(x, bias)
+    y = torch.relu(x + bias)
+    return y / y.max().clamp(min=1)
+
+
+solved = puzzles.attempt("graph", scaled)
+
+# %% graph: a maximum a column -> ^not yet: [\s\S]*(case a maximum above 1: at)
+def scaled(x, bias):
+    y = add_relu(x, bias)
+    return y / y.max(dim=0).values.clamp(min=1)
+
+
+solved = puzzles.attempt("graph", scaled)
+
 # %% graph: bool() of a tensor -> ^not yet: [\s\S]*(case fullgraph=True[\s\S]*A graph holds tensors)
 def scaled(x, bias):
     y = add_relu(x, bias)
@@ -274,7 +363,7 @@ solved = puzzles.attempt("graph", scaled)
 # %% graph: through NumPy -> ^not yet: [\s\S]*(A graph holds tensors|A maximum can stay a tensor)
 def scaled(x, bias):
     y = add_relu(x, bias)
-    return y / max(1.0, float(y.detach().numpy().max()))
+    return y / max(1.0, float(y.detach().cpu().numpy().max()))
 
 
 solved = puzzles.attempt("graph", scaled)
