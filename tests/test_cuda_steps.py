@@ -64,6 +64,8 @@ def test_what_is_wrong_is_named():
     assert programs.run(programs.build(record.NO_BARRIER), shared, (256,)).status == "unset"
     barrier = record.NO_BARRIER.replace("    out[", "    __syncthreads();\n    out[")
     assert programs.run(programs.build(barrier), shared, (256,)).status == "ok"
+    beyond = programs.run(programs.build(barrier.replace("[255", "[256")), shared, (256,))
+    assert (beyond.status, beyond.text) == ("shared", "thread 0 of block 0 reads shared number 256, and there are 256")
     again = barrier.replace("part[255 - threadIdx.x];", "part[255 - threadIdx.x]; part[threadIdx.x] = 0;")
     found = programs.run(programs.build(again), shared, (256,))
     assert found.status == "race", found
@@ -159,11 +161,13 @@ def test_what_ncu_prints():
     lines = ["  base_float32 (32768, 1, 1)x(256, 1, 1), Context 1, Stream 7, Device 0, CC 9.0",
              "    smsp__inst_executed.sum     inst     14,417,920", "    dram__bytes_read.sum     Mbyte     134.2",
              "  wide(const float *, int) (2048, 1, 1)x(256, 1, 1), Context 1",
-             "    smsp__inst_executed.sum     inst     7"]  # fmt: skip
+             "    smsp__inst_executed.sum     inst     7",
+             "    l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum                    2,097,152"]  # fmt: skip
     found = record.counted(lines)
     expected = {"smsp__inst_executed.sum": 14417920, "dram__bytes_read.sum": 134.2e6}
     assert found["base_float32"] == pytest.approx(expected)
-    assert found["wide"] == {"smsp__inst_executed.sum": 7}
+    requests = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
+    assert found["wide"] == {"smsp__inst_executed.sum": 7, requests: 2097152}
 
 
 def test_a_kernel_that_runs_only_on_the_host_compiles_for_a_gpu_too(tmp_path):

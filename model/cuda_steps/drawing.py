@@ -95,7 +95,8 @@ def draw_steps(predicted: dict[str, float] | None = None) -> Figure:
     for name, value in (predicted or {}).items():
         ax.plot(value, names.index(name), "D", color="#e6550d")
     ax.invert_yaxis()
-    ax.set(xlabel="µs for 65536 × 512 float32; orange: predicted")
+    ax.margins(x=0.1)
+    ax.set(xlabel="µs for 65536 × 512 float32; orange: predicted", xlim=(0, None))
     handles, labels = ax.get_legend_handles_labels()
     if labels:
         ax.legend(handles, labels, fontsize=8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from typing import TYPE_CHECKING
 
 from kernels.measure.records import load, recorded
@@ -102,8 +103,12 @@ def print_steps() -> None:
         print(f"{name:10}  {kernel(name)['registers']:9}  {a_number(name):17.1f}")
 
 
-def print_variants() -> None:
-    """A line a variant: what a thread needs and executes, and its time in both dtypes, if that is recorded."""
+def print_variants(predicted: str | None = None) -> None:
+    """A line a variant: what a thread needs and executes, and its time in both dtypes, if that is recorded. predicted:
+    the one that was said to execute most."""
+    if predicted:
+        worst = max(VARIANTS, key=lambda name: a_number(f"{name}_float32"))
+        print(f"most instructions: you said {predicted}, it is {worst}")
     here = is_recorded()
     print(f"{'':48}  registers  stand there  execute, a number" + ("   µs" if here else ""))
     for dtype in WIDTH:
@@ -122,9 +127,10 @@ def print_variants() -> None:
 
 
 def print_sanitizer() -> None:
-    """What compute-sanitizer said on the GPU."""
+    """What compute-sanitizer said on the GPU, without its heads and how the host came there."""
     if not is_recorded():
         print("compute-sanitizer: " + NOT_YET)
         return
     for kind, lines in load(NAME).get("sanitizer", {}).items():
-        print(kind, *lines[:8], sep="\n    ")
+        said = (line.strip("= ") for line in lines if not re.search("COMPUTE-SANITIZER|[Hh]ost (back|Frame)", line))
+        print(kind, *filter(None, said), sep="\n    ")

@@ -54,6 +54,9 @@ template <class T>
 T min(T a, T b) {
     return a < b ? a : b;
 }
+// As on a GPU, where max and min of floats are fmaxf and fminf: of NaN and a number they give the number.
+inline float max(float a, float b) { return fmaxf(a, b); }
+inline float min(float a, float b) { return fminf(a, b); }
 
 // kernel<<<grid, block>>>(arguments) becomes launch_on_host(kernel, grid, block, arguments).
 template <class... Parameters, class... Arguments>

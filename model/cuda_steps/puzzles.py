@@ -28,7 +28,7 @@ SECTOR = 32  # bytes
 NUMBERS_A_THREAD = 64  # at most, so that one thread does not do the work of all
 KEPT = 4096  # numbers that are there at either end of a buffer that is larger than the memory
 ENDS = 256  # of which so many at either end are compared
-FAST = 1.5  # times the copy's time, on a GPU
+FAST = 3  # times the copy's time, on a GPU
 TIMED = (65536, 512)
 GUARD = "mind the guard: the last block has threads that have no number. What must hold before one reads or writes?"
 GRID = "the grid: (n + 255) / 256 blocks of 256 threads are the fewest that have a thread for each number."
@@ -41,7 +41,8 @@ HINTS = {
     "barrier": "every thread of the block must come to each __syncthreads(): it stands under no condition.",
     "launch": GRID,
     "endless": "does each loop come to its end?",
-    "ended": "an index that has lost its upper bits, or an endless recursion.",
+    "shared": "each index of the shared array must stay below its size, the first as well as the second.",
+    "ended": "a division by 0, an index that has lost its upper bits, or an endless recursion.",
 }
 
 
@@ -69,6 +70,8 @@ def _explain(outcome: Outcome, source: str, sizes: Sequence[int], hint: str = GU
     if status in ("outside", "elsewhere"):
         number, verb = int(parts[0]), parts[3] if len(parts) > 3 else "touches"
         text = f"{parts[2]} {verb} {place()}, and {names[number]} has {sizes[number]:,} numbers"
+        if status == "elsewhere":
+            text += f", of which only the first and the last {KEPT:,} are in this test: keep a thread for each number"
         return f"{text}\nHint: {hint}"
     text = {
         "misaligned": lambda: f"{parts[2]} touches {parts[3]} bytes at once from {place()} on",

@@ -272,9 +272,9 @@ def counted(lines: Sequence[str]) -> dict[str, dict[str, float]]:
             current = found.setdefault(head[1], {})
             continue
         words = text.split()
-        if len(words) == 3 and words[0] in METRICS:
+        if len(words) in (2, 3) and words[0] in METRICS:  # requests have no unit
             scale = {"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}.get(words[1], 1)
-            current[words[0]] = scale * float(words[2].replace(",", ""))
+            current[words[0]] = scale * float(words[-1].replace(",", ""))
     return found
 
 

@@ -163,6 +163,11 @@ void look(char* address, size_t bytes, bool writes, void* code) {
     long long from_stack = address - &local, from_main = address - main_stack;
     if ((from_stack > -(1 << 16) && from_stack < (1 << 16)) || (from_main > -(8 << 20) && from_main < (8 << 20))) return;
     if (!in_kernel) return;
+    long long beyond = address - __start_shared_memory, many = __stop_shared_memory - __start_shared_memory;
+    if (__start_shared_memory && beyond > -(1 << 16) && beyond < many + (1 << 16))
+        finish("shared", here() + (writes ? " writes" : " reads") + " shared number " +
+                             std::to_string((beyond < 0 ? beyond - 3 : beyond) / 4) + ", and there are " +
+                             std::to_string(many / 4));
     // Outside: named by the buffer that is nearest, where one is near.
     size_t nearest = 0;
     auto distance = [&](size_t i) {

@@ -683,3 +683,260 @@ void launch(const float* x, float* out, int rows, int columns) {
     column_sum<<<(columns + 31) / 32, 256>>>(x, out, rows, columns); }
 """
 solved = puzzles.attempt("column_sum", mine)
+
+# %% guard: max with the number first eats NaN -> ^not yet: [\s\S]*(with NaN and Inf: .*expected nan, got 0)
+mine = """
+__global__ void add_relu(const float* x, const float* bias, float* out, int columns, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { float z = x[i] + bias[i % columns]; out[i] = max(0.0f, z); }
+}
+void launch(const float* x, const float* bias, float* out, int columns, int n) {
+    add_relu<<<(n + 255) / 256, 256>>>(x, bias, out, columns, n);
+}
+"""
+solved = puzzles.attempt("guard", mine)
+
+# %% guard: a product with 0 -> ^not yet: [\s\S]*(with NaN and Inf: .*expected 0, got nan[\s\S]*0 · Inf)
+mine = """
+__global__ void add_relu(const float* x, const float* bias, float* out, int columns, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { float z = x[i] + bias[i % columns]; out[i] = z * (z > 0); }
+}
+void launch(const float* x, const float* bias, float* out, int columns, int n) {
+    add_relu<<<(n + 255) / 256, 256>>>(x, bias, out, columns, n);
+}
+"""
+solved = puzzles.attempt("guard", mine)
+
+# %% guard: a remainder by 0 -> ^not yet: [\s\S]*(the program ended[\s\S]*division by 0)
+mine = """
+__global__ void add_relu(const float* x, const float* bias, float* out, int columns, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { float z = x[i] + bias[i % (columns / 512)]; out[i] = z < 0 ? 0 : z; }
+}
+void launch(const float* x, const float* bias, float* out, int columns, int n) {
+    add_relu<<<(n + 255) / 256, 256>>>(x, bias, out, columns, n);
+}
+"""
+solved = puzzles.attempt("guard", mine)
+
+# %% guard: the bias by threadIdx -> ^not yet: [\s\S]*(case 3×1000: .*expected)
+mine = """
+__global__ void add_relu(const float* x, const float* bias, float* out, int columns, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { float z = x[i] + bias[threadIdx.x % columns]; out[i] = z < 0 ? 0 : z; }
+}
+void launch(const float* x, const float* bias, float* out, int columns, int n) {
+    add_relu<<<(n + 255) / 256, 256>>>(x, bias, out, columns, n);
+}
+"""
+solved = puzzles.attempt("guard", mine)
+
+# %% guard: only the reads are guarded -> ^not yet: [\s\S]*(writes out\[7\][\s\S]*guard)
+mine = """
+__global__ void add_relu(const float* x, const float* bias, float* out, int columns, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float z = 0; if (i < n) z = x[i] + bias[i % columns]; out[i] = z < 0 ? 0 : z;
+}
+void launch(const float* x, const float* bias, float* out, int columns, int n) {
+    add_relu<<<(n + 255) / 256, 256>>>(x, bias, out, columns, n);
+}
+"""
+solved = puzzles.attempt("guard", mine)
+
+# %% guard: isnan, then fmaxf
+mine = """
+__global__ void add_relu(const float* x, const float* bias, float* out, int columns, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { float z = x[i] + bias[i % columns]; out[i] = isnan(z) ? z : fmaxf(z, 0); }
+}
+void launch(const float* x, const float* bias, float* out, int columns, int n) {
+    add_relu<<<(n + 255) / 256, 256>>>(x, bias, out, columns, n);
+}
+"""
+solved = puzzles.attempt("guard", mine)
+
+# %% coalesced: two neighbours at a time -> ^not yet: [\s\S]*(4,096 sectors of x[\s\S]*neighbours must take)
+mine = """
+__global__ void add_relu(const float* x, const float* bias, float* out, int columns, int n) {
+    for (int k = 0; k < 16; ++k) { int i = blockIdx.x * 4096 + threadIdx.x % 16 * 256 + threadIdx.x / 16 + k * 16;
+    if (i >= n) continue; float z = x[i] + bias[i % columns]; out[i] = z < 0 ? 0 : z; }
+}
+void launch(const float* x, const float* bias, float* out, int columns, int n) {
+    add_relu<<<(n + 4095) / 4096, 256>>>(x, bias, out, columns, n);
+}
+"""
+solved = puzzles.attempt("coalesced", mine)
+
+# %% coalesced: lanes far apart, blocks side by side -> ^not yet: [\s\S]*(8,192 sectors of x[\s\S]*neighbours must take)
+mine = """
+__global__ void add_relu(const float* x, const float* bias, float* out, int columns, int n) {
+    for (int k = 0; k < 16; ++k) { int i = (threadIdx.x * 16 + k) * gridDim.x + blockIdx.x; if (i >= n) continue;
+    float z = x[i] + bias[i % columns]; out[i] = z < 0 ? 0 : z; }
+}
+void launch(const float* x, const float* bias, float* out, int columns, int n) {
+    add_relu<<<(n + 4095) / 4096, 256>>>(x, bias, out, columns, n);
+}
+"""
+solved = puzzles.attempt("coalesced", mine)
+
+# %% coalesced: a turn too few -> ^not yet: [\s\S]*(case 8×1024: .*never written)
+mine = """
+__global__ void add_relu(const float* x, const float* bias, float* out, int columns, int n) {
+    for (int k = 0; k < 15; ++k) { int i = blockIdx.x * 4096 + threadIdx.x + k * 256; if (i >= n) continue;
+    float z = x[i] + bias[i % columns]; out[i] = z < 0 ? 0 : z; }
+}
+void launch(const float* x, const float* bias, float* out, int columns, int n) {
+    add_relu<<<(n + 4095) / 4096, 256>>>(x, bias, out, columns, n);
+}
+"""
+solved = puzzles.attempt("coalesced", mine)
+
+# %% coalesced: backwards
+mine = """
+__global__ void add_relu(const float* x, const float* bias, float* out, int columns, int n) {
+    for (int k = 15; k >= 0; --k) { int i = blockIdx.x * 4096 + 255 - threadIdx.x + k * 256; if (i < n) {
+    float z = x[i] + bias[i % columns]; out[i] = z < 0 ? 0 : z; } }
+}
+void launch(const float* x, const float* bias, float* out, int columns, int n) {
+    add_relu<<<(n + 4095) / 4096, 256>>>(x, bias, out, columns, n);
+}
+"""
+solved = puzzles.attempt("coalesced", mine)
+
+# %% index: a float as index -> ^not yet: [\s\S]*(case 2,147,484,648 numbers: .*never written)
+mine = """
+__global__ void twice(const float* x, float* out, long long n) {
+    long long i = blockIdx.x * 256.0f + threadIdx.x;if (i < n) out[i] = 2 * x[i];
+}
+void launch(const float* x, float* out, long long n) {
+    twice<<<(n + 255) / 256, 256>>>(x, out, n);
+}
+"""
+solved = puzzles.attempt("index", mine)
+
+# %% index: the grid in 32 bits -> ^not yet: [\s\S]*(the launch fails[\s\S]*the grid)
+mine = """
+__global__ void twice(const float* x, float* out, long long n) {
+    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;if (i < n) out[i] = 2 * x[i];
+}
+void launch(const float* x, float* out, long long n) {
+    twice<<<((int)n + 255) / 256, 256>>>(x, out, n);
+}
+"""
+solved = puzzles.attempt("index", mine)
+
+# %% index: a loop over a smaller grid -> ^not yet: [\s\S]*(only the first and the last 4,096 are in this test)
+mine = """
+__global__ void twice(const float* x, float* out, long long n) {
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (long long)gridDim.x * blockDim.x)
+        out[i] = 2 * x[i];
+}
+void launch(const float* x, float* out, long long n) {
+    twice<<<(n + 255) / 256 < 1024 ? (n + 255) / 256 : 1024, 256>>>(x, out, n);
+}
+"""
+solved = puzzles.attempt("index", mine)
+
+# %% index: a pointer for each block
+mine = """
+__global__ void twice(const float* x, float* out, long long n) {
+    const float* mine = x + blockIdx.x * 256LL; float* there = out + blockIdx.x * 256LL;
+    if (blockIdx.x * 256LL + threadIdx.x < n) there[threadIdx.x] = mine[threadIdx.x] + mine[threadIdx.x];
+}
+void launch(const float* x, float* out, long long n) {
+    twice<<<(n + 255) / 256, 256>>>(x, out, n);
+}
+"""
+solved = puzzles.attempt("index", mine)
+
+# %% column_sum: indices exchanged -> ^not yet: [\s\S]*(writes shared number 256, and there[\s\S]*below its size)
+mine = """
+__global__ void column_sum(const float* x, float* out, int rows, int columns) {
+    __shared__ float part[8][32];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
+    float sum = 0;
+    for (int row = warp; row < rows && column < columns; row += 8) sum += x[row * columns + column];
+    part[lane][warp] = sum; __syncthreads(); for (int o = 1; warp == 0 && o < 8; ++o) sum += part[lane][o];
+    if (warp == 0 && column < columns) out[column] = sum;
+}
+void launch(const float* x, float* out, int rows, int columns) {
+    column_sum<<<(columns + 31) / 32, 256>>>(x, out, rows, columns); }
+"""
+solved = puzzles.attempt("column_sum", mine)
+
+# %% column_sum: a ninth warp -> ^not yet: [\s\S]*(reads shared number 256[\s\S]*below its size)
+mine = """
+__global__ void column_sum(const float* x, float* out, int rows, int columns) {
+    __shared__ float part[8][32];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
+    float sum = 0;
+    for (int row = warp; row < rows && column < columns; row += 8) sum += x[row * columns + column];
+    part[warp][lane] = sum; __syncthreads(); for (int o = 1; warp == 0 && o <= 8; ++o) sum += part[o][lane];
+    if (warp == 0 && column < columns) out[column] = sum;
+}
+void launch(const float* x, float* out, int rows, int columns) {
+    column_sum<<<(columns + 31) / 32, 256>>>(x, out, rows, columns); }
+"""
+solved = puzzles.attempt("column_sum", mine)
+
+# %% column_sum: lanes without a column leave early -> ^not yet: [\s\S]*(thread 5 to 0[\s\S]*no condition)
+mine = """
+__global__ void column_sum(const float* x, float* out, int rows, int columns) {
+    __shared__ float part[8][32];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
+    float sum = 0;
+    for (int row = warp; row < rows && column < columns; row += 8) sum += x[row * columns + column];
+    if (column >= columns) return; part[warp][lane] = sum; __syncthreads();
+    for (int o = 1; warp == 0 && o < 8; ++o) sum += part[o][lane];
+    if (warp == 0 && column < columns) out[column] = sum;
+}
+void launch(const float* x, float* out, int rows, int columns) {
+    column_sum<<<(columns + 31) / 32, 256>>>(x, out, rows, columns); }
+"""
+solved = puzzles.attempt("column_sum", mine)
+
+# %% column_sum: a barrier of the warp -> ^not yet: column_sum: the compiler says
+mine = """
+__global__ void column_sum(const float* x, float* out, int rows, int columns) {
+    __shared__ float part[8][32];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
+    float sum = 0;
+    for (int row = warp; row < rows && column < columns; row += 8) sum += x[row * columns + column];
+    part[warp][lane] = sum; __syncwarp(); for (int o = 1; warp == 0 && o < 8; ++o) sum += part[o][lane];
+    if (warp == 0 && column < columns) out[column] = sum;
+}
+void launch(const float* x, float* out, int rows, int columns) {
+    column_sum<<<(columns + 31) / 32, 256>>>(x, out, rows, columns); }
+"""
+solved = puzzles.attempt("column_sum", mine)
+
+# %% column_sum: each warp adds them up, backwards
+mine = """
+__global__ void column_sum(const float* x, float* out, int rows, int columns) {
+    __shared__ float part[8][32];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
+    float sum = 0;
+    for (int row = warp; row < rows && column < columns; row += 8) sum += x[row * columns + column];
+    part[warp][lane] = sum; __syncthreads(); float s = 0; for (int o = 7; o >= 0; --o) s += part[o][lane];
+    if (column < columns) out[column] = s;
+}
+void launch(const float* x, float* out, int rows, int columns) {
+    column_sum<<<(columns + 31) / 32, 256>>>(x, out, rows, columns); }
+"""
+solved = puzzles.attempt("column_sum", mine)
+
+# %% column_sum: a place more in each row
+mine = """
+__global__ void column_sum(const float* x, float* out, int rows, int columns) {
+    __shared__ float part[32][9];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
+    float sum = 0;
+    for (int row = warp; row < rows && column < columns; row += 8) sum += x[row * columns + column];
+    part[lane][warp] = sum; __syncthreads(); for (int o = 1; warp == 0 && o < 8; ++o) sum += part[lane][o];
+    if (warp == 0 && column < columns) out[column] = sum;
+}
+void launch(const float* x, float* out, int rows, int columns) {
+    column_sum<<<(columns + 31) / 32, 256>>>(x, out, rows, columns); }
+"""
+solved = puzzles.attempt("column_sum", mine)
