@@ -112,7 +112,7 @@ def test_pictures_and_tables(results, rows, with_record, capsys):
     facts.print_gelus()
     out = capsys.readouterr().out
     assert ("not recorded yet" in out) == (not with_record)
-    assert out.count("written for float32") == 5
+    assert out.count("written for float32") == 10
     if with_record:
         assert facts.a_number(facts.one("gelu", name="gelu by erf", dtype="float32")) == 40
 

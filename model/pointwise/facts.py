@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ISSUED = 4  # instructions of warps that an SM issues a clock
 MISSING = "not recorded yet: python -m model.pointwise --save"
 OP = "add_mul_activation"
+PANELS = (("even", "float32"), ("odd", "float32"), ("even", "bfloat16"), ("odd", "bfloat16"))  # of the steps
 # What a kernel calls for its numbers.
 BLOCKS = {"split": kernels._block, "in_float32": kernels._float32_block, "short": kernels._short_block}
 
@@ -125,15 +126,15 @@ def print_change(before: str, after: str) -> None:
 
 def print_steps(predicted: Mapping[str, float]) -> None:
     """A line a step: what was said of the float32 time, and the recorded µs."""
-    columns = (("even", "float32"), ("odd", "float32"), ("even", "bfloat16"))
-    print(f"{'':16} you said" + "".join(f"{f'{shape}, {dtype}':>26}" for shape, dtype in columns))
+    print(f"{'':16} you said" + "".join(f"{f'{shape}, {dtype}':>24}" for shape, dtype in PANELS))
     for each in steps.STEPS:
         guess = f"{predicted[each.name]:8.0f}" if each.name in predicted else " " * 8
-        print(f"{each.name:16} {guess}" + "".join(f"{_shown(each, *column):>26}" for column in columns))
+        print(f"{each.name:16} {guess}" + "".join(f"{_shown(each, *column):>24}" for column in PANELS))
     for name in ("torch.compile", "copy"):
         labels = {"name": name} if name != "copy" else {"of": "step"}
         part = "copy" if name == "copy" else "step"
-        print(f"{name:16} {'':8}" + "".join(f"{_time(part, shape=s, dtype=d, **labels):>26}" for s, d in columns))
+        said = "".join(f"{_time(part, shape=s, dtype=d, **labels):>24}" for s, d in PANELS)
+        print(f"{'copy, same bytes' if part == 'copy' else name:16} {'':8}{said}")
 
 
 def _shown(each: steps.Step, shape: str, dtype: str) -> str:
