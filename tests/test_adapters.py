@@ -7,7 +7,6 @@ import sys
 import pandas as pd
 import pytest
 import torch
-from claims import CLAIMS
 from fake_clock import Clock
 from torch import nn
 
@@ -195,8 +194,8 @@ def recorded(monkeypatch):
             gpu = shape[0] * shape[1] / 1e5
             for place, name in enumerate(names):
                 us = gpu * (2 if name == "eager" else 0.5 if name == "frozen layer" else 1 + place / 100)
-                found.append({"part": part, "variant": name, **facts.at(shape), "us_p50": us, "host_us": 99.0,
-                              "call_us": max(us, 99.0)})  # fmt: skip
+                found.append({"part": part, "variant": name, **facts.at(shape), "us_p20": 0.98 * us, "us_p50": us,
+                              "us_p80": 1.005 * us, "host_us": 99.0, "call_us": max(us, 99.0)})  # fmt: skip
     found += [{"part": "pieces", "variant": name, "us_p50": 3.0} for name in ("scale", "add", "activate")]
     for place, name in enumerate(("one adapter", "all, masked", "gathered")):
         found.append({"part": "adapters", "variant": name, "us_p50": 10.0 ** place, "call_us": 5.0,
@@ -208,7 +207,7 @@ def recorded(monkeypatch):
                         else records.recorded(name))  # fmt: skip
 
 
-def test_a_record_is_printed_drawn_and_spoken_of(recorded, capsys):
+def test_a_record_is_printed_and_drawn(recorded, capsys):
     facts.print_training({facts.SHAPES[0]: "eager"})
     facts.print_model()
     facts.print_adapters()
@@ -217,11 +216,8 @@ def test_a_record_is_printed_drawn_and_spoken_of(recorded, capsys):
     assert len(drawing.draw_times().axes) == len(drawing.draw_times("training").axes) == 4
     printed = capsys.readouterr().out
     assert "not recorded" not in printed
-    assert "you said eager" in printed
+    assert "torch.compile, triton, cuda; eager: wrong" in printed, "they differ by no more than the spread"
     assert "eager, 64 rows: predicted 50 µs, recorded 99 µs" in printed
-    mine = [claim for claim in CLAIMS if claim.notebook == "12"]
-    assert len(mine) > 10
-    assert all(" ? " not in claim.text() for claim in mine)
 
 
 def test_without_a_record_it_says_so(monkeypatch, capsys):

@@ -84,7 +84,7 @@ def draw_times(part: str = "layer") -> Figure | None:
     except FileNotFoundError:
         print(facts.MISSING)
         return None
-    figure, axes = _axes(11, 3.2, len(facts.SHAPES))
+    figure, axes = _axes(11, 3.4, len(facts.SHAPES))
     for ax, shape in zip(axes, facts.SHAPES, strict=True):
         places = np.arange(len(variants))
         for offset, (kind, colour) in zip((-0.2, 0.2), (("us_p50", "C0"), ("host_us", "C1")), strict=True):
@@ -94,7 +94,10 @@ def draw_times(part: str = "layer") -> Figure | None:
         ax.invert_yaxis()
         ax.set_title(f"{shape[0]:,} rows of {shape[1]}", size=9)
         ax.set_xlabel("µs a call")
-    axes[-1].legend(frameon=False, fontsize=8, title=RECORDED, title_fontsize=7)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside upper right", ncols=2, frameon=False, fontsize=8, title=RECORDED, title_fontsize=7
+    )
     return figure
 
 

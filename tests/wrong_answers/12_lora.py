@@ -354,3 +354,173 @@ def many_adapters(x, A, B, adapter):
 
 
 solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% forward: B before A -> ^not yet: .*(RuntimeError: mat1 and mat2)
+def fused_forward(x, W, bias, A, B, multiplier, epilogue):
+    return epilogue(x @ W.T, bias, (x @ B.T) @ A.T, multiplier, "relu")
+
+
+solved = check.attempt("forward", fused_forward, spec=puzzles.FORWARD)
+
+# %% forward: the bias scaled with y -> ^not yet: .*(expected[\s\S]*bias counts once)
+def fused_forward(x, W, bias, A, B, multiplier, epilogue):
+    return epilogue(x @ W.T, multiplier * bias, (x @ A) @ B, multiplier, "relu")
+
+
+solved = check.attempt("forward", fused_forward, spec=puzzles.FORWARD)
+
+# %% forward: the multiplier is always positive -> ^not yet: .*(expected[\s\S]*is scaled)
+def fused_forward(x, W, bias, A, B, multiplier, epilogue):
+    return epilogue(x @ W.T, bias, (x @ A) @ B, abs(multiplier), "relu")
+
+
+solved = check.attempt("forward", fused_forward, spec=puzzles.FORWARD)
+
+# %% forward: y by an addmm, and the epilogue gets no y
+def fused_forward(x, W, bias, A, B, multiplier, epilogue):
+    linear = torch.nn.functional.linear(x, W)
+    return epilogue(torch.addmm(linear, x @ A, B, alpha=multiplier), bias, linear, 0.0, "relu")
+
+
+solved = check.attempt("forward", fused_forward, spec=puzzles.FORWARD)
+
+# %% forward: nothing is returned -> ^not yet: .*(tensor)
+def fused_forward(x, W, bias, A, B, multiplier, epilogue):
+    epilogue(x @ W.T, bias, (x @ A) @ B, multiplier, "relu")
+
+
+solved = check.attempt("forward", fused_forward, spec=puzzles.FORWARD)
+
+# %% gradients: of the mean -> ^not yet: .*(grad_A)
+def gradients(x, A, B, grad, multiplier):
+    grad = multiplier * grad / len(x)
+    return x.T @ (grad @ B.T), (x @ A).T @ grad
+
+
+solved = check.attempt("gradients", gradients, spec=puzzles.GRADIENTS)
+
+# %% gradients: scaled twice -> ^not yet: .*(grad_A[\s\S]*scaled as y is)
+def gradients(x, A, B, grad, multiplier):
+    return multiplier**2 * (x.T @ (grad @ B.T)), multiplier * ((x @ A).T @ grad)
+
+
+solved = check.attempt("gradients", gradients, spec=puzzles.GRADIENTS)
+
+# %% gradients: one only -> ^not yet: .*(grad_A|tuple|2)
+def gradients(x, A, B, grad, multiplier):
+    return multiplier * (x.T @ (grad @ B.T))
+
+
+solved = check.attempt("gradients", gradients, spec=puzzles.GRADIENTS)
+
+# %% gradients: row by row, W's size once a row -> ^not yet: .*(right, but \w+ makes a tensor of)
+def gradients(x, A, B, grad, multiplier):
+    of_W = torch.einsum("bk,bn->bkn", x, multiplier * grad)
+    return torch.einsum("bkn,rn->kr", of_W, B), torch.einsum("bkn,kr->rn", of_W, A)
+
+
+solved = check.attempt("gradients", gradients, spec=puzzles.GRADIENTS)
+
+# %% gradients: transposed
+def gradients(x, A, B, grad, multiplier):
+    scaled = grad.mul(multiplier)
+    return ((B @ scaled.T) @ x).T, (scaled.T @ (x @ A)).T
+
+
+solved = check.attempt("gradients", gradients, spec=puzzles.GRADIENTS)
+
+# %% kept: roles swapped -> ^not yet: .*(error)
+def kept(wanted, arrived):
+    return (arrived - wanted).norm() / arrived.norm(), (arrived * wanted).sum() / (wanted * wanted).sum()
+
+
+solved = check.attempt("kept", kept, spec=puzzles.KEPT)
+
+# %% kept: in percent -> ^not yet: .*(error)
+def kept(wanted, arrived):
+    error = 100 * (arrived - wanted).norm() / wanted.norm()
+    return error, (arrived * wanted).sum() / (wanted * wanted).sum()
+
+
+solved = check.attempt("kept", kept, spec=puzzles.KEPT)
+
+# %% kept: a mean and a sum -> ^not yet: .*(projection)
+def kept(wanted, arrived):
+    return (arrived - wanted).norm() / wanted.norm(), (arrived * wanted).mean() / (wanted * wanted).sum()
+
+
+solved = check.attempt("kept", kept, spec=puzzles.KEPT)
+
+# %% kept: clamped -> ^not yet: .*(projection)
+def kept(wanted, arrived):
+    error = (arrived - wanted).norm() / wanted.norm()
+    return error, ((arrived * wanted).sum() / (wanted * wanted).sum()).clamp(0, 1)
+
+
+solved = check.attempt("kept", kept, spec=puzzles.KEPT)
+
+# %% kept: in float64
+def kept(wanted, arrived):
+    a, b = arrived.double().ravel(), wanted.double().ravel()
+    return ((a - b).norm() / b.norm()).float(), ((a @ b) / (b @ b)).float()
+
+
+solved = check.attempt("kept", kept, spec=puzzles.KEPT)
+
+# %% many: the mask is transposed -> ^not yet: .*(expected|RuntimeError)
+def many_adapters(x, A, B, adapter):
+    thin = torch.einsum("bk,nkr->bnr", x, A)
+    own = torch.arange(len(A), device=x.device)[:, None] == adapter
+    return torch.einsum("bnr,nrc->bc", thin * own[:, :, None], B)
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% many: adapters up to the own one -> ^not yet: .*(expected[\s\S]*must be 0)
+def many_adapters(x, A, B, adapter):
+    thin = torch.einsum("bk,nkr->bnr", x, A)
+    own = adapter[:, None] >= torch.arange(len(A), device=x.device)
+    return torch.einsum("bnr,nrc->bc", thin * own[:, :, None], B)
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% many: the mean of all -> ^not yet: .*(expected)
+def many_adapters(x, A, B, adapter):
+    return torch.einsum("bnr,nrc->bc", torch.einsum("bk,nkr->bnr", x, A), B) / len(A)
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% many: merged A B for each -> ^not yet: .*(right, but )
+def many_adapters(x, A, B, adapter):
+    return torch.bmm(x[:, None], torch.bmm(A, B)[adapter])[:, 0]
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% many: by one_hot, which asks the GPU for the largest id -> ^not yet: .*(right, but )
+def many_adapters(x, A, B, adapter):
+    own = torch.nn.functional.one_hot(adapter)
+    return torch.einsum("bnr,nrc->bc", torch.einsum("bk,nkr->bnr", x, A) * own[:, :, None], B)
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% many: masked_fill
+def many_adapters(x, A, B, adapter):
+    others = adapter[:, None, None] != torch.arange(len(A), device=x.device)[None, :, None]
+    thin = torch.einsum("bk,nkr->bnr", x, A).masked_fill(others, 0.0)
+    return thin.flatten(1) @ B.flatten(0, 1)
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% many: transposed
+def many_adapters(x, A, B, adapter):
+    thin = torch.einsum("bk,nkr->nrb", x, A)
+    own = torch.arange(len(A), device=x.device)[:, None] == adapter
+    return (B.flatten(0, 1).T @ (thin * own[:, None]).flatten(0, 1)).T
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
