@@ -168,9 +168,14 @@ def print_exact() -> None:
     _or_missing(show)
 
 
+def racecheck_lines() -> list[str]:
+    """What compute-sanitizer said of the kernel without its second barrier, or why it was not asked."""
+    (found,) = (row for row in load(NAME)["rows"] if row["part"] == "racecheck")
+    return found["lines"] or [found["why"]]
+
+
 def print_racecheck() -> None:
     def show() -> None:
-        (found,) = (row for row in load(NAME)["rows"] if row["part"] == "racecheck")
-        print(*(found["lines"] or [found["why"]]), sep="\n")
+        print(*racecheck_lines(), sep="\n")
 
     _or_missing(show)
