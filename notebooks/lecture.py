@@ -193,11 +193,11 @@ def render(run: Run, folder: Path) -> str:
 
 
 def write(run: Run, folder: Path, out: Path) -> None:
-    """Write the executed copy and, if nbconvert is installed, its page."""
+    """Write the executed copy and, if nbconvert is installed whole, its page."""
     nbformat.write(run.notebook, out / f"{run.name}.ipynb")
     try:
         (out / f"{run.name}.html").write_text(render(run, folder), encoding="utf-8")
-    except ImportError as error:  # nbconvert, or a part of it, is not installed
+    except (ImportError, ValueError) as error:  # nbconvert, a part of it, or its templates are not installed
         (out / f"{run.name}.html").unlink(missing_ok=True)  # an earlier run's
         print(f"  no page: {error}")
 

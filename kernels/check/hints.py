@@ -14,7 +14,6 @@ from kernels.check.interpreter import OutOfBounds
 from kernels.check.memory import WrittenBeside
 
 POINTER = re.compile("invalid operands of type pointer")  # Triton's words
-SHAPES = re.compile("incompatible dimensions|Cannot broadcast, dimensions mismatch")
 VALUES = {
     "special": "NaN and Inf: ordinary numbers pass. A comparison with NaN is false, and 0 · Inf is NaN.",
     "tiny": "small numbers: ordinary ones pass. Is something added, rounded or flushed to 0 that should not be?",
@@ -39,7 +38,7 @@ def hint(error: Exception, case: Case, passed: Sequence[Case], own: str = "") ->
     if not isinstance(error, Mismatch):
         if POINTER.search(str(error)):
             return "a pointer was used as a number: load it."
-        return own if isinstance(error, IndexError) or SHAPES.search(str(error)) else ""
+        return own if isinstance(error, IndexError) else ""
     if isinstance(error, Unwritten):
         if own and error.where.all():
             return f"{own} And nothing was stored."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -78,18 +77,17 @@ def _fixed_addresses() -> list[str]:
 
 
 def race(lines: list[str]) -> list[str]:
-    """Of ThreadSanitizer's report: the first race's two accesses, each with its line of the kernel and the text of it;
-    then what the program itself says of its result."""
+    """Of ThreadSanitizer's report: the first race's two accesses, each with its line of the kernel and the text of it,
+    as far as the report names it; then what the program itself says of its result."""
     text, found = LAST.sub("", SOURCE.read_text()).splitlines(), []
-    for before, after in itertools.pairwise(lines):
-        where = re.search(r"#0 tiled \S*?(\d+)(?::\d+)? \(", after)
-        access = re.match(r"\s*(Previous )?(read|write) of size", before, re.I)
-        if where and access and len(found) < 2:
-            number = int(where[1])
-            verb = f"{access[1] or ''}{access[2]}".lower()
-            thread = re.search(r"by (thread T\d+|main thread)", before)
-            found.append(f"{verb} by {thread[1] if thread else 'a thread'}, line {number}: {text[number - 1].strip()}")
-    return ["data race:" if found else "no data race", *found, lines[-1] if lines else ""]
+    for number, line in enumerate(lines):
+        access = re.match(r"\s*(Previous )?(read|write) of size.*by (thread T\d+|main thread)", line, re.I)
+        if access and len(found) < 2:
+            where = re.search(r"tiled\.cuh:(\d+)", " ".join(lines[number + 1 : number + 4]))
+            at = f"line {where[1]}: {text[int(where[1]) - 1].strip()}" if where else "a line that is not named"
+            found.append(f"{access[1] or ''}{access[2]}".lower() + f" by {access[3]}, {at}")
+    raced = any("ThreadSanitizer: data race" in line for line in lines)
+    return ["data race:" if raced else "no data race", *found, lines[-1] if lines else ""]
 
 
 def racecheck() -> tuple[list[str], str]:
