@@ -1,10 +1,10 @@
-"""11, Make it an op: what `python -m model.make_op --save` recorded, and the calls of add_relu's own record."""
+"""11, Make it an op: what `python -m model.make_op --save` recorded, and a little of add_relu's own record."""
 
 from __future__ import annotations
 
 from claims.claim import claim
 from kernels.measure import records
-from model.make_op.facts import NAME, call, times
+from model.make_op.facts import NAME, times
 
 NOTEBOOK = "11"
 
@@ -16,7 +16,7 @@ def _wall() -> tuple:
 
 
 def _plus() -> tuple:
-    return (call("x + 1").us,)
+    return (times("call", "x + 1").us,)
 
 
 def _calls() -> tuple:
@@ -35,8 +35,9 @@ def _gradient() -> tuple:
 
 def _first() -> tuple:
     rows = [row for row in records.load("add_relu")["rows"] if row["part"] == "first call"]
-    found = {row["implementation"]: row["call_us"] / 1e3 for row in rows}
-    return found["triton"], found["cuda"]
+    assert {row["implementation"] for row in rows} == {"triton", "cuda"}
+    assert all(1e3 < row["call_us"] < 1e5 for row in rows)
+    return ()
 
 
 def _launcher() -> tuple:
@@ -85,8 +86,9 @@ def _long() -> tuple:
         and (row["rows"], row["columns"], row["dtype"]) == (65536, 512, "float32")
     )  # fmt: skip
     rows = [row for row in records.load(NAME)["rows"] if row["part"] in ("call", "gradient")]
-    assert all(row["us_p50"] < kernel for row in rows)
-    return (kernel,)
+    tens = kernel // 10 * 10
+    assert all(row["us_p50"] < tens for row in rows)
+    return (tens,)
 
 
 def said(sentence: str, values=tuple) -> None:
@@ -105,10 +107,7 @@ said(
     _calls,
 )
 said("With a gradient recorded PyTorch takes {:.1f} µs and ours {:.1f} µs.", _gradient)
-said(
-    "The first call in a process loads the kernel, and takes {:.0f} ms for the cubin and {:.0f} ms for CUDA.",
-    _first,
-)
+said("The first call in a process loads the kernel, and takes milliseconds.", _first)
 said(
     "Triton's own launcher takes {:.1f} µs, and {:.1f} µs where the output is made too: in Python it finds the kernel "
     "for these arguments, at each call.",
@@ -131,7 +130,7 @@ said(
     _graph,
 )
 said(
-    "On 65536 rows of 512 numbers our kernel runs for {:.0f} µs, longer than each of these calls takes: then the GPU "
-    "need not wait for the host.",
+    "On 65536 rows of 512 numbers our kernel runs for more than {:.0f} µs, longer than each of these calls takes: "
+    "then the GPU need not wait for the host.",
     _long,
 )

@@ -375,3 +375,34 @@ def scaled(x, bias):
 
 
 solved = puzzles.attempt("graph", scaled)
+
+# %% graph: the branch reads x -> ^not yet: [\s\S]*(case fullgraph=True[\s\S]*A graph holds tensors)
+def scaled(x, bias):
+    y = add_relu(x, bias)
+    if x.max() > 1:
+        y = y / y.max()
+    return y
+
+
+solved = puzzles.attempt("graph", scaled)
+
+# %% graph: the larger of two tensors
+def scaled(x, bias):
+    y = add_relu(x, bias)
+    return y / torch.maximum(y.max(), torch.ones_like(y.max()))
+
+
+solved = puzzles.attempt("graph", scaled)
+
+# %% gradient: zero lets the gradient pass -> ^not yet: [\s\S]*(the gradient of x: at[\s\S]*where out is above 0)
+def setup_gate(ctx, inputs, output):
+    ctx.save_for_backward(*inputs, output)
+
+
+def backward_gate(ctx, grad):
+    x, w, out = ctx.saved_tensors
+    passed = grad * (out >= 0)
+    return passed * w, (passed * x).sum(0)
+
+
+solved = puzzles.attempt("gradient", (setup_gate, backward_gate))
