@@ -103,7 +103,7 @@ def _zeros() -> tuple:
 
 
 def _gelu(dtype: str, apart: bool) -> tuple:
-    theirs, ours = of_op("torch.compile", "gelu", dtype), of_op("triton", "gelu", dtype)
+    theirs, ours = (one("gelu", name=name, dtype=dtype) for name in ("torch.compile", "the op"))
     assert (us(ours) < 0.9 * us(theirs)) == apart
     return us(theirs), us(ours)
 
@@ -134,7 +134,7 @@ def _tiny() -> tuple:
     lost = facts.duels().query("lost")
     assert lost["us"].max() < 1.75
     found = facts.duels()
-    assert not ((found["rows"] * found["columns"] % 16 != 0) & (found["us"] > 10)).any()  # none is large and odd
+    assert not ((found["rows"] * found["columns"] % 16 != 0) & (found["us"] > 10)).any()  # the large ones are multiples
     return (1.75,)
 
 
@@ -180,7 +180,7 @@ said("At 65535 × 511 the three take {:.1f} µs, {:.1f} µs and {:.1f} µs.", la
 said("At a copy's rate their bytes take {:.1f} µs.", lambda: (facts.bytes_us(),))
 said("At the even size all steps lie between {:.1f} µs and {:.1f} µs, and `torch.compile` takes {:.1f} µs", _even)
 said("*short sigmoid* has {} instructions instead of {}, which no time shows.", _short)
-said("(The last line's copy takes {:.1f} µs: its rate is a yardstick, not a limit.)", _copy)
+said("(The table's last line, a copy, takes {:.1f} µs: its rate is a yardstick, not a limit.)", _copy)
 said(
     "At 65535 × 511 *any multiplier* takes {:.1f} µs, *two ways* {:.1f} µs, "
     "and what `torch.compile` generates {:.1f} µs.",
@@ -200,7 +200,7 @@ said("The bytes take {:.1f} µs.", lambda: (facts.bytes_us(HALF),))
 said("`torch.compile` takes {:.1f} µs in bfloat16 and ours {:.1f} µs", lambda: _gelu(HALF, True))
 said("in float32 it is {:.1f} µs and {:.1f} µs.", lambda: _gelu("float32", False))
 said("One kernel with `erf` takes {:.1f} µs in bfloat16, and {:.1f} µs with the polynomial in its place.", _gelu_forms)
-said("In bfloat16 those of `erf` take nearly as long as the bytes, and then not all are hidden.", _issued)
+said("In bfloat16 those of `erf` take nearly as long as the bytes, and then, probably, not all are hidden.", _issued)
 said(
     "Of {} sizes `torch.compile` is faster beyond the spread in {}, by {:.1f} % at most:",
     _duels,
