@@ -14,6 +14,7 @@ psutil = pytest.importorskip("psutil")
 nbformat = pytest.importorskip("nbformat")
 for package in ("nbclient", "nbconvert", "ipykernel"):
     pytest.importorskip(package)
+import lecture as command  # noqa: E402  of notebooks/
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "notebooks" / "lecture.py"
@@ -140,3 +141,13 @@ def test_lecture_names_the_notebooks_it_has(tmp_path):
     assert done.returncode == 2
     assert "no notebook 07" in done.stderr
     assert "01_good" in done.stderr
+
+
+def test_a_page_that_cannot_be_made_loses_no_notebook(tmp_path, monkeypatch, capsys):
+    def render(run, folder):
+        raise ValueError("there is no template")
+
+    monkeypatch.setattr(command, "render", render)
+    command.write(command.Run("01_a", nbformat.v4.new_notebook(), 1.0, ""), tmp_path, tmp_path)
+    assert (tmp_path / "01_a.ipynb").exists()
+    assert capsys.readouterr().out == "  no page: there is no template\n"
