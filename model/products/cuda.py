@@ -86,8 +86,13 @@ def race(lines: list[str]) -> list[str]:
             where = re.search(r"tiled\.cuh:(\d+)", " ".join(lines[number + 1 : number + 4]))
             at = f"line {where[1]}: {text[int(where[1]) - 1].strip()}" if where else "a line that is not named"
             found.append(f"{access[1] or ''}{access[2]}".lower() + f" by {access[3]}, {at}")
-    raced = any("ThreadSanitizer: data race" in line for line in lines)
-    return ["data race:" if raced else "no data race", *found, lines[-1] if lines else ""]
+    if any("ThreadSanitizer: data race" in line for line in lines):
+        verdict = "data race:"
+    elif lines[-1].startswith("0 of"):
+        verdict = "no data race"
+    else:  # seen in a container that forbids what ThreadSanitizer needs
+        verdict = "ThreadSanitizer reports nothing on this machine, and yet"
+    return [verdict, *found, lines[-1]]
 
 
 def racecheck() -> tuple[list[str], str]:
