@@ -18,7 +18,7 @@ def bias_gradient(grad, out, result, rows, columns, ROWS: tl.constexpr, COLUMNS:
         row = first + tl.arange(0, ROWS)[:, None]
         at, mask = row * columns + column, (row < rows) & (column < columns)
         g, o = tl.load(grad + at, mask, other=0.0), tl.load(out + at, mask, other=0.0)
-        sums += tl.where(o > 0, g, 0.0)
+        sums += tl.where(o <= 0, 0.0, g)
     tl.store(result + column, tl.sum(sums, axis=0), column < columns)
 
 

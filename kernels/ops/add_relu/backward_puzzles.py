@@ -1,6 +1,7 @@
 """Problems on the way to the bias gradient: sums over rows, by programs of COLUMNS columns that read ROWS rows at once.
 
-bias_gradient   result[c] = the sum over r of grad[r, c] where out[r, c] > 0: one program for each COLUMNS columns
+bias_gradient   result[c] = the sum over r of grad[r, c], or of 0 where out[r, c] <= 0: where it is NaN the gradient
+                passes, as in PyTorch; one program for each COLUMNS columns
 two_stage       result[c] = the sum over r of x[r, c]: the kernel is launched for each chunk of the rows, which it
                 leaves in a workspace [chunks, columns], and once more, on the workspace; both are compared
 """
@@ -24,7 +25,7 @@ def launch_bias_gradient(kernel, grad: Tensor, out: Tensor, result: Tensor) -> N
 
 
 def bias_gradient(grad: Tensor, out: Tensor, result: Tensor) -> None:
-    result.copy_(torch.where(out > 0, grad, 0).sum(0))
+    result.copy_(torch.where(out <= 0, 0, grad).sum(0))
 
 
 def launch_two_stage(kernel, x: Tensor, result: Tensor, workspace: Tensor, chunk: int) -> None:
@@ -46,16 +47,18 @@ def _gradient_calls(case: Case, device: torch.device) -> Iterator[Call]:
     grad, out, result = (case.tensor(n, device, shape) for n, shape in enumerate((*2 * (case.shape,), (columns,))))
     name = f"{rows}×{columns}"
     if case.values == "special":
-        name, hint = f"{name}, grad with Inf", "0 · Inf is NaN: where out is 0, take 0 itself, not a product."
-        grad = case.tensor(0, device)
+        grad, out = case.tensor(0, device), Case(case.shape).tensor(1, device)
         grad[grad.isnan()] = torch.inf
-        out = Case(case.shape).tensor(1, device)
+        yield Call(f"{name}, grad with Inf", (grad, out.relu(), result.clone()))  # hints.VALUES says what to think of
+        grad, out = Case(case.shape).tensor(0, device), out.clone()
+        out[2, 3] = torch.nan
+        name, hint = f"{name}, out with NaN", ""
     elif rows % ROWS:
         hint = f"{rows} rows, {ROWS} at once: the mask leaves out the last {-rows % ROWS}, too."
     elif columns % COLUMNS:
         hint = f"{columns} columns, {COLUMNS} a program: the mask leaves out the columns beyond the last."
     else:
-        hint = "relu passes a gradient on where out > 0; a column's sum goes over all rows, axis 0 of the tile."
+        hint = "relu passes no gradient on where out <= 0; a column's sum goes over all rows, axis 0 of the tile."
     yield Call(name, (grad, out.relu(), result), hint=hint)
 
 
