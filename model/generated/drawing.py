@@ -43,32 +43,37 @@ def draw_index(number: int = 1300, rows: int = 4) -> Figure:
     import matplotlib.pyplot as plt
 
     row = facts.kept()
+    if not 0 <= number < row["rows"] * COLUMNS:
+        raise ValueError(f"number: {number}, and x has those from 0 to {row['rows'] * COLUMNS - 1:,}")
     block, warps = int(row["XBLOCK"]), int(row["num_warps"])
     neighbours = facts.width(block, warps, 1) // 4
     at_once = neighbours * facts.LANES * warps  # numbers that all lanes take in one instruction
-    inside = number % block % at_once
-    warp, lane = inside // (neighbours * facts.LANES), inside // neighbours % facts.LANES
+    shown = rows * COLUMNS
+    start = number // shown * shown  # the first that is drawn
+    program, inside = divmod(number, block)
+    instruction, place = divmod(inside, at_once)
+    warp, lane = place // (neighbours * facts.LANES), place // neighbours % facts.LANES
     figure, axes = plt.subplots(4, 1, figsize=(11, 4.2), layout="constrained")
-    stripes = (
-        ("rows: xindex // 512", rows, rows * COLUMNS, number // COLUMNS, "row {}"),
-        ("programs: xindex // XBLOCK", rows * COLUMNS // block, rows * COLUMNS, number // block, "program {}"),
-        (f"warps of program {number // block}", warps, at_once, warp, "warp {}"),
-        (f"lanes of warp {warp}", facts.LANES, neighbours * facts.LANES, lane, "{}"),
-    )
-    for ax, (title, count, numbers, chosen, text) in zip(axes, stripes, strict=True):
-        for each in range(count):
-            draw_box(ax, each / count, 0, 1 / count, 1, FETCHED if each == chosen else OTHER)
-            ax.text((each + 0.5) / count, 0.5, text.format(each), ha="center", va="center", size=8)
-        if numbers == rows * COLUMNS:
-            ax.plot([number / numbers] * 2, (0, 1), color=NEEDED, lw=2)
-        ax.set_title(f"{title}: {numbers // count} numbers each", size=9, loc="left")
-        ax.set(xlim=(0, 1), ylim=(0, 1))
-        ax.axis("off")
     first = number // neighbours * neighbours
-    axes[-1].set_title(
-        f"lanes of warp {warp}: {neighbours} numbers each. Lane {lane} takes {first} to {first + neighbours - 1}: "
-        f"x0 = {first % COLUMNS} to {(first + neighbours - 1) % COLUMNS} of row {first // COLUMNS}", size=9, loc="left",
+    by = f"in load {instruction + 1} of {block // at_once}"
+    takes = f"Lane {lane} takes {first} to {first + neighbours - 1}"
+    columns = f"x0 = {first % COLUMNS} to {(first + neighbours - 1) % COLUMNS} of row {number // COLUMNS}"
+    stripes = (  # what it says, how many boxes, the first one's number, the chosen one's, their text
+        (f"rows, xindex // 512: 512 numbers each; the line is number {number}", rows, start // COLUMNS,
+         number // COLUMNS, "row {}"),
+        (f"programs, xindex // XBLOCK: {block} numbers each", shown // block, start // block, program, "program {}"),
+        (f"warps of program {program}, {by}: {at_once // warps} numbers each", warps, 0, warp, "warp {}"),
+        (f"lanes of warp {warp}, {by}: {neighbours} numbers each. {takes}: {columns}", facts.LANES, 0, lane, "{}"),
     )  # fmt: skip
+    for ax, (title, count, from_, chosen, text) in zip(axes, stripes, strict=True):
+        for each in range(count):
+            draw_box(ax, each / count, 0, 1 / count, 1, FETCHED if from_ + each == chosen else OTHER)
+            ax.text((each + 0.5) / count, 0.2, text.format(from_ + each), ha="center", va="center", size=8)
+        if ax in axes[:2]:
+            ax.plot([(number - start + 0.5) / shown] * 2, (0.4, 1), color=NEEDED, lw=2)
+        ax.set_title(title, size=9, loc="left")
+        ax.set(xlim=(-0.002, 1.002), ylim=(-0.02, 1.02))
+        ax.axis("off")
     return figure
 
 
@@ -103,6 +108,7 @@ def draw_sizes() -> Figure:
     ax.barh(range(len(found)), found, color=[NEEDED if us < 1.02 * found[0] else FETCHED for us in found], ec=LINE)
     for place, us in enumerate(found):
         ax.text(us, place, f" {us:.1f}", va="center", size=9)
-    ax.set(yticks=range(len(found)), xlabel=f"µs, {RECORDED}", ylim=(len(found) - 0.4, -0.6))
+    label = f"µs, {RECORDED}; orange: more than 2 % above literal"
+    ax.set(yticks=range(len(found)), xlabel=label, xlim=(0, 1.08 * max(found)), ylim=(len(found) - 0.4, -0.6))
     ax.set_yticklabels(facts.SHOWN)
     return figure

@@ -108,17 +108,18 @@ def print_call() -> None:
 
 
 def print_changes(*variants: str) -> None:
-    """The lines of each that `literal` does not have, without the function's head."""
-    known = {line.strip() for line in body()}
+    """The lines of each that `literal` does not have (- and +), without the function's head; of the loads the first."""
+    known = _lines("literal")
     for variant in variants:
-        lines = [line.strip() for line in body(variant)[1:]]
-        gone = [line for line in known if line.startswith(("xnumel =", "xmask =", "x0 =")) and line not in lines]
+        lines = _lines(variant)
         print(f"{variant}:")
-        print(*(f"  - {line}" for line in sorted(gone)), sep="\n")
-        print(
-            *(f"  + {line}" for line in lines if line not in known and not re.search(r"tl\.(load|store)", line)),
-            sep="\n",
-        )
+        print(*(f"  - {line}" for line in known if line not in lines), sep="\n")
+        print(*(f"  + {line}" for line in lines if line not in known), sep="\n")
+
+
+def _lines(variant: str) -> list[str]:
+    """The lines of its function, without the head, the loads after the first, and the store."""
+    return [line.strip() for line in body(variant)[1:] if not re.search(r"in_ptr[12] |tl\.store", line)]
 
 
 def print_candidates(predicted: tuple[int, int]) -> None:

@@ -104,11 +104,33 @@ def original(x, w):  # x [rows, 24], w [5] → [rows, 5, 24]
 
 solved = puzzles.attempt("original", original)
 
+# %% original: relu before the difference -> ^not yet: [\s\S]*(case 6 rows: .*expected[\s\S]*tmp3 to tmp6)
+def original(x, w):  # x [rows, 24], w [5] → [rows, 5, 24]
+    return torch.relu(x[:, None, :]) - 2 * w[:, None]
+
+
+solved = puzzles.attempt("original", original)
+
+# %% original: a NaN is eaten -> ^not yet: [\s\S]*(case 6 rows, a NaN in x: [\s\S]*expected nan[\s\S]*maximum)
+def original(x, w):  # x [rows, 24], w [5] → [rows, 5, 24]
+    difference = x[:, None, :] - 2 * w[:, None]
+    return torch.where(difference > 0, difference, 0.0)
+
+
+solved = puzzles.attempt("original", original)
+
 # %% original: the lesson's own is called -> ^not yet: [\s\S]*(puzzles.relu_of_difference was called)
 def original(x, w):  # x [rows, 24], w [5] → [rows, 5, 24]
     from model.generated.puzzles import relu_of_difference
 
     return relu_of_difference(x, w)
+
+
+solved = puzzles.attempt("original", original)
+
+# %% original: places put right by a transpose
+def original(x, w):  # x [rows, 24], w [5] → [rows, 5, 24]
+    return torch.relu(x[:, :, None] - 2 * w).transpose(1, 2)
 
 
 solved = puzzles.attempt("original", original)
@@ -288,6 +310,36 @@ def open_kernel(in_ptr0, in_ptr1, in_ptr2, out_ptr0, multiplier, ks0, xnumel, XB
 
 solved = check.attempt("add_mul_activation/open", open_kernel)
 
+# %% open: the remainder of powers of two alone -> ^not yet: [\s\S]*(case 4×48, multiplier 0.5: [\s\S]*48 columns)
+@triton.jit
+def open_kernel(in_ptr0, in_ptr1, in_ptr2, out_ptr0, multiplier, ks0, xnumel, XBLOCK: tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    xmask = xindex < xnumel
+    x0 = xindex & (ks0 - 1)
+    tmp0 = tl.load(in_ptr0 + xindex, xmask)
+    tmp1 = tl.load(in_ptr1 + xindex, xmask)
+    tmp2 = tl.load(in_ptr2 + x0, xmask)
+    tmp3 = tmp0 + tmp1 * multiplier + tmp2
+    tl.store(out_ptr0 + xindex, tl.sigmoid(tmp3), xmask)
+
+
+solved = check.attempt("add_mul_activation/open", open_kernel)
+
+# %% open: the multiplier on x and y -> ^not yet: [\s\S]*(case 2×512, multiplier 0.5: [\s\S]*x \+ multiplier · y)
+@triton.jit
+def open_kernel(in_ptr0, in_ptr1, in_ptr2, out_ptr0, multiplier, ks0, xnumel, XBLOCK: tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    xmask = xindex < xnumel
+    x0 = xindex % ks0
+    tmp0 = tl.load(in_ptr0 + xindex, xmask)
+    tmp1 = tl.load(in_ptr1 + xindex, xmask)
+    tmp2 = tl.load(in_ptr2 + x0, xmask)
+    tmp3 = (tmp0 + tmp1) * multiplier + tmp2
+    tl.store(out_ptr0 + xindex, tl.sigmoid(tmp3), xmask)
+
+
+solved = check.attempt("add_mul_activation/open", open_kernel)
+
 # %% open: the columns a constexpr -> ^not yet: [\s\S]*(ks0: as a constexpr)
 @triton.jit
 def open_kernel(in_ptr0, in_ptr1, in_ptr2, out_ptr0, multiplier, ks0: tl.constexpr, xnumel, XBLOCK: tl.constexpr):
@@ -317,6 +369,21 @@ def open_kernel(in_ptr0, in_ptr1, in_ptr2, out_ptr0, multiplier, ks0, xnumel, XB
 
 
 solved = check.attempt("add_mul_activation/open", lambda x, y, bias, out, m: out.copy_(torch.sigmoid(x + m * y + bias)))
+
+# %% open: the bias without a mask, for its places are all inside
+@triton.jit
+def open_kernel(in_ptr0, in_ptr1, in_ptr2, out_ptr0, multiplier, ks0, xnumel, XBLOCK: tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    xmask = xindex < xnumel
+    x0 = xindex % ks0
+    tmp0 = tl.load(in_ptr0 + xindex, xmask)
+    tmp1 = tl.load(in_ptr1 + xindex, xmask)
+    tmp2 = tl.load(in_ptr2 + x0)
+    tmp3 = tmp0 + tmp1 * multiplier + tmp2
+    tl.store(out_ptr0 + xindex, tl.sigmoid(tmp3), xmask)
+
+
+solved = check.attempt("add_mul_activation/open", open_kernel)
 
 # %% open: the column by subtraction
 @triton.jit

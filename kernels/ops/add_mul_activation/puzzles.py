@@ -35,7 +35,10 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     if numbers % XBLOCK:
         hint = f"{numbers} numbers, {XBLOCK} a program: which places of the last program are inside?"
     else:
-        hint = f"{columns} columns: number {columns} is the first of row 1, and takes bias[0]."
+        hint = (
+            f"{columns} columns: number {columns} is the first of row 1, and takes bias[0]. "
+            "The sum is x + multiplier · y + bias, in float32."
+        )
     tensors = [case.tensor(number, device, shape) for number, shape in
                enumerate((case.shape, case.shape, (columns,), case.shape))]  # fmt: skip
     for multiplier in (0.5, -1.25):
