@@ -540,6 +540,16 @@ def test_operators_are_those_that_compute():
     assert len(forward.seen) == 3
 
 
+def test_what_takes_and_gives_no_tensor_is_no_operator():
+    library = torch.library.Library("lecture_operators", "DEF")
+    library.define("declare(str name) -> ()")
+    library.impl("declare", lambda name: None, "CompositeExplicitAutograd")
+    with profiling.Operators() as operators:
+        torch.ops.lecture_operators.declare("relu")
+        torch.ones(3)
+    assert operators.seen == [("ones", 0, 12)]
+
+
 def test_operators_may_count_the_least_that_must_be_read():
     table, rows, t = torch.ones(100, 3), torch.tensor([7, 7]), torch.ones(2, 4)
     with profiling.Operators(least=True) as operators:

@@ -27,7 +27,7 @@ def _axes(width: float, height: float, columns: int = 1):
 
 
 def draw_matrices(width: int = 256, rank: int = 16) -> Figure:
-    """W, A and B to scale, and the product A B, which is as large as W and never made."""
+    """W, A and B to scale, and the product A B, which is as large as W and is not made."""
     from matplotlib.patches import Rectangle
 
     figure, ax = _axes(11, 3.4)
@@ -36,7 +36,7 @@ def draw_matrices(width: int = 256, rank: int = 16) -> Figure:
         (f"W, {width} × {width}\nfrozen", width, width, FROZEN, "-"),
         (f"A, {width} × {rank}\ntrained", rank, width, TRAINED, "-"),
         (f"B, {rank} × {width}\ntrained", width, rank, TRAINED, "-"),
-        ("A B: as large as W,\nbut of rank 16 at most;\nnever made", width, width, "white", "--"),
+        ("A B: as large as W,\nbut of rank 16 at most;\nnot made here", width, width, "white", "--"),
     ):
         ax.add_patch(Rectangle((left, 0), wide, high, fc=colour, ec="0.4", ls=edge))
         below = text if high < width or wide < width else None

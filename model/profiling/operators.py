@@ -21,7 +21,8 @@ GATHERS = {"embedding", "index"}  # of their first argument they read what the i
 class Operators(TorchDispatchMode):
     """Notes the operators that compute something, below autograd: with Operators() as operators: …; operators.seen.
 
-    Left out is a view: it computes nothing and gives the memory that it was given. A number that is passed as a 0-d
+    Left out is a view: it computes nothing and gives the memory that it was given; and what neither takes nor gives a
+    tensor, as the ops of kernels/ do when they are declared, at a first call. A number that is passed as a 0-d
     tensor on the CPU, as the ops of kernels/ take a multiplier, counts no bytes. Dense tensors only.
 
     least: count no more than must be read: memory that two arguments share once (T and its transpose), and of a tensor
@@ -37,7 +38,7 @@ class Operators(TorchDispatchMode):
         out = function(*args, **(kwargs or {}))
         taken, given = ([x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)] for tree in ((args, kwargs), out))
         same = {x.untyped_storage()._cdata for x in taken} & {x.untyped_storage()._cdata for x in given}
-        if not same or function._schema.is_mutable:
+        if (taken or given) and (not same or function._schema.is_mutable):
             places = {(x.untyped_storage()._cdata, x.storage_offset()): x for x in taken}
             counted = places.values() if self.least else taken
             read = sum(x.nbytes for x in counted if x.dim() or x.device.type != "cpu")

@@ -524,3 +524,235 @@ def many_adapters(x, A, B, adapter):
 
 
 solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% forward: y scaled by a pass, flat -> ^not yet: .*(right, but mul is a pass over the output)
+def fused_forward(x, W, bias, A, B, multiplier, epilogue):
+    y = multiplier * ((x @ A) @ B).flatten()
+    return epilogue(x @ W.T, bias, y.view(len(x), -1), 1.0, "relu")
+
+
+solved = check.attempt("forward", fused_forward, spec=puzzles.FORWARD)
+
+# %% forward: y scaled by a pass, transposed -> ^not yet: .*(right, but mul is a pass over the output)
+def fused_forward(x, W, bias, A, B, multiplier, epilogue):
+    y = (multiplier * ((x @ A) @ B).T).T
+    return epilogue(x @ W.T, bias, y, 1.0, "relu")
+
+
+solved = check.attempt("forward", fused_forward, spec=puzzles.FORWARD)
+
+# %% forward: another activation -> ^not yet: .*(expected[\s\S]*activation comes last)
+def fused_forward(x, W, bias, A, B, multiplier, epilogue):
+    return epilogue(x @ W.T, bias, (x @ A) @ B, multiplier, "gelu")
+
+
+solved = check.attempt("forward", fused_forward, spec=puzzles.FORWARD)
+
+# %% forward: y in half precision -> ^not yet: .*(expected)
+def fused_forward(x, W, bias, A, B, multiplier, epilogue):
+    y = (x @ A).bfloat16() @ B.bfloat16()
+    return epilogue(x @ W.T, bias, y.to(x.dtype), multiplier, "relu")
+
+
+solved = check.attempt("forward", fused_forward, spec=puzzles.FORWARD)
+
+# %% forward: the output once more -> ^not yet: .*(right, but clone is a pass over the output)
+def fused_forward(x, W, bias, A, B, multiplier, epilogue):
+    return epilogue(x @ W.T, bias, (x @ A) @ B, multiplier, "relu").clone()
+
+
+solved = check.attempt("forward", fused_forward, spec=puzzles.FORWARD)
+
+# %% forward: B scaled, which is small
+def fused_forward(x, W, bias, A, B, multiplier, epilogue):
+    return epilogue(x @ W.T, bias, (x @ A) @ (multiplier * B), 1.0, "relu")
+
+
+solved = check.attempt("forward", fused_forward, spec=puzzles.FORWARD)
+
+# %% forward: A scaled, and the activation as it is
+def fused_forward(x, W, bias, A, B, multiplier, epilogue):
+    return epilogue(x @ W.T, bias, (x @ (multiplier * A)) @ B)
+
+
+solved = check.attempt("forward", fused_forward, spec=puzzles.FORWARD)
+
+# %% gradients: of the other sign -> ^not yet: .*(grad_A)
+def gradients(x, A, B, grad, multiplier):
+    scaled = -multiplier * grad
+    return x.T @ (scaled @ B.T), (x @ A).T @ scaled
+
+
+solved = check.attempt("gradients", gradients, spec=puzzles.GRADIENTS)
+
+# %% gradients: divided by the multiplier -> ^not yet: .*(grad_A[\s\S]*scaled as y is)
+def gradients(x, A, B, grad, multiplier):
+    scaled = grad / multiplier
+    return x.T @ (scaled @ B.T), (x @ A).T @ scaled
+
+
+solved = check.attempt("gradients", gradients, spec=puzzles.GRADIENTS)
+
+# %% gradients: B's first -> ^not yet: .*(grad_A: shape: expected \[24, 3\])
+def gradients(x, A, B, grad, multiplier):
+    scaled = multiplier * grad
+    return (x @ A).T @ scaled, x.T @ (scaled @ B.T)
+
+
+solved = check.attempt("gradients", gradients, spec=puzzles.GRADIENTS)
+
+# %% gradients: the multiplier is always positive -> ^not yet: .*(multiplier -0.5: grad_A)
+def gradients(x, A, B, grad, multiplier):
+    scaled = abs(multiplier) * grad
+    return x.T @ (scaled @ B.T), (x @ A).T @ scaled
+
+
+solved = check.attempt("gradients", gradients, spec=puzzles.GRADIENTS)
+
+# %% gradients: in half precision -> ^not yet: .*(grad_A)
+def gradients(x, A, B, grad, multiplier):
+    scaled = multiplier * grad
+    of_A = x.T.bfloat16() @ (scaled @ B.T).bfloat16()
+    return of_A.to(x.dtype), (x @ A).T @ scaled
+
+
+solved = check.attempt("gradients", gradients, spec=puzzles.GRADIENTS)
+
+# %% gradients: multi_dot, which finds the brackets
+def gradients(x, A, B, grad, multiplier):
+    dot = torch.linalg.multi_dot
+    return multiplier * dot([x.T, grad, B.T]), multiplier * dot([A.T, x.T, grad])
+
+
+solved = check.attempt("gradients", gradients, spec=puzzles.GRADIENTS)
+
+# %% gradients: one of the rank after the other
+def gradients(x, A, B, grad, multiplier):
+    scaled = multiplier * grad
+    of_A = torch.stack([x.T @ (scaled @ b) for b in B], 1)
+    return of_A, torch.stack([(x @ a) @ scaled for a in A.T])
+
+
+solved = check.attempt("gradients", gradients, spec=puzzles.GRADIENTS)
+
+# %% kept: squared -> ^not yet: .*(error)
+def kept(wanted, arrived):
+    square = (wanted * wanted).sum()
+    return ((arrived - wanted) ** 2).sum() / square, (arrived * wanted).sum() / square
+
+
+solved = check.attempt("kept", kept, spec=puzzles.KEPT)
+
+# %% kept: what the error leaves -> ^not yet: .*(projection)
+def kept(wanted, arrived):
+    error = (arrived - wanted).norm() / wanted.norm()
+    return error, 1 - error
+
+
+solved = check.attempt("kept", kept, spec=puzzles.KEPT)
+
+# %% kept: the mean of the parts -> ^not yet: .*(projection)
+def kept(wanted, arrived):
+    return (arrived - wanted).norm() / wanted.norm(), (arrived / wanted).mean()
+
+
+solved = check.attempt("kept", kept, spec=puzzles.KEPT)
+
+# %% kept: how long both are -> ^not yet: .*(projection)
+def kept(wanted, arrived):
+    return (arrived - wanted).norm() / wanted.norm(), arrived.norm() / wanted.norm()
+
+
+solved = check.attempt("kept", kept, spec=puzzles.KEPT)
+
+# %% kept: the largest difference -> ^not yet: .*(error)
+def kept(wanted, arrived):
+    error = (arrived - wanted).abs().max() / wanted.abs().max()
+    return error, (arrived * wanted).sum() / (wanted * wanted).sum()
+
+
+solved = check.attempt("kept", kept, spec=puzzles.KEPT)
+
+# %% kept: by the cosine
+def kept(wanted, arrived):
+    cosine = torch.cosine_similarity(wanted.flatten(), arrived.flatten(), 0)
+    return torch.dist(arrived, wanted) / wanted.norm(), cosine * arrived.norm() / wanted.norm()
+
+
+solved = check.attempt("kept", kept, spec=puzzles.KEPT)
+
+# %% kept: by products of matrices
+def kept(wanted, arrived):
+    row, column = wanted.reshape(1, -1), wanted.reshape(-1, 1)
+    projection = (arrived.reshape(1, -1) @ column) / (row @ column)
+    return (arrived - wanted).norm() / wanted.norm(), projection.squeeze()
+
+
+solved = check.attempt("kept", kept, spec=puzzles.KEPT)
+
+# %% many: nonzero, which the host waits for -> ^not yet: .*(right, but .*waits in nonzero)
+def many_adapters(x, A, B, adapter):
+    out = x.new_zeros(len(x), B.shape[2])
+    for number in range(len(A)):
+        mine = torch.nonzero(adapter == number)[:, 0]
+        out[mine] = (x[mine] @ A[number]) @ B[number]
+    return out
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% many: asks whether anybody is there -> ^not yet: .*(right, but Tensor.__bool__)
+def many_adapters(x, A, B, adapter):
+    out = x.new_zeros(len(x), B.shape[2])
+    for number in range(len(A)):
+        if (mine := adapter == number).any():
+            out += ((x @ A[number]) * mine[:, None]) @ B[number]
+    return out
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% many: the mask behind B -> ^not yet: .*(right, but \w+ makes a tensor of \[5, 40, 20\][\s\S]*as large as an A)
+def many_adapters(x, A, B, adapter):
+    thin = torch.einsum("bk,nkr->bnr", x, A)
+    own = adapter[:, None] == torch.arange(len(A), device=x.device)
+    return (torch.einsum("bnr,nrc->bnc", thin, B) * own[:, :, None]).sum(1)
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% many: counted from 1 -> ^not yet: .*(expected[\s\S]*must be 0)
+def many_adapters(x, A, B, adapter):
+    thin = torch.einsum("bk,nkr->bnr", x, A)
+    own = adapter[:, None] == torch.arange(1, len(A) + 1, device=x.device)
+    return torch.einsum("bnr,nrc->bc", thin * own[:, :, None], B)
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% many: a soft mask -> ^not yet: .*(expected[\s\S]*must be 0)
+def many_adapters(x, A, B, adapter):
+    thin = torch.einsum("bk,nkr->bnr", x, A)
+    own = (adapter[:, None] == torch.arange(len(A), device=x.device)).float().softmax(1)
+    return torch.einsum("bnr,nrc->bc", thin * own[:, :, None], B)
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% many: rows of the identity
+def many_adapters(x, A, B, adapter):
+    thin = torch.einsum("bk,nkr->bnr", x, A)
+    own = torch.eye(len(A), device=x.device)[adapter]
+    return torch.einsum("bnr,nrc->bc", thin * own[:, :, None], B)
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
+
+# %% many: where, and tensordot
+def many_adapters(x, A, B, adapter):
+    others = torch.arange(len(A), device=x.device)[:, None] != adapter[:, None, None]
+    thin = torch.where(others, 0.0, torch.einsum("bk,nkr->bnr", x, A))
+    return torch.tensordot(thin, B, 2)
+
+
+solved = check.attempt("many", many_adapters, spec=puzzles.MANY)
