@@ -17,7 +17,7 @@ from model.gpu import machine
 from model.products import __main__ as command
 from model.products import cuda, drawing, facts, here, record
 from model.products.kernels import softmax_rows
-from model.products.launch import CANDIDATES, PERSISTENT, STEPS, TUNED, fits, launch
+from model.products.launch import CANDIDATES, IN_PARTS, PERSISTENT, STEPS, TUNED, fits, launch
 
 WIDE = "wider tiles"
 EDGES = (40, 24, 40)  # M, N, K: no multiple of a tile
@@ -136,7 +136,7 @@ def test_the_recorder_in_small(capsys):
     rows = record.record(torch.device("cpu"), ("step", "order", "epilogue", "exact", "racecheck"), sizes)["rows"]
     assert {row["match"] for row in rows} == {"ok"}
     steps = [row["name"] for row in rows if row["part"] == "step"]
-    assert steps == [*list(STEPS)[1:], TUNED, "mm", "addmm, relu"]  # a naive one is for small squares there
+    assert steps == [*list(STEPS)[1:], IN_PARTS, TUNED, "mm", "addmm, relu"]  # a naive one is for small squares there
     assert all(row["us_p50"] > 0 for row in rows if row["part"] in ("step", "candidate", "epilogue", "order"))
     assert "TFLOP/s" in capsys.readouterr().out
 

@@ -146,13 +146,13 @@ def print_layers() -> None:
 
     def show() -> None:
         found = rows("layer")
-        print("layer          rows   ours, µs  cuBLAS fused  addmm, relu  ours to cuBLAS fused")
+        print("layer             rows   ours, µs  cuBLAS fused  addmm, relu  ours to cuBLAS fused")
         for (batch, name), some in found.groupby(["rows", "layer"], sort=False):
             us = some.set_index("name")["us_p50"]
             if TUNED not in us:
                 continue
             config = some.set_index("name")["config"][TUNED]
-            print(f"{name:12} {batch:6.0f}  {us[TUNED]:9.2f}  {us['fused']:12.2f}  {us['addmm, relu']:11.2f}"
+            print(f"{name:15} {batch:6.0f}  {us[TUNED]:9.2f}  {us['fused']:12.2f}  {us['addmm, relu']:11.2f}"
                   f"  {us[TUNED] / us['fused']:6.2f} ×, {config}")  # fmt: skip
 
     _or_missing(show)

@@ -55,7 +55,7 @@ STEPS = {
     "wider tiles": WIDE,
     "persistent": PERSISTENT,
 }
-TUNED = "tuned"
+TUNED, IN_PARTS = "tuned", "descriptors, in 2 parts"
 # What the recorder times for each shape, to keep the fastest: few, since each is compiled.
 CANDIDATES = (
     PERSISTENT,

@@ -1,6 +1,7 @@
 """What the notebook on softmax and products says in numbers: `python -m model.products --save`, on a GPU.
 
-    step       relu(x weightᵀ + bias) of squares in bfloat16, by each step's kernel, and by cuBLAS
+    step       relu(x weightᵀ + bias) of squares in bfloat16, by each step's kernel, and by cuBLAS; of the largest, also
+               by the step `descriptors` whose tiles are stored in two parts: two programs have room in an SM
     candidate  of the largest square: every configuration that the tuned step was chosen from
     layer      DLRM's layers in bfloat16: the fastest of the candidates, and cuBLAS
     order      the step `grouped` with other sizes of the group, of a square that the L2 does not hold
@@ -26,7 +27,7 @@ from kernels.measure.clock import Gpu, batches, percentiles, timer
 from model.config import Precision
 from model.device import settings
 from model.products import cuda
-from model.products.launch import CANDIDATES, STEPS, TUNED, Config, fits, launch
+from model.products.launch import CANDIDATES, IN_PARTS, STEPS, TUNED, Config, fits, launch
 from model.recorder import head
 
 NAME = "products"
@@ -34,9 +35,10 @@ PARTS = ("step", "layer", "order", "epilogue", "exact", "banks", "racecheck")
 TUNING_SECONDS = 60  # in all; what is not tried until then is not a candidate
 IN_FLOAT32 = 2.0**-18  # a product may be off by this part of Σ |x| |weight|, and by eps of the result's own rounding
 # DLRM's layers that are products of two matrices, in the notebooks' names: depth, columns, columns apart of the rows.
+# `filled up` is as large as if x and the weight had a 368th column of zeros.
 LAYERS = {
     "bottom 1": (13, 512, 13), "bottom 2": (512, 256, 512), "bottom 3": (256, 64, 256), "bottom 4": (64, 16, 64),
-    "top 1": (367, 512, 367), "top 1 padded": (367, 512, 368),
+    "top 1": (367, 512, 367), "top 1 padded": (367, 512, 368), "top 1 filled up": (368, 512, 368),
 }  # fmt: skip
 
 
@@ -217,6 +219,8 @@ class Recorder:
         for size in self.sizes.squares:
             operands = Operands(self, size, size, size, size, torch.bfloat16)
             configs = {name: self.shrunk(config) for name, config in STEPS.items()}
+            if size == self.sizes.squares[0]:
+                configs[IN_PARTS] = replace(configs["descriptors"], parts=2)
             if size > self.sizes.naive:
                 configs.pop("naive")
             if tuned := self.fastest(operands, record=size == self.sizes.squares[0]):
