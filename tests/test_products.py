@@ -179,10 +179,10 @@ def test_the_compiler_makes_of_the_steps_what_the_lesson_says():
     room = min(228 * 1024 // (grouped.shared + 1024), machine.programs_an_sm(256, grouped.registers))
     assert room * machine.SMS == facts.RESIDENT
     assert tensor.tensor > 0
-    assert (tensor.ahead, tensor.engine) == (0, 0)
+    assert (tensor.ahead, tensor.by_tma) == (0, 0)
     assert staged.ahead > 0
     assert staged.shared == 3 * tensor.shared
-    assert persistent.engine > 0
+    assert persistent.by_tma > 0
     assert persistent.registers >= 128 + 16
     assert persistent.shared < 227 * 1024
 

@@ -6,7 +6,7 @@ def verdict(what: str, predicted: float | None, found: float, unit: str, why: st
     if predicted is None:
         print(f"{what}: no prediction, {how} {_shown(found)} {unit}. {why}")
         return
-    ratio = f"{found / predicted:.3g} ×" if predicted else "no ratio"
+    ratio = f"{_shown(found / predicted)} ×" if predicted else "no ratio"
     print(f"{what}: predicted {_shown(predicted)} {unit}, {how} {_shown(found)} {unit}: {ratio}. {why}")
 
 

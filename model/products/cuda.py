@@ -110,5 +110,10 @@ def racecheck() -> tuple[list[str], str]:
             printed = (done.stdout + done.stderr).replace(f"{folder}/", "")
     except (OSError, subprocess.SubprocessError) as error:
         return [], f"{type(error).__name__}: {str(error)[:200]}"
-    lines = [each.rstrip() for each in printed.splitlines() if re.search(r"race|access|SUMMARY|wrong", each, re.I)]
-    return [re.sub(r"^=+ ", "", each) for each in lines][:12], "" if lines else "it said nothing"
+    lines = []
+    for each in printed.splitlines():
+        if re.search(r"race|access|SUMMARY|wrong", each, re.I):
+            each, other = re.sub(r"^=+ ", "", each.rstrip()), r"\s+and .*access"
+            if not (lines and re.match(other, each) and re.match(other, lines[-1])):  # of many, a race's first
+                lines.append(each)
+    return lines[:12], "" if lines else "it said nothing"

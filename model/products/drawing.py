@@ -39,7 +39,7 @@ def draw_online(row: Sequence[float] = ROW, block: int = 4) -> Figure:
         ax.set_title(f"block {number + 1}: maximum {maximum:.1f}, total {new.sum():.2f}\n{factor}", size=9)
         ax.set(xlim=(-0.6, len(row) - 0.4), xlabel="column")
         before = maximum
-    axes[0].set_ylabel("e^(x − maximum)")
+    axes[0].set_ylabel("e^(z − maximum)")
     return figure
 
 
@@ -131,7 +131,7 @@ def draw_banks(*distances: int) -> Figure:
         ax.set_title(f"rows {apart} numbers apart. {turns}", size=9)
         ax.set(xlim=(-0.2, 32.2), ylim=(rows + 0.1, -0.1))
         ax.axis("off")
-        ax.text(16, rows + 0.9, "bank 0 … 31; the number is the lane", ha="center", size=8)
+        ax.text(16, rows + 0.9, "bank 0 … 31; the number is the lane (of the first rows)", ha="center", size=8)
     return figure
 
 
@@ -144,8 +144,9 @@ def draw_steps() -> Figure:
     try:
         rates = [facts.tflop_per_s(facts.step(name)) for name in names]
         library = facts.tflop_per_s(facts.step("fused"))
-        bars = ax.barh(names, rates, color=[X] * (len(names) - 1) + [OUT], ec="0.5")
-        ax.bar_label(bars, [f" {rate:,.1f}" for rate in rates], size=8)
+        ax.barh(names, rates, color=[X] * (len(names) - 1) + [OUT], ec="0.5")
+        for place, rate in enumerate(rates):
+            ax.text(0.95 * rate, place, f"{rate:,.1f}", ha="right", va="center", size=8)
         ax.axvline(library, color=NOW, lw=1.5)
         ax.set_title(f"recorded, {README_GPU.upper()}; the line is cuBLAS with bias and relu, {library:.0f}", size=9)
         ax.set(xscale="log", xlim=(min(rates) / 2, 2.5 * library))

@@ -27,14 +27,14 @@ STOPPING = "model.products.stopping"
 @dataclass(frozen=True)
 class Made:
     """registers: of a thread; shared: bytes of a program. tensor: instructions that multiply on tensor cores; ahead,
-    engine: copies into shared memory by threads that need not wait, and by the copy engine."""
+    by_tma: copies into shared memory by threads that need not wait, and by the SM's unit for copies."""
 
     name: str
     registers: int
     shared: int
     tensor: int
     ahead: int
-    engine: int
+    by_tma: int
 
 
 @functools.cache
@@ -50,10 +50,10 @@ def compiled(*names: str, arch: int = 90) -> tuple[Made, ...]:
 
 def show_compiled(*names: str) -> None:
     """A line a step: what Triton makes of it here, for an H200, which need not be here."""
-    print("                registers  shared KB  products on tensor cores  copies ahead  by the copy engine")
+    print("                registers  shared KB  products on tensor cores  copies ahead  by TMA")
     for made in compiled(*names):
         print(f"{made.name:15} {made.registers:9}  {made.shared / 1024:9.0f}  {made.tensor:24}  {made.ahead:12}"
-              f"  {made.engine:18}")  # fmt: skip
+              f"  {made.by_tma:6}")  # fmt: skip
 
 
 def times(size: int | None = None) -> None:
@@ -72,7 +72,7 @@ def times(size: int | None = None) -> None:
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return (a @ b.T).float()  # to be compared
+    return a @ b.T
 
 
 def race(barrier: bool) -> None:

@@ -94,7 +94,7 @@ def persistent_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, GROUP: tl.constexpr,
     EPILOGUE: tl.constexpr, PARTS: tl.constexpr, FLATTEN: tl.constexpr,
 ):  # fmt: skip
-    """x, weight and out are descriptors, whose tiles the copy engine moves. A program takes one tile after the other.
+    """x, weight and out are descriptors, whose tiles TMA moves. A program takes one tile after the other.
 
     PARTS: in how many pieces a tile is stored, which take that much less shared memory. FLATTEN: the two loops become
     one, so that the next tile's loads begin before this one's end.

@@ -23,6 +23,7 @@ CASES: tuple[tuple[str, tuple[int, int, int, int], str], ...] = (
     ("the next group", (10, 4, 5, 2), _NEXT),
     ("within it", (13, 4, 5, 2), _NEXT),
     ("groups of 3", (7, 6, 4, 3), "`group` is 3 here."),
+    ("a full group above a lower one", (3, 3, 5, 2), "This group is full: only the last is lower."),
     ("a last group of one row", (14, 3, 5, 2), _LAST),
     ("its first tile", (10, 3, 5, 2), _LAST),
     ("a last group of two rows", (45, 8, 7, 3), _LAST),

@@ -17,28 +17,28 @@ solved = check.attempt("softmax/online", online_kernel)
 
 # %% sums
 @triton.jit
-def sums_kernel(x, weight, out, B, K, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
+def sums_kernel(x, weight, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     sums = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(0, K, STEP):
         k = start + tl.arange(0, STEP)
-        a = tl.load(x + row * K + k[None, :], (row < B) & (k < K)[None, :], 0.0)
+        a = tl.load(x + row * K + k[None, :], (row < M) & (k < K)[None, :], 0.0)
         b = tl.load(weight + column * K + k[:, None], (column < N) & (k < K)[:, None], 0.0)  # [STEP, COLUMNS]
         sums = tl.dot(a, b, sums, input_precision="ieee")
-    tl.store(out + row * N + column, sums, (row < B) & (column < N))
+    tl.store(out + row * N + column, sums, (row < M) & (column < N))
 
 
 solved = check.attempt("fused_mlp/sums", sums_kernel)
 
 # %% epilogue
 @triton.jit
-def layer_kernel(x, weight, bias, out, B, K, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
+def layer_kernel(x, weight, bias, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    z = tile_sums(x, weight, row, column, B, N, K, ROWS, COLUMNS, STEP, "ordinary")  # [ROWS, COLUMNS]
+    z = tile_sums(x, weight, row, column, M, N, K, ROWS, COLUMNS, STEP, "ordinary")  # [ROWS, COLUMNS]
     z = relu(z + tl.load(bias + column, column < N, 0.0)[None, :])
-    tl.store(out + row[:, None] * N + column[None, :], z, (row < B)[:, None] & (column < N)[None, :])
+    tl.store(out + row[:, None] * N + column[None, :], z, (row < M)[:, None] & (column < N)[None, :])
 
 
 solved = check.attempt("fused_mlp/epilogue", layer_kernel)

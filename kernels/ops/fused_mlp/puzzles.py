@@ -11,6 +11,7 @@ All but `sums` are the op's own reference, and what their results may be off by 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -21,6 +22,7 @@ from kernels.ops.fused_mlp.eager import fused_mlp
 from kernels.ops.fused_mlp.spec import Layers, draw_mlp
 
 ROWS, COLUMNS, STEP = 16, 32, 16  # of a program's tile, and of its loop
+WITH_NAN = 20  # rows, of which one is NaN
 
 
 def launch_layer(kernel, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *options) -> Tensor:
@@ -44,7 +46,7 @@ def launch_chained(kernel, x: Tensor, weights: Sequence[Tensor], biases: Sequenc
 
 
 def launch_sums(kernel, x: Tensor, weight: Tensor) -> Tensor:
-    """kernel[row tiles, column tiles](x, weight, out, B, K, N, ROWS, COLUMNS, STEP)."""
+    """kernel[row tiles, column tiles](x, weight, out, M, K, N, ROWS, COLUMNS, STEP)."""
     (rows, inputs), outputs = x.shape, len(weight)
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     grid = -(-rows // ROWS), -(-outputs // COLUMNS)
@@ -77,6 +79,8 @@ def _calls(options: tuple, hints: Callable[..., str]) -> Callable[[Case, torch.d
     def calls(case: Case, device: torch.device) -> Iterator[Call]:
         rows, *widths = case.shape
         tensors = draw_mlp(Case((rows, widths[0])), widths, device)
+        if rows == WITH_NAN:
+            tensors[0][7] = math.nan
         yield Call(f"{rows} rows of {'-'.join(map(str, widths))}", tensors, options, hint=hints(rows, *widths))
 
     return calls
@@ -91,6 +95,8 @@ def _layer_hint(rows: int, inputs: int = 0, outputs: int = 0) -> str:
 
 
 def _epilogue_hint(rows: int, inputs: int = 0, outputs: int = 0) -> str:
+    if rows == WITH_NAN:
+        return "row 7 of x is NaN, and its sums too; relu(NaN) is NaN. A comparison with NaN is false: what comes then?"
     if rows == ROWS and outputs == COLUMNS:
         return "the bias belongs to the columns: it is added to each row, and relu comes last."
     return f"out has {rows} rows and {outputs} columns, the bias {outputs} numbers: which places of the tile exist?"
@@ -125,7 +131,8 @@ SPECS = {
         _sums_calls,
         scale=Sums(k=8.0),
         cases=lambda names: [
-            Case(shape) for shape in ((16, 16, 32), (16, 48, 32), (5, 16, 7), (16, 40, 32), (33, 45, 39), (1, 1, 1))
+            Case(shape)
+            for shape in ((16, 16, 32), (16, 48, 32), (5, 16, 7), (33, 48, 39), (16, 40, 32), (33, 45, 39), (1, 1, 1))
         ],
         wide_cases=lambda names: [],
         launch=launch_sums,
@@ -133,7 +140,7 @@ SPECS = {
     "epilogue": _spec(
         ("identity", "relu", "ieee"),
         _epilogue_hint,
-        ((16, 16, 32), (16, 48, 7), (5, 16, 32), (33, 40, 45), (1, 1, 1)),
+        ((16, 16, 32), (16, 48, 7), (5, 16, 32), (33, 40, 45), (1, 1, 1), (WITH_NAN, 16, 32)),
         launch_layer,
     ),
     "layer": _spec(

@@ -5,6 +5,7 @@ online   x [rows, columns] → out [rows] = log Σ e^x, by a program a row, BLOC
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -23,15 +24,17 @@ DRAWN = {
     "very negative numbers": (2, 48, lambda x: 50 * x - 300),
     "a width of 41": (3, 41, lambda x: x),
     "one number": (1, 1, lambda x: x),
+    "a NaN": (2, 32, lambda x: x.where(x < x.max(), math.nan)),
 }
 HINTS = {
-    "one block": "Σ e^(x - maximum) of the block; nothing has been added up before it.",
+    "one block": "Σ e^(z - maximum) of the block; nothing has been added up before it.",
     "a falling row": "total and maximum belong together: when the maximum is replaced, what is total a sum of?",
     "large numbers": "e^200 is more than float32 has: take a maximum off each number first.",
     "very negative numbers": "e^-300 is 0 in float32: from which maximum on is the distance taken?",
     "a width of 41": "what lies beyond the row is read as -Inf, whose e^ is 0: is it taken off a maximum of numbers?",
+    "a NaN": "a row with a NaN has a NaN for its sum: what have you left out?",
 }
-HINT = "total is a sum of e^(x - maximum). If the maximum rises, each of its terms changes by e^(maximum - higher)."
+HINT = "total is a sum of e^(z - maximum). If the maximum rises, each of its terms changes by e^(maximum - higher)."
 
 
 def launch(kernel, x: Tensor) -> Tensor:
