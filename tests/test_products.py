@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 pytest.importorskip("matplotlib")
 
 from kernels import runtime
+from kernels.inductor import machine_code
 from kernels.measure import records
 from model.gpu import machine
 from model.products import __main__ as command
@@ -185,6 +187,21 @@ def test_the_compiler_makes_of_the_steps_what_the_lesson_says():
     assert persistent.by_tma > 0
     assert persistent.registers >= 128 + 16
     assert persistent.shared < 227 * 1024
+
+
+@pytest.mark.skipif(runtime.nvcc() is None, reason="no nvcc")
+def test_without_the_pad_the_compiler_reads_four_numbers_at_once(tmp_path):
+    counts = []
+    for pad in (0, 1):
+        (tmp_path / "tiled.cu").write_text(cuda.SOURCE.read_text())
+        made = tmp_path / f"{pad}.cubin"
+        command = [runtime.nvcc(), "-arch=sm_90", f"-DPAD={pad}", "-cubin", "-o", made, tmp_path / "tiled.cu"]
+        subprocess.run(command, check=True, capture_output=True, timeout=cuda.SECONDS)
+        lines = machine_code.sass(made.read_bytes())
+        if lines is None:
+            pytest.skip("no nvdisasm")
+        counts.append(tuple(sum(f"{word} " in line for line in lines) for word in ("LDS", "LDS.128")))
+    assert counts == [(0, 8 + 8), (32, 8)]  # of 32 steps: a's are four at once in both, as all lanes read the same
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")

@@ -62,9 +62,9 @@ def draw_tiles() -> Figure:
             ax, size + 2, size + 2, size, size,
             lambda r, c, at=at, side=side: OUT if at <= r < at + side and at <= c < at + side else OTHER,
         )  # fmt: skip
-        for x, y, text in ((size / 2, 2 * size + 3.4, "x"), (1.5 * size + 2, 2 * size + 3.4, "out"),
-                           (size, size / 2, "weightᵀ")):  # fmt: skip
-            ax.text(x, y, text, ha="right" if text == "weightᵀ" else "center", va="center", size=9)
+        for x, y, text in ((size / 2, 2 * size + 3.4, "x [M, K]"), (1.5 * size + 2, 2 * size + 3.4, "out [M, N]"),
+                           (size, size / 2, "weightᵀ [K, N]")):  # fmt: skip
+            ax.text(x, y, text, ha="right" if text.startswith("weight") else "center", va="center", size=9)
         ax.set(xlim=(-0.5, 2 * size + 2.5), ylim=(2 * size + 4, -0.5), aspect="equal")
         ax.set_title(title, size=9)
         ax.axis("off")
@@ -109,8 +109,10 @@ def draw_order(order: Callable, rows: int = 64, columns: int = 64, group: int = 
             draw_box(ax, -1, row + 1.5, 2, 1, X, lw=0.3)
         for column in {column for _, column in taken}:
             draw_box(ax, column + 1.5, -1, 1, 2, WEIGHT, lw=0.3)
-        ax.set(xlim=(-1.3, columns + 1.8), ylim=(rows + 1.8, -1.3))
+        ax.set(xlim=(-1.3, columns + 1.8), ylim=(rows + 3.6, -1.3))
         ax.set_title(f"{title}: {high} strips of x + {wide} of the weight = {high + wide}", size=9)
+        ax.text(columns / 2 + 1.5, rows + 2.6, f"the tiles of programs 0 (dark) to {facts.RESIDENT - 1} (light)",
+                ha="center", va="center", size=8)  # fmt: skip
         ax.axis("off")
     return figure
 
@@ -127,8 +129,8 @@ def draw_banks(*distances: int) -> Figure:
             row, bank = divmod(lane * apart, 32)
             ax.text(bank + 0.5, row + 0.5, lane, ha="center", va="center", size=6)
         count = facts.ways(apart)
-        turns = f"{count} lanes ask one bank: {count} turns" if count > 1 else "each lane has a bank of its own: 1 turn"
-        ax.set_title(f"rows {apart} numbers apart. {turns}", size=9)
+        turns = f"{count} lanes ask one bank, {count} turns" if count > 1 else "each lane has a bank of its own, 1 turn"
+        ax.set_title(f"rows {apart} numbers apart: {turns}", size=9)
         ax.set(xlim=(-0.2, 32.2), ylim=(rows + 0.1, -0.1))
         ax.axis("off")
         ax.text(16, rows + 0.9, "bank 0 … 31; the number is the lane (of the first rows)", ha="center", size=8)

@@ -13,6 +13,7 @@ from model.products import facts
 
 _DOWN = "In a group programs go down first: program 1 has the tile below program 0's."
 _NEXT = "A group has group · columns tiles. After them the next group begins, `group` rows further down."
+_HIGH = "A group's height is the same for all of its programs: is it here?"
 _LAST = "The last group has only the rows that are left: go down as many, not `group`."
 # What each case is called, the arguments, and what to think of if it is the first that fails.
 CASES: tuple[tuple[str, tuple[int, int, int, int], str], ...] = (
@@ -22,6 +23,7 @@ CASES: tuple[tuple[str, tuple[int, int, int, int], str], ...] = (
     ("the last of a group", (9, 4, 5, 2), _DOWN),
     ("the next group", (10, 4, 5, 2), _NEXT),
     ("within it", (13, 4, 5, 2), _NEXT),
+    ("the very last", (19, 4, 5, 2), _HIGH),
     ("groups of 3", (7, 6, 4, 3), "`group` is 3 here."),
     ("a full group above a lower one", (3, 3, 5, 2), "This group is full: only the last is lower."),
     ("a last group of one row", (14, 3, 5, 2), _LAST),

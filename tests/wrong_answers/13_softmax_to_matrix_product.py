@@ -491,6 +491,30 @@ def layer_kernel(x, weight, bias, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.
 
 solved = check.attempt("fused_mlp/epilogue", layer_kernel)
 
+# %% epilogue: tl.maximum, which leaves NaN out -> ^not yet: [\s\S]*case 20 rows of 16-32[\s\S]*relu\(NaN\) is NaN
+@triton.jit
+def layer_kernel(x, weight, bias, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    z = tile_sums(x, weight, row, column, M, N, K, ROWS, COLUMNS, STEP, "ordinary")  # [ROWS, COLUMNS]
+    z = tl.maximum(z + tl.load(bias + column, column < N, 0.0)[None, :], 0.0)
+    tl.store(out + row[:, None] * N + column[None, :], z, (row < M)[:, None] & (column < N)[None, :])
+
+
+solved = check.attempt("fused_mlp/epilogue", layer_kernel)
+
+# %% epilogue: the same numbers of the bias in each tile -> ^not yet: [\s\S]*case 33 rows of 40-45[\s\S]*which places
+@triton.jit
+def layer_kernel(x, weight, bias, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    z = tile_sums(x, weight, row, column, M, N, K, ROWS, COLUMNS, STEP, "ordinary")  # [ROWS, COLUMNS]
+    z = relu(z + tl.load(bias + tl.arange(0, COLUMNS), tl.arange(0, COLUMNS) < N, 0.0)[None, :])
+    tl.store(out + row[:, None] * N + column[None, :], z, (row < M)[:, None] & (column < N)[None, :])
+
+
+solved = check.attempt("fused_mlp/epilogue", layer_kernel)
+
 # %% epilogue: nothing is stored -> ^not yet: [\s\S]*nothing was stored
 @triton.jit
 def layer_kernel(x, weight, bias, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
@@ -513,6 +537,19 @@ def layer_kernel(x, weight, bias, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.
 
 
 solved = check.attempt("fused_mlp/epilogue", lambda x, w, b, *_: torch.relu(x @ w[0].T + b[0]))
+
+# %% epilogue: relu is a product, which NaN stays in
+@triton.jit
+def layer_kernel(x, weight, bias, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    z = tile_sums(x, weight, row, column, M, N, K, ROWS, COLUMNS, STEP, "ordinary")  # [ROWS, COLUMNS]
+    z += tl.load(bias + column, column < N, 0.0)[None, :]
+    z = z * (z > 0)
+    tl.store(out + row[:, None] * N + column[None, :], z, (row < M)[:, None] & (column < N)[None, :])
+
+
+solved = check.attempt("fused_mlp/epilogue", layer_kernel)
 
 # %% epilogue: the bias is added by pointers of a tile, relu is a maximum
 @triton.jit
@@ -615,6 +652,16 @@ solved = puzzles.attempt("place", place)
 # %% place: the lesson's own is called -> ^not yet: [\s\S]*facts.place was called
 def place(program, rows, columns, group):
     return facts.place(program, rows, columns, group)
+
+
+solved = puzzles.attempt("place", place)
+
+# %% place: a height for each program -> ^not yet: [\s\S]*case the very last: [\s\S]*same for all
+def place(program, rows, columns, group):
+    first = program // (group * columns) * group
+    high = min(group, rows - program // columns)
+    inside = program % (group * columns)
+    return first + inside % high, inside // high
 
 
 solved = puzzles.attempt("place", place)
