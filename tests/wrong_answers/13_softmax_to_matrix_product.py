@@ -538,19 +538,6 @@ def layer_kernel(x, weight, bias, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.
 
 solved = check.attempt("fused_mlp/epilogue", lambda x, w, b, *_: torch.relu(x @ w[0].T + b[0]))
 
-# %% epilogue: relu is a product, which NaN stays in
-@triton.jit
-def layer_kernel(x, weight, bias, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    z = tile_sums(x, weight, row, column, M, N, K, ROWS, COLUMNS, STEP, "ordinary")  # [ROWS, COLUMNS]
-    z += tl.load(bias + column, column < N, 0.0)[None, :]
-    z = z * (z > 0)
-    tl.store(out + row[:, None] * N + column[None, :], z, (row < M)[:, None] & (column < N)[None, :])
-
-
-solved = check.attempt("fused_mlp/epilogue", layer_kernel)
-
 # %% epilogue: the bias is added by pointers of a tile, relu is a maximum
 @triton.jit
 def layer_kernel(x, weight, bias, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
