@@ -46,6 +46,10 @@ HINTS = {
 }
 
 
+# Of CUDA, but not of on_host.h.
+CUDA_ALONE = re.compile(r"\W(atomic\w+|__\w+)\W was not declared")
+
+
 class Wrong(AssertionError):
     """What the program did, in words, with its own hint."""
 
@@ -252,6 +256,8 @@ def attempt(name: str, source: str) -> bool:
                 _time(source)
     except DoesNotCompile as error:
         print(f"not yet: {name}: {error}")
+        if CUDA_ALONE.search(str(error)):
+            print("Hint: g++ knows __shared__ and __syncthreads(), but neither atomics nor warps: this needs none.")
         return False
     except AssertionError as error:
         text = str(error).replace("And the mask: does it let every element", "And does the guard let each number")

@@ -896,7 +896,7 @@ void launch(const float* x, float* out, int rows, int columns) {
 """
 solved = puzzles.attempt("column_sum", mine)
 
-# %% column_sum: a barrier of the warp -> ^not yet: column_sum: the compiler says
+# %% column_sum: a barrier of the warp -> ^not yet: column_sum: the compiler says[\s\S]*neither atomics nor warps
 mine = """
 __global__ void column_sum(const float* x, float* out, int rows, int columns) {
     __shared__ float part[8][32];
@@ -905,6 +905,24 @@ __global__ void column_sum(const float* x, float* out, int rows, int columns) {
     for (int row = warp; row < rows && column < columns; row += 8) sum += x[row * columns + column];
     part[warp][lane] = sum; __syncwarp(); for (int o = 1; warp == 0 && o < 8; ++o) sum += part[o][lane];
     if (warp == 0 && column < columns) out[column] = sum;
+}
+void launch(const float* x, float* out, int rows, int columns) {
+    column_sum<<<(columns + 31) / 32, 256>>>(x, out, rows, columns); }
+"""
+solved = puzzles.attempt("column_sum", mine)
+
+# %% column_sum: atomics -> ^not yet: column_sum: the compiler says[\s\S]*neither atomics nor warps
+mine = """
+__global__ void column_sum(const float* x, float* out, int rows, int columns) {
+    __shared__ float part[32];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
+    float sum = 0;
+    for (int row = warp; row < rows && column < columns; row += 8) sum += x[row * columns + column];
+    if (warp == 0) part[lane] = 0;
+    __syncthreads();
+    atomicAdd(&part[lane], sum);
+    __syncthreads();
+    if (warp == 0 && column < columns) out[column] = part[lane];
 }
 void launch(const float* x, float* out, int rows, int columns) {
     column_sum<<<(columns + 31) / 32, 256>>>(x, out, rows, columns); }
