@@ -29,6 +29,7 @@ CASES: tuple[tuple[str, tuple[int, int, int, int], str], ...] = (
     ("a last group of one row", (14, 3, 5, 2), _LAST),
     ("its first tile", (10, 3, 5, 2), _LAST),
     ("a last group of two rows", (45, 8, 7, 3), _LAST),
+    ("after a group that its height does not divide", (15, 5, 5, 3), "A group's programs are counted from its first."),
     ("fewer rows than a group", (5, 2, 9, 8), _LAST),
     ("groups of one", (7, 4, 5, 1), "With one row a group, programs go along a row."),
 )

@@ -97,7 +97,7 @@ def _order() -> tuple:
     gb = sum(facts.strips(facts.place, 64, 64, 1)) * strip * tiles / facts.RESIDENT / 1e9
     ms = gb / copy_limit() * 1e3  # GB by GB/s
     assert ms * 1e3 < us(grouped) / 3
-    return us(plain), us(grouped), gb, ms, us(grouped) / 1e3
+    return us(plain), us(grouped), gb, ms, us(plain) / 1e3
 
 
 def _descriptors() -> tuple:
@@ -180,8 +180,8 @@ said(
     _larger,
 )
 said(
-    "At 8192³ row by row takes {:,.0f} µs, groups of eight {:,.0f} µs, within the spread: row by row the strips are "
-    "some {:.1f} GB, at the copy's rate {:.2f} ms of these {:.2f}.",
+    "At 8192³ row by row takes {:,.0f} µs, groups of eight {:,.0f} µs, within the spread: the strips of row by row are "
+    "{:.1f} GB, at the copy's rate {:.2f} of its {:.2f} ms.",
     _order,
 )
 said(

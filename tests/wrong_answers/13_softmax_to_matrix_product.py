@@ -292,6 +292,22 @@ def sums_kernel(x, weight, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.constex
 
 solved = check.attempt("fused_mlp/sums", sums_kernel)
 
+# %% sums: x's places as one row -> ^not yet: [\s\S]*case 20 rows of 40-32[\s\S]*for row 6
+@triton.jit
+def sums_kernel(x, weight, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, K, STEP):
+        k = start + tl.arange(0, STEP)
+        a = tl.load(x + row * K + k[None, :], row * K + k[None, :] < M * K, 0.0)
+        b = tl.load(weight + column * K + k[:, None], (column < N) & (k < K)[:, None], 0.0)  # [STEP, COLUMNS]
+        sums = tl.dot(a, b, sums, input_precision="ieee")
+    tl.store(out + row * N + column, sums, (row < M) & (column < N))
+
+
+solved = check.attempt("fused_mlp/sums", sums_kernel)
+
 # %% sums: x's rows N apart -> ^not yet: [\s\S]*case 16 rows of (16-32|48-32)
 @triton.jit
 def sums_kernel(x, weight, out, M, K, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):
@@ -648,6 +664,25 @@ def place(program, rows, columns, group):
     first = program // (group * columns) * group
     high = min(group, rows - program // columns)
     inside = program % (group * columns)
+    return first + inside % high, inside // high
+
+
+solved = puzzles.attempt("place", place)
+
+# %% place: counted from the grid's begin -> ^not yet: [\s\S]*(does not divide|last group of)[\s\S]*
+def place(program, rows, columns, group):
+    first = program // (group * columns) * group
+    high = min(group, rows - first)
+    return first + program % high, program % (group * columns) // high
+
+
+solved = puzzles.attempt("place", place)
+
+# %% place: groups as large as this one -> ^not yet: [\s\S]*does not divide[\s\S]*from its first
+def place(program, rows, columns, group):
+    first = program // (group * columns) * group
+    high = min(group, rows - first)
+    inside = program % (high * columns)
     return first + inside % high, inside // high
 
 

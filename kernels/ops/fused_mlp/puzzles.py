@@ -63,10 +63,14 @@ def sums(x: Tensor, weight: Tensor) -> Tensor:
 def _sums_calls(case: Case, device: torch.device) -> Iterator[Call]:
     rows, inputs, outputs = (*case.shape, 1)[:3]
     x, (weight,), _ = draw_mlp(Case((rows, inputs)), (inputs, outputs), device)
+    if rows == WITH_NAN:
+        x[7] = math.nan
     yield Call(f"{rows} rows of {inputs}-{outputs}", (x, weight), hint=_sums_hint(rows, inputs, outputs))
 
 
 def _sums_hint(rows: int, inputs: int, outputs: int) -> str:
+    if rows == WITH_NAN:
+        return "row 7 of x is NaN: what the last step reads of it for row 6 is no 0, and NaN · 0 is NaN."
     if inputs % STEP:
         beyond = f"the last step reads {-inputs % STEP} places beyond a row's end, where the next row begins"
         return f"K = {inputs}, STEP = {STEP}: {beyond}. They must count as 0, in both tiles."
@@ -134,7 +138,8 @@ SPECS = {
         scale=Sums(k=8.0),
         cases=lambda names: [
             Case(shape)
-            for shape in ((16, 16, 32), (16, 48, 32), (5, 16, 7), (33, 48, 39), (16, 40, 32), (33, 45, 39), (1, 1, 1))
+            for shape in ((16, 16, 32), (16, 48, 32), (5, 16, 7), (33, 48, 39), (16, 40, 32), (33, 45, 39), (1, 1, 1),
+                          (WITH_NAN, 40, 32))
         ],
         wide_cases=lambda names: [],
         launch=launch_sums,
