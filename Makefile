@@ -2,20 +2,20 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lecture jupyter test test-slow kernels gpu data train tensorboard doctor clean check venv
+.PHONY: help lecture jupyter test test-slow kernels gpu bench data train tensorboard doctor clean check venv
 
 PYTHON3 ?= python3
 NOTEBOOKS ?=
 ARGS ?=
 CMAKE_ARGS ?=
-# Two test files at once, if pytest-xdist is there.
-PYTEST_ARGS ?= $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo ' -n 2 --dist loadfile')
+# Two tests at once, if pytest-xdist is there; $(1): how it distributes them.
+PYTEST_ARGS ?= $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo '-n 2 --dist $(1)')
 
 # Given on the command line, PYTHON holds the packages already: no .venv is made and nothing is installed.
 ifeq ($(origin PYTHON),command line)
 MADE_BY := $(PYTHON)
 DOCTOR := $(PYTHON) kernels/doctor.py --python $(PYTHON)
-override export PYTHONPATH := $(CURDIR)$(if $(value PYTHONPATH),:$(value PYTHONPATH))
+override export PYTHONPATH := $(CURDIR):$(CURDIR)/notebooks$(if $(value PYTHONPATH),:$(value PYTHONPATH))
 else
 override PYTHON := .venv/bin/python
 MADE_BY := $(PYTHON3)
@@ -54,22 +54,24 @@ pytest = $(PYTHON) -m pytest -q $(PYTEST_ARGS)
 test: $(SAMPLE)  ## ruff, pytest, the CMake tests
 	@status=0; summary=; \
 	$(call step,lint,$(PYTHON) -m ruff check); \
-	$(call step,pytest,$(pytest) -m 'not slow'); \
+	$(call step,pytest,$(call pytest,loadfile) -m 'not slow'); \
 	$(call step,cmake,$(cmake_tests)); \
 	echo; echo "make test:$$summary"; exit $$status
 
-test-slow: $(SAMPLE)  ## what takes long and rarely breaks: pytest -m slow, the notebooks, the kernels for more GPUs
+test-slow: $(SAMPLE)  ## what takes long and rarely breaks: pytest -m slow (the notebooks too), the kernels for more GPUs
 	@status=0; summary=; \
-	$(call step,pytest,$(pytest) -m slow); \
-	$(call step,notebooks,$(pytest) --nbval-lax --nbval-current-env notebooks/); \
+	$(call step,pytest,$(call pytest,worksteal) -m slow); \
 	$(call step,cmake,$(call cmake_build,ON)); \
 	echo; echo "make test-slow:$$summary"; exit $$status
 
 kernels: venv  ## the CMake tests: CUDA kernels on the GPU, and on the host under sanitizers (CMAKE_ARGS=-D…)
 	@$(cmake_tests)
 
-gpu: venv  ## on a GPU: pytest, ctest, compute-sanitizer, benchmarks, recorded in traces/results/ (ARGS="--only pytest,ctest")
+gpu: venv  ## on a GPU: pytest, ctest, compute-sanitizer, a glance at the benchmarks (ARGS="--only build,ctest")
 	@$(PYTHON) -m kernels.measure gpu $(ARGS)
+
+bench: venv  ## on a GPU: every op's benchmark, recorded in traces/results/
+	@$(PYTHON) -m kernels.measure bench --save $(ARGS)
 
 data: $(SAMPLE)  ## the synthetic sample in data/sample/ if it is not there
 
@@ -104,7 +106,7 @@ venv: check
 	$(PYTHON) -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 		|| { echo 'Making .venv'; $(PYTHON3) -m venv --clear .venv; }; \
 	$(PYTHON) -c 'import os, sysconfig; site = sysconfig.get_path("purelib"); \
-		print(os.path.relpath(".", site), file=open(site + "/fused_kernels.pth", "w"))'; \
+		print(*(os.path.relpath(path, site) for path in (".", "notebooks")), sep="\n", file=open(site + "/fused_kernels.pth", "w"))'; \
 	echo 'Installing requirements.txt into .venv (once)'; \
 	$(PYTHON) -m pip install --disable-pip-version-check -r requirements.txt \
 		| sed -nu -e 's/^ *\(Downloading .* [MG]B)\).*/  \1/p' -e 's/^Installing collected.*/  unpacking/p'; \

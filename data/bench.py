@@ -79,7 +79,7 @@ def run(code: str, *arguments: str | Path) -> tuple[float, int]:
     child = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
         capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    )
     if child.returncode:
         raise RuntimeError(child.stderr)
     seconds, kilobytes = child.stdout.split()[-2:]

@@ -195,7 +195,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     for name, least, most in (
         ("min_count", 1, None), ("seed", 0, None), ("workers", 1, None), ("hash_size", 1, IDS)
-    ):  # fmt: skip
+    ):
         value = getattr(options, name)
         if value is not None and (value < least or (most and value > most)):
             range_ = f"{least} to {most}" if most else f"at least {least}"

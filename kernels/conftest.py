@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _op_and_backend(item):
-    """Of a test of the contract: the op's declaration, or None, and the backend, or ""."""
+    """The op's declaration and the backend of a test of the contract; (None, "") for any other test."""
     from kernels import dispatch
     from kernels.check.contract import Contract
 

@@ -164,7 +164,7 @@ def load_checkpoint(path: str | Path) -> dict:
     if written != FORMAT:
         age = "an earlier" if written < FORMAT else "a later"
         raise UserError(f"{path}: written by {age} version of model.train (format {written}, this is {FORMAT}): "
-                        "this one cannot go on from it")  # fmt: skip
+                        "this one cannot go on from it")
     missing = [field for field in fields if field not in state]
     if missing:
         raise UserError(f"{path}: not a checkpoint of model.train: {missing[0]} is missing")

@@ -1,4 +1,4 @@
-"""A DLRM's arches by fused kernels: the modules, parameters and results of model.dlrm's, fewer kernels, fewer bytes.
+"""A DLRM's arches by fused kernels: the modules, parameters and results of model.arches', fewer kernels, fewer bytes.
 
     DenseArch          kernels.fused_mlp          every layer in one kernel
     InteractionArch    kernels.dot_interaction    dot; its rows are filled up, so that they are aligned for their reader
@@ -11,7 +11,7 @@ ReLU in one pass.
 Float32 products are as exact as PyTorch's own (`torch.set_float32_matmul_precision`, which model.train sets), and under
 torch.autocast the kernels compute in its dtype.
 
-On a CPU the kernels are PyTorch's operations, and the arches compute as those of model.dlrm do.
+On a CPU the kernels are PyTorch's operations, and the arches compute as those of model.arches do.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 import kernels
 from kernels.ops.fused_mlp.triton_launch import backward_tile, forward_tile
+from model.arches import DenseArch, InteractionArch, OverArch, outer_product
 from model.config import Interaction
-from model.dlrm import DenseArch, InteractionArch, OverArch, outer_product
 
 PAD_TO = 8  # numbers that a row of the interaction is filled up to: 16 bytes in half precision, 32 in float32
 
@@ -85,7 +85,7 @@ class FusedOverArch(Fused, OverArch):
 
     def forward(self, features: Tensor) -> Tensor:
         if not self.fuses(features):
-            # Of what the fused interaction gives, what the plain one does.
+            # What the plain interaction gives, made of what the fused one gave.
             plain = outer_product(features) if self._is_root(features) else features[:, : self.in_features]
             return super().forward(plain)
         linears = self.linears()
@@ -103,8 +103,10 @@ class FusedOverArch(Fused, OverArch):
 
 
 class Layers:
-    """An MLP's layers in one kernel, or, where that does not fit on the chip, in one or two each. So are full float32
-    products by backend "auto": they go without tensor cores, and cuBLAS's then take no longer than the one kernel."""
+    """An MLP's layers in one kernel. Where they do not fit on the chip, each layer is one or two kernels.
+
+    Backend "auto" also takes one or two kernels a layer for products in full float32: without tensor cores cuBLAS takes
+    no longer for them than the one kernel does."""
 
     def __init__(self, final_activation: str):
         self.final_activation = final_activation

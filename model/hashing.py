@@ -120,8 +120,8 @@ class SortedHash(nn.Module):
             return torch.zeros_like(ids)
         ids = ids.contiguous()  # torch.searchsorted copies too, but with a warning
         position = torch.searchsorted(self.known, ids)
-        found = self.known[position.clamp(max=self.known.numel() - 1)] == ids
-        return torch.where(found, position + 1, 0)
+        is_known = self.known[position.clamp(max=self.known.numel() - 1)] == ids
+        return torch.where(is_known, position + 1, 0)
 
     def extra_repr(self) -> str:
         return f"cardinality={self.known.numel()}"
@@ -205,4 +205,4 @@ def make_hash(kind: Hash, cardinality: int, vocabulary: Sequence[int] | Tensor |
 
 _EXACT = {
     Hash.INDEX_NAIVE: IndexNaiveHash, Hash.INDEX: IndexHash, Hash.SORTED: SortedHash, Hash.TABLE: TableHash
-}  # fmt: skip
+}

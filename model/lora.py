@@ -227,7 +227,7 @@ def apply_lora(
         for key, child in parent._modules.items():
             if type(child) is nn.Linear:
                 places.setdefault(child, []).append((parent, key, f"{prefix}.{key}".lstrip(".")))
-    names = [name for found in places.values() for *_, name in found]
+    names = [name for uses in places.values() for *_, name in uses]
     patterns = [targets] if isinstance(targets, str) else list(targets)
     unmatched = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
     if unmatched or not patterns:
@@ -235,20 +235,20 @@ def apply_lora(
         raise ValueError(f"targets: {what}; {type(module).__name__} has below it: {', '.join(names) or 'none'}")
 
     chosen = {
-        linear: found
-        for linear, found in places.items()
-        if any(fnmatchcase(name, pattern) for *_, name in found for pattern in patterns)
+        linear: uses
+        for linear, uses in places.items()
+        if any(fnmatchcase(name, pattern) for *_, name in uses for pattern in patterns)
     }
     layers = [LinearWithLoRA(linear, rank, alpha, fused=fused, backend=backend) for linear in chosen]
-    for layer, found in zip(layers, chosen.values(), strict=True):
-        for parent, key, _ in found:
+    for layer, uses in zip(layers, chosen.values(), strict=True):
+        for parent, key, _ in uses:
             setattr(parent, key, layer)
-        if fused and len(found) == 1:
-            layer.activation = _take_activation(*found[0][:2])
+        if fused and len(uses) == 1:
+            layer.activation = _take_activation(*uses[0][:2])
     module.requires_grad_(False)
     for lora in _layers(module, LoRALayer).values():
         lora.requires_grad_(True)
-    return [name for found in chosen.values() for *_, name in found]
+    return [name for uses in chosen.values() for *_, name in uses]
 
 
 def lora_state_dict(module: nn.Module) -> dict[str, Tensor]:

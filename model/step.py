@@ -77,7 +77,7 @@ class GraphedStep:
     def __init__(
         self, work: Callable[..., Tensor], advance: Callable[[], None], rows: int, device: torch.device,
         written: Sequence[Tensor] = (),
-    ):  # fmt: skip
+    ):
         self.work, self.advance, self.rows, self.device, self.written = work, advance, rows, device, written
         self.warm_up = WARM_UP  # full batches that still run uncaptured
         self.stream = torch.cuda.Stream(device)
@@ -100,12 +100,12 @@ class GraphedStep:
         return self.loss
 
     def _uncaptured(self, batch: Batch) -> Tensor:
-        here = torch.cuda.current_stream(self.device)
+        current = torch.cuda.current_stream(self.device)
         batch = to(self.device, *batch)
-        self.stream.wait_stream(here)
+        self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
             loss = self.work(*batch)
-        here.wait_stream(self.stream)
+        current.wait_stream(self.stream)
         return loss
 
     def _capture(self, batch: Batch) -> None:

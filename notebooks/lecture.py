@@ -1,8 +1,10 @@
 """Execute the notebooks, each in a kernel of its own, and write pages: python notebooks/lecture.py [NN …].
 
 Executed copies, pages and an index.html go to build/lecture/; the notebooks themselves change only with --store.
---survey executes nothing and says how long each is to read. Two
-run at once. On a GPU, and with --store, they run one after the other, so as not to disturb the times that they measure.
+--survey executes nothing and says how long each is to read.
+
+Two notebooks run at once. On a GPU, and with --store, they run one after the other, so as not to disturb the times that
+they measure.
 Exit status: 0 if all ran, 1 if one failed (the others still run), 2 for a wrong command line, 130 after Ctrl-C.
 """
 

@@ -1,6 +1,8 @@
-"""How long a notebook is to learn from: words, cells, pictures, puzzles, and the minutes that they take.
+"""How long a notebook is to learn from: what it holds, and the minutes that this takes.
 
-130 words and 12 lines of code a minute, 2 minutes a puzzle, is about what readers took.
+    words / 150 + lines of code / 10 + printed lines / 40 + (pictures + predictions) / 2 + 4 a puzzle
+
+is about what readers took.
 """
 
 from __future__ import annotations
@@ -9,27 +11,36 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-WORDS_A_MINUTE, LINES_A_MINUTE, MINUTES_A_PUZZLE = 130, 12, 2
-MAX_MINUTES, MAX_LINES = 25, 20
+MAX_MINUTES, MAX_LINES = 45, 20
+ROUNDED_TO = 5  # minutes, in the READMEs
 PUZZLE = "puzzle"  # the tag of a cell that the reader completes
+PREDICTION = re.compile(r"^verdict\(", re.M)  # says what the reader's prediction is worth
 
 
 @dataclass(frozen=True)
 class Survey:
-    """One notebook. words: of prose. lines: of code. longest: lines of its longest cell. pictures: stored ones, and
-    those that prose shows."""
+    """One notebook. words: of prose. lines: of code. longest: lines of its longest cell. printed: lines of stored text.
+    pictures: stored ones, and those that prose shows."""
 
     notebook: str
     words: int
     cells: int
     lines: int
     longest: int
+    printed: int
     pictures: int
+    predictions: int
     puzzles: int
 
     @property
     def minutes(self) -> float:
-        return self.words / WORDS_A_MINUTE + self.lines / LINES_A_MINUTE + self.puzzles * MINUTES_A_PUZZLE
+        looked_at = self.pictures + self.predictions
+        return self.words / 150 + self.lines / 10 + self.printed / 40 + looked_at / 2 + 4 * self.puzzles
+
+    @property
+    def rounded_minutes(self) -> int:
+        """As the READMEs give them."""
+        return ROUNDED_TO * round(self.minutes / ROUNDED_TO)
 
     @property
     def too_much(self) -> list[str]:
@@ -56,7 +67,9 @@ def survey(path: Path) -> Survey:
         cells=len(cells),
         lines=sum(map(len, code)),
         longest=max(map(len, code), default=0),
+        printed=sum(output.get("text", "").count("\n") for output in outputs),
         pictures=sum("image/png" in output.get("data", {}) for output in outputs) + prose.count("!["),
+        predictions=sum(len(PREDICTION.findall(cell.source)) for cell in cells if cell.cell_type == "code"),
         puzzles=sum(PUZZLE in cell.metadata.get("tags", []) for cell in cells),
     )
 

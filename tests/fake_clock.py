@@ -10,13 +10,13 @@ from kernels.measure.cells import Cell, Row
 
 
 class Clock:
-    """Replays by calling again; every replay takes `given` µs."""
+    """Replays by calling again; `told` are the µs that its replays take."""
 
     device = torch.device("cpu")
     l2_bytes = 1000
 
     def __init__(self, times=(30.0, 10.0, 20.0), free=1e9, copies=(500.0,)):
-        self.given, self.spoil, self.free, self.cleared = list(times), lambda: None, free, 0
+        self.told, self.spoil, self.free, self.cleared = list(times), lambda: None, free, 0
         self.copies = itertools.cycle(copies)
 
     def free_bytes(self):
@@ -39,7 +39,7 @@ class Clock:
         for replay in replays.values():
             replay()
         self.spoil()
-        return dict.fromkeys(replays, self.given)
+        return dict.fromkeys(replays, self.told)
 
     def synchronize(self):
         pass

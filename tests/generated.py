@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 
 from kernels import runtime
-from kernels.inductor import run, run_kernel
+from kernels.inductor import execute, run_kernel
 
 DEVICE = runtime.device()
 
@@ -20,13 +20,13 @@ def close(actual, expected):
 
 
 def executable(source, launched=None):
-    """`call` of a generated module, its kernels run by run_kernel (reductions, which that refuses, by run.launch)."""
+    """`call` of a generated module, its kernels run by run_kernel, reductions, which it refuses, by execute.launch."""
 
     def kernel(self, name, text, **_):
         def start(*arguments, stream):
             if launched is not None:
                 launched[name] += 1
-            runs = run_kernel if name.startswith("triton_poi_") else run.launch
+            runs = run_kernel if name.startswith("triton_poi_") else execute.launch
             runs(text, *arguments)
 
         return SimpleNamespace(run=start)

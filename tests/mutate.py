@@ -32,7 +32,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 300  # for a build, or a run of tests: what takes longer hangs
 SANITIZERS = {"asan": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], "tsan": ["-fsanitize=thread"]}
-HOST = ["-std=c++20", "-O1", "-pthread", "-Ikernels", "-include", "check/cuda_on_host.h", "-x", "c++"]
+HOST = ["-std=c++20", "-Og", "-pthread", "-Ikernels", "-include", "check/host/cuda_on_host.h", "-x", "c++"]
 # Tests of torch's view of an op, and of other backends, do not go by what stands in a kernel.
 TRITON_TESTS = "not (cuda or eager or opcheck or compile or exported or autocast or wrong_input)"
 FAILURE = re.compile(r"^E  .*|.*(?:\bFAIL\b|runtime error:|ERROR: |WARNING: ThreadSanitizer|cuda_on_host: ).*", re.M)
@@ -129,7 +129,7 @@ def run(command: list, **options) -> tuple[int | None, str]:
     process = subprocess.Popen(
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         start_new_session=True, **options,
-    )  # fmt: skip
+    )
     try:
         printed, _ = process.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:

@@ -50,7 +50,7 @@ FORWARD = {
         "13×40 float32 special relu identity ieee: .*got nan",
     ),
     "negative_multiplier": ("tl.abs(multiplier)", "multiplier", "1×7 float32 -1.25 gelu: "),
-}  # fmt: skip
+}
 BACKWARD = {
     "chunks_dropped": ("min(chunks, CHUNKS)", "chunks", "600×4 float32, the gradient of bias: "),
     "sum_over_the_wrong_axis": ("axis=1", "axis=0", "1×7 float32, the gradient of bias: "),
@@ -62,6 +62,8 @@ BACKWARD = {
     "one_of_two_roles": ("0.0 * tl.load", "tl.load", "1×7 float32 relu ieee, the gradient of c: "),
     "atomic_sum": ("triton.cdiv(rows, 4)", "1", "70×9 float32, the gradients: two runs gave different bits"),
 }
+# For a GPU a program of theirs that holds all pairs of wide vectors compiles for minutes; the interpreter takes it.
+INTERPRETED = ("pairs_by_column", "diagonal_twice")
 # Mended, they go through every case, in the interpreter for 20 seconds and more.
 SLOW = ("diagonal_twice", "last_block_dropped", "mlp_last_step", "mlp_masked_by_product", "one_of_two_roles")
 interpreter_or_gpu = pytest.mark.skipif(
@@ -96,6 +98,8 @@ def test_a_broken_kernel_is_rejected_by_a_case_with_a_name(name):
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in FORWARD | BACKWARD]
 )
 def test_a_broken_kernel_passes_once_its_wrong_line_is_mended(name, tmp_path):
+    if name in INTERPRETED and DEVICE.type == "cuda":
+        pytest.skip("mended, it goes through every case in Triton's interpreter only")
     wrong, right, _ = (FORWARD | BACKWARD)[name]
     lines = (BROKEN / f"{name}.py").read_text().splitlines()
     (line,) = [i for i, text in enumerate(lines) if text.endswith("# the wrong line")]

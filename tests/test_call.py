@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import kernels
 from kernels import dispatch, runtime
-from kernels.dispatch import call, checks, extension
+from kernels.dispatch import checks, core, scalars
 from kernels.dispatch.op import Op, like
 
 TESTS = Path(__file__).resolve().parent
@@ -44,14 +44,13 @@ sys.modules["toy_call.triton_launch"] = SimpleNamespace(
 )
 OP = Op(
     "toy_scaled",
-    "(Tensor x, Tensor factor, str mode) -> Tensor out",
+    "(Tensor x, Number factor, str mode) -> Tensor out",
     eager=eager,
     eager_in_place=lambda x, factor, mode: x.copy_(eager(x, factor, mode)),
     check=check,
     outputs={"out": like("x")},
     gradients={"x": like("grad_out")},
     in_place="x",
-    scalars=("factor",),
     elementwise=True,
     package="toy_call",
 )
@@ -78,7 +77,7 @@ def missing(monkeypatch):
 def numbers(monkeypatch):
     """The cache of numbers, empty."""
     numbers = {}
-    monkeypatch.setattr(call, "_numbers", numbers)
+    monkeypatch.setattr(scalars, "_kept", numbers)
     return numbers
 
 
@@ -145,10 +144,10 @@ def test_auto_is_eager_on_a_cpu_whatever_is_missing(missing):
 
 
 def test_a_cpu_tensor_never_loads_the_core(monkeypatch):
-    monkeypatch.setattr(extension, "load_core", lambda: pytest.fail("loads the core"))
+    monkeypatch.setattr(core, "load_core", lambda: pytest.fail("loads the core"))
     assert torch.equal(scaled(X, 2, backend="triton"), 2 * X)
-    assert not OP.load("triton", "cpu")
-    assert not OP.load("cuda", "cpu")
+    assert not OP.loader.load("triton", "cpu")
+    assert not OP.loader.load("cuda", "cpu")
 
 
 # ---------------------------------------------------------------------------------------------- without a C++ compiler
@@ -158,8 +157,8 @@ WITHOUT_COMPILER = """
 import warnings, torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from test_call import OP, scaled
-from kernels.dispatch import extension
-extension.EXTENSIONS = extension.EXTENSIONS / "none"  # what was built before would do, whatever is missing now
+from kernels.dispatch import build, core
+build.EXTENSIONS = build.EXTENSIONS / "none"  # what was built before would do, whatever is missing now
 with warnings.catch_warnings(record=True) as caught, FakeTensorMode(allow_non_fake_inputs=True):
     warnings.simplefilter("always")
     x = torch.empty(2, 3, device="cuda")
@@ -167,7 +166,7 @@ with warnings.catch_warnings(record=True) as caught, FakeTensorMode(allow_non_fa
         out = scaled(x, 2.0, backend="triton")
         OP.call_in_place("triton", x, 2.0, "plain")
 assert (out.device.type, out.shape) == ("cuda", (2, 3))
-print(extension.core_is_loaded(), *[str(warning.message) for warning in caught], sep="\\n")
+print(core.core_is_loaded(), *[str(warning.message) for warning in caught], sep="\\n")
 """
 
 
@@ -187,14 +186,14 @@ def test_without_a_compiler_and_without_triton_the_error_says_how_to_get_triton(
     def load_core():
         raise RuntimeError("a C++ compiler is missing")
 
-    monkeypatch.setattr(extension, "load_core", load_core)
+    monkeypatch.setattr(core, "load_core", load_core)
     missing["triton"] = "Triton is not installed"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(2):
             with pytest.raises(RuntimeError, match="Triton is not installed"):
-                OP.load("triton", "cuda")
-    assert ("triton", "cuda") not in OP._loaded
+                OP.loader.load("triton", "cuda")
+    assert ("triton", "cuda") not in OP.loader._runs
 
 
 # ------------------------------------------------------------------------------------------------------------- numbers
@@ -209,7 +208,7 @@ def test_without_a_compiler_and_without_triton_the_error_says_how_to_get_triton(
         torch.tensor(0.1), torch.tensor(0.1, dtype=torch.float64),
     ],
     ids=repr,
-)  # fmt: skip
+)
 def test_every_kind_of_number(function, backend, factor):
     for x in (X, X.double()):
         want = eager(x, float(factor), "twice")
@@ -313,9 +312,9 @@ def test_in_place_refuses_gradients_while_it_is_traced(backend):
 
 
 def test_on_host_ends_with_its_block(monkeypatch):
-    monkeypatch.setitem(OP._loaded, ("cuda", "cpu"), True)
+    monkeypatch.setitem(OP.loader._runs, ("cuda", "cpu"), True)
     with pytest.raises(RuntimeError, match="nvcc is missing"):
-        OP.require("cuda", "cpu")
+        OP.loader.require("cuda", "cpu")
 
 
 def test_an_activation_in_a_list_gets_the_ops_own_message():

@@ -34,7 +34,7 @@ def test_each_program_reads_and_writes():
     assert found == [
         (0, "load", "x", [1, 2, 3, 4]), (0, "store", "out", [0, 1, 2, 3]),
         (1, "load", "x", [5, 6, 7, 8]), (1, "store", "out", [4, 5]),
-    ]  # fmt: skip
+    ]
 
 
 def test_what_lies_far_beside_is_left_out():

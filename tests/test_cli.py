@@ -1,4 +1,4 @@
-"""data.cli: how a command ends, whenever the signal comes."""
+"""The commands: what each says it does; data.cli: how one ends, whenever the signal comes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,38 @@ from pathlib import Path
 import pytest
 
 from data.cli import signals_wait
+from kernels.check import fresh
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
+MAIN = 'if __name__ == "__main__":'
+# No commands for a reader, one with commands of its own, and a script with a test of its own.
+WITHOUT_HELP = {
+    "kernels.dispatch.cubin", "kernels.measure", "kernels.doctor",
+    "lessons.n13_softmax_to_matrix_product.breakpoint_kernel",
+}
+
+
+def commands() -> list:
+    """The modules that `python -m` runs, as pytest parameters: slow ones those of the lessons."""
+    names = set()
+    for root, folder in ((ROOT, "data"), (ROOT, "model"), (ROOT, "kernels"), (ROOT / "notebooks", "lessons")):
+        for path in (root / folder).rglob("*.py"):
+            if MAIN in path.read_text():
+                names.add(".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__main__"))
+    return [
+        pytest.param(name, marks=pytest.mark.slow if name.startswith("lessons.") else ())
+        for name in sorted(names - WITHOUT_HELP)
+    ]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_says_what_it_does(command):
+    code = f"import runpy, sys\nsys.argv = ['x', '--help']\nrunpy.run_module({command!r}, run_name='__main__')"
+    done = fresh.run(code)
+    if "No module named 'polars'" in done.stderr:
+        pytest.skip("could not import 'polars'")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: python -m " + command)
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_memory_is_bounded_by_the_window(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True,
         cwd=Path(__file__).parent.parent, timeout=120,
-    )  # fmt: skip
+    )
     rows, grown = map(int, done.stdout.split())
     assert rows == 600_000
     assert grown < 60, f"{grown} MiB more after 600,000 rows than after the first batch"

@@ -127,7 +127,7 @@ def trained(rule, optimizer=Optimizer.SGD, graph=True, warmup_steps=0, hash=Hash
     settings = replace(
         preset("mini").train, optimizer=optimizer, table_optimizer=rule, warmup_steps=warmup_steps,
         learning_rate=1e-2, table_learning_rate=0.1,
-    )  # fmt: skip
+    )
     device = torch.device("cuda")
     torch.manual_seed(0)
     vocabularies = [torch.arange(n) for n in shape.cardinalities]

@@ -18,13 +18,14 @@ from pathlib import Path
 import pytest
 import torch
 from toy_ops import CUBE, GATHER, MOMENTS, SGD, SQUARE
+from toy_ops.pdl import triton_launch
 
 import kernels
 from kernels import runtime
-from kernels.dispatch import allocation, cubin, extension, plan
-from kernels.dispatch.op import Op, like
-from kernels.dispatch.recording import recording
-from kernels.ops.add_relu.early import triton_launch
+from kernels.dispatch import allocation, build, cubin, plan
+from kernels.dispatch.core import load_core, on_host
+from kernels.dispatch.intercept import recording
+from kernels.dispatch.op import Op, Prepared, like
 
 TESTS = Path(__file__).resolve().parent
 TOYS = (GATHER, MOMENTS, SGD, CUBE, SQUARE)
@@ -35,14 +36,14 @@ on_cpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="for a machi
 @pytest.fixture(scope="module")
 def core():
     """The toy ops' CUDA kernels behind the core, on CPU tensors."""
-    extension.load_core()
+    load_core()
     for op in TOYS:
         source = TESTS / "toy_ops" / op.package.rpartition(".")[2] / "cuda.cu"
-        library = extension.load_library(
-            op.name, source, cache=extension.EXTENSIONS, include=(runtime.KERNELS,), flags=("-std=c++20", "-O1"),
+        library = build.load_library(
+            op.name, source, cache=build.EXTENSIONS, include=(runtime.KERNELS,), flags=("-std=c++20", "-O1"),
             as_cpp=True,
-        )  # fmt: skip
-        op.declare("cuda", "cpu", str(library))
+        )
+        op.loader.declare("cuda", "cpu", str(library))
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +58,7 @@ both_backends = pytest.mark.parametrize(
 
 
 def call(op, backend, *arguments):
-    with extension.on_host():
+    with on_host():
         return op.call(backend, *arguments)
 
 
@@ -78,7 +79,7 @@ def test_integer_inputs(core, backend, ids):
     assert torch.equal(call(GATHER, backend, table, ids), table[ids.long()])
     leaf = table.double().requires_grad_()
     assert torch.autograd.gradcheck(lambda table: call(GATHER, backend, table, ids), leaf)
-    with extension.on_host():
+    with on_host():
         torch.library.opcheck(GATHER.overload(backend), (table, ids))
         torch.library.opcheck(GATHER.overload(backend), (table.clone().requires_grad_(), ids))
         grads = GATHER.backward_arguments((table, ids), (table[ids.long()],), (torch.randn(7, 8),), [True])
@@ -102,7 +103,7 @@ def test_several_outputs_and_an_optional_tensor(core, backend):
         (grad,) = torch.autograd.grad(call(MOMENTS, backend, leaf, wide)[1].sum(), leaf)
         z = x.double() if given is None else x.double() - wide
         torch.testing.assert_close(grad, 2 * z)
-        with extension.on_host():
+        with on_host():
             torch.library.opcheck(MOMENTS.overload(backend), (x.clone().requires_grad_(), given))
     with pytest.raises(ValueError, match=r"toy_moments: shift must have shape \[6, 11\]"):
         call(MOMENTS, backend, x, shift[:5])
@@ -138,7 +139,7 @@ def test_what_is_written_and_a_learning_rate(core, backend):
     torch.testing.assert_close(kept, weights - 0.1 * gradient)
     with pytest.raises(RuntimeError, match=r"an inference tensor is written to outside of torch\.inference_mode"):
         call(SGD, backend, kept, gradient, 0.1)
-    with extension.on_host():
+    with on_host():
         torch.library.opcheck(SGD.overload(backend), (weights, gradient, torch.tensor(0.5)))
 
 
@@ -154,7 +155,7 @@ def test_a_learning_rate_that_changes_compiles_at_most_twice(core, backend):
         SGD.call(backend, weights, gradient, lr)
         return weights * 2
 
-    with extension.on_host():
+    with on_host():
         for n in range(50):
             weights, gradient = torch.randn(30), torch.randn(30)
             want = 2 * (weights - 0.01 * n * gradient)
@@ -178,7 +179,7 @@ def test_an_output_kept_for_the_backward_which_one_backend_computes(core, backen
     assert torch.ops.fused_kernels.toy_cube_backward.overloads() == ["triton"]
     assert CUBE.overload(backend, "backward") is torch.ops.fused_kernels.toy_cube_backward.triton
     assert CUBE.forms["backward"].names == ["grad_out", "slope", "needs"]
-    with extension.on_host():
+    with on_host():
         torch.library.opcheck(CUBE.overload(backend), (x,))
         grads = CUBE.backward_arguments((x,), (out.detach(), slope), (torch.ones_like(x),), [True])
         torch.library.opcheck(CUBE.overload(backend, "backward"), grads)
@@ -190,8 +191,9 @@ def test_an_output_kept_for_the_backward_which_one_backend_computes(core, backen
 @needs_compiler
 @both_backends
 def test_a_backward_that_needs_what_another_function_makes(core, backend, monkeypatch):
-    asked, prepare = [], SQUARE._prepare
-    monkeypatch.setattr(SQUARE, "_prepare", lambda *given: asked.append(given[0]) or prepare(*given))
+    asked, prepare = [], SQUARE.prepare.function
+    watched = Prepared(SQUARE.prepare.names, lambda *given: asked.append(given[0]) or prepare(*given))
+    monkeypatch.setattr(SQUARE, "prepare", watched)
     x = torch.randn(6, 11, dtype=torch.float64, requires_grad=True)
     out = call(SQUARE, backend, x)
     assert not asked  # only where a gradient is computed
@@ -202,7 +204,7 @@ def test_a_backward_that_needs_what_another_function_makes(core, backend, monkey
         grad.sum().backward()
     assert SQUARE.forms["backward"].names == ["grad_out", "x", "needs"]
     assert SQUARE.forms["prepared"].names == ["grad_out", "x", "slope", "needs"]
-    with extension.on_host():
+    with on_host():
         torch.library.opcheck(SQUARE.overload(backend), (x,))
         grads = SQUARE.backward_arguments((x.detach(),), (out.detach(),), (torch.ones_like(out),), [True])
         torch.library.opcheck(SQUARE.overload(backend, "backward"), grads)
@@ -214,7 +216,7 @@ def test_a_backward_that_needs_what_another_function_makes(core, backend, monkey
 
 def test_an_op_needs_no_kernel_of_a_backend():
     only = Op("toy_only", "(Tensor x) -> Tensor out", eager=torch.abs, check=lambda op, x: None,
-              outputs={"out": like("x")}, backends=("triton",))  # fmt: skip
+              outputs={"out": like("x")}, backends=("triton",))
     with pytest.raises(RuntimeError, match='backend="cuda" does not run here: toy_only has no such kernel'):
         only.call("cuda", torch.ones(3))
     assert torch.equal(only.call("auto", torch.tensor([-1.0])), torch.ones(1))
@@ -270,11 +272,11 @@ def test_the_wrong_number_of_arguments_in_cuda_cu_is_named(core, tmp_path):
         '#include "dispatch/op.cuh"\n'
         "cudaError_t forward(fused::Tensor x, fused::Stream) { return cudaSuccess; }\nFUSED_OP(forward)\n"
     )
-    library = extension.load_library("toy_wrong", wrong, cache=tmp_path, include=(runtime.KERNELS,),
-                                     flags=("-std=c++20", "-O0"), as_cpp=True)  # fmt: skip
+    library = build.load_library("toy_wrong", wrong, cache=tmp_path, include=(runtime.KERNELS,),
+                                     flags=("-std=c++20", "-O0"), as_cpp=True)
     op = Op("toy_wrong", "(Tensor x) -> Tensor out", eager=torch.abs, check=lambda op, x: None,
-            outputs={"out": like("x")})  # fmt: skip
-    op.declare("cuda", "cpu", str(library))
+            outputs={"out": like("x")})
+    op.loader.declare("cuda", "cpu", str(library))
     with pytest.raises(RuntimeError, match=r"the function in cuda\.cu takes 1 arguments, the declaration gives it 2"):
         op.overload("cuda")(torch.ones(3))
 
@@ -305,8 +307,8 @@ FUSED_OP(forward, backward)
 def test_an_output_of_integers_has_no_gradient(core, tmp_path):
     source = tmp_path / "cuda.cu"
     source.write_text("#include <algorithm>" + TOP)
-    library = extension.load_library("toy_top", source, cache=tmp_path, include=(runtime.KERNELS,),
-                                     flags=("-std=c++20", "-O0"), as_cpp=True)  # fmt: skip
+    library = build.load_library("toy_top", source, cache=tmp_path, include=(runtime.KERNELS,),
+                                     flags=("-std=c++20", "-O0"), as_cpp=True)
     op = Op(
         "toy_top",
         "(Tensor x) -> (Tensor largest, Tensor where)",
@@ -319,7 +321,7 @@ def test_an_output_of_integers_has_no_gradient(core, tmp_path):
         saves=("x", "where"),
         gradients={"x": like("x")},
     )
-    op.declare("cuda", "cpu", str(library))
+    op.loader.declare("cuda", "cpu", str(library))
     x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
     largest, where = op.overload("cuda")(x)
     assert largest.requires_grad
@@ -343,7 +345,7 @@ def test_levels_of_torch_func_record_what_lies_outside_of_them(core):
     x, bias = torch.randn(5, 6), torch.randn(6, requires_grad=True)
 
     def first_gradient(backend):
-        with extension.on_host():
+        with on_host():
             value = lambda x: (kernels.add_relu(x, bias, backend=backend) + bias.sin()).sum()  # noqa: E731
             (grad,) = torch.autograd.grad(torch.func.grad_and_value(value)(x)[1], bias)
         return grad
@@ -351,7 +353,7 @@ def test_levels_of_torch_func_record_what_lies_outside_of_them(core):
     torch.testing.assert_close(first_gradient("cuda"), first_gradient("eager"))
     first = torch.func.grad(lambda x: kernels.add_relu(x, bias.detach(), backend="cuda").pow(2).sum())
     second = torch.func.grad(lambda x: first(x).sum())
-    with extension.on_host(), pytest.raises(RuntimeError, match="add_relu has no second derivative"):
+    with on_host(), pytest.raises(RuntimeError, match="add_relu has no second derivative"):
         second(x)
 
 
@@ -360,7 +362,7 @@ def test_levels_of_torch_func_record_what_lies_outside_of_them(core):
 def test_a_number_changed_in_place_after_the_forward_is_refused(core, backend):
     x, multiplier = torch.randn(5, 6), torch.tensor(2.0)
     y = torch.randn(5, 6, requires_grad=True)
-    with extension.on_host():
+    with on_host():
         out = kernels.add_mul_activation(x, x[0], y, multiplier, "identity", backend=backend)
         multiplier.fill_(7.0)
         with pytest.raises(RuntimeError, match="the derivative reads was modified by an inplace operation"):
@@ -370,7 +372,7 @@ def test_a_number_changed_in_place_after_the_forward_is_refused(core, backend):
 @needs_compiler
 def test_a_tangent_of_the_incoming_gradient_is_refused(core):
     x, bias = torch.randn(5, 6, requires_grad=True), torch.randn(6)
-    with extension.on_host(), torch.autograd.forward_ad.dual_level():
+    with on_host(), torch.autograd.forward_ad.dual_level():
         out = kernels.add_relu(x, bias, backend="cuda")
         grad = torch.autograd.forward_ad.make_dual(torch.ones(5, 6), torch.ones(5, 6))
         with pytest.raises(RuntimeError, match="add_relu has no forward-mode derivative"):
@@ -404,7 +406,7 @@ class Launch(ctypes.Structure):
         ("function", ctypes.c_void_p), ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
         ("shared", ctypes.c_uint), ("kind", ctypes.c_uint), ("stream", ctypes.c_void_p),
         ("parameters", ctypes.c_int64 * 32),
-    )  # fmt: skip
+    )
 
 
 def as_float(bits: int) -> float:
@@ -415,22 +417,22 @@ def as_float(bits: int) -> float:
 def library(tmp_path_factory):
     path = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(path), str(TESTS / "fake_libcuda.c")], check=True)
-    extension.load_core()
+    load_core()
     torch.ops.fused_kernels._use_driver(str(path))
     for op, name in ((SGD, "recorded_sgd_"), (MOMENTS, "recorded_moments")):
         RECORDED[op.name] = recorded = Op(
-            name, {"toy_sgd_": "(Tensor(a!) weights, Tensor gradient, Tensor lr) -> ()"}.get(
+            name, {"toy_sgd_": "(Tensor(a!) weights, Tensor gradient, Number lr) -> ()"}.get(
                 op.name, "(Tensor x, Tensor? shift) -> (Tensor doubled, Tensor squared)"),
-            eager=op.eager, check=op._check, outputs=op._output_shapes, scalars=op.scalars, package=op.package,
-        )  # fmt: skip
-        recorded.declare("triton", "cpu", "")
+            eager=op.eager, check=op._check, outputs=op._output_shapes, package=op.package,
+        )
+        recorded.loader.declare("triton", "cpu", "")
     return path
 
 
 def early_op(name: str):
     op = Op(name, "(Tensor x, Tensor bias) -> Tensor out", eager=None, check=lambda op, x, bias: None,
-            outputs={"out": like("x")}, package="kernels.ops.add_relu.early")  # fmt: skip
-    op.declare("triton", "cpu", "")
+            outputs={"out": like("x")}, package="toy_ops.pdl")
+    op.loader.declare("triton", "cpu", "")
     return op.overload("triton")
 
 
@@ -441,7 +443,7 @@ RECORDED: dict[str, Op] = {}
 def driver(library):
     fake = Driver(library)
     fake.set(launch_count=0, load_count=0, parameters=0, load_result=0, function_result=0, launch_result=0,
-             attribute=0, attribute_value=0, attribute_result=0)  # fmt: skip
+             attribute=0, attribute_value=0, attribute_result=0)
     plan._function.cache_clear()
     return fake
 
@@ -483,7 +485,7 @@ def test_a_kernel_that_may_begin_early_is_launched_with_the_attribute(driver):
     recorder = plan.Recorder(3, torch.device("cpu"), 80)
     with recording(recorder):
         triton_launch.forward(*(plan.StandIn(i, (3, 64), torch.float32) for i in range(3)))
-    assert recorder.launches[6] == cubin.PLAIN
+    assert recorder.launches[0][6] == cubin.PLAIN
 
 
 @needs_compiler
@@ -576,7 +578,7 @@ def test_a_cubin_is_found_by_everything_that_it_is_specialised_on(tmp_path, monk
     base = {"module": "toy_ops.triton_kernel", "name": "sgd_kernel", "types": ("*fp32:16",), "constants": ()}
     base["arch"] = 90
     others = ({"types": ("*fp32",)}, {"types": ("*fp64:16",)}, {"constants": (("BLOCK", 64),)}, {"arch": 80},
-              {"constants": (("BLOCK", 64), ("num_warps", 8))}, {"name": "moments_kernel"})  # fmt: skip
+              {"constants": (("BLOCK", 64), ("num_warps", 8))}, {"name": "moments_kernel"})
     for other in ({}, *others):
         cubin.compiled(cubin.Kernel(**base | other), tmp_path)
     monkeypatch.setattr(cubin, "_triton_version", lambda: "0.0")

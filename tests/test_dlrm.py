@@ -12,8 +12,8 @@ from torch import nn
 
 from kernels import runtime
 from model import DLRM, PRESETS, DLRMConfig, Interaction
+from model.describe import draw, summarize
 from model.hashing import Hash
-from model.summary import draw, summarize
 
 CARDINALITIES = (10, 3, 0, 7)
 IDS = [torch.randperm(100, generator=torch.Generator().manual_seed(n))[:n].numpy() for n in CARDINALITIES]

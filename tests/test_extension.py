@@ -1,4 +1,4 @@
-"""kernels.dispatch.extension: libraries really built with g++ from a small file, or, where only the key counts, not."""
+"""kernels.dispatch.build, core: libraries really built by g++ from a small file, or, where only the key counts, not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from kernels import runtime
-from kernels.dispatch import extension, ops
+from kernels.dispatch import allocation, build, core, ops
 
 ROOT = Path(__file__).resolve().parent.parent
 WHY_NOT_CUDA = runtime.backends("cuda")["cuda"] if runtime.device().type == "cuda" else "no CUDA device"
@@ -27,18 +27,18 @@ SOURCE = '#include "factor.h"\nextern "C" int scaled(int x) { return x * FACTOR;
 LOAD = """
 import ctypes, sys
 from pathlib import Path
-from kernels.dispatch import extension
+from kernels.dispatch import build
 name, folder = sys.argv[1], Path(sys.argv[2])
 options = {"include": (folder / "include",), "flags": ("-O0",), "cache": folder / "cache"}
-print(ctypes.CDLL(extension.load_library(name, folder / "small.cpp", **options)).scaled(5))
+print(ctypes.CDLL(build.load_library(name, folder / "small.cpp", **options)).scaled(5))
 """
 # The same for an op's cuda.cu; prints whether the core finds in it what it looks for.
 LOAD_OP = """
 import ctypes, sys
 from pathlib import Path
-from kernels.dispatch import extension
-name, extension.EXTENSIONS = sys.argv[1], Path(sys.argv[2]) / "cache"
-print(hasattr(ctypes.CDLL(extension.load_op(name)), "fused_op"))
+from kernels.dispatch import build, core
+name, build.EXTENSIONS = sys.argv[1], Path(sys.argv[2]) / "cache"
+print(hasattr(ctypes.CDLL(core.load_op(name)), "fused_op"))
 """
 
 
@@ -54,7 +54,7 @@ def write_source(folder, suffix=".cpp"):
 def load(folder, name, suffix=".cpp", **options):
     include, cache = (folder / "include",), folder / "cache"
     options = {"include": include, "cache": cache, "flags": ("-O0",), **options}
-    return extension.load_library(name, folder / f"small{suffix}", **options)
+    return build.load_library(name, folder / f"small{suffix}", **options)
 
 
 def python(code, *arguments, stderr=subprocess.PIPE, **environment):
@@ -92,7 +92,7 @@ def test_two_processes_at_once_build_once_and_a_third_compiles_nothing(tmp_path)
     compiler = f'case "$*" in *" -c "*) echo >> {ran}; {waiting};; esac\nexec c++ "$@"'
     with said.open("w") as stderr:
         both = [python(LOAD, "together", tmp_path, stderr=stderr, CXX=executable(tmp_path / "bin" / "g++", compiler))
-                for _ in range(2)]  # fmt: skip
+                for _ in range(2)]
         assert [finish(process)[0] for process in both] == ["15", "15"]
     assert said.read_text().count("Building the extension together") == 1
     assert said.read_text().count("Waiting for another process, which builds together") == 1
@@ -217,7 +217,7 @@ def test_a_cuda_build_that_was_ended_does_not_block_the_next(tmp_path, how):
 
 def test_a_forked_process_does_not_keep_the_lock(tmp_path):
     lock = tmp_path / "x.lock"
-    with extension._locked(lock, "x"):
+    with build._locked(lock, "x"):
         child = os.fork()
         if child == 0:  # has the lock's file open, as a DataLoader's worker has
             signal.pause()
@@ -236,7 +236,7 @@ def test_what_ignores_an_interrupt_is_killed(tmp_path):
     stubborn = subprocess.Popen(["sh", "-c", "trap '' INT; echo; exec sleep 60"], cwd=folder, stdout=subprocess.PIPE)
     with stubborn, beside:
         stubborn.stdout.readline()
-        extension._remove(folder)
+        build._remove(folder)
         assert stubborn.wait() == -signal.SIGKILL
         assert beside.poll() is None
         beside.kill()
@@ -251,11 +251,11 @@ def built(monkeypatch):
     """The libraries that would have been built: the build itself is left out."""
     libraries = []
 
-    def build(name, library, *others):
+    def build_nothing(name, library, *others):
         time.sleep(0.05)
         libraries.append(library)
 
-    monkeypatch.setattr(extension, "_build_and_load", build)
+    monkeypatch.setattr(build, "_build_and_load", build_nothing)
     return libraries
 
 
@@ -348,16 +348,16 @@ def test_load_op_gives_load_inline_the_file_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.utils.cpp_extension.load_inline", load_inline)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
     monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
-    monkeypatch.setattr(extension, "KERNELS", tmp_path)
-    monkeypatch.setattr(extension, "EXTENSIONS", tmp_path / "cache")
+    monkeypatch.setattr(core, "KERNELS", tmp_path)
+    monkeypatch.setattr(build, "EXTENSIONS", tmp_path / "cache")
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "7.5")
     folder = tmp_path / "ops" / "some_op"
     folder.mkdir(parents=True)
     (folder / "cuda.cu").write_text('#include "kernel.cuh"\n')
-    assert not extension.op_is_built("some_op")
-    library = extension.load_op("some_op")
+    assert not core.op_is_built("some_op")
+    library = core.load_op("some_op")
     assert library.parent == tmp_path / "cache"
-    assert extension.op_is_built("some_op")
+    assert core.op_is_built("some_op")
     assert given["name"] == "some_op"
     assert given["cuda_sources"] == '#include "kernel.cuh"\n'
     assert given["extra_include_paths"] == [str(folder), str(tmp_path)]
@@ -365,15 +365,16 @@ def test_load_op_gives_load_inline_the_file_as_it_is(tmp_path, monkeypatch):
     assert given["architectures"] == "8.0;9.0"
     assert os.environ["TORCH_CUDA_ARCH_LIST"] == "7.5"
     capabilities[:] = [(8, 0)]
-    assert not extension.op_is_built("some_op")
+    assert not core.op_is_built("some_op")
 
 
 @pytest.fixture
 def no_core(tmp_path, monkeypatch):
     """As a process begins that has an empty cache."""
-    monkeypatch.setattr(extension, "_core", [])
-    monkeypatch.setattr(extension, "_loaded", set())
-    monkeypatch.setattr(extension, "EXTENSIONS", tmp_path / "cache")
+    monkeypatch.setattr(core, "_core", [])
+    monkeypatch.setattr(allocation, "_listeners", [])
+    monkeypatch.setattr(build, "_loaded", set())
+    monkeypatch.setattr(build, "EXTENSIONS", tmp_path / "cache")
 
 
 @pytest.mark.usefixtures("no_core")
@@ -388,14 +389,14 @@ def test_the_core_needs_a_compiler_and_is_built_once_there_is_one(tmp_path, monk
     monkeypatch.setenv("CXX", "/nonexistent")
     for _ in range(2):
         with pytest.raises(RuntimeError) as raised:
-            extension.load_core()
+            core.load_core()
         assert str(raised.value) == "a C++ compiler is missing, to build the extension core: apt install g++"
-    assert not extension.core_is_loaded()
+    assert not core.core_is_loaded()
     assert files(tmp_path) == ["core.lock"]
     monkeypatch.delenv("CXX")
-    extension.load_core()
-    extension.load_core()
-    assert extension.core_is_loaded()
+    core.load_core()
+    core.load_core()
+    assert core.core_is_loaded()
     assert given == ["core"]
     assert len(files(tmp_path, "core-*.so")) == 1
 
@@ -411,7 +412,7 @@ def test_without_its_compiler_a_library_is_loaded_all_the_same(tmp_path, monkeyp
     write_source(tmp_path)
     monkeypatch.setenv("CXX", str(executable(tmp_path / "bin" / "g++", 'exec c++ "$@"')))
     built = load(tmp_path, "kept")
-    monkeypatch.setattr(extension, "_loaded", set())  # as the next process begins
+    monkeypatch.setattr(build, "_loaded", set())  # as the next process begins
     (tmp_path / "bin" / "g++").unlink()
     assert load(tmp_path, "kept") == built
     assert ctypes.CDLL(built).scaled(5) == 15
@@ -424,9 +425,9 @@ def test_without_its_compiler_a_library_is_loaded_all_the_same(tmp_path, monkeyp
 
 
 def test_on_host_ends_with_its_block():
-    with suppress(KeyError), extension.on_host():
-        with extension.on_host():
+    with suppress(KeyError), core.on_host():
+        with core.on_host():
             pass
-        assert extension.runs_on_host()
+        assert core.runs_on_host()
         raise KeyError
-    assert not extension.runs_on_host()
+    assert not core.runs_on_host()

@@ -21,11 +21,11 @@ from kernels import runtime
 from kernels.dispatch import allocation
 from model import DLRM, Interaction, Preset, fused, preset
 from model.config import Kernels, Optimizer
+from model.describe import summarize
 from model.fused import Fused, Layers
 from model.lora import apply_lora
 from model.optimizers import make_optimizer
 from model.step import train_step
-from model.summary import summarize
 
 DEVICE = runtime.device()
 BACKENDS = ("eager", "triton")
@@ -135,7 +135,7 @@ def test_training_is_eagers_and_their_checkpoints_are_interchangeable(backend, i
     found = losses(range(first))
     torch.testing.assert_close(found[:, 1], found[:, 0], rtol=0, atol=1e-5)
     states = [torch.load(_bytes([model.state_dict(), optimizer.state_dict()]), weights_only=True)
-              for model, optimizer in zip(models, optimizers, strict=True)]  # fmt: skip
+              for model, optimizer in zip(models, optimizers, strict=True)]
     for model, optimizer, (parameters, state) in zip(models, optimizers, states[::-1], strict=True):
         model.load_state_dict(parameters)
         optimizer.load_state_dict(state)
@@ -166,7 +166,7 @@ def test_autocast_reaches_the_kernels(backend, interaction):
 
 
 def test_precision_is_pytorchs_own_switch(monkeypatch):
-    """Of float32 on a GPU; here the ops are asked, and nothing runs."""
+    """The switch is for float32 on a GPU; here only the ops' arguments are looked at, and nothing runs."""
     asked = []
     for name in ("fused_mlp", "outer_linear"):
         eager = getattr(kernels, name)

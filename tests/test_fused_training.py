@@ -164,7 +164,7 @@ def test_tables_have_no_gradient_and_one_look_up_at_a_time():
     assert not torch.equal(tables.weight, before)
     with pytest.raises(ValueError, match="rule: expected sgd, adagrad or rowwise_adagrad, got adam"):
         training.make_optimizer(model, Preset(replace(model.config, kernels="eager", sparse_gradients=False),
-                                              replace(preset("mini").train, table_optimizer="adam")))  # fmt: skip
+                                              replace(preset("mini").train, table_optimizer="adam")))
 
 
 def test_separate_tables_load_batched_ones_and_the_reverse():
@@ -251,7 +251,7 @@ def test_another_rules_checkpoint_is_refused(data, tmp_path, capsys):
 def test_capturable_adagrad_is_torchs(weight_decay):
     torch.manual_seed(0)
     theirs, ours = ([torch.nn.Parameter(torch.linspace(-1, 1, 12).view(3, 4)), torch.nn.Parameter(torch.ones(4))]
-                    for _ in range(2))  # fmt: skip
+                    for _ in range(2))
     adagrad = torch.optim.Adagrad(theirs, lr=0.1, weight_decay=weight_decay, foreach=True)
     capturable = CapturableAdagrad(ours, lr=torch.tensor(0.1), weight_decay=weight_decay)
     for step in range(20):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from generated import DEVICE, close, executable
 from torch import nn
 
-from kernels.inductor import count, graphs, lower, records, run_kernel, split, trace, triton_source
+from kernels.inductor import count, fx_graphs, lower, records, run_kernel, split, trace, triton_source
 from kernels.inductor.__main__ import main
 from kernels.ops.add_mul_activation.eager import FUNCTIONS, add_mul_activation
 from model.lora import MLP
@@ -249,7 +249,7 @@ def test_graphs_travel_whole():
 
     x = torch.randn(4, 3)
     ((graph, arguments),) = trace(function, x)
-    sent = graphs.dumps((graph, arguments))
+    sent = fx_graphs.dumps((graph, arguments))
     again, (like,) = pickle.loads(sent)
     assert [(n.op, n.name, n.target) for n in again.graph.nodes] == [
         (n.op, n.name, n.target) for n in graph.graph.nodes
@@ -258,7 +258,7 @@ def test_graphs_travel_whole():
     assert len(sent) < 10_000
     ((constant, _),) = trace(lambda x: x + torch.tensor([1.0, 2.0, 3.0], device=x.device), x)
     with pytest.raises(NotImplementedError, match="make that tensor an input"):
-        graphs.dumps(constant)
+        fx_graphs.dumps(constant)
 
 
 def test_main_writes_what_read_reads(tmp_path, capsys):

@@ -52,9 +52,11 @@ def test_lecture_runs_all_and_fails_if_one_fails(tmp_path, monkeypatch):
     progress = [line for line in done.stdout.splitlines() if line.startswith("[")]
     assert sorted(re.sub(r"[\d.]+ s", "_ s", line) for line in progress) == [
         "[1/2] 01_bad ...", "[1/2] 01_bad failed, _ s", "[2/2] 02_good ...", "[2/2] 02_good ok, _ s",
-    ]  # fmt: skip
+    ]
     assert "    ZeroDivisionError: division by zero" in done.stdout
     assert re.search(r"^01_bad +\d+\.\d  failed\n02_good +\d+\.\d  ok$", done.stdout, flags=re.M)
+    if "  no page: " in done.stdout:
+        pytest.skip("nbconvert, or a part of it, is not installed")
     out = tmp_path / "out"
     bad, good, index = [(out / f"{name}.html").read_text() for name in ("01_bad", "02_good", "index")]
     assert "ZeroDivisionError" in bad

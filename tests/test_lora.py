@@ -340,7 +340,7 @@ def test_apply_to_dlrm(backend, fused):
         if isinstance(layer, LinearWithLoRA):
             layer.fused = False
     close(run(model, dense, torch.ones(4, device=DEVICE), lambda dense: model(dense, sparse)),
-          run(plain, dense, torch.ones(4, device=DEVICE), lambda dense: plain(dense, sparse)))  # fmt: skip
+          run(plain, dense, torch.ones(4, device=DEVICE), lambda dense: plain(dense, sparse)))
     assert not torch.allclose(model(dense, sparse), out)
     assert any(isinstance(layer, nn.ReLU) for layer in model.modules()) != fused
 

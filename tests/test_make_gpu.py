@@ -1,5 +1,6 @@
 """make gpu without a GPU: its steps, what it counts, what it says."""
 
+import itertools
 import json
 import os
 import re
@@ -10,12 +11,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from kernels import runtime
-from kernels.measure import gpu, sources, status, suite
+from kernels.measure import commands, parts, run_all, sanitizer, sources, status, suite
 
 ROOT = Path(__file__).resolve().parent.parent
 without_gpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="there is a GPU")
@@ -26,73 +28,82 @@ def test_make_gpu_refuses_without_a_gpu():
     done = subprocess.run(
         [shutil.which("make"), "-C", ROOT, "--no-print-directory", "gpu", f"PYTHON={sys.executable}"],
         capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 2
     assert "make gpu needs an NVIDIA GPU" in done.stderr
 
 
-def test_gpu_names_its_steps(capsys):
+def test_make_gpu_names_its_steps(capsys):
     with pytest.raises(SystemExit, match="2"):
-        gpu.main(["--only", "pytest,cmake"])
-    assert "unknown step cmake: expected some of pytest, ctest, sanitizer, bench" in capsys.readouterr().err
+        run_all.main(["--only", "pytest,cmake"])
+    named = "unknown step cmake: expected some of pytest, build, ctest, sanitizer, heavy, record, bench"
+    assert named in capsys.readouterr().err
 
 
 @pytest.fixture
 def steps(tmp_path, monkeypatch):
     """make gpu's steps, none of which does anything; their order."""
-    monkeypatch.setattr(gpu, "LOGS", tmp_path / "gpu")
-    for name in ("README", "FRONT_PAGE"):
-        monkeypatch.setattr(status, name, tmp_path / name)
-        getattr(status, name).write_text(f"# kernels\n{status.BEGIN}\n{status.END}\n")
+    monkeypatch.setattr(commands, "LOGS", tmp_path / "gpu")
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    monkeypatch.setattr(commands, "_stopped", threading.Event())
     monkeypatch.setattr(runtime, "device", lambda: torch.device("cuda"))
     ran = []
-    for step in gpu.STEPS:
+    monkeypatch.setattr(status, "write", lambda: ran.append("the READMEs"))
+    monkeypatch.setattr(status, "table", lambda: "what was recorded")
+    for step in run_all.STEPS:
 
         def run(*_, step=step):
             ran.append(step)
             time.sleep(0.05)
-            if step == "ctest":
-                raise OSError("no cmake")
+            if step == "sanitizer":
+                raise OSError("no GPU")
             ran.append(f"{step} ends")
-            return [gpu.Outcome(step, "3 passed", failed=["test_x: boom"] if step == "pytest" else [])]
+            return [run_all.Outcome(step, "3 passed", failed=["test_x: boom"] if step == "pytest" else [])]
 
-        monkeypatch.setattr(gpu, f"run_{step}", run)
+        monkeypatch.setattr(run_all, f"run_{step}", run)
     return ran
 
 
-def test_every_step_runs_whatever_came_before_and_bench_alone(steps, monkeypatch, capsys):
-    monkeypatch.setitem(gpu.BUDGET, "sanitizer", 0.01)
-    assert gpu.main([]) == 1
-    assert steps.index("sanitizer") > steps.index("ctest")
-    assert steps.index("ctest") < steps.index("pytest ends")  # beside it
-    assert steps[-2:] == ["bench", "bench ends"]
+def test_every_step_runs_whatever_came_before_and_the_last_ones_alone(steps, capsys):
+    assert run_all.main([]) == 1
+    assert steps.index("build ends") < min(steps.index("ctest"), steps.index("sanitizer"))
+    assert max(steps.index("build"), steps.index("pytest")) < min(steps.index("build ends"), steps.index("pytest ends"))
+    assert steps[-7:-4] == ["heavy", "heavy ends", "record"]
+    assert steps[-4:] == ["record ends", "bench", "bench ends", "the READMEs"]
     shown = capsys.readouterr().out
     assert re.search(r"pytest +FAILED .*3 passed\n    failed   test_x: boom\n", shown)
-    assert re.search(r"ctest +FAILED .*\n    failed   OSError: no cmake\n", shown)
+    assert re.search(r"sanitizer +FAILED .*\n    failed   OSError: no GPU\n", shown)
     assert re.search(r"bench +ok ", shown)
-    seconds = r"\npytest \d s; ctest \d s; sanitizer \d s \(more than 0.01\); bench \d s; in all \d+ s\n"
-    assert re.search(seconds, shown)
-    assert status.readme_table() in status.README.read_text()
-    assert status.result_table() in status.FRONT_PAGE.read_text()
-    assert gpu.main(["--only", "bench,sanitizer"]) == 0
+    taken = "; ".join(rf"{step} \d s" for step in run_all.STEPS)
+    assert re.search(rf"\n{taken}; in all \d+ s\n\nwhat was recorded\n", shown)
+
+
+def test_a_part_of_the_steps(steps):
+    assert run_all.main(["--only", "bench,heavy,build"]) == 0
+    assert steps == ["build", "build ends", "heavy", "heavy ends", "bench", "bench ends", "the READMEs"]
+    steps.clear()
+    assert run_all.main(["--only", "pytest,heavy,record", "--tests", "tests"]) == 1
+    assert "record" not in steps  # a part of the tests
+
+
+def test_without_a_build_the_binaries_fail_no_second_time(steps, monkeypatch):
+    monkeypatch.setattr(run_all, "run_build", lambda: [run_all.Outcome("cmake build", failed=["exit status 1"])])
+    assert run_all.main(["--only", "build,ctest,sanitizer"]) == 1
+    assert steps == ["the READMEs"]
 
 
 def test_ctrl_c_ends_what_was_started(steps, monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu, "ROOT", tmp_path)
-    monkeypatch.setattr(gpu, "_stopped", threading.Event())
-
     def run(*_):
-        signal.raise_signal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
-        return [gpu.command("sleeps", ["sleep", "60"])[0], gpu.command("again", ["sleep", "60"])[0]]
+        return [commands.command(name, ["sleep", "60"], 60)[0] for name in ("sleeps", "again")]
 
-    monkeypatch.setattr(gpu, "run_pytest", run)
+    monkeypatch.setattr(run_all, "run_pytest", run)
     timer = threading.Timer(0.5, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
     timer.start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        gpu.main(["--only", "pytest"])
+        run_all.main(["--only", "pytest"])
     assert time.monotonic() - start < 20
-    assert not gpu._running
+    assert not commands._running
     assert not (tmp_path / "gpu" / "again.log").exists()
 
 
@@ -111,18 +122,69 @@ def write_tests(folder):
         (folder / name).write_text(text)
 
 
-@pytest.mark.parametrize("several", [[], ["-p", "xdist", "-n", "2", "--dist", "loadfile"]], ids=["one process", "two"])
-def test_the_counts_of_a_junit_file(tmp_path, monkeypatch, several):
-    if several:
-        pytest.importorskip("xdist")
+def share(folder, count):
+    """(reports, outputs) of `count` pytest processes that share the tests of a folder."""
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+    taken = folder / "taken"
+    taken.mkdir()
+    # Other plugins take seconds to import, and so does the package kernels.
+    shutil.copy(parts.__file__, taken / "parts_alone.py")
+    environment = os.environ | {parts.PARTS: str(taken), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["PYTHONPATH"] = str(taken)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "parts_alone", "-c", "pytest.ini"]
+    command += ["--rootdir=.", "--continue-on-collection-errors"]
+    reports = [folder / f"junit{number}.xml" for number in range(count)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    processes = [
+        subprocess.Popen([*command, f"--junitxml={report}"], cwd=folder, env=environment, **pipes) for report in reports
+    ]
+    return reports, [process.communicate()[0] for process in processes]
+
+
+def test_processes_that_share_the_tests_run_each_once(tmp_path):
+    for name, count in (("ops/a/test_a.py", 30), ("ops/b/test_b.py", 13), ("test_c.py", 20), ("test_d.py", 3)):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("import pytest, time\n@pytest.fixture(scope='module')\ndef one(): print('made')\n"
+                        f"@pytest.mark.parametrize('i', range({count}))\ndef test(i, one): time.sleep(0.01)\n"
+                        "@pytest.mark.slow\ndef test_slow(): pass\n")
+    reports, printed = share(tmp_path, 3)
+    cases = [f"{case.get('classname')} {case.get('name')}" for report in reports
+             for case in suite.ElementTree.parse(report).iter("testcase")]
+    assert len(cases) == len({*cases}) == 68, printed
+    assert sorted(case for case in cases if "slow" in case) == [f"ops.{op}.test_{op} test_slow" for op in "ab"]
+    assert suite.read(reports).counts() == {"passed": 68, "failed": 0, "skipped": 0}
+    where = {case.get("classname"): report for report in reports[::-1]
+             for case in suite.ElementTree.parse(report).iter("testcase")}
+    for whole in ("test_c", "test_d"):  # in one process
+        assert sum(case.startswith(whole) for case in cases) == sum(
+            case.get("classname") == whole for case in suite.ElementTree.parse(where[whole]).iter("testcase")
+        )
+
+
+def test_processes_that_collect_different_tests_say_so(tmp_path):
+    (tmp_path / "test_a.py").write_text("import os, pytest\n"
+                                        "@pytest.mark.parametrize('i', [os.getpid()])\ndef test(i): pass\n")
+    _, printed = share(tmp_path, 2)
+    assert any("have collected different ones" in text for text in printed)
+
+
+def test_the_parts_of_a_suite():
+    counts = {"tests/test_a.py": 5, "tests/test_b.py": 50, "kernels/ops/c/test_c.py": 30, "kernels/ops/d/test_d.py": 12}
+    tests = [SimpleNamespace(path=Path(path), nodeid=f"{path}::{number}")
+             for path, count in counts.items() for number in range(count)]
+    cut = parts.parts(tests)
+    assert sorted(test.nodeid for part in cut for test in part) == sorted(test.nodeid for test in tests)
+    assert [(part[0].path.stem, len(part)) for part in cut] == [
+        ("test_c", 12), ("test_d", 12), ("test_b", 50), ("test_a", 5), ("test_c", 12), ("test_c", 6),
+    ]
+
+
+def test_the_counts_of_reports(tmp_path, monkeypatch):
     write_tests(tmp_path)
-    options = ["--continue-on-collection-errors", "--junitxml=junit.xml", "-c", "/dev/null", "--rootdir=.", *several]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    # Other plugins take seconds to import.
-    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stdout
-    found = suite.read([tmp_path / "junit.xml"])
+    reports, printed = share(tmp_path, 2)
+    assert all("ModuleNotFoundError" in text for text in printed)
+    found = suite.read(reports)
     assert found.not_collected == ["test_d: the package nbval_is_not_here is missing"]
     assert found.counts("add_relu") == {"passed": 1, "failed": 1, "skipped": 1}
     assert found.counts() == {"passed": 1, "failed": 3, "skipped": 3}
@@ -169,61 +231,107 @@ NOT_COLLECTED = (
 )
 
 
+@pytest.fixture
+def pytest_processes(tmp_path, monkeypatch):
+    """Two pytest processes and the heavy one, which only write reports: process(name, code=0, cases="", ended=True)."""
+    monkeypatch.setattr(commands, "LOGS", tmp_path)
+    monkeypatch.setattr(run_all, "processes", lambda: 2)
+    come = {"pytest 1 of 2": (0, "".join(PASSED.format(op=op) for op in sources.ops()), True)}
+
+    def command(name, arguments, limit, **environment):
+        assert ("-p", parts.__name__) in itertools.pairwise(arguments) or name == "pytest heavy"
+        assert environment.get(parts.PARTS, "") == ("" if name == "pytest heavy" else str(tmp_path / "parts"))
+        chosen = "heavy" if name == "pytest heavy" else "not heavy"
+        assert arguments[len(arguments) - 1 - arguments[::-1].index("-m") + 1] == chosen
+        code, cases, ended = come.get(name, (0, "", True))
+        (report,) = (option.partition("=")[2] for option in arguments if str(option).startswith("--junitxml"))
+        if ended:
+            Path(report).write_text(REPORT.format(cases))
+        failed = [f"exit status {code}"] if code else [] if ended else [f"did not end within {limit} s"]
+        return run_all.Outcome(name, code=code, failed=failed, ended=ended), ""
+
+    monkeypatch.setattr(run_all, "command", command)
+
+    def process(name, code=0, cases="", ended=True):
+        come[name] = code, cases, ended
+
+    return process
+
+
 @pytest.mark.parametrize(
     ("cases", "code", "failed"),
     [
         ("", 0, []),
         (NOT_COLLECTED, 1, []),  # which is what pytest's exit status 1 is for
-        ("", 1, ["exit status 1"]),  # nothing explains it
-        (NOT_COLLECTED, 3, ["exit status 3"]),
+        ("", 1, ["pytest 2 of 2: exit status 1"]),  # nothing explains it
+        (NOT_COLLECTED, 3, ["pytest 2 of 2: exit status 3"]),
         ('<testcase classname="a" name="b"><failure message="boom">x</failure></testcase>', 1, ["a.b: boom"]),
     ],
 )
-def test_pytest_counts(tmp_path, monkeypatch, cases, code, failed):
-    monkeypatch.setattr(gpu, "LOGS", tmp_path)
-    monkeypatch.setattr(gpu, "processes", lambda: 3)
-    recorded = []
-    monkeypatch.setattr(suite, "record", lambda found: recorded.append(found) or [])
-    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None if name == "nbval_is_not_here" else True)
-    ran = []
-
-    def command(name, arguments, **environment):
-        assert environment["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
-        heavy = name == "pytest heavy"
-        ran.append(arguments)
-        (report,) = (each.partition("=")[2] for each in arguments if each.startswith("--junitxml"))
-        good = "" if heavy else "".join(PASSED.format(op=op) for op in sources.ops())
-        Path(report).write_text(REPORT.format(good + ("" if heavy else cases)))
-        status = 5 if heavy else code
-        return gpu.Outcome(name, code=status, failed=[f"exit status {status}"] if status else []), ""
-
-    monkeypatch.setattr(gpu, "command", command)
-    tests, heavy = gpu.run_pytest()
-    assert len(recorded) == 1
+def test_what_came_of_pytests_processes(pytest_processes, cases, code, failed):
+    pytest_processes("pytest 2 of 2", code, cases)
+    pytest_processes("pytest heavy", 5)  # no test is heavy
+    (tests,), (heavy,) = run_all.run_pytest(), run_all.run_heavy()
     assert tests.failed == failed
     named = ["tests.test_d: the package nbval_is_not_here is missing"]
     assert tests.skipped == (named if cases == NOT_COLLECTED else [])
+    passed = len(sources.ops())
+    assert tests.counts == f"{passed} passed, {int(failed == ['a.b: boom'])} failed, 0 skipped"
     assert (heavy.failed, heavy.skipped) == ([], [])
-    assert [ran[0][i + 1] for i, option in enumerate(ran[0]) if option in ("-m", "-n", "--dist")] == [
-        "pytest", "not heavy", "3", "loadfile",
-    ]  # fmt: skip
-    assert "-n" not in ran[1]
-    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None)
-    assert gpu.run_pytest(["tests"])[0].skipped[-1].endswith("the package pytest-xdist is missing")
-    assert "-n" not in ran[2]
-    assert ran[2][-1] == "tests"
-    assert len(recorded) == 1  # a part of the tests is not
 
 
-def test_a_command_that_fails_or_hangs_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "LOGS", tmp_path)
-    monkeypatch.setattr(gpu, "ROOT", tmp_path)
-    outcome, output = gpu.command("a b", [sys.executable, "-c", "print('x'); raise SystemExit(3)"])
+def test_tests_are_recorded_if_every_process_ended(pytest_processes, monkeypatch):
+    recorded = []
+    monkeypatch.setattr(suite, "record", lambda tests: recorded.append(tests) or ["add_relu: kept"])
+
+    def record():
+        return run_all.run_record([*run_all.run_pytest(), *run_all.run_heavy()])[0]
+
+    assert record().counts == "recorded; add_relu: kept"
+    assert len(recorded) == 1
+    pytest_processes("pytest 1 of 2")
+    assert f"no test of {sources.ops()[0]} passed" in record().failed
+    for name in ("pytest heavy", "pytest 2 of 2"):
+        pytest_processes(name, ended=False)
+        assert record().skipped == ["a pytest process did not end: nothing is recorded"]
+    (tests,) = run_all.run_pytest()
+    seconds = run_all.limit("pytest")
+    assert tests.failed == [
+        f"pytest 2 of 2: did not end within {seconds} s",
+        "pytest 2 of 2: pytest wrote no report: its tests count as not run",
+    ]
+    assert len(recorded) == 2
+
+
+def test_a_command_that_fails_or_hangs_says_so_and_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "LOGS", tmp_path)
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    outcome, output = commands.command("a b", [sys.executable, "-c", "print('x'); raise SystemExit(3)"], 60)
     assert output == "x\n" == (tmp_path / "a-b.log").read_text()
     assert outcome.failed == ["exit status 3; the log ends: x"]
-    monkeypatch.setattr(gpu, "COMMAND_SECONDS", 0.5)
-    outcome, _ = gpu.command("hangs", [sys.executable, "-c", "import time; time.sleep(60)"])
-    assert "ended after 0.5 s" in outcome.failed[0]
+    assert outcome.ended
+    # It starts another process, which does not end by itself either.
+    hangs = ["bash", "-c", "sleep 60 & echo $!; wait"]
+    outcome, output = commands.command("hangs", hangs, 0.5)
+    assert not outcome.ended
+    assert outcome.failed[0].startswith("did not end within 0.5 s; the log ends: ")
+    for _ in range(100):
+        if not Path(f"/proc/{output.strip()}").exists() or "Z" in Path(f"/proc/{output.strip()}/stat").read_text():
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError("what the command started goes on")
+
+
+def test_what_hangs_fails_the_run_by_name_and_saves_nothing(steps, monkeypatch, capsys):
+    def heavy(*_):
+        outcome, _ = commands.command("pytest heavy", ["sleep", "60"], 0.2)
+        return [outcome]
+
+    monkeypatch.setattr(run_all, "run_heavy", heavy)
+    assert run_all.main(["--only", "heavy,bench"]) == 1
+    assert re.search(r"pytest heavy +FAILED .*\n    failed   did not end within 0.2 s", capsys.readouterr().out)
+    assert steps == ["bench", "bench ends", "the READMEs"]
 
 
 @pytest.mark.parametrize(
@@ -237,53 +345,74 @@ def test_a_command_that_fails_or_hangs_says_so(tmp_path, monkeypatch):
         ),
         ("", 0, "", ["ctest printed no result"], []),
     ],
-)  # fmt: skip
+)
 def test_ctest_counts(monkeypatch, printed, code, counts, failed, skipped):
-    outcome = gpu.Outcome("ctest", failed=["exit status 2"] if code else [])
+    outcome = run_all.Outcome("ctest", failed=["exit status 2"] if code else [])
     monkeypatch.setattr(shutil, "which", lambda name, **k: f"/bin/{name}")
-    monkeypatch.setattr(gpu, "command", lambda name, *a: (outcome if name == "ctest" else gpu.Outcome(name), printed))
-    assert gpu.run_ctest()[2:] == [outcome]
+    monkeypatch.setattr(run_all, "beside_pytest", lambda: (2, 3))
+    monkeypatch.setattr(run_all, "command", lambda name, *a: (outcome, printed))
+    assert run_all.run_ctest() == [outcome]
     assert outcome.counts == counts
     assert [line.split(" ")[0] if line.startswith("exit") else line for line in outcome.failed] == failed
     assert outcome.skipped == skipped
 
 
-def test_a_build_that_fails_ends_ctest(monkeypatch):
-    def command(name, arguments):
-        return gpu.Outcome(name, failed=["exit status 1"] if name == "cmake build" else []), ""
+def test_a_configuration_that_fails_is_not_built(monkeypatch):
+    def command(name, arguments, limit):
+        return run_all.Outcome(name, failed=["exit status 1"] if name == "cmake configure" else []), ""
 
-    monkeypatch.setattr(gpu, "command", command)
+    monkeypatch.setattr(run_all, "command", command)
     monkeypatch.setattr(shutil, "which", lambda name, **k: f"/bin/{name}")
-    assert [outcome.name for outcome in gpu.run_ctest()] == ["cmake configure", "cmake build"]
+    assert [outcome.name for outcome in run_all.run_build()] == ["cmake configure"]
     monkeypatch.setattr(shutil, "which", lambda name, **k: None)
-    assert gpu.run_ctest()[0].skipped == ["not on PATH: cmake, ctest, ninja; pip install cmake ninja"]
+    assert run_all.run_build()[0].skipped == ["not on PATH: cmake, ctest, ninja; pip install cmake ninja"]
+    assert run_all.run_ctest()[0].skipped == ["not on PATH: ctest; pip install cmake"]
 
 
 def test_sanitizer_runs_every_tool_on_every_binary(tmp_path, monkeypatch):
     (tmp_path / "build" / "cmake").mkdir(parents=True)
     for name in ("add_relu_test", "add_relu_test_host_asan", "broken_x"):
         (tmp_path / "build" / "cmake" / name).touch(0o755)
-    monkeypatch.setattr(gpu, "ROOT", tmp_path)
-    monkeypatch.setattr(gpu, "compute_sanitizer", lambda: "compute-sanitizer")
-    monkeypatch.setattr(gpu, "processes", lambda: 2)
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    monkeypatch.setattr(sanitizer, "compute_sanitizer", lambda: "compute-sanitizer")
     monkeypatch.setattr(sources, "ops", lambda: ["add_relu", "softmax"])
 
-    def command(name, arguments, **environment):
+    def command(name, arguments, limit, **environment):
         assert "--error-exitcode" in arguments
+        assert limit == 7
         summary = "========= ERROR SUMMARY: 0 errors"
         if name == "memcheck pytest softmax":  # no test of it is marked
-            return gpu.Outcome(name, failed=["exit status 5"], code=5), f"9 deselected in 1 s\n{summary}"
-        return gpu.Outcome(name), "" if name == "initcheck add_relu_test" else f"{summary}\n4 passed in 2 s"
+            return run_all.Outcome(name, failed=["exit status 5"], code=5), f"9 deselected in 1 s\n{summary}"
+        if name == "racecheck add_relu_test":
+            return run_all.Outcome(name, failed=["did not end within 7 s"], ended=False), ""
+        return run_all.Outcome(name), "" if name == "initcheck add_relu_test" else f"{summary}\n4 passed in 2 s"
 
-    monkeypatch.setattr(gpu, "command", command)
-    outcomes = {outcome.name: outcome for outcome in gpu.run_sanitizer()}
+    monkeypatch.setattr(commands, "command", command)
+    outcomes = {outcome.name: outcome for outcome in sanitizer.run(2, 7)}
     tests = [f"memcheck pytest {op}" for op in ("add_relu", "softmax")]
-    assert list(outcomes) == [*tests, *(f"{tool} add_relu_test" for tool in gpu.TOOLS)]
-    assert [name for name, outcome in outcomes.items() if outcome.failed] == ["initcheck add_relu_test"]
+    assert list(outcomes) == [*tests, *(f"{tool} add_relu_test" for tool in sanitizer.TOOLS)]
+    assert {name: outcome.failed for name, outcome in outcomes.items() if outcome.failed} == {
+        "initcheck add_relu_test": ["compute-sanitizer printed no summary"],
+        "racecheck add_relu_test": ["did not end within 7 s"],
+    }
     assert outcomes["memcheck pytest add_relu"].counts == "0 errors; 4 passed in 2 s"
     assert outcomes["memcheck pytest softmax"].skipped == ["none of its tests is marked `sanitizer`"]
-    monkeypatch.setattr(gpu, "compute_sanitizer", lambda: None)
-    assert "not installed" in gpu.run_sanitizer()[0].skipped[0]
+    monkeypatch.setattr(sanitizer, "compute_sanitizer", lambda: None)
+    assert "not installed" in sanitizer.run(2, 7)[0].skipped[0]
+
+
+def test_how_much_runs_at_a_time(monkeypatch):
+    class Properties:
+        total_memory, major, minor = 140 * 2**30, 9, 0
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    shares = {}
+    for cores in (2, 4, 16):
+        monkeypatch.setattr(run_all, "cores", lambda cores=cores: cores)
+        shares[cores] = (run_all.processes(), *run_all.beside_pytest(), run_all.limit("heavy"))
+    assert shares == {2: (1, 2, 1, 960), 4: (2, 2, 1, 480), 16: (8, 4, 6, 120)}
+    Properties.total_memory = 24 * 2**30
+    assert run_all.processes() == 2
 
 
 def test_jobs_run_some_at_a_time():
@@ -296,11 +425,18 @@ def test_jobs_run_some_at_a_time():
         running.remove(i)
         return i
 
-    assert gpu.at_once([lambda i=i: job(i) for i in range(6)], 3) == list(range(6))
+    assert commands.at_once([lambda i=i: job(i) for i in range(6)], 3) == list(range(6))
     assert max(most) == 3
 
 
 def test_bench_counts_its_targets(monkeypatch):
     printed = "add_relu bandwidth: met: x\nadd_relu first call: MISSED: y\n    z: met: no\n"
-    monkeypatch.setattr(gpu, "command", lambda name, arguments: (gpu.Outcome(name), printed))
-    assert gpu.run_bench()[0].counts == "1 targets met, 1 missed"
+    ran = []
+
+    def command(name, arguments, limit):
+        ran.append(arguments[1:])
+        return run_all.Outcome(name), printed
+
+    monkeypatch.setattr(run_all, "command", command)
+    assert run_all.run_bench()[0].counts == "1 targets met, 1 missed"
+    assert ran == [["-m", "kernels.measure", "bench", "--quick", "--without", "max-autotune"]]

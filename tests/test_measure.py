@@ -118,7 +118,7 @@ def test_no_call_of_a_graph_writes_to_anothers_output():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_eager_relu_gradients_match_at_the_size_that_is_measured(dtype):
-    """Of 33 million z near 0 rounding puts some on relu's other side: the inputs must stay away from it."""
+    """Among 33 million z near 0 rounding puts some on relu's other side: the inputs must stay away from it."""
     module = importlib.import_module("kernels.ops.add_mul_activation.bench")
     x, bias, y = module._off_the_kink(4096, 512)(*runs.generators(dtype, Clock.device))
     rounded = x + module.MULTIPLIER * y + bias
@@ -182,7 +182,7 @@ def test_ids_shared_weights_and_several_outputs():
             "changes the table": lambda: lambda ids, table: look_up(ids, table.mul_(1.0001)),
         },
         bytes=100, shared=a_table,
-    )  # fmt: skip
+    )
     rows = rows_of(bench.measure(found, Clock()))
     assert rows["good"].match == "ok"
     assert rows["good"].note == "all calls share 0.0008 MB, which stay in the L2"
@@ -204,7 +204,7 @@ def test_a_table_that_is_written_to_is_compared_and_comes_back():
             "again": lambda: lambda table, ids: update_(table, ids, 0.1),
         },
         options=(0.1,), shared=a_table,
-    )  # fmt: skip
+    )
     rows = rows_of(bench.measure(found, Clock()))
     assert [rows[name].match.split(":")[0] for name in rows] == ["ok", "FAILED", "ok"]
 
@@ -243,7 +243,7 @@ def test_a_smaller_shape_where_no_two_sets_fit_and_the_row_says_so():
         return replace(
             cell(), labels={"rows": rows, "columns": 8, "dtype": "float32"},
             inputs=lambda draw, ids: (draw(rows, 8), draw(8)), smaller=lambda: at(rows // 2) if rows > 4 else None,
-        )  # fmt: skip
+        )
 
     clock = Clock(free=2400)
     (row,) = bench.measure(at(64), clock)
@@ -264,7 +264,7 @@ def test_an_implementation_without_memory_makes_the_cell_smaller():
     large = replace(
         cell(hungry=hungry), labels={"rows": 8, "columns": 8, "dtype": "float32"},
         inputs=lambda draw, ids: (draw(8, 8), draw(8)), smaller=lambda: cell(hungry=hungry),
-    )  # fmt: skip
+    )
     rows = bench.measure(large, Clock())
     assert [(row.match, row.labels["rows"]) for row in rows] == [("ok", 4), ("ok", 4)]
     assert all("in place of 8×8 float32" in row.note for row in rows)

@@ -178,7 +178,7 @@ def start(tmp_path: Path, out: Path) -> subprocess.Popen:
     process = subprocess.Popen(
         [sys.executable, "-c", code, first, "--out", out, "--workers", "1"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent,
-    )  # fmt: skip
+    )
     assert process.stdout.readline() == "half\n", process.stderr.read()
     return process
 

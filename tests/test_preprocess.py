@@ -35,6 +35,7 @@ from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, SPLITS, read_meta
 from data.dataset import write_dataset
 from data.preprocess import preprocess
 from data.raw import RAW
+from kernels.check import fresh
 from model.hashing import Hash, make_hash
 
 
@@ -83,7 +84,7 @@ def command(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "data.preprocess", *map(str, arguments)],
         capture_output=True, text=True, timeout=120, cwd=Path(__file__).parent.parent, **options,
-    )  # fmt: skip
+    )
 
 
 def test_rows_order_splits_and_metadata(tmp_path, monkeypatch):
@@ -140,10 +141,7 @@ def test_hash_size_of_all_ids_takes_no_memory_for_them(tmp_path):
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 32),) * 2); p.main(sys.argv[1:])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "train.txt", "--out", tmp_path / "out", "--hash-size", str(1 << 32)],
-        capture_output=True, text=True, cwd=Path(__file__).parent.parent, timeout=120,
-    )  # fmt: skip
+    done = fresh.run(code, tmp_path / "train.txt", "--out", tmp_path / "out", "--hash-size", str(1 << 32))
     assert done.returncode == 0, done.stderr
 
 
@@ -401,7 +399,7 @@ def test_unusual_lines_that_are_right_are_kept(tmp_path):
 
 
 def test_skipping_reads_few_lines_one_by_one(tmp_path, monkeypatch):
-    """Of a block with one bad line the others are still parsed fast: at most 1 in 20 goes through read_line."""
+    """In a block with one bad line the others are still parsed fast: at most 1 in 20 goes through read_line."""
     rows = raw_fields(8000)
     rows[5000][20] = "xyz"
     seen = []
@@ -471,10 +469,7 @@ def test_file_size_limit_at_the_command_line(tmp_path):
         "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536));"
         "from data.preprocess import main; main(sys.argv[1:])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "train.txt", "--out", tmp_path / "out"],
-        capture_output=True, text=True, cwd=Path(__file__).parent.parent, timeout=120,
-    )  # fmt: skip
+    done = fresh.run(code, tmp_path / "train.txt", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert f"data.preprocess: {tmp_path}/out: File too large; what was written there is removed" in done.stderr
     assert "Traceback" not in done.stderr
@@ -485,16 +480,14 @@ def test_command_line(tmp_path, capsys):
     rows = raw_fields(60)
     rows[20][3] = "1.5"
     (tmp_path / "train.txt").write_bytes(tsv(rows))
-    bad = command(tmp_path / "train.txt", "--out", tmp_path / "out")
-    assert bad.returncode == 2
-    assert f"data.preprocess: {tmp_path}/train.txt:21: field I3: expected a whole number, found '1.5'" in bad.stderr
-    assert "Traceback" not in bad.stderr
+    bad = command_error(capsys, tmp_path / "train.txt", "--out", tmp_path / "out")
+    assert f"data.preprocess: {tmp_path}/train.txt:21: field I3: expected a whole number, found '1.5'" in bad
     good = command(tmp_path / "train.txt", "--out", tmp_path / "out", "--on-bad-line", "skip")
     assert good.returncode == 0, good.stderr
     assert "skipped 1 bad lines" in good.stdout
     assert re.fullmatch(r"WARNING: skipped .*\n", good.stderr)  # no progress bar in a log
     for wrong in (["--min-count", "0"], ["--split", "sideways"], ["--workers", "0"], ["--hash-size", "0"],
-                  ["--seed", "-1"]):  # fmt: skip
+                  ["--seed", "-1"]):
         assert command_error(capsys, tmp_path / "train.txt", "--out", tmp_path / "new", *wrong)
 
 
@@ -543,7 +536,7 @@ def test_a_seed_of_any_size(tmp_path):
 def test_write_dataset_keeps_further_columns(tmp_path):
     rows = plain(raw_fields(28))
     table = pa.table([pa.array(column, f.type) for column, f in zip(zip(*rows, strict=True), SCHEMA, strict=True)],
-                     schema=SCHEMA).append_column("probability", pa.array([0.5] * 28))  # fmt: skip
+                     schema=SCHEMA).append_column("probability", pa.array([0.5] * 28))
     assert write_dataset([lambda: table], tmp_path / "out") == {"train": 24, "validation": 2, "test": 2}
     assert pq.read_table(tmp_path / "out" / "test").column_names == [LABEL, *DENSE, *SPARSE, "probability"]
 

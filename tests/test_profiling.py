@@ -21,30 +21,31 @@ import torch
 
 from data.cli import UserError
 from data.synthetic import CATEGORIES, FULL, SyntheticConfig
+from kernels.check import fresh
+from lessons.shared.timeline import timeline
 from model import profiling
 from model.config import Interaction, Kernels, Optimizer
 from model.dlrm import DLRM
 from model.hashing import Hash
 from model.profiling import (
     ROOT,
-    STORY,
+    TRACED_STEPS,
     TRACES,
     compare,
     read,
     record,
     recording,
     step_facts,
-    story,
     summarize,
     tables,
-    timeline,
     trace_file,
+    traced_steps,
     training_step,
 )
 from model.profiling.__main__ import main
 from model.profiling.facts import length, union
 
-RECORDED = [step.name for step in STORY if (TRACES / step.name).is_dir()]
+RECORDED = [step.name for step in TRACED_STEPS if (TRACES / step.name).is_dir()]
 COPY = "Memcpy DtoH (Device -> Pageable)"
 
 
@@ -119,7 +120,7 @@ def told(tmp_path_factory) -> Path:
 def with_stacks(tmp_path_factory) -> tuple[Path, dict]:
     """Step 01 in this process, with Python's calls."""
     folder = tmp_path_factory.mktemp("stacks") / "01"
-    step, config = training_step(replace(STORY[0], batch_size=16), "cpu")
+    step, config = training_step(replace(TRACED_STEPS[0], batch_size=16), "cpu")
     return folder, record(step, folder, config=config, device="cpu", timed=5)
 
 
@@ -207,7 +208,7 @@ def test_compare(gpu_trace, tmp_path):
     table = compare(gpu_trace, write(tmp_path, events, "other"))
     assert table["change"].drop("total").to_dict() == {
         "A": "faster", "B": "same", "G": "disappeared", "fused": "appeared", "late": "disappeared", COPY: "same",
-    }  # fmt: skip
+    }
     assert table.loc["A", ["count a", "us a", "count b", "us b", "change us"]].tolist() == [1, 100, 1, 50, -50]
     assert table.loc["total", "change us"] == pytest.approx(-50 + 10 - 50 / 3)
     assert table.index[0] == "A"
@@ -418,7 +419,7 @@ def assert_anonymous(folder: Path) -> None:
 
 def test_which_steps_are_recorded():
     """Those with small tables; those with Kaggle's, too, or none of them; and so with those of the fused kernels."""
-    names = [step.name for step in STORY]
+    names = [step.name for step in TRACED_STEPS]
     assert RECORDED in (names[:10], names[:14], names)
 
 
@@ -450,7 +451,7 @@ def test_what_the_command_records(told, name):
     assert run["command"] == f"python -m model.profiling story --only {number} {options}"
     assert run["config"]["ids"] == sum(run["config"]["model"]["cardinalities"])
     assert max(run["config"]["model"]["cardinalities"]) == 500
-    expected = replace(STORY[int(number) - 1], batch_size=64, largest_table=500)
+    expected = replace(TRACED_STEPS[int(number) - 1], batch_size=64, largest_table=500)
     assert run["config"]["run"] == json.loads(json.dumps(asdict(expected)))
     assert (run["active_steps"], run["GPU"], run["torch"]) == (2, "none", torch.__version__)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"])
@@ -467,9 +468,9 @@ def test_steps_are_timed_again_and_their_traces_stay(told, tmp_path, capsys):
         assert_spread(told / name, 2)
     shutil.copytree(told, tmp_path / "out")
     out = tmp_path / "out"
-    smaller = [replace(STORY[i], batch_size=64, largest_table=500) for i in (3, 13)]
+    smaller = [replace(TRACED_STEPS[i], batch_size=64, largest_table=500) for i in (3, 13)]
     before = {path: path.read_bytes() for path in sorted(out.glob("*/*"))}
-    assert story.time_story(smaller, out, "cpu", repeats=3) == 0
+    assert traced_steps.time_steps(smaller, out, "cpu", repeats=3) == 0
     for path, content in before.items():
         assert (path.read_bytes() == content) == (path.suffix == ".gz")
     for step in smaller:
@@ -492,9 +493,9 @@ def assert_spread(folder: Path, repeats: int) -> None:
 
 
 def test_times_are_of_the_recorded_step(tmp_path):
-    step = replace(STORY[3], batch_size=16)
+    step = replace(TRACED_STEPS[3], batch_size=16)
     with pytest.raises(UserError, match=r"04_modulus: no run\.json: record it first, with story --only 04"):
-        story.time_story([step], tmp_path, "cpu")
+        traced_steps.time_steps([step], tmp_path, "cpu")
     here = recording.versions(torch.device("cpu"))
     for changed, said in (
         ({"GPU": "NVIDIA H200"}, "GPU: recorded with NVIDIA H200, here is none"),
@@ -505,7 +506,7 @@ def test_times_are_of_the_recorded_step(tmp_path):
         run = {**here, "config": {"run": asdict(step)}} | changed
         (tmp_path / "04_modulus" / "run.json").write_text(json.dumps(run))
         with pytest.raises(UserError, match=said):
-            story.time_story([step], tmp_path, "cpu")
+            traced_steps.time_steps([step], tmp_path, "cpu")
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -651,33 +652,33 @@ def test_totals_of_a_gpu_are_of_its_kernels_and_copies(gpu_trace):
     assert found == [{"name": name, "count": 2, "us": 3.0} for name in ("A", COPY)]
 
 
-# The story and its table
+# The traced steps and their table
 
 
-def test_the_story_is_the_lectures():
-    assert [step.number for step in STORY] == [f"{number:02}" for number in range(1, 20)]
-    assert [step.preset for step in STORY] == ["small"] * 5 + ["main"] * 14
-    assert [step.hash for step in STORY[:5]] == [Hash.INDEX_NAIVE] * 2 + [Hash.INDEX] + [Hash.MODULUS] * 2
-    assert {step.hash for step in STORY[5:]} == {Hash.MODULUS}
-    assert [step.interaction for step in STORY[5:]] == [Interaction.OUTER] * 2 + [Interaction.DOT] * 12
-    assert [step.compile for step in STORY[:5]] == ["", "", "", "", "default"]
-    assert [step.compile for step in STORY[5:]] == ["", "default", "", "default", "reduce-overhead", *[""] * 9]
-    assert [step.sync_metrics for step in STORY] == [True, True] + [False] * 17
-    assert [step.blocking for step in STORY] == [False, True] + [False] * 17
-    assert [step.optimizer for step in STORY[:14]] == [Optimizer.SGD] * 12 + [Optimizer.ADAGRAD] * 2
-    assert [step.sparse_gradients for step in STORY[10:]] == [False, True, False, True, *[True] * 5]
-    assert [step.kernels for step in STORY] == [Kernels.EAGER] * 14 + [Kernels.FUSED] * 5
+def test_the_traced_steps_are_the_lectures():
+    assert [step.number for step in TRACED_STEPS] == [f"{number:02}" for number in range(1, 20)]
+    assert [step.preset for step in TRACED_STEPS] == ["small"] * 5 + ["main"] * 14
+    assert [step.hash for step in TRACED_STEPS[:5]] == [Hash.INDEX_NAIVE] * 2 + [Hash.INDEX] + [Hash.MODULUS] * 2
+    assert {step.hash for step in TRACED_STEPS[5:]} == {Hash.MODULUS}
+    assert [step.interaction for step in TRACED_STEPS[5:]] == [Interaction.OUTER] * 2 + [Interaction.DOT] * 12
+    assert [step.compile for step in TRACED_STEPS[:5]] == ["", "", "", "", "default"]
+    assert [step.compile for step in TRACED_STEPS[5:]] == ["", "default", "", "default", "reduce-overhead", *[""] * 9]
+    assert [step.sync_metrics for step in TRACED_STEPS] == [True, True] + [False] * 17
+    assert [step.blocking for step in TRACED_STEPS] == [False, True] + [False] * 17
+    assert [step.optimizer for step in TRACED_STEPS[:14]] == [Optimizer.SGD] * 12 + [Optimizer.ADAGRAD] * 2
+    assert [step.sparse_gradients for step in TRACED_STEPS[10:]] == [False, True, False, True, *[True] * 5]
+    assert [step.kernels for step in TRACED_STEPS] == [Kernels.EAGER] * 14 + [Kernels.FUSED] * 5
     rules = ["sgd", "adagrad", "rowwise_adagrad", "sgd", "adagrad"]
-    assert [step.table_optimizer or step.optimizer for step in STORY[14:]] == rules
-    assert [step.cuda_graph for step in STORY[14:]] == [False] * 3 + [True] * 2
-    assert not any(step.cuda_graph for step in STORY[:14])
-    assert not any(step.sparse_gradients for step in STORY[:10])
-    assert {step.batch_size for step in STORY} == {2048}
+    assert [step.table_optimizer or step.optimizer for step in TRACED_STEPS[14:]] == rules
+    assert [step.cuda_graph for step in TRACED_STEPS[14:]] == [False] * 3 + [True] * 2
+    assert not any(step.cuda_graph for step in TRACED_STEPS[:14])
+    assert not any(step.sparse_gradients for step in TRACED_STEPS[:10])
+    assert {step.batch_size for step in TRACED_STEPS} == {2048}
 
 
 def test_the_last_steps_have_kaggles_tables():
     kaggle = tuple(category.cardinality for category in CATEGORIES.values())
-    for step in STORY[10:]:
+    for step in TRACED_STEPS[10:]:
         assert SyntheticConfig(step.largest_table).cardinalities == kaggle
         assert step.largest_table == FULL
     assert 16 * 4 * sum(kaggle) == pytest.approx(2.2e9, rel=0.02)  # bytes of the tables
@@ -686,18 +687,18 @@ def test_the_last_steps_have_kaggles_tables():
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_step_is_what_was_recorded_as_it(name):
     """The presets' defaults may change; what a trace is of does not."""
-    (step,) = (step for step in STORY if step.name == name)
+    (step,) = (step for step in TRACED_STEPS if step.name == name)
     config = json.loads((TRACES / name / "run.json").read_text())["config"]
     now = json.loads(json.dumps(asdict(step)))
     assert {field: now[field] for field in config["run"]} == config["run"]
     trained = config["train"] if "train" in config else config["run"]  # older records say it there
     for field in ("optimizer", "learning_rate", "weight_decay", "batch_size"):
         assert trained[field] == now[field]
-    ours = json.loads(json.dumps(asdict(story.shape_of(step))))
+    ours = json.loads(json.dumps(asdict(traced_steps.shape_of(step))))
     assert {field: ours[field] for field in config["model"]} == config["model"]
 
 
-@pytest.mark.parametrize("step", [STORY[3], STORY[7], *STORY[10:14]], ids=lambda step: step.name)
+@pytest.mark.parametrize("step", [TRACED_STEPS[3], TRACED_STEPS[7], *TRACED_STEPS[10:14]], ids=lambda step: step.name)
 def test_a_step_trains_every_parameter(step):
     """One group of parameters, or two: no parameter is left out, none is in both; sparse gradients stay sparse."""
     small = replace(step, batch_size=8, batches=1, largest_table=50)
@@ -721,7 +722,7 @@ def variables(function) -> dict:
     return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__), strict=True))
 
 
-@pytest.mark.parametrize("step", STORY[14:17], ids=lambda step: step.name)
+@pytest.mark.parametrize("step", TRACED_STEPS[14:17], ids=lambda step: step.name)
 def test_a_fused_step_trains_as_its_eager_one(step):
     """Every parameter moves, none of a table has a gradient; the losses are those of eager's rule, where it has one."""
     small = replace(step, batch_size=8, batches=2, largest_table=50)
@@ -740,11 +741,11 @@ def test_a_fused_step_trains_as_its_eager_one(step):
 
 def test_a_graph_needs_a_gpu():
     with pytest.raises(UserError, match="18_full_sgd_graph: a CUDA graph needs an NVIDIA GPU, this is the cpu"):
-        training_step(replace(STORY[17], batch_size=8, batches=1, largest_table=50), "cpu")
+        training_step(replace(TRACED_STEPS[17], batch_size=8, batches=1, largest_table=50), "cpu")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("step", STORY[17:], ids=lambda step: step.name)
+@pytest.mark.parametrize("step", TRACED_STEPS[17:], ids=lambda step: step.name)
 def test_a_graphed_step_is_the_uncaptured_one(step):
     small = replace(step, batch_size=64, largest_table=500)
     found = []
@@ -756,27 +757,27 @@ def test_a_graphed_step_is_the_uncaptured_one(step):
 
 def test_a_preset_with_tables_of_its_own_keeps_them():
     for kind in (Hash.MODULUS, Hash.INDEX):
-        step, config = training_step(story.StoryStep("few", "mini", hash=kind, batch_size=8, batches=1), "cpu")
+        step, config = training_step(traced_steps.TracedStep("few", "mini", hash=kind, batch_size=8, batches=1), "cpu")
         assert config["model"]["cardinalities"] == (10, 20, 30)
         step()
 
 
 def test_a_step_without_a_recorded_optimizer_is_refused():
     with pytest.raises(ValueError, match="optimizer: expected sgd or adagrad, got adam"):
-        training_step(replace(STORY[3], optimizer=Optimizer.ADAM, batch_size=8, batches=1), "cpu")
+        training_step(replace(TRACED_STEPS[3], optimizer=Optimizer.ADAM, batch_size=8, batches=1), "cpu")
 
 
 def test_every_comparing_step_is_within_the_hashes_limit():
     pytest.importorskip("loguru")
     from model.train import MAX_COMPARISONS
 
-    for step in STORY:
+    for step in TRACED_STEPS:
         if step.hash is not Hash.MODULUS:
             assert (max(SyntheticConfig(step.largest_table).cardinalities) + 1) * step.batch_size < MAX_COMPARISONS
 
 
 def test_the_steps_batches_are_data_as_training_reads_them():
-    step, config = training_step(replace(STORY[7], batch_size=8, batches=2), "cpu")
+    step, config = training_step(replace(TRACED_STEPS[7], batch_size=8, batches=2), "cpu")
     assert config["model"]["bottom"] == (13, 512, 256, 64, 16)
     turns = variables(step)["turns"]
     first, second, third = (next(turns) for _ in range(3))
@@ -787,7 +788,7 @@ def test_the_steps_batches_are_data_as_training_reads_them():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
-def test_the_story_needs_a_gpu(capsys, tmp_path):
+def test_traced_steps_need_a_gpu(capsys, tmp_path):
     with pytest.raises(SystemExit) as caught:
         main(["story", "--out", str(tmp_path)])
     assert caught.value.code == 2
@@ -811,7 +812,7 @@ def test_a_number_below_one_is_named(tmp_path, capsys, option, value):
 
 
 def test_a_step_that_fails_is_counted(tmp_path, capfd):
-    assert story.record_story([replace(STORY[3], batch_size=0)], tmp_path, "cpu", repeats=1) == 1
+    assert traced_steps.record_steps([replace(TRACED_STEPS[3], batch_size=0)], tmp_path, "cpu", repeats=1) == 1
     shown = capfd.readouterr()
     assert "04_modulus: FAILED: UserError: " in shown.out
     assert "in training_step" in shown.err
@@ -844,7 +845,7 @@ def test_a_row_of_the_table(tmp_path):
     run = {
         "command": "python -m x", "GPU": "NVIDIA H200", "step_ms": 1.23456, "peak_bytes": 10_900_000_000,
         "facts": {"launches": 3.0, "kernels": 120.0, "busy_percent": 87.6},
-    }  # fmt: skip
+    }
     for name, more in (("10_x", {}), ("11_y", {"step_ms_low": 1.2, "step_ms_high": 1.3, "repeats": 5})):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(json.dumps(run | more))
@@ -895,11 +896,11 @@ def test_names_that_are_cut_are_counted():
 
 def test_the_commands_output_in_a_pipe_is_whole(gpu_trace):
     """And it needs neither the package that logs nor those for notebooks and TensorBoard, which a machine may lack."""
-    code = "import runpy, sys\n"
-    code += f"sys.argv[1:] = ['summarize', *2 * [{str(gpu_trace)!r}]]\n"
+    code = f"import runpy, sys\nsys.argv[1:] = ['summarize', *2 * [{str(gpu_trace)!r}]]\n"
     code += "try:\n    runpy.run_module('model.profiling', run_name='__main__')\nexcept SystemExit as end:\n"
     code += "    print(end.code, {'loguru', 'nbformat', 'tensorboard'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = fresh.run(code)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.count("run: 3 steps, 1.00 ms each while profiled; 4 launches, 5 kernels, GPU busy 34 %") == 2
     rows = [line for line in done.stdout.splitlines() if line.endswith(COPY)]
     assert [row.split()[:4] for row in rows] == [["1.0", "10.0", "3.1%", "4"]] * 2
@@ -937,10 +938,10 @@ def test_allocated_over_time():
     history = [
         entry("segment_alloc", 4096, 90), entry("alloc", 1000, 100), entry("alloc", 500, 110),
         entry("free_requested", 1000, 130), entry("free_completed", 1000, 140), entry("alloc", 200, 160),
-    ]  # fmt: skip
+    ]
     segments = [
         {"device": 0, "allocated_size": 700}, {"device": 0, "allocated_size": 300}, {"device": 1, "allocated_size": 9},
-    ]  # fmt: skip
+    ]
     snapshot = {"device_traces": [history, []], "segments": segments}
     frame = profiling.allocated_over_time(snapshot)
     assert frame["us"].tolist() == [0, 10, 30, 60]

@@ -1,14 +1,18 @@
 """Phases, floors, launches and pictures of a recorded step: what they count agrees with the trace and the model."""
 
+from dataclasses import replace
+
 import matplotlib
 import pytest
 import torch
 
 matplotlib.use("agg")
 from data.cli import UserError
+from lessons.n02_where_the_time_goes import on_your_machine, pictures, puzzles
+from lessons.n02_where_the_time_goes.floors import draw_floors, floors, needed, recorded_floors, slowest
+from lessons.shared import launches
 from model.config import preset
-from model.profiling import TRACES, here, lanes, launches, puzzles, step_facts, summarize
-from model.profiling.floors import draw_floors, floors, needed, recorded_floors, slowest
+from model.profiling import TRACES, step_facts, summarize
 from model.profiling.phases import PHASES, by_phase, phases, work_by_phase
 from model.profiling.trace import read
 
@@ -87,7 +91,7 @@ def test_launches():
 
 
 def test_one_call():
-    events = lanes.one_call(DOT, "aten::embedding", 10)
+    events = pictures.one_call(DOT, "aten::embedding", 10)
     by_depth = events.set_index("depth")
     assert by_depth.loc[0, "name"] == "aten::embedding"
     assert by_depth.loc[-1, "name"] == "cudaLaunchKernel"
@@ -96,15 +100,15 @@ def test_one_call():
 
 
 def test_pictures():
-    assert len(lanes.draw_steps(DOT, OUTER).axes) == 2
-    shown = lanes.draw_phases(DOT)
+    assert len(pictures.draw_steps(DOT, OUTER).axes) == 2
+    shown = pictures.draw_phases(DOT)
     assert {text.get_text() for text in shown.legends[0].get_texts()} == {*PHASES, "another step"}
     (ax,) = shown.axes
-    grey = matplotlib.colors.to_rgba(lanes.OTHER)
+    grey = matplotlib.colors.to_rgba(pictures.OTHER)
     own = [bar for bar in ax.patches if bar.get_y() == 0 and bar.get_facecolor() != grey]
     drawn = sum(bar.get_height() * bar.get_width() for bar in own)
     assert drawn == pytest.approx(work_by_phase(DOT)["dur"].sum() / 1e3, rel=0.01)  # ms: the area is the busy time
-    labels = [text.get_text() for text in lanes.draw_call(lanes.one_call(DOT, "aten::embedding", 10)).texts]
+    labels = [text.get_text() for text in pictures.draw_call(pictures.one_call(DOT, "aten::embedding", 10)).texts]
     assert any(text.startswith("the kernel, ") for text in labels)
     table = recorded_floors("08_main_dot")
     names = [text.get_text() for text in draw_floors(table, titles=("08",), named=("_index_put_impl_",)).axes[0].texts]
@@ -121,12 +125,13 @@ def test_slowest():
 
 
 def test_here(capsys, monkeypatch):
-    monkeypatch.setattr(here.runtime, "device", lambda: torch.device("cpu"))
-    monkeypatch.setattr(here, "STORY", [None] * 3 + [here.replace(here.STORY[3], largest_table=10, batches=1)])
-    here.step()
-    here.call()
-    here.clocks()
-    here.precisions()
+    monkeypatch.setattr(on_your_machine.runtime, "device", lambda: torch.device("cpu"))
+    fewer = replace(on_your_machine.TRACED_STEPS[3], largest_table=10, batches=1)
+    monkeypatch.setattr(on_your_machine, "TRACED_STEPS", [None] * 3 + [fewer])
+    on_your_machine.step()
+    on_your_machine.call()
+    on_your_machine.clocks()
+    on_your_machine.precisions()
     out = capsys.readouterr().out
     assert "ms a step without the profiler" in out
     assert all(phase in out for phase in PHASES)
@@ -134,10 +139,10 @@ def test_here(capsys, monkeypatch):
     assert "it has no TF32" in out
 
 
-def test_the_puzzles_own_answers(capsys):
-    for name in puzzles.SPECS:
-        assert puzzles.attempt(name, getattr(puzzles, name))
-    assert capsys.readouterr().out.count("cases passed on cpu") == 3
+def test_the_puzzles_own_answers_are_no_answers(capsys):
+    for name in puzzles.PUZZLES:
+        assert not puzzles.attempt(name, getattr(puzzles, name))
+    assert capsys.readouterr().out.count("was called: this is what you are to write") == 3
 
 
 def test_the_columns_of_a_trace_that_has_no_shapes():

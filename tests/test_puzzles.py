@@ -1,53 +1,23 @@
-"""Every puzzle of the lecture: its answer passes, and each wrong answer is turned down with the words that it deserves.
-
-notebooks/solutions/NAME.py holds the answers of notebooks/NAME.ipynb, a section a puzzle, each the whole cell:
-
-    # %% puzzle_id
-
-tests/wrong_answers/NAME.py holds wrong ones, and unusual right ones, each the whole cell again, with a pattern of what
-must be printed:
-
-    # %% puzzle_id: what is done wrong -> pattern
+"""Every notebook prints what is stored; every puzzle's answer passes, and each wrong answer is turned down with the
+words that it deserves. lessons/shared/answers.py says where the answers are and how they are written.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from lessons.shared import answers
 
 nbformat = pytest.importorskip("nbformat")
 for package in ("nbclient", "ipykernel"):
     pytest.importorskip(package)
 
 ROOT = Path(__file__).resolve().parent.parent
-SOLUTIONS = sorted((ROOT / "notebooks" / "solutions").glob("*.py"))
-WRONG = ROOT / "tests" / "wrong_answers"
+ROOMS = sorted((ROOT / "notebooks" / "lessons").glob("n[0-9]*"))
 ENOUGH = 5  # wrong answers a puzzle
-PASSED = r"cases passed on|^right"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A cell's text, and the pattern of what it must print."""
-
-    puzzle: str
-    what: str
-    pattern: str
-    source: str
-
-
-def answers(path: Path) -> list[Answer]:
-    """The sections of a file of answers."""
-    found = []
-    for section in re.split(r"^# %% ", path.read_text(), flags=re.M)[1:]:
-        head, _, source = section.partition("\n")
-        puzzle, _, rest = head.partition(":")
-        what, _, pattern = rest.partition("->")
-        found.append(Answer(puzzle.strip(), what.strip(), pattern.strip() or PASSED, source.strip()))
-    return found
 
 
 def printed(cell) -> str:
@@ -55,49 +25,83 @@ def printed(cell) -> str:
     return "".join(output.get("text", "") for output in outputs if output.output_type == "stream")
 
 
+def is_tagged(cell, tag: str) -> bool:
+    return tag in cell.metadata.get("tags", [])
+
+
+def using_answers(cells: list) -> set[str]:
+    """The ids of the cells that name what a puzzle's cell defines, the puzzles' own not among them."""
+    text = "\n".join(cell.source for cell in cells if is_tagged(cell, "puzzle"))
+    names = {name for pair in re.findall(r"^def (\w+)|^(\w+) = ", text, flags=re.M) for name in pair if name}
+    return {cell.id for cell in cells if names & {*re.findall(r"\w+", cell.source)} and not is_tagged(cell, "puzzle")}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
-def test_answers(path):
-    """The notebook runs once; each of its puzzles is tried as it stands, with all wrong answers, then answered. A cell
-    that puts the answers together is right then."""
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_a_notebook_and_its_answers(room):
+    """The notebook runs once, as a reader has it who solves nothing: cells tagged nbval-check-output print what is
+    stored. Then each puzzle is tried with all wrong answers and answered, and the cells that use answers run again."""
     from lecture import client_of  # of notebooks/
 
-    client = client_of(ROOT / "notebooks" / f"{path.stem}.ipynb")
-    right = {answer.puzzle: answer for answer in answers(path)}
-    wrong = answers(WRONG / path.name)
-    puzzles = [cell.id for cell in client.nb.cells if "puzzle" in cell.metadata.get("tags", [])]
-    assert sorted(right) == sorted(puzzles)
-    assert {answer.puzzle for answer in wrong} == set(puzzles)
+    client = client_of(ROOT / "notebooks" / f"{room.name[1:]}.ipynb")
+    cells = [cell for cell in client.nb.cells if cell.cell_type == "code"]
+    right, wrong = answers.solutions(room), answers.others(room)
+    puzzles = {cell.id for cell in cells if is_tagged(cell, "puzzle")}
+    assert right.keys() == puzzles
+    assert {answer.puzzle for answer in wrong} == puzzles
     complaints = []
 
-    def attempt(cell, index, answer):
-        cell.source = answer.source
-        client.execute_cell(cell, index)
-        got = printed(cell)
-        if not re.search(answer.pattern, got, flags=re.M):
-            complaints.append(f"{answer.puzzle}, {answer.what}: expected {answer.pattern!r}, got: {got[:500]}")
+    def execute(cell) -> str:
+        client.execute_cell(cell, client.nb.cells.index(cell))
+        return printed(cell)
 
     with client.setup_kernel():
-        for index, cell in enumerate(client.nb.cells):
-            if cell.cell_type != "code":
-                continue
-            if cell.id in right:
-                attempt(cell, index, Answer(cell.id, "as it stands", "^not yet: ", cell.source))
-                for answer in (answer for answer in wrong if answer.puzzle == cell.id):
-                    attempt(cell, index, answer)
-                attempt(cell, index, right[cell.id])
-            else:
-                client.execute_cell(cell, index)
-                if "not yet: " in printed(cell):
-                    complaints.append(f"{cell.id}, with all puzzles before it answered: {printed(cell)[:500]}")
+        for cell in cells:
+            stored, got = printed(cell), execute(cell)
+            if is_tagged(cell, "nbval-check-output") and got != stored:
+                complaints.append(f"{cell.id}: stored is {stored[:500]!r}, printed {got[:500]!r}")
+            if cell.id in puzzles and not re.search("^not yet: ", got, flags=re.M):
+                complaints.append(f"{cell.id}, as it stands: {got[:500]}")
+        with_answers = using_answers(cells)
+        for cell in cells:
+            for answer in [*(answer for answer in wrong if answer.puzzle == cell.id), right.get(cell.id)]:
+                if answer:
+                    cell.source = answer.source
+                    if not re.search(answer.pattern, got := execute(cell), flags=re.M):
+                        complaints.append(
+                            f"{cell.id}, {answer.what}: expected {answer.pattern!r}, got: {got[:500]}"
+                        )
+            if cell.id in with_answers and "not yet: " in (got := execute(cell)):
+                complaints.append(f"{cell.id}, with all puzzles before it answered: {got[:500]}")
     assert not complaints, "\n".join(complaints)
 
 
-@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
-def test_there_are_enough_wrong_answers(path):
-    given = answers(WRONG / path.name)
-    for puzzle in {answer.puzzle for answer in answers(path)}:
-        mine = [answer for answer in given if answer.puzzle == puzzle]
-        wrong = [answer for answer in mine if answer.pattern != PASSED]
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_there_are_enough_wrong_answers(room):
+    others = answers.others(room)
+    for puzzle in answers.solutions(room):
+        mine = [answer for answer in others if answer.puzzle == puzzle]
+        wrong = [answer for answer in mine if answer.pattern != answers.PASSED]
         assert len(wrong) >= ENOUGH, f"{puzzle}: {len(wrong)} wrong answers"
         assert len(mine) > len(wrong), f"{puzzle}: no unusual right answer"
+
+
+TEXT = "def f(x):\n    a = x\n\n    return a"
+
+
+@pytest.mark.parametrize(
+    ("edits", "becomes"),
+    [
+        ("-    a = x\n+    a = x + 1", "def f(x):\n    a = x + 1\n\n    return a"),
+        ("-    a = x\n-\n\n-    return a\n+    return x", "def f(x):\n    return x"),
+        (" def f(x):\n+    # first", "def f(x):\n    # first\n    a = x\n\n    return a"),
+    ],
+)
+def test_an_edit_is_made_where_its_lines_stand(edits, becomes):
+    assert answers.edited(TEXT, edits) == becomes
+
+
+@pytest.mark.parametrize("edits", ["-    b = x\n+    b = 1", "-    return a\n+    return 1\n\n-    a = x"])
+def test_an_edit_that_fits_nowhere_is_named(edits):
+    with pytest.raises(ValueError, match="these lines do not stand there:\n-"):
+        answers.edited(TEXT, edits)

@@ -13,7 +13,7 @@ import pytest
 from fake_clock import Clock, cell
 
 from kernels import runtime
-from kernels.dispatch import sources as dispatch_sources
+from kernels.dispatch import included_files
 from kernels.measure import bench, judge, records, sources, status
 from kernels.measure.cells import Row
 
@@ -40,7 +40,7 @@ def copied(tmp_path_factory):
 @contextmanager
 def at(folder):
     with pytest.MonkeyPatch.context() as patch:
-        for module in (sources, dispatch_sources):
+        for module in (sources, included_files):
             patch.setattr(module, "KERNELS", folder)
         yield
 
@@ -63,8 +63,8 @@ def at(folder):
         ("ops/add_relu/test_add_relu.py", "x = 1\n", "tests"),
         ("ops/add_relu/test_add_relu.cu", "int x;\n", "tests"),
         ("ops/add_relu/spec.py", "x = 1\n", "tests"),
-        ("check/cuda_on_host.h", "int x;\n", "tests"),
-        ("check/testing.cuh", "int x;\n", "tests"),
+        ("check/host/cuda_on_host.h", "int x;\n", "tests"),
+        ("check/host/testing.cuh", "int x;\n", "tests"),
         ("ops/add_relu/bench.py", "x = 1\n", "bench"),
         ("measure/clock.py", "x = 1\n", "bench"),
     ],
@@ -388,9 +388,9 @@ def test_the_readmes_show_one_gpu_whatever_others_measured(record, tmp_path):
     rows = [row(name, us, shape=(65536, 512)).flat() for name, us in times]
     bench.save(record | {"rows": rows}, tmp_path)
     tables = status.readme_table(tmp_path), status.result_table(tmp_path)
-    shown = "[eager.py](ops/add_relu/eager.py) 9.0 µs | – | [triton_kernel.py](ops/add_relu/triton_kernel.py) |"
-    assert shown in tables[0]
-    assert "(kernels/ops/add_relu/), 65536×512 float32 | 0.9 | 9.0 | – | – | 3.0 | nowhere: one kernel |" in tables[1]
+    assert "| [add_relu](ops/add_relu/) | 9.0 | – | 3.0 | never | H200 " in tables[0]
+    shown = "(kernels/ops/add_relu/): 65,536 rows of 512, float32 | 0.9 | 9.0 | – | – | 3.0 | nowhere: one kernel |"
+    assert shown in tables[1]
     assert "Recorded on NVIDIA H200, torch" in tables[1]
     bench.save(record | {"rows": rows, "GPU": "Tesla T4", "date": "2100-01-01"}, tmp_path)
     assert (status.readme_table(tmp_path), status.result_table(tmp_path)) == tables
@@ -398,8 +398,19 @@ def test_the_readmes_show_one_gpu_whatever_others_measured(record, tmp_path):
     copies = record["copy_tb_per_s"] | {"all": [4.0, 3.0]}
     bench.save(record | {"rows": rows, "copy_tb_per_s": copies}, tmp_path)
     table = status.result_table(tmp_path)
-    assert "65536×512 float32 | – | 9.0 |" in table
+    assert "65,536 rows of 512, float32 | – | 9.0 |" in table
     assert table.endswith("The copies of add_relu's run differ by more than 5 %: they are no yardstick.")
+
+
+def test_each_row_of_the_front_page_has_words_of_its_own():
+    rows = [line for line in status.result_table().splitlines() if line.startswith("| [")]
+    cases = [line.split(" | ")[0] for line in rows]
+    assert len(cases) == len(set(cases)) >= len(sources.ops())
+    labels = {"rows": 2048, "dtype": "float32", "precision": "tf32", "widths": "3-1", "floor": "floor 1 µs"}
+    row = Row("fused_mlp", "bandwidth", "functional", "cuda", labels)
+    assert status.case("fused_mlp", row).startswith("2,048 rows through 3-1, TF32 (")
+    half = replace(row, labels=labels | {"dtype": "bfloat16"})
+    assert status.case("fused_mlp", half).startswith("2,048 rows through 3-1, bfloat16 (")
 
 
 def test_the_readmes_are_up_to_date_and_their_links_exist():

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from kernels import runtime
-
-ROOT = Path(__file__).resolve().parent.parent
+from kernels.check import fresh
 
 
 def python(code, **environment):
-    """What a new Python prints that runs `code`."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | environment
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    """What `code` prints where only torch has been imported."""
+    ended = fresh.run(code, environment=os.environ | environment)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()
 
@@ -97,8 +93,8 @@ def test_importing_kernels_does_nothing():
     """No Triton, no compiler, no launcher is imported; CUDA is not touched; nothing is built or loaded."""
     code = """
 import sys, kernels, torch
-from kernels.dispatch import extension, ops
+from kernels.dispatch import core, ops
 lazy = {"triton", "torch._dynamo", "torch.utils.cpp_extension", *(f"kernels.ops.{op}.triton_launch" for op in ops())}
-print(lazy & {*sys.modules}, torch.cuda.is_initialized(), extension.core_is_loaded())
+print(lazy & {*sys.modules}, torch.cuda.is_initialized(), core.core_is_loaded())
 """
     assert python(code) == "set() False False"

@@ -20,7 +20,8 @@ import torch
 from kernels.device import launch
 from kernels.device.launch import SHARED_MEMORY
 from kernels.dispatch import cubin, find, plan
-from kernels.dispatch.recording import recording
+from kernels.dispatch.intercept import recording
+from kernels.dtypes import DTYPES
 from kernels.ops.fused_mlp import budget, packing
 from kernels.ops.fused_mlp import triton_launch as fused_mlp
 from kernels.ops.fused_mlp.budget import Tile
@@ -31,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 KINDS = {
     "ieee": (torch.float32, "ieee"), "tf32": (torch.float32, "tf32"), "half": (torch.float16, "ieee"),
     "bfloat16": (torch.bfloat16, "ieee"), "float64": (torch.float64, "ieee"),
-}  # fmt: skip
+}
 ROWS = (1, 128, 300, 4200, 4300)
 WIDTHS = ("13-512-256-64-16", "367-512-256-1", "64-512-64-1", "64-128-512-16", "40-1024-32", "1-1")
 PRODUCTS = ((432, 512), (432, 64), (33, 40))  # c's columns, outputs
@@ -89,7 +90,7 @@ def _arguments(op, rows, size, dtype, precision):
     if op == "fused_mlp":
         first = packing.padded(packing.layers(size)[0].inputs)
         return (_meta(rows, first, dtype=dtype), _meta(packing.elements(size), dtype=dtype), size,
-                "relu", "identity", precision, True)  # fmt: skip
+                "relu", "identity", precision, True)
     columns, outputs = size
     weight = _meta(outputs, columns**2, dtype=dtype)
     return _meta(rows, columns, dtype=dtype), weight, _meta(outputs, dtype=dtype), "relu", precision, False
@@ -109,7 +110,7 @@ def _recorded(monkeypatch, arch, kinds, rows, all_widths=WIDTHS):
         for kind in kinds:
             for count in rows:
                 for size in sizes:
-                    arguments = declared.call.with_tensors(_arguments(op, count, size, *KINDS[kind]))
+                    arguments = declared.with_tensors(_arguments(op, count, size, *KINDS[kind]))
                     allocations = declared.allocations("", arguments)
                     plan.record(declared, "", arguments, allocations, arch)
                     outputs = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in allocations]
@@ -127,7 +128,7 @@ def _recorded(monkeypatch, arch, kinds, rows, all_widths=WIDTHS):
 def _said(kernel, available):
     """What the launcher says that a kernel needs at most; None of those that no tile is chosen for."""
     constants = dict(kernel.constants)
-    (dtype,) = {dtype for dtype, name in plan.TYPES.items() if name == kernel.types[0][1:].partition(":")[0]}
+    (dtype,) = {dtype for dtype, known in DTYPES.items() if known.triton == kernel.types[0][1:].partition(":")[0]}
     if "fused_mlp" in kernel.module:
         names = {"rows": "ROWS", "columns": "COLUMNS", "stages": "STAGES", "budget": "BUDGET", "warps": "num_warps"}
         needed = {"forward_kernel": budget.on_chip_bytes, "chain_kernel": budget.backward_on_chip_bytes}
@@ -138,11 +139,11 @@ def _said(kernel, available):
         return needed[kernel.name](constants["WIDTHS"], tile, dtype, available=available, **keep).shared
     parts = {"weight_kernel": "grad_weight", "c_kernel": "grad_c", "direct_c_kernel": "direct_c",
              "few_rows_kernel": "few_rows",
-             "forward_kernel": "folded" if constants.get("FOLDED") else "forward"}  # fmt: skip
+             "forward_kernel": "folded" if constants.get("FOLDED") else "forward"}
     if kernel.name not in parts:
         return None
     given = {each.name: constants[each.name.upper()] for each in fields(outer_linear.Tiles)
-             if each.name.upper() in constants}  # fmt: skip
+             if each.name.upper() in constants}
     return outer_linear.shared_bytes(parts[kernel.name], outer_linear.Tiles(**given), dtype.itemsize, kernel.arch)
 
 
@@ -210,7 +211,7 @@ def test_what_the_compiled_kernels_take(arch, monkeypatch):
     done = subprocess.run(
         [sys.executable, "-c", ALLOCATE], input=repr([asdict(kernel) for kernel in kernels]),
         env=os.environ | {"TRITON_INTERPRET": "0"}, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     available = SHARED_MEMORY[arch]
     taken = dict(zip(kernels, json.loads(done.stdout), strict=True))

@@ -29,7 +29,7 @@ STRONGEST = {
     "I7 I11": 0.882, "I1 I10": 0.878, "I5 I10": -0.815, "I1 I5": -0.782, "I4 I13": 0.749, "I6 I10": -0.636,
     "I5 I6": 0.632, "I1 I6": -0.624, "I8 I13": 0.602, "I4 I8": 0.568, "I6 I9": 0.480, "I9 I11": 0.473, "I8 I9": 0.432,
     "I7 I9": 0.416, "I5 I11": -0.413,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def column(table: pa.Table, feature: str) -> np.ndarray:
 
 
 def rank_correlations(counts: dict[str, np.ndarray]) -> dict[str, float]:
-    """Of each two counts, NaN where missing."""
+    """{"a b": Spearman's correlation} of every two counts, over the rows in which neither is missing."""
     found = {}
     for a, b in combinations(counts, 2):
         both = ~np.isnan(counts[a]) & ~np.isnan(counts[b])

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from model.profiling import ROOT, STORY, TRACES, record
+from model.profiling import ROOT, TRACED_STEPS, TRACES, record
 
 psutil = pytest.importorskip("psutil")
 pytest.importorskip("tensorboard")
@@ -32,7 +32,7 @@ def serving(folder):
         ["make", "--no-print-directory", "-C", ROOT, "tensorboard", f"PYTHON={sys.executable}",
          f"ARGS=--logdir {folder} --port 0"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         said = []
         for line in process.stdout:
@@ -99,8 +99,8 @@ def test_runs_and_scalars_are_served(tmp_path):
 
 
 def test_the_recorded_runs_are_served():
-    recorded = {step.name for step in STORY if (TRACES / step.name).is_dir()}
-    assert len(recorded) in (10, 14, len(STORY))
+    recorded = {step.name for step in TRACED_STEPS if (TRACES / step.name).is_dir()}
+    assert len(recorded) in (10, 14, len(TRACED_STEPS))
     with serving(TRACES) as get:
         assert recorded <= set(runs(get, recorded))
         for run in sorted(recorded):

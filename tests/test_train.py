@@ -36,7 +36,7 @@ from train_runs import (
     run,
     status,
     table,
-)  # fmt: skip
+)
 
 from data.cli import UserError
 from data.criteo import LABEL, CriteoBatches, read_metadata
@@ -262,23 +262,21 @@ def test_what_a_kill_9_left_half_written_is_removed_by_the_next_run(data, tmp_pa
     """But not what a living process is writing."""
     code = (
         "import os, sys, time; from pathlib import Path; from model.checkpoints import save_checkpoint\n"
-        "os.fsync = lambda _: (print('half', flush=True), time.sleep(600))\n"
-        "save_checkpoint(Path(sys.argv[1]), {})"
+        "os.fsync = lambda _: (print(os.getpid(), flush=True), time.sleep(600))\n"
+        "name = 'last.pt' if os.fork() else 'best.pt'\n"
+        "save_checkpoint(Path(sys.argv[1], name), {})"
     )
-    writers = []
-    for name in ("last.pt", "best.pt"):
-        command = [sys.executable, "-c", code, tmp_path / name]
-        writers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-    for writer in writers:
-        assert writer.stdout.readline() == "half\n"
-    writers[0].kill()
-    writers[0].communicate()
+    process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True)
+    parent = process.pid
+    (child,) = {int(process.stdout.readline()) for _ in range(2)} - {parent}
+    process.kill()
+    process.wait()
     half = {path.name for path in tmp_path.iterdir()}
-    assert half == {f".last.pt.{writers[0].pid}", f".best.pt.{writers[1].pid}"}
+    assert half == {f".last.pt.{parent}", f".best.pt.{child}"}
     run(tmp_path, data, mini(epochs=1))
-    assert {path.name for path in tmp_path.glob(".*")} == {f".best.pt.{writers[1].pid}"}
-    writers[1].kill()
-    writers[1].communicate()
+    assert {path.name for path in tmp_path.glob(".*")} == {f".best.pt.{child}"}
+    os.kill(child, signal.SIGKILL)
+    process.communicate()  # until no process holds its output any more
     run(tmp_path, data, mini(epochs=1), resume=True)
     assert not list(tmp_path.glob(".*"))
 
@@ -586,8 +584,9 @@ def with_null_labels(data: Path) -> None:
         (None, ["--checkpoints", "/dev/null/here"], "/dev/null/here: Not a directory"),
         (None, ["--logs", "/dev/null/here"], "Not a directory"),
         (None, ["--learning-rate", "1e30"], "diverged"),
-        (None, ["--top", f"{WIDEST}-{WIDEST}-1"], "DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
-        (None, ["--interaction", "outer", "--bottom", f"13-{WIDEST}", "--embedding-dim", str(WIDEST), "--top",
+        # Tensors that are too large behind small ones, which are allocated.
+        (None, ["--top", f"{2**21}-{WIDEST}-1"], "DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+        (None, ["--interaction", "outer", "--bottom", f"13-{2**18}", "--embedding-dim", str(2**18), "--top",
                 f"{WIDEST}-1"], "Storage size calculation overflowed"),
         (None, ["--top", "99999999999-1"], "top: expected widths from 1 to 16,777,216, got 99999999999-1"),
         (None, ["--threads", "99999999999"], "threads: expected a number below 32,768"),

@@ -9,7 +9,7 @@ import torch
 
 import kernels
 from kernels.measure import records
-from model import bench, bench_fused, bench_trainer
+from model.bench import trainer, training, whole_model
 from model.config import Precision, TableOptimizer, preset
 from model.table_update import TableUpdate
 
@@ -19,16 +19,17 @@ SMALL = ["--device", "cpu", "--largest-table", "50", "--without", "torch.compile
 @pytest.fixture
 def small(monkeypatch):
     """Two rules, few and small batches."""
-    for name, value in {"ROWS": (8,), "EPOCH_ROWS": 8, "EPOCH_STEPS": 6, "REPORT": 3, "RULES": bench.RULES[1:]}.items():
-        monkeypatch.setattr(bench, name, value)
-    monkeypatch.setattr(bench_trainer, "step_times", partial(bench_trainer.step_times, block=1, rounds=2))
+    small = {"ROWS": (8,), "EPOCH_ROWS": 8, "EPOCH_STEPS": 6, "REPORT": 3, "RULES": training.RULES[1:]}
+    for name, value in small.items():
+        monkeypatch.setattr(training, name, value)
+    monkeypatch.setattr(trainer, "step_times", partial(trainer.step_times, block=1, rounds=2))
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
 
 
 def test_both_parts_on_the_cpu(small, capsys):
-    assert bench.main([*SMALL, "--only", "epoch,steps"]) == 0
+    assert training.main([*SMALL, "--only", "epoch,steps"]) == 0
     out = capsys.readouterr().out
     assert out.count(" ms (") == 4  # each rule's reference, and fused
     assert out.count(" rows/s, loss ") == 4
@@ -44,7 +45,7 @@ def test_what_does_not_agree_has_no_time(small, capsys, monkeypatch):
         plain(self, tables, rule, lr if backend == "eager" else 2 * lr, backend)
 
     monkeypatch.setattr(TableUpdate, "__init__", twice)
-    assert bench.main([*SMALL, "--only", "epoch,steps"]) == 1
+    assert training.main([*SMALL, "--only", "epoch,steps"]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if " fused  " in line]
     assert len(lines) == 4
     for line in lines:
@@ -57,27 +58,27 @@ def test_what_does_not_agree_has_no_time(small, capsys, monkeypatch):
 def small_model(monkeypatch):
     """A model whose outer product a CPU holds."""
     model = replace(preset("mini").model, embedding_dim=2, bottom=(13, 8, 2))
-    monkeypatch.setattr(bench_fused, "preset", lambda name: replace(preset(name), model=model))
+    monkeypatch.setattr(whole_model, "preset", lambda name: replace(preset(name), model=model))
     for name, value in {"OUTER_ROWS": 8, "DOT": ((8, Precision.TF32), (16, Precision.FP32)), "ROUNDS": 2}.items():
-        monkeypatch.setattr(bench_fused, name, value)
-    monkeypatch.setattr(bench_fused, "INFERENCE_ROWS", (4, 8))
-    monkeypatch.setattr(bench_trainer, "step_times", partial(bench_trainer.step_times, block=1, rounds=2))
+        monkeypatch.setattr(whole_model, name, value)
+    monkeypatch.setattr(whole_model, "INFERENCE_ROWS", (4, 8))
+    monkeypatch.setattr(trainer, "step_times", partial(trainer.step_times, block=1, rounds=2))
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
 
 
 def test_the_fused_parts_on_the_cpu(small_model, capsys, monkeypatch):
-    monkeypatch.setattr(bench_fused, "INFERENCE", {n: v for n, v in bench_fused.INFERENCE.items() if not v[1]})
-    assert bench.main([*SMALL, "--only", "inference,outer,dot"]) == 0
+    monkeypatch.setattr(whole_model, "INFERENCE", {n: v for n, v in whole_model.INFERENCE.items() if not v[1]})
+    assert training.main([*SMALL, "--only", "inference,outer,dot"]) == 0
     out = capsys.readouterr().out
     assert out.count(" µs (") == 4
     assert out.count(" ms (") == 6
     assert "FAILED" not in out
-    assert bench.main([*SMALL, "--only", "inference"]) == 0
+    assert training.main([*SMALL, "--only", "inference"]) == 0
     assert " ms (" not in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
-        bench.main(["--only", "inferences"])
+        training.main(["--only", "inferences"])
     assert "expected some of epoch, steps, outer, dot, inference, joined by commas" in capsys.readouterr().err
 
 
@@ -92,8 +93,8 @@ def test_a_prediction_that_does_not_agree_has_no_time(small_model, capsys, monke
         return plain(module)
 
     monkeypatch.setattr(kernels, "pack_mlp", changed)
-    monkeypatch.setattr(bench_fused, "INFERENCE", {n: v for n, v in bench_fused.INFERENCE.items() if not v[1]})
-    assert bench.main([*SMALL, "--only", "inference"]) == 1
+    monkeypatch.setattr(whole_model, "INFERENCE", {n: v for n, v in whole_model.INFERENCE.items() if not v[1]})
+    assert training.main([*SMALL, "--only", "inference"]) == 1
     fused = [line for line in capsys.readouterr().out.splitlines() if " fused " in line]
     assert len(fused) == 2
     assert all("FAILED: a probability differs by 0.0" in line and " µs (" not in line for line in fused)
@@ -106,44 +107,44 @@ WHOLE = [
     {"part": "outer", "optimizer": "sgd", "rows": 2048, "precision": "tf32", "implementation": name, "ms": ms,
      "ms_low": ms, "ms_high": ms, "peak_mb": 1400.0, "floor_mb": 1.0, "bytes": 8, "match": "ok"}
     for name, ms in (("eager sparse", 15.0), ("fused graph", 4.5))
-]  # fmt: skip
+]
 
 
 def test_the_whole_models_verdicts_and_its_lines_of_the_readme(tmp_path, monkeypatch):
-    assert bench.verdicts(WHOLE) == [
+    assert training.verdicts(WHOLE) == [
         "met: inference 128 tf32: us: 39; limit 40",
         "met: outer 2048 tf32: ms: 4.5; limit 5",
         "MISSED: outer 2048 tf32: peak_mb: 1.4e+03; limit 1300",
     ]
-    empty = bench_fused.readme_table(results=tmp_path)
-    assert empty.count("| – | – | – | – |") == len(bench_fused.SHOWN)
-    versions = bench.runtime.versions() | {"GPU": "NVIDIA H200"}
-    monkeypatch.setattr(bench.runtime, "versions", lambda: versions)
-    records.save(bench._record("whole_model", WHOLE, copy_tb_per_s=4.0), tmp_path)
-    table = bench_fused.readme_table(results=tmp_path)
-    assert "| inference, 128 rows, tf32 | 1.0 | 120.0 | – | 39.0 |" in table
-    assert "| a training step of `outer`, 2048 rows, tf32 | 0.0 | 15,000.0 | – | 4,500.0 |" in table
+    empty = whole_model.readme_table(results=tmp_path)
+    assert empty.count("| – | – | – | – |") == len(whole_model.SHOWN)
+    versions = training.runtime.versions() | {"GPU": "NVIDIA H200"}
+    monkeypatch.setattr(training.runtime, "versions", lambda: versions)
+    records.save(training._record("whole_model", WHOLE, copy_tb_per_s=4.0), tmp_path)
+    table = whole_model.readme_table(results=tmp_path)
+    assert "| inference, 128 rows, TF32 | 1.0 | 120.0 | – | 39.0 |" in table
+    assert "| a training step of `outer`, 2,048 rows, TF32 | 0.0 | 15,000.0 | – | 4,500.0 |" in table
     assert "Recorded on NVIDIA H200" in table
-    begin, end = bench_fused.BEGIN, bench_fused.END
-    assert bench_fused.with_table(f"a\n{begin}\n{end}\n", table) == f"a\n{begin}\n\n{table}\n\n{end}\n"
+    begin, end = whole_model.BEGIN, whole_model.END
+    assert whole_model.with_table(f"a\n{begin}\n{end}\n", table) == f"a\n{begin}\n\n{table}\n\n{end}\n"
 
 
 def test_the_readme_is_up_to_date():
-    text = bench.README.read_text()
-    assert bench_fused.with_table(text, bench_fused.readme_table()) == text, "python -m model.bench --write"
+    text = training.README.read_text()
+    assert whole_model.with_table(text, whole_model.readme_table()) == text, "python -m model.bench --write"
 
 
 def test_necessary_bytes():
-    """Of two rows, by hand."""
+    """Counted by hand for two rows."""
     shape = replace(preset("mini").model, cardinalities=(10, 20, 30))  # 13-8-4, 4 + 6 features, 8-1
     weights = 14 * 8 + 9 * 4 + 11 * 8 + 9 * 1
     once = 2 * 3 * 8 + 4 * (2 * 13 + 2 * 3 * 4 + weights + 2)
-    assert bench_fused.necessary_bytes(shape, 2, training=False) == once
-    assert bench_fused.necessary_bytes(shape, 2, training=True) == once + 4 * (2 * (2 * 3 * 4 + weights) + 2)
+    assert whole_model.necessary_bytes(shape, 2, training=False) == once
+    assert whole_model.necessary_bytes(shape, 2, training=True) == once + 4 * (2 * (2 * 3 * 4 + weights) + 2)
 
 
 def rows(**changes) -> list[dict]:
-    """Of a run on a GPU, with known answers."""
+    """Rows of a run on a GPU, with known answers."""
     step = {"part": "steps", "optimizer": "sgd", "rows": 2048, "match": "ok", "floor_mb": 100.0, "peak_mb": 110.0}
     times = {"eager sparse": 2.8, "torch.compile": 2.5, "fused": 1.0, "fused graph": 0.5} | changes
     found = [step | {"implementation": name, "ms": ms, "ms_low": ms, "ms_high": ms} for name, ms in times.items()]
@@ -152,27 +153,27 @@ def rows(**changes) -> list[dict]:
 
 
 def test_verdicts():
-    assert bench.verdicts(rows()) == [
+    assert training.verdicts(rows()) == [
         "met: steps sgd 2048: ms as a graph: 0.5; limit 0.8",
         "met: steps sgd 2048: memory over tables and state: 1.1; limit 1.2",
         "met: steps sgd 2048: times as fast as the best peer, without a graph: 2.5; limit 2.5",
         "MISSED: epoch sgd 2048: fused: losses of 500 steps beside the reference's: 0.0002; limit 0.0001",
     ]
-    slower = bench.verdicts(rows(**{"fused": 1.1, "fused graph": 0.9}))
+    slower = training.verdicts(rows(**{"fused": 1.1, "fused graph": 0.9}))
     assert [line.split(":")[0] for line in slower[:3]] == ["MISSED", "met", "MISSED"]
-    unmeasured = bench.verdicts(rows(**{"fused": None, "fused graph": None}))
+    unmeasured = training.verdicts(rows(**{"fused": None, "fused graph": None}))
     assert "MISSED: steps sgd 2048: ms as a graph: not measured; limit 0.8" in unmeasured
-    assert {limit for (rule, count), limit in bench.MOST_MS.items() if count == 2048} == {0.8, 0.9}
-    assert bench.MOST_MS[TableOptimizer.ADAGRAD, 16384] == 3.0
+    assert {limit for (rule, count), limit in training.MOST_MS.items() if count == 2048} == {0.8, 0.9}
+    assert training.MOST_MS[TableOptimizer.ADAGRAD, 16384] == 3.0
 
 
 def test_a_record_is_saved_and_shown(tmp_path, capsys, monkeypatch):
-    versions = bench.runtime.versions() | {"GPU": "NVIDIA H200"}
-    monkeypatch.setattr(bench.runtime, "versions", lambda: versions)
-    assert records.save(bench._record("training", rows()), tmp_path).startswith("saved ")
+    versions = training.runtime.versions() | {"GPU": "NVIDIA H200"}
+    monkeypatch.setattr(training.runtime, "versions", lambda: versions)
+    assert records.save(training._record("training", rows()), tmp_path).startswith("saved ")
     saved = json.loads((tmp_path / "h200" / "training.json").read_text())
     assert set(saved["sources_sha256"]) == {"embedding_bags", "embedding_bags_update"}
-    bench.show(tmp_path)
+    training.show(tmp_path)
     out = capsys.readouterr().out
     assert out.startswith("Recorded on NVIDIA H200, ")
     assert out.count("\n") == 1 + 5 + 4 + 1
@@ -183,5 +184,5 @@ def test_a_record_is_saved_and_shown(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("option", [["--only", "steps"], ["--device", "cpu"], ["--without", "fused"]])
 def test_a_part_is_not_saved(capsys, option):
     with pytest.raises(SystemExit, match="2"):
-        bench.main(["--save", *option])
+        training.main(["--save", *option])
     assert "--save: a part of the cells, or another size, is not saved" in capsys.readouterr().err

@@ -15,6 +15,7 @@ import torch
 from kernels import check
 from kernels.check import Case
 from kernels.dispatch import cubin, find, names, plan
+from kernels.dtypes import DTYPES
 
 ROOT = Path(__file__).resolve().parent.parent
 # In a process of its own, without the interpreter.
@@ -69,7 +70,7 @@ def kernels_of(op, monkeypatch):
     monkeypatch.setattr(plan, "_function", note)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # which knows nothing of meta tensors
     for number, call in enumerate(calls(op)):
-        arguments = declared.call.with_tensors(check.spec_of(op).overload(call.arguments()))
+        arguments = declared.with_tensors(check.spec_of(op).overload(call.arguments()))
         allocations = declared.allocations("", arguments)
         plan.record(declared, "", arguments, allocations)
         if not declared.gradients:
@@ -94,12 +95,12 @@ def _tested(op):
 def test_every_kernel_compiles_in_every_dtype(op, monkeypatch, tmp_path):
     kernels = kernels_of(op, monkeypatch)
     assert len(kernels) >= 4  # a forward in four dtypes
-    dtypes = {f"*{plan.TYPES[case.dtype]}:16" for case in check.cases_of(op)}
+    dtypes = {f"*{DTYPES[case.dtype].triton}:16" for case in check.cases_of(op)}
     assert dtypes <= {type_ for kernel in kernels for type_ in kernel.types}
     done = subprocess.run(
         [sys.executable, "-c", COMPILE, tmp_path], input=repr([asdict(kernel) for kernel in kernels]),
         env=os.environ | {"TRITON_INTERPRET": "0"}, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {}
     assert len(list(tmp_path.glob("*.cubin"))) == len(kernels)

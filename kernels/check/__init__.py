@@ -5,22 +5,21 @@
     comparison.py   how far from the exact result it may be
     memory.py       guard zones and poison
     interpreter.py  Triton's interpreter, with every load and store checked
+    maximum.py      tl.maximum of NaN, as it is compiled
     accesses.py     what a kernel reads and writes, program by program, drawn
-    kernels_only.py torch allocates and views, and computes nothing: for puzzles
-    in_torch.py     an answer in PyTorch: the host waits for nothing, no tensor is large, a gradient arrives
     hints.py        a guess at the cause
     isolated.py     check() in a process of its own
-    run.py          check(), attempt() and check_gradients()
+    run.py          check() and check_gradients()
     contract/       the op contract as pytest classes (needs pytest, which nothing else in here does)
 """
 
 from kernels.check.accesses import accesses_of, draw_accesses
 from kernels.check.cases import FLOAT_DTYPES, Call, Case, calls, pointwise_cases, wide_cases
 from kernels.check.comparison import TOLERANCES, Pointwise, Sums, compare, gradients
-from kernels.check.in_torch import InTorch, gradient_of
 from kernels.check.interpreter import OutOfBounds, watched
+from kernels.check.maximum import maximum_as_compiled
 from kernels.check.memory import guarded, poisoned
-from kernels.check.run import attempt, check, check_gradients
+from kernels.check.run import check, check_gradients
 from kernels.check.spec import Spec, calls_of, cases_of, eager_results, expected, reference, spec_of
 
 __all__ = [
@@ -28,13 +27,11 @@ __all__ = [
     "TOLERANCES",
     "Call",
     "Case",
-    "InTorch",
     "OutOfBounds",
     "Pointwise",
     "Spec",
     "Sums",
     "accesses_of",
-    "attempt",
     "calls",
     "calls_of",
     "cases_of",
@@ -44,9 +41,9 @@ __all__ = [
     "draw_accesses",
     "eager_results",
     "expected",
-    "gradient_of",
     "gradients",
     "guarded",
+    "maximum_as_compiled",
     "pointwise_cases",
     "poisoned",
     "reference",

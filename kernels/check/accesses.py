@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ZONE = 4096  # elements before and behind a tensor; an access beyond is left out
+SECONDS = 40  # of the process
 SHOWN = 8  # columns beyond a tensor's end that are drawn at most
 CHILD = "import sys; from kernels.check.accesses import child; child(*sys.argv[1:])"
 
@@ -54,9 +55,11 @@ def accesses_of(kernel, grid: Sequence[int], *arguments, **constants) -> list[Ac
         torch.save((name, tuple(grid), given, constants), Path(folder) / "call")
         path = os.pathsep.join([str(KERNELS.parent), *filter(None, sys.path)])
         environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-        ended = subprocess.run(
-            [sys.executable, "-c", CHILD, folder], capture_output=True, text=True, env=environment, check=False
-        )
+        command = [sys.executable, "-c", CHILD, folder]
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{name}: it does not end: stopped after {SECONDS} s") from None
         if ended.returncode:
             raise RuntimeError(f"{name}: {ended.stderr.strip().splitlines()[-1]}")
         return [Access(*row) for row in json.loads((Path(folder) / "accesses").read_text())]
@@ -159,7 +162,7 @@ def draw_accesses(kernel, grid: Sequence[int], *arguments, **constants) -> Figur
     figure, axes = plt.subplots(
         len(panels), 1, figsize=(9, 0.5 + 0.28 * sum(heights) + 0.3 * len(panels)), squeeze=False,
         height_ratios=[height + 0.6 for height in heights], layout="constrained",
-    )  # fmt: skip
+    )
     for ax, ((tensor, how), cells) in zip(axes[:, 0], panels.items(), strict=True):
         _draw_cells(ax, shapes[tensor], cells)
         ax.set_title(f"{tensor}, {how}", loc="left", fontsize=9)
@@ -173,7 +176,7 @@ def draw_accesses(kernel, grid: Sequence[int], *arguments, **constants) -> Figur
         handles=[plt.Rectangle((0, 0), 1, 1, color=_colour(programs)) for programs in used],
         labels=["several" if len(programs) > 1 else f"program {min(programs)}" for programs in used],
         loc="outside lower center", ncols=9, fontsize=8, frameon=False,
-    )  # fmt: skip
+    )
     return figure
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+from kernels import dtypes
+
+FLOAT_DTYPES = dtypes.FLOATING
 LAYOUTS = ("contiguous", "transposed", "strided", "expanded", "misaligned")
 VALUES = ("normal", "special", "tiny", "large", "huge")
 
@@ -149,7 +151,7 @@ def pointwise_cases(arguments: Sequence[str] = ()) -> list[Case]:
     shapes = [
         (0, 5), (5, 0), (1, 1), (1, 7), (7, 1), (1000, 4), (1, 4097), (3, 8), (5, 1023), (5, 1024), (3, 1025),
         (2, 4097), (33, 129), (9,), (2, 3, 5), (2, 0, 3), (64, 512),
-    ]  # fmt: skip
+    ]
     cases = [Case(shape) for shape in shapes]
     cases += [Case((17, 24), layout=layout) for layout in ("transposed", "strided", "expanded", "misaligned")]
     cases += [Case((5, 1023), layout="misaligned"), Case((2, 3, 8), layout="transposed"), Case((9,), layout="strided")]

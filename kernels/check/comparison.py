@@ -12,6 +12,7 @@ the sum is added up in, float32 for half precision. Integers and booleans are co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,14 +20,10 @@ import torch
 from torch import Tensor
 
 from kernels.check.cases import Call
+from kernels.dtypes import DTYPES
 
 # torch.testing.assert_close's (rtol, atol).
-TOLERANCES = {
-    torch.float32: (1.3e-6, 1e-5),
-    torch.float16: (1e-3, 1e-5),
-    torch.bfloat16: (1.6e-2, 1e-5),
-    torch.float64: (1e-7, 1e-7),
-}
+TOLERANCES = {dtype: known.tolerances for dtype, known in DTYPES.items() if known.tolerances}
 
 
 def as_tuple(results: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -176,11 +173,12 @@ def _largest(tensor: Tensor) -> float:
 
 
 class Mismatch(AssertionError):
-    """Some elements are wrong; `where` is True for those."""
+    """Some elements are wrong; `where` is True for those. digits: how many are right of each; 0 if not of each, or if
+    nearly all are."""
 
-    def __init__(self, message: str, where: Tensor):
+    def __init__(self, message: str, where: Tensor, digits: int = 0):
         super().__init__(message)
-        self.where = where
+        self.where, self.digits = where, digits
 
 
 def compare(
@@ -217,19 +215,39 @@ def compare(
         both_finite = actual.isfinite() & expected.isfinite()
         right = (both_finite & near) | (actual == expected) | (actual.isnan() & expected.isnan())
     if not right.all():
-        raise Mismatch(_worst(actual, expected, allowed, ~right), ~right)
+        raise Mismatch(_worst(actual, expected, allowed, ~right), ~right, _right_digits(actual, expected, ~right))
 
 
 def _worst(actual: Tensor, expected: Tensor, allowed: Tensor | None, wrong: Tensor) -> str:
     count, elements = int(wrong.sum()), wrong.numel()
     off = (actual.double() - expected.double()).abs().nan_to_num(nan=torch.inf).where(wrong, -1.0)
     index = tuple(int(i) for i in torch.unravel_index(off.argmax(), off.shape))
-    bound = f", which may be off by {allowed[index].item():.2g}" if allowed is not None else ""
+    want, got = expected[index].item(), actual[index].item()
+    bound = f" (tolerance {allowed[index].item():.2g})" if allowed is not None and expected[index].isfinite() else ""
     share = f"{count} of {elements} elements are" if count > 1 else f"1 of {elements} elements is"
-    return (
-        f"{share} wrong. At {list(index)}: expected {expected[index].item():.7g}, "
-        f"got {actual[index].item():.7g}{bound if expected[index].isfinite() else ''}"
-    )
+    shown = _shown(want, got) if expected.is_floating_point() else f"expected {want}, got {got}"
+    return f"{share} wrong. At {list(index)}: {shown}{bound}"
+
+
+def _right_digits(actual: Tensor, expected: Tensor, wrong: Tensor) -> int:
+    """How many decimal digits are right of every wrong element, if 2 to 5 are: what rounding to fewer bits looks like.
+
+    An element may cancel, so a digit is one of the wrong elements' mean size, where that is larger.
+    """
+    if not expected.is_floating_point() or expected.itemsize == 2:
+        return 0
+    want, got = expected[wrong].double(), actual[wrong].double()
+    if not (want.isfinite().all() and got.isfinite().all()):
+        return 0
+    part = ((got - want).abs() / want.abs().clamp(min=want.abs().mean().item() or 1.0)).max().item()
+    digits = math.floor(-math.log10(part)) if part > 0 else 0
+    return digits if 2 <= digits <= 5 else 0
+
+
+def _shown(want: float, got: float) -> str:
+    """Both with as many digits as tell them apart."""
+    digits = next((digits for digits in (7, 10) if f"{want:.{digits}g}" != f"{got:.{digits}g}"), 17)
+    return f"expected {want:.{digits}g}, got {got:.{digits}g}"
 
 
 def _plain(value: object) -> str:

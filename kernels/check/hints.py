@@ -38,13 +38,15 @@ def hint(error: Exception, case: Case, passed: Sequence[Case], own: str = "") ->
     if not isinstance(error, Mismatch):
         if POINTER.search(str(error)):
             return "a pointer was used as a number: load it."
-        return own if isinstance(error, IndexError) else ""
+        return own
     if isinstance(error, Unwritten):
         if own and error.where.all():
             return f"{own} And nothing was stored."
         if own:
             return f"{own} And the mask: does it let every element through?"
         return "grid or mask: does the grid cover every element, and does the mask let the last ones through?"
+    if error.digits and case.dtype.itemsize > 2:
+        return f"right to some {error.digits} digits: is something rounded on the way, to float16 or bfloat16?"
     if case.values != "normal" and any(c.values == "normal" and c.dtype == case.dtype for c in passed):
         return VALUES[case.values]
     if case.layout != "contiguous" and any(c.layout == "contiguous" and c.dtype == case.dtype for c in passed):

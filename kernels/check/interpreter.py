@@ -28,6 +28,9 @@ _TRITON = os.sep + "triton" + os.sep
 _NAN = {"fp16": 0x7E00, "bf16": 0x7FC0, "fp32": 0x7FC00000, "fp64": 0x7FF8 << 48}
 
 
+NEAR = 1 << 20  # bytes beyond which an address says nothing of the pointer that it was made of
+
+
 class OutOfBounds(AssertionError):
     """A kernel accessed memory that belongs to none of its tensors."""
 
@@ -71,7 +74,7 @@ class Watch:
         regions = self.guard.regions if self.guard else []
         if self._ranges is None or self._ranges[0] != len(regions):
             pieces = sorted([(start, end) for start, end, _, _ in self.arguments]
-                            + [(region.start, region.start + region.nbytes) for region in regions])  # fmt: skip
+                            + [(region.start, region.start + region.nbytes) for region in regions])
             merged = []
             for start, end in pieces:
                 if merged and start < merged[-1][1]:
@@ -87,13 +90,15 @@ class Watch:
         address, lanes = int(addresses.flat[0]), f"{addresses.size} lane{'s' * (addresses.size > 1)}"
 
         def distance(argument) -> int:
-            start, end, *_ = argument
+            start, end = argument[:2]
             return start - address if address < start else max(0, address - end)
 
         at = {"load": "a load from", "store": "a store to", "atomic": "an atomic to"}[what]
         if not self.arguments:
             return f"{at} an address that belongs to no tensor, in {lanes}{_kernel_line()}"
         start, end, itemsize, name = min(self.arguments, key=distance)
+        if distance((start, end)) > NEAR:
+            return f"{at} an address that belongs to no tensor, in {lanes}{_kernel_line()}"
         elements = (end - start) // itemsize
         offset = (address - start) // itemsize
         place = f"{-offset} before its first element" if offset < 0 else f"{offset - elements + 1} beyond its last"

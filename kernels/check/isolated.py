@@ -10,34 +10,30 @@ import dis
 import inspect
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, ModuleType
 
 import torch
 
-from kernels.check.cases import Case
 from kernels.runtime import KERNELS
 
 CHILD = """
-import importlib.util, json, pickle, sys
+import importlib, importlib.util, json, sys
 import kernels
-from kernels import check
-folder, op, name, device, kernels_only = sys.argv[1:]
+folder, name, job, *arguments = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("solution", folder + "/solution.py")
 solution = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(solution)
-with open(folder + "/cases", "rb") as file:
-    cases = pickle.load(file)
+module, _, job = job.partition(":")
 error = None
 try:
-    check.check(op, getattr(solution, name), device=device, cases=cases, kernels_only=json.loads(kernels_only))
+    getattr(importlib.import_module(module), job)(getattr(solution, name), *arguments)
 except AssertionError as wrong:
     error = str(wrong)
 with open(folder + "/result", "w") as file:
@@ -45,31 +41,34 @@ with open(folder + "/result", "w") as file:
 """
 
 
-def check_isolated(
-    op: str,
-    function: Callable,
-    device: torch.device,
-    cases: Sequence[Case] | None,
-    kernels_only: bool | Sequence[str] = False,
-) -> None:
-    """check() in a child process.
+class Ended(AssertionError):
+    """The other process ended without a verdict."""
+
+
+def run_apart(function: Callable, job: str, *arguments: str, seconds: float) -> str:
+    """job(function, *arguments) in another process; job: "module:name". What it printed.
 
     Raises:
-        AssertionError: check's own; or that the process ended, and how. ValueError: a function that cannot be carried.
+        AssertionError: the job's own. Ended: the process ended, or did not within so many seconds. ValueError: a
+        function that cannot be carried.
     """
     name, source = source_of(function)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "solution.py").write_text(source)
-        (Path(folder) / "cases").write_bytes(pickle.dumps(None if cases is None else list(cases)))
-        path = os.pathsep.join([str(KERNELS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [sys.executable, "-c", CHILD, folder, op, name, str(device), json.dumps(kernels_only)]
-        ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+        path = os.pathsep.join([str(KERNELS.parent), *filter(None, sys.path)])
+        command = [sys.executable, "-c", CHILD, folder, name, job, *arguments]
+        environment = {**os.environ, "PYTHONPATH": path}
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            late = f"it does not end: stopped after {seconds:g} s\nHint: does each loop come to its end?"
+            raise Ended(late) from None
         result = Path(folder) / "result"
         if not result.exists():
-            raise AssertionError(f"{op}: the process ended {_how(ended)}")
+            raise Ended(f"the process ended {_how(ended)}")
         if (error := json.loads(result.read_text())) is not None:
             raise AssertionError(error)
-    print(ended.stdout, end="")
+    return ended.stdout
 
 
 def _how(ended: subprocess.CompletedProcess) -> str:

@@ -1,12 +1,14 @@
-"""check(), attempt() and check_gradients(): a function held against an op's eager reference."""
+"""check() and check_gradients(): a function held against an op's eager reference."""
 
 from __future__ import annotations
 
-import functools
 import itertools
+import pickle
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,12 +18,12 @@ from kernels import runtime
 from kernels.check.cases import Call, Case
 from kernels.check.comparison import Mismatch, as_tuple, compare, gradients
 from kernels.check.hints import NotRepeatable, Unwritten, hint
-from kernels.check.in_torch import look
 from kernels.check.interpreter import watched
-from kernels.check.isolated import check_isolated
-from kernels.check.kernels_only import kernels_only as only_kernels_compute
+from kernels.check.isolated import Ended, run_apart
 from kernels.check.memory import Guard, guarded, memory
 from kernels.check.spec import Spec, cases_of, eager_results, exact_results, spec_of
+
+SECONDS = 600  # of check(isolated=True), for all cases of an op
 
 
 def check(
@@ -32,20 +34,16 @@ def check(
     cases: Iterable[Case] | None = None,
     spec: Spec | None = None,
     isolated: bool = False,
-    kernels_only: bool | Sequence[str] = False,
 ) -> None:
     """Hold `function` against the op's eager reference in float64 on all adversarial cases; print how many passed.
 
     Args:
         op: "add_relu", say, or "add_relu_" for an in-place function, which must return its first argument.
-        function: called with the public op's positional arguments; where the spec launches, a @triton.jit kernel, if
-            the spec does not say that the answer is one in_torch.
+        function: called with the public op's positional arguments.
         device: default: the GPU if there is one. cases: default: those of the op.
         spec: default: the op's.
         isolated: whether to run in a process of its own, which a wrong kernel may end: for a function with a name, that
             uses no variables of a function around it. It does not go with a spec.
-        kernels_only: whether only kernels may compute: torch may allocate and view, no more; or the names of what else
-            it may call, such as "sort".
 
     A call must give eager's values within the spec's scale, with NaN and Inf where eager has them, in eager's shape and
     dtype, on the inputs' device, contiguous; write every element; leave its inputs and the memory beside all tensors as
@@ -58,32 +56,22 @@ def check(
     """
     device = torch.device(device or runtime.device())
     own, spec = spec, spec or spec_of(op)
-    if spec.launch and not spec.in_torch and not hasattr(function, "fn"):
-        raise AssertionError(f"{op}: give the kernel itself, a @triton.jit function: it is launched for you")
     if isolated:
-        check_isolated(op, function, device, cases, kernels_only)
+        _check_apart(op, function, device, cases)
         return
     if cases is None:
         cases = spec.cases(spec.tensors) if own else cases_of(op, device)
-    answer = function
-    if spec.launch:
-        function = functools.partial(spec.launch, answer)
-    also = () if isinstance(kernels_only, bool) else kernels_only
-    computing = functools.partial(only_kernels_compute, also) if kernels_only else nullcontext
     passed, count = [], 0
     for case in cases:
         for call in itertools.islice(spec.calls(case, device), None if case.every_option else 1):
             if any(_overlaps_itself(value) for name, value in _named(spec, call) if name in spec.mutated):
                 continue  # an expanded tensor cannot be written to
             try:
-                _check_call(spec, function, call, computing)
-                if spec.in_torch:
-                    look(spec.in_torch, answer, call)
+                _check_call(spec, function, call)
             except Exception as error:
-                guess = hint(error, case, passed, call.hint)
-                raise AssertionError(
-                    f"{op}, case {call.name}: {_describe(error)}" + (f"\nHint: {guess}" if guess else "")
-                ) from error
+                said = f"{op}, case {call.name}: {_describe(error)}"
+                guess = "" if "\nHint: " in said else hint(error, case, passed, call.hint)
+                raise AssertionError(f"{said}\nHint: {guess}" if guess else said) from error
             count += 1
         passed.append(case)
     if not count:
@@ -91,32 +79,37 @@ def check(
     print(f"{op}: {count} cases passed on {device.type}")
 
 
-def attempt(op: str, function: Callable, **options) -> bool:
-    """check() as a puzzle's last line: whether the function passed, and why not printed in place of raised.
+def _check_apart(op: str, function: Callable, device: torch.device, cases: Sequence[Case] | None) -> None:
+    """check() in a child process.
 
-    options: check's. A kernel runs in a process of its own on a GPU, which a wrong one may end; an answer in PyTorch
-    runs on the CPU, where an index out of range is an error like another.
+    Raises:
+        AssertionError: check's own; or that the process ended, and how. ValueError: a function that cannot be carried.
     """
-    if (options.get("spec") or spec_of(op)).in_torch:
-        options = {"device": "cpu"} | options
-    else:
-        device = torch.device(options.get("device") or runtime.device())
-        options = {"isolated": device.type == "cuda", "kernels_only": True} | options
-    try:
-        check(op, function, **options)
-    except AssertionError as error:
-        print(f"not yet: {error}")
-        return False
-    return True
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(pickle.dumps(None if cases is None else list(cases)))
+        file.flush()
+        job = f"{__name__}:{check_of_file.__name__}"
+        try:
+            print(run_apart(function, job, op, str(device), file.name, seconds=SECONDS), end="")
+        except Ended as ended:
+            raise AssertionError(f"{op}: {ended}") from None
 
 
-def _check_call(spec: Spec, function: Callable, call: Call, computing: Callable = nullcontext) -> None:
+def check_of_file(function: Callable, op: str, device: str, cases: str) -> None:
+    """check() with the cases that a file has, pickled: what `_check_apart` runs in the child."""
+    check(op, function, device=device, cases=pickle.loads(Path(cases).read_bytes()))
+
+
+def _check_call(spec: Spec, function: Callable, call: Call) -> None:
     exact, eager = exact_results(spec, call), eager_results(spec, call)
     numbers = [name for name in exact if exact[name].is_floating_point()]
     reference = lambda *arguments: tuple(spec.results(spec.reference, Call("", arguments)).values())  # noqa: E731
     errors = spec.scale.errors(reference, call, [exact[name] for name in numbers]) if numbers else []
     errors = dict(zip(numbers, errors, strict=True))
     expected = {name: result.to(eager[name].dtype) for name, result in exact.items()}
+
+    arguments = dict(zip(spec.arguments, call.arguments(), strict=False))
+    before = {name: arguments[name] for name in spec.mutated}
 
     def judge(results: dict[str, Tensor], given: Call, guard: Guard) -> list[Tensor]:
         for name, result in results.items():
@@ -126,16 +119,17 @@ def _check_call(spec: Spec, function: Callable, call: Call, computing: Callable 
                     raise AssertionError(f"the output must be contiguous; its strides are {result.stride()}")
         guard.verify()
         for name, result in results.items():
-            _compare(name if len(results) > 1 else "", result, expected[name], eager[name], errors.get(name), guard)
+            try:
+                _compare(name if len(results) > 1 else "", result, expected[name], eager[name], errors.get(name), guard)
+            except Mismatch as wrong:
+                if name in before and _same_bits(result, before[name]):
+                    raise Unwritten(f"{wrong}. Nothing was stored there", torch.ones_like(wrong.where)) from wrong
+                raise
         found = [result.clone() for result in results.values()]
         _check_arguments(spec, call, given, guard)
         return found
 
-    def run(given: Call) -> dict[str, Tensor]:
-        with computing():
-            return spec.results(function, given)
-
-    _twice(spec, call, run, judge)
+    _twice(spec, call, lambda given: spec.results(function, given), judge)
 
 
 def check_gradients(
@@ -233,7 +227,7 @@ def _compare(
             count, first = int(where.sum()), [int(i[0]) for i in where.nonzero(as_tuple=True)]
             verb = "elements were" if count > 1 else "element was"
             raise Unwritten(f"{text}. {count} {verb} never written, the first at {first}", where) from wrong
-        raise Mismatch(text, wrong.where) from wrong
+        raise Mismatch(text, wrong.where, wrong.digits) from wrong
 
 
 def _check_arguments(spec: Spec, call: Call, given: Call, guard: Guard) -> None:
@@ -270,5 +264,7 @@ def _numpy_quiet() -> Iterator[None]:
 
 
 def _describe(error: Exception) -> str:
+    if type(error).__name__ == "InterpreterError" and isinstance(error.__cause__, Exception):  # Triton's, around any
+        error = error.__cause__
     text = str(error).strip()
     return text if isinstance(error, AssertionError) and text else f"{type(error).__name__}: {text[:500]}"

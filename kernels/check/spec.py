@@ -14,7 +14,6 @@ from torch import Tensor
 
 from kernels.check.cases import Call, Case, pointwise_cases, wide_cases
 from kernels.check.comparison import Pointwise, Sums, as_tuple, double
-from kernels.check.in_torch import InTorch
 
 _OPS = Path(__file__).resolve().parent.parent / "ops"
 
@@ -32,8 +31,6 @@ class Spec:
     scale: how far floating-point results may be off.
     cases: (names of the tensor arguments) → the cases for every device. wide_cases: more of them, for a GPU.
     overload: a call's arguments → the dispatcher op's, if the public function computes some of them.
-    launch: a puzzle's: launch(answer, *arguments) is what is checked then; the answer is a kernel, if not in_torch.
-    in_torch: a puzzle's whose answer is a PyTorch function: what that may not do.
     """
 
     reference: Callable
@@ -45,8 +42,6 @@ class Spec:
     cases: Callable[[tuple[str, ...]], list[Case]] = pointwise_cases
     wide_cases: Callable[[tuple[str, ...]], list[Case]] = wide_cases
     overload: Callable[[tuple], tuple] = tuple
-    launch: Callable | None = None
-    in_torch: InTorch | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -116,16 +111,8 @@ def names() -> list[str]:
 def spec_of(op: str) -> Spec:
     """The op's spec; with a trailing underscore, of a functional op's in-place twin.
 
-    "<op>/<puzzle>" is SPECS["<puzzle>"] of the op's puzzles.py: an easier problem on the way to it. A name, unlike a
-    spec, goes to another process. ValueError: an unknown op or puzzle.
+    ValueError: an unknown op.
     """
-    folder, _, puzzle = op.partition("/")
-    if puzzle:
-        path = _OPS / folder / "puzzles.py"
-        specs = importlib.import_module(f"kernels.ops.{folder}.puzzles").SPECS if path.exists() else {}
-        if puzzle not in specs:
-            raise ValueError(f"unknown puzzle {op!r}: {folder} has {', '.join(specs) or 'none'}")
-        return specs[puzzle]
     found = _specs()
     name = op if op in found else op.removesuffix("_")
     if name not in found:

@@ -10,7 +10,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #else
-#include "check/cuda_on_host.h"
+#include "check/host/cuda_on_host.h"
 #endif
 
 #ifdef __CUDACC__

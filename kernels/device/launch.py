@@ -22,7 +22,7 @@ from torch import Tensor
 
 from kernels import runtime
 from kernels.dispatch import allocation
-from kernels.dispatch.recording import recorder
+from kernels.dispatch.intercept import recorder
 
 # By architecture, bytes of shared memory that a block may have: what `shared_memory` says where there is no such GPU to
 # be asked (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").

@@ -23,7 +23,7 @@ struct Sum {
     __device__ static float of(float a, float b) { return a + b; }
     __device__ static double of(double a, double b) { return a + b; }
 };
-// Of a number and NaN the number: who must not lose a NaN finds it by other means.
+// fmax returns the number where the other argument is NaN. A caller that must keep NaN looks for it separately.
 struct Maximum {
     template <class C>
     __device__ static C neutral() {
@@ -33,9 +33,9 @@ struct Maximum {
     __device__ static double of(double a, double b) { return fmax(a, b); }
 };
 
-// The values of `lanes` neighbours of a warp combined, a power of two of them. Of whole warps the loop is unrolled: in a
-// softmax of bfloat16 its counting would take a third of all instructions. mask: the lanes that call it, where others of
-// the warp do not.
+// The values of `lanes` neighbours of a warp combined, a power of two of them. For a whole warp the loop is unrolled:
+// in a softmax of bfloat16 its counting would take a third of all instructions. mask: the lanes that call it, where
+// others of the warp do not.
 template <class Operation, class C>
 __device__ inline C reduce_lanes(C value, int lanes, unsigned mask = 0xffffffff) {
     if (lanes >= lanes_of_a_warp) {

@@ -1,4 +1,4 @@
-// What a kernel tells the host about its input, without the host waiting: kernels/dispatch/report.py has the layout.
+// What a kernel tells the host about its input, without the host waiting: kernels/dispatch/input_errors.py has the layout.
 #pragma once
 
 #include "device/launch.cuh"
@@ -15,8 +15,8 @@ __device__ inline bool is_reported(const unsigned long long* report) {
 #endif
 }
 
-// Of the lanes that come here together one is the first; `lanes`: how many they are. Each access crosses PCIe, so of a
-// warp one lane makes it.
+// Whether this is the first of the lanes that come here together; `lanes`: how many they are. Each access crosses PCIe,
+// so one lane of a warp makes it.
 __device__ inline bool is_first_lane(int& lanes) {
     unsigned here = __activemask();
     lanes = __popc(here);

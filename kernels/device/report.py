@@ -1,4 +1,4 @@
-"""What a Triton kernel tells the host about its input: report.cuh's counterpart. dispatch/report.py has the layout."""
+"""What a Triton kernel tells the host about its input: dispatch/input_errors.py has the layout."""
 
 import triton
 import triton.language as tl
@@ -9,8 +9,8 @@ REPORT_C: tl.constexpr = tl.constexpr(998_244_353)
 
 @triton.jit
 def write_report(report_ptr, where, kind, a, b, c):
-    """Of the lanes of `where` the first to come writes the numbers a, b, c of its lane and what kind they are, 1 to 15.
-    Once something was found, no lane makes an atomic operation: of the host's memory a read is much cheaper."""
+    """The first lane of `where` to come writes its numbers a, b, c and what kind they are, 1 to 15.
+    Once something was reported, no lane makes an atomic operation: a read of the host's memory is much cheaper."""
     zero = tl.zeros_like(where).to(tl.int64)
     where = where & (tl.load(report_ptr + zero, where, other=1, volatile=True) == 0)
     claims = tl.atomic_add(report_ptr + zero, zero + 1, mask=where, sem="relaxed")

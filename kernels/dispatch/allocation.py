@@ -10,6 +10,7 @@ from torch import Tensor
 
 Allocate = Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor]
 _replacement: Allocate | None = None
+_listeners: list[Callable[[bool], object]] = []  # whoever allocates by itself otherwise: the C++ core
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -19,9 +20,11 @@ def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Ten
     return torch.empty(shape, dtype=dtype, device=device)
 
 
-def is_replaced() -> bool:
-    """Whether this is inside `replaced`."""
-    return _replacement is not None
+def tell(listener: Callable[[bool], object]) -> None:
+    """Call listener(whether allocations are replaced) now, if they are, and whenever that changes."""
+    _listeners.append(listener)
+    if _replacement is not None:
+        listener(True)
 
 
 @contextmanager
@@ -30,19 +33,16 @@ def replaced(function: Allocate) -> Iterator[None]:
 
     What it returns must be contiguous, and its memory aligned to 16 bytes.
     """
-    global _replacement
-    before, _replacement = _replacement, function
-    tell_core()
+    before = _replacement
+    _replace(function)
     try:
         yield
     finally:
-        _replacement = before
-        tell_core()
+        _replace(before)
 
 
-def tell_core() -> None:
-    """The C++ core allocates by itself unless it is told to call `empty` (as fused_kernels::_allocate)."""
-    from kernels.dispatch import extension
-
-    if extension.core_is_loaded():
-        torch.ops.fused_kernels._replace_allocations(_replacement is not None)
+def _replace(function: Allocate | None) -> None:
+    global _replacement
+    _replacement = function
+    for listener in _listeners:
+        listener(function is not None)

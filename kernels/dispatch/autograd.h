@@ -140,7 +140,7 @@ class Functional : public c10::OperatorKernel {
 
     const Positions& what_is_saved(c10::ArrayRef<IValue> arguments) const {
         static const std::string always;
-        const std::string& which = declared_.saves_by < 0 ? always : arguments[declared_.saves_by].toStringRef();
+        const std::string& which = declared_.saves_by.empty() ? always : arguments[declared_.saves_by[0]].toStringRef();
         auto found = declared_.saves.find(which);
         TORCH_CHECK(found != declared_.saves.end(), declared_.op, ": nothing is declared to be saved for '", which, "'");
         return found->second;

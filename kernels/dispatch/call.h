@@ -6,8 +6,25 @@
 
 namespace fused {
 
-// The numbers are c10::ScalarType's.
-enum class Dtype : int32_t { uint8 = 0, int8 = 1, int16 = 2, int32 = 3, int64 = 4, float16 = 5, float32 = 6, float64 = 7, boolean = 11, bfloat16 = 15 };
+// The dtypes that kernels may get: name, number and name of the c10::ScalarType (core.cpp compares the two), and the type
+// in C++, which only those have who include CUDA's headers. kernels/dtypes.py is Python's list.
+#define FUSED_DTYPES(entry)                     \
+    entry(uint8, 0, Byte, uint8_t)              \
+    entry(int8, 1, Char, int8_t)                \
+    entry(int16, 2, Short, int16_t)             \
+    entry(int32, 3, Int, int32_t)               \
+    entry(int64, 4, Long, int64_t)              \
+    entry(float16, 5, Half, __half)             \
+    entry(float32, 6, Float, float)             \
+    entry(float64, 7, Double, double)           \
+    entry(boolean, 11, Bool, bool)              \
+    entry(bfloat16, 15, BFloat16, __nv_bfloat16)
+
+enum class Dtype : int32_t {
+#define FUSED_ENUMERATOR(name, number, torch_name, type) name = number,
+    FUSED_DTYPES(FUSED_ENUMERATOR)
+#undef FUSED_ENUMERATOR
+};
 
 struct Tensor {
     void* data;  // null also for a tensor of no elements

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
-from torch.nn import Parameter
 
-from kernels.dispatch import checks, fallback
-
-if TYPE_CHECKING:
-    from kernels.dispatch.op import Op
-
-PLAIN = frozenset((Tensor, Parameter))
-_numbers: dict[float, Tensor] = {}  # of scalars that were given as numbers
+from kernels.dispatch import checks
+from kernels.dispatch.declaration import Declaration
+from kernels.dispatch.loader import Loader
+from kernels.dispatch.refusals import cast, refuse_gradients, refusing
+from kernels.dispatch.scalars import with_tensors
 
 
-class Call:
-    """One form of an op, functional or in place, as its public function calls it."""
+class PublicFunction:
+    """One form of an op, functional or in place, as its public functions call it."""
 
-    def __init__(self, op: Op, form: str) -> None:
-        self._op, self._form = op, form
-        self._made = op.forms[form]
+    def __init__(self, declaration: Declaration, loader: Loader, form: str) -> None:
+        self._op, self._loader, self._form = declaration, loader, form
+        self._made = declaration.forms[form]
         self._scalars = self._made.scalars
         self._as_eager = self._eager  # one object, to know it by
         self._on_gpu: dict[str, Callable] = {}  # backend → what is called
@@ -38,30 +34,19 @@ class Call:
             call = self._resolve(backend, arguments)
         try:
             if self._scalars and call is not self._as_eager:
-                arguments = self.with_tensors(arguments)
+                arguments = with_tensors(self._scalars, arguments)
             return call(*arguments)
         except Exception as error:
             self._explain(arguments, error)
             raise
 
-    def with_tensors(self, arguments: Sequence) -> list:
-        """The arguments, with a 0-d tensor in place of each scalar that is a number."""
-        given = list(arguments)
-        plain = type(given[0]) in PLAIN  # a tensor that is kept would not do beside fake ones
-        for i in self._scalars:
-            value = given[i]
-            if type(value) is not float:
-                if isinstance(value, Tensor) or not isinstance(value, Real):
-                    continue
-                value = float(value)
-            kept = _numbers.get(value) if plain else None
-            given[i] = _as_tensor(value) if kept is None else kept
-        return given
-
-    def _choose(self, backend: str, on_gpu: bool) -> str:
-        """The backend that is meant; raises for one that is unknown, or that the op has no kernel for."""
+    def chosen(self, backend: str, *arguments) -> str:
+        """The backend that is meant where "auto" may be given. Raises ValueError for one that is unknown, RuntimeError
+        for one that the op has no kernel for."""
         if backend == "auto":
-            return self._op.auto if on_gpu else self._op.auto_on_cpu
+            if not arguments[0].is_cuda:
+                return self._op.auto_on_cpu
+            return self._op.auto(*arguments) if callable(self._op.auto) else self._op.auto
         known = ("eager", "triton", "cuda") + ("cpp",) * ("cpp" in self._op.backends)
         if backend not in known:
             raise ValueError(f"backend must be one of auto, {', '.join(known)}; got {backend!r}")
@@ -73,26 +58,34 @@ class Call:
         """What this backend is for these arguments; for CUDA tensors it is kept."""
         op, first = self._op, arguments[0]
         checks.is_tensor(self._made.name, self._made.names[0], first)
-        chosen = self._choose(backend, first.is_cuda)
+        if backend == "auto" and callable(op.auto) and first.is_cuda:
+            self._on_gpu[backend] = self._choose_and_call
+            return self._choose_and_call
+        chosen = self.chosen(backend, *arguments)
         if chosen == "eager":
             call = self._as_eager
         else:
             call = op.overload(chosen, self._form)
-            if not op.load(chosen, first.device.type):
-                op.require(chosen, first.device.type)
-                call = fallback.refusing(op, self._form, call)
+            if not self._loader.load(chosen, first.device.type):
+                self._loader.require(chosen, first.device.type)
+                call = refusing(op, self._form, call)
         if first.is_cuda:
             self._on_gpu[backend] = call
         return call
 
+    def _choose_and_call(self, *arguments):
+        """What "auto" is for CUDA tensors where the arguments decide."""
+        backend = self._op.auto(*arguments)
+        call = self._on_gpu.get(backend)
+        return (self._resolve(backend, arguments) if call is None else call)(*arguments)
+
     def _traced(self, backend: str, arguments: tuple):
         """While torch.compile or torch.export traces: the overload alone, which loads what it needs when it runs."""
-        backend = self._choose(backend, arguments[0].is_cuda)
+        backend = self.chosen(backend, *arguments)
         if backend == "eager":
             return self._eager(*arguments)
-        arguments = fallback.cast(self._made, arguments)
-        if self._made.mutated or not self._op.gradients:
-            fallback.refuse_gradients(self._op, self._form, arguments)
+        arguments = cast(self._made, arguments)
+        refuse_gradients(self._op, self._form, arguments)
         if self._scalars:
             # As a number a scalar would be a constant of the graph, and every other value a compilation. As a tensor on
             # the device a captured graph sees it change, too.
@@ -105,7 +98,7 @@ class Call:
 
     def _eager(self, *arguments):
         if isinstance(arguments[0], Tensor) and torch.is_autocast_enabled(device := arguments[0].device.type):
-            arguments = fallback.cast(self._made, arguments)
+            arguments = cast(self._made, arguments)
             with torch.autocast(device, enabled=False):  # whose own dtype for an operator may be another
                 return self._eager(*arguments)
         op, made = self._op, self._made
@@ -117,7 +110,7 @@ class Call:
             ]
         if not made.mutated:
             return op.eager(*arguments)
-        fallback.refuse_gradients(op, self._form, arguments)
+        refuse_gradients(op, self._form, arguments)
         if not is_compiling():  # a compiled graph has no addresses, and writes last
             op.check_written(self._form, arguments)
             written = arguments[made.mutated[0]]
@@ -129,7 +122,7 @@ class Call:
 
     def _explain(self, arguments: Sequence, error: Exception) -> None:
         """Raise with the declaration's own message if an argument is to blame for the error."""
-        self._op.check(self._form, fallback.cast(self._made, arguments))
+        self._op.check(self._form, cast(self._made, arguments))
         if "setup_context" in str(error):
             raise RuntimeError(f'{self._op.name} does not work under torch.func here: use backend="eager"') from None
 
@@ -140,12 +133,3 @@ def _lies_in(value: object, written: Tensor) -> bool:
         return False
     return value.untyped_storage().data_ptr() == written.untyped_storage().data_ptr()
 
-
-def _as_tensor(value: float) -> Tensor:
-    with torch.inference_mode(False):  # it may be saved for a backward later
-        tensor = torch.tensor(value, dtype=torch.float64, device="cpu")
-    if type(tensor) is Tensor and value:  # not a fake one; and -0.0 would be found as 0.0
-        if len(_numbers) >= 1024:
-            _numbers.clear()
-        _numbers[value] = tensor
-    return tensor

@@ -28,8 +28,8 @@ struct Declared {
     Positions mutated;              // what the schema writes; of the in-place form, what replaces the output
     bool elementwise = false;       // every element is read before it is written, so the argument written may be another too
     // What the backward reads: arguments by their positions, outputs as -1 - n; by the value of the string argument at
-    // `saves_by`, or by "".
-    int64_t saves_by = -1;
+    // `saves_by`, or, if that is empty, by "".
+    Positions saves_by;
     std::map<std::string, Positions> saves;
     Positions saved;   // all that any of them saves: the backward takes these, after the gradients of the outputs,
     Positions others;  // then these as they are
@@ -41,7 +41,7 @@ inline bool contains(const Positions& positions, size_t position) {
     return std::find(positions.begin(), positions.end(), int64_t(position)) != positions.end();
 }
 
-// A device's report (report.py): Python sets it before it makes the first plan.
+// A device's report (input_errors.py): Python sets it before it makes the first plan.
 inline at::Tensor& report_of(at::Device device) {
     static std::array<at::Tensor, 129> reports;
     return reports.at(device.is_cuda() ? size_t(device.index() + 1) : 0);
@@ -176,7 +176,7 @@ class Compute : public c10::OperatorKernel {
             if (found != plans_.end()) return found->second;
         }
         ask_python(arguments);
-        std::shared_ptr<plan::Plan> made = std::move(plan::added);
+        std::shared_ptr<plan::Plan> made = std::move(plan::returned_by_python);
         TORCH_CHECK(made, declared_.op, ": Python made no plan");
         std::unique_lock lock(mutex_);
         if (plans_.size() >= most_plans) plans_.clear();

@@ -1,19 +1,23 @@
 // The core of every op: what stands between a dispatcher call and a launch, once for all ops and both backends. Boxed,
 // so that one function serves every schema; built by g++ alone, for any torch, with or without CUDA.
 //
-// Python declares the schemas (op.py), and by _declare what follows from each. A call passes autocast and autograd
-// (autograd.h), and is then looked up by its signature: the dtypes, shapes, devices and alignment of its tensors, and its
+// Python defines the schemas (op.py), and says by _declare what follows from each (loader.py). A call passes autocast
+// and autograd (autograd.h), and is then looked up by its signature: the dtypes, shapes, devices and alignment of its tensors, and its
 // other arguments (compute.h). The first call of a signature goes to Python, to the op fused_kernels::_plan_<name>, which
-// checks the arguments and says by _add_plan what to allocate and, of Triton's kernels, what to launch. Every later call
+// checks the arguments and says by _return_plan what to allocate and, of Triton's kernels, what to launch. Every later call
 // of that signature stays here.
 #include <deque>
+#include <sstream>
 
 #include "autograd.h"
 
 namespace {
 
-using Strings = std::vector<std::string>;
 using Form = Compute::Form;
+
+#define FUSED_SAME_NUMBER(name, number, torch_name, type) static_assert(number == int(c10::ScalarType::torch_name));
+FUSED_DTYPES(FUSED_SAME_NUMBER)
+#undef FUSED_SAME_NUMBER
 
 c10::OperatorHandle find(const std::string& name, const std::string& overload) {
     return c10::Dispatcher::singleton().findSchemaOrThrow(("fused_kernels::" + name).c_str(), overload.c_str());
@@ -27,16 +31,51 @@ void implement(const std::string& name, c10::DispatchKey key, Arguments&&... arg
                                    std::make_unique<Kernel>(std::forward<Arguments>(arguments)...)));
 }
 
-// saves: for each of saves_keys, positions, ended by the smallest integer.
-void declare(const std::string& op, const std::string& backend, const std::string& device, const std::string& library,
-             Positions gradients, Positions mutated, int64_t in_place, bool elementwise, int64_t saves_by,
-             Strings saves_keys, Positions saves, Positions saved, Positions others, Positions scalars,
-             Positions backward_scalars, bool reports_, Positions undifferentiable, const std::string& backward,
-             const std::string& computed_backward) {
+// What loader.py says of an op on a backend: a line an entry, its name and its values, with tabs between them.
+class Entries {
+   public:
+    explicit Entries(const std::string& text) {
+        std::istringstream lines(text);
+        for (std::string line, name, value; std::getline(lines, line);) {
+            std::istringstream words(line);
+            std::getline(words, name, '\t');
+            std::vector<std::string>& values = values_[name];
+            while (std::getline(words, value, '\t')) values.push_back(value);
+        }
+    }
+
+    const std::vector<std::string>& values(const std::string& name) const {
+        auto entry = values_.find(name);
+        TORCH_CHECK(entry != values_.end(), "fused_kernels: _declare is given no entry ", name);
+        return entry->second;
+    }
+    bool has(const std::string& name) const { return !values(name).empty(); }
+    std::string text(const std::string& name) const { return has(name) ? values(name)[0] : ""; }
+    Positions positions(const std::string& name) const {
+        Positions numbers;
+        for (const std::string& value : values(name)) numbers.push_back(std::stoll(value));
+        return numbers;
+    }
+    // The entries "<kind> <key>", by their keys.
+    std::map<std::string, Positions> positions_by_key(const std::string& kind) const {
+        std::map<std::string, Positions> by_key;
+        for (const auto& entry : values_)
+            if (const std::string& name = entry.first; name.rfind(kind + " ", 0) == 0)
+                by_key[name.substr(kind.size() + 1)] = positions(name);
+        return by_key;
+    }
+
+   private:
+    std::map<std::string, std::vector<std::string>> values_;
+};
+
+void declare(const std::string& text) {
+    const Entries entries(text);
     static std::deque<Declared> functional, in_place_forms;  // the kernels keep references
     Declared& declared = functional.emplace_back();
+    const std::string op = entries.text("op"), backend = entries.text("backend"), library = entries.text("library");
     declared.op = op;
-    declared.device = c10::Device(device).type();
+    declared.device = c10::Device(entries.text("device")).type();
     if (!library.empty()) {
         void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
         TORCH_CHECK(handle, "fused_kernels: ", dlerror());
@@ -44,17 +83,16 @@ void declare(const std::string& op, const std::string& backend, const std::strin
         declared.table = static_cast<fused::Table*>(table ? table : dlsym(handle, "fused_op"));
         TORCH_CHECK(declared.table, "fused_kernels: ", library, " has no FUSED_OP");
     }
-    declared.gradients = std::move(gradients);
-    declared.mutated = std::move(mutated);
-    declared.elementwise = elementwise;
-    declared.saves_by = saves_by;
-    declared.reports = reports_;
-    declared.undifferentiable = std::move(undifferentiable);
-    declared.saved = std::move(saved);
-    declared.others = std::move(others);
-    size_t next = 0;
-    for (const std::string& key : saves_keys)
-        for (Positions& positions = declared.saves[key]; saves[next++] != INT64_MIN;) positions.push_back(saves[next - 1]);
+    declared.gradients = entries.positions("gradients");
+    declared.mutated = entries.positions("mutated");
+    declared.elementwise = entries.has("elementwise");
+    declared.saves_by = entries.positions("saves_by");
+    declared.reports = entries.has("reports");
+    declared.undifferentiable = entries.positions("undifferentiable");
+    declared.saved = entries.positions("saved");
+    declared.others = entries.positions("others");
+    declared.saves = entries.positions_by_key("saves");
+    const Positions scalars = entries.positions("scalars"), in_place = entries.positions("in_place");
 
     bool cuda = declared.device == at::kCUDA;
     auto compute = cuda ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
@@ -70,49 +108,47 @@ void declare(const std::string& op, const std::string& backend, const std::strin
         implement<autograd::Refusing>(op + "." + backend, autograd_key, op,
                                       op + " has no gradient: call it under torch.no_grad(), or detach() its arguments");
     } else {
+        const std::string backward = entries.text("backward");
         implement<autograd::Functional>(op + "." + backend, autograd_key, declared, find(op + "_backward", backward));
         if (backward == backend) {  // else another backend's
-            add(computed_backward, Form::backward, declared, backward_scalars);  // perhaps behind one in Python
+            // Perhaps behind one in Python.
+            add(entries.text("computed_backward"), Form::backward, declared, entries.positions("backward_scalars"));
             implement<autograd::Backward>(op + "_backward." + backend, autograd_key, declared);
         }
     }
-    if (in_place < 0) return;
+    if (in_place.empty()) return;
     Declared& written = in_place_forms.emplace_back(declared);
     written.op = op + "_";
-    written.mutated = {in_place};
+    written.mutated = in_place;
     add(op + "_", Form::in_place, written, scalars);
     implement<autograd::Autocast>(op + "_." + backend, autocast_key, declared.device, scalars, written.mutated);
     implement<autograd::Refusing>(op + "_." + backend, autograd_key, op + "_",
                                   op + "_ has no gradient: call " + op + ", or " + op + "_ under torch.no_grad()");
 }
 
-// Allocations as dtype, dimensions, sizes…; launches as function, grid (3), threads, shared bytes, driver::Kind, number
-// of arguments, and for each its kind and value.
-void add_plan(at::IntArrayRef outputs, at::IntArrayRef workspaces, at::IntArrayRef launches) {
-    auto made = std::make_shared<plan::Plan>();
-    auto read = [](at::IntArrayRef from, std::vector<plan::Allocation>& to) {
-        for (size_t i = 0; i < from.size(); i += 2 + size_t(from[i + 1]))
-            to.push_back({at::ScalarType(from[i]), from.slice(i + 2, size_t(from[i + 1])).vec()});
-    };
-    read(outputs, made->outputs);
-    read(workspaces, made->workspaces);
-    for (size_t i = 0; i < launches.size();) {
-        auto at = launches.slice(i);
-        TORCH_CHECK(at[1] < 1LL << 31 && at[2] < 1 << 16 && at[3] < 1 << 16, "fused_kernels: a grid of ", at[1], "×", at[2],
-                    "×", at[3], " blocks is beyond CUDA's limits");
-        plan::Launch launch{reinterpret_cast<driver::Function>(at[0]),
-                            {unsigned(at[1]), unsigned(at[2]), unsigned(at[3])},
-                            unsigned(at[4]),
-                            unsigned(at[5]),
-                            driver::Kind(at[6]),
+// dtypes, shapes: of what to allocate: outputs first, as many as that, then workspaces. Each launch: function, grid (3),
+// threads, shared bytes, driver::Kind, and for each argument its kind and value.
+void return_plan(const std::vector<at::ScalarType>& dtypes, const std::vector<std::vector<int64_t>>& shapes,
+                 int64_t outputs, const std::vector<std::vector<int64_t>>& launches) {
+    auto plan = std::make_shared<plan::Plan>();
+    for (size_t i = 0; i < dtypes.size(); ++i)
+        (int64_t(i) < outputs ? plan->outputs : plan->workspaces).push_back({dtypes[i], shapes.at(i)});
+    for (const std::vector<int64_t>& from : launches) {
+        constexpr size_t fixed = 7;
+        TORCH_CHECK(from.size() >= fixed && from.size() % 2 == fixed % 2, "fused_kernels: a launch is incomplete");
+        TORCH_CHECK(from[1] < 1LL << 31 && from[2] < 1 << 16 && from[3] < 1 << 16, "fused_kernels: a grid of ", from[1],
+                    "×", from[2], "×", from[3], " blocks is beyond CUDA's limits");
+        plan::Launch launch{reinterpret_cast<driver::Function>(from[0]),
+                            {unsigned(from[1]), unsigned(from[2]), unsigned(from[3])},
+                            unsigned(from[4]),
+                            unsigned(from[5]),
+                            driver::Kind(from[6]),
                             {}};
-        size_t count = size_t(at[7]);
-        for (size_t a = 0; a < count; ++a)
-            launch.arguments.push_back({plan::Argument::Kind(at[8 + 2 * a]), at[9 + 2 * a]});
-        made->launches.push_back(std::move(launch));
-        i += 8 + 2 * count;
+        for (size_t i = fixed; i < from.size(); i += 2)
+            launch.arguments.push_back({plan::Argument::Kind(from[i]), from[i + 1]});
+        plan->launches.push_back(std::move(launch));
     }
-    plan::added = std::move(made);
+    plan::returned_by_python = std::move(plan);
 }
 
 int64_t load_cubin(const std::string& path, const std::string& name, int64_t shared, int64_t parameters) {
@@ -122,18 +158,14 @@ int64_t load_cubin(const std::string& path, const std::string& name, int64_t sha
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(fused_kernels, library) {
-    library.def(
-        "_declare(str op, str backend, str device, str library, int[] gradients, int[] mutated, int in_place, "
-        "bool elementwise, int saves_by, str[] saves_keys, int[] saves, int[] saved, int[] others, int[] scalars, "
-        "int[] backward_scalars, bool reports, int[] undifferentiable, str backward, "
-        "str computed_backward) -> ()");
-    library.def("_add_plan(int[] outputs, int[] workspaces, int[] launches) -> ()");
+    library.def("_declare(str entries) -> ()");
+    library.def("_return_plan(ScalarType[] dtypes, int[][] shapes, int outputs, int[][] launches) -> ()");
     library.def("_load_cubin(str path, str name, int shared, int parameters) -> int");
     library.def("_set_report(Tensor report, Device device) -> ()");
     library.def("_use_driver(str path) -> ()");
     library.def("_replace_allocations(bool replaced) -> ()");
     library.impl("_declare", declare);
-    library.impl("_add_plan", add_plan);
+    library.impl("_return_plan", return_plan);
     library.impl("_load_cubin", load_cubin);
     library.impl("_set_report", [](const at::Tensor& report, at::Device device) {
         report_of(device) = report;

@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kernels import runtime
-from kernels.dispatch.sources import imported_files
+from kernels.dispatch.included_files import imported_files
 from kernels.runtime import KERNELS
 
 CUBINS = KERNELS.parent / "build" / "cubins"
@@ -159,7 +159,7 @@ def compile_into(kernel: Kernel, stem: Path) -> None:
     given = [name for name in function.arg_names if name not in constants]
     if len(given) != len(kernel.types):
         raise RuntimeError(f"{kernel.module}.{kernel.name} takes {len(given)} arguments ({', '.join(given)}), the "
-                           f"launch gives {len(kernel.types)}")  # fmt: skip
+                           f"launch gives {len(kernel.types)}")
     types = dict(zip(given, kernel.types, strict=True))
     signature, attributes = {}, {}
     for index, name in enumerate(function.arg_names):

@@ -5,26 +5,23 @@ It does what core.cpp does, from the same declaration: autocast, autograd, refus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from kernels.dispatch import allocation, plan, report
-from kernels.dispatch.schema import Form
-
-if TYPE_CHECKING:
-    from kernels.dispatch.op import Op
+from kernels.dispatch import allocation, input_errors, plan
+from kernels.dispatch.declaration import BACKWARD, Declaration
+from kernels.dispatch.loader import Loader
+from kernels.dispatch.refusals import cast, refuse_gradients
 
 
 class Fallback:
     """The kernel of one overload, below autograd."""
 
-    def __init__(self, op: Op, backend: str, form: str, overload) -> None:
-        self._op, self._backend, self._form, self._overload = op, backend, form, overload
+    def __init__(self, declaration: Declaration, loader: Loader, backend: str, form: str) -> None:
+        self._op, self._loader, self._backend, self._form = declaration, loader, backend, form
 
     def __call__(self, *arguments):
         op, made = self._op, self._op.forms[self._form]
@@ -32,11 +29,10 @@ class Fallback:
         op.check(self._form, arguments)  # first: a sparse tensor would come back here from the core
         if self._form == "backward" and op.backward_form == "prepared":
             return op.overload(self._backend, "prepared")(*op.with_prepared(self._backend, arguments))
-        if op.load(self._backend, device.type):  # from now on the core runs it
-            return self._overload(*arguments)
-        op.require(self._backend, device.type)
-        if made.mutated or not op.gradients:
-            refuse_gradients(op, self._form, arguments)
+        if self._loader.load(self._backend, device.type):  # from now on the core runs it
+            return op.overload(self._backend, self._form)(*arguments)
+        self._loader.require(self._backend, device.type)
+        refuse_gradients(op, self._form, arguments)
         op.check_written(self._form, arguments)
         outputs = [allocation.empty(shape, dtype, device) for shape, dtype in op.allocations(self._form, arguments)]
         double = made.computes_in_double(arguments)
@@ -45,7 +41,7 @@ class Fallback:
             else value.contiguous() if isinstance(value, Tensor)
             else value
             for i, value in enumerate(arguments)
-        ]  # fmt: skip
+        ]
         for i in made.mutated:
             if arguments[i].is_inference() and not torch.is_inference_mode_enabled():
                 raise RuntimeError(
@@ -55,7 +51,7 @@ class Fallback:
                 torch.autograd.graph.increment_version(arguments[i])
         written = [given[made.mutated[0]]] if self._form == "_" else outputs
         if op.reports and self._form in ("", "_"):
-            written = [*written, report.tensor(device)]
+            written = [*written, input_errors.tensor(device)]
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             plan.launch(op, self._form, given, written)
         for i in made.mutated:
@@ -80,7 +76,7 @@ class Fallback:
     def backward(self) -> Callable | None:
         """What differentiates this form, for register_autograd; None for a form that has no gradient."""
         op = self._op
-        if self._form in ("backward", "prepared"):
+        if self._form in BACKWARD:
             return self._refuse_second_derivative
         if self._form == "_" or not op.gradients:
             return None
@@ -92,11 +88,11 @@ class Fallback:
                 changed = "a number that the derivative reads was modified by an inplace operation after the forward"
                 raise RuntimeError(f"{op.name}: {changed}")
             needs = [ctx.needs_input_grad[i] for i in positions]
-            given = (*op.differentiable(grads), *ctx.saved_tensors, *ctx.others, needs)
-            found = op.overload(self._backend, "backward")(*given)
-            found = (found,) if isinstance(found, Tensor) else found
-            given = {i: grad for i, grad, needed in zip(positions, found, needs, strict=True) if needed}
-            return tuple(given.get(i) for i in range(len(names)))
+            arguments = (*op.differentiable(grads), *ctx.saved_tensors, *ctx.others, needs)
+            gradients = op.overload(self._backend, "backward")(*arguments)
+            gradients = (gradients,) if isinstance(gradients, Tensor) else gradients
+            wanted = {i: grad for i, grad, needed in zip(positions, gradients, needs, strict=True) if needed}
+            return tuple(wanted.get(i) for i in range(len(names)))
 
         return differentiate
 
@@ -105,12 +101,12 @@ class Fallback:
 
     def under_autocast(self, device_type: str) -> Callable:
         """The overload with tensors of differing dtypes cast to autocast's."""
-        made = self._op.forms[self._form]
+        made, overload = self._op.forms[self._form], self._op.overload(self._backend, self._form)
 
         def autocast(*arguments):
             arguments = cast(made, arguments)
             with torch.autocast(device_type, enabled=False):
-                return self._overload(*arguments)
+                return overload(*arguments)
 
         return autocast
 
@@ -122,46 +118,3 @@ def _version(value: object) -> int:
 def _scalar(value: Tensor, device: torch.device, double: bool) -> Tensor | float:
     """What Triton's launcher takes: a tensor where it lies on the device, or where a float32 would lose digits."""
     return value.to(device) if double or value.device == device else value.item()
-
-
-def cast(made: Form, arguments: Sequence) -> Sequence:
-    """Under torch.autocast, floating tensors of differing dtypes in its dtype; float64, scalars and what is written
-    excepted."""
-    if not (isinstance(arguments[0], Tensor) and torch.is_autocast_enabled(arguments[0].device.type)):
-        return arguments
-    floating = {i: tensor for i, tensor in made.tensors(arguments) if tensor.is_floating_point()}
-    if len({tensor.dtype for tensor in floating.values()}) < 2:
-        return arguments
-    dtype = torch.get_autocast_dtype(arguments[0].device.type)
-    castable = {i for i, tensor in floating.items() if tensor.dtype != torch.float64 and i not in made.mutated}
-    return [value.to(dtype) if i in castable else value for i, value in enumerate(arguments)]
-
-
-def refusing(op: Op, form: str, overload: Callable) -> Callable:
-    """The overload, refusing what the core refuses: forward mode, and gradients that it does not have."""
-    made = op.forms[form]
-
-    def checked(*arguments):
-        for _, tensor in made.tensors(arguments):
-            if forward_ad.unpack_dual(tensor).tangent is not None:
-                raise RuntimeError(f'{made.name} has no forward-mode derivative: use backend="eager"')
-        if made.mutated or not op.gradients:
-            refuse_gradients(op, form, arguments)
-        for i in made.scalars:  # below autograd it no longer shows whether a scalar's gradient is wanted
-            if isinstance(arguments[i], Tensor) and arguments[i].requires_grad and torch.is_grad_enabled():
-                raise RuntimeError(f"{made.name}: {made.names[i]} has no gradient: detach() it")
-        return overload(*arguments)
-
-    return checked
-
-
-def refuse_gradients(op: Op, form: str, arguments: Sequence) -> None:
-    """Raise RuntimeError if autograd would want a gradient of a form that has none."""
-    made = op.forms[form]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for _, tensor in made.tensors(arguments)):
-        instead = (
-            f"call {op.name}, or {made.name} under torch.no_grad()"
-            if form == "_"
-            else "call it under torch.no_grad(), or detach() its arguments"
-        )
-        raise RuntimeError(f"{made.name} has no gradient: {instead}")

@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "device/integers.cuh"
 #include "device/scalar.cuh"
 #include "device/vector.cuh"
 #include "dispatch/call.h"
@@ -46,14 +47,14 @@ A take(const Argument* arguments, int index, const Context* context) {
 }
 
 template <class... A, int... index>
-const char* call(cudaError_t (*function)(A...), const Argument* arguments, const Context* context,
-                 std::integer_sequence<int, index...>) {
+const char* invoke(cudaError_t (*function)(A...), const Argument* arguments, const Context* context,
+                   std::integer_sequence<int, index...>) {
     cudaError_t error = function(take<A>(arguments, index, context)...);
     return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 template <class... A>
-const char* call(cudaError_t (*function)(A...), const Argument* arguments, const Context* context) {
-    return call(function, arguments, context, std::make_integer_sequence<int, int(sizeof...(A))>{});
+const char* invoke(cudaError_t (*function)(A...), const Argument* arguments, const Context* context) {
+    return invoke(function, arguments, context, std::make_integer_sequence<int, int(sizeof...(A))>{});
 }
 template <class... A>
 constexpr int count_arguments(cudaError_t (*)(A...)) {
@@ -65,19 +66,25 @@ constexpr Entry entry() {
     if constexpr (std::is_null_pointer_v<decltype(function)>)
         return {};
     else
-        return {[](const Argument* arguments, const Context* context) { return call(function, arguments, context); },
+        return {[](const Argument* arguments, const Context* context) { return invoke(function, arguments, context); },
                 count_arguments(function)};
 }
 template <auto forward, auto backward = nullptr>
 constexpr Table table = {entry<forward>(), entry<backward>()};
 
 template <class T>
-constexpr Dtype dtype_of = std::is_same_v<T, float>           ? Dtype::float32
-                           : std::is_same_v<T, double>        ? Dtype::float64
-                           : std::is_same_v<T, __half>        ? Dtype::float16
-                           : std::is_same_v<T, __nv_bfloat16> ? Dtype::bfloat16
-                           : std::is_same_v<T, int32_t>       ? Dtype::int32
-                                                              : Dtype::int64;
+struct DtypeOf;  // a type that is not on the list has none
+#define FUSED_DTYPE_OF(name, number, torch_name, type) \
+    template <>                                        \
+    struct DtypeOf<type> {                             \
+        static constexpr Dtype value = Dtype::name;    \
+    };
+FUSED_DTYPES(FUSED_DTYPE_OF)
+#undef FUSED_DTYPE_OF
+template <class T>
+constexpr Dtype dtype_of = DtypeOf<T>::value;
+
+inline Integers integers(const Tensor& tensor) { return {tensor.data, tensor.dtype == Dtype::int64}; }
 
 // function(T{}) for the one of Types that the dtype is.
 template <class... Types, class Function>

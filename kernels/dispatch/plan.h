@@ -55,7 +55,8 @@ struct Plan {
     std::vector<Launch> launches;
 };
 
-inline thread_local std::shared_ptr<Plan> added;  // by Python's _add_plan, for the call on this thread that asked for it
+// For the call on this thread that asked Python for a plan: what it said by _return_plan.
+inline thread_local std::shared_ptr<Plan> returned_by_python;
 
 // ---------------------------------------------------------------------------------------------------------- signature
 

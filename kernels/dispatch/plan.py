@@ -1,4 +1,24 @@
-"""Recording what a Triton launcher would launch: the plan that C++ replays at every call of the same signature."""
+"""What Python decides once for all calls of a signature: what to allocate and to launch, which C++ then replays.
+
+The first call of a signature, step by step. Steps 2 to 4 happen once an op and backend, 7 to 11 once a signature: a
+later call of the same signature is 1, 5, the look-up of 6, and 12. For CPU tensors, and where `auto` is a function, 2
+and the question of 3 come at each call.
+
+     1  call.py           PublicFunction.__call__: is there an overload for this backend that was used before?
+     2  call.py           _resolve: "auto" becomes a backend; refusals.py stands before what the core does not run
+     3  loader.py         Loader.load: core.py builds and loads core.cpp and, for "cuda", the op's cuda.cu (build.py)
+     4  loader.py         Loader.declare: the declaration goes to C++ (core.cpp, declare), which registers its kernels
+     5  autograd.h        autocast casts; autograd notes what the backward will read, where a gradient is wanted
+     6  compute.h         Compute: the signature (plan.h, describe) is looked up, and is new: ask_python
+     7  op.py             the planner, fused_kernels::_plan_<name>.<backend>: declaration.py checks the arguments by the
+                          op's own `check`, and computes the shapes of its outputs
+     8  plan.py           record, for "triton" alone: the op's triton_launch.py runs against stand-ins, and what it
+                          gives to device/launch.py goes to the Recorder (intercept.py), not to a GPU
+     9  cubin.py          each kernel that it launches is compiled to a cubin, or found in build/cubins/
+    10  driver.h          load: the cubin becomes a function of the driver
+    11  op.py → core.cpp  _return_plan: C++ keeps the outputs, the workspaces and the launches under the signature
+    12  compute.h         outputs and workspaces are allocated, and driver.h launches (or the op's cuda.cu does)
+"""
 
 from __future__ import annotations
 
@@ -8,27 +28,16 @@ import math
 import struct
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from kernels.dispatch import cubin, report
-from kernels.dispatch.recording import recording
+from kernels.dispatch import cubin, input_errors
+from kernels.dispatch.declaration import Declaration
+from kernels.dispatch.intercept import recording
+from kernels.dtypes import DTYPES
 
-if TYPE_CHECKING:
-    from kernels.dispatch.op import Op
-
-TYPES = {
-    torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64",
-    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "i1",
-}  # fmt: skip
 SLOT, LITERAL, SCALAR_FLOAT, SCALAR_DOUBLE = range(4)  # plan.h's Argument::Kind
-# PyTorch's number of each dtype (c10::ScalarType), as _add_plan takes it.
-SCALAR_TYPES = {
-    torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6,
-    torch.float64: 7, torch.bool: 11, torch.bfloat16: 15,
-}  # fmt: skip
 
 
 class StandIn:
@@ -62,16 +71,20 @@ class ScalarStandIn:
 
 
 class Recorder:
-    """The launches of one call, on one device, as kernels/device/launch.py reports them."""
+    """The launches of one call, on one device, as kernels/device/launch.py reports them.
+
+    workspaces: (shape, dtype) of each. launches: each a list of integers, as _return_plan takes it: function, grid (3),
+    threads, bytes of shared memory, kind (cubin.PLAIN …), and kind and value of each argument.
+    """
 
     def __init__(self, slots: int, device: torch.device, arch: int) -> None:
         self._slots, self._device, self.arch = slots, device, arch
         self.on_gpu = device.type == "cuda"  # which is the current one while launches are recorded
-        self.workspaces: list[int] = []
-        self.launches: list[int] = []
+        self.workspaces: list[tuple[Sequence[int], torch.dtype]] = []
+        self.launches: list[list[int]] = []
 
     def workspace(self, shape: Sequence[int], dtype: torch.dtype) -> StandIn:
-        self.workspaces += allocation(shape, dtype)
+        self.workspaces.append((shape, dtype))
         self._slots += 1
         return StandIn(self._slots - 1, shape, dtype)
 
@@ -85,25 +98,19 @@ class Recorder:
             types.append(type_)
             values += value
         kernel = cubin.Kernel(module, name, tuple(types), tuple(sorted(constants.items())), self.arch)
-        function, made = _function(kernel, self._device)
-        hidden = made.parameters - len(values) // 2
+        function, compiled = _function(kernel, self._device)
+        hidden = compiled.parameters - len(values) // 2
         values += [LITERAL, 0] * hidden  # Triton's own: pointers to scratch memory, which no kernel of ours has
         blocks = (*grid, 1, 1)[:3]
         if math.prod(blocks) == 0:
             return
-        self.launches += [function, *blocks, made.threads, made.shared, made.kind]
-        self.launches += [len(values) // 2, *values]
-
-
-def allocation(shape: Sequence[int], dtype: torch.dtype) -> list[int]:
-    """A tensor to be allocated, as _add_plan takes it."""
-    return [SCALAR_TYPES[dtype], len(shape), *shape]
+        self.launches.append([function, *blocks, compiled.threads, compiled.shared, compiled.kind, *values])
 
 
 def _argument(argument: object) -> tuple:
     """(type, kind, value) of a kernel's argument; of None the type alone."""
     if isinstance(argument, StandIn):
-        return f"*{TYPES[argument.dtype]}" + ":16" * argument.aligned, SLOT, argument.slot
+        return f"*{DTYPES[argument.dtype].triton}" + ":16" * argument.aligned, SLOT, argument.slot
     if isinstance(argument, ScalarStandIn):
         return ("fp64", SCALAR_DOUBLE, argument.slot) if argument.double else ("fp32", SCALAR_FLOAT, argument.slot)
     if argument is None:
@@ -119,52 +126,52 @@ def _argument(argument: object) -> tuple:
 @functools.cache
 def _function(kernel: cubin.Kernel, device: torch.device) -> tuple[int, cubin.Compiled]:
     """The kernel on this device: loaded once, for as long as the process lives."""
-    made = cubin.compiled(kernel)
+    compiled = cubin.compiled(kernel)
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             f"{kernel} is not loaded yet, and cannot be while a CUDA graph is captured: call the op once before, with "
             "arguments of the same kind"
         )
     load = torch.ops.fused_kernels._load_cubin
-    return load(made.path, made.name, made.shared, made.parameters), made
+    return load(compiled.path, compiled.name, compiled.shared, compiled.parameters), compiled
 
 
 def record(
-    op: Op, form: str, arguments: Sequence, allocations: Sequence, arch: int = 90
-) -> tuple[list[int], list[int]]:
-    """(workspaces, launches) of the op's Triton launcher for such arguments, as _add_plan takes them.
+    declaration: Declaration, form: str, arguments: Sequence, allocations: Sequence, arch: int = 90
+) -> tuple[list, list]:
+    """(workspaces, launches) of the op's Triton launcher for such arguments, as a Recorder has them.
 
     arch: 90 for sm_90, of tensors that are on no GPU; of others their GPU's own.
     """
-    made = op.forms[form]
-    device = made.first_tensor(arguments).device
-    double = made.computes_in_double(arguments)
-    slot, given = 0, []
-    for i, (argument, value) in enumerate(zip(made.arguments, arguments, strict=True)):
+    schema = declaration.forms[form]
+    device = schema.first_tensor(arguments).device
+    double = schema.computes_in_double(arguments)
+    slot, stand_ins = 0, []
+    for i, (argument, value) in enumerate(zip(schema.arguments, arguments, strict=True)):
         if argument.is_tensor:
             if isinstance(value, Tensor):
-                on_host = i in made.scalars and value.device.type == "cpu"
+                on_host = i in schema.scalars and value.device.type == "cpu"
                 value = ScalarStandIn(slot, double) if on_host else _stand_in(slot, value)
             slot += 1
-        given.append(value)
+        stand_ins.append(value)
     if form == "_":
-        outputs = [given[made.mutated[0]]]
+        outputs = [stand_ins[schema.mutated[0]]]
     else:
         outputs = [StandIn(slot + i, shape, dtype) for i, (shape, dtype) in enumerate(allocations)]
-    if op.reports and form in ("", "_"):
-        outputs.append(StandIn(slot + len(outputs), (report.SIZE,), torch.int64))
+    if declaration.reports and form in ("", "_"):
+        outputs.append(StandIn(slot + len(outputs), (input_errors.SIZE,), torch.int64))
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         arch = 10 * major + minor
     recorder = Recorder(slot + len(outputs), device, arch)
     with recording(recorder), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        launch(op, form, given, outputs)
+        launch(declaration, form, stand_ins, outputs)
     return recorder.workspaces, recorder.launches
 
 
-def launch(op: Op, form: str, arguments: Sequence, outputs: Sequence) -> None:
+def launch(declaration: Declaration, form: str, arguments: Sequence, outputs: Sequence) -> None:
     """Call the op's Triton launcher, with tensors or with stand-ins; outputs: with the report, if it takes one."""
-    launcher = importlib.import_module(f"{op.package}.triton_launch")
+    launcher = importlib.import_module(f"{declaration.package}.triton_launch")
     if form in ("", "_"):
         return launcher.forward(*arguments, *outputs)
     *arguments, needs = arguments
@@ -173,5 +180,5 @@ def launch(op: Op, form: str, arguments: Sequence, outputs: Sequence) -> None:
 
 
 def _stand_in(slot: int, tensor: Tensor) -> StandIn:
-    """Of the tensor that the launch will get: contiguous, so that a copy, which is aligned, replaces what is not."""
+    """For the tensor that the launch will get: contiguous, so that a copy, which is aligned, replaces what is not."""
     return StandIn(slot, tensor.shape, tensor.dtype, not tensor.is_contiguous() or tensor.data_ptr() % 16 == 0)

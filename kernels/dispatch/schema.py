@@ -13,8 +13,11 @@ from torch import Tensor
 Shape = Callable[[Mapping[str, object]], tuple[Sequence[int], torch.dtype]]
 
 
-def like(name: str) -> Shape:
-    """Shape and dtype of the argument `name`."""
+def like(name: str, dtype_of: str = "") -> Shape:
+    """Shape and dtype of the argument `name`. With `dtype_of`, another argument, `name` may be absent: its shape, [0]
+    where it is, and the other's dtype."""
+    if dtype_of:
+        return lambda given: ((0,) if given[name] is None else given[name].shape, given[dtype_of].dtype)
     return lambda given: (given[name].shape, given[name].dtype)
 
 
@@ -23,19 +26,57 @@ def last_dimension(name: str) -> Shape:
     return lambda given: (given[name].shape[-1:], given[name].dtype)
 
 
-TYPES = ("Tensor", "Tensor?", "Tensor(a!)", "str", "int", "SymInt", "float", "bool")
+@dataclass(frozen=True)
+class Kept:
+    """A floating output that is kept for the backward and has no gradient of its own."""
+
+    shape: Shape
+
+    def __call__(self, arguments: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+        return self.shape(arguments)
+
+
+@dataclass(frozen=True)
+class SavedBy:
+    """What the backward reads, where the value of a string argument decides: names for each value."""
+
+    argument: str
+    saves: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What another op makes for the backward's kernels: function(backend, the backward's arguments by name) gives the
+    tensors of these names."""
+
+    names: Sequence[str]
+    function: Callable[[str, Mapping[str, object]], Sequence[Tensor]]
+
+
+# Torch's types, and two that torch never sees: a Number changes from call to call, and is a Tensor to torch; a Report
+# stands behind the returns and is none of them.
+TYPES = ("Tensor", "Tensor?", "Tensor(a!)", "Number", "Report", "str", "int", "SymInt", "float", "bool")
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a schema: "Tensor x", "Tensor? bias", "Tensor(a!) weights", "str activation"."""
+    """One argument of a schema: "Tensor x", "Tensor? bias", "Tensor(a!) weights", "Number factor", "str activation"."""
 
     type: str
     name: str
 
     @property
+    def is_number(self) -> bool:
+        return self.type == "Number"
+
+    @property
+    def is_report(self) -> bool:
+        return self.type == "Report"
+
+    @property
     def is_tensor(self) -> bool:
-        return self.type.startswith("Tensor")
+        """Whether it is a tensor to torch: a number is one too."""
+        return self.is_number or self.type.startswith("Tensor")
 
     @property
     def is_optional(self) -> bool:
@@ -67,17 +108,17 @@ class Form:
     schema: what is defined; plan_schema: of the op in Python that plans its calls. scalars, mutated: positions.
     """
 
-    def __init__(self, name: str, arguments: list[Argument], returns: list[Argument], scalars: Sequence[str]) -> None:
+    def __init__(self, name: str, arguments: list[Argument], returns: list[Argument]) -> None:
         self.name, self.arguments = name, arguments
         self.names = [argument.name for argument in arguments]
-        self.scalars = [i for i, argument in enumerate(arguments) if argument.name in scalars]
+        self.scalars = [i for i, argument in enumerate(arguments) if argument.is_number]
         self.mutated = [i for i, argument in enumerate(arguments) if argument.is_mutated]
         letters = iter("abcdefgh")
-        types = [a.type.replace("(a!)", f"({next(letters)}!)") if a.is_mutated else a.type for a in arguments]
-        given = ", ".join(f"{type_} {name}" for type_, name in zip(types, self.names, strict=True))
-        self.schema = f"({given}) -> ({', '.join(f'{r.type} {r.name}' for r in returns)})"
-        read = ", ".join(f"{a.type.replace('(a!)', '')} {a.name}" for a in arguments)
-        self.plan_schema = f"({read}) -> ()"
+        plain = [a.type.replace("(a!)", "").replace("Number", "Tensor") for a in arguments]
+        types = [f"Tensor({next(letters)}!)" if a.is_mutated else t for a, t in zip(arguments, plain, strict=True)]
+        written = ", ".join(map("{} {}".format, types, self.names))
+        self.schema = f"({written}) -> ({', '.join(f'{r.type} {r.name}' for r in returns)})"
+        self.plan_schema = f"({', '.join(map('{} {}'.format, plain, self.names))}) -> ()"
 
     def by_name(self, arguments: Sequence) -> dict[str, object]:
         """The arguments of a call by their names."""

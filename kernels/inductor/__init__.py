@@ -10,10 +10,10 @@ torch 2.11 and 2.13.
 """
 
 from kernels.inductor.compile import Compiled, compile_candidates, compile_kernel
+from kernels.inductor.execute import run_kernel
 from kernels.inductor.lower import has_option, trace, triton_source
 from kernels.inductor.parse import Kernel, count, split, table
 from kernels.inductor.records import cases, read, record, write
-from kernels.inductor.run import run_kernel
 
 __all__ = [
     "Compiled",

@@ -22,7 +22,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from kernels.inductor.graphs import dumps
+from kernels.inductor.fx_graphs import dumps
 
 # What Inductor asks of a GPU: multiprocessors, threads on each, KiB of shared memory a block; T4, A100, H100 and H200.
 ARCHITECTURES = {75: (40, 1024, 64), 80: (108, 2048, 163), 90: (132, 2048, 227)}
@@ -138,13 +138,13 @@ def _patch_cuda(arch: int) -> None:
         name=f"fake sm_{arch}", major=capability[0], minor=capability[1], multi_processor_count=multiprocessors,
         max_threads_per_multi_processor=threads, max_threads_per_block=1024, warp_size=32, total_memory=80 << 30,
         regs_per_multiprocessor=65536, shared_memory_per_block=48 << 10, shared_memory_per_block_optin=shared << 10,
-    )  # fmt: skip
+    )
     fakes = {
         "is_available": True, "device_count": 1, "current_device": 0, "get_device_properties": properties,
         "get_device_capability": capability, "get_device_name": properties.name, "is_bf16_supported": arch >= 80,
         "get_rng_state": torch.zeros(16, dtype=torch.uint8), "set_rng_state": None, "set_device": None,
         "synchronize": None, "_exchange_device": 0, "_maybe_exchange_device": 0, "_lazy_init": None,
-    }  # fmt: skip
+    }
     for name, value in fakes.items():
         original, fake = getattr(torch.cuda, name), functools.partial(lambda value, *_, **__: value, value)
         for attribute, method in list(vars(interface).items()):  # which holds some of them already

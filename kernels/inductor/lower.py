@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from kernels import runtime
 from kernels.inductor import fake_gpu
-from kernels.inductor.graphs import NO_AUTOCAST, TensorLike
+from kernels.inductor.fx_graphs import NO_AUTOCAST, TensorLike
 
 
 def triton_source(

@@ -38,7 +38,7 @@ def opcodes(lines: list[str]) -> dict[str, int]:
 
 
 def registers(cubin: bytes) -> int | None:
-    """Of a thread; None: no cuobjdump here."""
+    """How many registers a thread has; None where there is no cuobjdump."""
     found = re.search(r"REG:(\d+)", _tool("cuobjdump", ["--dump-resource-usage"], cubin) or "")
     return int(found[1]) if found else None
 

@@ -31,7 +31,7 @@ from kernels.measure.records import README_GPU, RESULTS, frame, load, of_cells, 
 __all__ = [
     "Calls", "Cell", "FirstCall", "Gpu", "Row", "frame", "implementations", "load", "main", "measure",
     "measure_calls", "of_cells", "ops", "recorded", "run", "save", "show", "with_rates",
-]  # fmt: skip
+]
 
 CELLS_A_COPY = 8  # so many cells are measured between two copies
 # An H200 copies in one of two states, in which it stays for seconds: at 4.28 or at 3.84 TB/s; kernels that move as many
@@ -98,7 +98,7 @@ def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = ()
             "measured_again": slower,
         },
         "rows": [with_rates(row, limit).flat() for row in rows],
-    }  # fmt: skip
+    }
 
 
 def _without(cells: Iterable[Cell | Calls | FirstCall], names: Collection[str]) -> Iterator[Cell | Calls | FirstCall]:
@@ -134,7 +134,7 @@ HEADER = (
         "µs p50", "p20 – p80", "µs call", "low – high", "MB", "MFLOP", "TB/s", "% copy",
     )
     + "  match"
-)  # fmt: skip
+)
 
 
 def line(row: Row) -> str:
@@ -152,7 +152,7 @@ def line(row: Row) -> str:
         number(row.call_us), between(row.call_us_low, row.call_us_high),
         number(row.bytes and row.bytes / 1e6), number(row.flops and row.flops / 1e6),
         number(row.tb_per_s), number(row.percent_of_copy),
-    )  # fmt: skip
+    )
     return f"{text}  {row.match}{f' ({row.note})' if row.note else ''}"
 
 
@@ -206,8 +206,8 @@ def main(argv: list[str] | None = None) -> int:
     gpu, records, start = Gpu(), [], time.monotonic()
     for op in chosen:
         records.append(run(op, gpu, quick=arguments.quick, without=[*filter(None, arguments.without.split(","))]))
-        if arguments.save:
-            print(save(records[-1]))
+    if arguments.save:  # at the end: nothing is recorded of a run that does not come to it
+        print(*map(save, records), sep="\n")
     print(f"\n{records[0]['GPU']}, torch {records[0]['torch']}; {time.monotonic() - start:.0f} s in all")
     for record in records:
         print(copies_in_words(record), *summary(record, of(record["op"]).TARGETS), sep="\n")

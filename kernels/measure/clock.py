@@ -67,13 +67,13 @@ class Gpu:
         return graph.replay, self.on_side_stream(capture)
 
     def times(self, replays: Mapping[str, Callable[[], None]]) -> dict[str, list[float]]:
-        """µs of each of REPLAYS replays; the L2 is swept before each, by reading another buffer."""
+        """µs of each of REPLAYS replays; another buffer is read before each, to flush the L2."""
         events = {name: [] for name in replays}
         for _ in range(REPLAYS):
             for name, replay in replays.items():
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 torch.cuda._sleep(200_000)  # 0.1 ms: by its end everything up to `end` has been enqueued
-                self._other.amax()
+                self._other.amax()  # flushes the L2: nothing of the replay's inputs stays in it
                 start.record()
                 replay()
                 end.record()

@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 
 from kernels import runtime
-from kernels.dispatch import cubin, extension
+from kernels.dispatch import build, core, cubin
 from kernels.measure.cells import FirstCall, Row, describe, public, reference
 from kernels.runtime import KERNELS
 
-BUILT = (extension.EXTENSIONS, cubin.CUBINS)
+BUILT = (build.EXTENSIONS, cubin.CUBINS)
 
 
 def measure_first_call(
@@ -79,7 +79,7 @@ def call(op: str, backend: str, imports: dict[str, float]) -> None:
     variables |= {op: public(op), "eager": reference(op)}
     torch.cuda.synchronize()
     start = time.perf_counter()
-    extension.load_core()
+    core.load_core()
     loaded = time.perf_counter()
     with torch.no_grad():
         output = eval(calls.statements[backend], variables)

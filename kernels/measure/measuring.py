@@ -115,7 +115,7 @@ def measure_calls(calls: Calls, gpu: Gpu, batch: int = 200, count: int = 9) -> l
         rows[name] = replace(
             _row(calls, name), call_us=percentiles(medians)[1], call_us_low=min(medians), call_us_high=max(medians),
             match=match,
-        )  # fmt: skip
+        )
     return [rows[name] for name in calls.statements]
 
 

@@ -74,8 +74,9 @@ def load(op: str, gpu: str = README_GPU, results: Path = RESULTS) -> dict:
     path = results / gpu / f"{op}.json"
     if not path.exists():
         others = ", ".join(file.parent.name for file in recorded_files(f"{op}.json", results))
+        elsewhere = f", but on {others}" if others else ""
         raise FileNotFoundError(
-            f"{op}: nothing recorded on {gpu}{f', but on {others}' if others else ''}; make gpu records, on a GPU"
+            f"{op}: nothing recorded on {gpu}{elsewhere}; its command with --save records it, on a GPU"
         )
     return json.loads(path.read_text())
 

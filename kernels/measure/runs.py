@@ -144,7 +144,7 @@ class BackwardRun:
     def __init__(self, sets: Sets, gpu: Gpu, name: str, function: Callable) -> None:
         self._match, self._rounds = sets.match, not fused(name)
         leaves = [tuple(t if t is None else t.detach().requires_grad_(t.is_floating_point()) for t in tensors)
-                  for tensors in sets.all]  # fmt: skip
+                  for tensors in sets.all]
         wanted = [[leaf for leaf in each if leaf is not None and leaf.requires_grad] for each in leaves]
         outputs = gpu.on_side_stream(lambda: [as_tuple(function(*tensors)) for tensors in leaves])
         outputs = [[output for output in each if output.is_floating_point()] for each in outputs]

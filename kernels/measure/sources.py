@@ -13,7 +13,7 @@ import tokenize
 from collections.abc import Iterable
 from pathlib import Path
 
-from kernels.dispatch.sources import imported_files, included_files
+from kernels.dispatch.included_files import imported_files, included_files
 from kernels.runtime import KERNELS
 
 BUILT_FROM = ("eager.py", "op.py", "triton_kernel.py", "triton_launch.py", "kernel.cuh", "cuda.cu", "cpu.cpp")
@@ -39,7 +39,8 @@ def files(op: str, what: str) -> list[Path]:
     if not folder.is_dir():
         raise ValueError(f"unknown op {op!r}: expected one of {', '.join(ops())}")
     if what == "tests":
-        return sorted([*folder.glob("test_*"), *folder.glob("spec.py"), *_code(KERNELS / "check")])
+        checker = [*_code(KERNELS / "check"), *_code(KERNELS / "check" / "host")]
+        return sorted([*folder.glob("test_*"), *folder.glob("spec.py"), *checker])
     if what == "bench":
         return sorted([*folder.glob("bench.py"), *(KERNELS / "measure" / f"{name}.py" for name in MEASURED_BY)])
     found = set()

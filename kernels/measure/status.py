@@ -11,20 +11,24 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import torch
+
 from kernels.measure import sources
-from kernels.measure.cells import Row, label
+from kernels.measure.cells import Row
 from kernels.measure.judge import steady
 from kernels.measure.records import README_GPU, RESULTS, recorded_files
 
 KERNELS = sources.KERNELS
 README, FRONT_PAGE = KERNELS / "README.md", KERNELS.parent / "README.md"
+# Labels that are written otherwise in prose.
+WORDS = {"sgd": "SGD", "tf32": "TF32"}
 BEGIN, END = "<!-- begin: python -m kernels.measure status --write -->", "<!-- end -->"
 
 
 def test_counts(op: str, results: Path, gpu: str | None) -> list[dict]:
     """The test counts of an op, one dict a GPU; gpu: of this one only."""
-    found = (json.loads(path.read_text()).get(op) for path in recorded_files("tests.json", results, gpu))
-    return [entry for entry in found if entry]
+    entries = (json.loads(path.read_text()).get(op) for path in recorded_files("tests.json", results, gpu))
+    return [entry for entry in entries if entry]
 
 
 def records_of(op: str, results: Path, gpu: str | None = None) -> list[dict]:
@@ -48,12 +52,12 @@ def describe_measurements(entries: Iterable[dict], op: str) -> str:
 
 
 def _describe(entries: Iterable[dict], op: str, what: Callable[[dict], str], *parts: str) -> str:
-    found = []
+    runs = []
     for entry in entries:
         changed = sources.changed(op, entry, *parts)
         gpu = entry["GPU"].removeprefix("NVIDIA ")
-        found.append(f"{gpu} {entry['date']}{what(entry)}{f', {changed}' if changed else ''}")
-    return "; ".join(found) or "never"
+        runs.append(f"{gpu} {entry['date']}{what(entry)}{f', {changed}' if changed else ''}")
+    return "; ".join(runs) or "never"
 
 
 def table(results: Path = RESULTS) -> str:
@@ -71,21 +75,16 @@ def table(results: Path = RESULTS) -> str:
 
 
 def readme_table(results: Path = RESULTS) -> str:
-    """kernels/README.md's table: links, times, what was tested and measured."""
-    lines = [
-        "| op | eager | generated | triton | cuda | tested | measured |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    """kernels/README.md's table: an op's folder, the times of the first dtype shown, what was tested and measured."""
+    names = ("eager", "triton", "cuda")
+    head = ["op", *(f"{name}, µs" for name in names), "tested", "measured"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for op in sources.ops():
         records = records_of(op, results, README_GPU)
         rows = [row for record in records for row in shown(op, record)]
-        first = rows[0].labels.get("dtype") if rows else None
-        times = {row.implementation: row.us_p50 for row in rows if row.labels.get("dtype") == first}
+        times = {row.implementation: row.us_p50 for row in rows if row.dtype == rows[0].dtype}
         cells = [
-            _link(op, "eager.py", "eager", times),
-            _link(op, "triton_kernel.py", "as generated", times, containing="def as_generated("),
-            _link(op, "triton_kernel.py", "triton", times),
-            _link(op, "kernel.cuh", "cuda", times),
+            *(f"{times[name]:,.1f}" if name in times else "–" for name in names),
             describe_tests(test_counts(op, results, README_GPU), op),
             describe_measurements(records, op),
         ]
@@ -98,25 +97,36 @@ def result_table(results: Path = RESULTS) -> str:
     names = {"eager": "eager", "torch.compile": "`torch.compile`", "triton": "our Triton", "cuda": "our CUDA"}
     lines, machines, notes = [], {}, []
     for op in sources.ops():
+        stops = importlib.import_module(f"kernels.ops.{op}").STOPS
         for record in records_of(op, results, README_GPU):
             copies = record["copy_tb_per_s"]
             if not steady(copies):
                 notes.append(f"The copies of {op}'s run differ by more than 5 %: they are no yardstick.")
-            cells: dict[str, dict[str, Row]] = {}
+            cells: dict[tuple, dict[str, Row]] = {}
             for row in shown(op, record):
-                cells.setdefault(label(row), {})[row.implementation] = row
-            for number, (what, found) in enumerate(cells.items()):
-                moved = next((row.bytes for row in found.values() if row.bytes), None)
+                cells.setdefault(tuple(row.labels.items()), {})[row.implementation] = row
+            for rows in cells.values():
+                what = case(op, next(iter(rows.values())))
+                moved = next((row.bytes for row in rows.values() if row.bytes), None)
                 limit = f"{moved / copies['limit'] / 1e6:.1f}" if moved and steady(copies) else "–"
-                times = [f"{found[name].us_p50:.1f}" if name in found else "–" for name in names]
-                stops = "″" if number else importlib.import_module(f"kernels.ops.{op}").STOPS
-                lines.append(f"| [{op}](kernels/ops/{op}/), {what} | {limit} | {' | '.join(times)} | {stops} |")
+                times = [f"{rows[name].us_p50:,.1f}" if name in rows else "–" for name in names]
+                lines.append(f"| [{op}](kernels/ops/{op}/): {what} | {limit} | {' | '.join(times)} | {stops} |")
+                stops = "″"
                 machine = f"{record['GPU']}, torch {record['torch']}, triton {record['triton']}"
                 machines.setdefault(machine, set()).add(record["date"])
     head = ["µs on the GPU", "the bytes, at a copy's bandwidth", *names.values(), "where the compiler stops"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines]
     recorded = "; ".join(f"{machine}, {' and '.join(sorted(dates))}" for machine, dates in sorted(machines.items()))
     return "\n".join([*lines, "", f"Recorded on {recorded or 'no GPU yet'}.", *notes])
+
+
+def case(op: str, row: Row) -> str:
+    """The row's labels in words: CASE of the op's __init__.py. Beside the labels it may name {numbers}, what the
+    products are of: TF32, or else the dtype."""
+    words = {name: WORDS.get(value, value) for name, value in row.labels.items()}
+    tf32 = row.dtype == torch.float32 and row.labels.get("precision") == "tf32"
+    numbers = words["precision"] if tf32 else words.get("dtype")
+    return importlib.import_module(f"kernels.ops.{op}").CASE.format(**words, numbers=numbers)
 
 
 def shown(op: str, record: dict) -> list[Row]:
@@ -129,14 +139,6 @@ def shown(op: str, record: dict) -> list[Row]:
         if row.part in ("bandwidth", "grid") and row.form == "functional" and row.us_p50
         if all(row.labels.get(name) == value for name, value in wanted.items())
     ]
-
-
-def _link(op: str, file: str, implementation: str, times: dict[str, float], containing: str = "") -> str:
-    path = KERNELS / "ops" / op / file
-    if not path.is_file() or containing not in path.read_text():
-        return "–"
-    time = f" {times[implementation]:.1f} µs" if implementation in times else ""
-    return f"[{file}](ops/{op}/{file}){time}"
 
 
 def with_table(text: str, table: str) -> str:

@@ -21,16 +21,16 @@ OUTCOMES = ("passed", "failed", "skipped")
 
 @dataclass
 class Suite:
-    """Of pytest's junit files: (test, its op or '', passed | failed | skipped, reason) of each test, and the files that
-    were not collected for want of a package."""
+    """What pytest's junit files say: (test, its op or '', passed | failed | skipped, reason) for each test, and the
+    files that were not collected for want of a package."""
 
     tests: list[tuple[str, str, str, str]] = field(default_factory=list)
     not_collected: list[str] = field(default_factory=list)
 
     def counts(self, op: str | None = None) -> dict[str, int]:
         """{passed, failed, skipped}; op: of its own tests, those in kernels/ops/<op>/."""
-        found = Counter(outcome for _, of, outcome, _ in self.tests if op in (None, of))
-        return {outcome: found[outcome] for outcome in OUTCOMES}
+        numbers = Counter(outcome for _, own, outcome, _ in self.tests if op in (None, own))
+        return {outcome: numbers[outcome] for outcome in OUTCOMES}
 
     def failed(self) -> list[str]:
         """A line for each test that failed."""
@@ -43,28 +43,29 @@ class Suite:
 
     def without_gpu(self, op: str) -> bool:
         """Whether a test of the op was skipped for want of a GPU: then none of them ran on one."""
-        return any(of == op and how == "skipped" and "no CUDA device" in why for _, of, how, why in self.tests)
+        return any(own == op and how == "skipped" and "no CUDA device" in why for _, own, how, why in self.tests)
 
 
 def read(paths: Iterable[Path]) -> Suite:
-    """The Suite of pytest's --junitxml files."""
+    """The Suite of pytest's --junitxml files: of processes that share the tests, or collect all and run some."""
     suite = Suite()
     for path in paths:
         for case in ElementTree.parse(path).iter("testcase"):
             _add(suite, case)
-    return suite
+    # What is not collected, every process says.
+    return Suite([*dict.fromkeys(suite.tests)], [*dict.fromkeys(suite.not_collected)])
 
 
 def _add(suite: Suite, case: ElementTree.Element) -> None:
     name = f"{case.get('classname')}.{case.get('name')}".strip(".")
     outcome, reason = "passed", ""
     for tag, means in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
-        if (found := case.find(tag)) is not None:
-            outcome, reason = means, found.get("message") or ""
+        if (element := case.find(tag)) is not None:
+            outcome, reason = means, element.get("message") or ""
             if reason == "collection skipped":
-                _file, _line, reason = ast.literal_eval(found.text)
+                _file, _line, reason = ast.literal_eval(element.text)
                 reason = reason.removeprefix("Skipped: ")
-            if outcome == "failed" and (package := _missing_package(f"{reason}\n{found.text or ''}")):
+            if outcome == "failed" and (package := _missing_package(f"{reason}\n{element.text or ''}")):
                 if "collection failure" in reason:
                     suite.not_collected.append(f"{name}: the package {package} is missing")
                     return
@@ -75,8 +76,8 @@ def _add(suite: Suite, case: ElementTree.Element) -> None:
 
 def _missing_package(text: str) -> str:
     """The package of others for want of which a test failed, or "": one of ours that is missing is a failure."""
-    found = re.search(r"^(?:E +)?ModuleNotFoundError: No module named '([\w.]+)'", text, re.MULTILINE)
-    package = found[1].split(".")[0] if found else ""
+    error = re.search(r"^(?:E +)?ModuleNotFoundError: No module named '([\w.]+)'", text, re.MULTILINE)
+    package = error[1].split(".")[0] if error else ""
     # What this Python has is not missing, however the test came to look for it.
     ours = package in ("data", "kernels", "model", "")
     return "" if ours or importlib.util.find_spec(package) else package

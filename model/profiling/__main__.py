@@ -14,9 +14,9 @@ from pathlib import Path
 from data.cli import Parser, UserError, user_errors
 from data.synthetic import FULL
 from kernels import inductor, runtime
-from model.profiling import story
+from model.profiling import traced_steps
 from model.profiling.facts import compare, step_facts, summarize
-from model.profiling.generated import generated_cases
+from model.profiling.recorded_cases import generated_cases
 from model.profiling.tables import TRACES, as_text, facts_line, write_table
 from model.profiling.trace import read
 
@@ -41,7 +41,7 @@ def _parser() -> Parser:
         return command
 
     command = add("summarize", _summarize, "what a step of each trace spends its time on, kernel by kernel",
-                  "On the CPU: operator by operator. count and us are those of one step.")  # fmt: skip
+                  "On the CPU: operator by operator. count and us are those of one step.")
     command.add_argument("traces", nargs="+", type=Path, metavar="DIR", help="a folder with a trace, or its file")
     _add_names(command)
     command = add("compare", _compare, "what became of each kernel from trace A to trace B, the largest change first")
@@ -65,7 +65,7 @@ def _parser() -> Parser:
 
 def _add_names(command: Parser) -> None:
     command.add_argument("--names", choices=("fit", "whole"), help="cut names to fit the terminal, or show them whole "
-                         "(default: fit in a terminal, whole elsewhere)")  # fmt: skip
+                         "(default: fit in a terminal, whole elsewhere)")
 
 
 def _add_out(command: Parser) -> None:
@@ -75,7 +75,7 @@ def _add_out(command: Parser) -> None:
 def _add_choice(command: Parser) -> None:
     _add_out(command)
     command.add_argument("--only", metavar="01,03", help="these steps only")
-    command.add_argument("--repeats", type=_positive, metavar="N", help=f"processes (default: {story.REPEATS})")
+    command.add_argument("--repeats", type=_positive, metavar="N", help=f"processes (default: {traced_steps.REPEATS})")
     command.add_argument("--device", help="default: the GPU; cpu only tries it out")
 
 
@@ -107,8 +107,8 @@ def _width(args: argparse.Namespace) -> int | None:
     return shutil.get_terminal_size().columns if fit else None
 
 
-def _chosen(args: argparse.Namespace) -> list[story.StoryStep]:
-    steps = {step.number: step for step in story.STORY}
+def _chosen(args: argparse.Namespace) -> list[traced_steps.TracedStep]:
+    steps = {step.number: step for step in traced_steps.TRACED_STEPS}
     numbers = args.only.split(",") if args.only else list(steps)
     if unknown := sorted(set(numbers) - set(steps)):
         raise UserError(f"--only {','.join(unknown)}: expected some of {','.join(steps)}")
@@ -131,12 +131,12 @@ def _story(args: argparse.Namespace) -> int:
         steps = [replace(step, largest_table=args.largest_table) for step in steps]
     if args.batch_size:
         steps = [replace(step, batch_size=args.batch_size) for step in steps]
-    repeats = args.repeats or story.REPEATS
-    return int(story.record_story(steps, args.out, args.device, args.steps or 3, repeats, options) > 0)
+    repeats = args.repeats or traced_steps.REPEATS
+    return int(traced_steps.record_steps(steps, args.out, args.device, args.steps or 3, repeats, options) > 0)
 
 
 def _times(args: argparse.Namespace) -> int:
-    return int(story.time_story(_chosen(args), args.out, args.device, args.repeats or story.REPEATS) > 0)
+    return int(traced_steps.time_steps(_chosen(args), args.out, args.device, args.repeats or traced_steps.REPEATS) > 0)
 
 
 def _table(args: argparse.Namespace) -> int:

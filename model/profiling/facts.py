@@ -75,7 +75,7 @@ def step_facts(trace: Trace | str | Path) -> StepFacts:
         kernels=len(work) / count, launches=work["correlation"].nunique() / count,
         busy_us=length(busy) / periods, busy_percent=100 * length(busy) / float(end - start),
         gaps=len(pauses) / periods, gap_us=float(pauses.sum()) / periods, longest_gap_us=float(pauses.max(initial=0)),
-    )  # fmt: skip
+    )
 
 
 def summarize(trace: Trace | str | Path) -> pd.DataFrame:

@@ -12,7 +12,7 @@ PHASES = ("hash", "look-up", "forward", "loss", "backward", "optimizer")
 _BEGINS = {
     "look-up": r"aten::embedding$", "forward": r"aten::linear$", "loss": r"aten::binary_cross_entropy_with_logits$",
     "backward": r"aten::ones_like$", "optimizer": r"Optimizer\.step",
-}  # fmt: skip
+}
 
 
 def phases(trace: Trace | str | Path, step: int = 1) -> pd.DataFrame:
@@ -52,6 +52,6 @@ def by_phase(trace: Trace | str | Path, step: int = 1) -> pd.DataFrame:
         "host µs": spans["end"] - spans["begin"],
         "launches": groups["correlation"].nunique(),
         "kernels µs": groups["dur"].sum(),
-    }).reindex(PHASES).fillna(0.0)  # fmt: skip
+    }).reindex(PHASES).fillna(0.0)
     table.loc["total"] = table.sum()
     return table.astype({"launches": int})

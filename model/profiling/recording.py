@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from torch.utils.benchmark import Timer
 
 from kernels import runtime
 from model.profiling import trace_file
@@ -85,6 +84,8 @@ def step_times(steps: Mapping[str, Callable[[], object]], block: int = 5, rounds
     A block is waited for. Since the steps take turns, what slows the machine down for a while slows all of them:
     compare within a row.
     """
+    from torch.utils.benchmark import Timer  # a CUDA build of torch warns of a missing driver when this is imported
+
     threads = torch.get_num_threads()
     timers = {name: Timer("step()", globals={"step": step}, num_threads=threads) for name, step in steps.items()}
     # Timer waits for the GPU, and runs a step twice before it times a block.

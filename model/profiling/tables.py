@@ -15,7 +15,7 @@ BEGIN, END = "<!-- begin: python -m model.profiling table -->", "<!-- end -->"
 COLUMNS = [
     "command", "GPU", "step ms", "lowest", "highest", "repeats", "launches", "kernels", "busy ms", "GPU busy %",
     "peak MB",
-]  # fmt: skip
+]
 SHORTEST_NAME = 20  # columns that a name has in a terminal, however narrow
 
 
@@ -35,7 +35,7 @@ def recorded_steps(traces: str | Path = TRACES) -> pd.DataFrame:
             run["command"], run["GPU"], run["step_ms"], run.get("step_ms_low"), run.get("step_ms_high"),
             run.get("repeats", 1), facts["launches"], facts["kernels"], busy and busy / 1e3, facts["busy_percent"],
             peak and peak / 1e6,
-        ))  # fmt: skip
+        ))
     table = pd.DataFrame(rows, index=names, columns=COLUMNS)
     return table.astype({name: float for name in COLUMNS if name not in ("command", "GPU", "repeats")})
 

@@ -1,10 +1,11 @@
 """Reading a trace of torch.profiler: its events and steps as tables, with one sentence for a file that is none."""
 
+import functools
 import gzip
 import json
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,14 @@ def read(trace: Trace | str | Path) -> Trace:
         if len(found) != 1:
             raise UserError(f"{path}: expected one file *.pt.trace.json or .json.gz, found {len(found)}")
         path = found[0]
+    file = path.stat()
+    kept = _read(path, (file.st_ino, file.st_mtime_ns, file.st_size))
+    return replace(kept, steps=kept.steps.copy(), events=kept.events.copy(), peaks=dict(kept.peaks))
+
+
+@functools.lru_cache(maxsize=8)
+def _read(path: Path, version: tuple) -> Trace:
+    """The trace in this file. version: another one for a file that is written anew, or of another folder."""
     rows, peaks = [], {}
     for number, event in enumerate(_load(path)):
         try:
@@ -104,7 +113,7 @@ def _row(event: dict) -> tuple:
         _field(event, "cat", str, ""), _printable(_field(event, "name", str)), thread, _field(event, "ts", float), dur,
         _field(more, "correlation", float, -1.0), _field(more, "bytes", float, math.nan),
         _field(more, "External id", float, -1.0), *(_list(more, name) for name in ("Input Dims", "Input type")),
-    )  # fmt: skip
+    )
 
 
 def _field(event: dict, name: str, kind: type | None = None, default=None):

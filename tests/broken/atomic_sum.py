@@ -10,7 +10,7 @@ from torch import Tensor
 def kernel(
     grad_ptr, out_ptr, grad_x_ptr, grad_bias_ptr, rows,
     COLUMNS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
     columns = tl.arange(0, BLOCK)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]

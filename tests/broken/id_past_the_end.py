@@ -12,7 +12,7 @@ from kernels.ops.embedding_bags import eager
 def kernel(
     tables_ptr, first_ptr, indices_ptr, out_ptr, padding,
     FEATURES: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+):
     position = tl.program_id(0)
     column = tl.arange(0, COLUMNS)
     feature = position % FEATURES
@@ -35,5 +35,5 @@ def embedding_bags(tables, row_offsets, indices, offsets, mode, weights, padding
         kernel[(indices.numel(),)](
             tables.contiguous(), row_offsets, indices.contiguous(), out, padding,
             FEATURES=features, WIDTH=width, COLUMNS=triton.next_power_of_2(width),
-        )  # fmt: skip
+        )
     return out

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @triton.jit
 def kernel(c_ptr, weight_ptr, bias_ptr, out_ptr, rows, columns, outputs, RELU: tl.constexpr, ROWS: tl.constexpr,
-           WIDTH: tl.constexpr, BLOCKS: tl.constexpr):  # fmt: skip
+           WIDTH: tl.constexpr, BLOCKS: tl.constexpr):
     dtype = tl.float64 if c_ptr.dtype.element_ty == tl.float64 else tl.float32
     b, h = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1)
     i = tl.arange(0, WIDTH)
@@ -35,5 +35,5 @@ def outer_linear(c: Tensor, weight: Tensor, bias: Tensor, activation: str, preci
         kernel[triton.cdiv(rows, 16), outputs](
             c.contiguous(), weight.contiguous(), bias.contiguous(), out, rows, columns, outputs,
             RELU=activation == "relu", ROWS=16, WIDTH=width, BLOCKS=blocks,
-        )  # fmt: skip
+        )
     return out

@@ -12,7 +12,7 @@ from kernels.device.activations import activate
 def layer_kernel(
     x_ptr, weight_ptr, bias_ptr, out_ptr, rows, x_columns, K, N,
     ACTIVATION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
-):  # fmt: skip
+):
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None, None]
     output = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :, None]
     accumulator: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32

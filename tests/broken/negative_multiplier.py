@@ -12,7 +12,7 @@ from kernels.device.activations import activate
 def kernel(
     x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, elements,
     COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     dtype = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < elements
@@ -29,5 +29,5 @@ def add_mul_activation(x: Tensor, bias: Tensor, y: Tensor, multiplier: float | T
         kernel[(triton.cdiv(out.numel(), 1024),)](
             x.contiguous(), bias.contiguous(), y.contiguous(), out, float(multiplier), out.numel(),
             COLUMNS=len(bias), ACTIVATION=activation, BLOCK=1024,
-        )  # fmt: skip
+        )
     return out

@@ -11,7 +11,7 @@ def kernel(
     grad_ptr, vectors_ptr, grad_vectors_ptr, rows,
     FEATURES: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     ROWS: tl.constexpr, VECTORS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None, None]
     i, j = tl.arange(0, VECTORS)[None, :, None], tl.arange(0, VECTORS)[None, None, :]
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, None, :]
@@ -45,7 +45,7 @@ class _DotInteraction(torch.autograd.Function):
             kernel[triton.cdiv(rows, at_once), triton.cdiv(columns, block)](
                 grad.contiguous(), vectors, found, rows,
                 FEATURES=count - 1, COLUMNS=columns, WIDTH=grad.shape[1], ROWS=at_once, VECTORS=square, BLOCK=block,
-            )  # fmt: skip
+            )
         return found[:, 0], found[:, 1:], None
 
 

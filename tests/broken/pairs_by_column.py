@@ -11,7 +11,7 @@ def kernel(
     dense_ptr, sparse_ptr, out_ptr, rows,
     FEATURES: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     ROWS: tl.constexpr, VECTORS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     dtype = tl.float64 if out_ptr.dtype.element_ty == tl.float64 else tl.float32
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None, None, None]
     i, j = tl.arange(0, VECTORS)[None, :, None, None], tl.arange(0, VECTORS)[None, None, :, None]
@@ -36,5 +36,5 @@ def dot_interaction(dense: Tensor, sparse: Tensor, pad_to: int) -> Tensor:
         kernel[(triton.cdiv(rows, at_once),)](
             dense.contiguous(), sparse.contiguous(), out, rows,
             FEATURES=features, COLUMNS=columns, WIDTH=out.shape[1], ROWS=at_once, VECTORS=vectors, BLOCK=block,
-        )  # fmt: skip
+        )
     return out

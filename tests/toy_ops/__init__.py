@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.dispatch import checks
-from kernels.dispatch.op import Op, like
+from kernels.dispatch.op import Kept, Op, Prepared, like
 
 
 def _check_gather(op: str, table: Tensor, ids: Tensor) -> None:
@@ -62,10 +62,9 @@ def _check_sgd(op: str, weights: Tensor, gradient: Tensor, lr: float | Tensor) -
 
 SGD = Op(
     "toy_sgd_",
-    "(Tensor(a!) weights, Tensor gradient, Tensor lr) -> ()",
+    "(Tensor(a!) weights, Tensor gradient, Number lr) -> ()",
     eager=lambda weights, gradient, lr: weights.sub_(lr * gradient),
     check=_check_sgd,
-    scalars=("lr",),
     package="toy_ops.sgd",
 )
 
@@ -79,11 +78,10 @@ CUBE = Op(
     "(Tensor x) -> (Tensor out, Tensor slope)",
     eager=lambda x: (x**3, (3 * x**2).detach()),
     check=_check_cube,
-    outputs={"out": like("x"), "slope": like("x")},
+    outputs={"out": like("x"), "slope": Kept(like("x"))},
     saves=("slope",),
     gradients={"x": like("slope")},
-    undifferentiable=("slope",),
-    backward_backends=("triton",),
+    backends={"triton": "triton", "cuda": "triton"},
     package="toy_ops.cube",
 )
 
@@ -100,7 +98,6 @@ SQUARE = Op(
     outputs={"out": like("x")},
     saves=("x",),
     gradients={"x": like("x")},
-    prepare=lambda backend, given: (2 * given["x"],),
-    prepared=("slope",),
+    prepare=Prepared(("slope",), lambda backend, arguments: (2 * arguments["x"],)),
     package="toy_ops.square",
 )

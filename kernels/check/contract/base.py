@@ -16,7 +16,7 @@ from torch import Tensor
 import kernels
 from kernels import dispatch, runtime
 from kernels.check import Call, Case, Spec, eager_results, spec_of
-from kernels.dispatch import extension
+from kernels.dispatch.core import on_host
 from kernels.dispatch.op import Op
 
 DEVICE = runtime.device()
@@ -48,7 +48,7 @@ kernel_backend = pytest.mark.parametrize("backend", _parameters("triton", "cuda"
 def running(parameter: str) -> Iterator[str]:
     """Where a parameter of every_backend runs; gives the name that the public function takes."""
     if parameter == ON_HOST:
-        with extension.on_host():
+        with on_host():
             yield "cuda"
     else:
         yield parameter
@@ -126,7 +126,7 @@ class Contract:
         return self.spec.overload(tuple(
             torch.as_tensor(value, dtype=torch.float64) if name in scalars and not isinstance(value, Tensor) else value
             for name, value in zip(self.spec.arguments, call.arguments(), strict=False)
-        ))  # fmt: skip
+        ))
 
     def backward_arguments(self, call: Call, needs: Sequence[bool] | None = None) -> tuple:
         """The backward overload's arguments, for every gradient unless `needs` says which."""

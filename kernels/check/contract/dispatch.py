@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from kernels.check import Case, gradients
 from kernels.check.contract.base import DEVICE, Contract, every_backend, kernel_backend
-from kernels.dispatch import extension
-from kernels.runtime import KERNELS
+from kernels.check.contract.exported import result_in_a_fresh_process
 
-# Loads an exported program where nothing but `import kernels` has run, and stores what it gives.
-LOAD = """
-import contextlib, sys
-import kernels, torch
-from kernels.dispatch import extension
-program, arguments, result, on_host = sys.argv[1:]
-with extension.on_host() if on_host == "True" else contextlib.nullcontext():
-    torch.save(torch.export.load(program).module()(*torch.load(arguments)), result)
-"""
+QUICK = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 
 class Dispatch(Contract):
+    def opcheck(self, backend, suffix, arguments):
+        """torch.library.opcheck of an overload; its test_aot_dispatch_dynamic, some seconds, for one backend an op.
+
+        An op's backends differ in the kernel alone, and test_compile_keeps_one_graph compiles each of them.
+        """
+        everything = backend == self.declaration.backends[-1]
+        overload = self.declaration.overload(backend, suffix)
+        torch.library.opcheck(overload, arguments, **{} if everything else {"test_utils": QUICK})
+
     @kernel_backend
     def test_opcheck(self, backend):
         for call in self.kinds():
-            overload, arguments = self.declaration.overload(backend), self.overload_arguments(call)
-            torch.library.opcheck(overload, arguments)
+            self.opcheck(backend, "", self.overload_arguments(call))
             if self.declaration.gradients:
-                torch.library.opcheck(self.declaration.overload(backend, "backward"), self.backward_arguments(call))
+                self.opcheck(backend, "backward", self.backward_arguments(call))
                 leaves = zip(call.leaves(), self.needed(call), strict=True)
                 call = call.with_leaves(leaf.clone().requires_grad_(need) for leaf, need in leaves)
-                torch.library.opcheck(overload, self.overload_arguments(call))
+                self.opcheck(backend, "", self.overload_arguments(call))
 
     @kernel_backend
     @pytest.mark.parametrize("dynamic", [False, True])
@@ -87,20 +83,15 @@ class Dispatch(Contract):
         program = torch.export.export(Module(), call.tensors)
         names = [str(node.target) for node in program.graph.nodes]
         assert any(f"{self.op}.{backend}" in name for name in names)
-        torch.export.save(program, tmp_path / "program.pt2")
-        torch.save(call.tensors, tmp_path / "arguments.pt")
-        paths = [str(tmp_path / name) for name in ("program.pt2", "arguments.pt", "result.pt")]
-        command = [sys.executable, "-c", LOAD, *paths, str(extension.runs_on_host())]
-        ended = subprocess.run(command, cwd=KERNELS.parent, capture_output=True, text=True)
-        assert ended.returncode == 0, ended.stderr
-        assert torch.equal(torch.load(tmp_path / "result.pt"), function(*call.arguments()))
+        result = result_in_a_fresh_process(program, call.tensors, tmp_path)
+        assert torch.equal(result, function(*call.arguments()))
 
     @every_backend
     def test_autocast_casts_mixed_dtypes(self, backend):
         call = self.call()
         first = next(i for i, leaf in enumerate(call.leaves()) if leaf.is_floating_point())
         leaves = [(leaf.bfloat16() if i == first else leaf).requires_grad_(need)
-                  for i, (leaf, need) in enumerate(zip(call.leaves(), self.needed(call), strict=True))]  # fmt: skip
+                  for i, (leaf, need) in enumerate(zip(call.leaves(), self.needed(call), strict=True))]
         arguments = call.with_leaves(leaves).arguments()
         halves = call.with_leaves(leaf.bfloat16() if leaf.is_floating_point() else leaf for leaf in leaves).arguments()
         function = self.function(backend)

@@ -27,6 +27,8 @@ class Gradients(Contract):
     def test_gradients_of_every_shape(self, backend, dtype):
         cases = [Case(shape, dtype) for shape in (*SHAPES, *(LARGE_SHAPES if DEVICE.type == "cuda" else ()))]
         cases += [Case((17, 24), dtype, layout) for layout in ("transposed", "expanded", "misaligned")]
+        if dtype is torch.bfloat16 and backend == "triton" and DEVICE.type == "cpu":
+            cases = cases[1::2]  # interpreted they take long, and float32 has them all
         for case in cases:
             self.check_gradients(backend, self.call(case), layout=case.layout)
 

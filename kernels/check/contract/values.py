@@ -30,7 +30,7 @@ class Values(Contract):
     @hypothesis.settings(
         max_examples=25, deadline=None, derandomize=True, database=None,
         suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
-    )  # fmt: skip
+    )
     @hypothesis.given(
         shape=st.lists(st.integers(0, 40), min_size=1, max_size=3).map(tuple),
         dtype=st.sampled_from([torch.float32, torch.float64]),
@@ -43,7 +43,8 @@ class Values(Contract):
 
     def faster(self, call):
         """What backend="auto" is for the call on a GPU."""
-        return self.declaration.auto
+        auto = self.declaration.auto
+        return auto(*self.overload_arguments(call)) if callable(auto) else auto
 
     def test_auto_is_eager_on_a_cpu_and_the_faster_kernel_on_a_gpu(self):
         call = self.call()

@@ -104,7 +104,7 @@ def cell(
         options=(MULTIPLIER, activation),
         smaller=lambda: cell(part, form, *smaller, **more) if rows > 1024 else None,
         **more,
-    )  # fmt: skip
+    )
 
 
 def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:

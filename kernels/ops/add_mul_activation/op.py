@@ -3,32 +3,23 @@
 from torch import Tensor
 
 from kernels.dispatch import checks
-from kernels.dispatch.op import Op, last_dimension, like
+from kernels.dispatch.op import Op, SavedBy, last_dimension, like
 from kernels.ops.add_mul_activation import eager
 
 SAVES = {"output": ("out",), "inputs": ("x", "bias", "y"), "nothing": ()}  # for what the derivative reads
-
-
-def check(op: str, x: Tensor, bias: Tensor, y: Tensor, multiplier: float | Tensor, activation: str) -> None:
-    """Raise unless x, y are [..., N], bias [N], of one device and one floating dtype, and the activation is known."""
-    checks.has_dtype(op, "x", x)
-    checks.belongs_to(op, "bias", bias, "x", x, x.shape[-1:])
-    checks.belongs_to(op, "y", y, "x", x, x.shape)
-    checks.is_one_of(op, "activation", activation, eager.FUNCTIONS)
-
-
+check = checks.Arguments(
+    f"x [..., N]: floating; bias [N]: x; y [..., N]: x; multiplier; activation: {' | '.join(eager.FUNCTIONS)}"
+)
 OP = Op(
     "add_mul_activation",
-    "(Tensor x, Tensor bias, Tensor y, Tensor multiplier, str activation) -> Tensor out",
+    "(Tensor x, Tensor bias, Tensor y, Number multiplier, str activation) -> Tensor out",
     eager=eager.add_mul_activation,
     eager_in_place=eager.add_mul_activation_,
     check=check,
     outputs={"out": like("x")},
     in_place="x",
     elementwise=True,
-    scalars=("multiplier",),
-    saves={name: SAVES[reads] for name, reads in eager.DERIVATIVE_READS.items()},
-    saves_by="activation",
+    saves=SavedBy("activation", {name: SAVES[reads] for name, reads in eager.DERIVATIVE_READS.items()}),
     gradients={"x": like("grad_out"), "bias": last_dimension("grad_out"), "y": like("grad_out")},
 )
 

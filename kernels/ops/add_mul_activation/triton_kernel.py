@@ -86,7 +86,7 @@ def _forward_block(
 def general(
     x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, elements,
     COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     start = tl.program_id(0)
     if WIDE:  # 2^31 elements or more
         start = start.to(tl.int64)
@@ -108,7 +108,7 @@ def backward_kernel(
     grad_ptr, out_ptr, x_ptr, bias_ptr, y_ptr, grad_x_ptr, grad_y_ptr, sums_ptr, multiplier, rows, chunk_rows,
     COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr, READS: tl.constexpr,
     ROW_BLOCK: tl.constexpr, COLUMN_BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
     multiplier = scalar(multiplier, dtype)
     columns = tile_columns(COLUMNS, COLUMN_BLOCK)

@@ -13,7 +13,7 @@ functions = triton_functions("kernels.ops.add_mul_activation.triton_kernel")
 def forward(
     x: Tensor, bias: Tensor, y: Tensor, multiplier: float | Tensor, activation: str, out: Tensor,
     *, wide: bool | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """out = act(x + multiplier · y + bias); all contiguous, of one dtype; out may be x.
 
     wide: 64-bit offsets (default: by the size).
@@ -26,14 +26,14 @@ def forward(
     functions.general[(cdiv(elements, block),)](
         x, bias, y, out, multiplier, elements,
         COLUMNS=len(bias), ACTIVATION=activation, WIDE=wide, BLOCK=block, num_warps=4,
-    )  # fmt: skip
+    )
 
 
 def backward(
     grad: Tensor, out: Tensor | None, x: Tensor | None, bias: Tensor | None, y: Tensor | None,
     multiplier: float | Tensor, activation: str, grad_x: Tensor | None, grad_bias: Tensor | None,
     grad_y: Tensor | None, *, chunks: int | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """The gradients that are not None, grad_x and grad_y like grad, grad_bias [N]; all contiguous, of one dtype.
 
     Of out, x, bias and y only those are read that DERIVATIVE_READS names. chunks: of the rows, for the sum (default: by
@@ -50,6 +50,6 @@ def backward(
         grad, out, x, bias, y, grad_x, grad_y, sums, multiplier, rows, chunk_rows,
         COLUMNS=columns, ACTIVATION=activation, READS=DERIVATIVE_READS[activation],
         ROW_BLOCK=row_block, COLUMN_BLOCK=column_block, num_warps=4,
-    )  # fmt: skip
+    )
     if grad_bias is not None:
         add_chunks(sums, grad_bias)

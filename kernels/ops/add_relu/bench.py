@@ -1,15 +1,13 @@
 """What is measured of add_relu: `python -m kernels.measure bench add_relu`."""
 
-import functools
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from kernels.measure.cells import OURS, Calls, Cell, FirstCall, calls, implementations
+from kernels.measure.cells import Calls, Cell, FirstCall, calls, implementations
 from kernels.measure.judge import CALLS, AtMost, CopyShare
 from kernels.ops.add_relu.eager import add_relu, backward_bytes, forward_bytes
-from kernels.ops.add_relu.early import add_relu_early
 
 OP = "add_relu"
 SHAPES = ((65536, 512), (262144, 1024))
@@ -26,23 +24,17 @@ TARGETS = (
 
 def _cell(part: str, form: str, rows: int, columns: int, dtype: str, names: tuple[str, ...], **more) -> Cell:
     torch_dtype = getattr(torch, dtype)
-    # Programmatic dependent launch: kernels that may each begin before the one before has ended.
-    early = {f"{name}, PDL": functools.partial(_early, name) for name in names} if part == "early" else {}
     moved = backward_bytes if form == "backward" else forward_bytes
     return Cell(
         OP, part, form, {"rows": rows, "columns": columns, "dtype": dtype},
         inputs=lambda draw, ids: (draw(rows, columns), draw(columns)),
-        implementations=implementations(OP, (), names, in_place=form == "in place") | early,
+        implementations=implementations(OP, (), names, in_place=form == "in place"),
         bytes=moved(rows, columns, torch_dtype),
         # Forward: the sum and the comparison. Backward: the selection and the bias gradient's sum.
         flops=2 * rows * columns,
         smaller=lambda: _cell(part, form, rows // 2, columns, dtype, names, **more) if rows > 1024 else None,
         **more,
-    )  # fmt: skip
-
-
-def _early(backend: str) -> Callable:
-    return functools.partial(add_relu_early, backend=backend)
+    )
 
 
 def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
@@ -53,8 +45,6 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
                 yield _cell("bandwidth", form, *shape, dtype, NAMES)
     labels = {"rows": 64, "columns": 64, "dtype": "float32"}
     yield from calls(OP, labels, lambda draw, ids: (draw(64, 64), draw(64)), ("x", "bias"))
-    for dtype in DTYPES:
-        yield _cell("early", "functional", *SHAPES[0], dtype, OURS)
     for shape in ((64, 64), (1024, 512), *SHAPES[:1]):
         yield _cell("auto", "functional", *shape, "float32", ("eager", "auto"), waits=True)
     for dtype in DTYPES:

@@ -6,13 +6,7 @@ from kernels.dispatch import checks
 from kernels.dispatch.op import Op, last_dimension, like
 from kernels.ops.add_relu import eager
 
-
-def check(op: str, x: Tensor, bias: Tensor) -> None:
-    """Raise unless x is [..., N] and bias [N], of one device and one floating dtype."""
-    checks.has_dtype(op, "x", x)
-    checks.belongs_to(op, "bias", bias, "x", x, x.shape[-1:])
-
-
+check = checks.Arguments("x [..., N]: floating; bias [N]: x")
 OP = Op(
     "add_relu",
     "(Tensor x, Tensor bias) -> Tensor out",

@@ -40,7 +40,7 @@ def forward_kernel(
 def backward_kernel(
     grad_ptr, out_ptr, grad_x_ptr, sums_ptr, rows, chunk_rows,
     COLUMNS: tl.constexpr, ROW_BLOCK: tl.constexpr, COLUMN_BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
     columns = tile_columns(COLUMNS, COLUMN_BLOCK)
     in_columns = columns < COLUMNS

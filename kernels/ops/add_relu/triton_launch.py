@@ -38,6 +38,6 @@ def backward(
     functions.backward_kernel[(cdiv(columns, column_block), chunks)](
         grad, out, grad_x, sums, rows, chunk_rows,
         COLUMNS=columns, ROW_BLOCK=row_block, COLUMN_BLOCK=column_block, num_warps=4,
-    )  # fmt: skip
+    )
     if grad_bias is not None:
         add_chunks(sums, grad_bias)

@@ -58,7 +58,7 @@ def _cell(part: str, form: str, rows: int, columns: int, dtype: str, names: tupl
         flops=eager.forward_flops(rows, FEATURES, columns) * (2 if form == "backward" else 1),
         smaller=lambda: _cell(part, form, rows // 2, columns, dtype, names, **more) if rows > 1024 else None,
         **more,
-    )  # fmt: skip
+    )
 
 
 def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:

@@ -9,19 +9,12 @@ from kernels.dispatch import checks
 from kernels.dispatch.op import Op, like
 from kernels.ops.dot_interaction import eager
 
+ARGUMENTS = checks.Arguments("dense [B, D]: floating; sparse [B, F, D]: dense")
+
 
 def check(op: str, dense: Tensor, sparse: Tensor, pad_to: int = 1) -> None:
-    """Raise unless dense is [B, D], sparse [B, F, D] of the same device and dtype, and pad_to positive."""
-    checks.has_dtype(op, "dense", dense)
-    if dense.dim() != 2:
-        raise ValueError(f"{op}: dense must have shape [B, D]; got {list(dense.shape)}")
-    checks.belongs_to(op, "sparse", sparse, "dense", dense, sparse.shape)
-    rows, columns = dense.shape
-    if sparse.dim() != 3 or sparse.shape[0] != rows or sparse.shape[2] != columns:
-        raise ValueError(
-            f"{op}: sparse must have shape [{rows}, F, {columns}], for dense of shape {list(dense.shape)}; got "
-            f"{list(sparse.shape)}"
-        )
+    """Raise unless the tensors are what ARGUMENTS says, and pad_to positive."""
+    ARGUMENTS(op, dense, sparse)
     if isinstance(pad_to, bool) or not isinstance(pad_to, int | torch.SymInt) or pad_to < 1:
         raise ValueError(f"{op}: pad_to must be a positive integer; got {pad_to!r}")
 

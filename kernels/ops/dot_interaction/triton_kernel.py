@@ -36,7 +36,7 @@ def _place(dense_ptr, sparse_ptr, row, vector, column, FEATURES: tl.constexpr, C
 def _vectors(
     dense_ptr, sparse_ptr, row, exists, vector, start,
     FEATURES: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+):
     """Columns [start, start + DEPTH) of vectors [ROWS, VECTORS]; zeros for what does not exist."""
     column = start + tl.arange(0, DEPTH)[None, None, :]
     mask = exists & (vector <= FEATURES) & (column < COLUMNS)
@@ -48,7 +48,7 @@ def _vectors(
 def _write_columns(
     dense_ptr, out_ptr, rows,
     FEATURES: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+):
     """What is no pair: the dense vector before them, the zeros behind."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     for start in range(0, COLUMNS, DEPTH):
@@ -65,7 +65,7 @@ def forward_kernel(
     dense_ptr, sparse_ptr, out_ptr, rows,
     FEATURES: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     ROWS: tl.constexpr, VECTORS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+):
     """ROWS rows; of their pairs the block of VECTORS by VECTORS that program_id(1) counts, row by row."""
     first = tl.program_id(0).to(tl.int64) * ROWS
     of_block = tl.arange(0, ROWS)[:, None, None]
@@ -96,7 +96,7 @@ def backward_kernel(
     grad_ptr, dense_ptr, sparse_ptr, grad_dense_ptr, grad_sparse_ptr, rows,
     FEATURES: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     ROWS: tl.constexpr, VECTORS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+):
     """ROWS rows; of their vectors' gradients VECTORS, of these DEPTH columns. A gradient that is None is not needed."""
     first = tl.program_id(0).to(tl.int64) * ROWS
     of_block = tl.arange(0, ROWS)[:, None, None]

@@ -20,7 +20,7 @@ def forward(dense: Tensor, sparse: Tensor, pad_to: int, out: Tensor, **cut: int)
 def backward(
     grad: Tensor, dense: Tensor, sparse: Tensor, pad_to: int, grad_dense: Tensor | None, grad_sparse: Tensor | None,
     **cut: int,
-) -> None:  # fmt: skip
+) -> None:
     """The gradients of dense and sparse, from grad [B, W]."""
     if dense.numel() == 0 and sparse.numel() == 0:
         return
@@ -36,7 +36,7 @@ def backward(
 def _constants(
     dense: Tensor, sparse: Tensor, out: Tensor, most_depth: int, rows: int = 0, vectors: int = 0, depth: int = 0,
     warps: int = 4,
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """The constants of a launch: `rows` of the batch a program, `vectors` on a side of a block of pairs, `depth`
     columns at once; 0: chosen here. tl.dot takes 16 or more of each.
 
@@ -55,4 +55,4 @@ def _constants(
     return dict(
         FEATURES=features, COLUMNS=columns, WIDTH=out.shape[1], ROWS=rows, VECTORS=vectors, DEPTH=depth,
         num_warps=warps,
-    )  # fmt: skip
+    )

@@ -23,8 +23,8 @@ template <class T>
 __host__ __device__ inline int padding(int width) {
     return width % (2 * widest<T>) == 0 ? widest<T> : 0;
 }
-// Of a row's vectors in shared memory: 16 bytes at one place of rows beside each other lie in different banks, since
-// the rows are an odd number of 16 bytes apart.
+// From one row of vectors in shared memory to the next. Rows are an odd number of 16 bytes apart, so 16 bytes at the
+// same place of neighbouring rows lie in different banks.
 template <int depth>
 __host__ __device__ inline int row_stride(int features) {
     return (features + 1) * depth + 4;

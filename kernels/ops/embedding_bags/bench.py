@@ -21,7 +21,7 @@ OP = "embedding_bags"
 KAGGLE = (
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652,
     2173, 4, 7046547, 18, 15, 286181, 105, 142572,
-)  # fmt: skip
+)
 HEIGHTS = tuple(cardinality + 1 for cardinality in KAGGLE)
 # Tables of 17 GB do not fit beside what they are compared with, in float64. Of a million rows each, a batch of 65536
 # ids still meets 97 % of them once only.
@@ -40,7 +40,7 @@ LIMITS = {
     ("uniform", 16, 2048): 2.8, ("uniform", 16, 16384): 11.5, ("uniform", 16, 65536): 43.0,
     ("zipf", 16, 2048): 2.9, ("zipf", 16, 16384): 10.4, ("zipf", 16, 65536): 42.0,
     ("uniform", 128, 65536): 303.0,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _implementations(peer: Callable, names: tuple[str, ...]) -> dict[str, Callab
 def _cell(
     part: str, rows: int, width: int, ids: str, names: tuple[str, ...] = NAMES,
     heights: tuple[int, ...] = HEIGHTS, **more,
-) -> Cell:  # fmt: skip
+) -> Cell:
     zipf = ZIPF if ids == "zipf" else 0.0
     ragged = part == "ragged"
     backward = part == "backward"
@@ -160,7 +160,7 @@ def _cell(
         bytes=gradient if backward else forward_bytes,
         smaller=lambda: smaller() if capped != heights else None,
         **more,
-    )  # fmt: skip
+    )
 
 
 def _small(draw: Callable[..., Tensor], ids: Callable[..., Tensor]) -> tuple[Tensor, ...]:

@@ -5,8 +5,6 @@
 using namespace fused;
 namespace bags = embedding_bags;
 
-static Integers integers(const Tensor& tensor) { return {tensor.data, tensor.dtype == Dtype::int64}; }
-
 static bags::Mode mode_of(const String& mode) {
     return mode == "sum" ? bags::Mode::sum : mode == "mean" ? bags::Mode::mean : bags::Mode::max;
 }
@@ -14,7 +12,7 @@ static bags::Tables tables_of(const Tensor& tables, const Tensor& row_offsets, i
                               const Tensor& report) {
     return {row_offsets.as<const long long>(), tables.sizes[0], padding, missing, report.as<unsigned long long>()};
 }
-// Of offsets with no elements there are no bags, and nothing is launched.
+// Offsets with no elements mean no bags, and nothing is launched.
 static bags::Bags bags_of(const Tensor& row_offsets, const Tensor& indices, const Tensor& offsets) {
     long long features = row_offsets.elements - 1;
     long long count = offsets ? offsets.elements - 1 : indices.elements;

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from kernels.dispatch import checks, report
+from kernels.dispatch import checks, input_errors
 
 _SECTOR = 32  # bytes: the least that a GPU's memory is read by
 
@@ -44,7 +44,7 @@ def embedding_bags(
     if out_of_range == "error" and not is_compiling():
         _raise_for_bad_ids(row_offsets, indices, offsets, ~(inside | padding))
     if out_of_range == "count" and not is_compiling():
-        report.add(tables.device, int((~(inside | padding)).sum()))
+        input_errors.add(tables.device, int((~(inside | padding)).sum()))
     values = tables[rows] if len(tables) else tables.sum(0).expand(len(rows), -1)  # of no rows the sum is zeros
     values = values.to(torch.promote_types(values.dtype, torch.float32)).where(inside.unsqueeze(1), 0)
     features, width = len(row_offsets) - 1, tables.shape[1]
@@ -63,7 +63,7 @@ def embedding_bags(
     pooled = F.embedding_bag(
         positions, values, offsets.long(), mode=mode, per_sample_weights=weights, include_last_offset=True,
         padding_idx=len(rows),
-    )  # fmt: skip
+    )
     bags = (len(offsets) - 1) // max(features, 1)
     return pooled.to(tables.dtype).view(features, bags, width).transpose(0, 1).contiguous()
 
@@ -71,7 +71,7 @@ def embedding_bags(
 def table_rows(
     tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, padding_idx: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each of the N ids: its row in `tables` (0 if there is none), whether there is one, whether it is padding."""
+    """For each of the N ids: its row in `tables` (0 if it has none), whether it has one, whether it is padding."""
     ids = indices.long().flatten()
     features = feature_of_positions(row_offsets, indices, offsets)
     first, end = row_offsets[features], row_offsets[features + 1]

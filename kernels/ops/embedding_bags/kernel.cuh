@@ -44,7 +44,7 @@ struct Tables {
     Missing missing;
     unsigned long long* report;
 
-    // Of numbers that may be anything the sum may overflow, which C++ allows of unsigned ones.
+    // The numbers may be anything, so their sum may overflow: C++ allows that for unsigned ones.
     __device__ static long long sum(long long a, unsigned long long b) { return (long long)((unsigned long long)a + b); }
     __device__ Range of(long long feature) const {
         long long begin = first[feature];
@@ -56,7 +56,7 @@ struct Tables {
         bool padded = padding >= 0 && id == padding;
         return {row, !padded && id >= 0 && id < table.height && row >= 0 && row < rows, padded};
     }
-    // Of an id that is out of range, by one of the threads that look at it.
+    // Reports an id that is out of range; one of the threads that look at it calls this.
     __device__ void tell(long long id, long long feature, long long position) const {
         if (missing == Missing::error) write_report(report, bad_id, feature, position, id);
         if (missing == Missing::count) count_report(report);

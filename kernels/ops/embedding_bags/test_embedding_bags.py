@@ -15,8 +15,8 @@ from kernels.check import Call, Case, check, check_gradients
 from kernels.check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
 from kernels.check.interpreter import watched
 from kernels.check.memory import Guard, guarded
-from kernels.dispatch import report
-from kernels.ops.embedding_bags.op import auto
+from kernels.dispatch import input_errors
+from kernels.ops.embedding_bags.op import auto, cuda_runs
 from kernels.ops.embedding_bags.spec import HEIGHTS, HOSTILE_64, draw_bags, draw_ids
 
 SLOW_INTERPRETED = (
@@ -24,7 +24,7 @@ SLOW_INTERPRETED = (
     *(f"test_gradients_of_every_shape[torch.{dtype}" for dtype in ("float16", "float64")),
     "test_gradients_of_several_chunks[torch.bfloat16", "test_gradcheck", "test_compile_keeps_one_graph",
     "test_opcheck", "test_generated_cases", "test_an_exported_program",
-)  # fmt: skip
+)
 INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 INDEX = DEVICE.index if DEVICE.index is not None else (0 if DEVICE.type == "cuda" else -1)
 ROW_OFFSETS = torch.tensor([0, *HEIGHTS]).cumsum(0).to(DEVICE)
@@ -62,24 +62,24 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
 
     def test_auto_is_eager_on_a_cpu_and_the_faster_kernel_on_a_gpu(self):
         for call in self.kinds():
-            ragged = call.tensors[3] is not None
-            chosen = auto(ragged) if DEVICE.type == "cuda" else "eager"
+            chosen = self.faster(call) if DEVICE.type == "cuda" else "eager"
             assert torch.equal(self.function("auto")(*call.arguments()), self.function(chosen)(*call.arguments()))
 
     def test_auto_is_cuda_where_bags_differ_in_length(self, monkeypatch):
-        chosen = auto.__wrapped__
-        monkeypatch.setattr(runtime, "why_not", lambda backend, device: "no compiler")
-        assert (chosen(False), chosen(True)) == ("triton", "triton")
-        monkeypatch.setattr(runtime, "why_not", lambda backend, device: "")
-        assert (chosen(False), chosen(True)) == ("triton", "cuda")
+        offsets = torch.zeros(1)
+        for why_not, of_one, of_bags in (("no compiler", "triton", "triton"), ("", "triton", "cuda")):
+            monkeypatch.setattr(runtime, "why_not", lambda backend, device, why_not=why_not: why_not)
+            cuda_runs.cache_clear()
+            assert (auto(None, None, None, None), auto(None, None, None, offsets)) == (of_one, of_bags)
+        cuda_runs.cache_clear()
 
     @pytest.fixture(autouse=True)
     def _nothing_is_reported(self):
         yield
         if DEVICE.type == "cuda":
             torch.cuda.synchronize()
-        left = report.found(INDEX)
-        report.clear(INDEX)
+        left = input_errors.found(INDEX)
+        input_errors.clear(INDEX)
         assert left is None
 
     def no_tensors(self, call):
@@ -109,7 +109,7 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             ((*one, ids[None], offsets), ValueError, r"indices must have shape \[N\], since there are offsets; got"),
             ((*one, ids, offsets.to("meta")), ValueError, f"offsets {on_meta}"),
             ((*one, ids, offsets.tolist()), TypeError, "offsets must be a tensor; got list"),
-            ((*one, ids, offsets[:-1]), ValueError, r"offsets must have shape \[3 · B \+ 1\]; got"),
+            ((*one, ids, offsets[:-1]), ValueError, r"offsets must have shape \[3 · B \+ 1\], for row_offsets.*; got"),
             ((*one, ids, offsets[:1]), ValueError, "offsets must end at .*, the number of ids"),
             ((*one, ids, offsets, "median"), ValueError, "mode must be one of sum, mean, max; got 'median'"),
             ((*one, ids, offsets, "mean", weights), ValueError, "mode must be sum, since there are per_sample_weights"),
@@ -202,14 +202,14 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
     def test_once_a_bad_id_is_told_no_other_is(self, backend):
         """An atomic operation on the host's memory for each bad id would take a batch of them milliseconds."""
         ids, (ragged, offsets) = single_ids(50) - 100, ragged_ids(30)
-        numbers = report.tensor(DEVICE)
-        numbers[report.CLAIMS] = 1
+        numbers = input_errors.tensor(DEVICE)
+        numbers[input_errors.CLAIMS] = 1
         self.function(backend)(tables_of(5), ROW_OFFSETS, ids)
         self.function(backend)(tables_of(5), ROW_OFFSETS, ragged - 100, offsets)
         if DEVICE.type == "cuda":
             torch.cuda.synchronize()
-        assert numbers[report.CLAIMS] == 1
-        report.clear(INDEX)
+        assert numbers[input_errors.CLAIMS] == 1
+        input_errors.clear(INDEX)
         before = kernels.out_of_range_count(DEVICE)
         self.function(backend)(tables_of(5), ROW_OFFSETS, ids, out_of_range="count")
         self.function(backend)(tables_of(5), ROW_OFFSETS, ragged - 100, offsets, out_of_range="count")
@@ -363,7 +363,7 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
     def test_no_tables_and_no_columns(self, backend):
         tables, ids = tables_of(5).requires_grad_(), single_ids(4)
         for given, shape in (((tables, ROW_OFFSETS[:1], ids[:, :0]), (4, 0, 5)),
-                             ((tables[:, :0], ROW_OFFSETS, ids), (4, 3, 0))):  # fmt: skip
+                             ((tables[:, :0], ROW_OFFSETS, ids), (4, 3, 0))):
             out = self.function(backend)(*given)
             assert out.shape == shape
             out.sum().backward()
@@ -379,7 +379,7 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             tensors = (tables_of(4), ROW_OFFSETS, ids, offsets, mode, None)
             grads = [Case((200 - 80 * ragged, 3, 4)).tensor(9, DEVICE)]
             check_gradients(self.op, self.function(backend), Call(mode, tensors, (-1, "error")),
-                            (True, False, False) + (False,) * ragged, grads)  # fmt: skip
+                            (True, False, False) + (False,) * ragged, grads)
 
     # --------------------------------------------------------------------------------------------- paths, by limits
 
@@ -409,6 +409,7 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
 
     @GPU
     @kernel_backend
+    @pytest.mark.heavy
     def test_more_than_2_31_elements(self, backend):
         """In the tables, and in the output."""
         free = torch.cuda.mem_get_info()[0]

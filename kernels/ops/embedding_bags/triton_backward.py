@@ -34,7 +34,7 @@ def sum_kernel(
     grad_ptr, keys_ptr, positions_ptr, bags_ptr, lengths_ptr, weights_ptr, winner_ptr, grad_tables_ptr, parts_ptr,
     count,
     WIDTH: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+):
     """The sums of the runs in CHUNKS chunks. parts [chunks, 2, WIDTH]: of the run that a chunk begins in the middle
     of, and of the one that goes on behind it; a run that does both is in the first.
 
@@ -82,8 +82,8 @@ def sum_kernel(
 def finish_kernel(
     keys_ptr, parts_ptr, grad_tables_ptr, count,
     WIDTH: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Of CHUNKS chunks the runs that begin in them and go on behind them, from their parts."""
+):
+    """The runs that begin in one of CHUNKS chunks and go on behind it, summed from their parts."""
     chunk = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)
     column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     begin, end = chunk * CHUNK, (chunk + 1) * CHUNK
@@ -107,8 +107,8 @@ def finish_kernel(
 def weights_kernel(
     grad_ptr, tables_ptr, keys_ptr, positions_ptr, bags_ptr, grad_weights_ptr, count,
     WIDTH: tl.constexpr, IDS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Of IDS sorted ids, so that ids of one row read it side by side."""
+):
+    """The gradients of IDS weights. Their ids are sorted, so that ids of one row read it side by side."""
     dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
     s = tl.program_id(0).to(tl.int64) * IDS + tl.arange(0, IDS)
     mask = s < count

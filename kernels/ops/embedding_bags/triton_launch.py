@@ -47,7 +47,7 @@ def _limits() -> Limits:
 def forward(
     tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, mode: str, weights: Tensor | None,
     padding: int, out_of_range: str, out: Tensor, report: Tensor, limits: Limits | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """As op.py declares it; all contiguous."""
     limits = limits or _limits()
     if offsets is not None or weights is not None:
@@ -65,7 +65,7 @@ def forward(
         FEATURES=len(row_offsets) - 1, WIDTH=width, MISSING=out_of_range,
         WIDE=indices.numel() + positions >= limits.wide_size // width, EARLY=early, POSITIONS=positions,
         COLUMNS=columns, num_warps=limits.warps, **({"launch_pdl": True} if early else {}),
-    )  # fmt: skip
+    )
 
 
 def _tile(width: int, elements: int) -> tuple[int, int]:
@@ -88,14 +88,14 @@ def _bags(
         bags, bags // features, indices.numel(), tables.shape[0], padding,
         FEATURES=features, WIDTH=width, MODE=mode, MISSING=out_of_range, BAGS=rows, COLUMNS=columns,
         AHEAD=limits.ahead, num_warps=limits.bags_warps,
-    )  # fmt: skip
+    )
 
 
 def backward(
     grad: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, weights: Tensor | None,
     mode: str, padding: int, out_of_range: str, keys: Tensor, positions: Tensor, bags: Tensor, lengths: Tensor,
     grad_tables: Tensor | None, grad_weights: Tensor | None, limits: Limits | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """The gradients that are not None: grad_tables [R, D], grad_weights like the weights. keys, positions, bags,
     lengths: as embedding_bags_sort gives them."""
     limits = limits or _limits()
@@ -111,7 +111,7 @@ def backward(
         backward_kernels.weights_kernel[(cdiv(count, each),)](
             grad, tables, keys, positions, bags, grad_weights, count,
             WIDTH=width, IDS=each, COLUMNS=columns, num_warps=4,
-        )  # fmt: skip
+        )
     if grad_tables is None or not width:
         return
     mode = mode if offsets is not None else "sum"  # of one id every pooling is that id's row

@@ -20,7 +20,7 @@ OP = "embedding_bags_sort"
 KAGGLE = (
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652,
     2173, 4, 7046547, 18, 15, 286181, 105, 142572,
-)  # fmt: skip
+)
 HEIGHTS = tuple(cardinality + 1 for cardinality in KAGGLE)
 ZIPF = 1.05
 SHOWN = {"rows": 65536, "ids": "uniform"}
@@ -78,7 +78,7 @@ def _cell(batch: int, zipf: float) -> Cell:
         options=(sum(HEIGHTS), -1, False),
         bytes=keys * (8 + 4 + 4),
         smaller=lambda: _cell(batch // 2, zipf) if batch > 1024 else None,
-    )  # fmt: skip
+    )
 
 
 def cells(quick: bool = False) -> Iterator[Cell]:

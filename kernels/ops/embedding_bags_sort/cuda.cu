@@ -7,7 +7,6 @@ using namespace fused;
 cudaError_t forward(Tensor indices, Tensor row_offsets, Tensor offsets, int64_t rows, int64_t padding_idx, bool,
                     int64_t table_keys, Tensor keys, Tensor positions, Tensor bags, Tensor lengths, Stream stream,
                     Workspace workspace) {
-    auto integers = [](Tensor tensor) { return Integers{tensor.data, tensor.dtype == Dtype::int64}; };
     long long features = row_offsets.elements - 1;
     long long batch = !features ? 0 : offsets ? (offsets.elements - 1) / features : indices.elements / features;
     embedding_bags_sort::Tables tables{row_offsets.as<long long>(), rows, padding_idx, int(features)};

@@ -51,5 +51,5 @@ def embedding_bags_sort(
 
 
 def key_dtype(rows: int) -> torch.dtype:
-    """Of the keys of so many rows: int32 where the largest, 2 · rows, fits."""
+    """The keys' dtype for so many rows: int32 where the largest key, 2 · rows, fits, else int64."""
     return torch.int32 if 2 * rows < 2**31 else torch.int64

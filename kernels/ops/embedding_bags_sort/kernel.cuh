@@ -28,8 +28,8 @@
 namespace embedding_bags_sort {
 
 constexpr int longest_run = 4096;  // that a block sorts: four for each of 1024 threads
-// Of a table that blocks sort by itself its ids, so that 32 bits hold where they are; and such tables, of which each block
-// looks at those before its own.
+// The most ids of a table that blocks sort by itself: 32 bits hold their positions. The most such tables: each block
+// looks at all tables before its own.
 constexpr long long most_table_keys = 1LL << 30, most_tables = 1024;
 
 struct Tables {
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(256)
     length[bag] = found;
 }
 
-// Of position n: its key, where its bag's output is (bags), and how long that bag is (lengths).
+// For position n: its key, where its bag's output is (bags), and how long that bag is (lengths).
 template <class Key>
 __global__ void __launch_bounds__(256)
     make_keys(Integers indices, Integers offsets, Tables tables, long long count, long long batch, const int* length,
@@ -161,7 +161,7 @@ void sort_block(unsigned (&keys)[items], int (&positions)[items], int bits) {
 template <int threads, int items>
 __global__ void __launch_bounds__(threads)
     sort_runs(Integers indices, Tables tables, int batch, unsigned* keys, int* positions) {
-    // Of rows that an earlier table has, none are this one's: so the tables' keys ascend from one to the next.
+    // A row that an earlier table has is not this one's, so the tables' keys ascend from one table to the next.
     long long feature = blockIdx.y, first = tables.end_before(feature), end = tables.bound(feature + 1);
     long long height = end > first ? end - first : 0, fallen = first - tables.bound(feature);
     unsigned none = unsigned(2 * height);
@@ -191,8 +191,8 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-// Of each table, every two neighbouring sorted runs of `run` pairs become one. A pair's place is its place in its own run,
-// plus the pairs of the other run that come before it; of equal keys those of the first run do.
+// In each table two neighbouring sorted runs of `run` pairs become one. A pair's place is its place in its own run plus
+// the number of pairs of the other run that come before it. Where keys are equal, the first run's pairs come first.
 __global__ void __launch_bounds__(256)
     merge_runs(const unsigned* keys, const int* positions, unsigned* merged_keys, int* merged_positions, int batch, int run) {
     int i = int(blockIdx.x * blockDim.x + threadIdx.x);
@@ -256,8 +256,8 @@ cudaError_t sort_pairs([[maybe_unused]] void* storage, [[maybe_unused]] size_t b
 
 inline dim3 grid_of(long long threads) { return dim3(unsigned((threads + 255) / 256)); }
 
-// Of one id a feature. The result lies in keys and positions after an even number of merges, so the first merge may begin
-// elsewhere.
+// For bags of one id. The result lies in keys and positions after an even number of merges, so the first merge may
+// begin elsewhere.
 template <class Allocate>
 cudaError_t launch_runs(Integers indices, const Tables& tables, int batch, unsigned* keys, int* positions,
                         Allocate allocate, cudaStream_t stream) {

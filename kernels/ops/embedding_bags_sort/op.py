@@ -7,34 +7,17 @@ from kernels.dispatch import checks
 from kernels.dispatch.op import Op
 from kernels.ops.embedding_bags_sort import eager
 
-INTEGERS = (torch.int32, torch.int64)
+ARGUMENTS = checks.Arguments(
+    "row_offsets [F + 1]: int64; indices [B, F] | [N] with offsets: integer; offsets? [F · B + 1]: integer"
+)
 
 
 def check(
     op: str, indices: Tensor, row_offsets: Tensor, offsets: Tensor | None, rows: int, padding_idx: int, mean: bool,
     table_keys: int,
-) -> None:  # fmt: skip
-    """Raise unless the tensors are indices [B, F], or [N] with offsets [F · B + 1], and row_offsets [F + 1]."""
-    checks.has_dtype(op, "indices", indices, INTEGERS)
-    checks.has_dtype(op, "row_offsets", row_offsets, (torch.int64,))
-    checks.is_beside(op, "row_offsets", row_offsets, indices)
-    features = row_offsets.numel() - 1
-    if row_offsets.dim() != 1 or features < 0:
-        raise ValueError(f"{op}: row_offsets must have shape [F + 1]; got {list(row_offsets.shape)}")
-    if offsets is None:
-        if indices.dim() != 2 or indices.shape[1] != features:
-            raise ValueError(
-                f"{op}: indices must have shape [B, {features}], for {features} tables; got {list(indices.shape)}"
-            )
-    else:
-        checks.has_dtype(op, "offsets", offsets, INTEGERS)
-        checks.is_beside(op, "offsets", offsets, indices)
-        if indices.dim() != 1:
-            raise ValueError(f"{op}: indices must have shape [N], as offsets are given; got {list(indices.shape)}")
-        if offsets.dim() != 1 or (offsets.numel() - 1) % max(features, 1) or not offsets.numel():
-            raise ValueError(
-                f"{op}: offsets must have shape [{features} · B + 1], for {features} tables; got {list(offsets.shape)}"
-            )
+) -> None:
+    """Raise unless the tensors are what ARGUMENTS says, of less than 2^31 elements, and the numbers not negative."""
+    ARGUMENTS(op, row_offsets, indices, offsets)
     for name, tensor in (("indices", indices), ("offsets", offsets)):
         if tensor is not None and tensor.numel() >= 2**31:
             raise ValueError(f"{op}: {name} must have less than 2^31 elements; got {tensor.numel()}")

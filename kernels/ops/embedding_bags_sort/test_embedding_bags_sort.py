@@ -88,9 +88,9 @@ class TestEmbeddingBagsSort(Contract):
         for arguments, error, message in (
             ((ids.float(), row_offsets, None, 6), TypeError, "indices must be int32 or int64; got float32"),
             ((ids, row_offsets.int(), None, 6), TypeError, "row_offsets must be int64; got int32"),
-            ((ids, row_offsets[:2], None, 6), ValueError, r"indices must have shape \[B, 1\], for 1 tables"),
+            ((ids, row_offsets[:2], None, 6), ValueError, r"indices must have shape \[B, 1\], for row_offsets.*2\]"),
             ((flat, row_offsets, None, 6), ValueError, r"indices must have shape \[B, 2\]"),
-            ((ids, row_offsets, offsets, 6), ValueError, r"indices must have shape \[N\], as offsets are given"),
+            ((ids, row_offsets, offsets, 6), ValueError, r"indices must have shape \[N\], since there are offsets"),
             ((flat, row_offsets, offsets[:4], 6), ValueError, r"offsets must have shape \[2 · B \+ 1\]"),
             ((flat, row_offsets, offsets.float(), 6), TypeError, "offsets must be int32 or int64; got float32"),
             ((flat, row_offsets, offsets.to("meta"), 6), ValueError, "offsets must be on"),

@@ -25,7 +25,7 @@ OP = "embedding_bags_update"
 KAGGLE = (
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652,
     2173, 4, 7046547, 18, 15, 286181, 105, 142572,
-)  # fmt: skip
+)
 HEIGHTS = tuple(cardinality + 1 for cardinality in KAGGLE)
 # Rows of 512 bytes would take 17 GB, and several times that to compare with. Of a million rows a batch of 65536 still
 # meets 97 % of its ids once only.
@@ -63,7 +63,7 @@ class LargestShare(CopyShare):
         return CopyShare(self.at_least, self.part).judge(largest, copies)
 
 
-# Of a call that is waited for, an update must take a fifth of what eager's sparse gradient and its update take.
+# An update that is waited for must take at most a fifth of what eager's sparse gradient and its update take.
 TARGETS = (LargestShare(lambda labels: 60.0), SortShare(), AtMost(0.2, "eager", "waits"))
 
 
@@ -138,7 +138,7 @@ def _cell(part: str, rule: str, heights: tuple[int, ...], batch: int, width: int
         waits=part == "waits",
         smaller=lambda: _cell(part, rule, smaller, batch, width, zipf, names) if smaller else None,
         spec=whole(rule),
-    )  # fmt: skip
+    )
 
 
 def cells(quick: bool = False) -> Iterator[Cell]:

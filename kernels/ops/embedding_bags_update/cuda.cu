@@ -14,7 +14,7 @@ cudaError_t forward(Tensor tables, Tensor state, Tensor keys, Tensor positions, 
     return with_dtype_of<float, __half, __nv_bfloat16>(tables.dtype, [&](auto t) {
         using T = decltype(t);
         long long count = keys.elements, columns = tables.columns();
-        update::Occurrences<T> all{{keys.data, keys.dtype == Dtype::int64}, positions.as<int>(), bags.as<int>(),
+        update::Occurrences<T> all{integers(keys), positions.as<int>(), bags.as<int>(),
                                    lengths.as<int>(), weights.as<T>(), grad.as<T>(), count};
         update::Target<T> to{tables.as<T>(), state.as<float>(), columns, which, learning_rate, eps};
         long long each = chunk ? chunk : update::chunk_of(count, columns);

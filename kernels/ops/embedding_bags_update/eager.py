@@ -20,7 +20,7 @@ def embedding_bags_sgd_(
     tables: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor, learning_rate: float | Tensor,
     offsets: Tensor | None = None, mode: str = "sum", per_sample_weights: Tensor | None = None,
     padding_idx: int | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """tables [R, D] updated in place and returned; grad [B, F, D] is that of embedding_bags' output."""
     found = row_gradients(tables, row_offsets, indices, grad, offsets, mode, per_sample_weights, padding_idx)
     return update_(tables, None, *found, learning_rate, "sgd")
@@ -30,7 +30,7 @@ def embedding_bags_adagrad_(
     tables: Tensor, state: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor, learning_rate: float | Tensor,
     offsets: Tensor | None = None, mode: str = "sum", per_sample_weights: Tensor | None = None,
     padding_idx: int | None = None, eps: float = 1e-10,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The same by Adagrad; state [R, D] float32 is updated too."""
     found = row_gradients(tables, row_offsets, indices, grad, offsets, mode, per_sample_weights, padding_idx)
     return update_(tables, state, *found, learning_rate, "adagrad", eps)
@@ -40,7 +40,7 @@ def embedding_bags_rowwise_adagrad_(
     tables: Tensor, state: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor, learning_rate: float | Tensor,
     offsets: Tensor | None = None, mode: str = "sum", per_sample_weights: Tensor | None = None,
     padding_idx: int | None = None, eps: float = 1e-10,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The same by Adagrad with one number of state a row: state [R] float32."""
     found = row_gradients(tables, row_offsets, indices, grad, offsets, mode, per_sample_weights, padding_idx)
     return update_(tables, state, *found, learning_rate, "rowwise_adagrad", eps)
@@ -49,7 +49,7 @@ def embedding_bags_rowwise_adagrad_(
 def row_gradients(
     tables: Tensor, row_offsets: Tensor, indices: Tensor, grad: Tensor, offsets: Tensor | None, mode: str,
     per_sample_weights: Tensor | None, padding_idx: int | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """The distinct rows that occur, int64 [U], ascending, and their gradients [U, D] in the dtype computed in."""
     dtype = torch.promote_types(tables.dtype, torch.float32)
     batch, features, width = grad.shape
@@ -80,7 +80,7 @@ def embedding_bags_update(
     tables: Tensor, state: Tensor, row_keys: Tensor, id_positions: Tensor, bag_grad: Tensor, bags: Tensor | None,
     lengths: Tensor | None, id_weights: Tensor | None, learning_rate: float | Tensor, rule: str, eps: float = 0.0,
     chunk: int = 0,
-) -> None:  # fmt: skip
+) -> None:
     """What a kernel does with sorted ids: the arguments are those of op.py's declaration; tables, state are written."""
     dtype = torch.promote_types(tables.dtype, torch.float32)
     found = row_keys % 2 == 1
@@ -98,7 +98,7 @@ def embedding_bags_update(
 def update_(
     tables: Tensor, state: Tensor | None, rows: Tensor, gradients: Tensor, learning_rate: float | Tensor, rule: str,
     eps: float = 0.0,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The rule, for these distinct rows [U] with gradients [U, D]."""
     step = gradients
     if rule != "sgd":

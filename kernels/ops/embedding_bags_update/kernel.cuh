@@ -42,7 +42,7 @@ struct Occurrences {
     const T *weights, *grad;
     long long count;
 
-    // Of position n in the ids: where its gradient begins, and how much of it counts.
+    // Where the gradient of a position in the ids begins, and how much of it counts.
     __device__ const T* gradient(int position, long long columns) const {
         return grad + (long long)(bags ? bags[position] : position) * columns;
     }
@@ -359,7 +359,7 @@ cudaError_t launch(const Occurrences<T>& all, const Target<T>& to, long long chu
     long long needed = (to.columns + (long long)width * packs - 1) / (width * packs), chunks = (all.count + chunk - 1) / chunk;
     int lanes = packs == 1 ? 1 : lanes_of_a_warp;
     while (lanes < needed) lanes *= 2;
-    // Of more than a warp the group is the block: its lanes meet at barriers.
+    // A group of more than a warp is the whole block: its lanes meet at barriers.
     auto groups = [&](int threads) { return lanes <= lanes_of_a_warp ? threads / lanes : 1; };
     int walking = groups(walk_threads) < most_walking ? groups(walk_threads) : most_walking;
     dim3 block{unsigned(lanes), unsigned(walking)};

@@ -13,7 +13,7 @@ LEARNING_RATE, EPS = 0.3, 1e-6
 VARIANTS = (
     ("adagrad", True, False, 2), ("sgd", False, True, 4), ("rowwise_adagrad", True, True, 2),
     ("sgd", False, False, 0), ("rowwise_adagrad", False, False, 4),
-)  # fmt: skip
+)
 
 
 def sorted_ids(seed: int, count: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,7 +50,7 @@ def _calls(case, device):
                 drawn["weights"].tensor(3, device, (count,)) if weighted else None,
             ),
             (LEARNING_RATE, rule, EPS, chunk),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class _Updates(Sums):
 
 
 def whole(rule: str) -> Spec:
-    """Of an update of one id a feature, from ids to tables; keys and positions are of those ids, sorted."""
+    """A whole update of one id a feature, from ids to tables; keys and positions are those of the ids, sorted."""
 
     def reference(tables, state, row_offsets, indices, grad, keys, positions, learning_rate):
         update = (tables, state, keys, positions, grad.flatten(0, 1), None, None, None)

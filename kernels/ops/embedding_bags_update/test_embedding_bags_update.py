@@ -21,7 +21,7 @@ SLOW_INTERPRETED = (
     "test_adversarial_cases", "test_generated_cases", "test_rows_of_several_warps", "test_opcheck",
     "test_rows_that_fill_any_number_of_chunks[sgd", "test_rows_that_fill_any_number_of_chunks[rowwise",
     "test_ragged_bags[adagrad", "test_ragged_bags[rowwise", "test_one_id_a_feature[dtype2", "test_duplicates[one id",
-)  # fmt: skip
+)
 HEIGHTS = (3, 7, 100)
 ROW_OFFSETS = (0, 3, 10, 110)
 HOSTILE = (-1, 100, 2**31 - 1, -(2**31), 2**32 + 2, 2**63 - 1, -(2**63))
@@ -99,7 +99,7 @@ class TestWalk(Contract):
     @hypothesis.settings(
         max_examples=8, deadline=None, derandomize=True, database=None,
         suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
-    )  # fmt: skip
+    )
     @hypothesis.given(
         shape=st.tuples(st.integers(0, 40), st.integers(0, 40)),
         dtype=st.sampled_from([torch.float32, torch.bfloat16]),
@@ -143,12 +143,12 @@ class TestWalk(Contract):
             ("tables", None, TypeError, "tables must be a tensor; got NoneType"),
             ("tables", tables.double(), TypeError, "tables must be float32, float16 or bfloat16; got float64"),
             ("tables", tables[0], ValueError, r"tables must have shape \[R, D\]"),
-            ("state", state[:-1], ValueError, "state must have shape .*, for adagrad"),
+            ("state", state[:-1], ValueError, "state must have shape .*, for tables of shape"),
             ("state", state.half(), TypeError, "state must be float32; got float16"),
             ("row_keys", keys.short(), TypeError, "row_keys must be int32 or int64; got int16"),
             ("id_positions", positions.long(), TypeError, "id_positions must be int32; got int64"),
             ("id_positions", positions[:-1], ValueError, "id_positions must have shape"),
-            ("bag_grad", grad.half(), TypeError, "bag_grad must be float32; got float16"),
+            ("bag_grad", grad.half(), TypeError, "bag_grad must have tables's dtype, float32; got float16"),
             ("bag_grad", grad[:, 1:], ValueError, "bag_grad must have shape"),
             ("bags", bags.to("meta"), ValueError, "bags must be on tables's device"),
             ("lengths", lengths[1:], ValueError, "lengths must have shape"),
@@ -184,7 +184,7 @@ class TestUpdates(Contract):
         for more in (
             {}, {"mode": "mean"}, {"mode": "mean", "padding_idx": 0}, {"per_sample_weights": weights},
             {"per_sample_weights": weights, "padding_idx": 2},
-        ):  # fmt: skip
+        ):
             given = (rule, tables, states[rule], row_offsets, ids, grad, 0.1)
             more = {**more, "offsets": offsets.int() if "padding_idx" in more else offsets}
             close(updated(backend, *given, **more), exact(*given, **more))
@@ -205,7 +205,7 @@ class TestUpdates(Contract):
             for f, parameter in enumerate(parameters):
                 own = offsets[20 * f : 20 * f + 21]
                 found.append(F.embedding_bag(ids[own[0] : own[-1]], parameter, own - own[0], mode=mode, sparse=True,
-                                             include_last_offset=True))  # fmt: skip
+                                             include_last_offset=True))
             optimizer.zero_grad()
             torch.stack(found, 1).backward(grad.double() * (step + 1))
             optimizer.step()
@@ -270,7 +270,7 @@ class TestUpdates(Contract):
 
     @kernel_backend
     def test_row_offsets_that_fall_update_no_row_twice(self, backend):
-        """Of a row that two tables claim the ids of both or of one count, and g² is added to its state once."""
+        """Where two tables claim a row, the ids of both count, or of one; and g² is added to its state once."""
         tables, ids = torch.zeros(8, 4, device=DEVICE), torch.tensor([[2, 0, 0]] * 20, device=DEVICE)
         state, grad = torch.zeros_like(tables), torch.ones(20, 3, 4, device=DEVICE)
         row_offsets = torch.tensor([0, 4, 2, 8], device=DEVICE)  # row 2 is of the first table and of the third
@@ -324,12 +324,12 @@ class TestUpdates(Contract):
             ((row_offsets, ids, None), {}, TypeError, "grad must be a tensor; got NoneType"),
             ((row_offsets, ids, grad), {"offsets": [0, 1]}, TypeError, "offsets must be a tensor; got list"),
             ((row_offsets, ids, grad), {"padding_idx": "0"}, ValueError, "padding_idx must be an id, or None"),
-            ((row_offsets, ids[0, 0], grad), {}, ValueError, "grad must have shape"),
+            ((row_offsets, ids[0, 0], grad), {}, ValueError, "indices must have shape"),
             ((row_offsets, ids, grad), {"mode": "max"}, ValueError, "mode must be one of sum, mean; got 'max'"),
             ((row_offsets, ids, grad), {"mode": "mean", "per_sample_weights": ids.float()}, ValueError,
              "per_sample_weights go with mode sum"),
             ((row_offsets, ids, grad), {"per_sample_weights": ids}, TypeError, "per_sample_weights must have"),
-        ):  # fmt: skip
+        ):
             with pytest.raises(error, match=f"^{op}: {message}"):
                 updated(backend, rule, tables, state, *given, 0.1, **more)
         with pytest.raises(TypeError, match="indices must be int32 or int64; got float32"):

@@ -25,7 +25,7 @@ from kernels.device.scalar import scalar
 def _gradients(
     grad_ptr, positions_ptr, bags_ptr, lengths_ptr, weights_ptr, n, mine, columns, mask,
     WIDTH: tl.constexpr,
-):  # fmt: skip
+):
     """The occurrences' gradients [·, D], each times its weight and over its bag's length; zeros where not mine."""
     position = tl.load(positions_ptr + n, mine, other=0)
     bag = position
@@ -73,7 +73,7 @@ def walk(
     tables_ptr, state_ptr, keys_ptr, positions_ptr, grad_ptr, bags_ptr, lengths_ptr, weights_ptr, learning_rate, eps,
     partials_ptr, count,
     RULE: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     number = tl.program_id(0)
     first = number.to(tl.int64) * CHUNK
     last = tl.minimum(first + CHUNK, count) - 1
@@ -93,7 +93,7 @@ def walk(
     mask = columns < WIDTH
     g = _gradients(
         grad_ptr, positions_ptr, bags_ptr, lengths_ptr, weights_ptr, n, mine, columns, mask, WIDTH=WIDTH
-    )  # fmt: skip
+    )
     starts = tl.broadcast_to((key != previous).to(tl.int32)[:, None], [2 * CHUNK, BLOCK])
     _, g = tl.associative_scan((starts, g), 0, _restart)
     ends = mine & (key != following) & ~within
@@ -108,7 +108,7 @@ def finish(
     tables_ptr, state_ptr, keys_ptr, positions_ptr, grad_ptr, bags_ptr, lengths_ptr, weights_ptr, learning_rate, eps,
     partials_ptr, count, chunks,
     RULE: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     """For the chunk whose last row fills the next chunk: the sums of that row's chunks, and what is behind them."""
     number = tl.program_id(0).to(tl.int64)
     first = number * CHUNK
@@ -134,7 +134,7 @@ def finish(
         mine = (n < count) & (tl.load(keys_ptr + n, n < count, other=-1) == tail)
         g += _gradients(
             grad_ptr, positions_ptr, bags_ptr, lengths_ptr, weights_ptr, n, mine, columns, mask, WIDTH=WIDTH
-        )  # fmt: skip
+        )
         total = tl.sum(g, axis=0, keep_dims=True)
         one = tl.full([1], 1, tl.int32) == 1
         row = tl.full([1], 0, tl.int64) + tail // 2

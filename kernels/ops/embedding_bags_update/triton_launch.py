@@ -9,7 +9,7 @@ kernels = launch.triton_functions("kernels.ops.embedding_bags_update.triton_kern
 
 def forward(
     tables, state, keys, positions, grad, bags, lengths, weights, learning_rate, rule, eps, chunk
-) -> None:  # fmt: skip
+) -> None:
     """tables and state are written; the arguments are those of op.py's declaration."""
     count, columns = keys.numel(), tables.shape[1]
     if not count or not columns:

@@ -2,5 +2,6 @@ __all__ = ["FusedMLPError", "fused_mlp", "on_chip_bytes", "pack_mlp"]
 
 # What the module op.py does not hold.
 MODULES = {"FusedMLPError": "budget", "on_chip_bytes": "budget", "pack_mlp": "packing"}
-# Where torch.compile stops, for the front page.
+# For the front page: what is measured, by the labels of its rows, and where torch.compile stops.
+CASE = "{rows:,} rows through {widths}, {numbers} ({floor}: the weights into one SM)"
 STOPS = "at each layer: what lies between two products goes through memory"

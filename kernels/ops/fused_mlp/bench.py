@@ -34,7 +34,7 @@ AUTOTUNED = ("max-autotune", "triton", "cuda")
 FUSED = ("triton", "cuda", "auto")
 SHOWN = {"widths": "13-512-256-64-16", "rows": 2048}
 PROCESSOR = 112e9  # bytes a second from the L2 cache to one processor: 64 a cycle of 1.755 GHz
-# Of torch.compile's time; "autotuned" holds ours against max-autotune alike.
+# Shares of torch.compile's time; "autotuned" compares with max-autotune in the same way.
 TARGETS = (
     *(
         AtMost(limit, peer, part + suffix, (who,))
@@ -150,7 +150,7 @@ def _cell(
         flops=eager.forward_flops(rows, widths),
         spec=SPEC,
         **more,
-    )  # fmt: skip
+    )
 
 
 def _parts(suffix: str, names: Sequence[str], quick: bool) -> Iterator[Cell]:

@@ -11,7 +11,7 @@ have of shared memory is the device's own; registers and L2 cache are an H200's.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -82,7 +82,7 @@ def block(columns: int, first: int, most: int) -> int:
 def on_chip_bytes(
     widths: str | Sequence[int], tile: Tile, dtype: torch.dtype, programs: int = PROCESSORS,
     available: int | None = None, narrow: int = NARROW, keep: bool = False,
-) -> OnChip:  # fmt: skip
+) -> OnChip:
     """What the forward of an MLP of these widths (K, N1, …, NL) has on the chip at once, at most.
 
     available: bytes of shared memory that a block may have; default: on the current device, without a GPU on an H200.
@@ -183,3 +183,9 @@ def check_cuda(op: str, widths: str, dtype: torch.dtype, device: torch.device) -
         )
     if (count := widths.count("-")) > MOST_CUDA_LAYERS:
         raise FusedMLPError(f"{op}: the CUDA kernel takes up to {MOST_CUDA_LAYERS} layers; got {count}")
+
+
+def fits(backend: str, arguments: Mapping[str, object]) -> None:
+    """`check_cuda` for a call by "cuda". For Triton's kernels the launcher says so, which knows the tile."""
+    if backend == "cuda":
+        check_cuda("fused_mlp", arguments["widths"], arguments["packed"].dtype, arguments["packed"].device)

@@ -25,7 +25,8 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.nn import functional as F
 
-from kernels.dispatch.call import PLAIN
+from kernels.dispatch import checks
+from kernels.dispatch.scalars import PLAIN
 
 ALIGNMENT = 16  # elements
 
@@ -73,13 +74,37 @@ def widths_of(weights: Sequence[Tensor]) -> str:
     return "-".join([str(operator.index(number)) for number in numbers])
 
 
+def check_parameters(op: str, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
+    """Raise unless weights are [N1, K], [N2, N1], …, biases [N1], [N2], …, of one dtype on one device."""
+    for name, given in (("weights", weights), ("biases", biases)):
+        if isinstance(given, Tensor) or not isinstance(given, Sequence):
+            raise TypeError(f"{op}: {name} must be a sequence of tensors; got {type(given).__name__}")
+        for i, tensor in enumerate(given):
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"{op}: {name}[{i}] must be a tensor; got {type(tensor).__name__}")
+    if not weights:
+        raise ValueError(f"{op}: weights must have at least one layer; got none")
+    if len(biases) != len(weights):
+        raise ValueError(f"{op}: biases must have {len(weights)} entries, one for each of weights; got {len(biases)}")
+    first = weights[0]
+    checks.has_dtype(op, "weights[0]", first)
+    for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        if weight.dim() != 2 or not weight.numel():
+            raise ValueError(f"{op}: weights[{i}] must have shape [out, in], neither of them 0; got "
+                             f"{list(weight.shape)}")
+        if i:
+            inputs = weights[i - 1].shape[0]
+            checks.belongs_to(op, f"weights[{i}]", weight, "weights[0]", first, (weight.shape[0], inputs))
+        checks.belongs_to(op, f"biases[{i}]", bias, "weights[0]", first, weight.shape[:1])
+
+
 @functools.lru_cache(maxsize=256)
 def hidden_parts(widths: str, activation: str, final_activation: str) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Of hidden [B, columns], what the backward reads: (outputs, inputs, columns).
+    """Where hidden [B, columns] has what the backward reads: (outputs, inputs, columns).
 
-    outputs[l]: the column from which the output of layer l stands, of all layers but the last. inputs[l]: from which
-    what layer l's activation was taken of stands, where that is gelu, whose derivative is no function of its output;
-    else -1. Each has P(out) columns, of which those beyond the layer's width are zeros.
+    outputs[l]: the first column of layer l's output, for all layers but the last. inputs[l]: the first column of what
+    layer l's activation was applied to, where that is gelu, whose derivative is no function of its output; else -1.
+    Each takes P(out) columns; those beyond the layer's width are zeros.
     """
     parts = layers(widths)
     outputs, inputs, columns = [], [], 0
@@ -105,6 +130,23 @@ def views(packed: Tensor, widths: str) -> list[tuple[Tensor, Tensor]]:
         )
         for layer in layers(widths)
     ]
+
+
+def packed(
+    op: str, weights: Sequence[Tensor], biases: Sequence[Tensor], read_later: bool = False
+) -> tuple[Tensor, str]:
+    """(the buffer, widths): what an earlier call made of them, or else what `pack` does, when they are checked.
+
+    read_later: a backward will read the buffer, for another gradient than theirs.
+    """
+    buffer_and_widths = None if is_compiling() else kept(weights, biases)
+    if buffer_and_widths is None:
+        check_parameters(op, weights, biases)
+        buffer_and_widths = pack(weights, biases)
+    buffer, widths = buffer_and_widths
+    shared = read_later and not (buffer.requires_grad or is_compiling()) and buffer.data_ptr() == weights[0].data_ptr()
+    # Of a buffer that the weights share autograd sees the first one's changes only.
+    return (buffer.clone() if shared else buffer), widths
 
 
 def pack(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, str]:

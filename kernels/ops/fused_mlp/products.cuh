@@ -99,7 +99,7 @@ private:
                         multiply_step<T>(value[m][n], here.a[step][m], here.b[n][2 * step], here.b[n][2 * step + 1]);
         }
     }
-    // Of float eight terms are a sum of their own: many short sums err less than a long one.
+    // Eight terms of float are a sum of their own: many short sums err less than a long one.
     __device__ void add_plainly(const char* inputs, int input_row, const char* weights) {
         constexpr int width = widest<T>, pieces = 2;
         auto at = [](const char* row, int piece) { return load<width>(reinterpret_cast<const T*>(row + 16 * piece)); };

@@ -22,7 +22,8 @@ from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, e
 from kernels.device.launch import SHARED_MEMORY
 from kernels.ops.fused_mlp import budget, packing
 from kernels.ops.fused_mlp.budget import Tile
-from kernels.ops.fused_mlp.op import OP, cuda_rows
+from kernels.ops.fused_mlp.choice import cuda_rows
+from kernels.ops.fused_mlp.op import OP
 from kernels.ops.fused_mlp.spec import draw_mlp
 from kernels.ops.fused_mlp.triton_launch import forward_tile
 
@@ -144,7 +145,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         x, weights, biases = call.tensors
         return [
             ((x.int(), weights, biases), TypeError, "x must be float32, .*; got int32"),
-            ((x[0], weights, biases), ValueError, r"x must have shape \[B, 22\] or be wider"),
+            ((x[0], weights, biases), ValueError, r"x must have shape \[B, K\]; got"),
             ((x[:, :21], weights, biases), ValueError, r"x must have shape \[B, 22\] or be wider.*got \[5, 21\]"),
             ((x, (), ()), ValueError, "weights must have at least one layer; got none"),
             ((x, (weights[0][:0],), (biases[0][:0],)), ValueError, r"weights\[0\] must have shape \[out, in\]"),
@@ -280,7 +281,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             for widths in ("13-512-256-64-16", "367-512-256-1", "1-1", "4096-8", "8-5000-8", "513-6000-33-512-1",
                            "1025-512", "12000-40-3", "512-513-512", "2000-2000-2000", "3100-3300-20", "40-6700-40",
                            "2032-512-1024")
-        ]  # fmt: skip
+        ]
         given = "".join(f'print("{widths}", {dtype.itemsize});\n' for widths, dtype in cases)
         printed = self.fits(tmp_path, given)
         for i, (arch, cluster) in enumerate(((90, 8), (86, 1))):
@@ -308,7 +309,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         assert rows("512-512", torch.float64, "ieee") == 0
         for dtype, many in ((torch.float32, 256), (torch.bfloat16, 512)):
             found = [rows(widths, dtype, "tf32") for widths in ("13-512-256-64-16", "1024-256-64-1", "367-512-256-1",
-                                                                "512-512-512", "1024-1024")]  # fmt: skip
+                                                                "512-512-512", "1024-1024")]
             assert found == [0, 0, 128, many, many]
 
     def test_bytes_on_chip(self):

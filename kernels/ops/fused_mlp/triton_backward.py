@@ -38,7 +38,7 @@ def tile_start(widths, layer, tile):
 def derivative(
     gradient, hidden, hidden_stride, out, row, in_rows, column,
     WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr,
-):  # fmt: skip
+):
     """gradient · act'(z) of a layer's columns, from what the forward kept."""
     LAST: tl.constexpr = count_of(WIDTHS) - 1
     N: tl.constexpr = of_layer("outputs", WIDTHS, LAYER)
@@ -57,7 +57,7 @@ def derivative(
 def last_columns(
     grad_out, hidden, hidden_stride, out, grads, grads_stride, row, in_rows,
     WIDTHS: tl.constexpr, START: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+):
     """COLUMNS columns of g(L), from START on."""
     LAST: tl.constexpr = count_of(WIDTHS) - 1
     N: tl.constexpr = of_layer("outputs", WIDTHS, LAST)
@@ -66,7 +66,7 @@ def last_columns(
     gradient = rows_of(grad_out, N, row, in_rows, column, N).to(tl.float64 if dtype == tl.float64 else tl.float32)
     gradient = derivative(
         gradient, hidden, hidden_stride, out, row, in_rows, column, WIDTHS, LAST, ACTIVATION, FINAL
-    )  # fmt: skip
+    )
     at = grads + gradient_start(WIDTHS, LAST) + row * grads_stride + column[None, :]
     tl.store(at, gradient.to(dtype), in_rows & (column < whole(N))[None, :])
 
@@ -76,7 +76,7 @@ def chain_columns(
     packed, hidden, hidden_stride, grads, grads_stride, grad_x, x_stride, row, in_rows,
     start, WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """WIDTH columns, from `start` on, of the gradient of what a layer takes."""
     dtype: tl.constexpr = packed.dtype.element_ty
     K: tl.constexpr = of_layer("inputs", WIDTHS, LAYER)
@@ -95,7 +95,7 @@ def chain_columns(
     else:
         gradient = derivative(
             sums, hidden, hidden_stride, packed, row, in_rows, column, WIDTHS, LAYER - 1, ACTIVATION, FINAL
-        )  # fmt: skip
+        )
         gradient = tl.where((column < K)[None, :], gradient, 0.0)  # Inf · 0 of the padding would be NaN
         at = grads + gradient_start(WIDTHS, LAYER - 1) + row * grads_stride + column[None, :]
         tl.store(at, gradient.to(dtype), in_rows & (column < whole(K))[None, :])
@@ -106,7 +106,7 @@ def chain_layer(
     packed, hidden, hidden_stride, grads, grads_stride, grad_x, x_stride, row, in_rows,
     WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """The gradient of all that a layer takes: COLUMNS columns at a time in a loop, then those that are left."""
     K: tl.constexpr = of_layer("inputs", WIDTHS, LAYER)
     EVEN: tl.constexpr = K // COLUMNS * COLUMNS
@@ -114,12 +114,12 @@ def chain_layer(
         chain_columns(
             packed, hidden, hidden_stride, grads, grads_stride, grad_x, x_stride, row, in_rows, start,
             WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION, ROWS, COLUMNS, BUDGET, STAGES,
-        )  # fmt: skip
+        )
     if EVEN < K:
         chain_columns(
             packed, hidden, hidden_stride, grads, grads_stride, grad_x, x_stride, row, in_rows, EVEN,
             WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION, ROWS, block_of(K, EVEN, COLUMNS), BUDGET, STAGES,
-        )  # fmt: skip
+        )
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -127,7 +127,7 @@ def chain_kernel(
     grad_out_ptr, packed_ptr, hidden_ptr, out_ptr, grads_ptr, grad_x_ptr, rows, x_columns,
     WIDTHS: tl.constexpr, LOWEST: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """grads: [rows, Σ P(N)]. LOWEST: 0 where grad_x is wanted, else 1."""
     LAST: tl.constexpr = count_of(WIDTHS) - 1
     hidden_stride: tl.constexpr = kept("columns", WIDTHS, ACTIVATION, FINAL, 0)
@@ -142,14 +142,14 @@ def chain_kernel(
         last_columns(
             grad_out_ptr + first * N, hidden, hidden_stride, out_ptr + first * N, grads, grads_stride, row, in_rows,
             WIDTHS, start, ACTIVATION, FINAL, COLUMNS,
-        )  # fmt: skip
+        )
     for back in tl.static_range(0, LAST + 1 - LOWEST):
         tl.debug_barrier()  # other threads read a layer's gradient than wrote it
         chain_layer(
             packed_ptr, hidden, hidden_stride, grads, grads_stride,
             grad_x_ptr if grad_x_ptr is None else grad_x_ptr + first * x_columns, x_columns, row, in_rows,
             WIDTHS, LAST - back, ACTIVATION, FINAL, PRECISION, ROWS, COLUMNS, BUDGET, STAGES,
-        )  # fmt: skip
+        )
     if LOWEST == 0:  # x's columns that were not read
         for start in range(K, x_columns, 64):
             column = start + tl.arange(0, 64)
@@ -163,7 +163,7 @@ def weight_tile(
     taken, taken_stride, grads, grads_stride, target, tile, first, last,
     WIDTHS: tl.constexpr, LAYER: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
     STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """A tile of a layer's weight gradient, of rows first to last - 1; the first tile of a row of tiles has the bias.
 
     taken: h(l-1). The padding's gradient is zero.
@@ -197,7 +197,7 @@ def weights_kernel(
     x_ptr, x_columns, hidden_ptr, grads_ptr, target_ptr, rows, part,
     WIDTHS: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr,
     STEP: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """The grid is (tiles of all layers, parts of `part` rows); target: [parts, elements of the buffer]."""
     hidden_stride: tl.constexpr = kept("columns", WIDTHS, ACTIVATION, FINAL, 0)
     grads_stride: tl.constexpr = gradient_start(WIDTHS, count_of(WIDTHS))
@@ -210,8 +210,8 @@ def weights_kernel(
         if (tile >= 0) & (tl.program_id(0) < tile_start(WIDTHS, layer + 1, TILE)):
             if layer == 0:
                 weight_tile(x_ptr, x_columns, grads_ptr, grads_stride, target, tile, first, last,
-                            WIDTHS, layer, PRECISION, TILE, STEP, STAGES)  # fmt: skip
+                            WIDTHS, layer, PRECISION, TILE, STEP, STAGES)
             else:
                 weight_tile(hidden_ptr + kept("outputs", WIDTHS, ACTIVATION, FINAL, layer - 1), hidden_stride,
                             grads_ptr, grads_stride, target, tile, first, last,
-                            WIDTHS, layer, PRECISION, TILE, STEP, STAGES)  # fmt: skip
+                            WIDTHS, layer, PRECISION, TILE, STEP, STAGES)

@@ -112,7 +112,7 @@ def bias_row(packed, WIDTHS: tl.constexpr, LAYER: tl.constexpr, output, dtype: t
 def keep(
     hidden, stride, row, in_rows, output, z, value, dtype: tl.constexpr,
     WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, KEEP: tl.constexpr,
-):  # fmt: skip
+):
     """Write what the next layer, or the backward, reads of this layer: value = act(z), and z. The padding gets zeros:
     Inf · 0 of a padded row of the weight is NaN."""
     value = tl.where((output < of_layer("outputs", WIDTHS, LAYER))[None, :], value, 0.0)
@@ -130,7 +130,7 @@ def forward_columns(
     WIDTHS: tl.constexpr, LAYER: tl.constexpr, CHAINED: tl.constexpr, START: tl.constexpr, ACTIVATION: tl.constexpr,
     FINAL: tl.constexpr, PRECISION: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     BUDGET: tl.constexpr, STAGES: tl.constexpr, READ: tl.constexpr,
-):  # fmt: skip
+):
     """COLUMNS columns of a layer, from START on, for the program's rows. CHAINED: layer 0 is computed on the way.
 
     READ: columns of x that may be read, K or, of halves, K padded. A mask that ends within 16 bytes makes loads of
@@ -186,7 +186,7 @@ def forward_kernel(
     WIDTHS: tl.constexpr, FIRST: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
     KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
     READ: tl.constexpr,
-):  # fmt: skip
+):
     """hidden_ptr: [rows, …] where KEEP, else ROWS rows for each program."""
     stride: tl.constexpr = kept("columns", WIDTHS, ACTIVATION, FINAL, 0)
     row = tl.arange(0, ROWS)[:, None].to(tl.int64)
@@ -201,5 +201,5 @@ def forward_kernel(
                     out_ptr + first * of_layer("outputs", WIDTHS, count_of(WIDTHS) - 1), row, in_rows,
                     WIDTHS, layer, layer == FIRST and FIRST == 1, start, ACTIVATION, FINAL, PRECISION, KEEP, ROWS,
                     COLUMNS, BUDGET, STAGES, READ,
-                )  # fmt: skip
+                )
             tl.debug_barrier()  # other threads read a layer than wrote it

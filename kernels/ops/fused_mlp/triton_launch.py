@@ -18,7 +18,7 @@ backward_functions = triton_functions("kernels.ops.fused_mlp.triton_backward")
 def tile_of(
     rows: int, dtype: torch.dtype, precision: str, *, tile_rows: int = 0, columns: int = 0, stages: int = 0,
     budget: int = 0, warps: int = 0,
-) -> Tile:  # fmt: skip
+) -> Tile:
     """The tile for so many rows; a number that is not 0 is taken instead.
 
     A tile of more rows reads the weights less often, one of fewer gives work to more processors: 16 rows while every
@@ -46,7 +46,7 @@ def tile_of(
 def forward_tile(
     rows: int, widths: str, dtype: torch.dtype, precision: str, *, tile: Tile | None = None, programs: int = PROCESSORS,
     narrow: int = NARROW, keep: bool = False, available: int | None = None, **changed,
-) -> tuple[Tile, OnChip]:  # fmt: skip
+) -> tuple[Tile, OnChip]:
     """tile_of's tile, made smaller where a block may have less shared memory than an H200's, and what it takes. A
     `tile` that is given stays. keep, available: as in on_chip_bytes; changed: as tile_of takes it."""
 
@@ -60,7 +60,7 @@ def forward_tile(
 def backward_tile(
     rows: int, widths: str, dtype: torch.dtype, precision: str, *, tile: Tile | None = None,
     available: int | None = None, **changed,
-) -> tuple[Tile, OnChip]:  # fmt: skip
+) -> tuple[Tile, OnChip]:
     """The same for the backward's rows."""
     # Tensor cores take float32 weights [out, in] across from 64 rows on by way of registers, which then do not suffice.
     most = min(rows, 32 * PROCESSORS) if dtype == torch.float32 else rows
@@ -92,7 +92,7 @@ def power_of_two(n: int, most: int) -> int:
 def forward(
     x: Tensor, packed: Tensor, widths: str, activation: str, final_activation: str, precision: str, keep: bool,
     out: Tensor, hidden: Tensor, *, tile: Tile | None = None, programs: int = PROCESSORS, narrow: int = NARROW,
-) -> None:  # fmt: skip
+) -> None:
     """out = the MLP of x, and with keep hidden, as packing.py lays them out; contiguous, of one dtype."""
     rows = x.shape[0]
     if rows == 0:
@@ -116,7 +116,7 @@ def forward(
         WIDTHS=widths, FIRST=int(len(parts) > 1 and inputs <= narrow), ACTIVATION=activation,
         FINAL=final_activation, PRECISION=precision, KEEP=keep, ROWS=tile.rows, COLUMNS=tile.columns,
         BUDGET=tile.budget, STAGES=tile.stages, READ=read, num_warps=tile.warps,
-    )  # fmt: skip
+    )
 
 
 def weight_parts(rows: int, widths: str, tile: int, parts: int = 0) -> tuple[int, int]:
@@ -132,7 +132,7 @@ def backward(
     grad_out: Tensor, x: Tensor, packed: Tensor, hidden: Tensor, out: Tensor, widths: str, activation: str,
     final_activation: str, precision: str, keep: bool, grad_x: Tensor | None, grad_packed: Tensor | None, *,
     tile: Tile | None = None, weight_tile: int = 64, step: int = 0, parts: int = 0,
-) -> None:  # fmt: skip
+) -> None:
     """grad_x like x, and grad_packed, the weights' and biases' gradients as packing.py lays them out."""
     rows, x_columns = x.shape
     chosen, needed = backward_tile(rows, widths, x.dtype, precision, tile=tile)
@@ -145,7 +145,7 @@ def backward(
             grad_out, packed, hidden, out, grads, grad_x, rows, x_columns,
             **names, LOWEST=int(grad_x is None), ROWS=tile.rows, COLUMNS=tile.columns, BUDGET=tile.budget,
             STAGES=tile.stages, num_warps=tile.warps,
-        )  # fmt: skip
+        )
     if grad_packed is None:
         return
     if interpreted() and not step:
@@ -156,5 +156,5 @@ def backward(
     backward_functions.weights_kernel[(budget.weight_tiles(widths, weight_tile)[-1], parts)](
         x, x_columns, hidden, grads, target, rows, part,
         **names, TILE=weight_tile, STEP=step or 32, STAGES=tile.stages, num_warps=4,
-    )  # fmt: skip
+    )
     add_chunks(target, grad_packed)

@@ -20,7 +20,7 @@ OP = "table_lookup"
 KAGGLE = (
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652,
     2173, 4, 7046547, 18, 15, 286181, 105, 142572,
-)  # fmt: skip
+)
 LOAD_LIMIT = 0.875
 BATCH = 65536
 COMPARED = 1460  # the cardinality of `index`, which takes 0.5 GB to compare a batch with all of it, 5 bytes each
@@ -129,7 +129,7 @@ def _cell(part: str, names: tuple[str, ...], sizes=KAGGLE, batch=BATCH, ids="uni
         bytes=_bytes(sizes, batch, zipf, unknown),
         smaller=lambda: _cell(part, names, sizes, batch // 2, ids, **more) if batch > 1024 else None,
         **more,
-    )  # fmt: skip
+    )
 
 
 def cells(quick: bool = False) -> Iterator[Cell]:

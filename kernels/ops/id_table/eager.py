@@ -31,7 +31,7 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
 
 
 def first_bucket(keys: Tensor, seeds: Tensor, buckets: Tensor | int) -> Tensor:
-    """Of its table's buckets (fewer than 2^31) the one where each key's search begins."""
+    """Where each key's search begins: one of its table's buckets, of which there are fewer than 2^31."""
     return _shifted(mix(keys + seeds), 32) * buckets >> 32
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from kernels.dispatch import checks
-from kernels.ops.id_table.op import INTEGERS, expand_table_ids
+from kernels.dtypes import INTEGERS
+from kernels.ops.id_table.op import expand_table_ids
 from kernels.ops.id_table.table import IdTable
 
 MODES = ("none", "sum", "mean")

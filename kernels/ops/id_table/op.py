@@ -10,72 +10,32 @@ from kernels.ops.id_table import eager
 INTEGERS = (torch.int32, torch.int64)
 
 
-def check_keys(op: str, tags: Tensor, slots: Tensor, bucket_offsets: Tensor, seeds: Tensor, keys: Tensor,
-               table_ids: Tensor) -> None:  # fmt: skip
-    """Raise unless the storage is one, and keys and table_ids are integers of one shape, all on one device."""
-    checks.has_dtype(op, "tags", tags, (torch.uint8,))
-    for name, tensor in (("slots", slots), ("bucket_offsets", bucket_offsets), ("seeds", seeds)):
-        checks.is_beside(op, name, tensor, tags)
-        checks.has_dtype(op, name, tensor, (torch.int64,))
-    size = len(tags) // eager.BUCKET_SLOTS * eager.BUCKET_SLOTS
-    _has_shape(op, "tags", tags, (size,), "slots in whole buckets of 16")
-    _has_shape(op, "slots", slots, (size, 2), "key and row of each tag")
-    _has_shape(op, "bucket_offsets", bucket_offsets, (len(seeds) + 1,), "one more than seeds")
-    _has_shape(op, "seeds", seeds, (len(seeds),), "a number for each table")
-    for name, tensor in (("keys", keys), ("table_ids", table_ids)):
-        checks.is_beside(op, name, tensor, tags)
-        if tensor.dtype not in INTEGERS:
-            raise TypeError(f"{op}: {name} must be int32 or int64; got {checks.plain(tensor.dtype)}")
-    _has_shape(op, "table_ids", table_ids, keys.shape, "like keys")
-
-
-def _has_shape(op: str, name: str, tensor: Tensor, shape: tuple[int, ...], why: str) -> None:
-    if [*tensor.shape] != [*shape]:
-        raise ValueError(f"{op}: {name} must have shape {list(shape)}, {why}; got {list(tensor.shape)}")
+KEYS = checks.Arguments(
+    f"tags [{eager.BUCKET_SLOTS} · buckets]: uint8; slots [{eager.BUCKET_SLOTS} · buckets, 2]: int64; "
+    "bucket_offsets [T + 1]: int64; seeds [T]: int64; keys [...]: integer; table_ids [...]: integer"
+)
+BAGS = checks.Arguments(
+    "num_tables; batch_size; offsets [num_tables · batch_size + 1] | [bags + 1] with table_offsets: integer; "
+    "table_offsets? [num_tables + 1]: int64"
+)
+RANGES = checks.Arguments("offsets [bags + 1]: integer; feature_offsets [T + 1]: int64")
 
 
 def check_expand(
     op: str, offsets: Tensor, table_offsets: Tensor | None, num_tables: int, batch_size: int, num_elements: int
 ) -> None:
-    """Raise unless offsets and table_offsets fit the numbers."""
-    _check_offsets(op, offsets)
+    """Raise unless offsets and table_offsets fit the numbers, none of them negative."""
     for name, value in (("num_tables", num_tables), ("batch_size", batch_size), ("num_elements", num_elements)):
         if value < 0:
             raise ValueError(f"{op}: {name} must not be negative; got {value}")
-    if table_offsets is not None:
-        _check_tables(op, "table_offsets", table_offsets, offsets)
-        _has_shape(op, "table_offsets", table_offsets, (num_tables + 1,), "num_tables + 1 of them")
-    elif len(offsets) != num_tables * batch_size + 1:
-        raise ValueError(
-            f"{op}: offsets must have shape [{num_tables * batch_size + 1}], num_tables · batch_size + 1; got "
-            f"{list(offsets.shape)}"
-        )
-
-
-def check_range(op: str, offsets: Tensor, feature_offsets: Tensor) -> None:
-    """Raise unless both are offsets."""
-    _check_offsets(op, offsets)
-    _check_tables(op, "feature_offsets", feature_offsets, offsets)
-
-
-def _check_offsets(op: str, offsets: Tensor) -> None:
-    checks.has_dtype(op, "offsets", offsets, INTEGERS)
-    if offsets.dim() != 1 or not len(offsets):
-        raise ValueError(f"{op}: offsets must have one dimension and an element; got shape {list(offsets.shape)}")
-
-
-def _check_tables(op: str, name: str, tensor: Tensor, offsets: Tensor) -> None:
-    checks.is_beside(op, name, tensor, offsets)
-    checks.has_dtype(op, name, tensor, (torch.int64,))
-    if tensor.dim() != 1 or not len(tensor):
-        raise ValueError(f"{op}: {name} must have one dimension and an element; got shape {list(tensor.shape)}")
+    BAGS(op, num_tables, batch_size, offsets, table_offsets)
 
 
 def _op(name: str, schema: str, check, outputs: dict) -> Op:
     return Op(
         name, schema, eager=getattr(eager, name), check=check, outputs=outputs, backends=("cuda", "cpp"), auto="cuda",
         package="kernels.ops.id_table",
-    )  # fmt: skip
+    )
 
 
 def _like_keys(dtype: torch.dtype):
@@ -86,11 +46,11 @@ _READ = "Tensor tags, Tensor slots, Tensor bucket_offsets, Tensor seeds, Tensor 
 _WRITTEN = _READ.replace("Tensor tags, Tensor slots", "Tensor(a!) tags, Tensor(a!) slots")
 
 LOOKUP = _op(
-    "table_lookup", f"({_READ}) -> (Tensor found, Tensor rows)", check_keys,
+    "table_lookup", f"({_READ}) -> (Tensor found, Tensor rows)", KEYS,
     {"found": _like_keys(torch.bool), "rows": _like_keys(torch.int64)},
-)  # fmt: skip
-CLAIM = _op("table_claim_", f"({_WRITTEN}) -> Tensor where", check_keys, {"where": _like_keys(torch.int64)})
-ERASE = _op("table_erase_", f"({_WRITTEN}) -> Tensor where", check_keys, {"where": _like_keys(torch.int64)})
+)
+CLAIM = _op("table_claim_", f"({_WRITTEN}) -> Tensor where", KEYS, {"where": _like_keys(torch.int64)})
+ERASE = _op("table_erase_", f"({_WRITTEN}) -> Tensor where", KEYS, {"where": _like_keys(torch.int64)})
 EXPAND = _op(
     "expand_table_ids",
     "(Tensor offsets, Tensor? table_offsets, int num_tables, SymInt batch_size, SymInt num_elements) -> Tensor out",
@@ -98,16 +58,16 @@ EXPAND = _op(
     {"out": lambda given: ((given["num_elements"],), torch.int32)},
 )
 RANGE = _op(
-    "get_table_range", "(Tensor offsets, Tensor feature_offsets) -> Tensor out", check_range,
+    "get_table_range", "(Tensor offsets, Tensor feature_offsets) -> Tensor out", RANGES,
     {"out": lambda given: (given["feature_offsets"].shape, given["offsets"].dtype)},
-)  # fmt: skip
+)
 OPS = (LOOKUP, CLAIM, ERASE, EXPAND, RANGE)
 
 
 def table_lookup(
     tags: Tensor, slots: Tensor, bucket_offsets: Tensor, seeds: Tensor, keys: Tensor, table_ids: Tensor,
     *, backend: str = "auto",
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Which keys are in their tables, and their rows there.
 
     Args:
@@ -132,7 +92,7 @@ def table_lookup(
 def expand_table_ids(
     offsets: Tensor, table_offsets: Tensor | None, num_tables: int, batch_size: int, num_elements: int,
     *, backend: str = "auto",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The table of each key of a batch of bags, int32 [num_elements].
 
     Args:

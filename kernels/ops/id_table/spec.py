@@ -39,7 +39,7 @@ def _key_calls(case: Case, device: torch.device):
 
 
 def _offsets(case: Case, device: torch.device) -> Tensor:
-    """Of as many bags as the case has elements."""
+    """Offsets of as many bags as the case has elements."""
     lengths = case.integers(1, 4, device).reshape(-1)
     return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
 

@@ -74,8 +74,8 @@ def tables_of(storage: Storage, slots: Tensor) -> Tensor:
 
 
 def count(storage: Storage) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each table, int64 [T]: its ids; its slots at which no search ends (of ids, and erased ones); its greatest row,
-    0 without ids."""
+    """For each table, int64 [T]: the number of its ids; of its slots at which no search ends (those of ids, and erased
+    ones); its greatest row, 0 without ids."""
     tags, slots, _, seeds = storage
     taken = (tags != EMPTY).nonzero()[:, 0]
     known = taken[tags[taken] >= FIRST_TAG]

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from kernels.dispatch import checks
+from kernels.dtypes import INTEGERS
 from kernels.ops.id_table import storage as stored
 from kernels.ops.id_table.eager import BUCKET_SLOTS, EMPTY, FIRST_TAG
-from kernels.ops.id_table.op import CLAIM, ERASE, INTEGERS, table_lookup
+from kernels.ops.id_table.op import CLAIM, ERASE, table_lookup
 
 MOST_BUCKETS = 2**31 - 1  # of a table: the hash's upper 32 bits choose one
 MOST_ROW = 2**63 - 2  # the next one is an int64 too
@@ -221,7 +222,7 @@ class IdTable(nn.Module):
 
     @property
     def bytes(self) -> int:
-        """Of the storage."""
+        """The size of the storage."""
         return sum(tensor.nbytes for tensor in self.storage())
 
     def items(self, table: int) -> tuple[Tensor, Tensor]:
@@ -292,7 +293,7 @@ class IdTable(nn.Module):
         unexpected += [
             name for name in state_dict if strict and name.startswith(prefix)
             and name.removeprefix(prefix) not in given and "." not in name.removeprefix(prefix)
-        ]  # fmt: skip
+        ]
         if any(tensor is None for tensor in given.values()):
             return
         try:

@@ -219,4 +219,4 @@ def test_ten_million_random_operations_agree_with_a_dict(backend):
 @GPU
 @pytest.mark.sanitizer
 def test_insertion_erasure_and_look_up_under_the_sanitizer():
-    against_a_dict(30_000, "cuda")
+    against_a_dict(10_000, "cuda")

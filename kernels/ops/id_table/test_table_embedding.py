@@ -53,12 +53,12 @@ def test_table_embedding(mode, feature_tables, dtype):
             want = torch.cat([pooled([[i]], known[t], weights[t], mode) for i, t in rows])
         else:
             want = torch.stack([pooled(bags[f * batch : (f + 1) * batch], known[t], weights[t], mode)
-                                for f, t in enumerate(feature_tables)], dim=1)  # fmt: skip
+                                for f, t in enumerate(feature_tables)], dim=1)
         torch.testing.assert_close(got, want.to(dtype))
     if mode == "none":
         one = tensor([[generator.choice(choice) for _ in feature_tables] for _ in range(6)], "eager")
         want = torch.stack([pooled([[int(i)] for i in one[:, f]], known[t], weights[t], mode)
-                            for f, t in enumerate(feature_tables)], dim=1)  # fmt: skip
+                            for f, t in enumerate(feature_tables)], dim=1)
         torch.testing.assert_close(module(one), want.to(dtype))
 
 

@@ -26,7 +26,7 @@ def test_state_dict_into_a_table_of_another_capacity(backend):
     state = first.state_dict()
     assert {name: tuple(value.shape) for name, value in state.items()} == {
         "ids": (309,), "rows": (309,), "offsets": (4,), "next_rows": (3,)
-    }  # fmt: skip
+    }
     dicts = [{i: i + 1 for i in range(299) if i != 7}, {i: row for row, i in enumerate(EXTREMES, 1)}, {}]
     for capacity in ([0, 0, 0], [5000, 0, 100]):
         other = table([[1], [2], [3]], backend, capacity=capacity, seeds=[8, 9, 10])

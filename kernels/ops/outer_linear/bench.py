@@ -93,7 +93,7 @@ def _inputs(rows: int, folded: bool, columns: int = COLUMNS, outputs: int = OUTP
 
 
 def _with_folded(c: Tensor, weight: Tensor, bias: Tensor, folded: Tensor, activation: str = "identity",
-                 precision: str = "ieee") -> Tensor:  # fmt: skip
+                 precision: str = "ieee") -> Tensor:
     """The reference, beside which lies a folded weight."""
     return eager.outer_linear(c, weight, bias, activation, precision)
 
@@ -128,7 +128,7 @@ def _forward(rows: int) -> Cell:
         flops=eager.forward_flops(rows, COLUMNS, OUTPUTS),
         spec=BESIDE,
         smaller=lambda: _forward(rows // 2) if rows > 2048 else None,
-    )  # fmt: skip
+    )
 
 
 def _backward(rows: int, waits: bool) -> Cell:
@@ -142,13 +142,13 @@ def _backward(rows: int, waits: bool) -> Cell:
         flops=2 * eager.forward_flops(rows, COLUMNS, OUTPUTS),
         waits=waits,
         smaller=lambda: _backward(rows // 2, waits) if rows > 2048 else None,
-    )  # fmt: skip
+    )
 
 
 def _labels(rows: int, columns: int = COLUMNS, outputs: int = OUTPUTS) -> dict[str, int | str]:
     return {
         "rows": rows, "columns": columns, "dtype": "float32", "precision": "tf32", "outputs": f"{outputs} outputs",
-    }  # fmt: skip
+    }
 
 
 def _memory(rows: int, of: str) -> Cell:
@@ -186,7 +186,7 @@ def _memory(rows: int, of: str) -> Cell:
         bytes=peak,
         waits=True,
         spec=BESIDE,
-    )  # fmt: skip
+    )
 
 
 def _auto(rows: int, columns: int, outputs: int) -> Cell:
@@ -198,7 +198,7 @@ def _auto(rows: int, columns: int, outputs: int) -> Cell:
         bytes=eager.forward_bytes(rows, columns, columns**2, outputs, torch.float32),
         flops=eager.forward_flops(rows, columns, outputs),
         waits=True,
-    )  # fmt: skip
+    )
 
 
 @contextmanager

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from kernels import runtime
 from kernels.dispatch import checks
-from kernels.dispatch.op import Op, last_dimension, like
+from kernels.dispatch.op import Op, SavedBy, last_dimension, like
 from kernels.ops.outer_linear import eager, folding
 
-PRECISIONS = ("ieee", "tf32")
+_REST = f"bias [H]: c; activation: {' | '.join(eager.ACTIVATIONS)}; precision: ieee | tf32"
+ARGUMENTS = checks.Arguments(f"c [B, C]: floating; weight [H, C · C]: c; {_REST}")
+FOLDED = checks.Arguments(f"c [B, C]: floating; weight [H, W]: c; {_REST}")
 
 
 def check(
@@ -22,15 +24,9 @@ def check(
 ) -> None:
     """Raise unless c is [B, C], weight [H, C·C] (or folded, of C), bias [H], of one dtype on one device."""
     op = "outer_linear_folded" if folded else op
-    checks.has_dtype(op, "c", c)
-    if c.dim() != 2:
-        raise ValueError(f"{op}: c must have shape [B, C]; got {list(c.shape)}")
-    width = folding.folded_width(c.shape[1]) if folded else c.shape[1] ** 2
-    checks.belongs_to(op, "weight", weight, "c", c, (weight.shape[0] if weight.dim() else 0, width))
-    checks.belongs_to(op, "bias", bias, "c", c, bias.shape)
-    checks.belongs_to(op, "bias", bias, "weight", weight, weight.shape[:1])
-    checks.is_one_of(op, "activation", activation, tuple(eager.ACTIVATIONS))
-    checks.is_one_of(op, "precision", precision, PRECISIONS)
+    (FOLDED if folded else ARGUMENTS)(op, c, weight, bias, activation, precision)
+    if folded:
+        checks.belongs_to(op, "weight", weight, "c", c, (len(weight), folding.folded_width(c.shape[1])))
 
 
 OP = Op(
@@ -39,8 +35,7 @@ OP = Op(
     eager=eager.either,
     check=check,
     outputs={"out": lambda given: ((given["c"].shape[0], given["weight"].shape[0]), given["c"].dtype)},
-    saves={"identity": ("c", "weight"), "relu": ("c", "weight", "out")},
-    saves_by="activation",
+    saves=SavedBy("activation", {"identity": ("c", "weight"), "relu": ("c", "weight", "out")}),
     gradients={"c": like("c"), "weight": like("weight"), "bias": last_dimension("grad_out")},
     backends=("triton",),
 )

@@ -79,7 +79,7 @@ class Products(Sums):
 
 
 def absolute(call: Call) -> Call:
-    """Of the absolute values, in float64."""
+    """The call with the absolute values of its tensors, in float64."""
     return call.map(lambda tensor: double(tensor).abs())
 
 

@@ -49,7 +49,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
     @INTERPRETED
     @pytest.mark.parametrize("outputs", [16, 64])
     def test_folded_on_the_way(self, monkeypatch, outputs):
-        """Of many rows the weight is folded, some outputs at a time: with few, by limits of its own."""
+        """With many rows the weight is folded, some outputs at a time; limits of its own make that so with few rows."""
         limits = launcher().Limits(fold_from=0, fold_from_ieee=0, fold_outputs=outputs)
         monkeypatch.setattr(launcher(), "forward", functools.partial(launcher().forward, limits=limits))
         cases = [Case((rows, columns)) for rows, columns in ((1, 1), (7, 17), (3, 33), (300, 5))]
@@ -209,7 +209,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
                 c, weight, bias = call.tensors
                 yield replace(call, tensors=(c, kernels.fold_outer_weight(weight), bias))
 
-        # Of the folded form the reference is its own eager function, on a folded weight.
+        # The folded form's reference is its own eager function, on a folded weight.
         scale = replace(self.spec.scale, reference=eager.outer_linear_folded)
         spec = replace(self.spec, reference=eager.outer_linear_folded, calls=calls, scale=scale)
         cases = [Case((0, 5), dtype), Case((1, 1), dtype), Case((7, 33), dtype), Case((129, 16), dtype)]

@@ -81,7 +81,7 @@ def bias_kernel(turned_ptr, grad_bias_ptr, outputs, depths, OUTPUTS: tl.constexp
 def weight_kernel(
     c_turned_ptr, g_turned_ptr, grad_weight_ptr, outputs, units, depths,
     UNIT: tl.constexpr, PRECISION: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """grad_weight of a pair of blocks and OUTPUTS outputs. The grid is (pairs, output tiles). The turned operands have
     depths · DEPTH rows, zeros from B on."""
     columns, stride = units * UNIT, depths * DEPTH
@@ -112,7 +112,7 @@ def c_kernel(
     c_ptr, folded_ptr, g_ptr, parts_ptr, rows, outputs, units, first_pair, pairs, at_once, splits, depths,
     UNIT: tl.constexpr, H_UNIT: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr,
     DEPTH: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """parts[split] += the terms of that split of the pairs from first_pair on, at_once of them or as many as are left.
 
     The grid is (row tiles, splits). folded: [at_once, 256, depths · DEPTH], zeros from H on, which is outputs · H_UNIT.
@@ -173,7 +173,7 @@ def direct_c_kernel(
     c_ptr, weight_ptr, g_ptr, parts_ptr, rows, units, steps, blocks, splits,
     UNIT: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
     DEPTH: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """parts [blocks + splits, B, C], whose sum is grad_c, of a weight as given with C >= WIDTH and H = steps · DEPTH.
 
     The grid is (blocks · splits, row tiles): a program has WIDTH columns j and, GROUP at a time, its split's columns i.

@@ -47,7 +47,7 @@ def _multiply(
     sums, c_rows, weights, block, start, low, high, columns,
     FOLDED: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
     STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """sums + the products of block j and the columns i of steps low to high, times the weights. start: the steps before
     this block, by which a folded weight goes. WHOLE: all columns of the block exist."""
     k = tl.arange(0, GROUP * WIDTH)
@@ -80,14 +80,14 @@ def _multiply(
 
 @triton.jit(do_not_specialize=[
     "rows", "outputs", "units", "first_block", "last_block", "first_part", "splits", "first_output", "row_length"
-])  # fmt: skip
+])
 def forward_kernel(
     c_ptr, weight_ptr, bias_ptr, out_ptr, rows, outputs, units, first_block, last_block, first_part, splits,
     first_output, row_length,
     UNIT: tl.constexpr, FOLDED: tl.constexpr, WHOLE: tl.constexpr, SPLIT: tl.constexpr, ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
     STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """The sum over the blocks j from first_block to before last_block; WHOLE: all their columns exist.
 
     The grid is (row tiles, output tiles, splits). Output h of the weight is first_output + h of out [B, row_length]. Of
@@ -134,7 +134,7 @@ def few_rows_kernel(
     c_ptr, weight_ptr, parts_ptr, rows, outputs, units, blocks, splits,
     UNIT: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, WIDTH: tl.constexpr,
     STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """parts [blocks · splits, B, H] of the sum, of a weight as given with C >= WIDTH: where the memory counts.
 
     The grid is (blocks · splits, row tiles, output tiles). A program has one block of columns j and its split of the
@@ -179,7 +179,7 @@ def sum_of_parts(parts_ptr, place, elements, parts, AT_ONCE: tl.constexpr):
 def finish_kernel(
     parts_ptr, bias_ptr, out_ptr, elements, outputs, splits, first_output, row_length,
     ACTIVATION: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr,
-):  # fmt: skip
+):
     """out = act(Σ parts [splits, B, outputs] + bias), in the columns from first_output on; elements: B · outputs."""
     place = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     sums = sum_of_parts(parts_ptr, place, elements, splits, AT_ONCE)
@@ -216,7 +216,7 @@ def folded_tile(weight_ptr, h, exists, i, j, columns, diagonal):
 def fold_kernel(
     weight_ptr, folded_ptr, first_pair, first_output, outputs, units, length,
     UNIT: tl.constexpr, TURNED: tl.constexpr, OUTPUTS: tl.constexpr,
-):  # fmt: skip
+):
     """The folded weight of `outputs` outputs from first_output on. The grid is (pairs, output tiles).
 
     folded [outputs, 256 pairs], in rows of `length`; or TURNED [pairs from first_pair on, 256, outputs], in rows of

@@ -19,7 +19,7 @@ backwards = launch.triton_functions("kernels.ops.outer_linear.triton_backward")
 def forward(
     c: Tensor, weight: Tensor, bias: Tensor, activation: str, precision: str, folded: bool, out: Tensor,
     limits: Limits | None = None, **changed,
-) -> None:  # fmt: skip
+) -> None:
     """out = act(vec(c cᵀ) weightᵀ + bias), or with a folded weight; contiguous, of one dtype."""
     if out.numel() == 0:
         return
@@ -45,19 +45,19 @@ def forward(
 
 def _forward_of_few_rows(
     c: Tensor, weight: Tensor, bias: Tensor, activation: str, precision: str, out: Tensor
-) -> None:  # fmt: skip
+) -> None:
     (rows, columns), outputs = c.shape, weight.shape[0]
     tile, size = tiles("few_rows", c.dtype, precision, rows, outputs), unit(columns, c.itemsize)
     blocks, row_tiles, output_tiles = (
         launch.cdiv(columns, tile.width), launch.cdiv(rows, tile.rows), launch.cdiv(outputs, tile.outputs)
-    )  # fmt: skip
+    )
     splits = max(1, min(processors_to_fill() // (blocks * row_tiles * output_tiles), columns // 8))
     parts = launch.empty((blocks * splits, rows, outputs), torch.float32, c)
     kernels.few_rows_kernel[(blocks * splits, row_tiles, output_tiles)](
         c, weight, parts, rows, outputs, columns // size, blocks, splits,
         UNIT=size, PRECISION=precision, ROWS=tile.rows, OUTPUTS=tile.outputs, WIDTH=tile.width, STAGES=tile.stages,
         num_warps=tile.warps,
-    )  # fmt: skip
+    )
     _finish(parts, bias, out, 0, outputs, activation)
 
 
@@ -68,7 +68,7 @@ def _finish(parts: Tensor, bias: Tensor, out: Tensor, first: int, outputs: int, 
     kernels.finish_kernel[(launch.cdiv(elements, tile),)](
         parts, bias, out, elements, outputs, parts.shape[0], first, out.shape[1],
         ACTIVATION=activation, TILE=tile, AT_ONCE=at_once, num_warps=8,
-    )  # fmt: skip
+    )
 
 
 def fold(weight: Tensor, columns: int, folded: Tensor) -> None:
@@ -89,7 +89,7 @@ def _fold(
     kernels.fold_kernel[(count, launch.cdiv(length if turned else several, at_once))](
         weight, folded, first_pair, first_output, several, columns // size, length or folded_width(columns),
         UNIT=size, TURNED=turned, OUTPUTS=at_once, num_warps=8 if turned else 4,
-    )  # fmt: skip
+    )
 
 
 class _Product:
@@ -98,7 +98,7 @@ class _Product:
     def __init__(
         self, c: Tensor, bias: Tensor, activation: str, precision: str, folded: bool, out: Tensor, outputs: int,
         changed: dict,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.c, self.bias, self.out, self.activation, self.folded = c, bias, out, activation, folded
         self.precision = _precision(c, precision)
         rows, columns = c.shape
@@ -135,7 +135,7 @@ class _Product:
                 UNIT=size, FOLDED=self.folded, WHOLE=whole, SPLIT=split, ACTIVATION=self.activation,
                 PRECISION=self.precision, ROWS=tile.rows, OUTPUTS=tile.outputs, GROUP=tile.group, WIDTH=tile.width,
                 STAGES=tile.stages, num_warps=tile.warps,
-            )  # fmt: skip
+            )
             part += cut
         if split:
             _finish(self.parts, self.bias, self.out, first, outputs, self.activation)
@@ -144,7 +144,7 @@ class _Product:
 def backward(
     grad: Tensor, c: Tensor, weight: Tensor, out: Tensor | None, activation: str, precision: str, folded: bool,
     grad_c: Tensor | None, grad_weight: Tensor | None, grad_bias: Tensor | None, limits: Limits | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """The gradients that are not None; contiguous, of one dtype. out: of relu. RuntimeError for a folded weight."""
     if folded:
         raise RuntimeError("outer_linear_folded has no gradient: call outer_linear")
@@ -196,7 +196,7 @@ def _weight_gradient(
         c_turned, turned, grad_weight, outputs, columns // size, depths,
         UNIT=size, PRECISION=_precision(c, precision), OUTPUTS=tile.outputs, DEPTH=tile.depth, STAGES=tile.stages,
         num_warps=tile.warps,
-    )  # fmt: skip
+    )
 
 
 def _c_gradient(c: Tensor, weight: Tensor, grad_c: Tensor, precision: str, limits: Limits) -> _CGradient | _DirectC:
@@ -230,7 +230,7 @@ class _DirectC:
             c, self.weight, g, parts, rows, columns // size, outputs // tile.depth, self.blocks, self.splits,
             UNIT=size, PRECISION=self.precision, ROWS=tile.rows, GROUP=tile.group, WIDTH=tile.width, DEPTH=tile.depth,
             STAGES=tile.stages, num_warps=tile.warps,
-        )  # fmt: skip
+        )
         _sum_up(parts, self.grad_c)
 
 
@@ -266,7 +266,7 @@ class _CGradient:
                 self.splits, self.depths,
                 UNIT=size, H_UNIT=h_size, WHOLE=columns % BLOCK == 0, PRECISION=self.precision, ROWS=tile.rows,
                 DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps,
-            )  # fmt: skip
+            )
         if parts is not grad_c:
             _sum_up(parts, grad_c)
 

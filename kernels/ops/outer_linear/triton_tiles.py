@@ -16,9 +16,13 @@ INTERPRETED = 4  # in place of it: the interpreter runs one after the other
 
 @dataclass(frozen=True)
 class Tiles:
-    """Of the forward: rows × outputs of a program, group · width products a step. Of grad_weight: outputs of a program,
-    depth rows a step. Of grad_c: rows of a program, depth outputs a step. stages: steps whose operands are on their way
-    or here.
+    """What a program takes, and how much of it in a step:
+
+        forward      rows × outputs; group · width products a step
+        grad_weight  outputs; depth rows a step
+        grad_c       rows; depth outputs a step
+
+    stages: steps whose operands are on their way or there already.
     """
 
     rows: int = 0
@@ -79,7 +83,7 @@ def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int
         found = Tiles(
             rows=max(16, min(1024, height)), outputs=max(16, min(128, width)), group=BLOCK if folded else 1,
             width=BLOCK if folded else 64, depth=max(64, min(1024, height)), stages=1, warps=4,
-        )  # fmt: skip
+        )
         if part == "grad_c":
             found = replace(found, depth=max(16, min(128, width)))
         if part in ("direct_c", "few_rows"):

@@ -16,7 +16,7 @@ GRID = (
     (1000000, 1), (1000000, 4), (1000000, 7), (1000000, 8), (262144, 33), (262144, 128), (65536, 500), (65536, 1023),
     (128, 512), (4096, 4096), (2048, 16384), (2048, 20000), (1024, 32768), (512, 50257), (512, 131072),
     (128, 50257), (8, 131072), (1, 1000000),
-)  # fmt: skip
+)
 DTYPES = ("float32", "bfloat16")
 NAMES = ("eager", "torch.compile", "triton", "cuda")
 SHOWN = {"rows": 65536, "columns": 512}
@@ -50,7 +50,7 @@ def _cell(part: str, form: str, rows: int, columns: int, dtype: str, names: tupl
         flops=(4 if form == "backward" else 5) * rows * columns,
         smaller=lambda: _cell(part, form, rows // 2, columns, dtype, names, **more) if rows > 1024 else None,
         **more,
-    )  # fmt: skip
+    )
 
 
 def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:

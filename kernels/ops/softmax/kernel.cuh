@@ -41,7 +41,7 @@ struct Held {
     __device__ Accumulator<T> operator[](int i) const {
         return widen(i < in_packs ? pack[i / width].element[i % width] : end[i - in_packs]);
     }
-    // Of row[0, columns); `other` where the thread has no element.
+    // Reads row[0, columns); `other` where the thread has no element.
     __device__ void load(const T* row, int columns, Accumulator<T> other) {
         int before = whole ? 0 : before_packs(row, columns), between = (columns - before) / width * width;
 #pragma unroll

@@ -6,12 +6,7 @@ from kernels.dispatch import checks
 from kernels.dispatch.op import Op, like
 from kernels.ops.softmax import eager
 
-
-def check(op: str, x: Tensor) -> None:
-    """Raise unless x is [..., N] of a floating dtype."""
-    checks.has_dtype(op, "x", x)
-
-
+check = checks.Arguments("x [..., N]: floating")
 OP = Op(
     "softmax",
     "(Tensor x) -> Tensor out",

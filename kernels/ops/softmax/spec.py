@@ -12,7 +12,7 @@ from kernels.ops.softmax.eager import softmax
 
 @dataclass(frozen=True)
 class _Rows(Sums):
-    """Of the error of a row, the absolute values of its inputs say nothing. Part of itself that an element is off by:
+    """A row's error does not follow from the absolute values of its inputs. Part of itself that an element is off by:
 
         out     δ = eps + (k + |z|) · eps_sum, with z = x - max x, whose own rounding changes e^z by |z| as much
         grad_x  eps, and of what it is made of, out · (grad - Σ grad · out) with that out:

@@ -1,7 +1,7 @@
 // softmax's CUDA kernels against float64 loops, so that no libtorch is needed.
 #include "kernel.cuh"
 
-#include "check/testing.cuh"
+#include "check/host/testing.cuh"
 
 namespace op = softmax;
 using testing::Buffer;
@@ -220,11 +220,11 @@ void check_dtype(testing::Report& report) {
     for (const Shape& shape : shapes) check<T>(report, shape);
     check_ways<T>(report);
     for (const Shape& shape : testing::large_shapes())
-        if (!testing::race_check) check<T>(report, shape);
+        if (!testing::few_rows()) check<T>(report, shape);
     constexpr long long longest = 1024LL * op::held_packs<T, 1>;  // row that is held
     for (long long columns : {longest, longest + 1, longest + 2, longest + widest<T>, 40000LL})
-        if (!testing::race_check) check<T>(report, {2, columns});
-    if (testing::on_gpu) check<T>(report, {300, 40000});
+        if (!testing::few_rows()) check<T>(report, {2, columns});
+    if (testing::on_gpu && !testing::quick) check<T>(report, {300, 40000});
     for (const Shape& shape : testing::timed_shapes()) {
         check<T>(report, shape);
         for (long long columns : {8192LL, 4LL, 7LL, 131072LL})  // what a dtype changes shows in small shapes
@@ -236,13 +236,14 @@ int main(int count, char** arguments) {
     return testing::run(count, arguments, [](testing::Report& report) {
         check_dtype<float>(report);
         check_dtype<double>(report);
+        check_reduce_twice(report);
+        if (testing::quick) return;
         if constexpr (!testing::race_check) {  // a race does not go by the dtype
             check_dtype<__half>(report);
             check_dtype<__nv_bfloat16>(report);
             for (int tensor = 0; tensor < tensors; ++tensor)
                 check<float>(report, testing::one_misaligned(tensor, false));
         }
-        check_reduce_twice(report);
         check_huge(report);
     });
 }

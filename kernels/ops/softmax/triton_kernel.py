@@ -179,7 +179,7 @@ def part_forward(x_ptr, maxima_ptr, sums_ptr, units, blocks, UNIT: tl.constexpr,
 def finish_forward(
     x_ptr, maxima_ptr, sums_ptr, out_ptr, units, blocks,
     UNIT: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
+):
     parts, exists = _parts_of_row(PARTS)
     maxima = tl.load(maxima_ptr + parts, exists, other=-float("inf"))
     maximum = tl.max(maxima, axis=0)
@@ -199,7 +199,7 @@ def part_backward(grad_ptr, out_ptr, products_ptr, units, blocks, UNIT: tl.const
 def finish_backward(
     grad_ptr, out_ptr, products_ptr, grad_x_ptr, units, blocks,
     UNIT: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
+):
     parts, exists = _parts_of_row(PARTS)
     product = tl.sum(tl.load(products_ptr + parts, exists, other=0.0), axis=0)
     start, count = _part(units, blocks, UNIT, BLOCK)

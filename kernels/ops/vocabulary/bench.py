@@ -98,7 +98,7 @@ def _cell(part: str, lookup: str, count: int, names: tuple[str, ...], **more) ->
         shared=lambda draw: (draw(TEXTS, COLUMNS),),
         smaller=lambda: _cell(part, lookup, count // 2, names, **more) if count > 2 * (IMAGES + AUDIOS) else None,
         **more,
-    )  # fmt: skip
+    )
 
 
 def _trained(build: Callable) -> Callable:

@@ -4,14 +4,13 @@
 
 using namespace fused;
 
-static Integers integers(Tensor tensor) { return {tensor.data, tensor.dtype == Dtype::int64}; }
 static vocabulary::Source source(Tensor tensor) {
     bool there = tensor.dimensions > 0;  // a null pointer may also be a tensor of no elements
     return {tensor.data, there ? tensor.sizes[0] : 0, there};
 }
 
 cudaError_t forward(Tensor ids, Tensor table, Tensor image, Tensor audio, Tensor indices, String, int64_t vocab_size,
-                    int64_t image_token, int64_t audio_token, Tensor, Tensor, Tensor, Tensor out, Stream stream) {
+                    int64_t image_token, int64_t audio_token, Tensor out, Stream stream) {
     long long first = table.dimensions ? table.sizes[0] : vocab_size;
     vocabulary::Request request = {integers(ids), integers(indices), source(table), source(image), source(audio),
                                    first,         image_token,       audio_token};
@@ -20,8 +19,8 @@ cudaError_t forward(Tensor ids, Tensor table, Tensor image, Tensor audio, Tensor
     });
 }
 
-cudaError_t backward(Tensor grad, Tensor table, Tensor image, Tensor audio, Tensor sorted_rows, Tensor positions,
-                     Tensor starts, String, int64_t, int64_t, int64_t, Tensor grad_table, Tensor grad_image,
+cudaError_t backward(Tensor grad, Tensor, Tensor table, Tensor image, Tensor audio, Tensor, String, int64_t, int64_t,
+                     int64_t, Tensor sorted_rows, Tensor positions, Tensor starts, Tensor grad_table, Tensor grad_image,
                      Tensor grad_audio, Stream stream, Workspace workspace) {
     return with_dtype(grad, [&](auto t) {
         using T = decltype(t);

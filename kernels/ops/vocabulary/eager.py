@@ -18,7 +18,7 @@ twice what must be moved, two 9, three 14.
 import torch
 from torch import Tensor
 
-# Of each source: the tensor, the row of it that each id names, and whether the id names it at all.
+# A triple for each source: its tensor, the row that each id names in it, and whether the id names this source at all.
 Choices = list[tuple[Tensor, Tensor, Tensor]]
 
 

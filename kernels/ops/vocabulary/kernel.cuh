@@ -100,7 +100,7 @@ struct Sums {
             for (int e = 0; e < width; ++e) value[u][e] += widen(pack.element[e]);
         }
     }
-    // Of each column: function(its number, its sum).
+    // Calls function(column, sum) for each column.
     template <class Function>
     __device__ void each(int first, int columns, int shift, Function function) {
 #pragma unroll

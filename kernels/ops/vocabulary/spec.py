@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.check import Call, Case, Spec, Sums
-from kernels.ops.vocabulary.eager import by_row, choices, vocabulary
+from kernels.ops.vocabulary.eager import vocabulary
 
 TEXTS, IMAGES, AUDIOS = 11, 5, 3  # rows of the table, the image and the audio
 FIRST, IMAGE, AUDIO = -3, 4, 6  # the least id that is drawn; the tokens
@@ -59,8 +59,4 @@ def lookups(case: Case, device: torch.device) -> Iterator[Call]:
         yield Call(" ".join(map(str, (case, *options))), tensors, options)
 
 
-def _overload(arguments: tuple) -> tuple:
-    return (*arguments, *by_row(choices(*arguments)))
-
-
-SPEC = Spec(vocabulary, lookups, scale=_Copies(), overload=_overload)
+SPEC = Spec(vocabulary, lookups, scale=_Copies())

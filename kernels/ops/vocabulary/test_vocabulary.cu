@@ -1,7 +1,7 @@
 // The look-ups' CUDA kernels against loops over the ids, so that no libtorch is needed.
 #include "kernel.cuh"
 
-#include "check/testing.cuh"
+#include "check/host/testing.cuh"
 
 namespace op = vocabulary;
 
@@ -167,7 +167,7 @@ void check_dtype(testing::Report& report, const Functions<T>& f = {}) {
     const Shape shapes[] = {{0, 5}, {5, 0}, {40, 1}, {40, 7}, {40, 8}, {12, 40, Shape::all}, {9, 1023}, {5, 4097},
                             {5, 4096}, {12, 40, 0, true}, {300, 24, 0, false, true}, {700, 6}};
     for (const Shape& shape : shapes)
-        if (!testing::race_check || shape.elements() < 8000) check<T>(report, shape, f);
+        if (!testing::few_rows() || shape.elements() < 8000) check<T>(report, shape, f);
 }
 
 // Rows beyond 2^31 elements, in a table and in the output.
@@ -197,6 +197,7 @@ int main(int count, char** arguments) {
     return testing::run(count, arguments, [](testing::Report& report) {
         Kernels f = testing::kernels_under_test<Kernels>();
         check_dtype<float>(report, f);
+        if (testing::quick) return;
         if constexpr (!testing::race_check) {  // a race does not go by the dtype
             check_dtype<double>(report);
             check_dtype<__half>(report);

@@ -18,14 +18,14 @@ def forward_kernel(
     ids_ptr, table_ptr, image_ptr, audio_ptr, indices_ptr, out_ptr, count,
     table_rows, image_rows, audio_rows, vocab_size, image_token, audio_token,
     COLUMNS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = i < count
     id = tl.load(ids_ptr + i, there, other=-1).to(tl.int64)  # widened first: what is added to it cannot wrap
     if indices_ptr is not None:
         index = tl.load(indices_ptr + i, there, other=-1).to(tl.int64)
 
-    # Of each row: the source that it is in, how many rows that has, and which of them it is.
+    # For each row of out: its source, how many rows that source has, and which of them is wanted.
     if table_ptr is not None:
         source, rows, row = table_ptr, table_rows, id
     else:
@@ -65,7 +65,7 @@ def _add(sums, grad_ptr, order_ptr, k, columns, mask, COLUMNS: tl.constexpr):
 def piece_kernel(
     grad_ptr, sorted_rows_ptr, order_ptr, sums_ptr, rows,
     COLUMNS: tl.constexpr, PIECE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     piece = tl.program_id(0).to(tl.int64)
     start = piece * PIECE
     row = tl.load(sorted_rows_ptr + start)
@@ -82,7 +82,7 @@ def piece_kernel(
 def backward_kernel(
     grad_ptr, order_ptr, starts_ptr, sums_ptr, grad_source_ptr, first_row,
     COLUMNS: tl.constexpr, PIECE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -19,10 +19,9 @@ def _block(columns: int, itemsize: int) -> tuple[int, int]:
 
 def forward(
     ids: Tensor, table: Tensor | None, image: Tensor | None, audio: Tensor | None, indices: Tensor | None,
-    mode: str, vocab_size: int, image_token: int, audio_token: int,
-    sorted_rows: Tensor | None, order: Tensor | None, starts: Tensor | None, out: Tensor,
-) -> None:  # fmt: skip
-    """out [..., H]: the rows that the ids [...] name; sorted_rows, order, starts are the backward's."""
+    mode: str, vocab_size: int, image_token: int, audio_token: int, out: Tensor,
+) -> None:
+    """out [..., H]: the rows that the ids [...] name."""
     if out.numel() == 0:
         return
     columns = out.shape[-1]
@@ -35,15 +34,16 @@ def forward(
         ids, table, image, audio, indices, out, count, table_rows, image_rows, audio_rows,
         vocab_size if table is None else table_rows, image_token, audio_token,
         COLUMNS=columns, ROWS=rows, BLOCK=block, num_warps=4,
-    )  # fmt: skip
+    )
 
 
 def backward(
-    grad: Tensor, table: Tensor | None, image: Tensor | None, audio: Tensor | None,
-    sorted_rows: Tensor, order: Tensor, starts: Tensor, mode: str, vocab_size: int, image_token: int,
-    audio_token: int, grad_table: Tensor | None, grad_image: Tensor | None, grad_audio: Tensor | None,
+    grad: Tensor, ids: Tensor, table: Tensor | None, image: Tensor | None, audio: Tensor | None,
+    indices: Tensor | None, mode: str, vocab_size: int, image_token: int, audio_token: int,
+    sorted_rows: Tensor, order: Tensor, starts: Tensor,
+    grad_table: Tensor | None, grad_image: Tensor | None, grad_audio: Tensor | None,
     piece: int = PIECE,
-) -> None:  # fmt: skip
+) -> None:
     """The dense gradients of table, image and audio, from grad [..., H] and the ids' positions by row."""
     columns = grad.shape[-1]
     if columns == 0:

@@ -1,0 +1,213 @@
+"""A kernel's text as a program of its own, which may end as it likes: by g++ for the host, by nvcc for a GPU.
+
+The text holds kernels and launch(pointers to float …, integers …). On the host each load and store is looked at
+(watch.cpp), so that a wrong one is named with its thread, and the sectors of each warp's instruction are counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from kernels import runtime
+from kernels.runtime import KERNELS
+
+HERE = Path(__file__).resolve().parent
+BUILD = KERNELS.parent / "build" / "cuda_on_host"
+SECONDS = 20  # of a run
+COMPILE_SECONDS = 60
+# No struct is taken apart: a float4 is one access, as in the GPU's code.
+WATCHED = ("-std=c++17", "-O1", "-fno-tree-vectorize", "-fno-tree-sra", "-fsanitize=thread", "-w", "-fmax-errors=2")
+LAUNCH = re.compile(r"([A-Za-z_]\w*(?:<[^<>;]*>)?)\s*<<<(.*?)>>>\s*\(", re.S)
+SIGNATURE = re.compile(r"\bvoid\s+launch\s*\(([^)]*)\)\s*\{")
+
+
+class DoesNotCompile(AssertionError):
+    """What the compiler says, without paths."""
+
+
+@dataclass
+class Sparse:
+    """A buffer larger than the memory: of so many float32 only these are there, {first: values}."""
+
+    numbers: int
+    segments: dict[int, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """status: ok, or what went wrong, and text: where. buffers: what they hold now, segment by segment. counts: of each
+    buffer the reads of warps, their sectors, the writes, theirs. threads: how many wrote, of so many launched. shared:
+    accesses of shared memory. us, copy_us: on a GPU."""
+
+    status: str
+    text: str = ""
+    buffers: list[list[np.ndarray]] = field(default_factory=list)
+    counts: list[list[int]] = field(default_factory=list)
+    threads: int = 0
+    launched: int = 0
+    shared: int = 0
+    us: float = 0.0
+    copy_us: float = 0.0
+
+
+def on_host(source: str) -> str:
+    """The text for g++: each kernel<<<grid, block>>>(…) as a call of launch_on_host."""
+
+    def call(found: re.Match) -> str:
+        grid, block, *more = _arguments(found[2])
+        if len(more) > 2:
+            raise DoesNotCompile("<<<grid, block, shared bytes, stream>>> takes no more arguments")
+        if more and more[0].strip() != "0":
+            raise DoesNotCompile("<<<grid, block, shared bytes>>>: here they are 0, an array has its own __shared__")
+        return f"launch_on_host({found[1]}, dim3({grid}), dim3({block}), "
+
+    return re.sub(r", \)", ")", LAUNCH.sub(call, source))
+
+
+def _arguments(text: str) -> list[str]:
+    """Cut at the commas that are in no brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if len(parts) < 2:
+        raise DoesNotCompile("<<<grid, block>>> takes two arguments")
+    return [part.strip() for part in parts]
+
+
+def _calling(source: str) -> str:
+    """call_launch(), which gives launch() its arguments by their types."""
+    found = SIGNATURE.search(source)
+    if not found:
+        raise DoesNotCompile("void launch(…) is not there")
+    given, pointers, integers = [], 0, 0
+    for parameter in found[1].split(","):
+        kind = re.sub(r"\w+\s*$", "", parameter.strip()).strip()
+        if "*" in kind:
+            given.append(f"({kind})buffers[{pointers}]")
+            pointers += 1
+        else:
+            given.append(f"({kind})integers[{integers}]")
+            integers += 1
+    linkage = 'extern "C" ' if "watched.h" in source else ""
+    return f"\n{linkage}void call_launch(void** buffers, const long long* integers) {{ launch({', '.join(given)}); }}\n"
+
+
+def build(source: str, gpu: bool = False) -> Path:
+    """The program, from the cache or built. DoesNotCompile: with what the compiler says first."""
+    text = source if gpu else '#include "watched.h"\n#line 1 "kernel"\n' + on_host(source)
+    return _build(text + _calling(text), gpu)
+
+
+@functools.lru_cache(maxsize=64)
+def _build(text: str, gpu: bool) -> Path:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    main = HERE / ("on_gpu.cu" if gpu else "watch.cpp")
+    shared = [main, HERE / "watched.h", *sorted(HERE.glob("cuda_on_host*.h"))]
+    key = hashlib.sha256("".join([text, *WATCHED, *(path.read_text() for path in shared)]).encode()).hexdigest()[:16]
+    program = BUILD / f"{'gpu' if gpu else 'host'}-{key}"
+    if program.exists():
+        return program
+    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+        file = Path(folder) / ("kernel.cu" if gpu else "kernel.cpp")
+        file.write_text(text)
+        built = Path(folder) / "program"
+        if gpu:
+            _compile([str(runtime.nvcc()), "-O3", "-std=c++17", "-arch=native", file, main, "-o", built])
+        else:
+            _compile([compiler(), *WATCHED, f"-I{HERE}", "-c", file, "-o", file.with_suffix(".o")])
+            _compile([compiler(), file.with_suffix(".o"), _watcher(), "-o", built])
+        built.replace(program)
+    return program
+
+
+def _watcher() -> Path:
+    """watch.cpp compiled, once."""
+    sources = [HERE / "watch.cpp", *sorted(HERE.glob("cuda_on_host*.h"))]
+    key = hashlib.sha256("".join(path.read_text() for path in sources).encode()).hexdigest()[:16]
+    found = BUILD / f"watch-{key}.o"
+    if not found.exists():
+        with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+            made = Path(folder) / "watch.o"
+            _compile([compiler(), "-std=c++20", "-O1", f"-I{KERNELS}", "-w", "-c", sources[0], "-o", made])
+            made.replace(found)
+    return found
+
+
+def compiler() -> str:
+    found = shutil.which(os.environ.get("CXX", "g++"))
+    if found is None:
+        raise RuntimeError("a C++ compiler is missing: apt install g++")
+    return found
+
+
+def _compile(command: Sequence) -> None:
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise DoesNotCompile(f"the compiler has not ended after {COMPILE_SECONDS} s") from None
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if re.search(r"error|undefined", line)]
+        first = re.sub(r"\S*/", "", (said or done.stderr.splitlines() or ["?"])[0])
+        raise DoesNotCompile(f"the compiler says: {first.strip()[:300]}")
+
+
+def run(
+    program: Path, buffers: Sequence[np.ndarray | Sparse], integers: Sequence[int], *, backwards: bool = False,
+    times: bool = False,
+) -> Outcome:
+    """The program's launch() with copies of these buffers, of float32."""
+    given, asked = request_of(buffers, integers, backwards)
+    with tempfile.TemporaryDirectory() as folder:
+        request, response = Path(folder) / "request", Path(folder) / "response"
+        request.write_bytes(asked)
+        environment = {**os.environ, **({"TIMES": "1"} if times else {})}
+        try:
+            done = subprocess.run([program, request, response], capture_output=True, text=True, timeout=SECONDS,
+                                  env=environment, check=False)
+        except subprocess.TimeoutExpired:
+            return Outcome("endless")
+        if not response.exists():
+            return Outcome("ended", f"{done.returncode}: {done.stderr[-300:]}")
+        line, _, rest = response.read_bytes().partition(b"\n")
+    facts = json.loads(line)
+    if facts["status"] == "barrier":
+        facts["text"] = done.stderr.strip().removeprefix("cuda_on_host: ")
+    found, at = [], 0
+    if rest:
+        for each in given:
+            found.append([])
+            for part in each.segments.values():
+                found[-1].append(np.frombuffer(rest, np.float32, part.size, at).copy())
+                at += part.nbytes
+    return Outcome(buffers=found, **facts)
+
+
+def request_of(
+    buffers: Sequence[np.ndarray | Sparse], integers: Sequence[int], backwards: bool = False
+) -> tuple[list[Sparse], bytes]:
+    """(the buffers, what a program is given): see watch.cpp."""
+    given = [b if isinstance(b, Sparse) else Sparse(b.size, {0: np.ascontiguousarray(b)}) for b in buffers]
+    head: list[int] = [backwards, any(isinstance(b, Sparse) for b in buffers), len(given)]
+    for each in given:
+        head += [4 * each.numbers, len(each.segments)]
+        head += [n for first, values in each.segments.items() for n in (4 * first, values.nbytes)]
+    head += [len(integers), *integers]
+    values = b"".join(part.tobytes() for each in given for part in each.segments.values())
+    return given, np.array(head, dtype=np.int64).tobytes() + values

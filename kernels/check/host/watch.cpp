@@ -1,0 +1,300 @@
+// The program around a kernel on the host: it reads a request, runs the kernel's launch() over check/host/cuda_on_host.h with
+// an eye on every load and store, and writes what came out.
+//
+//     watch REQUEST RESPONSE
+//
+// REQUEST   whole numbers of 64 bits: backwards, ends, buffers, and for each its bytes and segments, and for each of
+//           these its offset and bytes; then integers, and each of them; then the segments' bytes
+// RESPONSE  a line of JSON; then the segments' bytes, as they are now
+//
+// backwards: blocks and threads run in the reverse order. ends: of a grid only the first and the last blocks run,
+// for inputs that are larger than the memory: what lies between the segments is never touched.
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <functional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "check/host/cuda_on_host.h"
+
+extern "C" void call_launch(void** buffers, const long long* integers);
+extern "C" char __start_shared_memory[] __attribute__((weak));
+extern "C" char __stop_shared_memory[] __attribute__((weak));
+
+namespace {
+
+constexpr size_t sector = 32;
+constexpr unsigned most_blocks = 4096;
+constexpr unsigned long long most_elsewhere = 1ULL << 26;  // accesses between the segments: a loop over the grid's stride
+
+struct Segment {
+    long long offset, bytes;
+};
+struct Buffer {
+    char* start;
+    long long bytes;
+    std::vector<Segment> segments;
+    // Of reads, of writes: instructions of a warp, and the sectors that they touch.
+    std::array<unsigned long long, 2> requests{}, sectors{};
+};
+struct Shared {
+    int writer = -1, reader = -1;
+    unsigned written = 0, read = 0;  // barriers before it
+};
+
+std::vector<Buffer> buffers;
+std::unordered_map<const char*, Shared> shared;
+// (thread of the block, place in the code) → how often it was there, and the sectors of (warp, place, how often).
+std::unordered_map<unsigned long long, unsigned> visits;
+std::unordered_map<unsigned long long, std::tuple<int, int, std::set<long long>>> touched;
+std::unordered_set<unsigned long long> writers;
+std::vector<unsigned> barriers;
+std::string response;
+dim3 block_now, grid_now;
+unsigned first_block = 0;
+unsigned long long launched = 0;  // threads
+unsigned long long shared_accesses = 0, elsewhere = 0;
+bool in_kernel = false, ends = false;
+char* main_stack;
+
+[[noreturn]] void finish(const std::string& status, const std::string& text) {
+    FILE* file = fopen(response.c_str(), "wb");
+    fprintf(file, "{\"status\": \"%s\", \"text\": \"%s\", \"threads\": %zu, \"launched\": %llu, \"shared\": %llu, \"counts\": [",
+            status.c_str(), text.c_str(), writers.size(), launched, shared_accesses);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+        const Buffer& b = buffers[i];
+        fprintf(file, "%s[%llu, %llu, %llu, %llu]", i ? ", " : "", b.requests[0], b.sectors[0], b.requests[1],
+                b.sectors[1]);
+    }
+    fprintf(file, "]}\n");
+    for (const Buffer& buffer : buffers)
+        for (const Segment& segment : buffer.segments) fwrite(buffer.start + segment.offset, 1, segment.bytes, file);
+    fclose(file);
+    _exit(0);
+}
+
+unsigned thread_number() {
+    uint3 at = cuda_on_host::thread_index();
+    return (at.z * block_now.y + at.y) * block_now.x + at.x;
+}
+unsigned long long block_number() {
+    uint3 at = cuda_on_host::block_index();
+    return first_block + at.x + 1ULL * grid_now.x * (at.y + 1ULL * grid_now.y * at.z);
+}
+std::string here() {
+    return "thread " + std::to_string(thread_number()) + " of block " + std::to_string(block_number());
+}
+
+void next_block() {
+    for (auto& [key, value] : touched) {
+        auto& [buffer, writes, sectors] = value;
+        ++buffers[buffer].requests[writes];
+        buffers[buffer].sectors[writes] += sectors.size();
+    }
+    for (size_t thread = 1; thread < barriers.size(); ++thread)
+        if (barriers[thread] != barriers[0])
+            finish("unmet", "thread 0 came to " + std::to_string(barriers[0]) + " __syncthreads(), thread " +
+                                std::to_string(thread) + " to " + std::to_string(barriers[thread]));
+    touched.clear();
+    visits.clear();
+    shared.clear();
+    barriers.assign(block_now.x * block_now.y * block_now.z, 0);
+}
+
+void look_at_shared(const char* address, bool writes) {
+    int thread = int(thread_number());
+    unsigned now = barriers[thread];
+    Shared& seen = shared[address];
+    long place = (address - __start_shared_memory) / 4;
+    bool after = seen.writer >= 0 && seen.writer != thread && seen.written == now;
+    bool before = writes && seen.reader >= 0 && seen.reader != thread && seen.read == now;
+    if (!writes && seen.writer < 0)
+        finish("unset", here() + " reads shared number " + std::to_string(place) + ", which no thread has written");
+    if (after || before)
+        finish("race", "thread " + std::to_string(after ? seen.writer : seen.reader) + (after ? " writes" : " reads") +
+                           " shared number " + std::to_string(place) + " and thread " + std::to_string(thread) +
+                           (writes ? " writes" : " reads") + " it, and there is no __syncthreads() in between");
+    if (writes)
+        seen.writer = thread, seen.written = now;
+    else
+        seen.reader = thread, seen.read = now;
+}
+
+unsigned long long seen_block = ~0ULL;
+
+// Every load and store of the kernel's text comes by here.
+void look(char* address, size_t bytes, bool writes, void* code) {
+    char local;
+    for (size_t number = 0; number < buffers.size(); ++number) {
+        Buffer& buffer = buffers[number];
+        long long offset = address - buffer.start;
+        if (offset < -(1LL << 40) || offset > (1LL << 40)) continue;
+        if (offset < 0 || offset + (long long)bytes > buffer.bytes) continue;
+        auto place = [&] { return std::to_string(number) + "|" + std::to_string(offset / 4); };
+        if (!in_kernel) finish("host", place());
+        if (offset % (long long)bytes) finish("misaligned", place() + "|" + here() + "|" + std::to_string(bytes));
+        if (ends) {
+            bool there = false;
+            for (const Segment& s : buffer.segments)
+                there |= offset >= s.offset && offset + (long long)bytes <= s.offset + s.bytes;
+            if (!there && ++elsewhere > most_elsewhere) finish("elsewhere", place() + "|" + here());
+            if (!there) return;
+        }
+        if (seen_block != block_number()) next_block(), seen_block = block_number();
+        unsigned long long thread = thread_number(), at = reinterpret_cast<unsigned long long>(code) & 0xffffffff;
+        unsigned visit = visits[thread << 32 | at]++;
+        auto& entry = touched[(thread / 32 << 32 | at) * 4096 + visit % 4096];
+        std::get<0>(entry) = int(number);
+        std::get<1>(entry) = writes;
+        // A buffer begins at a multiple of 256, as cudaMalloc's do.
+        std::get<2>(entry).insert(offset / (long long)sector);
+        if (writes) writers.insert(block_number() << 10 | thread);
+        return;
+    }
+    if (__start_shared_memory && address >= __start_shared_memory && address < __stop_shared_memory) {
+        if (seen_block != block_number()) next_block(), seen_block = block_number();
+        ++shared_accesses;
+        for (size_t i = 0; i < bytes; i += 4) look_at_shared(address + i, writes);
+        return;
+    }
+    long long from_stack = address - &local, from_main = address - main_stack;
+    if ((from_stack > -(1 << 16) && from_stack < (1 << 16)) || (from_main > -(8 << 20) && from_main < (8 << 20))) return;
+    if (!in_kernel) return;
+    long long beyond = address - __start_shared_memory, many = __stop_shared_memory - __start_shared_memory;
+    if (__start_shared_memory && beyond > -(1 << 16) && beyond < many + (1 << 16))
+        finish("shared", here() + (writes ? " writes" : " reads") + " shared number " +
+                             std::to_string((beyond < 0 ? beyond - 3 : beyond) / 4) + ", and there are " +
+                             std::to_string(many / 4));
+    // Outside: named by the buffer that is nearest, where one is near.
+    size_t nearest = 0;
+    auto distance = [&](size_t i) {
+        long long offset = address - buffers[i].start;
+        return offset < 0 ? -offset : offset - buffers[i].bytes;
+    };
+    for (size_t i = 1; i < buffers.size(); ++i)
+        if (distance(i) < distance(nearest)) nearest = i;
+    long long offset = address - buffers[nearest].start;
+    if (distance(nearest) > (1LL << 36)) finish("nowhere", here() + (writes ? " writes" : " reads"));
+    long long element = offset < 0 ? -((-offset + 3) / 4) : offset / 4;
+    finish("outside", std::to_string(nearest) + "|" + std::to_string(element) + "|" + here() + "|" +
+                          (writes ? "writes" : "reads"));
+}
+
+long long number(FILE* file) {
+    long long value = 0;
+    if (fread(&value, sizeof value, 1, file) != 1) _exit(3);
+    return value;
+}
+
+}  // namespace
+
+#define HOOKS(size)                                                                                       \
+    extern "C" void __tsan_read##size(void* p) { look((char*)p, size, false, __builtin_return_address(0)); } \
+    extern "C" void __tsan_write##size(void* p) { look((char*)p, size, true, __builtin_return_address(0)); } \
+    extern "C" void __tsan_unaligned_read##size(void* p) {                                                 \
+        look((char*)p, size, false, __builtin_return_address(0));                                          \
+    }                                                                                                      \
+    extern "C" void __tsan_unaligned_write##size(void* p) {                                                \
+        look((char*)p, size, true, __builtin_return_address(0));                                           \
+    }
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+extern "C" void __tsan_init() {}
+extern "C" void __tsan_func_entry(void*) {}
+extern "C" void __tsan_func_exit() {}
+
+namespace watch {
+
+// The struct of watched.h is this one's first three members.
+dim3 thread_index() {
+    uint3 at = cuda_on_host::thread_index();
+    return dim3(at.x, at.y, at.z);
+}
+dim3 block_index() {
+    uint3 at = cuda_on_host::block_index();
+    return dim3(at.x + first_block, at.y, at.z);
+}
+dim3 block_size() { return block_now; }
+dim3 grid_size() { return grid_now; }
+void barrier() {
+    if (seen_block != block_number()) next_block(), seen_block = block_number();
+    ++barriers[thread_number()];
+    cuda_on_host::wait_for_block("__syncthreads");
+}
+
+void launch(dim3 grid, dim3 block, void (*call)(void*), void* what) {
+    std::string shape = std::to_string(grid.x) + " blocks of " + std::to_string(block.x) + " threads";
+    cudaError_t error = cuda_on_host::check(nullptr, grid, block, 0);
+    if (error != cudaSuccess) finish("launch", shape + ": " + cudaGetErrorString(error));
+    unsigned long long blocks = 1ULL * grid.x * grid.y * grid.z;
+    if (!ends && blocks > most_blocks) finish("launch", shape + ", which is far more than there is work");
+    launched += blocks * block.x * block.y * block.z;
+    grid_now = grid;
+    block_now = block;
+    auto run = [&](unsigned first, dim3 part) {
+        first_block = first;
+        seen_block = ~0ULL;
+        in_kernel = true;
+        bool ran = cuda_on_host::run(part, block, 0, [&] { call(what); });
+        in_kernel = false;
+        if (!ran) finish("barrier", shape);
+        next_block();
+        barriers.clear();
+    };
+    unsigned some = 512 / block.x + 1;  // blocks at either end
+    if (!ends || blocks <= 2 * some) return run(0, grid);
+    // Of a grid with fewer threads than there are numbers, whose threads go on by its stride: the first block, and those
+    // that come to the last numbers.
+    unsigned long long threads = blocks * block.x, numbers = buffers[0].bytes / 4, tail = 256;
+    if (threads < numbers) {
+        std::set<unsigned> chosen = {0};
+        for (unsigned long long i : {numbers - tail, numbers - tail / 2, numbers - 1}) chosen.insert(unsigned(i % threads / block.x));
+        for (unsigned at : chosen) run(at, dim3(1));
+        return;
+    }
+    run(0, dim3(some));
+    run(grid.x - some, dim3(some));
+}
+
+}  // namespace watch
+
+int main(int, char** arguments) {
+    char local;
+    main_stack = &local;
+    response = arguments[2];
+    FILE* file = fopen(arguments[1], "rb");
+    cuda_on_host::backwards = number(file);
+    ends = number(file);
+    buffers.resize(number(file));
+    for (Buffer& buffer : buffers) {
+        buffer.bytes = number(file);
+        buffer.segments.resize(number(file));
+        for (Segment& segment : buffer.segments) segment.offset = number(file), segment.bytes = number(file);
+        // Far apart, so that a wrong index meets no other buffer; memory that is never touched is never there.
+        size_t zone = 1ULL << 36, page = 1 << 12, whole = (buffer.bytes + page - 1) / page * page;
+        char* memory = (char*)mmap(nullptr, whole + 2 * zone, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED || mprotect(memory + zone, whole, PROT_READ | PROT_WRITE)) _exit(4);
+        buffer.start = memory + zone;
+    }
+    std::vector<long long> integers(number(file));
+    for (long long& integer : integers) integer = number(file);
+    std::vector<void*> pointers;
+    for (Buffer& buffer : buffers) {
+        pointers.push_back(buffer.start);
+        for (const Segment& s : buffer.segments)
+            if (s.bytes && fread(buffer.start + s.offset, 1, s.bytes, file) != size_t(s.bytes)) _exit(3);
+    }
+    fclose(file);
+    call_launch(pointers.data(), integers.data());
+    finish("ok", "");
+}

@@ -1,0 +1,97 @@
+"""What is loaded behind the ops' overloads: the C++ core, and the libraries of the ops' cuda.cu and cpu.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from kernels.dispatch import allocation, build
+from kernels.dispatch.build import load_library
+from kernels.runtime import KERNELS
+
+CUDA_FLAGS = ("-O3",)
+CORE = KERNELS / "dispatch" / "core.cpp"
+
+_core: list[Path] = []
+_on_host = False
+
+
+def load_core() -> None:
+    """Load what stands behind every op's overloads (core.cpp), built with g++ alone: no CUDA toolkit is needed.
+
+    Raises:
+        RuntimeError: no C++ compiler; or with its errors, if the build fails. The next call tries again.
+    """
+    if not _core:
+        include = (KERNELS, CORE.parent)
+        _core.append(load_library("core", CORE, cache=build.EXTENSIONS, include=include, flags=("-O2",)))
+        # The core allocates by itself unless it is told to call allocation.empty, as fused_kernels::_allocate.
+        allocation.tell(lambda replaced: torch.ops.fused_kernels._replace_allocations(replaced))
+
+
+def core_is_loaded() -> bool:
+    """Whether load_core has been called and succeeded."""
+    return bool(_core)
+
+
+def load_op(op: str) -> Path:
+    """The library of kernels/ops/<op>/cuda.cu, for every GPU of this machine."""
+    return load_library(_name(op), **_build_of(op))
+
+
+def op_is_built(op: str) -> bool:
+    """Whether `load_op` finds the library in the cache, so that it needs no compiler."""
+    return build.library_path(_name(op), **_build_of(op)).exists()
+
+
+def _name(op: str) -> str:
+    """The library's: the op's, or the last part of a folder elsewhere."""
+    return Path(op).name
+
+
+def _build_of(op: str) -> dict:
+    capabilities = {torch.cuda.get_device_capability(gpu) for gpu in range(torch.cuda.device_count())}
+    architectures = ";".join(f"{major}.{minor}" for major, minor in sorted(capabilities))
+    source = KERNELS / "ops" / op / "cuda.cu"
+    return {
+        "source": source,
+        "cache": build.EXTENSIONS,
+        "include": (source.parent, KERNELS),
+        "flags": CUDA_FLAGS,
+        "environment": {"TORCH_CUDA_ARCH_LIST": architectures},
+    }
+
+
+def load_op_for_host(op: str) -> Path:
+    """The same by g++ over check/host/cuda_on_host.h: the library then runs CPU tensors. Slow; for tests."""
+    source = KERNELS / "ops" / op / "cuda.cu"
+    flags = ("-std=c++20", "-O1", "-Wno-unknown-pragmas")
+    include = (source.parent, KERNELS)
+    return load_library(f"{_name(op)}_host", source, cache=build.EXTENSIONS, include=include, flags=flags, as_cpp=True)
+
+
+def load_op_for_cpu(op: str) -> Path:
+    """The library of kernels/ops/<op>/cpu.cpp: what backend="cpp" runs for CPU tensors."""
+    source = KERNELS / "ops" / op / "cpu.cpp"
+    flags = ("-std=c++20", "-O3", "-Wno-unknown-pragmas")
+    include = (source.parent, KERNELS)
+    return load_library(f"{_name(op)}_cpu", source, cache=build.EXTENSIONS, include=include, flags=flags)
+
+
+@contextmanager
+def on_host() -> Iterator[None]:
+    """In here backend="cuda" runs CPU tensors, through the host build of the CUDA kernels: for tests without a GPU."""
+    global _on_host
+    before, _on_host = _on_host, True
+    try:
+        yield
+    finally:
+        _on_host = before
+
+
+def runs_on_host() -> bool:
+    """Whether this is inside `on_host`."""
+    return _on_host

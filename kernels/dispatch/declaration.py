@@ -1,0 +1,235 @@
+"""What an op's op.py says of it, and what follows from that: its forms, checks, messages, outputs and gradients.
+
+Nothing is registered here and nothing runs: op.py makes dispatcher ops of a declaration, plan.py, fallback.py and
+call.py read it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kernels import runtime
+from kernels.dispatch import checks
+from kernels.dispatch.scalars import with_tensors
+from kernels.dispatch.schema import Argument, Form, Kept, Prepared, SavedBy, Shape, parse
+
+BACKENDS = ("triton", "cuda")
+BACKWARD = ("backward", "prepared")  # the forms that give gradients
+
+
+class Declaration:
+    """An op, as its op.py declares it.
+
+    Args:
+        name: fused_kernels::<name>, and the folder in kernels/ops/.
+        schema: torch's, with named returns. A number that changes from call to call (a multiplier, a learning rate) is
+            a Number: it may be given as a number or a 0-d tensor, and does not recompile. What an optimizer's update
+            writes is Tensor(a!), and such an op returns nothing. "Report report" behind the returns: its kernels tell
+            the host what is wrong with their input (dispatch/input_errors.py), and the forward's launchers take one
+            tensor more, behind the outputs.
+        eager: the reference; eager_in_place: the same for the in-place form.
+        check: called as check(name, *arguments); raises with the message for what is wrong with them. A
+            checks.Arguments, where shapes, dtypes and names say all.
+        outputs, gradients: name → Shape. Gradients are of the arguments of these names; what their shapes are made of
+            are the backward's own arguments: grad_<output>, what is saved, and the other arguments that are no tensors.
+            An op without gradients refuses arguments that require one. An output that is Kept has none, and the
+            backward takes none of it.
+        saves: what the backward reads, names of arguments and outputs; or SavedBy a string argument.
+        prepare: what the backward's kernels need of another op (a sort, say): it is made when there is a gradient to
+            compute, and the backward's launchers take it behind its other arguments.
+        in_place: the argument that the in-place form writes, in place of the one output; "" for none.
+        elementwise: each element is read before it is written, so that another argument may be the one written.
+        backends: those it has code for: "triton" (triton_launch.py), "cuda" (cuda.cu), and for CPU tensors "cpp"
+            (cpu.cpp), which "auto" is on a CPU where there is a C++ compiler. Where not each has its own backward, a
+            mapping from each to the one whose backward it takes.
+        auto: the backend that "auto" is on a GPU, the faster one by the op's record; or called as auto(*arguments) at
+            each call, and by torch.compile where it traces one.
+        fits: called as fits(backend, the arguments by name) where a call of a new kind is planned, which under
+            torch.compile is when it runs: raises if that backend's kernels cannot take it.
+        package: where these files are, if not kernels.ops.<name>: of several ops of one folder.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        schema: str,
+        *,
+        eager: Callable,
+        check: Callable,
+        eager_in_place: Callable | None = None,
+        outputs: Mapping[str, Shape] | None = None,
+        saves: Sequence[str] | SavedBy = (),
+        gradients: Mapping[str, Shape] | None = None,
+        prepare: Prepared | None = None,
+        in_place: str = "",
+        elementwise: bool = False,
+        backends: Sequence[str] | Mapping[str, str] = BACKENDS,
+        auto: str | Callable[..., str] = "triton",
+        fits: Callable | None = None,
+        package: str = "",
+    ) -> None:
+        arguments, returns = parse(schema)
+        self.name, self.eager, self.eager_in_place = name, eager, eager_in_place
+        self.package = package or f"kernels.ops.{name}"
+        self.backends, self.auto = tuple(backends), auto
+        self.auto_on_cpu = "cpp" if "cpp" in backends and not runtime.why_not("cpp", "cpu") else "eager"
+        self.elementwise, self.fits = elementwise, fits
+        self.reports = any(r.is_report for r in returns)
+        returns = [r for r in returns if not r.is_report]
+        self.scalars = tuple(a.name for a in arguments if a.is_number)
+        self.tensors = tuple(a.name for a in arguments if a.is_tensor and not a.is_number)
+        self.others = [a for a in arguments if a.name not in self.tensors]  # the backward takes them as they are
+        self.mutated = tuple(a.name for a in arguments if a.is_mutated)
+        self.outputs = tuple(r.name for r in returns)
+        self.undifferentiable = tuple(i for i, r in enumerate(returns) if isinstance(outputs[r.name], Kept))
+        self.gradients = tuple(gradients or ())
+        self.saves = saves if isinstance(saves, SavedBy) else SavedBy("", {"": tuple(saves)})
+        self.saved = tuple(dict.fromkeys(name for names in self.saves.saves.values() for name in names))
+        self.prepare = prepare
+        # backend → the one whose backward it takes
+        self.backward_of = dict(backends) if isinstance(backends, Mapping) else {b: b for b in backends}
+        self._check, self._output_shapes, self._gradient_shapes = check, dict(outputs or {}), dict(gradients or {})
+        self.forms = {"": Form(name, arguments, returns)}
+        if in_place:
+            written = [Argument("Tensor(a!)", a.name) if a.name == in_place else a for a in arguments]
+            self.forms["_"] = Form(f"{name}_", written, [])
+        if self.gradients:
+            self._add_backward(arguments)
+
+    @property
+    def folder(self) -> str:
+        """Where its files are: in kernels/ops/ the folder's name there, elsewhere the whole path."""
+        inside = self.package.removeprefix("kernels.ops.")
+        if inside != self.package:
+            return inside.replace(".", "/")
+        return str(Path(importlib.util.find_spec(self.package).origin).parent)
+
+    def _add_backward(self, arguments: Sequence[Argument]) -> None:
+        types = {a.name: a.type for a in arguments}
+        saved = [Argument("Tensor?" if self.saves.argument else types.get(s, "Tensor"), s) for s in self.saved]
+        incoming = [Argument("Tensor", f"grad_{output}") for output in self.differentiable(self.outputs)]
+        outgoing = [Argument("Tensor", f"grad_{name}") for name in self.gradients]
+        taken, needs = [*incoming, *saved, *self.others], Argument("bool[]", "needs")
+        self.forms["backward"] = Form(f"{self.name}_backward", [*taken, needs], outgoing)
+        if self.prepare:  # the form that has kernels, which the backward then calls
+            taken += [Argument("Tensor", name) for name in self.prepare.names]
+            self.forms["prepared"] = Form(f"{self.name}_backward_prepared", [*taken, needs], outgoing)
+
+    @property
+    def backward_form(self) -> str:
+        """The form that the backward's launchers compute."""
+        return "prepared" if self.prepare else "backward"
+
+    def overload(self, backend: str, form: str = ""):
+        """fused_kernels::<name>.<backend>; form: "", "_" (in place), "backward" or "prepared"."""
+        packet = getattr(torch.ops.fused_kernels, self.forms[form].name)
+        return getattr(packet, self.backward_of[backend] if form in BACKWARD else backend)
+
+    def allocations(self, form: str, arguments: Sequence) -> list[tuple[Sequence[int], torch.dtype]]:
+        """Shape and dtype of what a call allocates and returns; a gradient that is not needed has no elements."""
+        named = self.forms[form].by_name(arguments)
+        if form in BACKWARD:
+            shapes = [shape(named) for shape in self._gradient_shapes.values()]
+            return [(s if needed else (0,), dtype) for (s, dtype), needed in zip(shapes, named["needs"], strict=True)]
+        return [] if form == "_" else [self._output_shapes[name](named) for name in self.outputs]
+
+    # ------------------------------------------------------------------------------------------------------- gradients
+
+    def differentiable(self, of_outputs: Sequence) -> list:
+        """What there is for each output, without what is there for those that have no gradient."""
+        return [value for i, value in enumerate(of_outputs) if i not in self.undifferentiable]
+
+    def saves_for(self, named: Mapping[str, object]) -> Sequence[str]:
+        """Which of the arguments and outputs, by name, the backward reads after this call."""
+        return self.saves.saves[named[self.saves.argument] if self.saves.argument else ""]
+
+    def backward_arguments(
+        self, arguments: Sequence, outputs: Sequence[Tensor], grads: Sequence[Tensor], needs: Sequence[bool]
+    ) -> tuple:
+        """The backward overload's arguments after a call of the functional one; grads: of the outputs that have one."""
+        named = self.forms[""].by_name(self.with_tensors(arguments)) | dict(zip(self.outputs, outputs, strict=True))
+        saved = self.saves_for(named)
+        others = [named[argument.name] for argument in self.others]
+        return (*grads, *(named[name] if name in saved else None for name in self.saved), *others, list(needs))
+
+    def with_tensors(self, arguments: Sequence) -> list:
+        """The functional form's arguments, with a 0-d tensor in place of each scalar that is a number."""
+        return with_tensors(self.forms[""].scalars, arguments)
+
+    def with_prepared(self, backend: str, arguments: Sequence) -> tuple:
+        """The arguments of `backward_form`, for those of the backward."""
+        if not self.prepare:
+            return tuple(arguments)
+        *taken, needs = arguments
+        return (*taken, *self.prepare.function(backend, self.forms["backward"].by_name(arguments)), needs)
+
+    # ---------------------------------------------------------------------------------------------------------- checks
+
+    def check(self, form: str, arguments: Sequence) -> None:
+        """Raise for what is wrong with the arguments' types, dtypes, shapes, devices and values."""
+        made = self.forms[form]
+        for argument, value in zip(made.arguments, arguments, strict=True):
+            if argument.is_number:
+                _check_scalar(made, argument.name, value, arguments)
+            elif argument.is_tensor and not (argument.is_optional and value is None):
+                checks.is_tensor(made.name, argument.name, value)
+        if form in BACKWARD:
+            self._check_backward(made, arguments)
+        else:
+            self._check(made.name, *arguments)
+
+    def _check_backward(self, made: Form, arguments: Sequence) -> None:
+        """What is given must be of one call: an output like its gradient, an argument like the gradient it will get."""
+        named = made.by_name(arguments)
+        if len(named["needs"]) != len(self.gradients):
+            names = ", ".join(self.gradients)
+            raise ValueError(f"{made.name}: needs must have {len(self.gradients)} values, for {names}")
+        (position, first), *others = made.tensors(arguments)
+        for i, tensor in [(position, first), *others]:
+            checks.is_beside(made.name, made.names[i], tensor, first, made.names[position])
+        optional = {argument.name for argument in self.forms[""].arguments if argument.is_optional}
+        for name in self.saves_for(named):
+            if named[name] is None and name not in optional:
+                raise ValueError(f"{made.name}: {name} must be a tensor, from which this derivative is computed")
+        for name in self.differentiable(self.outputs):
+            if isinstance(saved := named.get(name), Tensor):
+                checks.belongs_to(made.name, f"grad_{name}", named[f"grad_{name}"], name, saved, saved.shape)
+        for name, shape in self._gradient_shapes.items():
+            if isinstance(saved := named.get(name), Tensor):
+                expected, dtype = shape(named)
+                if saved.shape != torch.Size(expected) or saved.dtype != dtype:
+                    raise ValueError(
+                        f"{made.name}: {name} must have shape {list(expected)} and dtype {checks.plain(dtype)}; got "
+                        f"{list(saved.shape)}, {checks.plain(saved.dtype)}"
+                    )
+
+    def check_written(self, form: str, arguments: Sequence) -> None:
+        """Raise if what the form writes overlaps itself or what it reads."""
+        made = self.forms[form]
+        for position in made.mutated:
+            others = made.by_name(arguments)
+            written = others.pop(made.names[position])
+            checks.may_be_written(made.name, made.names[position], written, others, self.elementwise)
+
+
+def _check_scalar(made: Form, name: str, value: object, arguments: Sequence) -> None:
+    if not isinstance(value, Tensor):
+        if not isinstance(value, Real):
+            raise TypeError(f"{made.name}: {name} must be a number or a 0-d tensor; got {type(value).__name__}")
+        return
+    if value.dim() or value.dtype not in (torch.float32, torch.float64):
+        raise TypeError(
+            f"{made.name}: {name} must be a number, or a 0-d tensor of float32 or float64; got one of shape "
+            f"{list(value.shape)} and dtype {checks.plain(value.dtype)}"
+        )
+    device = made.first_tensor(arguments).device
+    if value.device.type != "cpu" and value.device != device:
+        raise ValueError(f"{made.name}: {name} must be on the CPU or on {device}; got {value.device}")
+    if value.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(f"{made.name}: {name} has no gradient: detach() it")

@@ -1,0 +1,59 @@
+"""What every call does before its kernel, whoever runs it: autocast's casts, and the gradients that are refused.
+
+The C++ core does the same in autograd.h; here it is done for calls that the core does not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from kernels.dispatch.declaration import Declaration
+from kernels.dispatch.schema import Form
+
+
+def cast(form: Form, arguments: Sequence) -> Sequence:
+    """Under torch.autocast, floating tensors of differing dtypes in its dtype; float64, scalars and what is written
+    excepted."""
+    if not (isinstance(arguments[0], Tensor) and torch.is_autocast_enabled(arguments[0].device.type)):
+        return arguments
+    floating = {i: tensor for i, tensor in form.tensors(arguments) if tensor.is_floating_point()}
+    if len({tensor.dtype for tensor in floating.values()}) < 2:
+        return arguments
+    dtype = torch.get_autocast_dtype(arguments[0].device.type)
+    castable = {i for i, tensor in floating.items() if tensor.dtype != torch.float64 and i not in form.mutated}
+    return [value.to(dtype) if i in castable else value for i, value in enumerate(arguments)]
+
+
+def refusing(declaration: Declaration, form_name: str, overload: Callable) -> Callable:
+    """The overload, refusing what the core refuses: forward mode, and gradients that it does not have."""
+    form = declaration.forms[form_name]
+
+    def checked(*arguments):
+        for _, tensor in form.tensors(arguments):
+            if forward_ad.unpack_dual(tensor).tangent is not None:
+                raise RuntimeError(f'{form.name} has no forward-mode derivative: use backend="eager"')
+        refuse_gradients(declaration, form_name, arguments)
+        for i in form.scalars:  # below autograd it no longer shows whether a scalar's gradient is wanted
+            if isinstance(arguments[i], Tensor) and arguments[i].requires_grad and torch.is_grad_enabled():
+                raise RuntimeError(f"{form.name}: {form.names[i]} has no gradient: detach() it")
+        return overload(*arguments)
+
+    return checked
+
+
+def refuse_gradients(declaration: Declaration, form_name: str, arguments: Sequence) -> None:
+    """Raise RuntimeError if autograd would want a gradient of a form that has none."""
+    form = declaration.forms[form_name]
+    if declaration.gradients and not form.mutated:
+        return
+    if torch.is_grad_enabled() and any(tensor.requires_grad for _, tensor in form.tensors(arguments)):
+        instead = (
+            f"call {declaration.name}, or {form.name} under torch.no_grad()"
+            if form_name == "_"
+            else "call it under torch.no_grad(), or detach() its arguments"
+        )
+        raise RuntimeError(f"{form.name} has no gradient: {instead}")

@@ -1,0 +1,93 @@
+"""A pytest plugin: several pytest processes share one suite. -p kernels.measure.parts, and PARTS names a folder.
+
+Every process collects all tests and cuts them into the same parts. It runs a part if it is the first to take it, by
+making the part's file in the folder; so a process that is done takes the next part, and each test runs once. Needs no
+package beside pytest.
+
+Left out are tests marked `slow` that belong to no op: they ask nothing of a GPU, make test-slow runs them.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import sys
+from itertools import chain, zip_longest
+from pathlib import Path
+
+import pytest
+
+PARTS = "FUSED_KERNELS_PARTS"
+TESTS_A_PART = 12
+
+
+def parts(tests: list[pytest.Item]) -> list[list[pytest.Item]]:
+    """The tests in parts, in the order in which they are to be taken.
+
+    A file of an op is cut into parts of TESTS_A_PART: it has no fixtures that tests share. Any other file is one part.
+    First comes the first part of each op's file, which builds the op's libraries: another part would wait for them.
+    Then come the whole files, those of most tests first. What is left of the ops' files comes last, by turns: small
+    parts, so that the processes end together.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for test in tests:
+        files.setdefault(test.path, []).append(test)
+    ops = [tests for tests in files.values() if _is_of_an_op(tests[0])]
+    whole = sorted((tests for tests in files.values() if not _is_of_an_op(tests[0])), key=len, reverse=True)
+    cut = [[tests[i : i + TESTS_A_PART] for i in range(0, len(tests), TESTS_A_PART)] for tests in ops]
+    rest = chain(*zip_longest(*(pieces[1:] for pieces in cut)))
+    return [*(pieces[0] for pieces in cut), *whole, *filter(None, rest)]
+
+
+def _is_of_an_op(test: pytest.Item) -> bool:
+    return "ops" in test.path.parts
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    slow = [test for test in items if test.get_closest_marker("slow") and not _is_of_an_op(test)]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [test for test in items if test not in slow]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """pytest's own loop, over the parts that this process takes."""
+    if session.config.option.collectonly:
+        return None
+    folder = Path(os.environ[PARTS])
+    _expect_the_same_tests(session.items, folder)
+    for number, tests in enumerate(parts(session.items)):
+        if not _make(folder / f"{number:03}"):
+            continue
+        for test, following in zip(tests, [*tests[1:], None], strict=True):
+            test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+            if session.shouldstop or session.shouldfail:
+                raise session.Interrupted(session.shouldstop or session.shouldfail)
+        _give_memory_back()
+    return True
+
+
+def _expect_the_same_tests(tests: list[pytest.Item], folder: Path) -> None:
+    """Else the processes' parts differ, and a test could be in none of those that are taken."""
+    digest = hashlib.sha256("\n".join(test.nodeid for test in tests).encode()).hexdigest()
+    (folder / f"collected-{digest}").touch()
+    if len([*folder.glob("collected-*")]) > 1:
+        raise pytest.UsageError("the processes that share the tests have collected different ones")
+
+
+def _make(path: Path) -> bool:
+    """Whether this process made the file."""
+    try:
+        path.open("x").close()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _give_memory_back() -> None:
+    """The other processes need the GPU's memory that PyTorch keeps."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

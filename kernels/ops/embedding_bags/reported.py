@@ -1,0 +1,60 @@
+"""What embedding_bags' kernels reported of ids and offsets (dispatch/input_errors.py), as exceptions and a count."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.dispatch import input_errors
+from kernels.ops.embedding_bags import eager
+
+OP = "embedding_bags"
+BAD_OFFSET = 2  # of what kernels report: a bad offset; else a bad id
+
+
+def check_ids(device: torch.device | str | None = None, *, wait: bool = False) -> None:
+    """Raise IndexError for an id that was out of range, or ValueError for bad offsets, in an earlier call.
+
+    It reads what the kernels have written so far, and waits for them only with `wait`. Nothing of it costs a
+    synchronisation otherwise: call it beside a training loop's own, where the loss is read. With FUSED_KERNELS_DEBUG=1
+    in the environment every call that is not captured does so itself, and the call that is wrong raises.
+
+    device: default: every device that was used.
+    """
+    if device is None:
+        devices = input_errors.devices()
+    else:
+        device = torch.device(device)
+        devices = [-1 if device.type != "cuda" else torch.cuda.current_device() if device.index is None else
+        device.index]
+    for index in devices:
+        if wait and index >= 0:
+            if torch.cuda.is_current_stream_capturing():
+                continue
+            torch.cuda.synchronize(index)
+        raise_for(index, "")
+        if wait and index >= 0:
+            input_errors.clear(index)
+
+
+def out_of_range_count(device: torch.device | str | None = None) -> int:
+    """How many ids were out of range, in all calls with out_of_range="count" that have finished. It does not wait.
+
+    device: default: all together.
+    """
+    if device is None:
+        return sum(map(input_errors.count, input_errors.devices()))
+    device = torch.device(device)
+    if device.type != "cuda":
+        return input_errors.count(-1)
+    return input_errors.count(torch.cuda.current_device() if device.index is None else device.index)
+
+
+def raise_for(device: int, when: str) -> None:
+    """Raise what was reported of this device, once."""
+    if (found := input_errors.found(device)) is None:
+        return
+    input_errors.clear(device)
+    kind, feature, position, value = found
+    if kind == BAD_OFFSET:
+        raise ValueError(eager.bad_offset(OP, position, value) + when)
+    raise IndexError(eager.bad_id(OP, feature, position, value) + when)

@@ -1,0 +1,57 @@
+"""Which backend is faster for which MLP: what backend="auto" goes by."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from kernels import runtime
+from kernels.ops.fused_mlp import budget, packing
+
+FEW = 100_000  # weights a layer, on average: an MLP of fewer is Triton's
+
+
+@functools.lru_cache(maxsize=1024)
+def cuda_rows(widths: str, dtype: torch.dtype, precision: str, device: torch.device) -> float:
+    """Up to so many rows backend="auto" is "cuda" for CUDA tensors, above it "triton".
+
+    In Triton's kernel a program reads all weights for its 16 rows; in the CUDA kernel eight blocks share them, and wait
+    for one another after every layer. That pays where weights are many and rows so few that every tile has eight
+    multiprocessors. On an H200, µs, Triton / CUDA, tf32; bfloat16 goes the same ways:
+
+                                  a layer    128 rows       256            512             1024
+        13-512-256-64-16           39 000   13.6 / 16.5   13.7 / 17.9    13.8 / 21.6     13.9 / 25.9
+        1024-256-64-1              93 000   17.3 / 18.3   17.3 / 18.5    17.5 / 27.9     17.6 / 28.7
+        367-512-256-1             106 000   24.7 / 17.4   26.0 / 25.0    25.2 / 25.1     24.9 / 34.7
+        512-512-512               262 000   28.6 / 14.7   28.6 / 23.8    28.7 / 23.9     28.9 / 41.5
+        479-1024-1024-512-256-1   439 000    137 / 55      137 / 90       139 / 163       144 / 168
+        1024-1024               1 049 000   51.7 / 22.0   51.7 / 39.7    51.9 / 62.8     52.1 / 75.8
+
+    (Of 367 and 479 columns Triton's were taken with loads that cost some 5 % more than now.) In bfloat16 a tile may be
+    of 32 rows: at 512 rows 479-… takes 106 / 72, 512-512-512 21.7 / 16.4. Full float32 products go without tensor
+    cores: Triton's take four times as long as CUDA's, or longer.
+    """
+    if dtype == torch.float64 or runtime.why_not("cuda", "cuda"):
+        return 0
+    try:
+        budget.check_cuda("fused_mlp", widths, dtype, device)
+    except budget.FusedMLPError:
+        return 0
+    if dtype == torch.float32 and precision == "ieee":
+        return math.inf
+    parts = packing.layers(widths)
+    of_layer = sum(layer.inputs * layer.outputs for layer in parts) / len(parts)
+    if of_layer < FEW:
+        return 0
+    return 128 if of_layer < 2 * FEW else 1024 // dtype.itemsize
+
+
+def auto(x: Tensor, packed: Tensor, widths: str, activation: str, final_activation: str, precision: str, keep: bool):
+    """"cuda" for few rows; "triton" where torch.compile traces, whose graph is for any number of rows."""
+    if is_compiling() or not x.dim():
+        return "triton"
+    return "cuda" if x.shape[0] <= cuda_rows(widths, x.dtype, precision, x.device) else "triton"

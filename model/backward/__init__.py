@@ -1,1 +1,0 @@
-"""The lesson on a pointwise kernel's backward: its sums over rows step by step, their order, what a backward reads."""

@@ -1,0 +1,272 @@
+"""What a training step costs, and an epoch from Parquet: eager beside fused, `python -m model.bench`, on a GPU.
+
+`main` with `dot`, Kaggle's cardinalities (33.8 million ids, 2.2 GB of tables), the modulus hash, float32, but where
+it says otherwise. By parts, which --only chooses:
+
+    steps   ms a step, the batch being on the device, by turns; and the most memory that it takes
+    epoch   rows/s of one epoch from Parquet, read and shuffled as model.train does, without checkpoints and evaluation;
+            by turns, and the losses of its steps beside eager's
+    outer, dot, inference    a step and a prediction with everything fused, as model.bench.whole_model has it
+
+A row whose losses differ from those of its reference by more than 1e-4 is FAILED and has no time. The reference is
+eager training with sparse gradients; for row-wise Adagrad, which eager has not, the fused look-up with the update in
+eager operations. The MLPs are trained by the tables' rule, and with row-wise Adagrad by Adagrad.
+"""
+
+import argparse
+import gc
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+import kernels
+from data.cli import Parser, user_errors
+from data.criteo import CriteoBatches
+from data.synthetic import FULL, SyntheticConfig, generate
+from kernels import runtime
+from kernels.measure import records, sources
+from model.bench import whole_model as whole_model
+from model.bench.trainer import IMPLEMENTATIONS, TOLERANCE, Trainer, bench_steps, compare, noting
+from model.config import DLRMConfig, TableOptimizer, preset
+from model.device import choose
+from model.profiling.recording import today
+
+PROG = "python -m model.bench"
+README = Path(__file__).resolve().parents[2] / "README.md"
+_EMBEDDINGS = ("embedding_bags", "embedding_bags_update")
+# The files that are saved: their parts, and the ops that these hang on.
+RECORDS = {
+    "training": (("epoch", "steps"), _EMBEDDINGS),
+    whole_model.RECORD: (whole_model.PARTS, (*_EMBEDDINGS, "dot_interaction", "fused_mlp", "outer_linear")),
+}
+PARTS = tuple(part for parts, _ in RECORDS.values() for part in parts)
+RULES = (TableOptimizer.SGD, TableOptimizer.ADAGRAD, TableOptimizer.ROWWISE_ADAGRAD)
+ROWS = (2048, 16384)  # of a step
+EPOCH_ROWS, EPOCH_STEPS, REPORT = 2048, 500, 100
+PEERS = ("eager sparse", "eager dense", "torch.compile")
+# Most ms of a step as a graph, by (rule, rows); least factor by which a step without one beats the best peer; most
+# memory over tables and state.
+MOST_MS = {(rule, rows): (0.8 if rule == "sgd" else 0.9) if rows == 2048 else 3.0 for rule in RULES for rows in ROWS}
+LEAST_FACTOR, MOST_MEMORY = 2.5, 1.2
+
+
+def names_of(rule: TableOptimizer, device: torch.device, names: Iterable[str]) -> list[str]:
+    """Those of the implementations that there are for the rule on the device, the reference first."""
+    peers = ("fused, eager update",) if rule is TableOptimizer.ROWWISE_ADAGRAD else PEERS
+    there = (*peers, "fused", *(("fused graph",) if device.type == "cuda" else ()))
+    return [name for name in there if name in names]
+
+
+def bench_epoch(
+    rule: TableOptimizer, shape: DLRMConfig, folder: Path, device: torch.device, names: Iterable[str]
+) -> list[dict]:
+    """A row for each implementation: its epoch over the folder's rows, twice by turns, of which the faster counts."""
+    rows, trainers, expected = {}, {}, None
+    chosen = [name for name in names_of(rule, device, names) if name not in ("eager dense", "torch.compile")]
+    for turn in range(2):
+        for name in chosen:
+            row = rows.setdefault(
+                name, {"part": "epoch", "optimizer": str(rule), "rows": EPOCH_ROWS, "implementation": name}
+            )
+            with noting(row):
+                if not turn:
+                    trainers[name] = Trainer(name, rule, shape, EPOCH_ROWS, device)
+                losses, rate = _epoch(trainers[name].step, folder, device)
+                if not turn:
+                    expected = losses if expected is None else expected
+                    compare(row, losses, expected)
+                    row |= {"steps": len(losses), "loss_first": losses[0].item(), "loss_last": losses[-1].item()}
+                row["rows_per_s"] = max(rate, row.get("rows_per_s", 0.0))
+    for row in rows.values():
+        if row["match"] != "ok":
+            row.pop("rows_per_s", None)
+    return list(rows.values())
+
+
+def _epoch(step: Callable[..., Tensor], folder: Path, device: torch.device) -> tuple[Tensor, float]:
+    """The losses of an epoch's steps, and its rows/s."""
+    batches = CriteoBatches(folder, EPOCH_ROWS, shuffle=True)
+    losses = torch.zeros(batches.num_batches, device=device)
+    begin = time.perf_counter()
+    for index, batch in enumerate(batches):
+        losses[index] = step(*batch)
+        if index % REPORT == REPORT - 1:
+            losses[index + 1 - REPORT : index + 1].mean().item()  # waits for the device, as model.train's report does
+            kernels.check_ids()
+    losses = losses.cpu()
+    return losses, batches.num_rows / (time.perf_counter() - begin)
+
+
+def write_rows(folder: Path, rows: int, config: SyntheticConfig) -> None:
+    """Rows as data.synthetic draws them, a file a chunk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, table in enumerate(generate(rows, 0, config)):
+        pq.write_table(table, folder / f"part-{index:05d}.parquet", compression="none", write_statistics=False)
+
+
+def run(device: torch.device, parts: Iterable[str], names: Iterable[str], largest: int) -> list[dict]:
+    """Measure, and print each row as it comes."""
+    config = SyntheticConfig(largest)
+    shape = replace(preset("main").model, cardinalities=config.cardinalities)
+    found = []
+
+    def done(rows: list[dict]) -> None:
+        for row in rows:
+            found.append(row)
+            print(line(row), flush=True)
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for rows in whole_model.run(parts, config, write_rows, folder, device, names):
+            done(rows)
+        folder /= "epoch"
+        if {"epoch", "steps"} & set(parts):
+            write_rows(folder, EPOCH_STEPS * EPOCH_ROWS, config)
+        if "epoch" in parts:
+            for rule in RULES:
+                done(bench_epoch(rule, shape, folder, device, names))
+        if "steps" in parts:
+            for count in ROWS:
+                drawn = itertools.islice(CriteoBatches(folder, count), 4)
+                batches = [[tensor.to(device) for tensor in batch] for batch in drawn]
+                for rule in RULES:
+                    torch._dynamo.reset()
+                    done(bench_steps(rule, shape, batches, device, names_of(rule, device, names)))
+    return found
+
+
+def line(row: Mapping) -> str:
+    """The row as a line of the printed table."""
+    if row["part"] == "inference":
+        return whole_model.line(row)
+    text = f"{row['part']:6} {row['optimizer']:16} {row.get('precision', 'fp32')} {row['rows']:6}  "
+    text += f"{row['implementation']:20}"
+    if row.get("ms"):
+        text += f" {row['ms']:8.3f} ms ({row['ms_low']:.3f} – {row['ms_high']:.3f})"
+        text += f", peak {row['peak_mb']:,.0f} MB of {row['floor_mb']:,.0f}" if row["peak_mb"] else ""
+    if row.get("rows_per_s"):
+        text += f" {row['rows_per_s']:12,.0f} rows/s, loss {row['loss_first']:.4f} to {row['loss_last']:.4f}"
+    error = f", loss within {row['loss_error']:.1e}" if row["match"] == "ok" and "loss_error" in row else ""
+    return f"{text}  {row['match']}{error}"
+
+
+def verdicts(rows: list[dict]) -> list[str]:
+    """What the figures must show, and whether they do; of the cells that were measured."""
+    cells: dict[tuple, dict[str, dict]] = {}
+    for row in (row for row in rows if row["part"] not in whole_model.PARTS):
+        cells.setdefault((row["part"], row["optimizer"], row["rows"]), {})[row["implementation"]] = row
+    lines = []
+
+    def judge(what: str, value: float | None, limit: float, met: bool) -> None:
+        figure = "not measured" if value is None else f"{value:.3g}"
+        lines.append(f"{'met' if met else 'MISSED'}: {what}: {figure}; limit {limit:g}")
+
+    for (part, rule, count), cell in cells.items():
+        where = f"{part} {rule} {count}"
+        if part == "epoch":
+            for name in ("fused", "fused graph"):
+                if name in cell:
+                    error = cell[name].get("loss_error")
+                    judge(f"{where}: {name}: losses of {cell[name].get('steps')} steps beside the reference's",
+                          error, TOLERANCE, error is not None and error <= TOLERANCE)
+            continue
+        ours, graph = (cell.get(name, {}) for name in ("fused", "fused graph"))
+        if graph:
+            limit, ms = MOST_MS.get((rule, count)), graph.get("ms")
+            if limit:
+                judge(f"{where}: ms as a graph", ms, limit, bool(ms) and ms <= limit)
+            if graph.get("peak_mb"):
+                share = graph["peak_mb"] / graph["floor_mb"]
+                judge(f"{where}: memory over tables and state", share, MOST_MEMORY, share <= MOST_MEMORY)
+        peers = [cell[name]["ms"] for name in PEERS if cell.get(name, {}).get("ms")]
+        if peers and ours:
+            factor = min(peers) / ours["ms"] if ours.get("ms") else None
+            judge(f"{where}: times as fast as the best peer, without a graph", factor, LEAST_FACTOR,
+                  factor is not None and factor >= LEAST_FACTOR)
+    return lines + whole_model.verdicts(rows)
+
+
+def _record(name: str, rows: list[dict], **more) -> dict:
+    """What is saved of the rows of a record's parts, in traces/results/<gpu>/<name>.json."""
+    versions = runtime.versions()
+    parts, ops = RECORDS[name]
+    return {
+        "op": name,
+        **{name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")},
+        "date": today(),
+        "sources_sha256": {op: sources.sha256(op, "sources") for op in ops},
+        **more,
+        "rows": [row for row in rows if row["part"] in parts],
+    }
+
+
+def show(results: Path = records.RESULTS) -> None:
+    """Print the records, labelled as recorded."""
+    for name, (parts, _) in RECORDS.items():
+        try:
+            _show(records.load(name, results=results))
+        except FileNotFoundError:
+            print(f"nothing is recorded of {', '.join(parts)}: {PROG} --save, on a GPU")
+
+
+def _show(record: dict) -> None:
+    print(f"Recorded on {record['GPU']}, {record['date']} (torch {record['torch']}, CUDA {record['CUDA']}):")
+    print(*map(line, record["rows"]), *verdicts(record["rows"]), sep="\n")
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = Parser(prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", action="store_true", help="record in traces/results/<gpu>/, training and whole_model")
+    parser.add_argument("--write", action="store_true", help="write the record's table into README.md, and do no more")
+    parser.add_argument("--only", type=_parts, default=PARTS, metavar="PART,…", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--without", action="append", default=[], choices=list(IMPLEMENTATIONS), help="leave it out")
+    parser.add_argument("--device", help="default: the GPU; cpu only tries it out")
+    parser.add_argument("--largest-table", type=int, default=FULL, metavar="IDS", help="smaller tables, to try it out")
+    return parser
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    parts = tuple(text.split(","))
+    for part in parts:
+        if part not in PARTS:
+            raise argparse.ArgumentTypeError(f"expected some of {', '.join(PARTS)}, joined by commas, got {part!r}")
+    return parts
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; 1 if a row failed."""
+    parser = _arguments()
+    args = parser.parse_args(arguments)
+    if args.write:
+        README.write_text(whole_model.with_table(README.read_text(), whole_model.readme_table()))
+        return 0
+    whole = [name for name, (parts, _) in RECORDS.items() if set(parts) & set(args.only)]
+    partial_run = any(set(RECORDS[name][0]) - set(args.only) for name in whole)
+    if args.save and (partial_run or args.without or args.device or args.largest_table != FULL):
+        parser.error("--save: a part of the cells, or another size, is not saved over the record of all")
+    with user_errors(PROG):
+        if args.device is None and runtime.device().type != "cuda":
+            print("No GPU here: nothing is measured.")
+            show()
+            return 0
+        device, begin = choose(args.device), time.monotonic()
+        if device.type == "cpu":
+            torch.set_num_threads(1)  # tiny steps: sharing their operations costs more than it saves
+        names = [name for name in IMPLEMENTATIONS if name not in args.without]
+        found = run(device, args.only, names, args.largest_table)
+        for name in whole if args.save else ():
+            copy = {"copy_tb_per_s": whole_model.copy_tb_per_s(device)} if name == whole_model.RECORD else {}
+            print(records.save(_record(name, found, **copy)))
+        print(*verdicts(found), f"{time.monotonic() - begin:.0f} s in all", sep="\n")
+        return int(any(row["match"] != "ok" for row in found))
+

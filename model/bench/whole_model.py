@@ -1,0 +1,268 @@
+"""The parts of model.bench in which everything is fused: MLPs, interaction, look-up, update.
+
+    outer      main with outer, tables of up to 1000 ids: ms of a step of 2048 rows, SGD, tf32; the most memory
+    dot        main with dot, Kaggle's cardinalities: ms of a step of 2048 rows in tf32 and of 16384 in fp32, SGD
+    inference  the same model's probabilities of 128 and 2048 rows: µs of a CUDA graph's replay, in tf32 and fp32
+
+The limit beside them is the time that a copy of the necessary bytes takes: ids, dense features and looked-up rows read
+once, each weight read once, the results written; in training each weight and looked-up row is read once more, and
+written.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from timeit import Timer
+
+import torch
+from torch import Tensor
+
+import kernels
+from data.criteo import CriteoBatches
+from data.synthetic import SyntheticConfig
+from kernels.measure.clock import Gpu, percentiles
+from kernels.measure.records import load
+from model.bench.trainer import TOLERANCES, bench_steps, noting
+from model.config import DLRMConfig, Interaction, Kernels, Precision, TableOptimizer, preset
+from model.device import settings
+from model.dlrm import DLRM, InteractionArch
+
+PARTS = ("outer", "dot", "inference")
+STEPS = ("eager sparse", "torch.compile", "fused", "fused graph")  # the implementations of a step
+INFERENCE = {"eager": (Kernels.EAGER, False), "torch.compile": (Kernels.EAGER, True), "fused": (Kernels.FUSED, False)}
+INFERENCE_ROWS = (128, 2048)
+OUTER_ROWS, OUTER_IDS = 2048, 1000
+DOT = ((2048, Precision.TF32), (16384, Precision.FP32))  # rows of a step, and what it computes in
+REPLAYS, ROUNDS = 20, 15
+# What ours must not exceed: (part, rows, precision) → {column: limit}.
+LIMITS = {
+    ("outer", 2048, "tf32"): {"ms": 5.0, "peak_mb": 1300.0},
+    ("dot", 2048, "tf32"): {"ms": 0.5},
+    ("dot", 16384, "fp32"): {"ms": 1.9},
+    ("inference", 128, "tf32"): {"us": 40.0},
+    ("inference", 2048, "tf32"): {"us": 65.0},
+}
+OURS = {"outer": "fused graph", "dot": "fused graph", "inference": "fused"}
+RECORD = "whole_model"  # its file's name
+
+
+def run(
+    parts: Iterable[str], config: SyntheticConfig, write_rows: Callable[[Path, int, SyntheticConfig], None],
+    folder: Path, device: torch.device, names: Sequence[str],
+) -> Iterator[list[dict]]:
+    """The rows, cell by cell.
+
+    Args:
+        config: the tables of dot. write_rows: writes rows of a configuration as Parquet. folder: for them.
+        names: of the implementations that are wanted.
+    """
+    shape = replace(preset("main").model, cardinalities=config.cardinalities)
+    steps = [name for name in STEPS if name in names and (device.type == "cuda" or "graph" not in name)]
+    if "outer" in parts:
+        small = SyntheticConfig(min(OUTER_IDS, max(config.cardinalities)))
+        outer = replace(shape, interaction=Interaction.OUTER, cardinalities=small.cardinalities)
+        write_rows(folder / "small", 2 * OUTER_ROWS, small)
+        batches = _batches(folder / "small", OUTER_ROWS, 2, device)
+        yield _steps("outer", outer, batches, device, steps, _tf32(device))
+    if not {"dot", "inference"} & set(parts):
+        return
+    count = max(INFERENCE_ROWS) if "dot" not in parts else max(rows for rows, _ in DOT)
+    write_rows(folder / "large", 4 * count, config)
+    if "dot" in parts:
+        for rows, precision in DOT:
+            batches = _batches(folder / "large", rows, 4, device)
+            precision = _tf32(device) if precision is Precision.TF32 else precision
+            yield _steps("dot", shape, batches, device, steps, precision)
+    if "inference" in parts:
+        for rows in INFERENCE_ROWS:
+            ((_, *features),) = _batches(folder / "large", rows, 1, device)
+            for precision in dict.fromkeys((_tf32(device), Precision.FP32)):
+                yield bench_inference(shape, features, device, precision)
+
+
+def _tf32(device: torch.device) -> Precision:
+    """TF32 where there is one."""
+    return Precision.TF32 if device.type == "cuda" else Precision.FP32
+
+
+def _batches(folder: Path, rows: int, count: int, device: torch.device) -> list[list[Tensor]]:
+    return [[tensor.to(device) for tensor in batch] for batch in itertools.islice(CriteoBatches(folder, rows), count)]
+
+
+def _steps(part: str, shape: DLRMConfig, batches: list, device: torch.device, names: list, precision: Precision):
+    torch._dynamo.reset()
+    with settings(torch.get_num_threads(), precision):
+        rows = bench_steps(TableOptimizer.SGD, shape, batches, device, names, precision, part)
+    size = necessary_bytes(shape, len(batches[0][0]), training=True)
+    return [row | {"bytes": size} for row in rows]
+
+
+@torch.no_grad()
+def bench_inference(
+    shape: DLRMConfig, features: Sequence[Tensor], device: torch.device, precision: Precision
+) -> list[dict]:
+    """A row for each implementation: its probabilities of these rows, by a graph's replay; on a CPU by calls."""
+    torch._dynamo.reset()
+    rows, calls, expected = {}, {}, None
+    with settings(torch.get_num_threads(), precision):
+        for name, (kind, compiled) in INFERENCE.items():
+            row = rows[name] = {
+                "part": "inference", "rows": len(features[0]), "precision": str(precision), "implementation": name
+            }
+            with noting(row):
+                torch.manual_seed(0)
+                with torch.device(device):
+                    model = DLRM(replace(shape, kernels=kind)).to(device).eval()
+                if kind is Kernels.FUSED:  # once: a captured call would lay the weights out at every replay
+                    kernels.pack_mlp(model.dense_arch)
+                    kernels.pack_mlp(model.over_arch)
+                call = torch.compile(model.predict, dynamic=False) if compiled else model.predict
+                calls[name], found = _captured(lambda call=call: call(*features), device)
+                calls[name]()
+                expected = found.clone() if expected is None else expected
+                error = row["error"] = (found - expected).abs().max().item()
+                tolerance = TOLERANCES[precision]
+                row["match"] = "ok" if error <= tolerance else f"FAILED: a probability differs by {error:.2g}"
+        good = {name: call for name, call in calls.items() if rows[name]["match"] == "ok"}
+        for name, times in _times(good, device).items():
+            low, middle, high = percentiles(times)
+            size = necessary_bytes(shape, len(features[0]), training=False)
+            rows[name] |= {"us": middle, "us_low": low, "us_high": high, "bytes": size}
+    kernels.check_ids()
+    return list(rows.values())
+
+
+def _captured(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
+    """(what does the work again, its result, which that overwrites)."""
+    if device.type != "cuda":
+        found = work()
+        return (lambda: found.copy_(work())), found
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        found = work()
+    return partial(_replay, graph, work), found
+
+
+def _replay(graph: torch.cuda.CUDAGraph, work: Callable[[], Tensor]) -> None:
+    """The graph's replay. `work` is kept alive with it: the graph reads the tensors that the work holds."""
+    graph.replay()
+
+
+def _times(calls: Mapping[str, Callable[[], None]], device: torch.device) -> dict[str, list[float]]:
+    """µs a call in each round, by turns: of so many in a row that the GPU never waits for the host."""
+    found = {name: [] for name in calls}
+    for _ in range(ROUNDS + 1):
+        for name, call in calls.items():
+            if device.type != "cuda":
+                found[name].append(1e6 * Timer(call).timeit(2) / 2)
+                continue
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(1_000_000)  # 0.5 ms, in which the host gets ahead
+            start.record()
+            for _ in range(REPLAYS):
+                call()
+            end.record()
+            end.synchronize()
+            found[name].append(1e3 * start.elapsed_time(end) / REPLAYS)
+    return {name: times[1:] for name, times in found.items()}
+
+
+def necessary_bytes(shape: DLRMConfig, rows: int, training: bool) -> int:
+    """The bytes that any implementation must move; see above. float32, int64 ids."""
+    features, width = len(shape.cardinalities), shape.embedding_dim
+    inputs = InteractionArch(shape.interaction, features, width).out_features
+    widths = (itertools.pairwise(shape.bottom), itertools.pairwise((inputs, *shape.top)))
+    weights = sum((a + 1) * b for pairs in widths for a, b in pairs)
+    looked_up = rows * features * width
+    times = 3 if training else 1
+    numbers = times * (weights + looked_up) + rows * (shape.bottom[0] + 1 + training)
+    return 4 * numbers + 8 * rows * features
+
+
+def copy_tb_per_s(device: torch.device) -> float | None:
+    """TB/s of a copy within the GPU's memory, read and written."""
+    if device.type != "cuda":
+        return None
+    row = Gpu().copy(RECORD)
+    return 1e-6 * row.bytes / row.us_p50
+
+
+def verdicts(rows: Iterable[Mapping]) -> list[str]:
+    """What the figures must show, and whether they do; of the cells that were measured."""
+    lines = []
+    for row in rows:
+        if row["part"] not in PARTS or row["implementation"] != OURS[row["part"]]:
+            continue
+        for column, limit in LIMITS.get((row["part"], row["rows"], row["precision"]), {}).items():
+            value = row.get(column)
+            figure, met = ("not measured", False) if value is None else (f"{value:.3g}", value <= limit)
+            where = f"{row['part']} {row['rows']} {row['precision']}"
+            lines.append(f"{'met' if met else 'MISSED'}: {where}: {column}: {figure}; limit {limit:g}")
+    return lines
+
+
+def line(row: Mapping) -> str:
+    """A row of inference as a line of the printed table."""
+    text = f"{row['part']:9} {row['precision']:4} {row['rows']:6}  {row['implementation']:20}"
+    if row.get("us"):
+        text += f" {row['us']:8.1f} µs ({row['us_low']:.1f} – {row['us_high']:.1f})"
+    return f"{text}  {row['match']}"
+
+
+# The cells of README.md's table: part, rows, precision; and the words for them.
+SHOWN = (
+    ("inference", 128, "tf32"),
+    ("inference", 2048, "tf32"),
+    ("dot", 2048, "tf32"),
+    ("dot", 16384, "fp32"),
+    ("outer", 2048, "tf32"),
+)
+WORDS = {
+    "inference": "inference", "dot": "a training step", "outer": "a training step of `outer`",
+    "tf32": "TF32", "fp32": "float32",
+}
+BEGIN, END = "<!-- begin: python -m model.bench --write -->", "<!-- end -->"
+
+
+def readme_table(**where) -> str:
+    """The whole model's lines of README.md: what was recorded, and – for what was not. where: of the record."""
+    try:
+        record = load(RECORD, **where)
+    except FileNotFoundError:
+        record = {"rows": [], "copy_tb_per_s": None}
+    lines = ["| µs | the bytes, at a copy's bandwidth | eager | `torch.compile` | ours |", "|---|---|---|---|---|"]
+    for part, rows, precision in SHOWN:
+        cell = {row["implementation"]: row for row in record["rows"]
+                if (row["part"], row["rows"], row["precision"]) == (part, rows, precision) and row["match"] == "ok"}
+        ours = cell.get(OURS[part], {})
+        copy = record["copy_tb_per_s"]
+        limit = f"{1e-6 * ours['bytes'] / copy:.1f}" if ours and copy else "–"
+        eager = cell.get("eager") or cell.get("eager sparse") or {}
+        times = (_us(row) for row in (eager, cell.get("torch.compile", {}), ours))
+        lines.append(f"| {WORDS[part]}, {rows:,} rows, {WORDS[precision]} | {limit} | {' | '.join(times)} |")
+    if record["rows"]:
+        lines += ["", f"Recorded on {record['GPU']}, torch {record['torch']}, triton {record['triton']}, "
+                      f"{record['date']}."]
+    return "\n".join(lines)
+
+
+def _us(row: Mapping) -> str:
+    value = row.get("us") or 1e3 * row.get("ms", 0)
+    return f"{value:,.1f}" if value else "–"
+
+
+def with_table(text: str, table: str) -> str:
+    """The README's text with this table between its marks; ValueError without marks."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"README.md: expected {BEGIN} and {END}")
+    return f"{before}{begin}\n\n{table}\n\n{end}{after}"

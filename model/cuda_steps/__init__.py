@@ -1,1 +1,0 @@
-"""CUDA kernels step by step: built, watched access by access on the host, counted, timed (notebook 10)."""

@@ -1,1 +1,0 @@
-"""What embedding look-ups read: ids, rows, sectors, bytes (reads.py), and the pictures of them (drawing.py)."""

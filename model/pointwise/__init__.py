@@ -1,1 +1,0 @@
-"""Notebook 08: a pointwise Triton kernel from its six lines to a general one, what each step costs, and why."""

@@ -1,0 +1,108 @@
+"""A function's work on tensors, captured once and replayed: a CUDA graph on a GPU, on a CPU a model of one.
+
+The model keeps what matters of a graph: capturing computes nothing; a replay runs the same operators with the same
+numbers at the same addresses, and asks no line of Python again; the host cannot read a value in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+WARM_UP = 3  # calls before a capture on a GPU: libraries, the allocator
+
+
+class Graph:
+    """capture's. replays: how often it was replayed."""
+
+    def __init__(self, replay: Callable[[], None]):
+        self._replay, self.replays = replay, 0
+
+    def replay(self) -> None:
+        """Run all that was captured once more, at the same addresses."""
+        self.replays += 1
+        self._replay()
+
+
+def capture(function: Callable, *static: Tensor) -> tuple[Graph, object]:
+    """(graph, what the function returned, which has no values before the first replay); static is left as it was.
+
+    The static tensors are the graph's inputs: a replay reads them where they lie now. RuntimeError: the function reads
+    a value on the host.
+    """
+    if static[0].is_cuda:
+        return _on_gpu(function, static)
+    recorder = _Recorder()
+    with torch.no_grad(), recorder:
+        out = function(*static)
+    recorder.forget()
+    return Graph(recorder.replay), out
+
+
+def _on_gpu(function: Callable, static: tuple[Tensor, ...]) -> tuple[Graph, object]:
+    before = [tensor.clone() for tensor in static]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.no_grad(), torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            function(*static)
+        for tensor, value in zip(static, before, strict=True):
+            tensor.copy_(value)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        out = function(*static)
+    return Graph(graph.replay), out
+
+
+class _Recorder(TorchDispatchMode):
+    """Keeps each operator with its arguments' and results' addresses."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[tuple] = []
+        self.written: dict[int, tuple[Tensor, Tensor]] = {}  # by storage: (tensor, what it held)
+        self.made: list[Tensor] = []
+
+    def __torch_dispatch__(self, operator, types, arguments=(), named=None):
+        named = named or {}
+        name = operator._schema.name
+        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(operator.tags):
+            raise RuntimeError(f"{name}: the host reads a value, and while capturing nothing has been computed")
+        for schema, value in zip(operator._schema.arguments, arguments, strict=False):
+            if schema.is_write and isinstance(value, Tensor):
+                self.written.setdefault(value.untyped_storage().data_ptr(), (_same(value), value.detach().clone()))
+        taken = {t.untyped_storage().data_ptr() for t in tree_leaves((arguments, named)) if isinstance(t, Tensor)}
+        out = operator(*arguments, **named)
+        new = [
+            t for t in tree_leaves(out) if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in taken
+        ]
+        self.made += [_same(tensor) for tensor in new]
+        views = isinstance(out, Tensor) and not new and not any(a.is_write for a in operator._schema.arguments)
+        if not views:
+            kept = tree_map(lambda value: _same(value) if isinstance(value, Tensor) else value, (arguments, named))
+            self.calls.append((operator, *kept, [_same(tensor) for tensor in new]))
+        return out
+
+    def forget(self) -> None:
+        """What was captured has not been computed."""
+        for tensor in self.made:
+            tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+        for tensor, value in self.written.values():
+            tensor.copy_(value)
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for operator, arguments, named, made in self.calls:
+                out = operator(*arguments, **named)
+                for place, value in zip(made, [t for t in tree_leaves(out) if isinstance(t, Tensor)], strict=False):
+                    place.copy_(value)
+
+
+def _same(tensor: Tensor) -> Tensor:
+    """Another tensor at the same address, which stays there whatever becomes of the first."""
+    return tensor.detach()

@@ -1,0 +1,180 @@
+"""Three puzzles on CUDA graphs: a call of one, a step whose rate changes, what a graph saves.
+
+call   (graph, buffer, out, x) → the graph's result for x, which stays right when the graph runs again
+step   (weight, grad, steps): steps += 1, weight -= grad / steps; captured once, replayed
+saved  (launches, launch_us, kernels_us, replay_us, copy_us) → µs a step that a graph saves, negative where it loses
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from kernels import runtime
+from kernels.check import Call, Case, Spec
+from lessons.n05_cuda_graphs_and_memory.graph_capture import Graph, capture
+from lessons.shared.puzzle import Judge, OfNumbers
+from lessons.shared.puzzle.in_triton import checked
+from lessons.shared.puzzle.reader import alone
+
+REPLAYS = 3
+
+
+@dataclass(frozen=True)
+class OnGraphs:
+    """run(answer, *the call's arguments) captures and replays a graph; first a model of one on the CPU, where nothing
+    that goes wrong ends the process; then, if there is a GPU, a graph."""
+
+    spec: Spec
+    run: Callable
+
+    def judge(self, name: str, answer: Callable) -> str:
+        function = partial(self.run, alone(answer))
+        return "\n".join(
+            checked(name, function, self.spec, device) for device in dict.fromkeys(("cpu", runtime.device().type))
+        )
+
+
+# call
+
+
+def doubled_plus(xs: Tensor, factor: Tensor) -> Tensor:
+    return factor * xs + 1
+
+
+def _call(answer: Callable, xs: Tensor, factor: Tensor) -> Tensor:
+    buffer = torch.zeros_like(xs[0])
+    factor = factor.clone()
+    graph, out = capture(lambda x: factor * x + 1, buffer)
+    address, found = buffer.data_ptr(), []
+    given = [x.clone() for x in xs]
+    for x in given:
+        before = graph.replays
+        found.append(_tensor(answer(graph, buffer, out, x)))
+        _once(graph, before)
+        if not torch.equal(buffer, x) and torch.equal(found[-1], doubled_plus(x, factor)):
+            raise AssertionError("the buffer does not hold x: the graph has computed another result than yours")
+        if buffer.data_ptr() != address:
+            raise AssertionError("the buffer lies elsewhere now: the graph reads the address that it was captured with")
+    if any(not torch.equal(x, kept) for x, kept in zip(given, xs, strict=True)):
+        raise AssertionError("x was written to: it is the caller's")
+    return torch.stack(found)
+
+
+def _once(graph: Graph, before: int) -> None:
+    if graph.replays != before + 1:
+        raise AssertionError(f"the graph was replayed {graph.replays - before} times in a call: once is meant")
+
+
+def _tensor(value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise AssertionError(f"must return a tensor; got {type(value).__name__}")
+    return value
+
+
+def _call_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    count, width = case.shape
+    xs = torch.arange(1.0, 1 + count * width, device=device).reshape(count, width)
+    runs = "one call" if count == 1 else f"{count} calls, all results read after the last"
+    yield Call(
+        f"{runs}, x of {width}", (xs, torch.full((1,), 2.0 + width, device=device)),
+        hint="nan: no replay has computed it. 1: the buffer still held 0, x was not copied into it. Another call's "
+        "numbers: every replay writes its result to the same address.",
+    )
+
+
+# step
+
+
+def counted_step(weight: Tensor, grad: Tensor, steps: Tensor) -> None:
+    for _ in range(REPLAYS):
+        steps += 1
+        weight -= grad / steps
+
+
+def _step(answer: Callable, weight: Tensor, grad: Tensor, steps: Tensor) -> None:
+    buffer, said = torch.zeros_like(grad), io.StringIO()
+    try:
+        with redirect_stdout(said):
+            graph, _ = capture(lambda w, g, s: answer(w, g, s), weight, buffer, steps)
+    except RuntimeError as error:
+        raise AssertionError(f"it cannot be captured: {str(error).splitlines()[0]}") from error
+    if said.getvalue():
+        raise AssertionError(
+            f"it printed while it was captured: {said.getvalue().splitlines()[0]!r}\nHint: a replay asks no line of "
+            "Python and prints nothing, and while capturing nothing has been computed. Print after a replay, outside."
+        )
+    buffer.copy_(grad)
+    for _ in range(REPLAYS):
+        graph.replay()
+    if not torch.equal(buffer, grad):
+        raise AssertionError("grad was changed\nHint: grad is only read: the next replay needs it as it was.")
+
+
+def _step_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    width = case.shape[-1]
+    weight, grad = case.tensor(1, device), case.tensor(2, device)
+    for begin in (0, 4):
+        steps = torch.full((), float(begin), device=device)
+        yield Call(
+            f"{width} weights, {REPLAYS} replays after {begin} steps", (weight, grad, steps),
+            hint="the first replay divides by steps + 1. What Python counted is a constant of the graph: count in the "
+            "tensor steps, in place, and change weight in place.",
+        )
+
+
+# saved
+
+
+def saved(launches: float, launch_us: float, kernels_us: float, replay_us: float, copy_us: float) -> float:
+    eager = max(launches * launch_us, kernels_us)
+    graph = max(launch_us + replay_us, copy_us + kernels_us)
+    return eager - graph
+
+
+# What is found is one difference, so a hint says what either side takes: whichever is wrong can be told.
+SAID = "{:g} launches of {:g} µs, kernels {:g}, replay {:g}, copy {:g} µs"
+SITUATIONS = {
+    "step 15, many short kernels": (
+        (91.0, 30.4, 620.0, 10.0, 5.0),
+        "without a graph it takes 2766 µs, the host's 91 launches; with one 625 µs, the GPU's copy and kernels.",
+    ),
+    "kernels that take longest": (
+        (40.0, 10.0, 3000.0, 10.0, 5.0),
+        "without a graph it takes 3000 µs, the GPU's kernels; with one 3005 µs, the GPU's copy and kernels.",
+    ),
+    "one kernel on a large input": (
+        (1.0, 10.0, 400.0, 10.0, 200.0),
+        "without a graph it takes 400 µs, the GPU's kernel; with one 600 µs: the copy is the GPU's work, too.",
+    ),
+    "a replay that costs more than its kernels": (
+        (4.0, 10.0, 8.0, 30.0, 2.0),
+        "without a graph it takes 40 µs, the host's 4 launches; with one 40 µs: the host launches the copy and calls "
+        "the replay.",
+    ),
+}
+
+
+PUZZLES = {
+    "call": OnGraphs(
+        Spec(doubled_plus, _call_calls, cases=lambda names: [Case((1, 3)), Case((4, 2)), Case((3, 50))]), _call
+    ),
+    "step": OnGraphs(
+        Spec(counted_step, _step_calls, (), ("weight", "steps"), cases=lambda names: [Case((3,)), Case((100,))]), _step
+    ),
+    "saved": OfNumbers(
+        saved,
+        [
+            (f"{name} ({SAID.format(*values)})", values, hint)
+            for name, (values, hint) in SITUATIONS.items()
+        ],
+        unit="µs",
+    ),
+}
+attempt = Judge(PUZZLES).attempt

@@ -1,0 +1,238 @@
+"""What the notebook says in µs: `python -m lessons.n07_read_the_generated_triton --save`, on a GPU.
+
+    candidate  each configuration that Inductor tries, of each variant (what it knows of the sizes): its own time, ours,
+               whether it kept it, what it compiles to
+    scalar     those of `literal`, compiled as if nothing were known to be a multiple of 16
+    torch.compile  each variant's compiled function itself: what it launches is the kept candidate
+    eager      the same by PyTorch's operators, one launch each
+    copy       PyTorch's copy of as many bytes as the fused kernel moves
+
+All that is of one size was measured by turns. Beside the rows stand each variant's source as this torch wrote it, and
+PTX and SASS of the kept candidate of `literal`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from kernels.inductor import compile_candidates, fake_gpu, split, triton_source
+from kernels.inductor.execute import aligned_arguments, jit
+from kernels.inductor.lower import fresh, without_paths
+from kernels.inductor.machine_code import accesses, opcodes, sass
+from kernels.inductor.parse import function_of, metadata
+from lessons.n07_read_the_generated_triton.layer_variants import VARIANTS, layer
+from lessons.shared.experiment import Experiment, Launch, Way
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """rows, and which variants are measured with so many."""
+
+    large: int = 65536
+    small: int = 2048
+    large_variants: tuple[str, ...] = tuple(VARIANTS)
+    small_variants: tuple[str, ...] = ("literal", "rows open", "both open")
+
+
+@dataclass
+class Generated:
+    """What torch.compile made of one variant. candidates: (blocks, warps, stages, its own µs or None), kept: which."""
+
+    module: str
+    arguments: tuple = ()
+    candidates: list[tuple[dict[str, int], int, int, float | None]] = field(default_factory=list)
+    kept: int | None = None
+    compiled: Callable | None = None
+    registers: int | None = None  # of the kept one, as Inductor says
+
+    @property
+    def source(self) -> str:
+        (kernel,) = split(self.module)
+        return kernel.source
+
+
+def compile_here(variant: str, x: Tensor, y: Tensor, bias: Tensor) -> Generated:
+    """Compiled and run by torch.compile on this GPU, while its autotuner is looked at."""
+    from torch._functorch import config as functorch
+    from torch._inductor import config
+
+    tuner = fake_gpu.private("torch._inductor.runtime.triton_heuristics", "CachingAutotuner").CachingAutotuner
+    graph = fake_gpu.private("torch._inductor.graph", "GraphLowering").GraphLowering  # 2.11: save_output_code is None
+    modules, seen, times = [], [], {}
+    run, benchmark = tuner.run, tuner.benchmark_all_configs
+
+    def watched_run(self, *arguments, **named):
+        seen.append((self, arguments))
+        return run(self, *arguments, **named)
+
+    def watched_benchmark(self, *arguments, **named):
+        found = benchmark(self, *arguments, **named)
+        times.update({key(launcher.config): 1e3 * ms for launcher, ms in found.items()})
+        return found
+
+    with ExitStack() as stack:
+        for change in (
+            mock.patch.object(graph, "save_output_code", modules.append),
+            mock.patch.object(tuner, "run", watched_run),
+            mock.patch.object(tuner, "benchmark_all_configs", watched_benchmark),
+            config.patch({"fx_graph_cache": False, "force_disable_caches": True}),
+            functorch.patch(enable_autograd_cache=False),
+        ):
+            stack.enter_context(change)
+        VARIANTS[variant].mark(x, y, bias)
+        compiled = torch.compile(fresh(layer), dynamic=False)  # open is what is marked, and nothing more
+        compiled(x, y, bias)
+    (module,), (chosen, arguments) = modules, seen[-1]
+    (launcher,) = chosen.launchers
+    tried = list(times) or [key(launcher.config)]
+    found = [(dict(blocks), warps, stages, times.get((blocks, warps, stages))) for blocks, warps, stages in tried]
+    kept = tried.index(key(launcher.config))
+    registers = getattr(launcher, "n_regs", None)
+    return Generated(without_paths(module), arguments, found, kept, compiled, registers)
+
+
+def key(config: Any) -> tuple[tuple, int, int]:
+    return tuple(config.kwargs.items()), config.num_warps, config.num_stages
+
+
+def lower_here(variant: str, x: Tensor, y: Tensor, bias: Tensor) -> Generated:
+    """The same without a GPU: nothing is timed, and none is kept."""
+    VARIANTS[variant].mark(x, y, bias)
+    (module,) = triton_source(layer, x, y, bias)
+    made = Generated(module)
+    made.candidates = [
+        (compiled.blocks, compiled.num_warps, compiled.num_stages, None) for compiled in compile_candidates(made.source)
+    ]
+    names = [name for name, kind in metadata(function_of(made.source), "triton_meta", "signature").items()
+             if kind != "constexpr"]
+    tensors = dict(zip(names, (*pointers(module, x, y, bias), torch.empty_like(x)), strict=False))
+    sizes = {"ks0": x.shape[-1], "xnumel": x.numel()}
+    made.arguments = tuple(tensors[name] if name in tensors else sizes[name] for name in names)
+    return made
+
+
+def pointers(module: str, x: Tensor, y: Tensor, bias: Tensor) -> list[Tensor]:
+    """The inputs in the order in which `call` gives them to the kernel: x and y are told apart by the product."""
+    return [x, y, bias] if scaled_pointer(module) == "in_ptr1" else [y, x, bias]
+
+
+def scaled_pointer(module: str) -> str:
+    """The kernel's pointer whose number is multiplied by 0.5."""
+    text = module[module.index("@triton.jit") :]
+    half = re.search(r"(tmp\d+) = (?:tl\.full\(\[1\], )?0\.5", text)[1]
+    product = re.search(rf"tmp\d+ = (tmp\d+) \* {half}\b", text)[1]
+    return re.search(rf"{product} = tl\.load\((\w+)", text)[1]
+
+
+class Candidates(Experiment):
+    """What generated.json has, by size: many rows, and few; sources: each variant's; ptx, sass: of `literal`."""
+
+    NAME = "generated"
+    PARTS = ("large", "small")
+    FULL = Sizes()
+    SMALL = Sizes(4, 4, ("literal", "columns open"), ("literal",))
+
+    def large(self) -> None:
+        self.size(self.sizes.large, self.sizes.large_variants)
+
+    def small(self) -> None:
+        self.size(self.sizes.small, self.sizes.small_variants)
+
+    @torch.no_grad()
+    def size(self, rows: int, variants: Sequence[str]) -> None:
+        ways = []
+        for variant in variants:
+            with self.caught("candidate", variant=variant, rows=rows):
+                ways += self.ways(variant, rows)
+        self.compare("candidate", ways, captured=False)
+
+    def ways(self, variant: str, rows: int) -> list[Way]:
+        """The variant's candidates and, if it is `literal`, the others that are compared with them."""
+        shape = VARIANTS[variant].shape(rows)
+        inputs = self.normal(*shape), self.normal(*shape), self.normal(shape[1])
+        x, _, bias = inputs
+        expected = layer(*inputs)
+        made = (compile_here if self.gpu else lower_here)(variant, *inputs)
+        self.extra.setdefault("sources", {}).setdefault(variant, made.module)
+        out = next(tensor for tensor in made.arguments if isinstance(tensor, Tensor) and none_of(tensor, *inputs))
+        size = {"variant": variant, "rows": x.shape[0], "columns": x.shape[1], "bytes": moved(x, bias)}
+
+        def right(result: Tensor) -> bool:
+            return bool((result - expected).abs().max() <= 4e-6)
+
+        def candidate(number: int, aligned: bool, **labels) -> Way:
+            blocks, warps, stages, own = made.candidates[number]
+            kept = number == (made.kept or 0)
+            run = Launch(launch(made, number, aligned), out)
+            if self.gpu is None:
+                run()  # the interpreter reads a kernel's text at its first run, and the next variant has its name
+            labels = size | blocks | {"num_warps": warps, "kept": kept} | labels
+            if aligned:
+                labels |= {"num_stages": stages, "inductor_us": own}
+                labels |= {"inductor_registers": made.registers if kept else None}
+            return Way(labels, [run], right, lambda: self.code(run, made, number, aligned, variant, kept))
+
+        numbers = range(len(made.candidates))
+        found = [candidate(number, True) for number in numbers]
+        if made.compiled:
+            found.append(Way({"part": "torch.compile", **size}, [partial(made.compiled, *inputs)], right))
+        if variant == "literal":
+            found += [candidate(number, False, part="scalar") for number in numbers]
+            eager = {"part": "eager", **size, "bytes": 9 * x.nbytes + bias.nbytes}
+            found.append(Way(eager, [partial(layer, *inputs)], right))
+            found.append(self.copied(3 * x.nbytes, rows=x.shape[0], columns=x.shape[1]))
+        return found
+
+    def code(self, run: Launch, made: Generated, number: int, aligned: bool, variant: str, kept: bool) -> dict:
+        """What a candidate is compiled to."""
+        if self.gpu:
+            ptx, cubin = run.compiled.asm["ptx"], run.compiled.asm["cubin"]
+            counts = run.code()
+        else:
+            compiled = without_gpu(made.source, aligned)[number]
+            ptx, cubin, counts = compiled.ptx, compiled.cubin, {"registers": compiled.registers, "spills": 0}
+        instructions = sass(cubin)
+        if variant == "literal" and aligned and kept:
+            self.extra.setdefault("ptx", ptx)
+            self.extra.setdefault("sass", instructions)
+        return counts | {
+            "accesses": accesses(ptx), "instructions": len(instructions) if instructions else None,
+            "opcodes": opcodes(instructions) if instructions else None,
+        }
+
+
+@functools.cache
+def without_gpu(source: str, aligned: bool) -> list:
+    """A kernel's candidates, compiled in another process."""
+    return compile_candidates(source, aligned=aligned)
+
+
+def none_of(tensor: Tensor, *others: Tensor) -> bool:
+    return all(tensor.data_ptr() != other.data_ptr() for other in others)
+
+
+def moved(x: Tensor, bias: Tensor) -> int:
+    """Bytes that the fused kernel moves: x and y read, out written, and bias."""
+    return 3 * x.nbytes + bias.nbytes
+
+
+def launch(made: Generated, number: int, aligned: bool = True) -> Callable[[], Any]:
+    """One of the candidates, launched by Triton: on a GPU it is compiled as Inductor compiles it."""
+    blocks, warps, stages, _ = made.candidates[number]
+    grid = (-(-made.arguments[-1] // blocks["XBLOCK"]),)
+    kernel = jit(made.source, aligned_arguments(made.source) if aligned else ())[grid]
+    options = blocks | {"num_warps": warps, "num_stages": stages}
+    return lambda: kernel(*made.arguments, **options)
+
+
+main = Candidates.main

@@ -1,0 +1,52 @@
+"""A problem on the way to add_mul_activation: the kernel as torch.compile generates it, for any size and multiplier.
+
+open   out = sigmoid(x + multiplier y + bias), by programs of XBLOCK numbers each
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from kernels.check import Call, Case, Spec
+from lessons.shared.puzzle import InTriton
+
+XBLOCK = 64
+
+
+def launch(kernel, x: Tensor, y: Tensor, bias: Tensor, out: Tensor, multiplier: float) -> None:
+    """kernel[grid](x, y, bias, out, multiplier, columns, numbers, XBLOCK)."""
+    parameters = inspect.signature(getattr(kernel, "fn", kernel)).parameters.values()
+    known = [each.name for each in parameters if "constexpr" in str(each.annotation) and each.name != "XBLOCK"]
+    if known:
+        raise AssertionError(f"{', '.join(known)}: as a constexpr, each value would be compiled anew")
+    kernel[(-(-x.numel() // XBLOCK),)](x, y, bias, out, multiplier, x.shape[1], x.numel(), XBLOCK=XBLOCK)
+
+
+def open_sizes(x: Tensor, y: Tensor, bias: Tensor, out: Tensor, multiplier: float) -> None:
+    out.copy_(torch.sigmoid(x + multiplier * y + bias))
+
+
+def _calls(case: Case, device: torch.device) -> Iterator[Call]:
+    rows, columns = case.shape
+    numbers = rows * columns
+    if numbers % XBLOCK:
+        hint = f"{numbers} numbers, {XBLOCK} a program: which places of the last program are inside?"
+    else:
+        hint = (
+            f"{columns} columns: number {columns} is the first of row 1, and takes bias[0]. "
+            "The sum is x + multiplier · y + bias, in float32."
+        )
+    tensors = [case.tensor(number, device, shape) for number, shape in
+               enumerate((case.shape, case.shape, (columns,), case.shape))]
+    for multiplier in (0.5, -1.25):
+        again = "multiplier is an argument: it is not always 0.5." if multiplier != 0.5 else hint
+        yield Call(f"{rows}×{columns}, multiplier {multiplier}", tuple(tensors), (multiplier,), hint=again)
+
+
+SHAPES = ((2, 512), (8, 16), (4, 48), (64, 1), (5, 7), (1, 130), (3, 513))
+SPEC = Spec(open_sizes, _calls, outputs=(), mutated=("out",), cases=lambda names: [*map(Case, SHAPES)])
+PUZZLES = {"open": InTriton(SPEC, launch, __name__)}

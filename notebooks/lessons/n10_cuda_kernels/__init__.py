@@ -1,0 +1,1 @@
+"""CUDA kernels step by step: built, watched access by access on the host, counted, timed."""

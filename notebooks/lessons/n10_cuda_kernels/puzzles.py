@@ -1,0 +1,299 @@
+"""The puzzles in CUDA: each answer is a text with a kernel and launch(), which the host build looks through access by
+access; on a GPU it then runs there too, and the one that is to be fast is timed.
+
+guard        out = relu(x + bias), a number a thread
+coalesced    the same, 16 numbers a thread: as few sectors as there are; on a GPU, as fast as a copy
+column_sum   out = the sums of the columns of x, by blocks of 32 columns and 8 warps
+index        out = 2 x, for more than 2^32 numbers
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels import runtime
+from kernels.check import Call, Case, Spec, Sums
+from kernels.check.host import programs
+from kernels.check.host.programs import SIGNATURE, DoesNotCompile, Outcome, Sparse
+from lessons.shared.puzzle import Judge
+from lessons.shared.puzzle.in_triton import checked
+from lessons.shared.records import SECTOR
+
+NUMBERS_A_THREAD = 64  # at most, so that one thread does not do the work of all
+KEPT = 4096  # numbers that are there at either end of a buffer that is larger than the memory
+ENDS = 256  # of which so many at either end are compared
+MANY = 2**18  # threads that are not too many for any size: 1,024 blocks of 256
+FAST = 3  # times the copy's time, on a GPU
+TIMED = (65536, 512)
+ALONE = """right, but no shared array was touched: a column is one thread's
+Hint: the eight warps of a block take turns at the rows; what each has added up goes into part[warp][lane]."""
+GUARD = "mind the guard: the last block has threads that have no number. What must hold before one reads or writes?"
+GRID = "the grid: (n + 255) / 256 blocks of 256 threads are the fewest that have a thread for each number."
+HINTS = {
+    "misaligned": "a float4 must begin at a multiple of 16 bytes.",
+    "host": "launch() runs on the CPU: only the kernel may touch what the pointers point to.",
+    "race": "between the write of one thread and the read of another all threads must meet in __syncthreads().",
+    "unset": "is each place written that is read, and do all threads meet in __syncthreads() before the first reads?",
+    "unmet": "every thread of the block must come to each __syncthreads(): it stands under no condition.",
+    "barrier": "every thread of the block must come to each __syncthreads(): it stands under no condition.",
+    "launch": GRID,
+    "endless": "does each loop come to its end?",
+    "shared": "each index of the shared array must stay below its size, the first as well as the second.",
+    "ended": "a division by 0, an index that has lost its upper bits, or an endless recursion.",
+}
+
+
+# Of CUDA, but not of on_host.h.
+CUDA_ALONE = re.compile(r"\W(atomic\w+|__\w+)\W was not declared")
+
+
+class Wrong(AssertionError):
+    """What the program did, in words, with its own hint."""
+
+
+# ------------------------------------------------------------------------------------------------------ running a text
+
+
+def _names(source: str) -> list[str]:
+    """Of launch()'s pointers."""
+    parameters = SIGNATURE.search(source)[1].split(",")
+    return [re.search(r"(\w+)\s*$", each)[1] for each in parameters if "*" in each]
+
+
+def _explain(outcome: Outcome, source: str, sizes: Sequence[int], hint: str = GUARD) -> str:
+    """A sentence and a hint for an outcome that is not ok."""
+    names, parts = _names(source), outcome.text.split("|")
+    status = outcome.status
+
+    def place() -> str:
+        return f"{names[int(parts[0])]}[{int(parts[1]):,}]"
+
+    if status in ("outside", "elsewhere"):
+        number, verb = int(parts[0]), parts[3] if len(parts) > 3 else "touches"
+        text = f"{parts[2]} {verb} {place()}, and {names[number]} has {sizes[number]:,} numbers"
+        if status == "elsewhere":
+            text += f", of which only the first and the last {KEPT:,} are in this test: keep a thread for each number"
+        if names[number] == "bias":
+            hint = f"bias has {sizes[number]:,} numbers, one for each column: which column has the number i?"
+        return f"{text}\nHint: {hint}"
+    text = {
+        "misaligned": lambda: f"{parts[2]} touches {parts[3]} bytes at once from {place()} on",
+        "host": lambda: f"launch() itself touches {place()}",
+        "beside": lambda: f"the memory beside {names[int(parts[0])]} was changed",
+        "barrier": lambda: f"the block cannot go on: {outcome.text}",
+        "launch": lambda: f"the launch fails: {outcome.text}",
+        "nowhere": lambda: f"{outcome.text} at an address that belongs to no pointer of launch()",
+        "endless": lambda: f"it does not end: stopped after {programs.SECONDS} s",
+        "ended": lambda: f"the program ended with {outcome.text}",
+    }.get(status, lambda: outcome.text)()
+    return f"{text}\nHint: {HINTS.get(status, hint)}"
+
+
+class Runner:
+    """launch() of a text as a function of tensors; a second run takes blocks and threads in the reverse order."""
+
+    def __init__(self, source: str, gpu: bool = False):
+        self.source, self.gpu, self.runs = source, gpu, 0
+        self.program = programs.build(source, gpu)
+        self.last = Outcome("ok")
+
+    def __call__(
+        self, inputs: Sequence[Tensor | Sparse], out: Tensor | Sparse, integers: Sequence[int], hint: str = GUARD
+    ) -> list[np.ndarray]:
+        buffers = [each if isinstance(each, Sparse) else each.numpy() for each in (*inputs, out)]
+        sizes = [each.numbers if isinstance(each, Sparse) else each.size for each in buffers]
+        outcome = programs.run(self.program, buffers, integers, backwards=self.runs % 2 == 1)
+        self.runs += 1
+        self.last = outcome
+        if outcome.status != "ok":
+            raise Wrong(_explain(outcome, self.source, sizes, hint))
+        if not self.gpu and sizes[-1] >= 512 and 0 < outcome.threads * NUMBERS_A_THREAD < min(sizes[-1], 2 * KEPT):
+            raise Wrong(f"{outcome.threads} threads write {sizes[-1]:,} numbers\nHint: a GPU has thousands of threads.")
+        if outcome.launched > max(4 * sizes[0], MANY):
+            raise Wrong(f"{outcome.launched:,} threads for {sizes[0]:,} numbers\nHint: {GRID}")
+        for number, (before, after) in enumerate(zip(buffers[:-1], outcome.buffers, strict=False)):
+            parts = list(before.segments.values()) if isinstance(before, Sparse) else [before.reshape(-1)]
+            if any(a.tobytes() != b.tobytes() for a, b in zip(parts, after, strict=True)):
+                raise Wrong(f"{_names(self.source)[number]} was changed\nHint: only the last pointer is written to.")
+        return outcome.buffers[-1]
+
+
+def _dense(
+    runner: Runner, inputs: Sequence[Tensor], shape: Sequence[int], integers: Sequence[int], hint: str
+) -> Tensor:
+    out = torch.empty(tuple(shape))
+    (found,) = runner([each.contiguous() for each in inputs], out, integers, hint)
+    out.copy_(torch.from_numpy(found).view(out.shape))
+    return out
+
+
+# --------------------------------------------------------------------------------------------------------- the puzzles
+
+
+def relu(x: Tensor, bias: Tensor) -> Tensor:
+    return torch.relu(x + bias)
+
+
+def _run_relu(runner: Runner, x: Tensor, bias: Tensor) -> Tensor:
+    n = x.numel()
+    threads = f"{n:,} numbers in blocks of 256: "
+    return _dense(runner, (x, bias), x.shape, (x.shape[-1], n), (threads if n % 256 else "") + GUARD)
+
+
+def _relu_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    rows, columns = case.shape
+    n = rows * columns
+    if n <= 256:
+        hint = f"thread i takes number i, which lies in column i % {columns}."
+    elif n % 256:
+        hint = f"{n:,} numbers: {GRID} And the guard must let the last number through."
+    else:
+        hint = f"{n:,} numbers are {n // 256} blocks: which one is a thread's own says blockIdx.x too. And {GRID}"
+    name = f"{rows}×{columns}" + (" with NaN and Inf" if case.values != "normal" else "")
+    yield Call(name, (case.tensor(0, device), case.tensor(1, device, (columns,))), hint=hint)
+
+
+def _run_coalesced(runner: Runner, x: Tensor, bias: Tensor) -> Tensor:
+    out = _run_relu(runner, x, bias)
+    if not runner.gpu and x.numel() >= 4096:
+        reads, sectors, writes, written = (runner.last.counts[k][j] for k, j in ((0, 0), (0, 1), (2, 2), (2, 3)))
+        fewest = 4 * x.numel() / SECTOR
+        if max(sectors, written) > 1.2 * fewest + 8:
+            raise Wrong(
+                f"{reads:,} reads of warps touch {sectors:,} sectors of x, {writes:,} writes {written:,} of out; "
+                f"{fewest:,.0f} hold all their numbers\n"
+                "Hint: the 32 lanes of a warp execute one instruction together: in each turn of the loop neighbours "
+                "must take neighbouring numbers."
+            )
+    return out
+
+
+def column_sum(x: Tensor) -> Tensor:
+    return x.sum(0)
+
+
+def _run_sum(runner: Runner, x: Tensor) -> Tensor:
+    rows, columns = x.shape
+    guard = f"{columns} columns in blocks of 32: the last block has lanes without a column."
+    return _dense(runner, (x,), (columns,), (rows, columns), guard)
+
+
+def _sum_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    rows, columns = case.shape
+    if columns > 32:
+        hint = f"{columns} columns: which 32 of them are a block's says blockIdx.x."
+    elif rows == 1:
+        hint = "one row: only warp 0 has a number, and the other seven have added nothing up."
+    else:
+        hint = f"{rows} rows: warp w has added up rows w, w + 8, … The eight sums of a column belong together."
+    yield Call(f"{rows}×{columns}", (case.tensor(0, device),), hint=hint)
+
+
+def doubled(x: Tensor, n: int) -> Tensor:
+    return 2 * x
+
+
+def _run_index(runner: Runner, x: Tensor, n: int) -> Tensor:
+    bits = 2**31 if n < 2**32 else 2**32
+    hint = GUARD if n < 2**31 else f"from {bits:,} on a number's place needs 64 bits: an int ends at 2,147,483,647."
+    if n < 2**31:
+        return _dense(runner, (x,), x.shape, (n,), hint)
+    if runner.gpu and torch.cuda.mem_get_info()[0] < 9 * n:
+        print(f"{n:,} numbers: not run on this GPU, as x and out take {8 * n / 1e9:.0f} GB")
+        return doubled(x, n)
+    poison = torch.empty_like(x).numpy()  # what torch.empty gives here is no number
+    kept, out = np.zeros(KEPT, np.float32), torch.empty_like(x)
+    first, last = kept.copy(), kept.copy()
+    first[:ENDS], last[-ENDS:] = x.numpy()[:ENDS], x.numpy()[ENDS:]
+    empty = np.full(KEPT, poison[0], np.float32)
+    given = Sparse(n, {0: first, n - KEPT: last}), Sparse(n, {0: empty, n - KEPT: empty.copy()})
+    begin, end = runner([given[0]], given[1], (n,), hint)
+    out.copy_(torch.from_numpy(np.concatenate([begin[:ENDS], end[-ENDS:]])))
+    return out
+
+
+def _index_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    n = (1000, 2**31 + 1000, 2**32 + 1000)[case.shape[0]]
+    hint = "blockIdx, blockDim and threadIdx have 32 bits: the type of a product is that of what is multiplied, \
+whatever the result is stored in."
+    x = Case((n if n == 1000 else 2 * ENDS,)).tensor(0, device)
+    yield Call(f"{n:,} numbers", (x,), (n,), hint=hint)
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """spec: its cases. run: (runner, the call's arguments) → the output."""
+
+    spec: Spec
+    run: Callable
+
+    def judge(self, name: str, source: object) -> str:
+        return _watched(name, self, source)
+
+
+def _spec(reference: Callable, calls: Callable, cases: Sequence[Case], **more) -> Spec:
+    return Spec(reference, calls, cases=lambda names: list(cases), **more)
+
+
+_SHAPES = ((1, 7), (8, 256), (5, 7), (3, 1000), (40, 33))
+_LONG = ((1, 7), (8, 1024), (16, 512), (3, 1000), (33, 250))
+_RELU = [*map(Case, (*_SHAPES, (300, 1000))), Case((4, 64), values="special")]
+PUZZLES = {
+    "guard": Puzzle(_spec(relu, _relu_calls, _RELU), _run_relu),
+    "coalesced": Puzzle(_spec(relu, _relu_calls, [*map(Case, _LONG), Case((4, 64), values="special")]), _run_coalesced),
+    "column_sum": Puzzle(
+        _spec(column_sum, _sum_calls, [*map(Case, ((8, 32), (1, 32), (40, 32), (13, 5), (64, 96), (50, 77)))],
+              scale=Sums()), _run_sum),
+    "index": Puzzle(_spec(doubled, _index_calls, [Case((k,)) for k in range(3)]), _run_index),
+}
+attempt = Judge(PUZZLES).attempt
+
+
+def _watched(name: str, puzzle: Puzzle, source: object) -> str:
+    """Whether the text is right, on the host and, if there is one, on the GPU; what to print."""
+    if not isinstance(source, str):
+        raise Wrong(f"give the kernel's text; got {type(source).__name__}")
+    try:
+        runner = Runner(source)
+        said = [_hold(name, puzzle, runner)]
+        if name == "column_sum" and not runner.last.shared:
+            raise Wrong(f"{name}: {ALONE}")
+        if runtime.device().type == "cuda" and runtime.nvcc():
+            said.append(_hold(name, puzzle, Runner(source, gpu=True)))
+            if name == "coalesced":
+                said.append(_time(source))
+    except DoesNotCompile as error:
+        if CUDA_ALONE.search(str(error)):
+            raise Wrong(
+                f"{error}\nHint: g++ knows __shared__ and __syncthreads(), neither atomics nor warps: this needs none."
+            ) from None
+        raise
+    except AssertionError as error:
+        text = str(error).replace("And the mask: does it let every element", "And does the guard let each number")
+        raise Wrong(text) from error
+    return "\n".join(said)
+
+
+def _hold(name: str, puzzle: Puzzle, runner: Runner) -> str:
+    text = checked(name, lambda *arguments: puzzle.run(runner, *arguments), puzzle.spec, "cpu")
+    return text.replace("passed on cpu", "passed on the " + ("GPU" if runner.gpu else "host"))
+
+
+def _time(source: str, shape: tuple[int, int] = TIMED) -> str:
+    """On the GPU: as fast as a copy of as many bytes, within FAST."""
+    rows, columns = shape
+    buffers = [np.zeros(shape, np.float32), np.zeros(columns, np.float32), np.zeros(shape, np.float32)]
+    found = programs.run(programs.build(source, gpu=True), buffers, (columns, rows * columns), times=True)
+    if found.status != "ok":
+        raise Wrong(_explain(found, source, [each.size for each in buffers]))
+    moved = 8 * rows * columns
+    text = f"{moved / found.us / 1e3:,.0f} GB/s, a copy {moved / found.copy_us / 1e3:,.0f} GB/s"
+    if found.us > FAST * found.copy_us:
+        raise Wrong(f"coalesced, on the GPU: {text}\nHint: lanes side by side in each turn of the loop.")
+    return text

@@ -1,0 +1,138 @@
+"""15, Embeddings: the benchmark's records of the look-ups."""
+
+from __future__ import annotations
+
+from kernels.measure.records import recorded
+from lessons.n15_embeddings import arithmetic
+from lessons.shared.claim import claim
+from lessons.shared.op_times import cell_us, limit_us, look_ups
+from lessons.shared.records import SECTOR, device
+
+
+def _small_batch() -> tuple:
+    """With combo_kernels before the last; torch.compile, with as many launches, takes a third of eager's at most."""
+    needed, eager, compiled, ours = look_ups(2048)
+    cell = {"rows": 2048, "width": 16, "ids": "uniform", "part": "bandwidth", "form": "functional"}
+    combo = cell_us("embedding_bags", "torch.compile, combo_kernels", **cell)
+    assert ours < combo < compiled < eager / 3
+    return needed, eager, compiled, combo, ours
+
+
+def _large_batch() -> tuple:
+    small, large = look_ups(2048), look_ups(65536)
+    assert large[1] / large[3] < small[1] / small[3], "the smaller the batch, the more launches count"
+    return large
+
+
+def _equal_bytes() -> tuple:
+    """What narrow and wide rows take where outputs are equally large; the needed bytes are within a tenth."""
+    found = []
+    for rows, width in ((65536, 16), (8192, 128)):
+        cell = {"rows": rows, "width": width, "ids": "uniform", "part": "bandwidth", "form": "functional"}
+        found += [limit_us("embedding_bags", **cell), cell_us("embedding_bags", "triton", **cell)]
+    needed, narrow, needed_wide, wide = found
+    assert abs(needed_wide / needed - 1) < 0.1
+    shares = 100 * needed / narrow, 100 * needed_wide / wide
+    assert shares[0] < shares[1]
+    return narrow, wide, *shares
+
+
+def _wide() -> tuple:
+    narrow, (_, eager, compiled, ours) = look_ups(65536), look_ups(65536, 128)
+    assert eager / ours < narrow[1] / narrow[3]
+    assert compiled / ours < narrow[2] / narrow[3]
+    cell = {"rows": 65536, "width": 128, "ids": "uniform", "part": "bandwidth", "form": "functional"}
+    return eager, compiled, ours, 100 * limit_us("embedding_bags", **cell) / ours
+
+
+def _gain() -> tuple:
+    _, _, compiled, ours = look_ups(65536, 128)
+    return (compiled / ours,)
+
+
+def _wide_tables() -> tuple:
+    record = recorded("embedding_bags").query("part == 'bandwidth'")
+    assert record.query("width == 16")["tables"].eq("all rows").all()
+    (found,) = record.query("width == 128")["tables"].unique()
+    return (found.removesuffix(" a table"),)
+
+
+def _megabytes() -> tuple:
+    drawn = [arithmetic.draw(65536), arithmetic.draw(65536, arithmetic.ZIPF)]
+    uniform, zipf = (SECTOR * arithmetic.sectors(arithmetic.rows_of(ids), 64) / 1e6 for ids in drawn)
+    assert zipf < uniform < device("L2_cache_size") / 1e6
+    return drawn[0].size * 64 / 1e6, uniform, zipf
+
+
+def _zipf() -> tuple:
+    uniform, zipf = look_ups(65536)[3], look_ups(65536, ids="zipf")[3]
+    assert zipf < uniform
+    return zipf, uniform
+
+
+def _ragged() -> tuple:
+    cell = {"rows": 16384, "ids": "zipf", "part": "ragged", "form": "functional"}
+    eager, triton, cuda = (cell_us("embedding_bags", name, **cell) for name in ("eager", "triton", "cuda"))
+    assert cuda < triton < eager
+    return eager, triton, cuda
+
+
+def _multimodal() -> tuple:
+    cell = {"lookup": "embedding_lookup_multimodal", "ids": 8192, "part": "bandwidth", "form": "functional"}
+    eager, compiled, ours = (cell_us("vocabulary", name, **cell) for name in ("eager", "torch.compile", "triton"))
+    assert ours < compiled < 1.5 * ours, "the gap to the compiler is small"
+    assert eager > 3 * ours, "to eager it is large"
+    assert 1.9 < eager / limit_us("vocabulary", **cell) / 7 < 2.1, "eager moves 7 times the bytes, at half the rate"
+    return eager, compiled, ours, limit_us("vocabulary", **cell)
+
+
+def _multimodal_eager() -> tuple:
+    eager, _, _, needed = _multimodal()
+    return (eager / needed,)
+
+
+claim(
+    "15",
+    "With 2048 ids a feature the bytes need {:.1f} µs; eager takes {:.0f}, `torch.compile` {:.1f}, "
+    "`combo_kernels` {:.1f}, one launch {:.1f}.",
+    _small_batch,
+)
+claim(
+    "15",
+    "With 65536 ids they need {:.1f} µs; eager takes {:.0f}, `torch.compile` {:.0f}, one launch {:.1f}.",
+    _large_batch,
+)
+claim(
+    "15",
+    "With equal bytes, 65536 narrow rows a feature or 8192 wide ones, one launch takes {:.1f} and {:.1f} µs: {:.0f} "
+    "and {:.0f} % of the copy's rate.",
+    _equal_bytes,
+)
+claim("15", "in the record they also come from larger tables, for the wide ones' have {}.", _wide_tables)
+claim(
+    "15",
+    "With 65536 wide rows eager takes {:.0f} µs, `torch.compile` {:.0f}, one launch {:.0f}: {:.0f} % of the copy's "
+    "rate.",
+    _wide,
+)
+claim("15", "Where bytes dominate, one launch is worth little over `torch.compile`: {:.1f} ×.", _gain)
+claim(
+    "15",
+    "All reads together ask for {:.0f} MB of rows; the distinct ones are {:.0f} MB, uniform, and {:.0f} MB, Zipf.",
+    _megabytes,
+)
+claim("15", "The L2, a cache of {:.0f} MiB, would hold either alone;", lambda: (device("L2_cache_size") / 2**20,))
+claim("15", "Zipf ids take {:.1f} µs where uniform ones take {:.1f}.", _zipf)
+claim(
+    "15",
+    "Bags of 5 Zipf ids on average, 16384 rows: 26 `nn.EmbeddingBag` take {:.0f} µs, one launch {:.0f} in Triton and "
+    "{:.0f} in CUDA.",
+    _ragged,
+)
+claim(
+    "15",
+    "For 8192 tokens of 4096 float16 numbers eager takes {:.0f} µs, `torch.compile` {:.1f}, one kernel {:.1f}; the "
+    "bytes need {:.1f}.",
+    _multimodal,
+)
+claim("15", "Eager takes {:.0f} × the time of the bytes, twice what 7 × would:", _multimodal_eager)

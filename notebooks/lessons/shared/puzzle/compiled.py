@@ -1,0 +1,129 @@
+"""What Triton's interpreter allows and its compiler does not, or does otherwise.
+
+A kernel that passed is compiled, as far as Triton's own instructions, for an H200 that need not be here, by another
+process and in half a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+from torch import Tensor
+
+from kernels import runtime
+from kernels.check.isolated import source_of
+from kernels.runtime import KERNELS
+from lessons.shared.puzzle.reader import plain
+
+SECONDS = 40
+KINDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64", "bool": "i1"}
+PRODUCT = re.compile(r"tt\.dot .*inputPrecision = tf32 : tensor<[\dx]+xf32>")
+TF32 = """right here, but tl.dot without input_precision="ieee" rounds float32 to tf32 on a GPU: 10 bits of the fraction
+Hint: tl.dot(…, input_precision="ieee")"""
+CHILD = """
+import importlib.util, json, sys
+import triton  # before anything that has it interpret
+from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+from triton.compiler.errors import CompilationError
+folder, name = sys.argv[1:]
+spec = importlib.util.spec_from_file_location("solution", folder + "/solution.py")
+solution = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(solution)
+with open(folder + "/launch") as file:
+    signature, constants = json.load(file)
+target = GPUTarget("cuda", 90, 32)
+backend = make_backend(target)
+options, context = backend.parse_options({}), ir.context()
+ir.load_dialects(context)
+backend.load_dialects(context)
+source = ASTSource(getattr(solution, name), signature, constants)
+error = code = ""
+try:
+    implementation, modules = backend.get_codegen_implementation(options), backend.get_module_map()
+    code = str(source.make_ir(target, options, implementation, modules, context))
+except CompilationError as wrong:
+    error = str(wrong)
+with open(folder + "/result", "w") as file:
+    json.dump([error, code], file)
+"""
+
+
+@contextmanager
+def launches() -> Iterator[list[tuple[dict, dict]]]:
+    """The interpreter's launches in here, one of each kind: ({argument: its type}, {constexpr: its value})."""
+    seen: list[tuple[dict, dict]] = []
+    if runtime.triton_mode() != "interpreted":
+        yield seen
+        return
+    from triton.runtime import interpreter
+
+    launch = interpreter.GridExecutor.__call__
+
+    def noted(self, *arguments, **named):
+        signature, constants = _signature(self.fn, arguments, named)
+        if not any(signature == kinds for kinds, _ in seen):
+            seen.append((signature, constants))
+        return launch(self, *arguments, **named)
+
+    with mock.patch.object(interpreter.GridExecutor, "__call__", noted):
+        yield seen
+
+
+def _signature(kernel: object, arguments: tuple, named: dict) -> tuple[dict[str, str], dict]:
+    function = plain(kernel)
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    known = {name for name in names if "constexpr" in str(function.__annotations__.get(name, ""))}
+    values = dict(zip(names, arguments, strict=False)) | {name: named[name] for name in names if name in named}
+    signature = {name: "constexpr" if name in known else _kind(value) for name, value in values.items()}
+    return signature, {name: values[name] for name in known if name in values}
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Tensor):
+        name = str(value.dtype).removeprefix("torch.")
+        return "*" + KINDS.get(name, name.replace("uint", "u").replace("int", "i"))
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        return "i32" if -(2**31) <= value < 2**31 else "i64"
+    return "fp32" if isinstance(value, float) else "constexpr"
+
+
+def must_compile(name: str, kernel: object, signature: dict[str, str], constants: dict) -> None:
+    """AssertionError if the compiler refuses the kernel, or multiplies float32 in tf32."""
+    error, code = _compiled(kernel, signature, constants)
+    if error:
+        *_, said = [line.strip() for line in error.splitlines() if line.strip()]
+        line = re.search(r"\bat (\d+):\d+:", error)
+        place = f", in line {line[1]} of {plain(kernel).__name__}" if line else ""
+        raise AssertionError(f"{name}: right here, but Triton does not compile it for a GPU: {said[:300]}{place}")
+    if PRODUCT.search(code):
+        raise AssertionError(f"{name}: {TF32}")
+
+
+def _compiled(kernel: object, signature: dict[str, str], constants: dict) -> tuple[str, str]:
+    """(the compiler's error, the code); both empty where it could not be asked."""
+    name, source = source_of(kernel)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "solution.py").write_text(source)
+        (Path(folder) / "launch").write_text(json.dumps((signature, constants)))
+        path = os.pathsep.join([str(KERNELS.parent), *filter(None, sys.path)])
+        environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
+        command = [sys.executable, "-c", CHILD, folder, name]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False)
+        result = Path(folder) / "result"
+        if not result.exists():
+            raise RuntimeError(f"the compiler could not be asked: {done.stderr.strip().splitlines()[-1][:300]}")
+        error, code = json.loads(result.read_text())
+    return error, code

@@ -1,0 +1,73 @@
+"""An answer that does not end, or that would end the notebook's process, is a wrong one."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+from lessons.shared.puzzle import reader
+
+AGAIN = 0.5  # seconds, for an answer that catches everything
+SOON, PATIENCE = 0.001, 3000  # seconds, tries
+
+
+class TooLong(BaseException):
+    """No Exception: what stands between, torch.compile too, does not catch it. line: the reader's that was running."""
+
+    def __init__(self, line: str):
+        super().__init__(line)
+        self.line = line
+
+
+@contextmanager
+def seconds(limit: float, own: Collection[str] = ()) -> Iterator[None]:
+    """Raises TooLong in here after so many seconds, between two instructions of Python: in the main thread, where
+    signals can be had. own: the files of the reader's code.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    tries, late = [PATIENCE], []
+
+    def stop(_, frame) -> None:
+        line = reader.line_that_runs(frame, own)
+        tries[0] -= 1
+        # Between two instructions of the reader's own: a library that is cut off in its middle does not work again.
+        if tries[0] and not reader.is_readers(frame, own):
+            signal.setitimer(signal.ITIMER_REAL, SOON)
+            return
+        tries[0] = PATIENCE
+        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        late.append(line)
+        raise TooLong(line)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        yield
+    except Exception as error:  # what was cut off may fail in its turn, and hide why
+        if late:
+            raise TooLong(late[0]) from error
+        raise
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def nothing_ends() -> Iterator[None]:
+    """In here a notebook's exit() and quit() raise SystemExit, as sys.exit() does; else they stop its kernel later."""
+    autocall = sys.modules.get("IPython.core.autocall")
+    with ExitStack() as stack:
+        for name in ("ExitAutocall", "ZMQExitAutocall") if autocall else ():
+            stack.enter_context(mock.patch.object(getattr(autocall, name), "__call__", _exit))
+        yield
+
+
+def _exit(*arguments, **named) -> None:
+    raise SystemExit

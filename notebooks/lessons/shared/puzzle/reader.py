@@ -1,0 +1,174 @@
+"""Which code is the reader's: the line of it that failed, and whether it calls what it is to write."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import linecache
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FrameType, MethodType
+
+import torch
+
+from kernels.check.interpreter import OutOfBounds
+from kernels.runtime import KERNELS
+
+ROOT = KERNELS.parent
+INSTALLED = tuple({*map(Path, sysconfig.get_paths().values()), Path(torch.__file__).resolve().parents[1]})
+# Repository code that stands between an answer and torch: a reader does not know that it is there.
+BETWEEN = (ROOT / "kernels" / "check", Path(__file__).resolve().parent)
+MODES = {"__torch_dispatch__", "__torch_function__"}  # a puzzle's own, which torch calls
+CALLED = "{} was called: this is what you are to write"
+
+
+def plain(answer: object) -> object:
+    """The function under @triton.jit, @autotune and functools.wraps."""
+    while hasattr(answer, "fn"):
+        answer = answer.fn
+    return inspect.unwrap(answer) if callable(answer) else answer
+
+
+def files_of(answers: Sequence[object]) -> set[str]:
+    """Where the answers are written; answers may be functions, kernels, or tuples of them."""
+    flat = [part for answer in answers for part in (answer if isinstance(answer, tuple | list) else (answer,))]
+    codes = (getattr(plain(answer), "__code__", None) for answer in flat)
+    return {code.co_filename for code in codes if code is not None}
+
+
+def _is_readers(file: str, own: Collection[str]) -> bool:
+    if file in own:
+        return True
+    if file.startswith("<"):
+        return file.startswith("<ipython-input")
+    path = Path(file)
+    return path.is_absolute() and not any(path.is_relative_to(folder) for folder in (ROOT, *INSTALLED))
+
+
+# ----------------------------------------------------------------------------------------------------- what went wrong
+
+
+def in_words(error: Exception, own: Collection[str]) -> str:
+    """What to print of an exception: its text, the line of the reader's code that it came from, its hint."""
+    lines = str(error).strip().splitlines() or [""]
+    text = str(error).strip() if isinstance(error, AssertionError) else f"{type(error).__name__}: {lines[0][:300]}"
+    said, _, hint = text.partition("\nHint: ")
+    line = line_of(error, own)
+    said = said.rstrip(".") + line if line else said
+    return f"{said}\nHint: {hint}" if hint else said
+
+
+def line_of(error: BaseException, own: Collection[str]) -> str:
+    """", in line 3: `…`": the reader's innermost line that the error, or what it was made of, came from; "" if none."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or (not chain[-1].__suppress_context__ and chain[-1].__context__)) is not None:
+        if not cause or cause in chain:
+            break
+        chain.append(cause)
+    if any(isinstance(each, OutOfBounds) for each in chain):  # it says the kernel's line itself
+        return ""
+    for each in reversed(chain):
+        frames = [(frame, number) for frame, number in traceback.walk_tb(each.__traceback__)]
+        for frame, number in reversed(frames):
+            if _is_readers(frame.f_code.co_filename, own):
+                return _line(frame.f_code.co_filename, number)
+    return ""
+
+
+def is_readers(frame: FrameType, own: Collection[str]) -> bool:
+    """Whether the frame is one of the reader's functions."""
+    return _is_readers(frame.f_code.co_filename, own) and frame.f_code.co_name != "<module>"
+
+
+def line_that_runs(frame: FrameType | None, own: Collection[str]) -> str:
+    """The same of a frame that runs now."""
+    while frame is not None:
+        if is_readers(frame, own):
+            return _line(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
+def _line(file: str, number: int) -> str:
+    text = linecache.getline(file, number).strip()
+    return f", in line {number}: `{text}`" if text else f", in line {number}"
+
+
+# ------------------------------------------------------------------------------------------------ what may be called
+
+
+def alone(function: Callable, allowed: Collection[Callable] = ()) -> Callable:
+    """The function; AssertionError if it calls what lies in the repository: the lesson's own, the model's, an op.
+
+    What it is given it may call: functions, and the methods of objects; and those that are allowed.
+    """
+    if not callable(function):
+        raise AssertionError(f"give the function itself; got {type(function).__name__}")
+    known = {code for each in allowed for code in _codes(each)}
+
+    @functools.wraps(function)
+    def alone(*arguments, **named):
+        given = known | {code for value in (*arguments, *named.values()) for code in _codes(value)}
+        called: list[str] = []
+        inside: list[FrameType] = []  # what was given and runs now, whatever it calls
+
+        def note(frame: FrameType, event: str, _) -> None:
+            if inside:
+                if event == "return" and frame is inside[0]:
+                    inside.clear()
+            elif event == "call" and _is_ours(frame.f_code.co_filename):
+                if frame.f_code in given or frame.f_code.co_name in MODES:
+                    inside.append(frame)
+                elif not called:
+                    called.append(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            result = function(*arguments, **named)
+        except Exception as error:
+            if called:
+                raise AssertionError(CALLED.format(called[0])) from error
+            raise
+        finally:
+            sys.setprofile(before)
+        if called:
+            raise AssertionError(CALLED.format(called[0]))
+        return result
+
+    return alone
+
+
+def written_by_hand(kernel: object, allowed: Collection[object] = ()) -> None:
+    """AssertionError if a kernel is the repository's own, or calls one that is; those that are allowed it may call."""
+    function = plain(kernel)
+    names = [plain(each).__name__ for each in allowed]
+    if _is_ours(function.__code__.co_filename):
+        raise AssertionError(CALLED.format(f"{Path(function.__code__.co_filename).stem}.{function.__name__}"))
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        code = getattr(plain(value), "__code__", None) if hasattr(value, "fn") else None
+        if code is not None and _is_ours(code.co_filename) and plain(value).__name__ not in names:
+            raise AssertionError(CALLED.format(f"{Path(code.co_filename).stem}.{name}"))
+
+
+def _is_ours(file: str) -> bool:
+    """Whether the file is the repository's, and a reader could know of it; a test of answers is a reader."""
+    path = Path(file)
+    if not path.is_relative_to(ROOT) or any(path.is_relative_to(folder) for folder in (*BETWEEN, *INSTALLED)):
+        return False
+    return not path.name.startswith("test_")
+
+
+def _codes(value: object) -> Iterator[CodeType]:
+    """The code of a function, of a method, or of all methods of an object of the repository."""
+    value = value.__func__ if isinstance(value, MethodType) else value
+    if hasattr(value, "__code__"):
+        yield value.__code__
+    elif _is_ours(getattr(sys.modules.get(type(value).__module__), "__file__", None) or ""):
+        for each in vars(type(value)).values():
+            if hasattr(each, "__code__"):
+                yield each.__code__

@@ -1,0 +1,146 @@
+"""What is recorded in traces/results/h200/: its rows, its times, the yardstick, and what an H200 is made of.
+
+Which file a room's experiment writes:
+
+    02 tf32.json         03 paper_cuts.json   04 compile_times.json  05 cuda_graphs.json   06 gpu.json
+    07 generated.json    08 pointwise.json    09 backward.json       10 cuda_steps.json    11 make_op.json
+    12 lora.json         13 products.json
+
+The records of the ops (add_relu.json, …) are those of `python -m kernels.measure bench`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernels.measure import records
+
+if TYPE_CHECKING:
+    import pandas
+
+# FLOPs a second of an H200 SXM, dense, by https://www.nvidia.com/en-us/data-center/h200/: without tensor cores, and in
+# TF32 with them.
+FLOAT32, TF32 = 67e12, 494.5e12
+LANES = 32  # of a warp
+SECTOR = 32  # bytes: the least that a GPU's caches move
+LEAST = 1.03  # times that differ by less are called the same
+
+
+@dataclass(frozen=True)
+class Record:
+    """The record of this name, as it was measured on the H200."""
+
+    name: str
+
+    def table(self) -> pandas.DataFrame:
+        """All rows, labels and times among the columns; attrs: what stands above them. Not to be written to."""
+        return _table(self.name)
+
+    def head(self, *names: str) -> object:
+        """What stands above the rows, by its name or by the names on the way to it. LookupError: it does not."""
+        value = self.table().attrs
+        for name in names:
+            value = value[name]
+        return value
+
+    def rows(self, part: str | None = None, /, **labels) -> pandas.DataFrame:
+        """The rows of a part that have these labels and did not fail. LookupError: there is none."""
+        found = self.table()
+        found = found[~found["match"].str.startswith("FAILED")]
+        for name, value in (labels if part is None else {"part": part} | labels).items():
+            found = found[found[name] == value] if name in found else found[:0]
+        if not len(found):
+            raise LookupError(f"{self.name}.json: no row of {_shown(part, labels)}")
+        return found
+
+    def one(self, part: str | None = None, /, **labels) -> pandas.Series:
+        """The only such row. LookupError: there is none, or more than one."""
+        found = self.rows(part, **labels)
+        if len(found) != 1:
+            raise LookupError(f"{self.name}.json: {len(found)} rows of {_shown(part, labels)}")
+        return found.iloc[0]
+
+    def us(self, part: str | None = None, /, **labels) -> float:
+        """The median µs of that row, on the GPU; of a row that has a number for each round, the rounds' median."""
+        row = self.one(part, **labels)
+        return float(np.median(row["us"]) if "us_p50" not in row else row["us_p50"])
+
+
+@functools.cache
+def _table(name: str) -> pandas.DataFrame:
+    return records.recorded(name)
+
+
+def _shown(part: str | None, labels: dict) -> str:
+    return ", ".join([*filter(None, [part]), *(f"{name} {value}" for name, value in labels.items())])
+
+
+GPU = Record("gpu")
+ADD_RELU, ADD_MUL_ACTIVATION = Record("add_relu"), Record("add_mul_activation")
+
+
+# ------------------------------------------------------------------------------------------------------------- times
+
+
+def spread(row: pandas.Series, width: int = 0) -> str:
+    """The median µs, in so many places at least, and the 20th and 80th percentile."""
+    return f"{row['us_p50']:{width},.1f} ({row['us_p20']:,.1f} to {row['us_p80']:,.1f})"
+
+
+def apart(a: pandas.Series, b: pandas.Series, least: float = LEAST) -> bool:
+    """Whether two rows' times differ: by more than their spreads, 20th to 80th percentile, and by more than 3 %."""
+    low, high = sorted((a, b), key=lambda row: row["us_p50"])
+    return bool(low["us_p80"] < high["us_p20"] and high["us_p50"] > least * low["us_p50"])
+
+
+def gb_per_s(row: pandas.Series) -> float:
+    """The row's bytes over its time."""
+    return row["bytes"] / row["us_p50"] / 1e3
+
+
+def tflop_per_s(row: pandas.Series) -> float:
+    """The row's FLOPs over its time."""
+    return row["flops"] / row["us_p50"] / 1e6
+
+
+def yardstick() -> float:
+    """TB/s of PyTorch's copy of 1 GiB, its reads and its writes: the lecture's yardstick, from one record."""
+    return ADD_RELU.head("copy_tb_per_s", "limit")
+
+
+def copy_us(moved: float) -> float:
+    """µs in which that copy moves so many bytes, read or written."""
+    return moved / yardstick() / 1e6
+
+
+# ----------------------------------------------------------------------------------------------------------- the H200
+
+
+def device(name: str) -> int:
+    """What CUDA says of the H200: L2_cache_size, max_threads_per_multi_processor, … LookupError: not that."""
+    return GPU.head("device", name)
+
+
+def sms() -> int:
+    """Streaming multiprocessors."""
+    return device("multi_processor_count")
+
+
+def l2_tb_per_s(size: int = 2**25) -> float:
+    """TB/s at which all SMs together read a buffer of `size` bytes again and again, past the L1."""
+    return gb_per_s(GPU.one("reread", size=size, cache="L2")) / 1e3
+
+
+def memory_tb_per_s() -> float:
+    """TB/s at which they read the largest buffer, which no cache holds."""
+    found = GPU.rows("reread")
+    return gb_per_s(found.loc[found["size"].idxmax()]) / 1e3
+
+
+def sm_gb_per_s() -> float:
+    """GB/s that an SM reads from the L2 at most: of a buffer that all SMs share, where the L2 itself limits least."""
+    return max(gb_per_s(row) for _, row in GPU.rows("reread", cache="L2").iterrows()) / sms()

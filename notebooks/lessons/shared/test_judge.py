@@ -1,0 +1,147 @@
+"""The judge: an answer that does not end is wrong in each path, nothing leaves attempt(), what is printed is true."""
+# ruff: noqa: I001 kernels comes before Triton, whose interpreter it chooses where there is no GPU
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kernels import runtime
+from kernels.check import Call, Case, Spec
+from kernels.check.host import programs
+from kernels.check.isolated import Ended, run_apart
+from lessons.shared.puzzle import InPyTorch, InTriton, Judge, OfNumbers, Own, Quiet, limits
+
+import triton
+import triton.language as tl
+
+LESSONS = Path(__file__).resolve().parents[1]
+SOON = 1.0  # seconds of an attempt here
+TEXT = """__global__ void f(float* x, int n) { while (n) x[0] = 1; }
+void launch(float* x, int n) { f<<<1, 1>>>(x, n); }"""
+
+
+def calls(case: Case, device: torch.device):
+    yield Call("5 numbers", (torch.arange(5.0),), hint="add one.")
+
+
+SPEC = Spec(lambda x: x + 1, calls, cases=lambda names: [Case((5,))])
+
+
+def launch(kernel, x):
+    out = torch.empty_like(x)
+    kernel[(1,)](x, out, len(x), BLOCK=8)
+    return out
+
+
+JUDGE = Judge({
+    "number": OfNumbers(lambda n: n + 1, [("three", (3,), "one more.")]),
+    "whole": OfNumbers(lambda n: 2.5 * n, [("three", (3,), "more.")]),
+    "tensor": InPyTorch(SPEC, rules=Quiet()),
+    "kernel": InTriton(SPEC, launch, __name__),
+    "own": Own(lambda answer: answer()),
+})
+
+
+def endless(*arguments):
+    while True:
+        pass
+
+
+@triton.jit
+def endless_kernel(x, out, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    while n > 0:
+        tl.store(out + i, tl.load(x + i, i < n), i < n)
+
+
+@triton.jit
+def plus_one(x, out, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, i < n) + 1, i < n)
+
+
+def ends(*arguments):
+    sys.exit()
+
+
+def fails(*arguments):
+    return [][1]
+
+
+@pytest.mark.parametrize("name", ["number", "tensor", "own", "kernel"])
+def test_an_endless_loop_is_a_wrong_answer(name, capsys):
+    if name == "kernel" and runtime.triton_mode() != "interpreted":
+        pytest.skip("compiled, the kernel runs in another process")
+    answer = endless_kernel if name == "kernel" else endless
+    begin = time.monotonic()
+    assert not JUDGE.attempt(name, answer, seconds=SOON)
+    assert time.monotonic() - begin < SOON + 10
+    said = capsys.readouterr().out
+    assert f"not yet: {name}: it does not end: stopped after 1 s, in line " in said
+    assert "Hint: does each loop come to its end?" in said
+
+
+def test_an_endless_loop_in_another_process_and_in_cuda(monkeypatch):
+    with pytest.raises(Ended, match="it does not end: stopped after 5 s"):
+        run_apart(endless, "lessons.shared.test_judge:call", seconds=5)
+    monkeypatch.setattr(programs, "SECONDS", 2)
+    assert programs.run(programs.build(TEXT), [np.zeros(4, np.float32)], (4,)).status == "endless"
+
+
+def call(function) -> None:
+    """In the other process."""
+    function()
+
+
+@pytest.mark.parametrize("name", ["number", "tensor", "own"])
+def test_nothing_leaves_an_attempt(name, capsys):
+    assert not JUDGE.attempt(name, ends)
+    assert not JUDGE.attempt(name, fails)
+    assert not JUDGE.attempt(name, 3)
+    said = capsys.readouterr().out
+    assert "it ends the process, in line " in said
+    assert "IndexError: list index out of range, in line " in said
+    assert said.count("not yet: ") == 3
+
+
+def test_what_is_printed_of_numbers(capsys):
+    assert not JUDGE.attempt("number", lambda n: n)
+    assert not JUDGE.attempt("whole", lambda n: 2 * n)
+    assert JUDGE.attempt("number", lambda n: n + 1.0)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "not yet: number, case three: expected 4, got 3"
+    assert said[2] == "not yet: whole, case three: expected 7.5, got 6 (tolerance 7.5e-06)"
+    assert said[4] == "number: 1 cases passed on paper"
+
+
+@pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="compiled, a kernel says so itself")
+def test_a_right_kernel_is_compiled_too(capsys):
+    assert JUDGE.attempt("kernel", plus_one)
+    assert "kernel: 1 cases passed on cpu" in capsys.readouterr().out
+
+
+def test_a_puzzle_has_a_name_of_its_own():
+    rooms = sorted(LESSONS.glob("n[0-9]*/puzzles.py"))
+    names = [name for room in rooms for name in importlib.import_module(f"lessons.{room.parent.name}.puzzles").PUZZLES]
+    assert len(names) > 60
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def broken_by_the_stop():
+    try:
+        endless()
+    except limits.TooLong:
+        raise RuntimeError("broken in its middle") from None
+
+
+def test_an_error_of_what_was_cut_off_is_no_other_mistake():
+    with pytest.raises(limits.TooLong), limits.seconds(0.1, {__file__}):
+        broken_by_the_stop()
