@@ -262,7 +262,7 @@ def test_what_a_kill_9_left_half_written_is_removed_by_the_next_run(data, tmp_pa
     """But not what a living process is writing."""
     code = (
         "import os, sys, time; from pathlib import Path; from model.checkpoints import save_checkpoint\n"
-        "os.fsync = lambda _: (print(os.getpid(), flush=True), time.sleep(600))\n"
+        "os.fsync = lambda _: (os.write(1, b'%d\\n' % os.getpid()), time.sleep(600))\n"  # two processes, a line each
         "name = 'last.pt' if os.fork() else 'best.pt'\n"
         "save_checkpoint(Path(sys.argv[1], name), {})"
     )
