@@ -35,8 +35,9 @@ def targets(rows, classes):
         lambda x: x.std(0),
         lambda x: F.prelu(x, x[0, :1].abs()),
         lambda x: x[0] * x.chunk(2)[1],
+        lambda x: torch.ops.aten.embedding(x, targets(8, 10).to(x.device) % 8),
     ],
-    ids=["cross_entropy", "label_smoothing", "where", "std", "prelu", "views"],
+    ids=["cross_entropy", "label_smoothing", "where", "std", "prelu", "views", "packet of overloads"],
 )
 def test_generated_gradients_equal_eager(function):
     torch.manual_seed(0)

@@ -57,7 +57,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value):
         if isinstance(value, torch.fx.GraphModule):
             return _put_together, _taken_apart(value)
-        if isinstance(value, torch._ops.OpOverload):
+        if isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
             return _named, ("torch", "ops", *str(value).split("."))
         if isinstance(value, FunctionType) and "<locals>" in value.__qualname__:
             # pickle looks for a function under its qualified name. Some of torch's are made within others and stand
