@@ -39,11 +39,12 @@ lecture: $(SAMPLE)  ## execute every notebook; pages in build/lecture/ (NOTEBOOK
 jupyter: $(SAMPLE)  ## JupyterLab on 127.0.0.1
 	@$(PYTHON) -m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/notebooks $(ARGS)
 
-# $(1): ON compiles the GPU tests for every architecture that the kernels are written for, OFF for one.
+# $(1): ON compiles the GPU tests for every architecture that the kernels are written for, OFF for this machine's GPU.
+# $(2): the target to build.
 cmake_build = cmake -S kernels -B build/cmake -G Ninja -DFUSED_KERNELS_ALL_ARCHITECTURES=$(1) $(CMAKE_ARGS) \
-	&& cmake --build build/cmake
+	&& cmake --build build/cmake --target $(2)
 # The sanitizers' tests take most of the time: two at once, as many as a small machine has cores.
-cmake_tests = $(call cmake_build,OFF) \
+cmake_tests = $(call cmake_build,OFF,all) \
 	&& { code=0; ctest --test-dir build/cmake --parallel 2 --output-on-failure || code=$$?; \
 	sed -n 's/^SKIPPED: /tests skipped: /p' build/cmake/Testing/Temporary/LastTest.log | sort | uniq -c; [ $$code = 0 ]; }
 
@@ -61,7 +62,7 @@ test: $(SAMPLE)  ## ruff, pytest, the CMake tests
 test-slow: $(SAMPLE)  ## what takes long and rarely breaks: pytest -m slow (the notebooks too), the kernels for more GPUs
 	@status=0; summary=; \
 	$(call step,pytest,$(call pytest,worksteal) -m slow); \
-	$(call step,cmake,$(call cmake_build,ON)); \
+	$(call step,cmake,$(call cmake_build,ON,gpu_tests)); \
 	echo; echo "make test-slow:$$summary"; exit $$status
 
 kernels: venv  ## the CMake tests: CUDA kernels on the GPU, and on the host under sanitizers (CMAKE_ARGS=-D…)

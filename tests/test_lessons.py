@@ -140,8 +140,8 @@ def test_each_argument_is_a_pictures():
 CPU = torch.device("cpu")
 WITH_EXPERIMENT = [room.name for room in ROOMS if room.name != "shared" and (room / "experiment.py").exists()]
 interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
-# Compiling a training step for a CPU takes minutes.
-HEAVY = {"n04_torch_compile"}
+# They compile by Inductor: training steps for a CPU, or kernels as far as machine code.
+HEAVY = {"n04_torch_compile", "n07_read_the_generated_triton"}
 
 
 def experiment_of(room: str) -> type[Experiment]:

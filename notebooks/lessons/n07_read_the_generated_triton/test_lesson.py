@@ -43,6 +43,7 @@ def test_the_puzzles_kernel_is_what_it_says():
 
 
 @interpreted
+@pytest.mark.slow  # seven kernels through Inductor and the assembler
 def test_what_is_known_of_the_sizes_shows_in_the_code():
     lesson = experiment.Candidates(torch.device("cpu"))
     lesson.measure(["large"])
