@@ -6,16 +6,18 @@ one, by the number in its environment (mutants.h), and number 0 is the kernel as
 
 from __future__ import annotations
 
+import ast
 import io
 import itertools
 import random
 import re
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# Blanked before anything is drawn: comments, strings, the preprocessor's lines, and numbers that change the speed alone.
+# Blanked before anything is drawn: comments, strings, the preprocessor's lines, numbers that change the speed alone.
 NO_CODE = {
     ".cuh": r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*|__launch_bounds__\([^)]*\)',
     ".py": r"\bnum_warps=[^,)]*",
@@ -132,11 +134,15 @@ def code(path: Path) -> str:
 
 
 def of_triton(path: Path) -> Iterator[Mutant]:
-    """The mutants of a file of Triton kernels."""
+    """The mutants of a file of Triton kernels that Python can read: in a function's head a mask is a name alone."""
     text = code(path)
 
     def found(kind: str, pattern: str | re.Pattern, new: Callable[[re.Match], str]) -> Iterator[Mutant]:
-        return (Mutant(path, kind, *m.span(), new(m)) for m in re.finditer(pattern, text) if new(m) != m[0])
+        for match in re.finditer(pattern, text):
+            mutant = Mutant(path, kind, *match.span(), new(match))
+            with suppress(SyntaxError):
+                ast.parse(mutant.alone())
+                yield mutant
 
     for step in (1, -1):  # a 0 becomes 1, up or down
         yield from found("constant", NUMBER, lambda m, step=step: str(abs(int(m[1]) + step)) + m[2])
@@ -219,5 +225,5 @@ def _parts(text: str, start: int, end: int, word: str) -> list[tuple[int, int]]:
             at += 1
         at += 1
     bounds = zip([start, *(place + 2 for place in places)], [*places, end], strict=True)
-    spans = [(a, b) for a, b in bounds if text[a:b].strip()]
-    return [(a + len(text[a:b]) - len(text[a:b].lstrip()), b - len(text[a:b]) + len(text[a:b].rstrip())) for a, b in spans]
+    spans = [re.compile(r"\S(?:.*\S)?", re.S).search(text, a, b) for a, b in bounds]
+    return [span.span() for span in spans if span]

@@ -11,8 +11,8 @@ Of CUDA all mutants of an op are in one program as switches (mutants.py): its ho
 AddressSanitizer and UBSan, and run for each; a dropped barrier also with ThreadSanitizer. What that lets live meets the
 op's Python tests, with CUDA on the host. What cannot be a switch (an array's size, a template's argument, a constexpr)
 is built alone, and counted so. What compiles neither way, or on a GPU alone, is not drawn. Of Triton each mutant meets
-the op's Python tests in the interpreter. Before that each of these runs must pass as number 0, which is no mutant; what it
-does not come to, no test can kill. A mutant that takes many times as long as number 0 is killed, by a time limit.
+the op's Python tests in the interpreter. Before that each of these runs must pass as number 0, which is no mutant; a
+mutant that it does not come to cannot be killed. One that takes many times as long as number 0 is killed by a time limit.
 
 Printed: where, what, and what killed it, or ALIVE: a hole in the tests, or a change that they cannot see, of speed say,
 which only a reader can tell. The same seed draws the same mutants from the same sources.
@@ -36,6 +36,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,7 +51,12 @@ SANITIZERS = {
 }
 # Tests of torch's view of an op, and of other backends, do not go by what stands in a kernel.
 TORCH_TESTS = "eager or opcheck or compile or exported or autocast or wrong_input"
-FAILURE = re.compile(r"^E  .*|.*(?:\bFAIL: |runtime error:|ERROR: |WARNING: ThreadSanitizer|cuda_on_host: ).*", re.M)
+# What says most comes first; an address is another one in each run.
+FAILURE = [
+    re.compile(pattern, re.M)
+    for pattern in (r".*\bFAIL: .*", r"(?<=^SUMMARY: )(?:Address|Thread)Sanitizer: .*", r".*runtime error: .*",
+                    r"^E  .*|.*(?:ERROR: |cuda_on_host: ).*")
+]
 
 
 class Broken(Exception):
@@ -81,7 +87,13 @@ class Processes:
             )
             self._running.add(process)
         too_long = threading.Event()
-        timer = threading.Timer(seconds, lambda: (too_long.set(), self._end(process)))
+
+        def is_too_long() -> None:
+            if process.poll() is None:
+                too_long.set()
+            self._end(process)
+
+        timer = threading.Timer(seconds, is_too_long)
         timer.start()
         printed = []
         try:
@@ -100,7 +112,8 @@ class Processes:
 
     @staticmethod
     def _end(process: subprocess.Popen) -> None:
-        if process.poll() is None:
+        """With its children, which may outlive it and hold its output open."""
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
     def stop(self) -> None:
@@ -176,7 +189,7 @@ class Copies:
 def said_by(status: int | None, printed: str, stage: Stage) -> str:
     if status is None:
         return f"a time limit: {stage.seconds:.0f} s without it"
-    first = FAILURE.search(printed)
+    first = next(filter(None, (pattern.search(printed) for pattern in FAILURE)), None)
     test = re.search(r"^(?:FAILED|ERROR) \S*::(\S+)", printed, re.M)
     said = " ".join(first[0].split()) if first else f"exit status {status}"
     return f"{test[1] + ': ' if test else ''}{said}"[:300]
@@ -214,7 +227,8 @@ def of_an_op_in_triton(op: str, sequence: Iterator[Mutant], count: int, copies: 
     copy, results = copies.new(f"{op}_triton"), []
     stages = [pytest_stage(op, slow, "cuda or cpp") for slow in (False, True)]
     started = set()
-    for mutant in (next(sequence) for _ in range(count)):
+    for _ in range(count):
+        mutant = next(sequence)
         result = Result(mutant, reached=True)
         file = copy / mutant.path.relative_to(ROOT)
         for stage in stages:
