@@ -142,7 +142,8 @@ def of_triton(path: Path) -> Iterator[Mutant]:
             mutant = Mutant(path, kind, *match.span(), new(match))
             with suppress(SyntaxError):
                 ast.parse(mutant.alone())
-                yield mutant
+                if mutant.new != match[0]:
+                    yield mutant
 
     for step in (1, -1):  # a 0 becomes 1, up or down
         yield from found("constant", NUMBER, lambda m, step=step: str(abs(int(m[1]) + step)) + m[2])
@@ -175,7 +176,7 @@ def of_cuda(path: Path) -> Iterator[Mutant]:
     for index in INDEX.finditer(text):
         yield instead("swapped", index.span(), index[1] + ("y" if index[2] == "x" else "x"))
     for operands in OPERANDS.finditer(text):
-        if _binds_least(text, operands):
+        if operands[1] != operands[3] and _binds_least(text, operands):
             yield instead("swapped", operands.span(), operands[3] + operands[2] + operands[1])
     spans = set()
     for condition in CONDITION.finditer(text):

@@ -12,7 +12,7 @@ AddressSanitizer and UBSan, and run for each; a dropped barrier also with Thread
 op's Python tests, with CUDA on the host. What cannot be a switch (an array's size, a template's argument, a constexpr)
 is built alone, and counted so. What compiles neither way, or on a GPU alone, is not drawn. Of Triton each mutant meets
 the op's Python tests in the interpreter. Before that each of these runs must pass as number 0, which is no mutant; a
-mutant that it does not come to cannot be killed. One that takes many times as long as number 0 is killed by a time limit.
+mutant that it does not come to cannot be killed. One that takes many times as long as number 0 is killed: a time limit.
 
 Printed: where, what, and what killed it, or ALIVE: a hole in the tests, or a change that they cannot see, of speed say,
 which only a reader can tell. The same seed draws the same mutants from the same sources.
