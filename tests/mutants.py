@@ -199,9 +199,11 @@ def of_cuda(path: Path) -> Iterator[Mutant]:
 
 def _binds_least(text: str, operands: re.Match) -> bool:
     """Whether brackets around both operands change nothing."""
-    before, after = text[: operands.start()].rstrip()[-1:], text[operands.end() :].lstrip()[:1]
+    before, after = text[: operands.start()].rstrip(), text[operands.end() :].lstrip()[:1]
     tight = operands[2] != " - "
-    return before in ("([{,;=?:&|<>" + "+-" * tight) and after in (")]},;?:&|<>=+-" + "*/%" * tight)
+    if not before.endswith(("return", *"([{,;=?:&|<>", *"+-" * tight)):
+        return False
+    return after in (*")]},;?:&|<>=+-", *"*/%" * tight)
 
 
 def _closing(text: str, at: int) -> int:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import math
 import os
 import random
 import re
@@ -44,6 +45,7 @@ from mutants import Mutant, drawn, switched
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 900  # for a build, or for number 0
+SPARE_SECONDS = 30  # of the processor, beside five times what number 0 takes
 GXX = ["g++", "-std=c++20", "-pthread", "-Ikernels", "-w", "-Werror=vla", "-x", "c++"]
 SANITIZERS = {
     "asan": ["-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
@@ -77,7 +79,7 @@ class Processes:
         """
         words = [str(word) for word in command]
         if cpu_seconds:
-            words = ["sh", "-c", f'ulimit -S -t {int(cpu_seconds)}; exec "$@"', "sh", *words]
+            words = ["sh", "-c", f'ulimit -S -t {math.ceil(cpu_seconds)}; exec "$@"', "sh", *words]
         with self._lock:
             if self._stopped:
                 raise Broken("stopped")
@@ -159,7 +161,7 @@ class Copies:
     def run(self, stage: Stage, copy: Path, number: int) -> tuple[int | None, str]:
         """(exit status, output) of the copy's tests as this mutant."""
         variables = {**os.environ, **stage.environment, "PYTHONPATH": str(copy), "MUTANT": str(number)}
-        limits = (max(300, 20 * stage.seconds), 30 + 5 * stage.seconds) if number else (SECONDS, 0)
+        limits = (max(300, 20 * stage.seconds), SPARE_SECONDS + 5 * stage.seconds) if number else (SECONDS, 0)
         file = copy / "reached"
         if not number:
             variables["MUTANTS_REACHED"] = str(file)
