@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is miss
 # Each kind, one within another, and a comment that looks like one.
 EXPRESSIONS = """
 int barriers = 0, marks = 0;
-int pick(int a, int b, int c) { return a % b + c - 3; }
+int pick(int a, int b, int c) { return a % b + c - 3 + (2 - a - b); }
 long long wide(unsigned a) { return 1LL << a; }
 bool within(int a, int n) { return a >= 0 && a <= n - 1; }
 int guarded(int a, int n) {
