@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mutant_copies
 import mutants
 import mutate
 import pytest
@@ -159,7 +160,7 @@ def _texts(root: Path) -> dict[Path, str]:
 
 def _mutate(monkeypatch, root: Path, *arguments: str) -> int:
     monkeypatch.setattr(mutate, "ROOT", root)
-    monkeypatch.setattr(mutate, "SPARE_SECONDS", 1)
+    monkeypatch.setattr(mutant_copies, "SPARE_SECONDS", 1)
     monkeypatch.setattr(sys, "argv", ["mutate.py", *arguments])
     return mutate.main()
 
