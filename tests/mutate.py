@@ -10,9 +10,13 @@ temporary folder; the sources are not touched.
 Of CUDA all mutants of an op are in one program as switches (mutants.py): its host test is built once, with
 AddressSanitizer and UBSan, and run for each; a dropped barrier also with ThreadSanitizer. What that lets live meets the
 op's Python tests, with CUDA on the host. What cannot be a switch (an array's size, a template's argument, a constexpr)
-is built alone, and counted so. What compiles neither way, or on a GPU alone, is not drawn. Of Triton each mutant meets
-the op's Python tests in the interpreter. Before that each of these runs must pass as number 0, which is no mutant; a
-mutant that it does not come to cannot be killed. One that takes many times as long as number 0 is killed: a time limit.
+is built alone, and counted so. What compiles neither way, or on a GPU alone, is not drawn.
+
+Of Triton each mutant meets the op's Python tests in the interpreter. One that Triton itself turns down, as its shapes do
+not go together, is not counted, and another is drawn.
+
+Before that each of these runs must pass as number 0, which is no mutant. A mutant that number 0 does not come to cannot
+be killed; one that takes many times as long is killed, by a time limit.
 
 Printed: where, what, and what killed it, or ALIVE: a hole in the tests, or a change that they cannot see, of speed say,
 which only a reader can tell. The same seed draws the same mutants from the same sources.
@@ -44,6 +48,8 @@ SANITIZERS = {
     "asan": ["-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "tsan": ["-Og", "-g1", "-fsanitize=thread"],
 }
+# The last line of a traceback, where Triton itself turns a kernel down: shapes that do not go together, say.
+REFUSED = re.compile(r"/triton/(?:language|compiler)/\w+\.py:\d+: \w+$", re.M)
 
 
 @dataclass
@@ -69,23 +75,24 @@ def of_an_op_in_triton(op: str, sequence: Iterator[Mutant], count: int, copies: 
     copy, results = copies.new(f"{op}_triton"), []
     stages = [pytest_stage(op, slow, "cuda or cpp") for slow in (False, True)]
     started = set()
-    for _ in range(count):
-        mutant = next(sequence)
-        result = Result(mutant, reached=True)
-        file = copy / mutant.path.relative_to(ROOT)
+    while len(results) < count:
+        result = Result(next(sequence), reached=True)
+        file = copy / result.mutant.path.relative_to(ROOT)
+        printed = ""
         for stage in stages:
             if stage.name not in started:
                 started.add(stage.name)
                 copies.unchanged(stage, copy)
             if not stage.there:
                 continue
-            file.write_text(mutant.alone())
+            file.write_text(result.mutant.alone())
             status, printed = copies.run(stage, copy, 1)
-            file.write_text(mutant.path.read_text())
+            file.write_text(result.mutant.path.read_text())
             if status != 0:
                 result.by, result.said = stage.name, said_by(status, printed, stage)
                 break
-        results.append(result)
+        if not (result.by and REFUSED.search(printed)):
+            results.append(result)
     return results
 
 
