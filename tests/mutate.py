@@ -12,8 +12,8 @@ AddressSanitizer and UBSan, and run for each; a dropped barrier also with Thread
 op's Python tests, with CUDA on the host. What cannot be a switch (an array's size, a template's argument, a constexpr)
 is built alone, and counted so. What compiles neither way, or on a GPU alone, is not drawn.
 
-Of Triton each mutant meets the op's Python tests in the interpreter. One that Triton itself turns down, as its shapes do
-not go together, is not counted, and another is drawn.
+Of Triton each mutant meets the op's Python tests in the interpreter. One that Triton itself turns down, for shapes that
+do not go together, is not counted, and another is drawn.
 
 Before that each of these runs must pass as number 0, which is no mutant. A mutant that number 0 does not come to cannot
 be killed; one that takes many times as long is killed, by a time limit.
