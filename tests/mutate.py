@@ -34,6 +34,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -223,8 +224,8 @@ def mutate(count: int, seed: int, ops: list[str], copies: Copies) -> list[Result
         for folder in folders
     ]
     groups = [group for group in groups if group[1]]
-    if not groups:
-        raise Broken(f"no op has kernels and is one of {', '.join(ops)}")
+    if unknown := {*ops} - {folder.name for folder, _, _ in groups}:
+        raise Broken(f"no op with kernels: {', '.join(sorted(unknown))}")
     shares = [len(range(i, count, len(groups))) for i in range(len(groups))]
 
     def of_a_group(i: int) -> list[Result]:
@@ -259,6 +260,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.count < 1:
+        parser.error("--count is at least 1")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="mutate_") as folder:
         try:
@@ -268,6 +271,9 @@ def main() -> int:
             return 2
         except KeyboardInterrupt:
             return 130
+        except Exception:  # a status of its own: 1 says that mutants are alive
+            traceback.print_exc()
+            return 2
     print(summary(results))
     return 0 if all(result.by for result in results) else 1
 
