@@ -145,8 +145,8 @@ def of_triton(path: Path) -> Iterator[Mutant]:
                 if mutant.new != match[0]:
                     yield mutant
 
-    for step in (1, -1):  # a 0 becomes 1, up or down
-        yield from found("constant", NUMBER, lambda m, step=step: str(abs(int(m[1]) + step)) + m[2])
+    constants = (found("constant", NUMBER, lambda m, step=step: str(abs(int(m[1]) + step)) + m[2]) for step in (1, -1))
+    yield from dict.fromkeys(itertools.chain(*constants))  # a 0 becomes 1, up or down
     yield from found("comparison", COMPARISON, lambda m: m[1] + "=" * (not m[2]))
     for kind, patterns in PYTHON.items():
         for pattern, new in patterns:

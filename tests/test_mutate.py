@@ -205,6 +205,48 @@ def test_it_must_pass_without_a_mutant(toy, monkeypatch, capsys):
     assert "fails without any mutant:\nrow FAIL: of the sum" in capsys.readouterr().err
 
 
+TRITON = """import triton
+import triton.language as tl
+
+@triton.jit
+def kernel(x_ptr, out_ptr, elements, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < elements
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask), mask)
+"""
+TRITON_TEST = """import torch
+from triton_kernel import kernel
+
+def test_three_of_four():
+    x, out = torch.arange(1.0, 5), torch.full((4,), -1.0)
+    kernel[(1,)](x, out, 3, BLOCK=4)
+    assert out.tolist() == [1, 2, 3, -1]
+"""
+
+
+@pytest.mark.slow  # torch and Triton are imported once a mutant
+def test_a_toy_op_in_triton(toy, monkeypatch, capsys):
+    root = toy()
+    op = root / "kernels" / "ops" / "toy"
+    (op / "kernel.cuh").unlink()
+    (op / "triton_kernel.py").write_text(TRITON)
+    (op / "test_toy.py").write_text(TRITON_TEST)
+    assert _mutate(monkeypatch, root, "--count", "3", "toy") == 1
+    printed = capsys.readouterr().out
+    said = dict(re.findall(r"\n    .*\n    (.*)\n    ([\w ]+)", printed))
+    store = "tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, {}), {})"
+    assert said == {  # arange(1, 4) is no mutant: Triton turns it down
+        "mask = offsets <= elements": "killed by pytest",
+        store.format("mask", "mask == mask"): "killed by pytest",
+        store.format("mask == mask", "mask"): "ALIVE",
+    }
+
+
+def test_an_op_that_is_none(toy, monkeypatch, capsys):
+    assert _mutate(monkeypatch, toy(), "toy", "top") == 2
+    assert capsys.readouterr().err == "no op with kernels: top\n"
+
+
 def test_stopped_it_leaves_nothing(toy, tmp_path):
     root, temporary, started = toy(), tmp_path / "temporary", tmp_path / "started"
     temporary.mkdir()
