@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SECONDS = 900  # for a build, or for number 0
-SPARE_SECONDS = 30  # of the processor, beside five times what number 0 takes
+SECONDS = 900  # for a build, for number 0, and at least for what waits and takes no time of the processor
+SPARE_SECONDS = 30  # of the processor, beside three times what number 0 takes
 # Tests of torch's view of an op, and of other backends, do not go by what stands in a kernel.
 TORCH_TESTS = "eager or opcheck or compile or exported or autocast or wrong_input"
 # What says most comes first; an address is another one in each run.
@@ -127,7 +127,7 @@ class Copies:
     def run(self, stage: Stage, copy: Path, number: int) -> tuple[int | None, str]:
         """(exit status, output) of the copy's tests as this mutant."""
         variables = {**os.environ, **stage.environment, "PYTHONPATH": str(copy), "MUTANT": str(number)}
-        limits = (max(300, 20 * stage.seconds), SPARE_SECONDS + 5 * stage.seconds) if number else (SECONDS, 0)
+        limits = (max(SECONDS, 20 * stage.seconds), SPARE_SECONDS + 3 * stage.seconds) if number else (SECONDS, 0)
         file = copy / "reached"
         if not number:
             variables["MUTANTS_REACHED"] = str(file)
