@@ -1,198 +1,282 @@
 """Small mistakes, made by a seeded generator in the ops' kernels: does a test that runs on a CPU alone see each?
 
-    python tests/mutate.py --count 20 --seed 0
+    python tests/mutate.py --count 20 --seed 0           # of all ops
+    python tests/mutate.py --count 20 --seed 0 softmax   # of this one
 
-A mistake is a constant one off, `<` for `<=` or the reverse, a barrier or a mask dropped, or two axes or operands
-swapped, in kernel.cuh or triton_kernel.py of an op. Each is made in a copy of kernels/ in a temporary folder, and the
-copy's tests are run: of a .cuh the op's host test with AddressSanitizer and UBSan, for a dropped barrier also with
-ThreadSanitizer; of a .py the op's Triton tests in the interpreter. What does not compile needs no test, and another is
-drawn. Before that the unchanged copies must pass. Printed: where, what, and the first line of the failure or SURVIVED;
-a survivor is a hole in the tests or changes nothing that they could see, which only a reader can tell.
+A mutant is a constant one off, `<` for `<=` or the reverse, a barrier, a condition or a mask dropped, or two axes or
+operands swapped, in a .cuh or a file of Triton kernels of an op. The mutants are written into a copy of kernels/ in a
+temporary folder; the sources are not touched.
+
+Of CUDA all mutants of an op are in one program as switches (mutants.py): its host test is built once, with
+AddressSanitizer and UBSan, and run for each; a dropped barrier also with ThreadSanitizer. What that lets live meets the
+op's Python tests, with CUDA on the host. What cannot be a switch (an array's size, a template's argument, a constexpr)
+is built alone, and counted so. What compiles neither way, or on a GPU alone, is not drawn.
+
+Of Triton each mutant meets the op's Python tests in the interpreter. One that Triton itself turns down, for shapes that
+do not go together, is not counted, and another is drawn.
+
+Before that each of these runs must pass as number 0, which is no mutant. A mutant that number 0 does not come to cannot
+be killed; one that takes many times as long is killed, by a time limit.
+
+Printed: where, what, and what killed it, or ALIVE: a hole in the tests, or a change that they cannot see, of speed say,
+which only a reader can tell. The same seed draws the same mutants from the same sources.
+
+Exit status: 0, all were killed; 1, some are alive; 2, number 0 fails, or there are not so many mutants; 130, stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
-import itertools
-import os
+import collections
 import random
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import tokenize
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from mutant_copies import SECONDS, Broken, Copies, Stage, pytest_stage, said_by
+from mutants import Mutant, drawn, switched
+
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS = 300  # for a build, or a run of tests: what takes longer hangs
-SANITIZERS = {"asan": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], "tsan": ["-fsanitize=thread"]}
-HOST = ["-std=c++20", "-Og", "-pthread", "-Ikernels", "-include", "check/host/cuda_on_host.h", "-x", "c++"]
-# Tests of torch's view of an op, and of other backends, do not go by what stands in a kernel.
-TRITON_TESTS = "not (cuda or eager or opcheck or compile or exported or autocast or wrong_input)"
-FAILURE = re.compile(r"^E  .*|.*(?:\bFAIL\b|runtime error:|ERROR: |WARNING: ThreadSanitizer|cuda_on_host: ).*", re.M)
-
-# Blanked before anything is drawn: comments, the preprocessor's lines, and numbers that change the speed alone.
-NO_CODE = {".cuh": r"//[^\n]*|/\*.*?\*/|^[ \t]*#[^\n]*|__launch_bounds__\([^)]*\)", ".py": r"\bnum_warps=[^,)]*"}
-NUMBER = r"(?<![\w.])(\d+)(?=LL\b|\.0\b|(?![\w.]))"
-OPERANDS = r"(?<![\w.])([A-Za-z_][\w.]*)( [-/%] )([A-Za-z_][\w.]*)(?![\w.(\[<])"
-PROGRAM = r"((?:program_id\(|num_programs\(|axis=))([01])"
-INDEX = r"((?:threadIdx|blockIdx|blockDim)\.)([xy])"
-# What is changed in which files, and what stands there then. A comparison has spaces around it, a template has not.
-KINDS = {
-    "constant": {"both": [(NUMBER, lambda m: str(int(m[1]) + 1)), (NUMBER, lambda m: str(abs(int(m[1]) - 1)))]},
-    "comparison": {"both": [(r"(?<= )([<>])(=?)(?= )", lambda m: m[1] + "=" * (not m[2]))]},
-    "dropped barrier": {".cuh": [(r"__syncthreads\(\);", lambda m: "")]},
-    "dropped mask": {
-        ".cuh": [(r"\bif \([^()]* <=? [^()]*\)", lambda m: "if (true)"), (r"\b\w+ <=? [\w.]+ \?", lambda m: "true ?")],
-        ".py": [
-            (r"(?<=, )(mask|xmask|exists|in_columns)(?=[,)])", lambda m: f"{m[1]} == {m[1]}"),
-            (r"\(row < end_row\) & |in_rows & | & in_columns", lambda m: ""),
-        ],
-    },
-    "swapped": {
-        ".cuh": [(INDEX, lambda m: m[1] + ("y" if m[2] == "x" else "x"))],
-        ".py": [
-            (PROGRAM, lambda m: m[1] + str(1 - int(m[2]))),
-            (r"\[:, None\]", lambda m: "[None, :]"),
-            (r"\[None, :\]", lambda m: "[:, None]"),
-        ],
-        "both": [(OPERANDS, lambda m: m[3] + m[2] + m[1])],
-    },
+GXX = ["g++", "-std=c++20", "-pthread", "-Ikernels", "-w", "-Werror=vla", "-x", "c++"]
+SANITIZERS = {
+    "asan": ["-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "tsan": ["-Og", "-g1", "-fsanitize=thread"],
 }
+# The last line of a traceback, where Triton itself turns a kernel down: shapes that do not go together, say.
+REFUSED = re.compile(r"/triton/(?:language|compiler)/\w+\.py:\d+: \w+$", re.M)
 
 
-@dataclass(frozen=True)
-class Mutation:
-    """text[start:end] of a file of the repository becomes `new`."""
+@dataclass
+class Result:
+    mutant: Mutant
+    alone: bool = False
+    by: str = ""  # the stage's name
+    said: str = ""
+    reached: bool = False
+    does_not_build: str = ""
 
-    path: Path
-    kind: str
-    start: int
-    end: int
-    new: str
-
-    def __str__(self) -> str:
-        text = self.path.read_text()
-        line = text.count("\n", 0, self.start) + 1
-        from_, to = text.rfind("\n", 0, self.start) + 1, text.find("\n", self.end)
-        old = text[from_:to].strip()
-        new = (text[from_ : self.start] + self.new + text[self.end : to]).strip()
-        return f"{self.path.relative_to(ROOT)}:{line}, {self.kind}\n    {old}\n    {new}"
-
-
-def code(path: Path) -> str:
-    """The file's text, blanks in place of all that is no code or cannot matter."""
-    text = path.read_text()
-    spans = [m.span() for m in re.finditer(NO_CODE[path.suffix], text, re.M | re.S)]
-    if path.suffix == ".py":
-        starts = [0]
-        for line in text.splitlines(keepends=True):
-            starts.append(starts[-1] + len(line))
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type in (tokenize.STRING, tokenize.COMMENT):
-                spans.append(tuple(starts[row - 1] + column for row, column in (token.start, token.end)))
-    for start, end in spans:
-        text = text[:start] + re.sub(r"[^\n]", " ", text[start:end]) + text[end:]
-    return text
+    @property
+    def text(self) -> str:
+        old, new = self.mutant.lines
+        end = f"killed by {self.by}: {self.said}" if self.by else "ALIVE"
+        end += "" if self.by or self.reached or self.alone else ", no test comes to it"
+        end = f"NOT BUILT: {self.does_not_build[:300]}" if self.does_not_build else end
+        place = f"{self.mutant.path.relative_to(ROOT)}:{self.mutant.line}, {self.mutant.kind}"
+        return f"{place}{', built alone' * self.alone}\n    {old}\n    {new}\n    {end}"
 
 
-def drawn(path: Path, generator: random.Random) -> Iterator[Mutation]:
-    """All of the file's mutations in random order, the kinds in turn; a 0 becomes 1, up or down."""
-    text, by_kind = code(path), {}
-    for kind, patterns in KINDS.items():
-        found = [
-            Mutation(path, kind, *match.span(), new)
-            for pattern, replacement in [*patterns.get(path.suffix, ()), *patterns.get("both", ())]
-            for match in re.finditer(pattern, text)
-            if (new := replacement(match)) != match[0]
-        ]
-        generator.shuffle(found)
-        if found:
-            by_kind[kind] = found
-    kinds = sorted(by_kind)
-    generator.shuffle(kinds)
-    for kind in itertools.cycle(kinds):
-        if by_kind[kind]:
-            yield by_kind[kind].pop()
-        elif not any(by_kind.values()):
-            return
+def of_an_op_in_triton(op: str, sequence: Iterator[Mutant], count: int, copies: Copies) -> list[Result]:
+    copy, results = copies.new(f"{op}_triton"), []
+    stages = [pytest_stage(op, slow, "cuda or cpp") for slow in (False, True)]
+    started = set()
+    while len(results) < count:
+        result = Result(next(sequence), reached=True)
+        file = copy / result.mutant.path.relative_to(ROOT)
+        printed = ""
+        for stage in stages:
+            if stage.name not in started:
+                started.add(stage.name)
+                copies.unchanged(stage, copy)
+            if not stage.there:
+                continue
+            file.write_text(result.mutant.alone())
+            status, printed = copies.run(stage, copy, 1)
+            file.write_text(result.mutant.path.read_text())
+            if status != 0:
+                result.by, result.said = stage.name, said_by(status, printed, stage)
+                break
+        if not (result.by and REFUSED.search(printed)):
+            results.append(result)
+    return results
 
 
-def run(command: list, **options) -> tuple[int | None, str]:
-    """(exit status, or None if it was still running after SECONDS, and all that it printed)."""
-    process = subprocess.Popen(
-        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        start_new_session=True, **options,
-    )
-    try:
-        printed, _ = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return None, process.communicate()[0]
-    return process.returncode, printed
+def chosen(op: str, sequence: Iterator[Mutant], count: int, copies: Copies) -> tuple[dict[int, Mutant], set[int]]:
+    """So many mutants that compile, by number in the order of their drawing; and the numbers of those built alone."""
+    copy = copies.new(f"{op}_chosen")
+    test = f"kernels/ops/{op}/test_{op}.cu"
+    found: dict[int, Mutant] = {}
+    alone: set[int] = set()
+    numbers = iter(range(1, 1 << 16))
+
+    def write(numbered: dict[int, Mutant]) -> None:
+        for path in (ROOT / "kernels" / "ops" / op).glob("*.cuh"):
+            (copy / path.relative_to(ROOT)).write_text(switched(path, numbered.items()))
+
+    def compiled_by_host(new: dict[int, Mutant]) -> set[int]:
+        write(new)
+        printed = copies.processes.run([*GXX, "-E", "-P", test], SECONDS, cwd=copy)[1]
+        return {int(number) for number in re.findall(r"mutants::\w+<(\d+)[,>]", printed)}
+
+    def culprits(new: dict[int, Mutant], said: str) -> set[int]:
+        """Those whose line the compiler names in an error, or names at all; or else all."""
+        for pattern in (r"([\w/]+\.cuh):(\d+):\d+: error", r"([\w/]+\.cuh):(\d+)"):
+            named = {(Path(file).resolve().name, int(line)) for file, line in re.findall(pattern, said)}
+            if guilty := {number for number, mutant in new.items() if (mutant.path.name, mutant.line) in named}:
+                return guilty
+        return set(new)
+
+    while len(found) < count:
+        new: dict[int, Mutant] = {}
+        while len(found) + len(new) < count:
+            mutant = next(sequence)
+            if all(mutant.goes_with(other) for other in (*found.values(), *new.values())):
+                new[next(numbers)] = mutant
+        new = {number: new[number] for number in sorted(compiled_by_host(new))}
+        as_switches = dict(new)
+        while True:
+            write(as_switches)
+            said = copies.compile([*GXX, "-fsyntax-only", test], copy)
+            if not said:
+                break
+            if not as_switches:
+                raise Broken(f"{test} does not compile:\n{said[:2000]}")
+            for number in culprits(as_switches, said):
+                del as_switches[number]
+        for number, mutant in new.items():
+            if number not in as_switches:
+                write({})
+                (copy / mutant.path.relative_to(ROOT)).write_text(mutant.alone())
+                if copies.compile([*GXX, "-fsyntax-only", test], copy):
+                    continue
+                alone.add(number)
+            found[number] = mutant
+    return found, alone
 
 
-def failure(path: Path, mutation: Mutation | None) -> str | None:
-    """What the tests say first of the file with this mutation: "" if they pass, None if it does not compile."""
-    op = path.parent.name
-    with tempfile.TemporaryDirectory(prefix="mutate_") as name:
-        copy = Path(name)
-        shutil.copytree(ROOT / "kernels", copy / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", copy)
-        if mutation:
-            text = path.read_text()
-            (copy / path.relative_to(ROOT)).write_text(text[: mutation.start] + mutation.new + text[mutation.end :])
-        if path.suffix == ".py":
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"kernels/ops/{op}"]
-            environment = {**os.environ, "PYTHONPATH": name, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-            status, printed = run([*command, "-k", TRITON_TESTS], cwd=copy, env=environment)
-        else:
-            for sanitizer in SANITIZERS if mutation and mutation.kind == "dropped barrier" else ["asan"]:
-                build = ["g++", *HOST, *SANITIZERS[sanitizer], f"kernels/ops/{op}/test_{op}.cu", "-o", sanitizer]
-                if run(build, cwd=copy)[0] != 0:
-                    return None
-                status, printed = run([*(["setarch", "-R"] if sanitizer == "tsan" else []), copy / sanitizer])
-                if status != 0:
+def of_an_op_in_cuda(op: str, sequence: Iterator[Mutant], count: int, copies: Copies) -> list[Result]:
+    found, alone = chosen(op, sequence, count, copies)
+    together = copies.new(op)
+    for path in (ROOT / "kernels" / "ops" / op).glob("*.cuh"):
+        text = switched(path, [(number, mutant) for number, mutant in found.items() if number not in alone])
+        (together / path.relative_to(ROOT)).write_text(text)
+    test = f"kernels/ops/{op}/test_{op}.cu"
+    stages = [
+        Stage(f"test_{op}.cu ({name})", [*(["setarch", "-R"] if name == "tsan" else []), f"./{name}"],
+              build=[*GXX, *flags, test, "-o", name])
+        for name, flags in SANITIZERS.items()
+    ]
+    stages += [pytest_stage(op, slow, "triton") for slow in (False, True)]
+    started = set()
+
+    def meets(number: int) -> Result:
+        mutant = found[number]
+        result = Result(mutant, alone=number in alone)
+        copy = together
+        if result.alone:
+            copy = copies.new(f"{op}_{number}")
+            (copy / mutant.path.relative_to(ROOT)).write_text(mutant.alone())
+        for stage in stages:
+            if "tsan" in stage.name and mutant.kind != "dropped barrier":
+                continue
+            if stage.name not in started:
+                started.add(stage.name)
+                copies.unchanged(stage, together)
+            if not stage.there:
+                continue
+            if result.alone:
+                if stage.build and (said := copies.compile(stage.build, copy)):
+                    result.does_not_build = said
                     break
-    if status == 0:
-        return ""
-    first = FAILURE.search(printed.replace(name + "/", ""))
-    test = re.search(r"^FAILED \S*::(\S+)", printed, re.M)
-    said = " ".join(first[0].split()) if first else f"exit status {status}" if status else f"{SECONDS} seconds"
-    return f"{test[1] + ': ' if test else ''}{said}"[:300]
+            elif number not in stage.reached:
+                continue
+            result.reached = True
+            status, printed = copies.run(stage, copy, number)
+            if status != 0:
+                result.by, result.said = stage.name, said_by(status, printed, stage)
+                break
+        if result.alone:
+            shutil.rmtree(copy)
+        return result
+
+    return [meets(number) for number in sorted(found)]
 
 
-def main() -> None:
+def summary(results: list[Result]) -> str:
+    killers = collections.Counter(
+        "time limits" if result.said.startswith("a time limit") else re.sub(r"test_\w+\.cu \((\w+)\)", r"\1", result.by)
+        for result in results if result.by
+    )
+    alive = [result for result in results if not result.by and not result.does_not_build]
+    parts = [f"{len(results)} mutants: {killers.total()} killed"]
+    parts += [f"({', '.join(f'{count} by {name}' for name, count in sorted(killers.items()))})"] if killers else []
+    text = " ".join(parts) + f", {len(alive)} alive"
+    if unreached := sum(not result.reached for result in alive):
+        text += f" ({unreached} that no test comes to)"
+    if not_built := sum(bool(result.does_not_build) for result in results):
+        text += f", {not_built} not built"
+    return f"{text}; {sum(result.alone for result in results)} built alone"
+
+
+def mutate(count: int, seed: int, ops: list[str], copies: Copies) -> list[Result]:
+    """The results, printed op by op as they come."""
+    folders = sorted(path for path in (ROOT / "kernels" / "ops").iterdir() if not ops or path.name in ops)
+    groups = [(folder, sorted(folder.glob("*.cuh")), of_an_op_in_cuda) for folder in folders]
+    groups += [
+        (folder, [path for path in sorted(folder.glob("triton_*.py")) if "@triton.jit" in path.read_text()],
+         of_an_op_in_triton)
+        for folder in folders
+    ]
+    groups = [group for group in groups if group[1]]
+    if unknown := {*ops} - {folder.name for folder, _, _ in groups}:
+        raise Broken(f"no op with kernels: {', '.join(sorted(unknown))}")
+    shares = [len(range(i, count, len(groups))) for i in range(len(groups))]
+
+    def of_a_group(i: int) -> list[Result]:
+        folder, paths, of_an_op = groups[i]
+        sequence = drawn(paths, random.Random(f"{seed} {folder.name} {of_an_op.__name__}"))
+        try:
+            return of_an_op(folder.name, sequence, shares[i], copies) if shares[i] else []
+        except StopIteration:
+            raise Broken(f"{folder.name} has no {shares[i]} mutants") from None
+        except Broken as broken:
+            raise Broken(f"{folder.name}: {broken}") from None
+
+    results = []
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(of_a_group, i) for i in range(len(groups))]
+        try:
+            for future in waiting:
+                for result in future.result():
+                    results.append(result)
+                    print(result.text, flush=True)
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            copies.processes.stop()
+            raise
+    return results
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("ops", nargs="*", help="default: all")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--trust", action="store_true", help="do not run the unchanged copies first")
     options = parser.parse_args()
-    ops = ROOT / "kernels" / "ops"
-    paths = [path for name in ("kernel.cuh", "triton_kernel.py") for path in sorted(ops.glob(f"*/{name}"))]
-    draws = {path: drawn(path, random.Random(f"{options.seed} {path.relative_to(ROOT)}")) for path in paths}
-
-    def kill(path: Path) -> str:
-        while True:
-            mutation = next(draws[path])
-            found = failure(path, mutation)
-            if found is not None:
-                print(f"{mutation}\n    {'killed by ' + found if found else 'SURVIVED'}", flush=True)
-                return found
-
-    with ThreadPoolExecutor(2) as pool:
-        unchanged = [] if options.trust else paths
-        for path, found in zip(unchanged, pool.map(failure, unchanged, [None] * len(unchanged)), strict=True):
-            assert found == "", f"{path} unchanged: {found}"
-        results = list(pool.map(kill, [paths[i % len(paths)] for i in range(options.count)]))
-    print(f"{len(results)} mutations: {sum(map(bool, results))} killed, {results.count('')} survived")
+    if options.count < 1:
+        parser.error("--count is at least 1")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tempfile.TemporaryDirectory(prefix="mutate_") as folder:
+        try:
+            results = mutate(options.count, options.seed, options.ops, Copies(Path(folder), ROOT))
+        except Broken as broken:
+            print(broken, file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            return 130
+        except Exception:  # a status of its own: 1 says that mutants are alive
+            traceback.print_exc()
+            return 2
+    print(summary(results))
+    return 0 if all(result.by for result in results) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
