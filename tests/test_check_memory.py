@@ -112,6 +112,14 @@ def row_kernel(x_ptr, out_ptr, row, rows, BLOCK: tl.constexpr):
     tl.store(out_ptr + lanes, tl.load(x_ptr + row * BLOCK + lanes, (row >= 0) & (row < rows), other=0.0))
 
 
+@triton.jit
+def lane_kernel(ids_ptr, out_ptr, count):
+    lane = tl.arange(0, 1)
+    given, undefined = tl.load(ids_ptr + lane, lane < count, other=0), tl.load(ids_ptr + lane, lane < count)
+    tl.store(out_ptr + lane, given)
+    tl.store(out_ptr + 1 + lane, undefined)
+
+
 def run(first=0, elements=12, readable=12, size=12):
     x, out = torch.randn(size), torch.full((size,), -1.0)
     copy_kernel[(triton.cdiv(max(elements, readable), 16),)](x, out, first, elements, readable, BLOCK=16)
@@ -136,6 +144,15 @@ def test_one_mask_for_all_lanes():
             assert torch.equal(out, x[row] if 0 <= row < 3 else torch.zeros(8))
         with pytest.raises(Exception, match="a load from x_ptr is out of bounds in 8 lanes: the first is at offset 24"):
             row_kernel[(1,)](x, out, 3, 4, BLOCK=8)
+
+
+@interpreted
+def test_what_one_masked_lane_is_given_is_defined():
+    out = torch.full((2,), 5)
+    with watched(backwards=True):
+        lane_kernel[(1,)](torch.tensor([7]), out, 0)
+    assert out[0] == 0
+    assert abs(int(out[1])) > 2**20, "nothing was given, and 0 would hide it"
 
 
 @interpreted

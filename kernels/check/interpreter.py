@@ -162,7 +162,9 @@ def _accesses(watch: Watch, interpreter) -> dict[tuple[object, str], Callable]:
 
     def checked_load(self, pointers, mask, other, *rest, **named):
         watch.check("load", pointers.data, mask.data, itemsize(pointers))
-        if other is None and not mask.data.all():
+        # Of one lane Triton hands over no `other` that is 0: it asks for the tensor's truth, which is its value's.
+        given = sys._getframe(1).f_locals.get("other")
+        if other is None and given is None and not mask.data.all():
             other = _undefined(interpreter, pointers, watch)
         return load(self, pointers, mask, other, *rest, **named)
 

@@ -399,7 +399,7 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
     @INTERPRETED
     def test_64_bit_offsets_and_small_chunks(self, monkeypatch):
         launcher = importlib.import_module("kernels.ops.embedding_bags.triton_launch")
-        limits = launcher.Limits(wide_size=0, chunk=4, ahead=1, block=32)
+        limits = launcher.Limits(wide_size=0, chunk=4, ahead=1, block=32, sums=16)  # 24 columns in two blocks
         for name in ("forward", "backward"):
             monkeypatch.setattr(launcher, name, functools.partial(getattr(launcher, name), limits=limits))
         cases = [Case((5, 24)), Case((7, 5), torch.bfloat16, every_option=False), Case((3, 520), every_option=False)]
