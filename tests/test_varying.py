@@ -38,7 +38,7 @@ STEPS = {
     "at most": lambda n, k: min(n, k),
     "at least": lambda n, k: max(k, n),
     "where": lambda n, k: n + 1 if n < k else k,
-    "unless": lambda n, k: k if n >= k or n == 7 else n,
+    "unless": lambda n, k: k + 1 if n >= k or n == 7 else n,
     "if any": lambda n, k: n if n else k,
     "if not": lambda n, k: n if n != k else 3,
     "more": lambda n, k: n if n > k and n <= 2 * k else n + 2,
