@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from toy_ops.pdl import triton_launch
 
 import kernels
 from kernels import runtime
+from kernels.device.launch import cdiv, empty, triton_functions
 from kernels.dispatch import allocation, build, cubin, plan
 from kernels.dispatch.core import load_core, on_host
 from kernels.dispatch.intercept import recording
@@ -486,6 +488,47 @@ def test_a_kernel_that_may_begin_early_is_launched_with_the_attribute(driver):
     with recording(recorder):
         triton_launch.forward(*(plan.StandIn(i, (3, 64), torch.float32) for i in range(3)))
     assert recorder.launches[0][6] == cubin.PLAIN
+
+
+@needs_compiler
+@on_cpu
+def test_the_launches_of_one_plan_follow_the_length_of_ragged_tensors(driver, monkeypatch):
+    functions = triton_functions("toy_ragged.kernels")
+
+    def forward(ids, out):
+        count = ids.numel()
+        sums = empty((cdiv(count, 32), 4), torch.float32, ids)
+        functions.sums[(1, cdiv(count, 32))](ids, out, sums, count, 2 * count - 1, MANY=count >= 1000)
+
+    numbers = {}
+
+    def function(kernel, device):
+        number = numbers.setdefault(kernel, 1 + len(numbers))
+        return number, cubin.Compiled("", "", threads=128, shared=0, parameters=5, kind=cubin.PLAIN)
+
+    monkeypatch.setitem(sys.modules, "toy_ragged.triton_launch", SimpleNamespace(forward=forward))
+    monkeypatch.setattr(plan, "_function", function)
+    op = Op("toy_ragged", "(Ragged ids) -> Tensor out", eager=None, check=lambda *arguments: None,
+            outputs={"out": lambda given: ((given["ids"].numel(), 2), torch.float32)}, package="toy_ragged")
+    op.loader.declare("triton", "cpu", "")
+    driver.set(parameters=5)
+    allocated = []
+
+    def allocate(shape, dtype, device):
+        allocated.append(tuple(shape))
+        return torch.empty(shape, dtype=dtype)
+
+    for count in (48, 64, 65, 33, 160, 100_000, 100_001):
+        with allocation.replaced(allocate):
+            op.overload("triton")(torch.zeros(count, dtype=torch.int64))
+        launch = driver.launches()[-1]
+        assert allocated[-2:] == [(count, 2), (cdiv(count, 32), 4)]
+        assert list(launch.grid) == [1, cdiv(count, 32), 1]
+        assert list(launch.parameters[3:5]) == [count, 2 * count - 1]
+        (kernel,) = (kernel for kernel, number in numbers.items() if number == launch.function)
+        assert kernel.types[3] == ("i32:16" if count % 16 == 0 else "i32")
+        assert dict(kernel.constants) == {"MANY": count >= 1000}
+    assert len(numbers) == 4, "a number of ids divisible by 16 or not, few and many"
 
 
 @needs_compiler

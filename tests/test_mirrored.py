@@ -7,7 +7,7 @@ import re
 import torch
 from torch.testing._comparison import default_tolerances
 
-from kernels.dispatch import cubin, input_errors, plan
+from kernels.dispatch import cubin, input_errors, plan, varying
 from kernels.dtypes import DTYPES, FLOATING, INTEGERS
 from kernels.runtime import KERNELS
 
@@ -31,9 +31,15 @@ def constants(header: str) -> dict[str, int]:
 
 def test_the_kinds_of_a_kernels_arguments():
     kinds = enumerators("dispatch/plan.h", "Kind")
-    positions = {"tensor": plan.SLOT, "literal": plan.LITERAL, "scalar_float": plan.SCALAR_FLOAT,
-                 "scalar_double": plan.SCALAR_DOUBLE}
+    positions = {"tensor": plan.SLOT, "literal": plan.LITERAL, "computed": plan.COMPUTED,
+                 "scalar_float": plan.SCALAR_FLOAT, "scalar_double": plan.SCALAR_DOUBLE}
     assert {name: value for value, name in enumerate(kinds)} == positions
+
+
+def test_the_operations_of_a_program():
+    operations = enumerators("dispatch/plan.h", "Operation")
+    assert len(operations) == 10
+    assert all(getattr(varying, name.upper()) == value for value, name in enumerate(operations))
 
 
 def test_the_kinds_of_a_launch():

@@ -51,8 +51,9 @@ class Compute : public c10::OperatorKernel {
    public:
     enum class Form { functional, in_place, backward };
 
-    // scalars: the positions of 0-d tensors that are numbers. planner: the op in Python that makes plans.
-    Compute(const Declared& declared, Form form, const c10::FunctionSchema& schema, Positions scalars,
+    // scalars: the positions of 0-d tensors that are numbers. ragged: of those whose length is N. planner: the op in
+    // Python that makes plans.
+    Compute(const Declared& declared, Form form, const c10::FunctionSchema& schema, Positions scalars, Positions ragged,
             c10::OperatorHandle planner)
         : declared_(declared), form_(form), planner_(planner) {
         if (declared.table) entry_ = form == Form::backward ? declared.table->backward : declared.table->forward;
@@ -62,7 +63,8 @@ class Compute : public c10::OperatorKernel {
             bool tensor = type.kind() == c10::TypeKind::TensorType ||
                           (type.kind() == c10::TypeKind::OptionalType &&
                            type.castRaw<c10::OptionalType>()->getElementType()->kind() == c10::TypeKind::TensorType);
-            roles_.push_back({tensor, contains(scalars, i), form != Form::backward && contains(declared.mutated, i)});
+            roles_.push_back({tensor, contains(scalars, i), contains(ragged, i),
+                              form != Form::backward && contains(declared.mutated, i)});
         }
     }
 
@@ -71,14 +73,18 @@ class Compute : public c10::OperatorKernel {
         auto arguments = torch::jit::last(*stack, count);
         plan::Signature signature;
         at::Device device(declared_.device);
+        int64_t n = -1;
         for (size_t i = 0; i < count; ++i) {
-            plan::describe(signature, arguments[i]);
+            if (roles_[i].ragged)
+                plan::describe_ragged(signature, arguments[i].isTensor() ? arguments[i].toTensor() : none(), n);
+            else
+                plan::describe(signature, arguments[i]);
             if (roles_[i].tensor && !device.has_index() && arguments[i].isTensor()) {
                 const at::Tensor& tensor = arguments[i].toTensor();
                 if (tensor.defined() && tensor.device().type() == declared_.device) device = tensor.device();
             }
         }
-        std::shared_ptr<plan::Plan> plan = find(signature, arguments);
+        std::shared_ptr<plan::Plan> plan = find(signature, n, arguments);
         for (size_t i = 0; i < count; ++i) {
             if (!roles_[i].mutated) continue;
             TORCH_CHECK(!arguments[i].toTensor().is_inference() || c10::InferenceMode::is_enabled(), declared_.op,
@@ -107,7 +113,7 @@ class Compute : public c10::OperatorKernel {
             if (roles_[i].mutated && !tensor.is_inference()) torch::autograd::impl::bump_version(tensor);
         }
         size_t first_output = made.size();
-        for (const plan::Allocation& output : plan->outputs) made.push_back(plan::allocate(output.sizes, output.dtype, device));
+        for (const plan::Allocation& output : plan->outputs) made.push_back(plan->allocate(output, n, device));
         for (size_t i = 0; i < plan->outputs.size(); ++i)
             slots.push_back(wanted(arguments, i) ? &made[first_output + i] : &none());
         if (form_ == Form::in_place) slots.push_back(slots[slot_of_mutated()]);
@@ -116,7 +122,7 @@ class Compute : public c10::OperatorKernel {
         if (entry_.run)
             call(arguments, slots, device);
         else
-            launch(*plan, slots, made, device);
+            launch(*plan, n, slots, made, device);
 
         for (auto [target, source] : copied_back) target->copy_(*source);
         torch::jit::drop(*stack, count);
@@ -125,7 +131,7 @@ class Compute : public c10::OperatorKernel {
 
    private:
     struct Role {
-        bool tensor, scalar, mutated;
+        bool tensor, scalar, ragged, mutated;
     };
     using Slots = c10::SmallVector<const at::Tensor*, 16>;  // the tensor arguments, outputs, the report, workspaces
 
@@ -169,18 +175,20 @@ class Compute : public c10::OperatorKernel {
         return true;
     }
 
-    std::shared_ptr<plan::Plan> find(const plan::Signature& signature, c10::ArrayRef<c10::IValue> arguments) {
+    std::shared_ptr<plan::Plan> find(const plan::Signature& signature, int64_t n,
+                                     c10::ArrayRef<c10::IValue> arguments) {
         {
             std::shared_lock lock(mutex_);
-            auto found = plans_.find(signature);
-            if (found != plans_.end()) return found->second;
+            auto [plan, end] = plans_.equal_range(signature);
+            for (; plan != end; ++plan)
+                if (plan->second->holds_for(n)) return plan->second;
         }
         ask_python(arguments);
         std::shared_ptr<plan::Plan> made = std::move(plan::returned_by_python);
         TORCH_CHECK(made, declared_.op, ": Python made no plan");
         std::unique_lock lock(mutex_);
         if (plans_.size() >= most_plans) plans_.clear();
-        plans_[signature] = made;
+        plans_.emplace(signature, made);
         return made;
     }
 
@@ -238,9 +246,10 @@ class Compute : public c10::OperatorKernel {
     }
 
     // Triton's kernels.
-    void launch(const plan::Plan& plan, Slots& slots, c10::SmallVectorImpl<at::Tensor>& made, at::Device device) const {
+    void launch(const plan::Plan& plan, int64_t n, Slots& slots, c10::SmallVectorImpl<at::Tensor>& made,
+                at::Device device) const {
         for (const plan::Allocation& workspace : plan.workspaces) {
-            made.push_back(plan::allocate(workspace.sizes, workspace.dtype, device));
+            made.push_back(plan.allocate(workspace, n, device));
             slots.push_back(&made.back());
         }
         if (!plan.launches.empty()) driver::ensure_context(device);
@@ -253,6 +262,8 @@ class Compute : public c10::OperatorKernel {
                 pointers[i] = &values[i];
                 if (argument.kind == plan::Argument::literal) {
                     values[i] = argument.value;
+                } else if (argument.kind == plan::Argument::computed) {
+                    values[i] = plan::run(plan.programs[size_t(argument.value)], n);
                 } else if (argument.kind == plan::Argument::tensor) {
                     values[i] = reinterpret_cast<int64_t>(slots[argument.value]->data_ptr());
                 } else if (argument.kind == plan::Argument::scalar_double) {
@@ -263,8 +274,14 @@ class Compute : public c10::OperatorKernel {
                     std::memcpy(&values[i], &value, sizeof value);
                 }
             }
-            driver::launch(kernel.function, kernel.grid, kernel.threads, kernel.shared, kernel.kind, stream,
-                           pointers.data());
+            unsigned grid[3];
+            for (int axis = 0; axis < 3; ++axis) {
+                int64_t blocks = plan.size(kernel.grid[axis], n);
+                TORCH_CHECK(blocks < int64_t(1) << (axis ? 16 : 31), declared_.op, ": a grid of ", blocks,
+                            " blocks along axis ", axis, " is beyond CUDA's limits");
+                grid[axis] = unsigned(blocks);
+            }
+            driver::launch(kernel.function, grid, kernel.threads, kernel.shared, kernel.kind, stream, pointers.data());
         }
     }
 
@@ -275,5 +292,6 @@ class Compute : public c10::OperatorKernel {
     fused::Entry entry_{};
     std::vector<Role> roles_;
     std::shared_mutex mutex_;
-    std::unordered_map<plan::Signature, std::shared_ptr<plan::Plan>, plan::SignatureHash> plans_;
+    // Several of one signature, where ragged tensors are of lengths for which other conditions hold.
+    std::unordered_multimap<plan::Signature, std::shared_ptr<plan::Plan>, plan::SignatureHash> plans_;
 };

@@ -93,16 +93,18 @@ void declare(const std::string& text) {
     declared.others = entries.positions("others");
     declared.saves = entries.positions_by_key("saves");
     const Positions scalars = entries.positions("scalars"), in_place = entries.positions("in_place");
+    const Positions ragged = entries.positions("ragged");
 
     bool cuda = declared.device == at::kCUDA;
     auto compute = cuda ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
     auto autograd_key = cuda ? c10::DispatchKey::AutogradCUDA : c10::DispatchKey::AutogradCPU;
     auto autocast_key = cuda ? c10::DispatchKey::AutocastCUDA : c10::DispatchKey::AutocastCPU;
-    auto add = [&](const std::string& name, Form form, const Declared& given, const Positions& scalars) {
-        implement<Compute>(name + "." + backend, compute, given, form, find(name, backend).schema(), scalars,
+    auto add = [&](const std::string& name, Form form, const Declared& given, const Positions& scalars,
+                   const Positions& ragged) {
+        implement<Compute>(name + "." + backend, compute, given, form, find(name, backend).schema(), scalars, ragged,
                            find("_plan_" + name, backend));
     };
-    add(op, Form::functional, declared, scalars);
+    add(op, Form::functional, declared, scalars, ragged);
     implement<autograd::Autocast>(op + "." + backend, autocast_key, declared.device, scalars, declared.mutated);
     if (declared.gradients.empty()) {
         implement<autograd::Refusing>(op + "." + backend, autograd_key, op,
@@ -112,7 +114,8 @@ void declare(const std::string& text) {
         implement<autograd::Functional>(op + "." + backend, autograd_key, declared, find(op + "_backward", backward));
         if (backward == backend) {  // else another backend's
             // Perhaps behind one in Python.
-            add(entries.text("computed_backward"), Form::backward, declared, entries.positions("backward_scalars"));
+            add(entries.text("computed_backward"), Form::backward, declared, entries.positions("backward_scalars"),
+                entries.positions("backward_ragged"));
             implement<autograd::Backward>(op + "_backward." + backend, autograd_key, declared);
         }
     }
@@ -120,26 +123,29 @@ void declare(const std::string& text) {
     Declared& written = in_place_forms.emplace_back(declared);
     written.op = op + "_";
     written.mutated = in_place;
-    add(op + "_", Form::in_place, written, scalars);
+    add(op + "_", Form::in_place, written, scalars, ragged);
     implement<autograd::Autocast>(op + "_." + backend, autocast_key, declared.device, scalars, written.mutated);
     implement<autograd::Refusing>(op + "_." + backend, autograd_key, op + "_",
                                   op + "_ has no gradient: call " + op + ", or " + op + "_ under torch.no_grad()");
 }
 
+using Lists = std::vector<std::vector<int64_t>>;
+
 // dtypes, shapes: of what to allocate: outputs first, as many as that, then workspaces. Each launch: function, grid (3),
-// threads, shared bytes, driver::Kind, and for each argument its kind and value.
-void return_plan(const std::vector<at::ScalarType>& dtypes, const std::vector<std::vector<int64_t>>& shapes,
-                 int64_t outputs, const std::vector<std::vector<int64_t>>& launches) {
+// threads, shared bytes, driver::Kind, and for each argument its kind and value. programs, conditions: plan::run's; sizes
+// and grids below 0 are those of program -1 - size.
+void return_plan(const std::vector<at::ScalarType>& dtypes, const Lists& shapes, int64_t outputs, const Lists& launches,
+                 const Lists& programs, const Lists& conditions) {
     auto plan = std::make_shared<plan::Plan>();
+    plan->programs = programs;
+    plan->conditions = conditions;
     for (size_t i = 0; i < dtypes.size(); ++i)
         (int64_t(i) < outputs ? plan->outputs : plan->workspaces).push_back({dtypes[i], shapes.at(i)});
     for (const std::vector<int64_t>& from : launches) {
         constexpr size_t fixed = 7;
         TORCH_CHECK(from.size() >= fixed && from.size() % 2 == fixed % 2, "fused_kernels: a launch is incomplete");
-        TORCH_CHECK(from[1] < 1LL << 31 && from[2] < 1 << 16 && from[3] < 1 << 16, "fused_kernels: a grid of ", from[1],
-                    "×", from[2], "×", from[3], " blocks is beyond CUDA's limits");
         plan::Launch launch{reinterpret_cast<driver::Function>(from[0]),
-                            {unsigned(from[1]), unsigned(from[2]), unsigned(from[3])},
+                            {from[1], from[2], from[3]},
                             unsigned(from[4]),
                             unsigned(from[5]),
                             driver::Kind(from[6]),
@@ -159,7 +165,8 @@ int64_t load_cubin(const std::string& path, const std::string& name, int64_t sha
 
 TORCH_LIBRARY_FRAGMENT(fused_kernels, library) {
     library.def("_declare(str entries) -> ()");
-    library.def("_return_plan(ScalarType[] dtypes, int[][] shapes, int outputs, int[][] launches) -> ()");
+    library.def("_return_plan(ScalarType[] dtypes, int[][] shapes, int outputs, int[][] launches, int[][] programs, "
+                "int[][] conditions) -> ()");
     library.def("_load_cubin(str path, str name, int shared, int parameters) -> int");
     library.def("_set_report(Tensor report, Device device) -> ()");
     library.def("_use_driver(str path) -> ()");

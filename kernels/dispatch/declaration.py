@@ -29,7 +29,8 @@ class Declaration:
     Args:
         name: fused_kernels::<name>, and the folder in kernels/ops/.
         schema: torch's, with named returns. A number that changes from call to call (a multiplier, a learning rate) is
-            a Number: it may be given as a number or a 0-d tensor, and does not recompile. What an optimizer's update
+            a Number: it may be given as a number or a 0-d tensor, and does not recompile. A tensor of ids whose number
+            changes from call to call is Ragged: another number of them is no new signature. What an optimizer's update
             writes is Tensor(a!), and such an op returns nothing. "Report report" behind the returns: its kernels tell
             the host what is wrong with their input (dispatch/input_errors.py), and the forward's launchers take one
             tensor more, behind the outputs.
@@ -118,7 +119,7 @@ class Declaration:
         taken, needs = [*incoming, *saved, *self.others], Argument("bool[]", "needs")
         self.forms["backward"] = Form(f"{self.name}_backward", [*taken, needs], outgoing)
         if self.prepare:  # the form that has kernels, which the backward then calls
-            taken += [Argument("Tensor", name) for name in self.prepare.names]
+            taken += [Argument("Ragged", name) for name in self.prepare.names]
             self.forms["prepared"] = Form(f"{self.name}_backward_prepared", [*taken, needs], outgoing)
 
     @property

@@ -79,14 +79,15 @@ class Op(Declaration):
             self.check_written(form, arguments)
             if self.fits and form not in BACKWARD:
                 self.fits(backend, self.forms[form].by_name(arguments))
-            outputs, workspaces, launches = self.allocations(form, arguments), [], []
+            length = plan.length_of(self.forms[form], arguments)
+            outputs = self.allocations(form, plan.varied(self.forms[form], arguments, length))
+            workspaces, launches = [], []
             if self.reports:
                 device = self.forms[form].first_tensor(arguments).device
                 torch.ops.fused_kernels._set_report(input_errors.tensor(device), device)
             if backend == "triton":
-                workspaces, launches = plan.record(self, form, arguments, outputs)
-            shapes, dtypes = zip(*outputs, *workspaces, strict=True) if outputs or workspaces else ((), ())
-            torch.ops.fused_kernels._return_plan(dtypes, shapes, len(outputs), launches)
+                workspaces, launches = plan.record(self, form, arguments, outputs, length=length)
+            torch.ops.fused_kernels._return_plan(*plan.returned(outputs, workspaces, launches, length))
 
         return make_plan
 

@@ -37,22 +37,69 @@ struct Allocation {
     std::vector<int64_t> sizes;
 };
 
-// A kernel's argument: a tensor, by its slot; eight bytes; the value of the scalar in a slot, as float or as double.
+// A kernel's argument: a tensor, by its slot; eight bytes; what a program gives; the value of the scalar in a slot, as
+// float or as double.
 struct Argument {
-    enum Kind : int64_t { tensor, literal, scalar_float, scalar_double } kind;
+    enum Kind : int64_t { tensor, literal, computed, scalar_float, scalar_double } kind;
     int64_t value;
 };
 
 struct Launch {
     driver::Function function;
-    unsigned grid[3], threads, shared;
+    int64_t grid[3];
+    unsigned threads, shared;
     driver::Kind kind;
     std::vector<Argument> arguments;
 };
 
+// What Python computed from N, the length of the call's ragged tensors, in postfix order: pairs of an Operation and a
+// value (kernels/dispatch/varying.py writes them).
+using Program = std::vector<int64_t>;
+enum Operation : int64_t { constant, length, add, subtract, multiply, floor_divide, modulo, less, less_or_equal, equal };
+
+// The quotient that is rounded down, as Python's is.
+inline int64_t floor_quotient(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+
+inline int64_t run(const Program& program, int64_t n) {
+    c10::SmallVector<int64_t, 8> stack;
+    for (size_t i = 0; i + 1 < program.size(); i += 2) {
+        auto operation = Operation(program[i]);
+        if (operation <= length) {
+            stack.push_back(operation == constant ? program[i + 1] : n);
+            continue;
+        }
+        int64_t b = stack.pop_back_val(), &a = stack.back();
+        switch (operation) {
+            case add: a += b; break;
+            case subtract: a -= b; break;
+            case multiply: a *= b; break;
+            case floor_divide: a = floor_quotient(a, b); break;
+            case modulo: a -= floor_quotient(a, b) * b; break;
+            case less: a = a < b; break;
+            case less_or_equal: a = a <= b; break;
+            default: a = a == b;
+        }
+    }
+    return stack.back();
+}
+
 struct Plan {
     std::vector<Allocation> outputs, workspaces;
     std::vector<Launch> launches;
+    std::vector<Program> programs, conditions;
+
+    bool holds_for(int64_t n) const {
+        for (const Program& condition : conditions)
+            if (!run(condition, n)) return false;
+        return true;
+    }
+    // A size of an allocation or a grid: one below 0 stands for a program.
+    int64_t size(int64_t given, int64_t n) const { return given < 0 ? run(programs[size_t(-1 - given)], n) : given; }
+    Tensor allocate(const Allocation& allocation, int64_t n, at::Device device) const {
+        c10::SmallVector<int64_t, 8> sizes(allocation.sizes.begin(), allocation.sizes.end());
+        for (int64_t& size : sizes) size = this->size(size, n);
+        return plan::allocate(sizes, allocation.dtype, device);
+    }
 };
 
 // For the call on this thread that asked Python for a plan: what it said by _return_plan.
@@ -75,14 +122,28 @@ struct SignatureHash {
 
 // Of a tensor its dtype, shape, device, layout, and whether its memory is aligned to 16 bytes, as a copy of what is not
 // contiguous will be. Its strides do not count: kernels get contiguous tensors.
-inline void describe(Signature& signature, const Tensor& tensor) {
+inline void describe_but_sizes(Signature& signature, const Tensor& tensor) {
     if (!tensor.defined()) return signature.push_back(-1);
     bool dense = tensor.layout() == at::kStrided;
     bool aligned = !dense || !tensor.is_contiguous() || reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
     signature.push_back(int64_t(tensor.scalar_type()) | int64_t(aligned) << 8 | int64_t(dense) << 9 |
                         int64_t(tensor.dim()) << 10 | int64_t(uint8_t(tensor.device().type())) << 24 |
                         int64_t(uint8_t(tensor.device().index())) << 32);
-    signature.append(tensor.sizes().begin(), tensor.sizes().end());
+}
+
+inline void describe(Signature& signature, const Tensor& tensor) {
+    describe_but_sizes(signature, tensor);
+    if (tensor.defined()) signature.append(tensor.sizes().begin(), tensor.sizes().end());
+}
+
+// Of a ragged tensor of length N, which is another one in each call, the length does not count. n: N, or -1 if no such
+// tensor came before. Without any ids, and from 2^31 on, N is a size like any other.
+inline void describe_ragged(Signature& signature, const Tensor& tensor, int64_t& n) {
+    if (tensor.defined() && tensor.dim() == 1 && n < 0) n = tensor.size(0);
+    bool varies = tensor.defined() && tensor.dim() == 1 && tensor.size(0) == n && 0 < n && n < int64_t(1) << 31;
+    if (!varies) return describe(signature, tensor);
+    describe_but_sizes(signature, tensor);
+    signature.push_back(-1);
 }
 
 inline void describe(Signature& signature, const IValue& value) {

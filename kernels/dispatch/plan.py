@@ -9,7 +9,8 @@ and the question of 3 come at each call.
      3  loader.py         Loader.load: core.py builds and loads core.cpp and, for "cuda", the op's cuda.cu (build.py)
      4  loader.py         Loader.declare: the declaration goes to C++ (core.cpp, declare), which registers its kernels
      5  autograd.h        autocast casts; autograd notes what the backward will read, where a gradient is wanted
-     6  compute.h         Compute: the signature (plan.h, describe) is looked up, and is new: ask_python
+     6  compute.h         Compute: the signature (plan.h, describe) is looked up, and is new: ask_python. The length N
+                          of ragged tensors is no part of it: varying.py
      7  op.py             the planner, fused_kernels::_plan_<name>.<backend>: declaration.py checks the arguments by the
                           op's own `check`, and computes the shapes of its outputs
      8  plan.py           record, for "triton" alone: the op's triton_launch.py runs against stand-ins, and what it
@@ -35,20 +36,23 @@ from torch import Tensor
 from kernels.dispatch import cubin, input_errors
 from kernels.dispatch.declaration import Declaration
 from kernels.dispatch.intercept import recording
+from kernels.dispatch.schema import Form
+from kernels.dispatch.varying import Varying
 from kernels.dtypes import DTYPES
 
-SLOT, LITERAL, SCALAR_FLOAT, SCALAR_DOUBLE = range(4)  # plan.h's Argument::Kind
+SLOT, LITERAL, COMPUTED, SCALAR_FLOAT, SCALAR_DOUBLE = range(5)  # plan.h's Argument::Kind
 
 
 class StandIn:
     """What a launcher may ask of a tensor, without one."""
 
     def __init__(self, slot: int, shape: Sequence[int], dtype: torch.dtype, aligned: bool = True) -> None:
-        self.slot, self.shape, self.dtype, self.aligned = slot, torch.Size(shape), dtype, aligned
+        self.slot, self.dtype, self.aligned = slot, dtype, aligned
+        self.shape = tuple(shape) if any(isinstance(size, Varying) for size in shape) else torch.Size(shape)
         self.itemsize = dtype.itemsize
 
     def numel(self) -> int:
-        return self.shape.numel()
+        return math.prod(self.shape)
 
     def dim(self) -> int:
         return len(self.shape)
@@ -73,8 +77,9 @@ class ScalarStandIn:
 class Recorder:
     """The launches of one call, on one device, as kernels/device/launch.py reports them.
 
-    workspaces: (shape, dtype) of each. launches: each a list of integers, as _return_plan takes it: function, grid (3),
-    threads, bytes of shared memory, kind (cubin.PLAIN …), and kind and value of each argument.
+    workspaces: (shape, dtype) of each. launches: each a list of numbers, as `returned` takes it: function, grid (3),
+    threads, bytes of shared memory, kind (cubin.PLAIN …), and kind and value of each argument. Sizes, grids and the
+    values of kind COMPUTED may be Varying.
     """
 
     def __init__(self, slots: int, device: torch.device, arch: int) -> None:
@@ -89,6 +94,7 @@ class Recorder:
         return StandIn(self._slots - 1, shape, dtype)
 
     def launch(self, module: str, name: str, grid: tuple[int, ...], arguments: tuple, constants: dict) -> None:
+        constants = {name: int(value) if isinstance(value, Varying) else value for name, value in constants.items()}
         for constant, value in constants.items():
             if not isinstance(value, (bool, int, float, str, type(None))) or value in (math.inf, -math.inf):
                 raise TypeError(f"the constant {constant} of {name} must be a number or a string; got {value!r}")
@@ -115,9 +121,9 @@ def _argument(argument: object) -> tuple:
         return ("fp64", SCALAR_DOUBLE, argument.slot) if argument.double else ("fp32", SCALAR_FLOAT, argument.slot)
     if argument is None:
         return ("none",)
-    if type(argument) is int:
+    if type(argument) is int or isinstance(argument, Varying):
         type_ = "i32" if -(2**31) <= argument < 2**31 else "i64"
-        return type_ + ":16" * (argument % 16 == 0), LITERAL, argument
+        return type_ + ":16" * (argument % 16 == 0), COMPUTED if isinstance(argument, Varying) else LITERAL, argument
     if type(argument) is float:
         return "fp32", LITERAL, struct.unpack("<i", struct.pack("<f", argument))[0]
     raise TypeError(f"a launcher gave a kernel an argument of type {type(argument).__name__}")
@@ -137,11 +143,12 @@ def _function(kernel: cubin.Kernel, device: torch.device) -> tuple[int, cubin.Co
 
 
 def record(
-    declaration: Declaration, form: str, arguments: Sequence, allocations: Sequence, arch: int = 90
+    declaration: Declaration, form: str, arguments: Sequence, allocations: Sequence, arch: int = 90,
+    length: Varying | None = None,
 ) -> tuple[list, list]:
     """(workspaces, launches) of the op's Triton launcher for such arguments, as a Recorder has them.
 
-    arch: 90 for sm_90, of tensors that are on no GPU; of others their GPU's own.
+    arch: 90 for sm_90, of tensors that are on no GPU; of others their GPU's own. length: as `varied` gives it.
     """
     schema = declaration.forms[form]
     device = schema.first_tensor(arguments).device
@@ -152,6 +159,8 @@ def record(
             if isinstance(value, Tensor):
                 on_host = i in schema.scalars and value.device.type == "cpu"
                 value = ScalarStandIn(slot, double) if on_host else _stand_in(slot, value)
+                if length is not None and _has_length(schema, i, value, length.value):
+                    value.shape = (length,)
             slot += 1
         stand_ins.append(value)
     if form == "_":
@@ -177,6 +186,55 @@ def launch(declaration: Declaration, form: str, arguments: Sequence, outputs: Se
     *arguments, needs = arguments
     gradients = [output if needed else None for output, needed in zip(outputs, needs, strict=True)]
     return launcher.backward(*arguments, *gradients)
+
+
+# ------------------------------------------------------------------------------------------------------------ ragged
+
+
+def length_of(schema: Form, arguments: Sequence) -> Varying | None:
+    """N of a call: the length of the first Ragged tensor of one dimension; None without one, or where N is 0 or at
+    least 2^31, for which a plan is made as for any other size (compute.h decides alike)."""
+    for i in schema.ragged:
+        if isinstance(arguments[i], Tensor) and arguments[i].dim() == 1:
+            length = len(arguments[i])
+            return Varying(length) if 0 < length < 2**31 else None
+    return None
+
+
+def varied(schema: Form, arguments: Sequence, length: Varying | None) -> list:
+    """The arguments, with a stand-in of shape [N] for each tensor whose length is N."""
+    if length is None:
+        return list(arguments)
+    return [
+        StandIn(-1, (length,), value.dtype) if _has_length(schema, i, value, length.value) else value
+        for i, value in enumerate(arguments)
+    ]
+
+
+def _has_length(schema: Form, position: int, tensor: object, length: int) -> bool:
+    return position in schema.ragged and tensor is not None and tuple(tensor.shape) == (length,)
+
+
+def returned(outputs: list, workspaces: list, launches: list, length: Varying | None) -> tuple:
+    """_return_plan's arguments. What varies goes as a program, and its number stands where a number would: k as
+    -1 - k in a shape or a grid, which are never negative, and as it is in an argument of kind COMPUTED."""
+    programs: list[Sequence[int]] = []
+
+    def size(number: int | Varying) -> int:
+        if not isinstance(number, Varying):
+            return number
+        programs.append(number.program)
+        return -len(programs)
+
+    shapes = [[size(number) for number in shape] for shape, _ in (*outputs, *workspaces)]
+    dtypes = [dtype for _, dtype in (*outputs, *workspaces)]
+    lists = []
+    for function, *grid_and_more in launches:
+        grid, more = grid_and_more[:3], grid_and_more[3:]
+        values = [-1 - size(number) if isinstance(number, Varying) else number for number in more]
+        lists.append([function, *map(size, grid), *values])
+    conditions = [] if length is None else length.conditions
+    return dtypes, shapes, len(outputs), lists, programs, list(dict.fromkeys(conditions))
 
 
 def _stand_in(slot: int, tensor: Tensor) -> StandIn:

@@ -47,15 +47,18 @@ class SavedBy:
 @dataclass(frozen=True)
 class Prepared:
     """What another op makes for the backward's kernels: function(backend, the backward's arguments by name) gives the
-    tensors of these names."""
+    Ragged tensors of these names."""
 
     names: Sequence[str]
     function: Callable[[str, Mapping[str, object]], Sequence[Tensor]]
 
 
-# Torch's types, and two that torch never sees: a Number changes from call to call, and is a Tensor to torch; a Report
-# stands behind the returns and is none of them.
-TYPES = ("Tensor", "Tensor?", "Tensor(a!)", "Number", "Report", "str", "int", "SymInt", "float", "bool")
+# Torch's types, and three that torch never sees. A Number changes from call to call, and is a Tensor to torch. So is a
+# Ragged: where it has one dimension, its length is N, which is another one in each call. A Report stands behind the
+# returns and is none of them.
+TYPES = (
+    "Tensor", "Tensor?", "Tensor(a!)", "Number", "Ragged", "Ragged?", "Report", "str", "int", "SymInt", "float", "bool"
+)
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,17 @@ class Argument:
         return self.type == "Number"
 
     @property
+    def is_ragged(self) -> bool:
+        return self.type.startswith("Ragged")
+
+    @property
     def is_report(self) -> bool:
         return self.type == "Report"
 
     @property
     def is_tensor(self) -> bool:
         """Whether it is a tensor to torch: a number is one too."""
-        return self.is_number or self.type.startswith("Tensor")
+        return self.is_number or self.type.startswith(("Tensor", "Ragged"))
 
     @property
     def is_optional(self) -> bool:
@@ -105,7 +112,7 @@ def parse(schema: str) -> tuple[list[Argument], list[Argument]]:
 class Form:
     """One of an op's overloads on each backend: functional, in place, or the backward.
 
-    schema: what is defined; plan_schema: of the op in Python that plans its calls. scalars, mutated: positions.
+    schema: what is defined; plan_schema: of the op in Python that plans its calls. scalars, mutated, ragged: positions.
     """
 
     def __init__(self, name: str, arguments: list[Argument], returns: list[Argument]) -> None:
@@ -113,8 +120,9 @@ class Form:
         self.names = [argument.name for argument in arguments]
         self.scalars = [i for i, argument in enumerate(arguments) if argument.is_number]
         self.mutated = [i for i, argument in enumerate(arguments) if argument.is_mutated]
+        self.ragged = [i for i, argument in enumerate(arguments) if argument.is_ragged]
         letters = iter("abcdefgh")
-        plain = [a.type.replace("(a!)", "").replace("Number", "Tensor") for a in arguments]
+        plain = [re.sub("Number|Ragged", "Tensor", a.type.replace("(a!)", "")) for a in arguments]
         types = [f"Tensor({next(letters)}!)" if a.is_mutated else t for a, t in zip(arguments, plain, strict=True)]
         written = ", ".join(map("{} {}".format, types, self.names))
         self.schema = f"({written}) -> ({', '.join(f'{r.type} {r.name}' for r in returns)})"

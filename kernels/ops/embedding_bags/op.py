@@ -63,7 +63,7 @@ def auto(tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor |
 
 OP = Op(
     "embedding_bags",
-    "(Tensor tables, Tensor row_offsets, Tensor indices, Tensor? offsets, str mode, Tensor? per_sample_weights, "
+    "(Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, str mode, Ragged? per_sample_weights, "
     "int padding_idx, str out_of_range) -> (Tensor out, Report report)",
     eager=eager.embedding_bags,
     check=check,

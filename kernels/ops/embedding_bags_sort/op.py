@@ -28,7 +28,7 @@ def check(
 
 OP = Op(
     "embedding_bags_sort",
-    "(Tensor indices, Tensor row_offsets, Tensor? offsets, int row_count, int padding_idx, bool mean, int table_keys)"
+    "(Ragged indices, Tensor row_offsets, Tensor? offsets, int row_count, int padding_idx, bool mean, int table_keys)"
     " -> (Tensor keys, Tensor positions, Tensor bags, Tensor lengths)",
     eager=lambda *arguments: eager.embedding_bags_sort(*arguments[:-1]),
     check=check,

@@ -66,8 +66,8 @@ def auto(*_) -> str:
 
 OP = Op(
     "embedding_bags_update",
-    "(Tensor(a!) tables, Tensor(a!) state, Tensor row_keys, Tensor id_positions, Tensor bag_grad, Tensor? bags,"
-    " Tensor? lengths, Tensor? id_weights, Number learning_rate, str rule, float eps, int chunk) -> ()",
+    "(Tensor(a!) tables, Tensor(a!) state, Ragged row_keys, Ragged id_positions, Tensor bag_grad, Ragged? bags,"
+    " Ragged? lengths, Ragged? id_weights, Number learning_rate, str rule, float eps, int chunk) -> ()",
     eager=eager.embedding_bags_update,
     check=check,
     auto=auto,
