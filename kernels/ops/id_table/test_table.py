@@ -153,6 +153,34 @@ def test_errors_of_the_table():
     assert t.sizes == [1, 1]
 
 
+@every_backend
+def test_ids_are_refused_where_rows_end(backend):
+    """Rows go up to 2^63 - 2, so that a table's next row is an int64 too. What is refused changes nothing."""
+    most, t = 2**63 - 2, table([[7], []], backend)
+    assert t.insert(tensor([8], backend), tensor([1], backend), tensor([most - 2], backend)).tolist() == [most - 2]
+    before, kept = t.storage(), {name: tensor.clone() for name, tensor in t.state().items()}
+    # There are two rows left. The last ids would make the storage grow, too.
+    for many in ([1, 2, 3], [1, 8, 2, 1, 3], list(range(100))):
+        ids = tensor([*many, 99], backend)
+        tables = tensor([1] * len(many) + [0], backend)
+        new = len({*many} - {8})
+        message = f"table 1: its next row is {most - 1}, and rows go up to {most}; {new} new ids have no room"
+        with pytest.raises(ValueError, match=message):
+            t.insert(ids, tables)
+        assert all(now is then for now, then in zip(t.storage(), before, strict=True))
+        assert all(torch.equal(tensor, kept[name]) for name, tensor in t.state().items())
+    assert t.insert(tensor([1, 8, 2, 1, 99], backend), tensor([1, 1, 1, 1, 0], backend)).tolist() == [
+        most - 1, most - 2, most, most - 1, 2
+    ]
+    assert t.insert(tensor([8, 1], backend), tensor([1, 1], backend)).tolist() == [most - 2, most - 1]  # none is new
+    with pytest.raises(ValueError, match="table 1: its next row is 9223372036854775807"):
+        t.insert(tensor([3], backend), tensor([1], backend))
+    assert t.insert(tensor([3], backend), tensor([1], backend), tensor([5], backend)).tolist() == [5]
+    again = table([[], []], backend)
+    again.load(**t.state())
+    check_against([{7: 1, 99: 2}, {8: most - 2, 1: most - 1, 2: most, 3: 5}], again, backend)
+
+
 @settings(max_examples=5 if DEVICE.type == "cuda" else 40, deadline=None)  # eager waits for a GPU at every step
 @given(st.lists(st.tuples(st.sampled_from("iel"), st.lists(st.sampled_from((*EXTREMES, *range(20))), max_size=40))))
 def test_any_sequence_of_operations(steps):

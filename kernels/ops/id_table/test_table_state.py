@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import weakref
 
 import pytest
@@ -13,7 +14,7 @@ from kernels import IdTable
 from kernels.check.contract import DEVICE, GPU
 from kernels.ops.id_table import eager, storage
 from kernels.ops.id_table import table as table_module
-from kernels.ops.id_table.conftest import check_against, every_backend, fast_backend, table, tensor
+from kernels.ops.id_table.conftest import check_against, device_of, every_backend, fast_backend, table, tensor
 from kernels.ops.id_table.spec import EXTREMES
 
 WRITING = {eager.table_claim_.__code__, eager.table_erase_.__code__}  # the rest of eager.py only reads
@@ -201,3 +202,71 @@ def test_a_captured_look_up_sees_what_is_inserted_later():
     assert torch.equal(found, keys < 150)
     assert torch.equal(rows, torch.where(keys < 150, keys + 1, 0))
     assert all((other == -1).all() for other in others)
+
+
+# ---------------------------------------------------------------------------------------- look-ups beside a change
+
+
+class Torn(IdTable):
+    """An IdTable that another thread changes right behind the n-th reading of an attribute of its storage."""
+
+    reads, change = -1, None
+
+    def __getattribute__(self, name):
+        value = super().__getattribute__(name)
+        return self._read(value) if name == "_buffers" else value
+
+    def __getattr__(self, name):
+        value = super().__getattr__(name)
+        return self._read(value) if name in ("tags", "slots", "bucket_offsets", "seeds") else value
+
+    def _read(self, value):
+        if self.change is not None:
+            self.reads -= 1
+            if self.reads < 0:
+                thread, self.change = threading.Thread(target=self.change), None
+                thread.start()
+                thread.join()
+        return value
+
+
+@every_backend
+@pytest.mark.parametrize("change", ["load", "growth"])
+def test_a_look_up_reads_one_storage_whenever_another_thread_replaces_it(change, backend):
+    """All ids as they were, or all as they are then: the same ids lie elsewhere in the new storage."""
+    ids, old = list(range(112)), list(range(1, 113))
+    new = old[::-1] if change == "load" else old
+    state, more = table([ids[::-1]], backend).state(), tensor(range(1000, 1400), backend)
+    keys, zeros = tensor(ids, backend), torch.zeros(112, dtype=torch.int32, device=device_of(backend))
+    for reads in itertools.count():
+        t = Torn([ids], device=device_of(backend), backend=backend)
+        t.reads = reads
+        t.change = (lambda t=t: t.load(**state)) if change == "load" else (lambda t=t: t.insert(more))
+        found, rows = t(keys, zeros, backend=backend)
+        assert found.all()
+        assert rows.tolist() in (old, new)
+        if t.change is not None:  # the look-up read less often
+            break
+        found, rows = t(keys, zeros, backend=backend)
+        assert rows.tolist() == new
+    assert reads > 0
+
+
+@GPU
+def test_storage_is_not_handed_out_while_another_stream_reads_it():
+    """A look-up that waits on its stream while the table is loaded, and new tensors take the memory that is free."""
+    t, count = IdTable([range(100_000)], device=DEVICE), 100_000
+    keys, zeros = torch.arange(count, device=DEVICE), torch.zeros(count, dtype=torch.int32, device=DEVICE)
+    t(keys, zeros)
+    state, sizes = t.state(), [(tensor.shape, tensor.dtype) for tensor in t.storage()[:3]]
+    other = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(other):
+        torch.cuda._sleep(500_000_000)  # cycles, a quarter of a second: `load` takes less
+        found, rows = t(keys, zeros)
+    t.load(**state)
+    taken = [torch.full(shape, 77, dtype=dtype, device=DEVICE) for shape, dtype in sizes for _ in range(20)]
+    other.synchronize()
+    assert found.all()
+    assert torch.equal(rows, keys + 1)
+    assert all((tensor == 77).all() for tensor in taken)
