@@ -267,8 +267,8 @@ class IdTable(nn.Module):
         self.__dict__.update(attributes, _buffers=buffers, _buckets=bucket_offsets.diff().tolist())
 
     def _make_room(self, ids: Tensor, table_ids: Tensor, numbered: bool) -> None:
-        """Grow the tables that would be filled beyond the limit. ValueError: new ids are to be numbered, and a table has
-        not so many rows left."""
+        """Grow the tables that would be filled beyond the limit. ValueError: new ids are to be numbered, and a table
+        has fewer rows left."""
 
         def crowded(counts: list[int]) -> list[int]:
             return [

@@ -131,7 +131,7 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
         assert torch.equal(found, expected(rows_of(given, table), columns))
         found = kernels.embedding_lookup_with_image(ids, table, image, **named)
         assert torch.equal(found, expected(rows_of(given, table, image), columns))
-        for first in (TEXTS, 0):
+        for first in (TEXTS, 0, 2**63 - 2):  # beside the last one, first + IMAGES is no int64
             found = kernels.assemble_deepstack_embedding(ids, image, first, **named)
             assert torch.equal(found, expected(rows_of(given, None, image, first=first), columns))
         # An index is as hostile as an id, where it is read.
@@ -219,6 +219,17 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
             out = function(ids, *arguments, backend=backend, out_of_range=counter)
             assert torch.equal(out, function(ids, *arguments, backend=backend))
             assert counter.tolist() == [10 + sum(row is None for row in rows)]
+
+    @every_backend
+    def test_a_vocabulary_that_ends_where_int64_does(self, backend):
+        """What is counted, and the gradient: ids that name a feature, and one that is far below all."""
+        first, features = 2**63 - 2, sources(8)[1].requires_grad_()
+        ids = torch.tensor([first, -(2**63), 2**63 - 1, first - 1, first], device=DEVICE)
+        counter, grad = torch.zeros(1, dtype=torch.int64, device=DEVICE), torch.randn(5, 8, device=DEVICE)
+        out = kernels.assemble_deepstack_embedding(ids, features, first, out_of_range=counter, backend=backend)
+        assert counter.item() == 1
+        (found,) = torch.autograd.grad(out, features, grad)
+        assert torch.equal(found, torch.stack([grad[0] + grad[4], grad[2], torch.zeros_like(grad[0])]))
 
     @kernel_backend
     def test_what_ids_name_is_found_once(self, backend, monkeypatch):
