@@ -139,6 +139,12 @@ class Declaration:
             return [(s if needed else (0,), dtype) for (s, dtype), needed in zip(shapes, named["needs"], strict=True)]
         return [] if form == "_" else [self._output_shapes[name](named) for name in self.outputs]
 
+    def shapes(self, form: str, arguments: Sequence) -> Tensor | tuple[Tensor, ...] | None:
+        """What a call returns, without its values: new tensors, beside the first argument."""
+        first = self.forms[form].first_tensor(arguments)
+        outputs = tuple(first.new_empty(shape, dtype=dtype) for shape, dtype in self.allocations(form, arguments))
+        return outputs[0] if len(outputs) == 1 else outputs or None
+
     # ------------------------------------------------------------------------------------------------------- gradients
 
     def differentiable(self, of_outputs: Sequence) -> list:

@@ -1,5 +1,6 @@
 """The look-ups against eager, on every backend that this machine has; and ids that no vocabulary has."""
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -7,6 +8,7 @@ import math
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernels
 from kernels import runtime
@@ -117,6 +119,28 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
         ):
             with pytest.raises(error, match=f"vocabulary: {message}"):
                 lookup(ids, table, out_of_range=counter if counter.is_meta else counter.to(DEVICE))
+
+    @pytest.mark.parametrize("where", ["meta", "fake"])
+    @pytest.mark.parametrize("named", [None, "eager", "triton", "cuda"])
+    def test_shapes_without_values(self, named, where):
+        """Nothing runs on "meta", so no backend is missing there; a fake tensor is of a device, whose backends are."""
+        mode = FakeTensorMode() if where == "fake" else contextlib.nullcontext()
+        if where == "fake" and named and runtime.backends(DEVICE)[named]:
+            pytest.skip(runtime.backends(DEVICE)[named])
+        options = {} if named is None else {"backend": named}
+        for call in self.variants():
+            values = [tensor for tensor in call.tensors if tensor is not None]
+            with mode:
+                made = [mode.from_tensor(v) if where == "fake" else v.to("meta") for v in values]
+                wanted = [tensor.requires_grad_() for tensor in made if tensor.is_floating_point()]
+                left = iter(made)
+                given = [None if tensor is None else next(left) for tensor in call.tensors]
+                out = vocabulary(*given, *call.options, **options)
+                gradients = torch.autograd.grad(out, wanted, torch.empty_like(out))
+            expected = eager.vocabulary(*call.arguments())
+            assert (out.shape, out.dtype, out.device) == (expected.shape, expected.dtype, made[0].device)
+            assert [g.shape for g in gradients] == [tensor.shape for tensor in wanted]
+            assert {g.device for g in gradients} == {out.device}
 
     # ---------------------------------------------------------------------------------------------- what ids may be
 
