@@ -113,7 +113,7 @@ class PublicFunction:
         if not is_compiling():
             arguments = [
                 float(value) if i in self._scalars and not isinstance(value, Tensor) else value
-                for i, value in enumerate(arguments)
+                for i, value in enumerate(op.with_integers(self._form, arguments))
             ]
         if not made.mutated:
             return op.eager(*arguments)

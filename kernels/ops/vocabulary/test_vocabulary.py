@@ -6,6 +6,7 @@ import gc
 import importlib
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -141,6 +142,26 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
             assert (out.shape, out.dtype, out.device) == (expected.shape, expected.dtype, made[0].device)
             assert [g.shape for g in gradients] == [tensor.shape for tensor in wanted]
             assert {g.device for g in gradients} == {out.device}
+
+    @every_backend
+    def test_what_stands_for_an_integer(self, backend):
+        """On every backend what C++ takes for one: what has an __index__ of 64 bits, and a tensor of one element."""
+
+        class Two:
+            def __index__(self):
+                return 2
+
+        ids, features = torch.tensor([1, 2, 4], device=DEVICE), sources(8)[1]
+        look_up = functools.partial(kernels.assemble_deepstack_embedding, ids, features, backend=backend)
+        for two in (2, np.int64(2), np.int32(2), np.array(2), torch.tensor(2), torch.tensor([2.7]), Two()):
+            assert torch.equal(look_up(two), torch.stack([torch.zeros_like(features[0]), features[0], features[2]]))
+        assert torch.equal(look_up(True), look_up(1))
+        for wrong in (2.0, np.float64(2), "2", None, torch.tensor([2, 3])):
+            message = f"vocabulary: vocab_size must be an integer; got {type(wrong).__name__}"
+            with pytest.raises(TypeError, match=f"^{message}$"):
+                look_up(wrong)
+        with pytest.raises(ValueError, match=f"^vocabulary: vocab_size must fit 64 bits; got {2**63}$"):
+            look_up(2**63)
 
     # ---------------------------------------------------------------------------------------------- what ids may be
 
