@@ -94,6 +94,21 @@ def test_erased_slots_are_used_again(backend):
     check_against([{i: i + 1 for i in range(2200, 2400)}], t, backend, others=range(0, 2200, 7))
 
 
+@every_backend
+def test_an_erased_slot_is_empty_where_its_bucket_has_another(backend):
+    """No search has gone beyond such a bucket. So churn fills nothing, and the storage stays."""
+    t = table([range(8)], backend, capacity=[100])
+    tags = t.tags
+    for turn in range(1, 30):
+        ids = tensor(range(8 * turn, 8 * turn + 8), backend)
+        t.insert(ids)
+        assert t._filled == [16]
+        t.erase(ids)
+        assert t._filled == [8]
+    assert t.tags is tags
+    assert int((tags != eager.EMPTY).sum()) == 8
+
+
 def keys_of_one_bucket(count: int, seed: int) -> list[int]:
     """Ids whose hash's upper 40 bits are zero: their search begins in the first bucket of any table."""
     mask = (1 << 64) - 1
