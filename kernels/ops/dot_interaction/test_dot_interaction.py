@@ -28,7 +28,7 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
             ((dense, sparse[..., :3]), ValueError, "sparse must have shape \\[5, F, 24\\], for .*; got \\[5, 4, 3\\]"),
             ((dense, sparse[:, 0]), ValueError, "sparse must have shape \\[5, F, 24\\], for .*; got \\[5, 24\\]"),
             ((dense, sparse, 0), ValueError, "pad_to must be a positive integer; got 0"),
-            ((dense, sparse, 1.5), ValueError, "pad_to must be a positive integer; got 1.5"),
+            ((dense, sparse, 1.5), TypeError, "pad_to must be an integer; got float"),
         ]
 
     def hold(self, backend, calls):
