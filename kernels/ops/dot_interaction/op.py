@@ -55,7 +55,6 @@ def dot_interaction(dense: Tensor, sparse: Tensor, pad_to: int = 1, *, backend: 
 
     Raises:
         TypeError: a dtype, dtypes that differ, a pad_to that is no integer. ValueError: a shape or device that does not
-        fit, a pad_to below 1, an
-        unknown backend. RuntimeError: a backend this machine lacks.
+        fit, a pad_to below 1, an unknown backend. RuntimeError: a backend this machine lacks.
     """
     return OP.call(backend, dense, sparse, pad_to)

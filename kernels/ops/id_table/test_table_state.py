@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
 import sys
 import threading
 import weakref
@@ -16,6 +18,7 @@ from kernels.ops.id_table import eager, storage
 from kernels.ops.id_table import table as table_module
 from kernels.ops.id_table.conftest import check_against, device_of, every_backend, fast_backend, table, tensor
 from kernels.ops.id_table.spec import EXTREMES
+from kernels.runtime import KERNELS
 
 WRITING = {eager.table_claim_.__code__, eager.table_erase_.__code__}  # the rest of eager.py only reads
 
@@ -250,6 +253,56 @@ def test_a_look_up_reads_one_storage_whenever_another_thread_replaces_it(change,
         found, rows = t(keys, zeros, backend=backend)
         assert rows.tolist() == new
     assert reads > 0
+
+
+TWO_PROCESSES = """
+import sys
+import torch
+from torch import distributed, nn
+from kernels import IdTable
+
+rank, file = int(sys.argv[1]), sys.argv[2]
+distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.linear = IdTable([range(4)], backend="eager"), nn.Linear(1, 1)
+
+    def forward(self, ids):
+        return self.linear(self.table(ids, backend="eager")[1][:, None].float())
+
+for broadcast in (False, True):
+    model = Model()
+    wrapped = nn.parallel.DistributedDataParallel(model, broadcast_buffers=broadcast)
+    model.table.insert(torch.tensor([10 + rank, 20]))
+    for _ in range(2):
+        wrapped(torch.arange(4)).sum().backward()
+    found, _ = model.table(torch.tensor([10, 11, 20]), backend="eager")
+    print(*found.tolist(), model.table.sizes)
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow  # two processes that import torch
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_tables_of_two_processes_under_distributed_data_parallel(tmp_path):
+    """Each inserts an id of its own. Left alone they have it; by default the second has the first one's instead."""
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_PROCESSES, str(rank), str(tmp_path / "meet")],
+            cwd=KERNELS.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        printed = [process.communicate(timeout=100) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    first, second = "True False True [6]\n", "False True True [6]\n"
+    assert [out for out, _ in printed] == [first + first, second + first], printed
 
 
 @GPU
