@@ -51,6 +51,12 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
         self.hold(backend, [of_shape(2, 150, 5), of_shape(3, 70, 20, 4, torch.bfloat16)])
 
     @kernel_backend
+    @pytest.mark.parametrize("features", [31, 32])
+    def test_a_block_that_is_full_of_vectors_and_one_more(self, backend, features):
+        """32 vectors are a block of pairs, and the most that the copy engine's kernels take."""
+        self.hold(backend, [of_shape(3, features, columns) for columns in (5, 16)])
+
+    @kernel_backend
     def test_rows_that_are_not_there(self, backend):
         for call in (of_shape(0, 26, 16), of_shape(3, 0, 16), of_shape(0, 0, 1)):
             out = self.function(backend)(*call.arguments())
