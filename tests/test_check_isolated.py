@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from kernels.check import Case, check
+from kernels.check import Case, check, isolated
 from kernels.check.isolated import source_of
 from kernels.ops.add_relu.eager import add_relu
 
@@ -68,6 +71,46 @@ def test_a_notebooks_functions_go_to_a_process_of_their_own(tmp_path):
     assert right.startswith("add_relu: 2 cases passed on ")
     assert wrong.startswith("add_relu, case 1×7 float32: ")
     assert ends.startswith("add_relu: the process ended by SIGSEGV: ")
+
+
+# In place of the program that imports torch: a process that starts another one, with a file that only these two hold.
+LEAVES_ANOTHER = """
+import fcntl, subprocess, sys
+folder, _, _, locked = sys.argv[1:]
+held = open(locked, "w")
+fcntl.flock(held, fcntl.LOCK_EX)
+subprocess.Popen(["sleep", "30"], pass_fds=[held.fileno()])
+print("said", flush=True)
+open(folder + "/result", "w").write("null")
+"""
+
+
+def a_function():
+    pass
+
+
+def is_free(locked: Path) -> bool:
+    """Whether nobody holds the file, within five seconds: a process that is killed needs a moment to end."""
+    with open(locked, "a") as file:
+        for _ in range(100):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            time.sleep(0.05)
+    return False
+
+
+def test_what_a_process_leaves_behind_ends_with_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(isolated, "CHILD", LEAVES_ANOTHER)
+    assert isolated.run_apart(a_function, "", str(tmp_path / "locked"), seconds=10) == "said\n"
+    assert is_free(tmp_path / "locked")
+
+
+def test_a_process_that_is_stopped_says_so_and_leaves_nothing_behind(monkeypatch, tmp_path):
+    monkeypatch.setattr(isolated, "CHILD", LEAVES_ANOTHER + "import time; time.sleep(30)")
+    with pytest.raises(isolated.Ended, match=r"^it does not end: stopped after 1 s, which is for all cases together\n"):
+        isolated.run_apart(a_function, "", str(tmp_path / "locked"), seconds=1)
+    assert is_free(tmp_path / "locked")
 
 
 def test_what_cannot_be_carried_is_named():

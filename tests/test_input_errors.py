@@ -1,5 +1,7 @@
 """What the host makes of the numbers that a kernel reports: kernels/dispatch/input_errors.py."""
 
+import threading
+
 import pytest
 import torch
 
@@ -43,3 +45,25 @@ def test_a_number_that_is_still_on_its_way_is_waited_for(numbers, late):
     assert input_errors.found(CPU) is None
     numbers[input_errors.FOUND + late] = found[late]
     assert input_errors.found(CPU) == (1, *found)
+
+
+class Interrupted(list):
+    """Numbers: right behind the first reading of the counter another thread adds to it, if it can."""
+
+    other: threading.Thread | None = None
+
+    def __getitem__(self, i):
+        value = super().__getitem__(i)
+        if i == input_errors.COUNT and self.other is None:
+            self.other = threading.Thread(target=input_errors.add, args=(torch.device("cpu"), 5))
+            self.other.start()
+            self.other.join(0.2)  # as long as it takes where nothing keeps it; where it must wait, no longer
+        return value
+
+
+def test_what_two_threads_add_is_added(monkeypatch):
+    numbers = Interrupted([0] * input_errors.SIZE)
+    monkeypatch.setitem(input_errors._reports, CPU, (numbers, numbers))
+    input_errors.add(torch.device("cpu"), 3)
+    numbers.other.join()
+    assert input_errors.count(CPU) == 8

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -48,8 +49,11 @@ class Ended(AssertionError):
 def run_apart(function: Callable, job: str, *arguments: str, seconds: float) -> str:
     """job(function, *arguments) in another process; job: "module:name". What it printed.
 
+    The seconds are for all that the process does: it starts Python, imports torch, and tries every case. However it
+    ends, the processes that it started end then: they are of one group, which is killed.
+
     Raises:
-        AssertionError: the job's own. Ended: the process ended, or did not within so many seconds. ValueError: a
+        AssertionError: the job's own. Ended: the process ended without a verdict, or had to be stopped. ValueError: a
         function that cannot be carried.
     """
     name, source = source_of(function)
@@ -58,23 +62,30 @@ def run_apart(function: Callable, job: str, *arguments: str, seconds: float) -> 
         path = os.pathsep.join([str(KERNELS.parent), *filter(None, sys.path)])
         command = [sys.executable, "-c", CHILD, folder, name, job, *arguments]
         environment = {**os.environ, "PYTHONPATH": path}
+        printed, errors, result = (Path(folder) / name for name in ("printed", "errors", "result"))
+        # Files: the end of a pipe comes when the last process that has it ends, which may be one that was left behind.
+        with open(printed, "w") as out, open(errors, "w") as err:
+            process = subprocess.Popen(command, stdout=out, stderr=err, env=environment, start_new_session=True)
         try:
-            ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=seconds)
+            status = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            late = f"it does not end: stopped after {seconds:g} s\nHint: does each loop come to its end?"
-            raise Ended(late) from None
-        result = Path(folder) / "result"
+            late = f"it does not end: stopped after {seconds:g} s, which is for all cases together"
+            raise Ended(f"{late}\nHint: does each loop come to its end?") from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         if not result.exists():
-            raise Ended(f"the process ended {_how(ended)}")
+            raise Ended(f"the process ended {_how(status, errors.read_text())}")
         if (error := json.loads(result.read_text())) is not None:
             raise AssertionError(error)
-    return ended.stdout
+        return printed.read_text()
 
 
-def _how(ended: subprocess.CompletedProcess) -> str:
-    if ended.returncode < 0:
-        return f"by {signal.Signals(-ended.returncode).name}: an access far outside of all tensors does that"
-    return f"with status {ended.returncode}: {ended.stderr.strip()[-500:]}"
+def _how(status: int, errors: str) -> str:
+    if status < 0:
+        return f"by {signal.Signals(-status).name}: an access far outside of all tensors does that"
+    return f"with status {status}: {errors.strip()[-500:]}"
 
 
 def source_of(function: Callable) -> tuple[str, str]:

@@ -43,7 +43,8 @@ def check(
         device: default: the GPU if there is one. cases: default: those of the op.
         spec: default: the op's.
         isolated: whether to run in a process of its own, which a wrong kernel may end: for a function with a name, that
-            uses no variables of a function around it. It does not go with a spec.
+            uses no variables of a function around it. It does not go with a spec. All cases together, and the start,
+            have ten minutes.
 
     A call must give eager's values within the spec's scale, with NaN and Inf where eager has them, in eager's shape and
     dtype, on the inputs' device, contiguous; write every element; leave its inputs and the memory beside all tensors as

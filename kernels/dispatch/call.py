@@ -7,12 +7,13 @@ from numbers import Real
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.compiler import is_compiling
 
 from kernels.dispatch import checks
 from kernels.dispatch.declaration import Declaration
 from kernels.dispatch.loader import Loader
-from kernels.dispatch.refusals import cast, refuse_gradients, refusing
+from kernels.dispatch.refusals import autocasts, cast, refuse_gradients, refusing
 from kernels.dispatch.scalars import with_tensors
 
 
@@ -44,6 +45,8 @@ class PublicFunction:
         """The backend that is meant where "auto" may be given. Raises ValueError for one that is unknown, RuntimeError
         for one that the op has no kernel for."""
         if backend == "auto":
+            if arguments[0].is_meta:  # any kernel's overload gives the shapes; eager code may look at values
+                return self._op.backends[0]
             if not arguments[0].is_cuda:
                 return self._op.auto_on_cpu
             return self._op.auto(*arguments) if callable(self._op.auto) else self._op.auto
@@ -97,16 +100,20 @@ class PublicFunction:
         return self._op.overload(backend, self._form)(*arguments)
 
     def _eager(self, *arguments):
-        if isinstance(arguments[0], Tensor) and torch.is_autocast_enabled(device := arguments[0].device.type):
+        if isinstance(arguments[0], Tensor) and autocasts(arguments[0]):
             arguments = cast(self._made, arguments)
+            device = arguments[0].device.type
             with torch.autocast(device, enabled=False):  # whose own dtype for an operator may be another
                 return self._eager(*arguments)
         op, made = self._op, self._made
         op.check(self._form, arguments)
+        if not is_compiling() and (made.mutated or not op.gradients) and _has_no_values(arguments[0]):
+            refuse_gradients(op, self._form, arguments)
+            return op.shapes(self._form, arguments)
         if not is_compiling():
             arguments = [
                 float(value) if i in self._scalars and not isinstance(value, Tensor) else value
-                for i, value in enumerate(arguments)
+                for i, value in enumerate(op.with_integers(self._form, arguments))
             ]
         if not made.mutated:
             return op.eager(*arguments)
@@ -125,6 +132,13 @@ class PublicFunction:
         self._op.check(self._form, cast(self._made, arguments))
         if "setup_context" in str(error):
             raise RuntimeError(f'{self._op.name} does not work under torch.func here: use backend="eager"') from None
+
+
+def _has_no_values(tensor: Tensor) -> bool:
+    """Whether the tensor is a shape alone, on "meta" or fake, and nobody traces what is done with it."""
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
+        return False
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def _lies_in(value: object, written: Tensor) -> bool:

@@ -7,6 +7,7 @@ call.py read it.
 from __future__ import annotations
 
 import importlib.util
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -93,6 +94,9 @@ class Declaration:
         self.saves = saves if isinstance(saves, SavedBy) else SavedBy("", {"": tuple(saves)})
         self.saved = tuple(dict.fromkeys(name for names in self.saves.saves.values() for name in names))
         self.prepare = prepare
+        for text in (name, *self.backends, *self.saves.saves):
+            if "\t" in text or "\n" in text:  # loader.py writes them between tabs and newlines
+                raise ValueError(f"op {name!r}: {text!r} must have no tab and no newline")
         # backend → the one whose backward it takes
         self.backward_of = dict(backends) if isinstance(backends, Mapping) else {b: b for b in backends}
         self._check, self._output_shapes, self._gradient_shapes = check, dict(outputs or {}), dict(gradients or {})
@@ -109,7 +113,11 @@ class Declaration:
         inside = self.package.removeprefix("kernels.ops.")
         if inside != self.package:
             return inside.replace(".", "/")
-        return str(Path(importlib.util.find_spec(self.package).origin).parent)
+        found = importlib.util.find_spec(self.package)
+        if found is None or found.origin is None:
+            why = f"there is no package {self.package}" if found is None else f"{self.package} has no __init__.py"
+            raise ValueError(f"{self.name}: {why}")
+        return str(Path(found.origin).parent)
 
     def _add_backward(self, arguments: Sequence[Argument]) -> None:
         types = {a.name: a.type for a in arguments}
@@ -140,6 +148,12 @@ class Declaration:
             return [(s if needed else (0,), dtype) for (s, dtype), needed in zip(shapes, named["needs"], strict=True)]
         return [] if form == "_" else [self._output_shapes[name](named) for name in self.outputs]
 
+    def shapes(self, form: str, arguments: Sequence) -> Tensor | tuple[Tensor, ...] | None:
+        """What a call returns, without its values: new tensors, beside the first argument."""
+        first = self.forms[form].first_tensor(arguments)
+        outputs = tuple(first.new_empty(shape, dtype=dtype) for shape, dtype in self.allocations(form, arguments))
+        return outputs[0] if len(outputs) == 1 else outputs or None
+
     # ------------------------------------------------------------------------------------------------------- gradients
 
     def differentiable(self, of_outputs: Sequence) -> list:
@@ -163,6 +177,15 @@ class Declaration:
         """The functional form's arguments, with a 0-d tensor in place of each scalar that is a number."""
         return with_tensors(self.forms[""].scalars, arguments)
 
+    def with_integers(self, form: str, arguments: Sequence) -> list:
+        """The arguments, with an int for what C++ takes for one: NumPy's, a tensor of one element. Raises TypeError for
+        what it does not take, a float, say; ValueError for more than 64 bits."""
+        made = self.forms[form]
+        return [
+            _integer(made, argument.name, value) if argument.is_integer else value
+            for argument, value in zip(made.arguments, arguments, strict=True)
+        ]
+
     def with_prepared(self, backend: str, arguments: Sequence) -> tuple:
         """The arguments of `backward_form`, for those of the backward."""
         if not self.prepare:
@@ -174,7 +197,7 @@ class Declaration:
 
     def check(self, form: str, arguments: Sequence) -> None:
         """Raise for what is wrong with the arguments' types, dtypes, shapes, devices and values."""
-        made = self.forms[form]
+        made, arguments = self.forms[form], self.with_integers(form, arguments)
         for argument, value in zip(made.arguments, arguments, strict=True):
             if argument.is_number:
                 _check_scalar(made, argument.name, value, arguments)
@@ -217,6 +240,19 @@ class Declaration:
             others = made.by_name(arguments)
             written = others.pop(made.names[position])
             checks.may_be_written(made.name, made.names[position], written, others, self.elementwise)
+
+
+def _integer(made: Form, name: str, value: object) -> int | torch.SymInt:
+    if isinstance(value, torch.SymInt):
+        return value
+    try:
+        # Of a tensor of one element, floating too, torch takes the number without what is behind the point.
+        number = int(value) if isinstance(value, Tensor) and value.numel() == 1 else int(operator.index(value))
+    except TypeError:
+        raise TypeError(f"{made.name}: {name} must be an integer; got {type(value).__name__}") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{made.name}: {name} must fit 64 bits; got {number}")
+    return number
 
 
 def _check_scalar(made: Form, name: str, value: object, arguments: Sequence) -> None:

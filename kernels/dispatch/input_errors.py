@@ -30,7 +30,7 @@ WAITS = os.environ.get("FUSED_KERNELS_DEBUG", "0") not in ("", "0")
 
 # By Tensor.get_device(), -1 for the CPU: the numbers, and a view of them that is quick to read.
 _reports: dict[int, tuple[Tensor, memoryview]] = {}
-_making = threading.Lock()
+_making, _adding = threading.Lock(), threading.Lock()
 
 
 def tensor(device: torch.device) -> Tensor:
@@ -76,8 +76,10 @@ def count(index: int) -> int:
 
 
 def add(device: torch.device, number: int) -> None:
-    """Add to the device's counter, from the host: no kernel may be counting meanwhile."""
-    tensor(device)[COUNT] += number
+    """Add to the device's counter, from the host: no kernel may be counting meanwhile, other threads may be adding."""
+    numbers = tensor(device)
+    with _adding:
+        numbers[COUNT] += number
 
 
 def devices() -> list[int]:

@@ -66,8 +66,7 @@ class Op(Declaration):
             first = self.forms[form].first_tensor(arguments)
             self.loader.require(backend, first.device.type)
             self.check(form, arguments)
-            outputs = tuple(first.new_empty(shape, dtype=dtype) for shape, dtype in self.allocations(form, arguments))
-            return outputs[0] if len(outputs) == 1 else outputs or None
+            return self.shapes(form, arguments)
 
         return fake
 

@@ -18,7 +18,7 @@ from kernels.dispatch.schema import Form
 def cast(form: Form, arguments: Sequence) -> Sequence:
     """Under torch.autocast, floating tensors of differing dtypes in its dtype; float64, scalars and what is written
     excepted."""
-    if not (isinstance(arguments[0], Tensor) and torch.is_autocast_enabled(arguments[0].device.type)):
+    if not (isinstance(arguments[0], Tensor) and autocasts(arguments[0])):
         return arguments
     floating = {i: tensor for i, tensor in form.tensors(arguments) if tensor.is_floating_point()}
     if len({tensor.dtype for tensor in floating.values()}) < 2:
@@ -26,6 +26,11 @@ def cast(form: Form, arguments: Sequence) -> Sequence:
     dtype = torch.get_autocast_dtype(arguments[0].device.type)
     castable = {i for i, tensor in floating.items() if tensor.dtype != torch.float64 and i not in form.mutated}
     return [value.to(dtype) if i in castable else value for i, value in enumerate(arguments)]
+
+
+def autocasts(tensor: Tensor) -> bool:
+    """Whether torch.autocast is on for the tensor's device; on "meta" there is none."""
+    return not tensor.is_meta and torch.is_autocast_enabled(tensor.device.type)
 
 
 def refusing(declaration: Declaration, form_name: str, overload: Callable) -> Callable:

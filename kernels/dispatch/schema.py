@@ -56,9 +56,8 @@ class Prepared:
 # Torch's types, and three that torch never sees. A Number changes from call to call, and is a Tensor to torch. So is a
 # Ragged: where it has one dimension, its length is N, which is another one in each call. A Report stands behind the
 # returns and is none of them.
-TYPES = (
-    "Tensor", "Tensor?", "Tensor(a!)", "Number", "Ragged", "Ragged?", "Report", "str", "int", "SymInt", "float", "bool"
-)
+ARGUMENTS = ("Tensor", "Tensor?", "Tensor(a!)", "Number", "Ragged", "Ragged?", "str", "int", "SymInt", "float", "bool")
+RETURNS = ("Tensor", "Report")
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,10 @@ class Argument:
     @property
     def is_ragged(self) -> bool:
         return self.type.startswith("Ragged")
+
+    @property
+    def is_integer(self) -> bool:
+        return self.type in ("int", "SymInt")
 
     @property
     def is_report(self) -> bool:
@@ -97,16 +100,16 @@ class Argument:
 def parse(schema: str) -> tuple[list[Argument], list[Argument]]:
     """The arguments and the returns of "(Tensor x, str activation) -> Tensor out"."""
 
-    def read(text: str) -> list[Argument]:
+    def read(text: str, types: Sequence[str]) -> list[Argument]:
         text = text.strip()
         text = text[1:-1] if text.startswith("(") else text
         for part in filter(None, text.split(", ")):
-            if not re.fullmatch(rf"({'|'.join(map(re.escape, TYPES))}) \w+", part):
-                raise ValueError(f"schema {schema}: {part!r} must be one of {', '.join(TYPES)}, and a name")
+            if not re.fullmatch(rf"({'|'.join(map(re.escape, types))}) \w+", part):
+                raise ValueError(f"schema {schema}: {part!r} must be one of {', '.join(types)}, and a name")
         return [Argument(*part.split()) for part in text.split(", ") if part]
 
     arguments, _, returns = schema.partition(" -> ")
-    return read(arguments), read(returns)
+    return read(arguments, ARGUMENTS), read(returns, RETURNS)
 
 
 class Form:

@@ -15,8 +15,8 @@ ARGUMENTS = checks.Arguments("dense [B, D]: floating; sparse [B, F, D]: dense")
 def check(op: str, dense: Tensor, sparse: Tensor, pad_to: int = 1) -> None:
     """Raise unless the tensors are what ARGUMENTS says, and pad_to positive."""
     ARGUMENTS(op, dense, sparse)
-    if isinstance(pad_to, bool) or not isinstance(pad_to, int | torch.SymInt) or pad_to < 1:
-        raise ValueError(f"{op}: pad_to must be a positive integer; got {pad_to!r}")
+    if pad_to < 1:
+        raise ValueError(f"{op}: pad_to must be a positive integer; got {pad_to}")
 
 
 def _output(given: Mapping) -> tuple[Sequence[int], torch.dtype]:
@@ -54,7 +54,7 @@ def dot_interaction(dense: Tensor, sparse: Tensor, pad_to: int = 1, *, backend: 
     multiplies it by the other half's zeros too, has NaN.
 
     Raises:
-        TypeError: a dtype, or dtypes that differ. ValueError: a shape or device that does not fit, a pad_to below 1, an
-        unknown backend. RuntimeError: a backend this machine lacks.
+        TypeError: a dtype, dtypes that differ, a pad_to that is no integer. ValueError: a shape or device that does not
+        fit, a pad_to below 1, an unknown backend. RuntimeError: a backend this machine lacks.
     """
     return OP.call(backend, dense, sparse, pad_to)

@@ -28,7 +28,7 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
             ((dense, sparse[..., :3]), ValueError, "sparse must have shape \\[5, F, 24\\], for .*; got \\[5, 4, 3\\]"),
             ((dense, sparse[:, 0]), ValueError, "sparse must have shape \\[5, F, 24\\], for .*; got \\[5, 24\\]"),
             ((dense, sparse, 0), ValueError, "pad_to must be a positive integer; got 0"),
-            ((dense, sparse, 1.5), ValueError, "pad_to must be a positive integer; got 1.5"),
+            ((dense, sparse, 1.5), TypeError, "pad_to must be an integer; got float"),
         ]
 
     def hold(self, backend, calls):
@@ -49,6 +49,12 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
     @kernel_backend
     def test_more_vectors_than_are_held(self, backend):
         self.hold(backend, [of_shape(2, 150, 5), of_shape(3, 70, 20, 4, torch.bfloat16)])
+
+    @kernel_backend
+    @pytest.mark.parametrize("features", [31, 32])
+    def test_a_block_that_is_full_of_vectors_and_one_more(self, backend, features):
+        """32 vectors are a block of pairs, and the most that the copy engine's kernels take."""
+        self.hold(backend, [of_shape(3, features, columns) for columns in (5, 16)])
 
     @kernel_backend
     def test_rows_that_are_not_there(self, backend):

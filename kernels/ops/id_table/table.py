@@ -40,9 +40,21 @@ class IdTable(nn.Module):
     table was when it left that storage. (Whoever captures a compiled function keeps what `storage` gives.)
 
     An insertion, erasure or `load` that is broken off (by Ctrl-C, or for lack of memory) is done or undone, id by id,
-    when the table is next used; until then a look-up takes an id that has no row yet for one that is not there. One
-    thread may change a table at a time. Where a slot is found for an id hangs on the order in which a GPU's threads
-    come; what look-ups return, and state_dict, do not.
+    when the table is next changed; until then a look-up takes an id that has no row yet for one that is not there.
+    Where a slot is found for an id hangs on the order in which a GPU's threads come; what look-ups return, and
+    state_dict, do not.
+
+    One thread may change a table at a time. All but `forward` and `storage` counts as a change, `sizes`, state_dict and
+    repr too. Beside it other threads may look ids up, on any CUDA stream: storage that is replaced stays in memory
+    until the streams that look-ups were called on are done with it (for a compiled function its caller keeps what
+    `storage` gives). A look-up finds the table as it was before a `load` or as it is after it, and a new id with its
+    row or not at all. An erased id may be given the row of the new id that takes its slot: keep look-ups that erased
+    ids may be among apart from `insert`.
+
+    Distributed training: each process has a table of its own. An id has the same row in all of them if all insert the
+    same ids in the same order. DistributedDataParallel must leave the tables alone: `broadcast_buffers=False`, or
+    `_set_params_and_buffers_to_ignore_for_model` with the names of their buffers. By default it writes rank 0's storage
+    over that of the others at every forward, and their sizes and next rows stay what they were.
 
     state_dict has the ids and rows, not the storage: `ids` and `rows` int64 [n], by table and row; `offsets` [T + 1],
     where each table's begin; `next_rows` [T]. A table of any capacity loads it.
@@ -98,9 +110,16 @@ class IdTable(nn.Module):
 
     def storage(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(tags, slots, bucket_offsets, seeds), as `table_lookup` takes them."""
-        found = self.tags, self.slots, self.bucket_offsets, self.seeds
-        if _is_captured(self.tags):
-            self._captured[self.tags.data_ptr()] = found
+        buffers = self._buffers  # read once: another thread may have others take its place (see _install)
+        found = buffers["tags"], buffers["slots"], buffers["bucket_offsets"], buffers["seeds"]
+        if _is_captured(found[0]):
+            self._captured[found[0].data_ptr()] = found
+        elif found[0].is_cuda and not is_compiling():
+            # Whoever replaces the storage frees it on a stream of its own, and what this one reads of it is not to be
+            # handed out before this one has done so.
+            stream = torch.cuda.current_stream(found[0].device)
+            for tensor in found:
+                tensor.record_stream(stream)
         return found
 
     def forward(self, ids: Tensor, table_ids: Tensor | None = None, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
@@ -127,7 +146,8 @@ class IdTable(nn.Module):
         first counts.
 
         Raises:
-            ValueError: ids that are not [n], a table that is not there, a row below 1. TypeError: what is no tensor.
+            ValueError: ids that are not [n], a table that is not there, a row that is not from 1 to 2^63 - 2, given or
+                next. TypeError: what is no tensor. The table is then as it was.
         """
         table_ids = self._tables_of(ids, table_ids)
         if ids.dim() != 1 or table_ids.shape != ids.shape:
@@ -140,8 +160,9 @@ class IdTable(nn.Module):
                 raise ValueError(f"rows must be [{len(ids)}], like ids; got {list(rows.shape)}")
             _within("rows", rows, 1, MOST_ROW)  # row 0 is that of ids that are not there
             rows = rows.to(ids.device)
+        self._mend()
+        self._make_room(ids, table_ids, numbered=rows is None)
         with self._changing():
-            self._make_room(ids, table_ids)
             where = CLAIM.call(self.backend, *self.storage(), ids, table_ids)
             position = torch.arange(len(ids), device=ids.device)
             new = (self.slots[where, 1] == -1 - position).nonzero()[:, 0]
@@ -245,8 +266,9 @@ class IdTable(nn.Module):
         # One call, within which no signal is handled: the tags of one storage never lie beside the slots of another.
         self.__dict__.update(attributes, _buffers=buffers, _buckets=bucket_offsets.diff().tolist())
 
-    def _make_room(self, ids: Tensor, table_ids: Tensor) -> None:
-        """Grow the tables that would be filled beyond the limit."""
+    def _make_room(self, ids: Tensor, table_ids: Tensor, numbered: bool) -> None:
+        """Grow the tables that would be filled beyond the limit. ValueError: new ids are to be numbered, and a table
+        has fewer rows left."""
 
         def crowded(counts: list[int]) -> list[int]:
             return [
@@ -255,14 +277,23 @@ class IdTable(nn.Module):
                 if count and self._buckets_for(self._filled[table] + count) > self._buckets[table]
             ]
 
+        def without_rows(counts: list[int]) -> list[int]:
+            last = [row + count - 1 for row, count in zip(self._next_rows, counts, strict=True)]
+            return [table for table, row in enumerate(last) if numbered and counts[table] and row > MOST_ROW]
+
         counts = torch.bincount(table_ids.long(), minlength=self.num_tables).tolist()
-        if not crowded(counts):
+        if not crowded(counts) and not without_rows(counts):
             return
         found, _ = table_lookup(*self.storage(), ids, table_ids, backend=self.backend)
         new = torch.stack([table_ids[~found].long(), ids[~found].long()]).unique(dim=1)[0]
         counts = torch.bincount(new, minlength=self.num_tables).tolist()
-        tables = crowded(counts)
-        if tables:
+        if ended := without_rows(counts):
+            table, row = ended[0], self._next_rows[ended[0]]
+            raise ValueError(
+                f"table {table}: its next row is {row}, and rows go up to {MOST_ROW}; {counts[table]} new ids have no "
+                "room"
+            )
+        if tables := crowded(counts):
             self._grow(tables, counts)
 
     def _grow(self, tables: list[int], counts: list[int]) -> None:

@@ -1,6 +1,8 @@
 // The id table's CUDA kernels against std::map, so that no libtorch is needed. A shape is tables x ids of each.
 #include "kernel.cuh"
 
+#include <chrono>
+#include <future>
 #include <memory>
 #include <set>
 
@@ -204,32 +206,94 @@ void check_tables(testing::Report& report, const Shape& shape, double load, cons
               });
 }
 
-// Offsets of features x bags, whose lengths are 0 to 3, and tables of one feature, of none, and of the rest.
+// Storage whose bucket_offsets lie: such a table has no bucket, whatever its keys, and nothing beside the storage is read.
+void check_lying_storage(testing::Report& report, const Shape& shape) {
+    long long buckets = shape.rows, count = shape.columns;
+    std::vector<long long> keys = different_ids<long long>(count, 5);
+    Buffer<unsigned char> tags(std::vector<unsigned char>(size_t(buckets * bucket_slots), id_table::erased));
+    Buffer<Slot> slots(buckets * bucket_slots);
+    Buffer<long long> given(keys), seeds(Numbers{7}), rows(count), where(count);
+    Buffer<int> tables(std::vector<int>(size_t(count), 0));
+    Buffer<unsigned char> found(count);
+    const Numbers lies[] = {{0, buckets + 1}, {-1, buckets}, {buckets, buckets + 1}, {buckets, 0}, {0, 0},
+                            {1LL << 62, (1LL << 62) + 1}};
+    std::vector<std::pair<const char*, Numbers>> none = {{"found", Numbers(size_t(count), 0)},
+                                                         {"rows", Numbers(size_t(count), 0)},
+                                                         {"where", Numbers(size_t(count), -1)}};
+    int number = 0;
+    for (const Numbers& lie : lies) {
+        Buffer<long long> offsets(lie);
+        ++number;
+        id_table::Storage storage{tags.get(), slots.get(), offsets.get(), seeds.get(), 1, buckets};
+        check_row(report, shape, "lies", std::to_string(number), none, [&](std::vector<Numbers>& got) {
+            cudaError_t error = id_table::launch_look_up(storage, given.get(), tables.get(),
+                                                         reinterpret_cast<bool*>(found.get()), rows.get(), count, {});
+            if (error != cudaSuccess) return error;
+            error = id_table::launch_claim(storage, given.get(), tables.get(), where.get(), count, {});
+            for (unsigned char flag : found.read()) got[0].push_back(flag);
+            got[1] = rows.read(), got[2] = where.read();
+            return error;
+        });
+    }
+}
+
+// A thread that finds a tag claimed waits: the slot may become that of its own key.
+void check_claimed_slot([[maybe_unused]] testing::Report& report) {
+#ifndef __CUDACC__
+    const long long key = 12345;
+    check_row(report, {1, 1}, "held", "claim", {{"slot", {0}}, {"row", {-6}}, {"taken", {1}}},
+              [&](std::vector<Numbers>& got) {
+                  Buffer<unsigned char> tags(std::vector<unsigned char>(bucket_slots, id_table::empty));
+                  Buffer<Slot> slots(bucket_slots);
+                  Buffer<long long> offsets(Numbers{0, 1}), seeds(Numbers{7});
+                  id_table::Storage storage{tags.get(), slots.get(), offsets.get(), seeds.get(), 1, 1};
+                  auto* word = reinterpret_cast<unsigned*>(tags.get());
+                  atomicAdd(word, unsigned(id_table::claimed));  // of the first slot, by a thread that is slow
+                  auto other = std::async(std::launch::async, [&] { return id_table::claim(storage, 0, key, 5); });
+                  other.wait_for(std::chrono::milliseconds(50));  // it must be waiting, and would otherwise have ended
+                  slots.get()[0] = {key, -1 - 9};
+                  __threadfence();
+                  atomicAdd(word, id_table::Probe(storage, 0, key).tag - id_table::claimed);
+                  long long index = other.get(), taken = 0;
+                  for (unsigned char tag : tags.read()) taken += tag != id_table::empty;
+                  got = {{index}, {index < 0 ? 0 : slots.read()[size_t(index)].row}, {taken}};
+                  return cudaSuccess;
+              });
+#endif
+}
+
+// Offsets of features x bags, whose lengths are 0 to 3. Tables of one feature, of none, and of the rest; and tables of
+// features that are not there, in front of the first one or behind the last.
 template <class Offset>
 void check_bags(testing::Report& report, const Shape& shape) {
     std::vector<Offset> offsets = {0};
     for (long long i = 0; i < shape.elements(); ++i) offsets.push_back(offsets.back() + Offset(i * 7 % 4));
-    Numbers begins = {0, std::min(1LL, shape.rows), std::min(1LL, shape.rows), shape.rows}, wanted, range;
-    for (long long begin : begins) range.push_back(offsets[size_t(begin * shape.columns)]);
-    for (long long i = 0; i < offsets.back() + 3; ++i) wanted.push_back(i < range[1] ? 0 : i < range[3] ? 2 : -1);
+    long long one = std::min(1LL, shape.rows);
     Buffer<Offset> given(offsets);
-    Buffer<long long> features(begins);
+    Buffer<long long> features(4);
     id_table::Bags<Offset> bags{given.get(), features.get(), (long long)offsets.size(), shape.columns};
-    std::string suffix = sizeof(Offset) == 4 ? ", int32" : "";
-    check_row(report, shape, "bags", "expand" + suffix, {{"tables", wanted}}, [&](std::vector<Numbers>& got) {
-        Buffer<int> out((long long)wanted.size());
-        cudaError_t error = id_table::launch_expand(bags, 3, out.get(), (long long)wanted.size(), {});
-        std::vector<int> read = out.read();
-        got[0].assign(read.begin(), read.end());
-        return error;
-    });
-    check_row(report, shape, "bags", "range" + suffix, {{"begins", range}}, [&](std::vector<Numbers>& got) {
-        Buffer<Offset> out(4);
-        cudaError_t error = id_table::launch_range(bags, 3, out.get(), {});
-        std::vector<Offset> read = out.read();
-        got[0].assign(read.begin(), read.end());
-        return error;
-    });
+    for (bool lies : {false, true}) {
+        Numbers begins = {0, one, one, shape.rows}, range, wanted;
+        for (long long begin : begins) range.push_back(offsets[size_t(begin * shape.columns)]);
+        if (lies) begins = {-5, shape.rows + 1, 1LL << 40, shape.rows}, range = {0, range[3], range[3], range[3]};
+        for (long long i = 0; i < offsets.back() + 3; ++i) wanted.push_back(i < range[1] ? 0 : i < range[3] ? 2 : -1);
+        features.write(begins);
+        std::string suffix = std::string(lies ? ", lies" : "") + (sizeof(Offset) == 4 ? ", int32" : "");
+        check_row(report, shape, "bags", "expand" + suffix, {{"tables", wanted}}, [&](std::vector<Numbers>& got) {
+            Buffer<int> out((long long)wanted.size());
+            cudaError_t error = id_table::launch_expand(bags, 3, out.get(), (long long)wanted.size(), {});
+            std::vector<int> read = out.read();
+            got[0].assign(read.begin(), read.end());
+            return error;
+        });
+        check_row(report, shape, "bags", "range" + suffix, {{"begins", range}}, [&](std::vector<Numbers>& got) {
+            Buffer<Offset> out(4);
+            cudaError_t error = id_table::launch_range(bags, 3, out.get(), {});
+            std::vector<Offset> read = out.read();
+            got[0].assign(read.begin(), read.end());
+            return error;
+        });
+    }
 }
 
 int main(int count, char** arguments) {
@@ -240,6 +304,8 @@ int main(int count, char** arguments) {
             check_tables<int, long long>(report, shape, 0.875);
         }
         if (!testing::few_rows()) check_tables<long long, int>(report, {5, 4096}, 0.875, op);
+        check_lying_storage(report, {3, 40});
+        if (!testing::race_check) check_claimed_slot(report);
         for (const Shape& shape : {Shape{3, 0}, Shape{1, 1}, Shape{4, 33}, Shape{26, 40}}) {
             check_bags<long long>(report, shape);
             check_bags<int>(report, shape);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import subprocess
@@ -9,12 +10,14 @@ import sys
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernels
 from kernels import dispatch, expand_table_ids, get_table_range, runtime, table_lookup
 from kernels.check import Case, calls_of, check
 from kernels.check.contract.exported import result_in_a_fresh_process
 from kernels.ops.id_table.conftest import device_of, every_backend, kernel_backend, table, tensor
+from kernels.ops.id_table.op import OPS
 from kernels.ops.id_table.spec import EXTREMES
 from kernels.runtime import KERNELS
 
@@ -77,6 +80,24 @@ def test_an_exported_program_loads_in_a_fresh_process(backend, tmp_path):
     assert any(f"table_lookup.{backend}" in str(node.target) for node in program.graph.nodes)
     result = result_in_a_fresh_process(program, arguments, tmp_path)
     assert result.tolist() == [6, 100, 0, 2, 1]
+
+
+@pytest.mark.parametrize("where", ["meta", "fake"])
+@pytest.mark.parametrize("named", ["auto", "eager", "cuda", "cpp"])
+@pytest.mark.parametrize("name", [op.name for op in OPS])
+def test_shapes_without_values(name, named, where):
+    """Nothing runs on "meta", so no backend is missing there; a fake tensor is of a device, whose backends are."""
+    op, device = dispatch.find(name), device_of(named)
+    if where == "fake" and runtime.why_not(named, device.type):
+        pytest.skip(runtime.why_not(named, device.type))
+    mode = FakeTensorMode() if where == "fake" else contextlib.nullcontext()
+    for call in calls_of(name, Case((5, 24)), device):
+        with mode:
+            made = [mode.from_tensor(tensor) if where == "fake" else tensor.to("meta") for tensor in call.tensors]
+            results = op.call(named, *made, *call.options)
+        expected = op.eager(*call.arguments())
+        for got, want in zip(*(r if isinstance(r, tuple) else (r,) for r in (results, expected)), strict=True):
+            assert (got.shape, got.dtype, got.device) == (want.shape, want.dtype, made[0].device)
 
 
 @every_backend

@@ -94,6 +94,21 @@ def test_erased_slots_are_used_again(backend):
     check_against([{i: i + 1 for i in range(2200, 2400)}], t, backend, others=range(0, 2200, 7))
 
 
+@every_backend
+def test_an_erased_slot_is_empty_where_its_bucket_has_another(backend):
+    """No search has gone beyond such a bucket. So churn fills nothing, and the storage stays."""
+    t = table([range(8)], backend, capacity=[100])
+    tags = t.tags
+    for turn in range(1, 30):
+        ids = tensor(range(8 * turn, 8 * turn + 8), backend)
+        t.insert(ids)
+        assert t._filled == [16]
+        t.erase(ids)
+        assert t._filled == [8]
+    assert t.tags is tags
+    assert int((tags != eager.EMPTY).sum()) == 8
+
+
 def keys_of_one_bucket(count: int, seed: int) -> list[int]:
     """Ids whose hash's upper 40 bits are zero: their search begins in the first bucket of any table."""
     mask = (1 << 64) - 1
@@ -151,6 +166,34 @@ def test_errors_of_the_table():
             with pytest.raises(TypeError, match=f"IdTable: {name} must be a tensor; got list"):
                 function(*arguments)
     assert t.sizes == [1, 1]
+
+
+@every_backend
+def test_ids_are_refused_where_rows_end(backend):
+    """Rows go up to 2^63 - 2, so that a table's next row is an int64 too. What is refused changes nothing."""
+    most, t = 2**63 - 2, table([[7], []], backend)
+    assert t.insert(tensor([8], backend), tensor([1], backend), tensor([most - 2], backend)).tolist() == [most - 2]
+    before, kept = t.storage(), {name: tensor.clone() for name, tensor in t.state().items()}
+    # There are two rows left. The last ids would make the storage grow, too.
+    for many in ([1, 2, 3], [1, 8, 2, 1, 3], list(range(100))):
+        ids = tensor([*many, 99], backend)
+        tables = tensor([1] * len(many) + [0], backend)
+        new = len({*many} - {8})
+        message = f"table 1: its next row is {most - 1}, and rows go up to {most}; {new} new ids have no room"
+        with pytest.raises(ValueError, match=message):
+            t.insert(ids, tables)
+        assert all(now is then for now, then in zip(t.storage(), before, strict=True))
+        assert all(torch.equal(tensor, kept[name]) for name, tensor in t.state().items())
+    assert t.insert(tensor([1, 8, 2, 1, 99], backend), tensor([1, 1, 1, 1, 0], backend)).tolist() == [
+        most - 1, most - 2, most, most - 1, 2
+    ]
+    assert t.insert(tensor([8, 1], backend), tensor([1, 1], backend)).tolist() == [most - 2, most - 1]  # none is new
+    with pytest.raises(ValueError, match="table 1: its next row is 9223372036854775807"):
+        t.insert(tensor([3], backend), tensor([1], backend))
+    assert t.insert(tensor([3], backend), tensor([1], backend), tensor([5], backend)).tolist() == [5]
+    again = table([[], []], backend)
+    again.load(**t.state())
+    check_against([{7: 1, 99: 2}, {8: most - 2, 1: most - 1, 2: most, 3: 5}], again, backend)
 
 
 @settings(max_examples=5 if DEVICE.type == "cuda" else 40, deadline=None)  # eager waits for a GPU at every step

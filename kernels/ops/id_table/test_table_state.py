@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
 import sys
+import threading
 import weakref
 
 import pytest
@@ -13,8 +16,9 @@ from kernels import IdTable
 from kernels.check.contract import DEVICE, GPU
 from kernels.ops.id_table import eager, storage
 from kernels.ops.id_table import table as table_module
-from kernels.ops.id_table.conftest import check_against, every_backend, fast_backend, table, tensor
+from kernels.ops.id_table.conftest import check_against, device_of, every_backend, fast_backend, table, tensor
 from kernels.ops.id_table.spec import EXTREMES
+from kernels.runtime import KERNELS
 
 WRITING = {eager.table_claim_.__code__, eager.table_erase_.__code__}  # the rest of eager.py only reads
 
@@ -201,3 +205,121 @@ def test_a_captured_look_up_sees_what_is_inserted_later():
     assert torch.equal(found, keys < 150)
     assert torch.equal(rows, torch.where(keys < 150, keys + 1, 0))
     assert all((other == -1).all() for other in others)
+
+
+# ---------------------------------------------------------------------------------------- look-ups beside a change
+
+
+class Torn(IdTable):
+    """An IdTable that another thread changes right behind the n-th reading of an attribute of its storage."""
+
+    reads, change = -1, None
+
+    def __getattribute__(self, name):
+        value = super().__getattribute__(name)
+        return self._read(value) if name == "_buffers" else value
+
+    def __getattr__(self, name):
+        value = super().__getattr__(name)
+        return self._read(value) if name in ("tags", "slots", "bucket_offsets", "seeds") else value
+
+    def _read(self, value):
+        if self.change is not None:
+            self.reads -= 1
+            if self.reads < 0:
+                thread, self.change = threading.Thread(target=self.change), None
+                thread.start()
+                thread.join()
+        return value
+
+
+@every_backend
+@pytest.mark.parametrize("change", ["load", "growth"])
+def test_a_look_up_reads_one_storage_whenever_another_thread_replaces_it(change, backend):
+    """All ids as they were, or all as they are then: the same ids lie elsewhere in the new storage."""
+    ids, old = list(range(112)), list(range(1, 113))
+    new = old[::-1] if change == "load" else old
+    state, more = table([ids[::-1]], backend).state(), tensor(range(1000, 1400), backend)
+    keys, zeros = tensor(ids, backend), torch.zeros(112, dtype=torch.int32, device=device_of(backend))
+    for reads in itertools.count():
+        t = Torn([ids], device=device_of(backend), backend=backend)
+        t.reads = reads
+        t.change = (lambda t=t: t.load(**state)) if change == "load" else (lambda t=t: t.insert(more))
+        found, rows = t(keys, zeros, backend=backend)
+        assert found.all()
+        assert rows.tolist() in (old, new)
+        if t.change is not None:  # the look-up read less often
+            break
+        found, rows = t(keys, zeros, backend=backend)
+        assert rows.tolist() == new
+    assert reads > 0
+
+
+TWO_PROCESSES = """
+import sys
+import torch
+from torch import distributed, nn
+from kernels import IdTable
+
+rank, file = int(sys.argv[1]), sys.argv[2]
+distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.linear = IdTable([range(4)], backend="eager"), nn.Linear(1, 1)
+
+    def forward(self, ids):
+        return self.linear(self.table(ids, backend="eager")[1][:, None].float())
+
+for broadcast in (False, True):
+    model = Model()
+    wrapped = nn.parallel.DistributedDataParallel(model, broadcast_buffers=broadcast)
+    model.table.insert(torch.tensor([10 + rank, 20]))
+    for _ in range(2):
+        wrapped(torch.arange(4)).sum().backward()
+    found, _ = model.table(torch.tensor([10, 11, 20]), backend="eager")
+    print(*found.tolist(), model.table.sizes)
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow  # two processes that import torch
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_tables_of_two_processes_under_distributed_data_parallel(tmp_path):
+    """Each inserts an id of its own. Left alone they have it; by default the second has the first one's instead."""
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_PROCESSES, str(rank), str(tmp_path / "meet")],
+            cwd=KERNELS.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        printed = [process.communicate(timeout=100) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    first, second = "True False True [6]\n", "False True True [6]\n"
+    assert [out for out, _ in printed] == [first + first, second + first], printed
+
+
+@GPU
+def test_storage_is_not_handed_out_while_another_stream_reads_it():
+    """A look-up that waits on its stream while the table is loaded, and new tensors take the memory that is free."""
+    t, count = IdTable([range(100_000)], device=DEVICE), 100_000
+    keys, zeros = torch.arange(count, device=DEVICE), torch.zeros(count, dtype=torch.int32, device=DEVICE)
+    t(keys, zeros)
+    state, sizes = t.state(), [(tensor.shape, tensor.dtype) for tensor in t.storage()[:3]]
+    other = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(other):
+        torch.cuda._sleep(500_000_000)  # cycles, a quarter of a second: `load` takes less
+        found, rows = t(keys, zeros)
+    t.load(**state)
+    taken = [torch.full(shape, 77, dtype=dtype, device=DEVICE) for shape, dtype in sizes for _ in range(20)]
+    other.synchronize()
+    assert found.all()
+    assert torch.equal(rows, keys + 1)
+    assert all((tensor == 77).all() for tensor in taken)

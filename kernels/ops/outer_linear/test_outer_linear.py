@@ -104,6 +104,22 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
             check(self.op, self.function(backend), spec=spec, cases=[Case((rows, columns))])
             check_gradients(self.op, self.function(backend), call, (True,) * 3, self.grads(call))
 
+    @kernel_backend
+    @pytest.mark.parametrize("beyond", ["columns", "outputs", "rows"])
+    def test_what_the_kernels_of_few_rows_do_not_take(self, backend, beyond):
+        """One column less than their block has, an output more than whole steps are, one row too many: all in tf32."""
+        width, depth = (16, 16) if INTERPRETS else (64, 32)
+        rows = 129 if beyond == "rows" else 5
+        columns, outputs = width - (beyond == "columns"), depth + (beyond == "outputs")
+        c, weight, bias = (
+            torch.randn(*shape, device=DEVICE) for shape in ((rows, columns), (outputs, columns**2), (outputs,))
+        )
+        assert not triton_tiles.suits_few_rows(c, weight, "tf32", "direct_c", triton_tiles.Limits())
+        call = Call("", (c, weight, bias), ("identity", "tf32"))
+        spec = replace(self.spec, calls=lambda case, device: [call])
+        check(self.op, self.function(backend), spec=spec, cases=[Case((rows, columns))])
+        check_gradients(self.op, self.function(backend), call, (True,) * 3, self.grads(call))
+
     # -------------------------------------------------------------------------------------------------- NaN and Inf
 
     @kernel_backend

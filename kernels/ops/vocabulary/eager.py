@@ -67,7 +67,8 @@ def choices(
                 found.append((source, indices, chosen & (indices >= 0) & (indices < source.shape[0])))
                 is_text = ids != token if is_text is None else is_text & (ids != token)
     elif image is not None:
-        found.append((image, ids - first, (ids >= first) & (ids < first + image.shape[0])))
+        rows = ids - first  # which wraps round only where ids are below `first`; first + image.shape[0] might, too
+        found.append((image, rows, (ids >= first) & (rows < image.shape[0])))
     if table is not None:
         hit = (ids >= 0) & (ids < first)
         found.insert(0, (table, ids, hit if is_text is None else hit & is_text))

@@ -22,7 +22,7 @@ using testing::Output;
 using testing::Shape;
 
 // The tensors, by their bits in Shape::misaligned.
-enum { the_table, the_image, the_audio, the_out, the_grad, the_gradients, tensors };
+enum { the_table, the_image, the_audio, the_out, the_grad, the_grad_table, the_grad_image, the_grad_audio, tensors };
 
 constexpr long long texts = 11, images = 5, audios = 3, image_token = 4, audio_token = 6;
 constexpr const char* modes[] = {"text", "image", "deepstack", "multimodal"};
@@ -67,6 +67,7 @@ struct Case {
         audio = testing::random<T>(audios * shape.columns, 3, shape.special);
         grad = testing::random<T>(shape.elements(), 4, shape.special);
         id = ids<Id>(shape.rows, 5), index = ids<Id>(shape.rows, 6);
+        if (shape.rows) id[0] = Id(audio_token), index[0] = Id(audios - 1);  // no source is left out
         if (shape.large) std::fill(id.begin(), id.end(), Id(3));  // one id in the whole batch
         out.by_slack = true;                                      // copies are exact
         std::vector<T> all = table;
@@ -132,8 +133,9 @@ void check(testing::Report& report, const Shape& shape, const char* mode_name, c
     Buffer<long long> order(c.order), starts(c.starts);
     op::Grouping grouping = {{sorted_rows.get(), false}, order.get(), starts.get(), shape.rows,
                              texts + images + audios};
-    Buffer<T> grad_table(texts * shape.columns, shape.off(the_gradients));
-    Buffer<T> grad_image(images * shape.columns, shape.off(the_gradients)), grad_audio(audios * shape.columns);
+    Buffer<T> grad_table(texts * shape.columns, shape.off(the_grad_table));
+    Buffer<T> grad_image(images * shape.columns, shape.off(the_grad_image));
+    Buffer<T> grad_audio(audios * shape.columns, shape.off(the_grad_audio));
     for (long long piece : {op::piece_size, 4LL, 1LL})
         for (bool image_alone : {false, true}) {
             if (piece != 4 && image_alone) continue;

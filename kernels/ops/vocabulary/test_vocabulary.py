@@ -1,12 +1,15 @@
 """The look-ups against eager, on every backend that this machine has; and ids that no vocabulary has."""
 
+import contextlib
 import functools
 import gc
 import importlib
 import math
 
+import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernels
 from kernels import runtime
@@ -118,6 +121,48 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
             with pytest.raises(error, match=f"vocabulary: {message}"):
                 lookup(ids, table, out_of_range=counter if counter.is_meta else counter.to(DEVICE))
 
+    @pytest.mark.parametrize("where", ["meta", "fake"])
+    @pytest.mark.parametrize("named", [None, "eager", "triton", "cuda"])
+    def test_shapes_without_values(self, named, where):
+        """Nothing runs on "meta", so no backend is missing there; a fake tensor is of a device, whose backends are."""
+        mode = FakeTensorMode() if where == "fake" else contextlib.nullcontext()
+        if where == "fake" and named and runtime.backends(DEVICE)[named]:
+            pytest.skip(runtime.backends(DEVICE)[named])
+        options = {} if named is None else {"backend": named}
+        for call in self.variants():
+            values = [tensor for tensor in call.tensors if tensor is not None]
+            with mode:
+                made = [mode.from_tensor(v) if where == "fake" else v.to("meta") for v in values]
+                wanted = [tensor.requires_grad_() for tensor in made if tensor.is_floating_point()]
+                left = iter(made)
+                given = [None if tensor is None else next(left) for tensor in call.tensors]
+                out = vocabulary(*given, *call.options, **options)
+                gradients = torch.autograd.grad(out, wanted, torch.empty_like(out))
+            expected = eager.vocabulary(*call.arguments())
+            assert (out.shape, out.dtype, out.device) == (expected.shape, expected.dtype, made[0].device)
+            assert [g.shape for g in gradients] == [tensor.shape for tensor in wanted]
+            assert {g.device for g in gradients} == {out.device}
+
+    @every_backend
+    def test_what_stands_for_an_integer(self, backend):
+        """On every backend what C++ takes for one: what has an __index__ of 64 bits, and a tensor of one element."""
+
+        class Two:
+            def __index__(self):
+                return 2
+
+        ids, features = torch.tensor([1, 2, 4], device=DEVICE), sources(8)[1]
+        look_up = functools.partial(kernels.assemble_deepstack_embedding, ids, features, backend=backend)
+        for two in (2, np.int64(2), np.int32(2), np.array(2), torch.tensor(2), torch.tensor([2.7]), Two()):
+            assert torch.equal(look_up(two), torch.stack([torch.zeros_like(features[0]), features[0], features[2]]))
+        assert torch.equal(look_up(True), look_up(1))
+        for wrong in (2.0, np.float64(2), "2", None, torch.tensor([2, 3])):
+            message = f"vocabulary: vocab_size must be an integer; got {type(wrong).__name__}"
+            with pytest.raises(TypeError, match=f"^{message}$"):
+                look_up(wrong)
+        with pytest.raises(ValueError, match=f"^vocabulary: vocab_size must fit 64 bits; got {2**63}$"):
+            look_up(2**63)
+
     # ---------------------------------------------------------------------------------------------- what ids may be
 
     @every_backend
@@ -131,7 +176,7 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
         assert torch.equal(found, expected(rows_of(given, table), columns))
         found = kernels.embedding_lookup_with_image(ids, table, image, **named)
         assert torch.equal(found, expected(rows_of(given, table, image), columns))
-        for first in (TEXTS, 0):
+        for first in (TEXTS, 0, 2**63 - 2):  # beside the last one, first + IMAGES is no int64
             found = kernels.assemble_deepstack_embedding(ids, image, first, **named)
             assert torch.equal(found, expected(rows_of(given, None, image, first=first), columns))
         # An index is as hostile as an id, where it is read.
@@ -219,6 +264,17 @@ class TestVocabulary(Values, Gradients, Dispatch, OnGpu):
             out = function(ids, *arguments, backend=backend, out_of_range=counter)
             assert torch.equal(out, function(ids, *arguments, backend=backend))
             assert counter.tolist() == [10 + sum(row is None for row in rows)]
+
+    @every_backend
+    def test_a_vocabulary_that_ends_where_int64_does(self, backend):
+        """What is counted, and the gradient: ids that name a feature, and one that is far below all."""
+        first, features = 2**63 - 2, sources(8)[1].requires_grad_()
+        ids = torch.tensor([first, -(2**63), 2**63 - 1, first - 1, first], device=DEVICE)
+        counter, grad = torch.zeros(1, dtype=torch.int64, device=DEVICE), torch.randn(5, 8, device=DEVICE)
+        out = kernels.assemble_deepstack_embedding(ids, features, first, out_of_range=counter, backend=backend)
+        assert counter.item() == 1
+        (found,) = torch.autograd.grad(out, features, grad)
+        assert torch.equal(found, torch.stack([grad[0] + grad[4], grad[2], torch.zeros_like(grad[0])]))
 
     @kernel_backend
     def test_what_ids_name_is_found_once(self, backend, monkeypatch):
