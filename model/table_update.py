@@ -7,12 +7,14 @@
 g is the gradient of a row: those of all bags that named it, summed. An untouched row costs nothing.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 import kernels
 from model.config import TableOptimizer
-from model.tables import FusedTables
+from model.tables import FusedTables, LookUp
 
 EPS = 1e-10  # as torch.optim.Adagrad's default
 
@@ -38,16 +40,19 @@ class TableUpdate:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget what was looked up; there is no other gradient."""
-        self.tables.looked_up = None
+        self.tables.looked_up.clear()
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update the rows with the gradient of what was looked up; without one nothing is done."""
-        looked_up, self.tables.looked_up = self.tables.looked_up, None
-        if looked_up is None or looked_up.embeddings.grad is None:
+        """Update the rows once, with the gradients of all that was looked up; without any nothing is done, as
+        torch.optim does nothing about a parameter whose grad is None."""
+        looked_up = self.tables.looked_up.copy()
+        self.tables.looked_up.clear()
+        if not looked_up:
             return
-        weight, row_offsets = self.tables.weight, self.tables.row_offsets
-        batch = (row_offsets, looked_up.rows, looked_up.embeddings.grad, self.param_groups[0]["lr"], looked_up.offsets)
+        rows, offsets, gradient = joined(looked_up)
+        weight, rate = self.tables.weight, self.param_groups[0]["lr"]
+        batch = (self.tables.row_offsets, rows, gradient, rate, offsets)
         if self.rule is TableOptimizer.SGD:
             kernels.embedding_bags_sgd_(weight, *batch, backend=self.backend)
             return
@@ -68,3 +73,27 @@ class TableUpdate:
         """Copy the state into the tensors that are here: a captured step goes on reading them."""
         for name, tensor in self.state.items():
             tensor.copy_(state["state"][0][name])
+
+
+def joined(looked_up: Sequence[LookUp]) -> LookUp:
+    """All as one, so that a row that several name is updated once, with the sum. Nothing here waits for the device."""
+    if len(looked_up) == 1:
+        return looked_up[0]
+    looked_up = [one for one in looked_up if len(one.gradient)] or looked_up[:1]
+    rows, gradient = [one.rows for one in looked_up], torch.cat([one.gradient for one in looked_up])
+    if all(one.offsets is None for one in looked_up):
+        return LookUp(torch.cat(rows), None, gradient)
+    # Offsets go feature by feature, and so must the ids: a stable sort by feature leaves them in their bags' order.
+    features, lengths, of_ids = gradient.shape[1], [], []
+    for one in looked_up:
+        if one.offsets is None:
+            lengths.append(torch.ones_like(one.rows.t()))
+            of_ids.append(torch.arange(features, device=gradient.device).expand_as(one.rows))
+        else:
+            lengths.append(one.offsets.diff().view(features, -1))
+            ends, positions = lengths[-1].sum(1).cumsum(0), torch.arange(len(one.rows), device=gradient.device)
+            of_ids.append(torch.searchsorted(ends, positions, right=True))
+    order = torch.cat([of_id.flatten() for of_id in of_ids]).sort(stable=True).indices
+    ends = torch.cat(lengths, dim=1).flatten().cumsum(0)
+    offsets = torch.cat([ends.new_zeros(1), ends])
+    return LookUp(torch.cat([part.flatten() for part in rows])[order], offsets, gradient)
