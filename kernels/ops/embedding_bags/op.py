@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 
 from kernels import runtime
 from kernels.dispatch import checks, input_errors
-from kernels.dispatch.op import Op, Prepared, like
+from kernels.dispatch.op import Op, Prepared, SavedBy, kept_shape, like
 from kernels.ops.embedding_bags import eager, reported
 from kernels.ops.embedding_bags_sort.op import embedding_bags_sort
 
@@ -47,7 +47,7 @@ def _output(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
 
 def _sorted(backend: str, given: Mapping[str, object]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return embedding_bags_sort(
-        given["indices"], given["row_offsets"], given["offsets"], len(given["tables"]), given["padding_idx"],
+        given["indices"], given["row_offsets"], given["offsets"], given["tables_shape"][0], given["padding_idx"],
         given["mode"] == "mean", backend="cuda" if backend == "cuda" else "eager",
     )
 
@@ -61,6 +61,7 @@ def auto(tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor |
     return "cuda" if offsets is not None and not is_compiling() and cuda_runs() else "triton"
 
 
+IDS = ("row_offsets", "indices", "offsets", "per_sample_weights")
 OP = Op(
     "embedding_bags",
     "(Tensor tables, Tensor row_offsets, Tensor indices, Tensor? offsets, str mode, Tensor? per_sample_weights, "
@@ -68,8 +69,13 @@ OP = Op(
     eager=eager.embedding_bags,
     check=check,
     outputs={"out": _output},
-    saves=("tables", "row_offsets", "indices", "offsets", "per_sample_weights"),
-    gradients={"tables": like("tables"), "per_sample_weights": like("per_sample_weights", dtype_of="tables")},
+    # A maximum looks again where it comes from; else the tables' values are in the weights' gradient alone.
+    saves=SavedBy("mode", {"sum": IDS, "mean": IDS, "max": (*IDS, "tables")}, {"per_sample_weights": ("tables",)}),
+    shapes=("tables",),
+    gradients={
+        "tables": kept_shape("tables", dtype_of="grad_out"),
+        "per_sample_weights": like("per_sample_weights", dtype_of="grad_out"),
+    },
     auto=auto,
     prepare=Prepared(("row_keys", "id_positions", "bags", "lengths"), _sorted),
 )

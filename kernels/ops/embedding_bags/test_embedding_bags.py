@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import weakref
 
 import pytest
 import torch
@@ -316,6 +317,41 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
         given = (tables[:1, None].expand(2**31, 1, 1), tables, ROW_OFFSETS[:2], ids, None, None, "sum", -1, "zero")
         with pytest.raises(ValueError, match=r"embedding_bags_sort: indices must have less than 2\^31 elements; got"):
             self.declaration.overload(backend, "backward")(*given, [True, False])
+
+    # ------------------------------------------------------------------------------------------ what a gradient reads
+
+    @every_backend
+    @pytest.mark.parametrize(("mode", "weighted"), [("sum", False), ("mean", False), ("sum", True)])
+    def test_tables_may_change_and_go_where_no_gradient_reads_them(self, backend, mode, weighted):
+        """An optimizer's step between forward and backward; the gradient needs the tables' shape alone."""
+        ids, offsets = ragged_ids(10)
+        weights = torch.randn(len(ids), device=DEVICE) if weighted else None
+        grads = []
+        for changes in (False, True):
+            leaf = tables_of(5).requires_grad_()
+            tables = leaf * 1
+            alive = weakref.ref(tables)
+            out = self.function(backend)(tables, ROW_OFFSETS, ids, offsets, mode, weights)
+            if changes:
+                with torch.no_grad():
+                    tables.mul_(100)
+            del tables
+            assert alive() is None
+            grads += torch.autograd.grad(out.square().sum(), leaf)
+        assert torch.equal(*grads)
+
+    @kernel_backend
+    @pytest.mark.parametrize("mode", ["sum", "max"])
+    def test_tables_that_a_gradient_reads_must_not_change(self, backend, mode):
+        ids, offsets = ragged_ids(10)
+        tables, weights = tables_of(5).requires_grad_(), None
+        if mode == "sum":
+            weights = torch.randn(len(ids), device=DEVICE, requires_grad=True)
+        out = self.function(backend)(tables, ROW_OFFSETS, ids, offsets, mode, weights)
+        with torch.no_grad():
+            tables.mul_(100)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
 
     # -------------------------------------------------------------------------------------------------- few of it
 
