@@ -10,20 +10,24 @@ g is the gradient of a row: those of all bags that named it, summed. An untouche
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad
 
 import kernels
 from model.config import TableOptimizer
 from model.tables import FusedTables, LookUp
 
-EPS = 1e-10  # as torch.optim.Adagrad's default
+WITHOUT = ("momentum", "weight_decay", "lr_decay", "maximize")  # of what torch's SGD and Adagrad can do
 
 
 class TableUpdate:
-    """What of torch.optim.Optimizer `Optimizers` needs; its state_dict is that of torch's SGD or Adagrad on the tables.
+    """What of torch.optim.Optimizer `Optimizers` needs; its state_dict is that of torch's SGD or Adagrad on the tables:
+    each loads the other's. (Row-wise Adagrad's `sum` has a number a row, and is no other optimizer's.)
 
-    The learning rate is param_groups[0]["lr"], a scalar on the device; so is the count of the steps. A captured step
-    therefore follows whatever is written into the one, and counts with the other. backend: of the kernels.
+    The learning rate is param_groups[0]["lr"], a scalar on the device, or what is put there; so is the count of the
+    steps. A captured step therefore follows whatever is written into the one, and counts with the other. eps is the
+    group's too. Its other options are torch's defaults: those in WITHOUT are a ValueError where they are not, and the
+    rest say how torch computes the same. backend: of the kernels.
     """
 
     def __init__(self, tables: FusedTables, rule: TableOptimizer, lr: float, backend: str = "auto"):
@@ -31,8 +35,9 @@ class TableUpdate:
             raise ValueError(f"rule: expected sgd, adagrad or rowwise_adagrad, got {rule}")
         self.tables, self.rule, self.backend = tables, rule, backend
         weight = tables.weight
-        rate = torch.tensor(lr, device=weight.device)
-        self.param_groups = [{"params": [weight], "lr": rate, "eps": EPS}]
+        kind = SGD if rule is TableOptimizer.SGD else Adagrad
+        options = kind([nn.Parameter(torch.empty(0))], lr=lr).defaults
+        self.param_groups = [{"params": [weight], **options, "lr": torch.tensor(lr, device=weight.device)}]
         self.state: dict[str, Tensor] = {}
         if rule is not TableOptimizer.SGD:
             shape = weight.shape if rule is TableOptimizer.ADAGRAD else weight.shape[:1]
@@ -46,13 +51,15 @@ class TableUpdate:
     def step(self) -> None:
         """Update the rows once, with the gradients of all that was looked up; without any nothing is done, as
         torch.optim does nothing about a parameter whose grad is None."""
+        (group,) = self.param_groups
+        _refuse_what_is_missing(group)
         looked_up = self.tables.looked_up.copy()
         self.tables.looked_up.clear()
         if not looked_up:
             return
         rows, offsets, gradient = joined(looked_up)
-        weight, rate = self.tables.weight, self.param_groups[0]["lr"]
-        batch = (self.tables.row_offsets, rows, gradient, rate, offsets)
+        weight = self.tables.weight
+        batch = (self.tables.row_offsets, rows, gradient, group["lr"], offsets)
         if self.rule is TableOptimizer.SGD:
             kernels.embedding_bags_sgd_(weight, *batch, backend=self.backend)
             return
@@ -62,17 +69,47 @@ class TableUpdate:
             if self.rule is TableOptimizer.ADAGRAD
             else kernels.embedding_bags_rowwise_adagrad_
         )
-        update(weight, self.state["sum"], *batch, eps=EPS, backend=self.backend)
+        update(weight, self.state["sum"], *batch, eps=group["eps"], backend=self.backend)
 
     def state_dict(self) -> dict:
-        """As torch.optim.Optimizer's: {"state": {0: {"step", "sum"}}, "param_groups": [{…, "params": [0]}]}."""
+        """As torch.optim.Optimizer's: {"state": {0: {"step", "sum"}}, "param_groups": [{…, "params": [0]}]}.
+
+        The rate is a number, for which the device is waited for.
+        """
         (group,) = self.param_groups
-        return {"state": {0: dict(self.state)} if self.state else {}, "param_groups": [group | {"params": [0]}]}
+        group = group | {"params": [0], "lr": float(group["lr"])}
+        return {"state": {0: dict(self.state)} if self.state else {}, "param_groups": [group]}
 
     def load_state_dict(self, state: dict) -> None:
-        """Copy the state into the tensors that are here: a captured step goes on reading them."""
+        """Copy state and rate into the tensors that are here: a captured step goes on reading them.
+
+        Raises ValueError, before anything is copied, for a state of another rule or shape, or a group that asks for
+        what the update does not do.
+        """
+        (ours,), (theirs,) = self.param_groups, state["param_groups"]
+        _refuse_what_is_missing(theirs)
+        found = state["state"].get(theirs["params"][0], {})
+        found = {name: value for name, value in found.items() if value is not None}
+        if found.keys() != self.state.keys():
+            expected, got = (", ".join(names) or "none" for names in (self.state, found))
+            raise ValueError(f"state: expected {expected} of {self.rule}, got {got}")
         for name, tensor in self.state.items():
-            tensor.copy_(state["state"][0][name])
+            if (shape := list(torch.as_tensor(found[name]).shape)) != list(tensor.shape):
+                raise ValueError(f"{name}: expected shape {list(tensor.shape)}, got {shape}")
+        for name, tensor in self.state.items():
+            tensor.copy_(torch.as_tensor(found[name]))
+        if isinstance(ours["lr"], Tensor):
+            ours["lr"].fill_(theirs["lr"])
+        else:
+            ours["lr"] = theirs["lr"]
+        if "eps" in ours:
+            ours["eps"] = theirs["eps"]
+
+
+def _refuse_what_is_missing(group: dict) -> None:
+    for option in WITHOUT:
+        if group.get(option):
+            raise ValueError(f"{option}: the update of FusedTables has none; got {group[option]}")
 
 
 def joined(looked_up: Sequence[LookUp]) -> LookUp:

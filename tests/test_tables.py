@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import distributed, nn
@@ -186,3 +188,75 @@ def test_several_processes_are_refused(processes):
                 tables(ids_of(4))
     finally:
         distributed.destroy_process_group()
+
+
+# -------------------------------------------------------------------------------------------- the optimizer's state
+
+
+def trained(pair: Pair, steps: int) -> None:
+    for _ in range(steps):
+        ids, grad = ids_of(6), numbers(6)
+        pair.step_as_one(lambda t, ids=ids, grad=grad: (t(ids) * grad).sum().backward())
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_torchs_optimizers_go_on_with_the_state_and_the_reverse(pair, ours_first):
+    trained(pair, 3)
+    fresh = Pair(pair.update.rule)
+    for optimizer in (fresh.update, fresh.plain):
+        optimizer.load_state_dict(deepcopy((pair.update if ours_first else pair.plain).state_dict()))
+        assert optimizer.param_groups[0]["lr"] == 0.25
+    fresh.ours.load_state_dict(pair.ours.state_dict())
+    fresh.theirs.load_state_dict(pair.ours.state_dict())
+    trained(fresh, 2)
+    assert pair.update.state_dict()["param_groups"][0] == pair.plain.state_dict()["param_groups"][0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "state", "message"),
+    [
+        (ADAGRAD, ROWWISE, r"sum: expected shape \[4, 4\], got \[4\]"),
+        (ROWWISE, ADAGRAD, r"sum: expected shape \[4\], got \[4, 4\]"),
+        (ADAGRAD, SGD, "state: expected step, sum of adagrad, got none"),
+        (SGD, ADAGRAD, "state: expected none of sgd, got step, sum"),
+    ],
+)
+def test_another_rules_state_is_refused_and_nothing_copied(rule, state, message):
+    """Of as many rows as columns, where one shape would broadcast to the other."""
+    update, other = (TableUpdate(FusedTables((1, 3), 4), kind, lr=0.5) for kind in (rule, state))
+    with pytest.raises(ValueError, match=message):
+        update.load_state_dict(other.state_dict())
+    other = TableUpdate(FusedTables((1, 4), 4), rule, lr=0.25)
+    if other.state:
+        other.state["step"] += 1
+        with pytest.raises(ValueError, match=r"sum: expected shape \[4"):
+            update.load_state_dict(other.state_dict())
+        assert not update.state["step"]
+    assert update.param_groups[0]["lr"] == 0.5
+
+
+def test_a_groups_rate_and_eps_are_used(pair):
+    trained(pair, 1)
+    for optimizer in (pair.update, pair.plain):
+        state = optimizer.state_dict()
+        state["param_groups"][0] |= {"lr": 0.125} | ({"eps": 0.5} if pair.update.rule is ADAGRAD else {})
+        optimizer.load_state_dict(state)
+    trained(pair, 2)
+    for optimizer in (pair.update, pair.plain):
+        optimizer.param_groups[0]["lr"] = 0.0625
+    trained(pair, 2)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("momentum", 0.9), ("weight_decay", 0.1), ("lr_decay", 0.1), ("maximize", True)]
+)
+def test_what_the_update_does_not_do_is_refused(option, value):
+    update = TableUpdate(FusedTables(ROWS, WIDTH), SGD if option == "momentum" else ADAGRAD, lr=0.25)
+    state = update.state_dict()
+    assert not state["param_groups"][0][option]
+    state["param_groups"][0][option] = value
+    with pytest.raises(ValueError, match=f"{option}: the update of FusedTables has none; got {value}"):
+        update.load_state_dict(state)
+    update.param_groups[0][option] = value
+    with pytest.raises(ValueError, match=f"{option}: the update of FusedTables has none; got {value}"):
+        update.step()
