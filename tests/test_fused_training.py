@@ -243,11 +243,14 @@ def test_another_rules_checkpoint_is_refused(data, tmp_path, capsys):
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_capturable_adagrad_is_torchs(weight_decay):
+    """With an eps that shows whether it stands under the root."""
     torch.manual_seed(0)
     theirs, ours = ([torch.nn.Parameter(torch.linspace(-1, 1, 12).view(3, 4)), torch.nn.Parameter(torch.ones(4))]
                     for _ in range(2))
     adagrad = torch.optim.Adagrad(theirs, lr=0.1, weight_decay=weight_decay, foreach=True)
     capturable = CapturableAdagrad(ours, lr=torch.tensor(0.1), weight_decay=weight_decay)
+    for optimizer in (adagrad, capturable):
+        optimizer.param_groups[0]["eps"] = 1e-2
     for step in range(20):
         adagrad.param_groups[0]["lr"] = 0.1 / (1 + step)
         capturable.param_groups[0]["lr"].fill_(0.1 / (1 + step))

@@ -314,7 +314,8 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
     def test_too_many_ids_to_sort(self, backend):
         ids = torch.zeros(1, 1, dtype=torch.long, device=DEVICE).expand(2**31, 1)
         tables = tables_of(1)
-        given = (tables[:1, None].expand(2**31, 1, 1), tables, ROW_OFFSETS[:2], ids, None, None, "sum", -1, "zero")
+        grad, shape = tables[:1, None].expand(2**31, 1, 1), list(tables.shape)
+        given = (grad, ROW_OFFSETS[:2], ids, None, None, None, shape, "sum", -1, "zero")
         with pytest.raises(ValueError, match=r"embedding_bags_sort: indices must have less than 2\^31 elements; got"):
             self.declaration.overload(backend, "backward")(*given, [True, False])
 
