@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 from kernels.dispatch import checks
 from kernels.dispatch.declaration import Declaration
 from kernels.dispatch.loader import Loader
-from kernels.dispatch.refusals import cast, refuse_gradients, refusing
+from kernels.dispatch.refusals import cast, is_autocast, refuse_gradients, refusing
 from kernels.dispatch.scalars import with_tensors
 
 
@@ -58,6 +58,9 @@ class PublicFunction:
         """What this backend is for these arguments; for CUDA tensors it is kept."""
         op, first = self._op, arguments[0]
         checks.is_tensor(self._made.name, self._made.names[0], first)
+        if checks.has_no_values(first):  # eager's shapes are anyone's
+            backend = "eager" if backend == "auto" else self.chosen(backend, *arguments)
+            return self._as_eager if backend == "eager" else op.overload(backend, self._form)
         if backend == "auto" and callable(op.auto) and first.is_cuda:
             self._on_gpu[backend] = self._choose_and_call
             return self._choose_and_call
@@ -97,9 +100,10 @@ class PublicFunction:
         return self._op.overload(backend, self._form)(*arguments)
 
     def _eager(self, *arguments):
-        if isinstance(arguments[0], Tensor) and torch.is_autocast_enabled(device := arguments[0].device.type):
+        if isinstance(arguments[0], Tensor) and is_autocast(arguments[0]):
             arguments = cast(self._made, arguments)
-            with torch.autocast(device, enabled=False):  # whose own dtype for an operator may be another
+            # whose own dtype for an operator may be another
+            with torch.autocast(arguments[0].device.type, enabled=False):
                 return self._eager(*arguments)
         op, made = self._op, self._made
         op.check(self._form, arguments)
@@ -111,7 +115,9 @@ class PublicFunction:
         if not made.mutated:
             return op.eager(*arguments)
         refuse_gradients(op, self._form, arguments)
-        if not is_compiling():  # a compiled graph has no addresses, and writes last
+        if self._form == "" and not is_compiling() and checks.has_no_values(arguments[0]):
+            return None  # nothing but values would change
+        if not checks.has_no_values(arguments[0]):  # a compiled graph has no addresses, and writes last
             op.check_written(self._form, arguments)
             written = arguments[made.mutated[0]]
             arguments = [

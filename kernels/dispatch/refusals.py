@@ -15,10 +15,16 @@ from kernels.dispatch.declaration import Declaration
 from kernels.dispatch.schema import Form
 
 
+def is_autocast(tensor: Tensor) -> bool:
+    """Whether torch.autocast is on for the tensor's device; for the device meta there is none."""
+    device = tensor.device.type
+    return device != "meta" and torch.is_autocast_enabled(device)
+
+
 def cast(form: Form, arguments: Sequence) -> Sequence:
     """Under torch.autocast, floating tensors of differing dtypes in its dtype; float64, scalars and what is written
     excepted."""
-    if not (isinstance(arguments[0], Tensor) and torch.is_autocast_enabled(arguments[0].device.type)):
+    if not (isinstance(arguments[0], Tensor) and is_autocast(arguments[0])):
         return arguments
     floating = {i: tensor for i, tensor in form.tensors(arguments) if tensor.is_floating_point()}
     if len({tensor.dtype for tensor in floating.values()}) < 2:

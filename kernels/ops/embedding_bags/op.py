@@ -30,7 +30,7 @@ def check(op: str, *arguments) -> None:
     """Raise for what is wrong with types, dtypes, shapes and devices; of values the kernels take care."""
     ARGUMENTS(op, *arguments)
     _, _, indices, offsets, mode, weights, padding_idx, _ = arguments
-    if offsets is not None and len(offsets) == 1 and indices.numel():
+    if offsets is not None and offsets.shape[0] == 1 and indices.numel():
         raise ValueError(f"{op}: offsets must end at {indices.numel()}, the number of ids; they say of no bag")
     if not isinstance(padding_idx, int) or padding_idx < -1:
         raise ValueError(f"{op}: padding_idx must be an id, or -1 or None for none; got {padding_idx!r}")
@@ -39,9 +39,10 @@ def check(op: str, *arguments) -> None:
 
 
 def _output(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
-    tables, features = given["tables"], len(given["row_offsets"]) - 1
+    # len() would make numbers of sizes that torch.compile keeps as symbols.
+    tables, features = given["tables"], given["row_offsets"].shape[0] - 1
     offsets, indices = given["offsets"], given["indices"]
-    rows = indices.shape[0] if offsets is None else (len(offsets) - 1) // max(features, 1)
+    rows = indices.shape[0] if offsets is None else (offsets.shape[0] - 1) // max(features, 1)
     return (rows, features, tables.shape[1]), tables.dtype
 
 
@@ -126,7 +127,7 @@ def embedding_bags(
     """
     padding = -1 if padding_idx is None else padding_idx
     arguments = tables, row_offsets, indices, offsets, mode, per_sample_weights, padding, out_of_range
-    if is_compiling() or not isinstance(tables, Tensor):
+    if not isinstance(tables, Tensor) or checks.has_no_values(tables):
         return OP.call(backend, *arguments)
     device = tables.get_device()
     reported.raise_for(device, " (in an earlier call)")

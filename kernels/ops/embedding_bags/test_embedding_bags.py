@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import weakref
@@ -9,6 +10,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import kernels
 from kernels import runtime
@@ -318,6 +320,41 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
         given = (grad, ROW_OFFSETS[:2], ids, None, None, None, shape, "sum", -1, "zero")
         with pytest.raises(ValueError, match=r"embedding_bags_sort: indices must have less than 2\^31 elements; got"):
             self.declaration.overload(backend, "backward")(*given, [True, False])
+
+    # ------------------------------------------------------------------------------------------------ shapes alone
+
+    @kernel_backend
+    def test_batches_of_any_size_are_one_compilation(self, backend):
+        """With bags, forward and backward. Eager's pooling is F.embedding_bag, of which each N is a graph."""
+        counter = importlib.import_module("torch._dynamo.testing").CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(self.function(backend), backend=counter, dynamic=True)
+        tables = tables_of(5).requires_grad_()
+        for batch in (4, 7, 33):
+            ids, offsets = ragged_ids(batch)
+            out = compiled(tables, ROW_OFFSETS, ids, offsets, "mean")
+            want = kernels.embedding_bags(tables, ROW_OFFSETS, ids, offsets, "mean", backend="eager")
+            torch.testing.assert_close(out, want)
+            grads = [torch.autograd.grad(result.square().sum(), tables)[0] for result in (out, want)]
+            torch.testing.assert_close(*grads)
+        assert counter.frame_count == 1
+
+    @pytest.mark.parametrize("ragged", [False, True])
+    @pytest.mark.parametrize("fake", [False, True])
+    def test_tensors_without_values_have_shapes_and_gradients(self, ragged, fake):
+        """As FLOP counters, and modules that are made on the device meta, ask for them."""
+        ids, offsets = ragged_ids(10) if ragged else (single_ids(10), None)
+        weights = torch.randn(ids.shape, device=DEVICE)
+        with FakeTensorMode() if fake else contextlib.nullcontext() as mode:
+            def shapes(tensor):
+                return mode.from_tensor(tensor) if fake else tensor.to("meta")
+
+            given = [tensor if tensor is None else shapes(tensor) for tensor in (ROW_OFFSETS, ids, offsets)]
+            tables = shapes(tables_of(5)).requires_grad_()
+            for mode_, more in (("sum", shapes(weights)), ("sum", None), ("mean", None), ("max", None)):
+                out = kernels.embedding_bags(tables, *given, mode_, more, 2)
+                assert (out.shape, out.dtype, out.device) == ((10, 3, 5), torch.float32, tables.device)
+                (grad,) = torch.autograd.grad(out.sum(), tables)
+                assert grad.shape == tables.shape
 
     # ------------------------------------------------------------------------------------------ what a gradient reads
 
