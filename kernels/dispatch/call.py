@@ -58,7 +58,7 @@ class PublicFunction:
         """What this backend is for these arguments; for CUDA tensors it is kept."""
         op, first = self._op, arguments[0]
         checks.is_tensor(self._made.name, self._made.names[0], first)
-        if checks.has_no_values(first):  # eager's shapes are anyone's
+        if checks.has_no_values(first) and (backend == "auto" or not first.is_cuda):  # eager's shapes are anyone's
             backend = "eager" if backend == "auto" else self.chosen(backend, *arguments)
             return self._as_eager if backend == "eager" else op.overload(backend, self._form)
         if backend == "auto" and callable(op.auto) and first.is_cuda:

@@ -28,7 +28,15 @@ ARGUMENTS = checks.Arguments(
 
 def check(op: str, *arguments) -> None:
     """Raise for what is wrong with types, dtypes, shapes and devices; of values the kernels take care."""
-    ARGUMENTS(op, *arguments)
+    try:
+        ARGUMENTS(op, *arguments)
+    except ValueError as error:
+        _, row_offsets, _, offsets, *_ = arguments
+        lacks_one = offsets is not None and offsets.numel() % max(row_offsets.shape[0] - 1, 1) == 0
+        if lacks_one and str(error).startswith(f"{op}: offsets must have shape"):
+            last = "the number of ids comes last, as in nn.EmbeddingBag's with include_last_offset=True"
+            raise ValueError(f"{error}; {last}") from None
+        raise
     _, _, indices, offsets, mode, weights, padding_idx, _ = arguments
     if offsets is not None and offsets.shape[0] == 1 and indices.numel():
         raise ValueError(f"{op}: offsets must end at {indices.numel()}, the number of ids; they say of no bag")

@@ -19,6 +19,7 @@ from kernels.check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Valu
 from kernels.check.interpreter import watched
 from kernels.check.memory import Guard, guarded
 from kernels.dispatch import input_errors
+from kernels.ops.embedding_bags import eager
 from kernels.ops.embedding_bags.op import auto, cuda_runs
 from kernels.ops.embedding_bags.spec import HEIGHTS, HOSTILE_64, draw_bags, draw_ids
 
@@ -112,7 +113,9 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             ((*one, ids[None], offsets), ValueError, r"indices must have shape \[N\], since there are offsets; got"),
             ((*one, ids, offsets.to("meta")), ValueError, f"offsets {on_meta}"),
             ((*one, ids, offsets.tolist()), TypeError, "offsets must be a tensor; got list"),
-            ((*one, ids, offsets[:-1]), ValueError, r"offsets must have shape \[3 · B \+ 1\], for row_offsets.*; got"),
+            ((*one, ids, offsets[:-1]), ValueError, r"offsets must have shape \[3 · B \+ 1\], for row_offsets.*; got \["
+             r"\d+\]; the number of ids comes last, as in nn.EmbeddingBag's with include_last_offset=True"),
+            ((*one, ids, offsets[:-2]), ValueError, r"offsets must have shape \[3 · B \+ 1\], for row_offsets.*; got"),
             ((*one, ids, offsets[:1]), ValueError, "offsets must end at .*, the number of ids"),
             ((*one, ids, offsets, "median"), ValueError, "mode must be one of sum, mean, max; got 'median'"),
             ((*one, ids, offsets, "mean", weights), ValueError, "mode must be sum, since there are per_sample_weights"),
@@ -285,7 +288,7 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
     def test_offsets_that_end_elsewhere(self, backend, less):
         ids, offsets = ragged_ids(10)
         ids = ids[:-1] if less > 0 else torch.cat([ids, ids[:1]])
-        message = rf"offsets\[30\] is {len(ids) + less}"
+        message = rf"to the number of ids \(include_last_offset\) and .* offsets\[30\] is {len(ids) + less}"
         self.fails(lambda: self.function(backend)(tables_of(5), ROW_OFFSETS, ids, offsets), ValueError, message)
 
     @every_backend
@@ -320,6 +323,30 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
         given = (grad, ROW_OFFSETS[:2], ids, None, None, None, shape, "sum", -1, "zero")
         with pytest.raises(ValueError, match=r"embedding_bags_sort: indices must have less than 2\^31 elements; got"):
             self.declaration.overload(backend, "backward")(*given, [True, False])
+
+    @pytest.mark.skipif(DEVICE.type != "cpu", reason="for the CPU")
+    @pytest.mark.parametrize("mode", ["sum", "mean", "max", "weighted"])
+    @pytest.mark.parametrize("ragged", [False, True])
+    def test_eager_on_a_cpu_is_torchs_look_up_where_that_gives_the_same(self, ragged, mode, monkeypatch):
+        """And with ids that are none it is the reference's own, whose results and errors are those of every backend."""
+        asked, torchs = [], eager.looked_up_by_torch
+        tables, (ids, offsets) = tables_of(9).requires_grad_(), ragged_ids(20) if ragged else (single_ids(20), None)
+        tables.data[3] = torch.nan
+        weights = torch.randn(ids.shape).requires_grad_() if mode == "weighted" else None
+        given = ids, offsets, "sum" if weights is not None else mode, weights
+        results = []
+        for way in (torchs, lambda *given: None):
+            look_up = lambda *given, way=way: asked.append(way(*given)) or asked[-1]  # noqa: E731
+            monkeypatch.setattr(eager, "looked_up_by_torch", look_up)
+            out = self.function("eager")(tables, ROW_OFFSETS, *given)
+            grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(2))
+            leaves = [tables] if weights is None else [tables, weights]
+            results.append((out, *torch.autograd.grad(out, leaves, grad)))
+        assert [found is not None for found in asked] == [True, False]
+        torch.testing.assert_close(*results, equal_nan=True)
+        ids.view(-1)[2] = 99
+        with pytest.raises(IndexError, match="id 99 of feature"):
+            self.function("eager")(tables, ROW_OFFSETS, *given)
 
     # ------------------------------------------------------------------------------------------------ shapes alone
 
