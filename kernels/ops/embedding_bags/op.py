@@ -62,12 +62,18 @@ def _sorted(backend: str, given: Mapping[str, object]) -> tuple[Tensor, Tensor, 
 
 
 cuda_runs = functools.cache(lambda: not runtime.why_not("cuda", "cuda"))
+triton_runs = functools.cache(lambda: not runtime.why_not("triton", "cuda"))
 
 
 def auto(tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, *_) -> str:
     """What backend="auto" is for CUDA tensors. In the CUDA kernel threads that have done their bag go on with another;
-    in Triton's a tile of bags waits for its longest, and takes two to three times as long on an H200."""
-    return "cuda" if offsets is not None and not is_compiling() and cuda_runs() else "triton"
+    in Triton's a tile of bags waits for its longest, and takes two to three times as long on an H200. Eager where
+    neither runs, and of so many ids that their gradient cannot be sorted."""
+    if indices.numel() >= 2**31:
+        return "eager"
+    if offsets is not None and not is_compiling() and cuda_runs():
+        return "cuda"
+    return "triton" if is_compiling() or triton_runs() else "cuda" if cuda_runs() else "eager"
 
 
 IDS = ("row_offsets", "indices", "offsets", "per_sample_weights")
@@ -122,7 +128,7 @@ def embedding_bags(
             captured nor compiled raises, or `check_ids`. Bad offsets are reported in the same way with all three, and
             nothing is read outside of a tensor.
         backend: "triton", "cuda", "eager", or "auto": for a CUDA tensor Triton, or CUDA if there are offsets and it can
-            run (not under torch.compile); else eager.
+            run (not under torch.compile); else eager, as where neither runs, and for 2^31 ids and more.
 
     Halves are added up in float32. Differentiable once, in reverse mode, with respect to tables (dense: the gradient
     is as large as the tables; `embedding_bags_sgd_` and its like make none) and per_sample_weights; what several ids

@@ -20,7 +20,7 @@ from kernels.check.interpreter import watched
 from kernels.check.memory import Guard, guarded
 from kernels.dispatch import input_errors
 from kernels.ops.embedding_bags import eager
-from kernels.ops.embedding_bags.op import auto, cuda_runs
+from kernels.ops.embedding_bags.op import auto, cuda_runs, triton_runs
 from kernels.ops.embedding_bags.spec import HEIGHTS, HOSTILE_64, draw_bags, draw_ids
 
 SLOW_INTERPRETED = (
@@ -70,12 +70,18 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             assert torch.equal(self.function("auto")(*call.arguments()), self.function(chosen)(*call.arguments()))
 
     def test_auto_is_cuda_where_bags_differ_in_length(self, monkeypatch):
-        offsets = torch.zeros(1)
-        for why_not, of_one, of_bags in (("no compiler", "triton", "triton"), ("", "triton", "cuda")):
-            monkeypatch.setattr(runtime, "why_not", lambda backend, device, why_not=why_not: why_not)
+        ids, offsets = torch.zeros(2, 3), torch.zeros(1)
+        for missing, of_one, of_bags in (
+            ((), "triton", "cuda"), (("cuda",), "triton", "triton"), (("triton",), "cuda", "cuda"),
+            (("triton", "cuda"), "eager", "eager"),
+        ):
+            monkeypatch.setattr(runtime, "why_not", lambda backend, _, missing=missing: "x" * (backend in missing))
             cuda_runs.cache_clear()
-            assert (auto(None, None, None, None), auto(None, None, None, offsets)) == (of_one, of_bags)
+            triton_runs.cache_clear()
+            assert (auto(None, None, ids, None), auto(None, None, ids, offsets)) == (of_one, of_bags)
         cuda_runs.cache_clear()
+        triton_runs.cache_clear()
+        assert auto(None, None, torch.empty(2**31, 1, device="meta"), None) == "eager"
 
     @pytest.fixture(autouse=True)
     def _nothing_is_reported(self):
