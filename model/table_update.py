@@ -7,21 +7,27 @@
 g is the gradient of a row: those of all bags that named it, summed. An untouched row costs nothing.
 """
 
+from collections.abc import Sequence
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad
 
 import kernels
 from model.config import TableOptimizer
-from model.tables import FusedTables
+from model.tables import FusedTables, LookUp
 
-EPS = 1e-10  # as torch.optim.Adagrad's default
+WITHOUT = ("momentum", "weight_decay", "lr_decay", "maximize")  # of what torch's SGD and Adagrad can do
 
 
 class TableUpdate:
-    """What of torch.optim.Optimizer `Optimizers` needs; its state_dict is that of torch's SGD or Adagrad on the tables.
+    """What of torch.optim.Optimizer `Optimizers` needs; its state_dict is that of torch's SGD or Adagrad on the tables:
+    each loads the other's. (Row-wise Adagrad's `sum` has a number a row, and is no other optimizer's.)
 
-    The learning rate is param_groups[0]["lr"], a scalar on the device; so is the count of the steps. A captured step
-    therefore follows whatever is written into the one, and counts with the other. backend: of the kernels.
+    The learning rate is param_groups[0]["lr"], a scalar on the device, or what is put there; so is the count of the
+    steps. A captured step therefore follows whatever is written into the one, and counts with the other. eps is the
+    group's too. Its other options are torch's defaults: those in WITHOUT are a ValueError where they are not, and the
+    rest say how torch computes the same. backend: of the kernels.
     """
 
     def __init__(self, tables: FusedTables, rule: TableOptimizer, lr: float, backend: str = "auto"):
@@ -29,8 +35,9 @@ class TableUpdate:
             raise ValueError(f"rule: expected sgd, adagrad or rowwise_adagrad, got {rule}")
         self.tables, self.rule, self.backend = tables, rule, backend
         weight = tables.weight
-        rate = torch.tensor(lr, device=weight.device)
-        self.param_groups = [{"params": [weight], "lr": rate, "eps": EPS}]
+        kind = SGD if rule is TableOptimizer.SGD else Adagrad
+        options = kind([nn.Parameter(torch.empty(0))], lr=lr).defaults
+        self.param_groups = [{"params": [weight], **options, "lr": torch.tensor(lr, device=weight.device)}]
         self.state: dict[str, Tensor] = {}
         if rule is not TableOptimizer.SGD:
             shape = weight.shape if rule is TableOptimizer.ADAGRAD else weight.shape[:1]
@@ -38,16 +45,21 @@ class TableUpdate:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget what was looked up; there is no other gradient."""
-        self.tables.looked_up = None
+        self.tables.looked_up.clear()
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update the rows with the gradient of what was looked up; without one nothing is done."""
-        looked_up, self.tables.looked_up = self.tables.looked_up, None
-        if looked_up is None or looked_up.embeddings.grad is None:
+        """Update the rows once, with the gradients of all that was looked up; without any nothing is done, as
+        torch.optim does nothing about a parameter whose grad is None."""
+        (group,) = self.param_groups
+        _refuse_what_is_missing(group)
+        looked_up = self.tables.looked_up.copy()
+        self.tables.looked_up.clear()
+        if not looked_up:
             return
-        weight, row_offsets = self.tables.weight, self.tables.row_offsets
-        batch = (row_offsets, looked_up.rows, looked_up.embeddings.grad, self.param_groups[0]["lr"], looked_up.offsets)
+        rows, offsets, gradient = joined(looked_up)
+        weight = self.tables.weight
+        batch = (self.tables.row_offsets, rows, gradient, group["lr"], offsets)
         if self.rule is TableOptimizer.SGD:
             kernels.embedding_bags_sgd_(weight, *batch, backend=self.backend)
             return
@@ -57,14 +69,68 @@ class TableUpdate:
             if self.rule is TableOptimizer.ADAGRAD
             else kernels.embedding_bags_rowwise_adagrad_
         )
-        update(weight, self.state["sum"], *batch, eps=EPS, backend=self.backend)
+        update(weight, self.state["sum"], *batch, eps=group["eps"], backend=self.backend)
 
     def state_dict(self) -> dict:
-        """As torch.optim.Optimizer's: {"state": {0: {"step", "sum"}}, "param_groups": [{…, "params": [0]}]}."""
+        """As torch.optim.Optimizer's: {"state": {0: {"step", "sum"}}, "param_groups": [{…, "params": [0]}]}.
+
+        The rate is a number, for which the device is waited for.
+        """
         (group,) = self.param_groups
-        return {"state": {0: dict(self.state)} if self.state else {}, "param_groups": [group | {"params": [0]}]}
+        group = group | {"params": [0], "lr": float(group["lr"])}
+        return {"state": {0: dict(self.state)} if self.state else {}, "param_groups": [group]}
 
     def load_state_dict(self, state: dict) -> None:
-        """Copy the state into the tensors that are here: a captured step goes on reading them."""
+        """Copy state and rate into the tensors that are here: a captured step goes on reading them.
+
+        Raises ValueError, before anything is copied, for a state of another rule or shape, or a group that asks for
+        what the update does not do.
+        """
+        (ours,), (theirs,) = self.param_groups, state["param_groups"]
+        _refuse_what_is_missing(theirs)
+        found = state["state"].get(theirs["params"][0], {})
+        found = {name: value for name, value in found.items() if value is not None}
+        if found.keys() != self.state.keys():
+            expected, got = (", ".join(names) or "none" for names in (self.state, found))
+            raise ValueError(f"state: expected {expected} of {self.rule}, got {got}")
         for name, tensor in self.state.items():
-            tensor.copy_(state["state"][0][name])
+            if (shape := list(torch.as_tensor(found[name]).shape)) != list(tensor.shape):
+                raise ValueError(f"{name}: expected shape {list(tensor.shape)}, got {shape}")
+        for name, tensor in self.state.items():
+            tensor.copy_(torch.as_tensor(found[name]))
+        if isinstance(ours["lr"], Tensor):
+            ours["lr"].fill_(theirs["lr"])
+        else:
+            ours["lr"] = theirs["lr"]
+        if "eps" in ours:
+            ours["eps"] = theirs["eps"]
+
+
+def _refuse_what_is_missing(group: dict) -> None:
+    for option in WITHOUT:
+        if group.get(option):
+            raise ValueError(f"{option}: the update of FusedTables has none; got {group[option]}")
+
+
+def joined(looked_up: Sequence[LookUp]) -> LookUp:
+    """All as one, so that a row that several name is updated once, with the sum. Nothing here waits for the device."""
+    if len(looked_up) == 1:
+        return looked_up[0]
+    looked_up = [one for one in looked_up if len(one.gradient)] or looked_up[:1]
+    rows, gradient = [one.rows for one in looked_up], torch.cat([one.gradient for one in looked_up])
+    if all(one.offsets is None for one in looked_up):
+        return LookUp(torch.cat(rows), None, gradient)
+    # Offsets go feature by feature, and so must the ids: a stable sort by feature leaves them in their bags' order.
+    features, lengths, of_ids = gradient.shape[1], [], []
+    for one in looked_up:
+        if one.offsets is None:
+            lengths.append(torch.ones_like(one.rows.t()))
+            of_ids.append(torch.arange(features, device=gradient.device).expand_as(one.rows))
+        else:
+            lengths.append(one.offsets.diff().view(features, -1))
+            ends, positions = lengths[-1].sum(1).cumsum(0), torch.arange(len(one.rows), device=gradient.device)
+            of_ids.append(torch.searchsorted(ends, positions, right=True))
+    order = torch.cat([of_id.flatten() for of_id in of_ids]).sort(stable=True).indices
+    ends = torch.cat(lengths, dim=1).flatten().cumsum(0)
+    offsets = torch.cat([ends.new_zeros(1), ends])
+    return LookUp(torch.cat([part.flatten() for part in rows])[order], offsets, gradient)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 import kernels
 
@@ -57,19 +57,25 @@ class BatchedTables(nn.Module):
 
 
 class LookUp(NamedTuple):
-    """What a backward and update needs to know of a look-up: its arguments, and its result, whose `grad` is filled."""
+    """What an update needs to know of a look-up: its arguments, and the gradient of its result, [B, F, D]."""
 
     rows: Tensor
     offsets: Tensor | None
-    embeddings: Tensor
+    gradient: Tensor
 
 
 class FusedTables(BatchedTables):
     """`BatchedTables` whose look-up is kernels.embedding_bags, and which autograd sees nothing of.
 
-    weight requires no gradient, so that what is looked up is a leaf of autograd's graph. In training it is kept in
-    `looked_up` with its rows: once `backward` has filled its gradient, `TableUpdate` updates the rows with that, and no
-    gradient of a table ever exists. One look-up with gradients at a time; those under torch.no_grad do not count.
+    weight requires no gradient, so that what is looked up is a leaf of autograd's graph: no gradient of a table ever
+    exists. In training a backward adds each look-up whose result it gives a gradient to `looked_up`, and
+    `TableUpdate.step` updates the rows with all of them at once. So a step may have several look-ups (two towers),
+    several backwards (accumulation), and look-ups that activation checkpointing does twice. What no backward reaches,
+    and what is looked up under torch.no_grad or in eval(), is not there. Until `TableUpdate`'s step or zero_grad (a
+    module's own knows nothing of it) each backward keeps a batch's gradient more.
+
+    One process: DistributedDataParallel averages the gradients that parameters have, and sees none of these, so that
+    each process would train tables of its own. A look-up in training raises where torch.distributed has several.
     """
 
     def __init__(self, rows: Sequence[int], width: int):
@@ -77,12 +83,10 @@ class FusedTables(BatchedTables):
         self.weight.requires_grad_(False)
         # Not persistent: it follows from the rows.
         self.register_buffer("row_offsets", torch.tensor([0, *rows]).cumsum(0), persistent=False)
-        self.looked_up: LookUp | None = None
+        self.looked_up: list[LookUp] = []
 
     def forward(self, rows: Tensor) -> Tensor:
         """rows int64 [B, F], of their tables → [B, F, D]."""
-        if rows.is_meta:  # shapes alone: the kernel would check ids that are not there
-            return super().forward(rows)
         return self._look_up(rows, None)
 
     def pooled(self, rows: Sequence[Tensor], offsets: Tensor) -> Tensor:
@@ -90,14 +94,24 @@ class FusedTables(BatchedTables):
         return self._look_up(torch.cat(list(rows)), offsets)
 
     def _look_up(self, rows: Tensor, offsets: Tensor | None) -> Tensor:
-        if self.looked_up is not None and self.looked_up.embeddings.grad is not None:
-            raise RuntimeError("tables: a look-up's gradient waits for its update: step, or zero_grad, before the next")
-        with torch.autocast(rows.device.type, enabled=False):  # the rows are float32 in each precision
-            embeddings = kernels.embedding_bags(self.weight, self.row_offsets, rows, offsets)
+        embeddings = kernels.embedding_bags(self.weight, self.row_offsets, rows, offsets)
         if self.training and torch.is_grad_enabled():
-            embeddings.requires_grad_()
-            self.looked_up = LookUp(rows, offsets, embeddings)
+            self._expect_gradient(rows, offsets, embeddings)
         return embeddings
+
+    @torch.compiler.disable  # a compiled graph would return what it is to keep
+    def _expect_gradient(self, rows: Tensor, offsets: Tensor | None, embeddings: Tensor) -> None:
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            raise RuntimeError(
+                f"FusedTables: trains in one process, and torch.distributed has {distributed.get_world_size()}: nobody "
+                "would reduce the tables' gradients; use kernels=eager with sparse_gradients=False"
+            )
+
+        def keep(embeddings: Tensor) -> None:
+            self.looked_up.append(LookUp(rows, offsets, embeddings.grad))
+            embeddings.grad = None
+
+        embeddings.requires_grad_().register_post_accumulate_grad_hook(keep)
 
 
 def separate_tables(rows: Sequence[int], width: int) -> nn.ModuleList:

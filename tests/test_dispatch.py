@@ -7,12 +7,14 @@ libcuda: so all of this runs without a GPU, and the same declarations run on one
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import shutil
 import struct
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -88,6 +90,33 @@ def test_integer_inputs(core, backend, ids):
         torch.library.opcheck(GATHER.overload(backend, "backward"), grads)
     with pytest.raises(TypeError, match="toy_gather: ids must be int32 or int64; got float32"):
         call(GATHER, backend, table, table[0])
+
+
+@needs_compiler
+@both_backends
+def test_a_shape_is_kept_without_its_tensor(core, backend):
+    """It may be written to, and freed, before the backward; another number of rows is no other graph."""
+    table, ids = gather_arguments()
+    leaf = table.clone().requires_grad_()
+    made = leaf * 2
+    alive = weakref.ref(made)
+    out = call(GATHER, backend, made, ids)
+    made.data.zero_()
+    with torch.no_grad():
+        made.zero_()
+    del made
+    assert alive() is None
+    (grad,) = torch.autograd.grad(out.sum(), leaf)
+    torch.testing.assert_close(grad, 2 * torch.bincount(ids, minlength=5)[:, None].expand(5, 8).float())
+    assert GATHER.forms["backward"].names == ["grad_out", "ids", "table_shape", "needs"]
+    counter = importlib.import_module("torch._dynamo.testing").CompileCounterWithBackend("aot_eager")
+    with on_host():
+        compiled = torch.compile(lambda table: GATHER.call(backend, table, ids), backend=counter, dynamic=True)
+        for rows in (5, 9, 14):
+            leaf = torch.randn(rows, 8, requires_grad=True)
+            (grad,) = torch.autograd.grad(compiled(leaf).sum(), leaf)
+            torch.testing.assert_close(grad, torch.bincount(ids, minlength=rows)[:, None].expand(rows, 8).float())
+    assert counter.frame_count == 1
 
 
 @needs_compiler

@@ -77,7 +77,7 @@ def loss_and_gradients(model, labels, dense, sparse):
     loss = F.binary_cross_entropy_with_logits(model(dense, sparse), labels)
     loss.backward()
     if isinstance(model.dense_arch, Fused):
-        model.sparse_arch.tables.looked_up = None  # as an update leaves it
+        model.sparse_arch.tables.looked_up.clear()  # as an update leaves it
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None and not p.grad.is_sparse}
     return loss.detach(), gradients
 

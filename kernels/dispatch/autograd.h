@@ -60,7 +60,7 @@ Pointer pointer_to(Base* node) {
 struct Node : torch::autograd::Node {
     const Functional* kernel = nullptr;
     std::vector<torch::autograd::SavedVariable> saved;
-    std::vector<IValue> others;
+    std::vector<IValue> shapes, others;
     std::vector<uint32_t> versions;  // of the tensors among them
     // Of outputs that are not floating, of which autograd itself keeps nothing.
     struct Undifferentiable {
@@ -108,7 +108,8 @@ class Functional : public c10::OperatorKernel {
             node->others.push_back(arguments[position]);
             node->versions.push_back(version_of(arguments[position]));
         }
-        const Positions& saves = what_is_saved(arguments);
+        for (int64_t position : declared_.shapes) node->shapes.emplace_back(arguments[position].toTensor().sym_sizes());
+        const Positions saves = what_is_saved(arguments);
         node->keeps = !saves.empty();
         node->saved.resize(declared_.saved.size());
         for (size_t i = 0; i < node->saved.size(); ++i)
@@ -138,12 +139,16 @@ class Functional : public c10::OperatorKernel {
    private:
     friend Node;
 
-    const Positions& what_is_saved(c10::ArrayRef<IValue> arguments) const {
+    Positions what_is_saved(c10::ArrayRef<IValue> arguments) const {
         static const std::string always;
         const std::string& which = declared_.saves_by.empty() ? always : arguments[declared_.saves_by[0]].toStringRef();
         auto found = declared_.saves.find(which);
         TORCH_CHECK(found != declared_.saves.end(), declared_.op, ": nothing is declared to be saved for '", which, "'");
-        return found->second;
+        Positions saves = found->second;
+        for (const auto& [position, read] : declared_.wanted)
+            if (const IValue& value = arguments[position]; value.isTensor() && value.toTensor().requires_grad())
+                saves.insert(saves.end(), read.begin(), read.end());
+        return saves;
     }
 
     const Declared& declared_;
@@ -175,6 +180,7 @@ inline variable_list Node::apply(variable_list&& grads) {
         Tensor tensor = variable.unpack(self);
         stack.push_back(tensor.defined() ? IValue(std::move(tensor)) : IValue());
     }
+    stack.insert(stack.end(), shapes.begin(), shapes.end());
     stack.insert(stack.end(), others.begin(), others.end());
     c10::List<bool> needs;
     for (size_t i = 0; i < num_outputs(); ++i) needs.push_back(task_should_compute_output(i));

@@ -7,7 +7,6 @@ from numbers import Real
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.compiler import is_compiling
 
 from kernels.dispatch import checks
@@ -107,9 +106,9 @@ class PublicFunction:
                 return self._eager(*arguments)
         op, made = self._op, self._made
         op.check(self._form, arguments)
-        if not is_compiling() and (made.mutated or not op.gradients) and _has_no_values(arguments[0]):
+        if (made.mutated or not op.gradients) and checks.has_no_values(arguments[0]) and not _is_traced():
             refuse_gradients(op, self._form, arguments)
-            return op.shapes(self._form, arguments)
+            return op.made_of_shapes(self._form, arguments)
         if not is_compiling():
             arguments = [
                 float(value) if i in self._scalars and not isinstance(value, Tensor) else value
@@ -118,7 +117,7 @@ class PublicFunction:
         if not made.mutated:
             return op.eager(*arguments)
         refuse_gradients(op, self._form, arguments)
-        if not is_compiling():  # a compiled graph has no addresses, and writes last
+        if not checks.has_no_values(arguments[0]):  # a traced graph has no addresses, and writes last
             op.check_written(self._form, arguments)
             written = arguments[made.mutated[0]]
             arguments = [
@@ -134,11 +133,9 @@ class PublicFunction:
             raise RuntimeError(f'{self._op.name} does not work under torch.func here: use backend="eager"') from None
 
 
-def _has_no_values(tensor: Tensor) -> bool:
-    """Whether the tensor is a shape alone, on "meta" or fake, and nobody traces what is done with it."""
-    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
-        return False
-    return tensor.is_meta or isinstance(tensor, FakeTensor)
+def _is_traced() -> bool:
+    """Whether what is done with tensors becomes a graph."""
+    return is_compiling() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
 def _lies_in(value: object, written: Tensor) -> bool:

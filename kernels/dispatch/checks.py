@@ -7,9 +7,12 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
+from torch.compiler import is_compiling
 
 from kernels.dtypes import FLOATING, INTEGERS
 
@@ -241,6 +244,17 @@ def rises(op: str, name: str, tensor: Tensor, most: int) -> None:
             f"{op}: {name} must rise from 0 to at most {most} and never fall; {name}[{position}] is "
             f"{int(tensor[position])}"
         )
+
+
+def is_not_negative(op: str, name: str, value: object) -> None:
+    """A number from 0 on. Of a tensor the value is not looked at: on a GPU that would wait for it."""
+    if isinstance(value, Real) and not value >= 0:
+        raise ValueError(f"{op}: {name} must not be negative or NaN; got {value}")
+
+
+def has_no_values(tensor: Tensor) -> bool:
+    """Whether there are shapes alone: it is traced, on the device meta, or of a FakeTensorMode."""
+    return is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def plain(value: object) -> str:

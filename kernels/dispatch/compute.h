@@ -31,7 +31,9 @@ struct Declared {
     // `saves_by`, or, if that is empty, by "".
     Positions saves_by;
     std::map<std::string, Positions> saves;
+    std::vector<std::pair<int64_t, Positions>> wanted;  // and besides, where the gradient of this argument is wanted
     Positions saved;   // all that any of them saves: the backward takes these, after the gradients of the outputs,
+    Positions shapes;  // then the shapes of these arguments,
     Positions others;  // then these as they are
     Positions undifferentiable;  // floating outputs that have no gradient, of which the backward takes none
     bool reports = false;  // the forward gets the device's report, behind the outputs
@@ -201,6 +203,7 @@ class Compute : public c10::OperatorKernel {
     void call(c10::ArrayRef<c10::IValue> arguments, const Slots& slots, at::Device device) const {
         c10::SmallVector<fused::Argument, 12> given(arguments.size() + slots.size());
         size_t slot = 0, n = 0;
+        c10::SmallVector<std::vector<int64_t>, 2> shapes;
         for (size_t i = 0; i < arguments.size() - (form_ == Form::backward); ++i, ++n) {
             const c10::IValue& value = arguments[i];
             if (roles_[i].tensor) {
@@ -211,6 +214,9 @@ class Compute : public c10::OperatorKernel {
                 given[n].string = {value.toStringRef().c_str()};
             } else if (value.isDouble()) {
                 given[n].real = value.toDouble();
+            } else if (value.isList()) {
+                const auto& sizes = shapes.emplace_back(value.toIntVector());
+                given[n].tensor = {nullptr, sizes.data(), c10::multiply_integers(sizes), int32_t(sizes.size()), {}};
             } else {
                 given[n].integer = value.isBool() ? value.toBool() : value.toInt();
             }

@@ -92,6 +92,8 @@ void declare(const std::string& text) {
     declared.saved = entries.positions("saved");
     declared.others = entries.positions("others");
     declared.saves = entries.positions_by_key("saves");
+    for (const auto& [argument, read] : entries.positions_by_key("wanted")) declared.wanted.emplace_back(std::stoll(argument), read);
+    declared.shapes = entries.positions("shapes");
     const Positions scalars = entries.positions("scalars"), in_place = entries.positions("in_place");
     const Positions ragged = entries.positions("ragged");
 

@@ -43,6 +43,8 @@ class Declaration:
             An op without gradients refuses arguments that require one. An output that is Kept has none, and the
             backward takes none of it.
         saves: what the backward reads, names of arguments and outputs; or SavedBy a string argument.
+        shapes: arguments whose shapes it reads, and which need not be saved for that: they may be written to meanwhile.
+            It takes each as a list of integers, <argument>_shape, behind what is saved.
         prepare: what the backward's kernels need of another op (a sort, say): it is made when there is a gradient to
             compute, and the backward's launchers take it behind its other arguments.
         in_place: the argument that the in-place form writes, in place of the one output; "" for none.
@@ -67,6 +69,7 @@ class Declaration:
         eager_in_place: Callable | None = None,
         outputs: Mapping[str, Shape] | None = None,
         saves: Sequence[str] | SavedBy = (),
+        shapes: Sequence[str] = (),
         gradients: Mapping[str, Shape] | None = None,
         prepare: Prepared | None = None,
         in_place: str = "",
@@ -92,7 +95,9 @@ class Declaration:
         self.undifferentiable = tuple(i for i, r in enumerate(returns) if isinstance(outputs[r.name], Kept))
         self.gradients = tuple(gradients or ())
         self.saves = saves if isinstance(saves, SavedBy) else SavedBy("", {"": tuple(saves)})
-        self.saved = tuple(dict.fromkeys(name for names in self.saves.saves.values() for name in names))
+        reads = (*self.saves.saves.values(), *self.saves.wanted.values())
+        self.saved = tuple(dict.fromkeys(name for names in reads for name in names))
+        self.shapes = tuple(shapes)
         self.prepare = prepare
         for text in (name, *self.backends, *self.saves.saves):
             if "\t" in text or "\n" in text:  # loader.py writes them between tabs and newlines
@@ -121,10 +126,13 @@ class Declaration:
 
     def _add_backward(self, arguments: Sequence[Argument]) -> None:
         types = {a.name: a.type for a in arguments}
-        saved = [Argument("Tensor?" if self.saves.argument else types.get(s, "Tensor"), s) for s in self.saved]
+        saved = [Argument(types.get(name, "Tensor"), name) for name in self.saved]
+        if self.saves.argument:  # which may not save it
+            saved = [Argument(f"{a.type.removesuffix('?')}?", a.name) for a in saved]
         incoming = [Argument("Tensor", f"grad_{output}") for output in self.differentiable(self.outputs)]
         outgoing = [Argument("Tensor", f"grad_{name}") for name in self.gradients]
-        taken, needs = [*incoming, *saved, *self.others], Argument("bool[]", "needs")
+        shapes = [Argument("SymInt[]", f"{name}_shape") for name in self.shapes]
+        taken, needs = [*incoming, *saved, *shapes, *self.others], Argument("bool[]", "needs")
         self.forms["backward"] = Form(f"{self.name}_backward", [*taken, needs], outgoing)
         if self.prepare:  # the form that has kernels, which the backward then calls
             taken += [Argument("Ragged", name) for name in self.prepare.names]
@@ -148,7 +156,7 @@ class Declaration:
             return [(s if needed else (0,), dtype) for (s, dtype), needed in zip(shapes, named["needs"], strict=True)]
         return [] if form == "_" else [self._output_shapes[name](named) for name in self.outputs]
 
-    def shapes(self, form: str, arguments: Sequence) -> Tensor | tuple[Tensor, ...] | None:
+    def made_of_shapes(self, form: str, arguments: Sequence) -> Tensor | tuple[Tensor, ...] | None:
         """What a call returns, without its values: new tensors, beside the first argument."""
         first = self.forms[form].first_tensor(arguments)
         outputs = tuple(first.new_empty(shape, dtype=dtype) for shape, dtype in self.allocations(form, arguments))
@@ -160,18 +168,21 @@ class Declaration:
         """What there is for each output, without what is there for those that have no gradient."""
         return [value for i, value in enumerate(of_outputs) if i not in self.undifferentiable]
 
-    def saves_for(self, named: Mapping[str, object]) -> Sequence[str]:
-        """Which of the arguments and outputs, by name, the backward reads after this call."""
-        return self.saves.saves[named[self.saves.argument] if self.saves.argument else ""]
+    def saves_for(self, named: Mapping[str, object], needs: Sequence[bool]) -> Sequence[str]:
+        """Which of the arguments and outputs, by name, the backward reads after this call; needs: which gradients."""
+        wanted = [name for name, needed in zip(self.gradients, needs, strict=True) if needed]
+        besides = [self.saves.wanted.get(name, ()) for name in wanted if isinstance(named.get(name), Tensor)]
+        return [*self.saves.saves[named[self.saves.argument] if self.saves.argument else ""], *sum(besides, ())]
 
     def backward_arguments(
         self, arguments: Sequence, outputs: Sequence[Tensor], grads: Sequence[Tensor], needs: Sequence[bool]
     ) -> tuple:
         """The backward overload's arguments after a call of the functional one; grads: of the outputs that have one."""
         named = self.forms[""].by_name(self.with_tensors(arguments)) | dict(zip(self.outputs, outputs, strict=True))
-        saved = self.saves_for(named)
-        others = [named[argument.name] for argument in self.others]
-        return (*grads, *(named[name] if name in saved else None for name in self.saved), *others, list(needs))
+        saved = self.saves_for(named, needs)
+        kept = [named[name] if name in saved else None for name in self.saved]
+        shapes = [list(named[name].shape) for name in self.shapes]
+        return (*grads, *kept, *shapes, *(named[argument.name] for argument in self.others), list(needs))
 
     def with_tensors(self, arguments: Sequence) -> list:
         """The functional form's arguments, with a 0-d tensor in place of each scalar that is a number."""
@@ -218,7 +229,7 @@ class Declaration:
         for i, tensor in [(position, first), *others]:
             checks.is_beside(made.name, made.names[i], tensor, first, made.names[position])
         optional = {argument.name for argument in self.forms[""].arguments if argument.is_optional}
-        for name in self.saves_for(named):
+        for name in self.saves_for(named, named["needs"]):
             if named[name] is None and name not in optional:
                 raise ValueError(f"{made.name}: {name} must be a tensor, from which this derivative is computed")
         for name in self.differentiable(self.outputs):

@@ -67,8 +67,9 @@ class Fallback:
         if self._form == "":
             outputs = (output,) if isinstance(output, Tensor) else output
             given = op.forms[""].by_name(inputs) | dict(zip(op.outputs, outputs, strict=True))
-            saved = op.saves_for(given)
+            saved = op.saves_for(given, [ctx.needs_input_grad[i] for i in self._gradient_positions()])
             ctx.save_for_backward(*(given[name] if name in saved else None for name in op.saved))
+            ctx.shapes = [list(given[name].shape) for name in op.shapes]
             ctx.others = [given[argument.name] for argument in op.others]
             ctx.versions = [_version(other) for other in ctx.others]
             ctx.mark_non_differentiable(*(outputs[i] for i in op.undifferentiable))
@@ -80,21 +81,24 @@ class Fallback:
             return self._refuse_second_derivative
         if self._form == "_" or not op.gradients:
             return None
-        names = op.forms[""].names
-        positions = [names.index(name) for name in op.gradients]
+        names, positions = op.forms[""].names, self._gradient_positions()
 
         def differentiate(ctx, *grads):
             if [_version(other) for other in ctx.others] != ctx.versions:
                 changed = "a number that the derivative reads was modified by an inplace operation after the forward"
                 raise RuntimeError(f"{op.name}: {changed}")
             needs = [ctx.needs_input_grad[i] for i in positions]
-            arguments = (*op.differentiable(grads), *ctx.saved_tensors, *ctx.others, needs)
+            arguments = (*op.differentiable(grads), *ctx.saved_tensors, *ctx.shapes, *ctx.others, needs)
             gradients = op.overload(self._backend, "backward")(*arguments)
             gradients = (gradients,) if isinstance(gradients, Tensor) else gradients
             wanted = {i: grad for i, grad, needed in zip(positions, gradients, needs, strict=True) if needed}
             return tuple(wanted.get(i) for i in range(len(names)))
 
         return differentiate
+
+    def _gradient_positions(self) -> list[int]:
+        """Where the arguments that have a gradient stand in the functional form."""
+        return [self._op.forms[""].names.index(name) for name in self._op.gradients]
 
     def _refuse_second_derivative(self, ctx, *grads):
         raise RuntimeError(f'{self._op.name} has no second derivative: use backend="eager"')

@@ -92,6 +92,8 @@ class Loader:
             "reports": [1] * op.reports,
             "saves_by": [position[op.saves.argument]] if op.saves.argument else [],
             **{f"saves {value}": [position[name] for name in names] for value, names in op.saves.saves.items()},
+            **{f"wanted {position[of]}": [position[name] for name in names] for of, names in op.saves.wanted.items()},
+            "shapes": [position[name] for name in op.shapes],
             "saved": [position[name] for name in op.saved],
             "others": [position[argument.name] for argument in op.others],
             "scalars": functional.scalars,

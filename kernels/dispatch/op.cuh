@@ -8,8 +8,8 @@
 //     FUSED_OP(forward, backward)
 //
 // A function takes the schema's arguments in order, then the outputs; the backward the gradients of the outputs, what
-// was saved, the other arguments, then the gradients that it writes. A tensor that is not there (an optional argument, a
-// gradient that is not needed) has a null pointer. Last, in this order: Stream, and Workspace where one is needed.
+// was saved, the shapes, the other arguments, then the gradients that it writes. A tensor that is not there (an optional
+// argument, a gradient that is not needed) has a null pointer; so has a shape, a Tensor of these sizes. Last, in this order: Stream, and Workspace where one is needed.
 #pragma once
 
 #include <type_traits>

@@ -21,9 +21,9 @@ from kernels.dispatch.call import PublicFunction
 from kernels.dispatch.declaration import BACKWARD, Declaration
 from kernels.dispatch.fallback import Fallback
 from kernels.dispatch.loader import Loader
-from kernels.dispatch.schema import Kept, Prepared, SavedBy, last_dimension, like
+from kernels.dispatch.schema import Kept, Prepared, SavedBy, kept_shape, last_dimension, like
 
-__all__ = ["Kept", "Op", "Prepared", "SavedBy", "last_dimension", "like"]
+__all__ = ["Kept", "Op", "Prepared", "SavedBy", "kept_shape", "last_dimension", "like"]
 
 NAMESPACE = "fused_kernels"
 
@@ -66,7 +66,7 @@ class Op(Declaration):
             first = self.forms[form].first_tensor(arguments)
             self.loader.require(backend, first.device.type)
             self.check(form, arguments)
-            return self.shapes(form, arguments)
+            return self.made_of_shapes(form, arguments)
 
         return fake
 

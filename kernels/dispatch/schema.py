@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,6 +19,11 @@ def like(name: str, dtype_of: str = "") -> Shape:
     if dtype_of:
         return lambda given: ((0,) if given[name] is None else given[name].shape, given[dtype_of].dtype)
     return lambda given: (given[name].shape, given[name].dtype)
+
+
+def kept_shape(name: str, dtype_of: str) -> Shape:
+    """The shape of the argument `name`, of which a declaration's `shapes` keeps nothing else, and another's dtype."""
+    return lambda given: (given[f"{name}_shape"], given[dtype_of].dtype)
 
 
 def last_dimension(name: str) -> Shape:
@@ -38,10 +43,12 @@ class Kept:
 
 @dataclass(frozen=True)
 class SavedBy:
-    """What the backward reads, where the value of a string argument decides: names for each value."""
+    """What the backward reads, where the value of a string argument decides: names for each value; and, `wanted`,
+    what it reads besides where the gradient of an argument is wanted: names for each of these."""
 
     argument: str
     saves: Mapping[str, Sequence[str]]
+    wanted: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,16 @@
 """Small ops of every kind that a declaration can say, declared as those of kernels/ops/ are.
 
-gather: integer inputs; a gradient whose shape is that of an argument. moments: two outputs, and an optional tensor.
-sgd_: an argument that is written, a number that changes from call to call, no gradient. cube: a floating output that
-has no gradient and is kept for the backward, which one backend computes for both. square: a backward that needs what
-another function makes.
+gather: integer inputs; a gradient of an argument of which the shape alone is kept. moments: two outputs, and an
+optional tensor. sgd_: an argument that is written, a number that changes from call to call, no gradient. cube: a
+floating output that has no gradient and is kept for the backward, which one backend computes for both. square: a
+backward that needs what another function makes.
 """
 
 import torch
 from torch import Tensor
 
 from kernels.dispatch import checks
-from kernels.dispatch.op import Kept, Op, Prepared, like
+from kernels.dispatch.op import Kept, Op, Prepared, kept_shape, like
 
 
 def _check_gather(op: str, table: Tensor, ids: Tensor) -> None:
@@ -26,8 +26,9 @@ GATHER = Op(
     eager=lambda table, ids: table[ids.long()],
     check=_check_gather,
     outputs={"out": lambda given: ((given["ids"].shape[0], given["table"].shape[1]), given["table"].dtype)},
-    saves=("table", "ids"),
-    gradients={"table": like("table")},
+    saves=("ids",),
+    shapes=("table",),
+    gradients={"table": kept_shape("table", dtype_of="grad_out")},
     package="toy_ops.gather",
 )
 

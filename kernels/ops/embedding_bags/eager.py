@@ -13,7 +13,6 @@ with the gathered rows, [N, D], between the gathering and the pooling:
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from kernels.dispatch import checks, input_errors
 
@@ -36,18 +35,21 @@ def embedding_bags(
     the tables do where none is needed, on a CPU. While torch.compile traces this, no value can be looked at: then bad
     ids are zeros, and nothing is raised.
     """
-    if not (row_offsets.is_cuda or is_compiling()):
-        checks.rises("embedding_bags", "row_offsets", row_offsets, len(tables))
-    if offsets is not None and not is_compiling():
+    if not (row_offsets.is_cuda or checks.has_no_values(tables)):
+        checks.rises("embedding_bags", "row_offsets", row_offsets, tables.shape[0])
+    if offsets is not None and not checks.has_no_values(tables):
         check_offsets(offsets, indices.numel())
+    given = row_offsets, indices, offsets, mode, per_sample_weights
+    if padding_idx in (None, -1) and (found := looked_up_by_torch(tables, *given)) is not None:
+        return found
     rows, inside, padding = table_rows(tables, row_offsets, indices, offsets, padding_idx)
-    if out_of_range == "error" and not is_compiling():
+    if out_of_range == "error" and not checks.has_no_values(tables):
         _raise_for_bad_ids(row_offsets, indices, offsets, ~(inside | padding))
-    if out_of_range == "count" and not is_compiling():
+    if out_of_range == "count" and not checks.has_no_values(tables):
         input_errors.add(tables.device, int((~(inside | padding)).sum()))
-    values = tables[rows] if len(tables) else tables.sum(0).expand(len(rows), -1)  # of no rows the sum is zeros
+    values = tables[rows] if tables.shape[0] else tables.sum(0).expand(rows.shape[0], -1)  # of no rows the sum is zeros
     values = values.to(torch.promote_types(values.dtype, torch.float32)).where(inside.unsqueeze(1), 0)
-    features, width = len(row_offsets) - 1, tables.shape[1]
+    features, width = row_offsets.shape[0] - 1, tables.shape[1]
     weights = None
     if per_sample_weights is not None:  # one that is not finite does not count where there is no row
         weights = per_sample_weights.flatten().to(values.dtype).where(inside, 0)
@@ -56,16 +58,44 @@ def embedding_bags(
         return values.view(indices.shape[0], features, width).to(tables.dtype).contiguous()
     if not width:  # where F.embedding_bag's backward reads what is not there, on a GPU
         nothing = values.sum() if weights is None else (values * weights.unsqueeze(1)).sum()
-        return (nothing + values.new_zeros((len(offsets) - 1) // max(features, 1), features, 0)).to(tables.dtype)
-    # nn.EmbeddingBag's own pooling, on the rows that were gathered; a padding is row N.
+        return (nothing + values.new_zeros((offsets.shape[0] - 1) // max(features, 1), features, 0)).to(tables.dtype)
+    # nn.EmbeddingBag's own pooling, on the rows that were gathered; a padding is row N. torch.compile makes numbers of
+    # its tensors' sizes, so that each N is another graph.
     values = torch.cat([values, values.new_zeros(1, width)])
-    positions = torch.arange(len(rows), device=rows.device).where(~padding, len(rows))
+    positions = torch.arange(rows.shape[0], device=rows.device).where(~padding, rows.shape[0])
     pooled = F.embedding_bag(
         positions, values, offsets.long(), mode=mode, per_sample_weights=weights, include_last_offset=True,
-        padding_idx=len(rows),
+        padding_idx=rows.shape[0],
     )
-    bags = (len(offsets) - 1) // max(features, 1)
+    bags = (offsets.shape[0] - 1) // max(features, 1)
     return pooled.to(tables.dtype).view(features, bags, width).transpose(0, 1).contiguous()
+
+
+def looked_up_by_torch(
+    tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, mode: str, weights: Tensor | None
+) -> Tensor | None:
+    """By F.embedding or F.embedding_bag on the tables themselves, in a tenth of the time: for tensors of a CPU, float32
+    or float64, all of whose ids are rows. Else None. Offsets and row_offsets are good."""
+    (rows, width), features = tables.shape, row_offsets.shape[0] - 1
+    known = tables.is_cpu and not checks.has_no_values(tables) and tables.dtype in (torch.float32, torch.float64)
+    if not known or not (rows and width and features):
+        return None
+    first, heights, ids = row_offsets[:-1], row_offsets.diff(), indices.long()
+    if offsets is not None:
+        offsets = offsets.long()
+        bags = (offsets.shape[0] - 1) // features
+        count = offsets[:: bags].diff() if bags else heights * 0
+        first, heights = first.repeat_interleave(count), heights.repeat_interleave(count)
+    if not bool(((ids >= 0) & (ids < heights)).all()):
+        return None
+    places = ids + first
+    if offsets is None:
+        found = F.embedding(places, tables)
+        return found if weights is None else found * weights.unsqueeze(2)
+    pooled = F.embedding_bag(
+        places, tables, offsets, mode=mode, per_sample_weights=weights, include_last_offset=True
+    )
+    return pooled.view(features, bags, width).transpose(0, 1).contiguous()
 
 
 def table_rows(
@@ -78,16 +108,16 @@ def table_rows(
     rows = first + ids
     padding = ids == padding_idx if padding_idx is not None and padding_idx >= 0 else torch.zeros_like(ids, dtype=bool)
     # A padding may be an id beyond its table: it is no row, and no error.
-    inside = (ids >= 0) & (ids < end - first) & (rows >= 0) & (rows < len(tables)) & ~padding
+    inside = (ids >= 0) & (ids < end - first) & (rows >= 0) & (rows < tables.shape[0]) & ~padding
     return rows.where(inside, 0), inside, padding
 
 
 def feature_of_positions(row_offsets: Tensor, indices: Tensor, offsets: Tensor | None) -> Tensor:
     """Which feature each of the N ids belongs to: int64 [N]."""
-    features, positions = len(row_offsets) - 1, torch.arange(indices.numel(), device=indices.device)
+    features, positions = row_offsets.shape[0] - 1, torch.arange(indices.numel(), device=indices.device)
     if offsets is None:
         return positions % max(features, 1)
-    return bag_of_positions(indices, offsets) // max((len(offsets) - 1) // max(features, 1), 1)
+    return bag_of_positions(indices, offsets) // max((offsets.shape[0] - 1) // max(features, 1), 1)
 
 
 def bag_of_positions(indices: Tensor, offsets: Tensor) -> Tensor:
@@ -110,7 +140,8 @@ def check_offsets(offsets: Tensor, ids: int) -> None:
 
 def bad_offset(op: str, position: int, value: int) -> str:
     """What is said of an offset that cannot be."""
-    return f"{op}: offsets must go from 0 to the number of ids and never fall; offsets[{position}] is {value}"
+    expected = "offsets must go from 0 to the number of ids (include_last_offset) and never fall"
+    return f"{op}: {expected}; offsets[{position}] is {value}"
 
 
 def bad_id(op: str, feature: int, position: int, value: int) -> str:

@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 
 from kernels import runtime
 from kernels.dispatch import checks, input_errors
-from kernels.dispatch.op import Op, Prepared, like
+from kernels.dispatch.op import Op, Prepared, SavedBy, kept_shape, like
 from kernels.ops.embedding_bags import eager, reported
 from kernels.ops.embedding_bags_sort.op import embedding_bags_sort
 
@@ -28,9 +28,17 @@ ARGUMENTS = checks.Arguments(
 
 def check(op: str, *arguments) -> None:
     """Raise for what is wrong with types, dtypes, shapes and devices; of values the kernels take care."""
-    ARGUMENTS(op, *arguments)
+    try:
+        ARGUMENTS(op, *arguments)
+    except ValueError as error:
+        _, row_offsets, _, offsets, *_ = arguments
+        lacks_one = offsets is not None and offsets.numel() % max(row_offsets.shape[0] - 1, 1) == 0
+        if lacks_one and str(error).startswith(f"{op}: offsets must have shape"):
+            last = "the number of ids comes last, as in nn.EmbeddingBag's with include_last_offset=True"
+            raise ValueError(f"{error}; {last}") from None
+        raise
     _, _, indices, offsets, mode, weights, padding_idx, _ = arguments
-    if offsets is not None and len(offsets) == 1 and indices.numel():
+    if offsets is not None and offsets.shape[0] == 1 and indices.numel():
         raise ValueError(f"{op}: offsets must end at {indices.numel()}, the number of ids; they say of no bag")
     if not isinstance(padding_idx, int) or padding_idx < -1:
         raise ValueError(f"{op}: padding_idx must be an id, or -1 or None for none; got {padding_idx!r}")
@@ -39,28 +47,36 @@ def check(op: str, *arguments) -> None:
 
 
 def _output(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
-    tables, features = given["tables"], len(given["row_offsets"]) - 1
+    # len() would make numbers of sizes that torch.compile keeps as symbols.
+    tables, features = given["tables"], given["row_offsets"].shape[0] - 1
     offsets, indices = given["offsets"], given["indices"]
-    rows = indices.shape[0] if offsets is None else (len(offsets) - 1) // max(features, 1)
+    rows = indices.shape[0] if offsets is None else (offsets.shape[0] - 1) // max(features, 1)
     return (rows, features, tables.shape[1]), tables.dtype
 
 
 def _sorted(backend: str, given: Mapping[str, object]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return embedding_bags_sort(
-        given["indices"], given["row_offsets"], given["offsets"], len(given["tables"]), given["padding_idx"],
+        given["indices"], given["row_offsets"], given["offsets"], given["tables_shape"][0], given["padding_idx"],
         given["mode"] == "mean", backend="cuda" if backend == "cuda" else "eager",
     )
 
 
 cuda_runs = functools.cache(lambda: not runtime.why_not("cuda", "cuda"))
+triton_runs = functools.cache(lambda: not runtime.why_not("triton", "cuda"))
 
 
 def auto(tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, *_) -> str:
     """What backend="auto" is for CUDA tensors. In the CUDA kernel threads that have done their bag go on with another;
-    in Triton's a tile of bags waits for its longest, and takes two to three times as long on an H200."""
-    return "cuda" if offsets is not None and not is_compiling() and cuda_runs() else "triton"
+    in Triton's a tile of bags waits for its longest, and takes two to three times as long on an H200. Eager where
+    neither runs, and of so many ids that their gradient cannot be sorted."""
+    if indices.numel() >= 2**31:
+        return "eager"
+    if offsets is not None and not is_compiling() and cuda_runs():
+        return "cuda"
+    return "triton" if is_compiling() or triton_runs() else "cuda" if cuda_runs() else "eager"
 
 
+IDS = ("row_offsets", "indices", "offsets", "per_sample_weights")
 OP = Op(
     "embedding_bags",
     "(Tensor tables, Tensor row_offsets, Ragged indices, Tensor? offsets, str mode, Ragged? per_sample_weights, "
@@ -68,8 +84,13 @@ OP = Op(
     eager=eager.embedding_bags,
     check=check,
     outputs={"out": _output},
-    saves=("tables", "row_offsets", "indices", "offsets", "per_sample_weights"),
-    gradients={"tables": like("tables"), "per_sample_weights": like("per_sample_weights", dtype_of="tables")},
+    # A maximum looks again where it comes from; else the tables' values are in the weights' gradient alone.
+    saves=SavedBy("mode", {"sum": IDS, "mean": IDS, "max": (*IDS, "tables")}, {"per_sample_weights": ("tables",)}),
+    shapes=("tables",),
+    gradients={
+        "tables": kept_shape("tables", dtype_of="grad_out"),
+        "per_sample_weights": like("per_sample_weights", dtype_of="grad_out"),
+    },
     auto=auto,
     prepare=Prepared(("row_keys", "id_positions", "bags", "lengths"), _sorted),
 )
@@ -107,7 +128,7 @@ def embedding_bags(
             captured nor compiled raises, or `check_ids`. Bad offsets are reported in the same way with all three, and
             nothing is read outside of a tensor.
         backend: "triton", "cuda", "eager", or "auto": for a CUDA tensor Triton, or CUDA if there are offsets and it can
-            run (not under torch.compile); else eager.
+            run (not under torch.compile); else eager, as where neither runs, and for 2^31 ids and more.
 
     Halves are added up in float32. Differentiable once, in reverse mode, with respect to tables (dense: the gradient
     is as large as the tables; `embedding_bags_sgd_` and its like make none) and per_sample_weights; what several ids
@@ -120,7 +141,7 @@ def embedding_bags(
     """
     padding = -1 if padding_idx is None else padding_idx
     arguments = tables, row_offsets, indices, offsets, mode, per_sample_weights, padding, out_of_range
-    if is_compiling() or not isinstance(tables, Tensor):
+    if not isinstance(tables, Tensor) or checks.has_no_values(tables):
         return OP.call(backend, *arguments)
     device = tables.get_device()
     reported.raise_for(device, " (in an earlier call)")

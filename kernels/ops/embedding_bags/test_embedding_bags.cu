@@ -232,6 +232,93 @@ void check_hostile_offsets(testing::Report& report) {
     });
 }
 
+// Runs of one row that begin, end or go on at a multiple of `chunk`: ids 64 × 0, 200 × 3 and 7 × 5, say.
+void check_runs(testing::Report& report) {
+    for (const std::vector<long long>& lengths : {std::vector<long long>{op::chunk, 200, 7}, {op::chunk, op::chunk, 1},
+                                                  {1, op::chunk - 1, 3 * op::chunk, 5}, {3 * op::chunk}}) {
+        constexpr long long width = 4;
+        std::vector<int> keys, positions;
+        Expected expected;
+        expected.values.resize(all_rows * width);
+        for (size_t run = 0; run < lengths.size(); ++run)
+            for (long long n = 0; n < lengths[run]; ++n) keys.push_back(int(4 * run + 1)), positions.push_back(int(positions.size()));
+        std::vector<float> grad = testing::random<float>((long long)keys.size() * width, 3);
+        std::vector<double> size(expected.values.size());
+        for (size_t p = 0; p < keys.size(); ++p)
+            for (long long d = 0; d < width; ++d) {
+                size_t to = size_t(keys[p] / 2 * width + d);
+                double term = testing::to_double(grad[p * width + size_t(d)]);
+                expected.values[to] += term, size[to] += std::fabs(term);
+            }
+        for (double each : size) expected.slack.push_back(16 * testing::Dtype<float>::epsilon * each);
+        long long count = (long long)keys.size();
+        Buffer<int> key(keys), position(positions);
+        Buffer<long long> starts(first);
+        Buffer<float> incoming(grad), grad_tables(all_rows * width), parts(2 * op::chunks_of(count) * width);
+        op::Sorted sorted = {{key.get(), false}, position.get(), nullptr, nullptr, count};
+        op::Bags bags = {{}, {}, count, count, 1};
+        op::Tables all = {starts.get(), all_rows, -1, op::Missing::zero, nullptr};
+        report.check<float>({count, width}, "runs", std::to_string(lengths.size()), 0, {{"grad_tables", grad_tables, expected}}, [&] {
+            return op::launch_backward<float>(incoming.get(), all, nullptr, bags, op::Mode::sum, nullptr, sorted,
+                                              grad_tables.get(), nullptr, nullptr, parts.get(), width, cudaStream_t{});
+        });
+    }
+}
+
+// row_offsets that lie, in storage of their own size: the row behind the last, where nothing is, is none.
+void check_lying_rows(testing::Report& report) {
+    Expected zeros;
+    zeros.values.resize(2 * 4);
+    Buffer<float> rows(testing::random<float>(6 * 4, 1)), out(2 * 4);
+    Buffer<long long> starts(std::vector<long long>{0, 400}), ids(std::vector<long long>{6, 7}),
+        offsets(std::vector<long long>{0, 1, 2});
+    op::Tables all = {starts.get(), 6, -1, op::Missing::zero, nullptr};
+    report.check<float>({2, 4}, "one id", "lying row_offsets", 0, {{"out", out, zeros}}, [&] {
+        return op::launch_one_id<long long>(all, rows.get(), ids.get(), out.get(), 2, 1, 16, cudaStream_t{}, first_wide_size);
+    });
+    op::Bags bags = {{ids.get(), true}, {offsets.get(), true}, 2, 2, 1};
+    report.check<float>({2, 4}, "sum", "lying row_offsets", 0, {{"out", out, zeros}}, [&] {
+        return op::launch_bags<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), nullptr, 4, cudaStream_t{},
+                                      op::enough_threads);
+    });
+}
+
+__global__ void check_a_bag(op::Bags bags, op::Bags::Bag bag, long long i, long long* told) {
+    bags.check(bag, i, reinterpret_cast<unsigned long long*>(told), true);
+    told[report_size] = bag.begin, told[report_size + 1] = bag.end;
+}
+
+// What bags report: the position of a bad id that is not the first of those looked up together, and how many there were,
+// in rows so wide that several groups take a bag.
+void check_report_of_bags(testing::Report& report) {
+    constexpr long long width = 1024;
+    Buffer<float> rows(testing::random<float>(all_rows * width, 1)), out(3 * width);
+    Buffer<long long> starts(first), ids(std::vector<long long>{0, 1, 77, 2, 3, 0, 0}), told(report_size);
+    auto digest = [](long long a, long long b, long long c) { return a + report_b * b + report_c * c; };
+    Buffer<long long> offsets(std::vector<long long>{0, 5, 6, 7});
+    op::Bags bags = {{ids.get(), true}, {offsets.get(), true}, 7, 1, features};
+    for (op::Missing missing : {op::Missing::error, op::Missing::count}) {
+        Expected expected;
+        expected.values = {0, 0, 0, 0, 0, 1};
+        if (missing == op::Missing::error) expected.values = {1, 0, 2, 77, double(digest(0, 2, 77) * 16 + op::bad_id), 0};
+        op::Tables all = {starts.get(), all_rows, -1, missing, reinterpret_cast<unsigned long long*>(told.get())};
+        const char* name = missing == op::Missing::error ? "a bad id" : "a count";
+        report.check<long long>({1, 6}, "bags", name, 0, {{"report", told, expected}}, [&] {
+            told.write(std::vector<long long>(report_size));
+            return op::launch_bags<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), nullptr, width,
+                                          cudaStream_t{}, op::enough_threads);
+        });
+    }
+    Expected expected;  // of a bag by itself: in a launch another thread may be the first to report
+    expected.values = {1, 0, 2, 9, double(digest(0, 2, 9) * 16 + op::bad_offset), 0, 7, 7};
+    Buffer<long long> checked(report_size + 2);
+    report.check<long long>({1, 8}, "bags", "an offset", 0, {{"report", checked, expected}}, [&] {
+        checked.write(std::vector<long long>(report_size + 2));
+        return launch_kernel(check_a_bag, dim3(1), dim3(1), 0, cudaStream_t{}, bags, op::Bags::Bag{0, 2, 9, 7}, 2LL,
+                             checked.get());
+    });
+}
+
 // What the kernel reports: a bad id, once, and how many there were.
 void check_report(testing::Report& report) {
     Buffer<float> rows(testing::random<float>(all_rows * 4, 1)), out(12);
@@ -260,6 +347,9 @@ int main(int count, char** arguments) {
         check_dtype<float>(report, functions);
         check_hostile_offsets(report);
         check_report(report);
+        check_report_of_bags(report);
+        check_lying_rows(report);
+        check_runs(report);
         if (testing::quick) return;
         if constexpr (!testing::race_check) {  // a race does not go by the dtype
             check_dtype<double>(report);

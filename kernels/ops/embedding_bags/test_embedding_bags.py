@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import weakref
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import kernels
 from kernels import runtime
@@ -16,7 +19,8 @@ from kernels.check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Valu
 from kernels.check.interpreter import watched
 from kernels.check.memory import Guard, guarded
 from kernels.dispatch import input_errors
-from kernels.ops.embedding_bags.op import auto, cuda_runs
+from kernels.ops.embedding_bags import eager
+from kernels.ops.embedding_bags.op import auto, cuda_runs, triton_runs
 from kernels.ops.embedding_bags.spec import HEIGHTS, HOSTILE_64, draw_bags, draw_ids
 
 SLOW_INTERPRETED = (
@@ -66,12 +70,18 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             assert torch.equal(self.function("auto")(*call.arguments()), self.function(chosen)(*call.arguments()))
 
     def test_auto_is_cuda_where_bags_differ_in_length(self, monkeypatch):
-        offsets = torch.zeros(1)
-        for why_not, of_one, of_bags in (("no compiler", "triton", "triton"), ("", "triton", "cuda")):
-            monkeypatch.setattr(runtime, "why_not", lambda backend, device, why_not=why_not: why_not)
+        ids, offsets = torch.zeros(2, 3), torch.zeros(1)
+        for missing, of_one, of_bags in (
+            ((), "triton", "cuda"), (("cuda",), "triton", "triton"), (("triton",), "cuda", "cuda"),
+            (("triton", "cuda"), "eager", "eager"),
+        ):
+            monkeypatch.setattr(runtime, "why_not", lambda backend, _, missing=missing: "x" * (backend in missing))
             cuda_runs.cache_clear()
-            assert (auto(None, None, None, None), auto(None, None, None, offsets)) == (of_one, of_bags)
+            triton_runs.cache_clear()
+            assert (auto(None, None, ids, None), auto(None, None, ids, offsets)) == (of_one, of_bags)
         cuda_runs.cache_clear()
+        triton_runs.cache_clear()
+        assert auto(None, None, torch.empty(2**31, 1, device="meta"), None) == "eager"
 
     @pytest.fixture(autouse=True)
     def _nothing_is_reported(self):
@@ -109,7 +119,9 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             ((*one, ids[None], offsets), ValueError, r"indices must have shape \[N\], since there are offsets; got"),
             ((*one, ids, offsets.to("meta")), ValueError, f"offsets {on_meta}"),
             ((*one, ids, offsets.tolist()), TypeError, "offsets must be a tensor; got list"),
-            ((*one, ids, offsets[:-1]), ValueError, r"offsets must have shape \[3 · B \+ 1\], for row_offsets.*; got"),
+            ((*one, ids, offsets[:-1]), ValueError, r"offsets must have shape \[3 · B \+ 1\], for row_offsets.*; got \["
+             r"\d+\]; the number of ids comes last, as in nn.EmbeddingBag's with include_last_offset=True"),
+            ((*one, ids, offsets[:-2]), ValueError, r"offsets must have shape \[3 · B \+ 1\], for row_offsets.*; got"),
             ((*one, ids, offsets[:1]), ValueError, "offsets must end at .*, the number of ids"),
             ((*one, ids, offsets, "median"), ValueError, "mode must be one of sum, mean, max; got 'median'"),
             ((*one, ids, offsets, "mean", weights), ValueError, "mode must be sum, since there are per_sample_weights"),
@@ -282,7 +294,7 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
     def test_offsets_that_end_elsewhere(self, backend, less):
         ids, offsets = ragged_ids(10)
         ids = ids[:-1] if less > 0 else torch.cat([ids, ids[:1]])
-        message = rf"offsets\[30\] is {len(ids) + less}"
+        message = rf"to the number of ids \(include_last_offset\) and .* offsets\[30\] is {len(ids) + less}"
         self.fails(lambda: self.function(backend)(tables_of(5), ROW_OFFSETS, ids, offsets), ValueError, message)
 
     @every_backend
@@ -313,9 +325,104 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
     def test_too_many_ids_to_sort(self, backend):
         ids = torch.zeros(1, 1, dtype=torch.long, device=DEVICE).expand(2**31, 1)
         tables = tables_of(1)
-        given = (tables[:1, None].expand(2**31, 1, 1), tables, ROW_OFFSETS[:2], ids, None, None, "sum", -1, "zero")
+        grad, shape = tables[:1, None].expand(2**31, 1, 1), list(tables.shape)
+        given = (grad, ROW_OFFSETS[:2], ids, None, None, None, shape, "sum", -1, "zero")
         with pytest.raises(ValueError, match=r"embedding_bags_sort: indices must have less than 2\^31 elements; got"):
             self.declaration.overload(backend, "backward")(*given, [True, False])
+
+    @pytest.mark.skipif(DEVICE.type != "cpu", reason="for the CPU")
+    @pytest.mark.parametrize("mode", ["sum", "mean", "max", "weighted"])
+    @pytest.mark.parametrize("ragged", [False, True])
+    def test_eager_on_a_cpu_is_torchs_look_up_where_that_gives_the_same(self, ragged, mode, monkeypatch):
+        """And with ids that are none it is the reference's own, whose results and errors are those of every backend."""
+        asked, torchs = [], eager.looked_up_by_torch
+        tables, (ids, offsets) = tables_of(9).requires_grad_(), ragged_ids(20) if ragged else (single_ids(20), None)
+        tables.data[3] = torch.nan
+        weights = torch.randn(ids.shape).requires_grad_() if mode == "weighted" else None
+        given = ids, offsets, "sum" if weights is not None else mode, weights
+        results = []
+        for way in (torchs, lambda *given: None):
+            look_up = lambda *given, way=way: asked.append(way(*given)) or asked[-1]  # noqa: E731
+            monkeypatch.setattr(eager, "looked_up_by_torch", look_up)
+            out = self.function("eager")(tables, ROW_OFFSETS, *given)
+            grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(2))
+            leaves = [tables] if weights is None else [tables, weights]
+            results.append((out, *torch.autograd.grad(out, leaves, grad)))
+        assert [found is not None for found in asked] == [True, False]
+        torch.testing.assert_close(*results, equal_nan=True)
+        ids.view(-1)[2] = 99
+        with pytest.raises(IndexError, match="id 99 of feature"):
+            self.function("eager")(tables, ROW_OFFSETS, *given)
+
+    # ------------------------------------------------------------------------------------------------ shapes alone
+
+    @kernel_backend
+    def test_batches_of_any_size_are_one_compilation(self, backend):
+        """With bags, forward and backward. Eager's pooling is F.embedding_bag, of which each N is a graph."""
+        counter = importlib.import_module("torch._dynamo.testing").CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(self.function(backend), backend=counter, dynamic=True)
+        tables = tables_of(5).requires_grad_()
+        for batch in (4, 7, 33):
+            ids, offsets = ragged_ids(batch)
+            out = compiled(tables, ROW_OFFSETS, ids, offsets, "mean")
+            want = kernels.embedding_bags(tables, ROW_OFFSETS, ids, offsets, "mean", backend="eager")
+            torch.testing.assert_close(out, want)
+            grads = [torch.autograd.grad(result.square().sum(), tables)[0] for result in (out, want)]
+            torch.testing.assert_close(*grads)
+        assert counter.frame_count == 1
+
+    @pytest.mark.parametrize("ragged", [False, True])
+    @pytest.mark.parametrize("fake", [False, True])
+    def test_tensors_without_values_have_shapes_and_gradients(self, ragged, fake):
+        """As FLOP counters, and modules that are made on the device meta, ask for them."""
+        ids, offsets = ragged_ids(10) if ragged else (single_ids(10), None)
+        weights = torch.randn(ids.shape, device=DEVICE)
+        with FakeTensorMode() if fake else contextlib.nullcontext() as mode:
+            def shapes(tensor):
+                return mode.from_tensor(tensor) if fake else tensor.to("meta")
+
+            given = [tensor if tensor is None else shapes(tensor) for tensor in (ROW_OFFSETS, ids, offsets)]
+            tables = shapes(tables_of(5)).requires_grad_()
+            for mode_, more in (("sum", shapes(weights)), ("sum", None), ("mean", None), ("max", None)):
+                out = kernels.embedding_bags(tables, *given, mode_, more, 2)
+                assert (out.shape, out.dtype, out.device) == ((10, 3, 5), torch.float32, tables.device)
+                (grad,) = torch.autograd.grad(out.sum(), tables)
+                assert grad.shape == tables.shape
+
+    # ------------------------------------------------------------------------------------------ what a gradient reads
+
+    @every_backend
+    @pytest.mark.parametrize(("mode", "weighted"), [("sum", False), ("mean", False), ("sum", True)])
+    def test_tables_may_change_and_go_where_no_gradient_reads_them(self, backend, mode, weighted):
+        """An optimizer's step between forward and backward; the gradient needs the tables' shape alone."""
+        ids, offsets = ragged_ids(10)
+        weights = torch.randn(len(ids), device=DEVICE) if weighted else None
+        grads = []
+        for changes in (False, True):
+            leaf = tables_of(5).requires_grad_()
+            tables = leaf * 1
+            alive = weakref.ref(tables)
+            out = self.function(backend)(tables, ROW_OFFSETS, ids, offsets, mode, weights)
+            if changes:
+                with torch.no_grad():
+                    tables.mul_(100)
+            del tables
+            assert alive() is None
+            grads += torch.autograd.grad(out.square().sum(), leaf)
+        assert torch.equal(*grads)
+
+    @kernel_backend
+    @pytest.mark.parametrize("mode", ["sum", "max"])
+    def test_tables_that_a_gradient_reads_must_not_change(self, backend, mode):
+        ids, offsets = ragged_ids(10)
+        tables, weights = tables_of(5).requires_grad_(), None
+        if mode == "sum":
+            weights = torch.randn(len(ids), device=DEVICE, requires_grad=True)
+        out = self.function(backend)(tables, ROW_OFFSETS, ids, offsets, mode, weights)
+        with torch.no_grad():
+            tables.mul_(100)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
 
     # -------------------------------------------------------------------------------------------------- few of it
 

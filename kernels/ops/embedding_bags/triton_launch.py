@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -92,14 +93,15 @@ def _bags(
 
 
 def backward(
-    grad: Tensor, tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, weights: Tensor | None,
+    grad: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, weights: Tensor | None,
+    tables: Tensor | None, tables_shape: Sequence[int],
     mode: str, padding: int, out_of_range: str, keys: Tensor, positions: Tensor, bags: Tensor, lengths: Tensor,
     grad_tables: Tensor | None, grad_weights: Tensor | None, limits: Limits | None = None,
 ) -> None:
     """The gradients that are not None: grad_tables [R, D], grad_weights like the weights. keys, positions, bags,
-    lengths: as embedding_bags_sort gives them."""
+    lengths: as embedding_bags_sort gives them. tables: where a gradient reads them."""
     limits = limits or _limits()
-    count, width = keys.numel(), tables.shape[1]
+    count, width = keys.numel(), tables_shape[1]
     if grad_tables is not None and grad_tables.numel():
         grid = (cdiv(grad_tables.numel(), limits.block),)
         backward_kernels.fill_kernel[grid](grad_tables, grad_tables.numel(), BLOCK=limits.block, num_warps=4)

@@ -13,18 +13,17 @@ of 8 bits a pass reads and writes key and position in each, N · 16 · ⌈bits /
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
-from kernels.dispatch.checks import rises
+from kernels.dispatch.checks import has_no_values, rises
 
 
 def embedding_bags_sort(
     indices: Tensor, row_offsets: Tensor, offsets: Tensor | None, rows: int, padding_idx: int = -1, mean: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The arguments are those of the public function → keys, positions, bags, lengths."""
-    if row_offsets.is_cpu and not is_compiling():  # on a GPU it would be waited for; here it cannot be looked at
+    if row_offsets.is_cpu and not has_no_values(row_offsets):  # on a GPU it would be waited for
         rises("embedding_bags_sort", "row_offsets", row_offsets, rows)
-    ids, features = indices.reshape(-1).long(), len(row_offsets) - 1
+    ids, features = indices.reshape(-1).long(), row_offsets.shape[0] - 1
     position = torch.arange(ids.numel(), device=ids.device)
     bags = lengths = ids.new_empty(0, dtype=torch.int32)
     kept = ids != padding_idx if padding_idx >= 0 else torch.ones_like(ids, dtype=torch.bool)
@@ -32,7 +31,7 @@ def embedding_bags_sort(
     if offsets is None:
         feature = position % max(features, 1)
     else:
-        batch = (len(offsets) - 1) // max(features, 1)
+        batch = (offsets.shape[0] - 1) // max(features, 1)
         bag = torch.searchsorted(offsets.long(), position, right=True) - 1
         inside = (bag >= 0) & (bag < features * batch)  # what lies in no bag, where offsets are wrong, names no row
         bag = bag.clamp(0, max(features * batch - 1, 0))

@@ -99,6 +99,40 @@ void check(testing::Report& report, const Shape& shape, Ids kind, bool in_bags, 
     }
 }
 
+// Offsets that lie, in storage of their own size, beside a padding and a mean: bags that begin before the ids and end
+// behind them, that fall, or that end early. Nothing is read outside, keys ascend, each position comes once, and an id that
+// lies in no bag names no row.
+void check_lying_offsets(testing::Report& report) {
+    struct Kind {
+        const char* name;
+        std::vector<long long> offsets;
+        int none;  // how many ids lie in no bag
+    };
+    for (const Kind& kind : {Kind{"beyond", {-7, 3, 90, 4, 100}, 0}, {"falling", {0, 5, -(1LL << 40), 1LL << 40, 5}, 0},
+                             {"early", {0, 1, 2, 3, 4}, 8}, {"late", {9, 10, 11, 12, 12}, 9}}) {
+        std::vector<long long> ids;
+        for (int i = 0; i < 12; ++i) ids.push_back(i % 3);
+        Buffer<long long> row_offsets(std::vector<long long>{0, 4, 8}), indices(ids), offsets(kind.offsets);
+        Buffer<int> keys(12), positions(12), bags(12), lengths(12), memory(1 << 16), faults(1);
+        Expected none;
+        none.values = {0};
+        report.check<int>({2, 2}, "lying offsets", kind.name, 0, {{"faults", faults, none}}, [&] {
+            sort::Tables tables{row_offsets.get(), 8, 2, 2};
+            cudaError_t error = sort::launch<unsigned>({indices.get(), true}, {offsets.get(), true}, tables, 12, 2,
+                                                       reinterpret_cast<unsigned*>(keys.get()), positions.get(), bags.get(),
+                                                       lengths.get(), 0, Memory{&memory}, cudaStream_t{});
+            std::vector<int> key = keys.read(), position = positions.read(), all(12), bag = bags.read();
+            std::iota(all.begin(), all.end(), 0);
+            std::sort(position.begin(), position.end());
+            bool outside = std::any_of(bag.begin(), bag.end(), [](int b) { return b < 0 || b >= 4; });
+            long long behind = std::count(key.begin(), key.end(), 16);
+            faults.write({!std::is_sorted(key.begin(), key.end()) + 2 * (key[0] < 0 || key[11] > 16) + 4 * (position != all) +
+                          8 * outside + 16 * (behind < kind.none)});
+            return error;
+        });
+    }
+}
+
 // row_offsets that fall, or lie beyond all rows: keys ascend, name rows that there are, and each position comes once.
 void check_falling(testing::Report& report) {
     for (const std::vector<long long>& given : {std::vector<long long>{0, 4, 2, 8}, {8, 0, 3, 3}, {-5, 1LL << 40, 2, 6}}) {
@@ -129,6 +163,7 @@ int main(int count, char** arguments) {
         for (Ids kind : {Ids::alike, Ids::hostile}) check<unsigned>(report, {70, 5}, kind, false, 32768, functions);
         for (Ids kind : {Ids::drawn, Ids::hostile}) check<unsigned>(report, {30, 5}, kind, true, 0, functions);
         check_falling(report);
+        check_lying_offsets(report);
         if (testing::few_rows()) return;
         check<unsigned>(report, {4097, 1}, Ids::alike, false, 32768);  // two runs, which are merged
         for (long long batch : {255, 256, 257}) check<unsigned>(report, {batch, 3}, Ids::drawn, false, 256, functions);

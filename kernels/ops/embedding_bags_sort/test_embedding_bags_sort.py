@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import kernels
 from kernels.check import Case, check
@@ -21,6 +23,18 @@ class TestEmbeddingBagsSort(Contract):
     @no_triton
     def test_adversarial_cases(self, backend):
         check(self.op, self.function(backend))
+
+    @pytest.mark.parametrize("fake", [False, True])
+    def test_tensors_without_values_have_shapes(self, fake):
+        for call in self.calls(Case((7, 3))):
+            with FakeTensorMode() if fake else contextlib.nullcontext() as mode:
+                tensors = [
+                    tensor if tensor is None else mode.from_tensor(tensor) if fake else tensor.to("meta")
+                    for tensor in call.tensors
+                ]
+                found = self.function("auto")(*tensors, *call.options)
+            want = self.function("eager")(*call.arguments())
+            assert [(one.shape, one.dtype) for one in found] == [(one.shape, one.dtype) for one in want]
 
     @no_triton
     def test_all_ids_at_once_and_a_block_a_table_give_the_same(self, backend):

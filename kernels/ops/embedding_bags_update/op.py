@@ -88,8 +88,8 @@ def embedding_bags_sgd_(
             at most R a row is still updated at most once, and by ids of which tables is not said; "eager" and "triton"
             raise on a CPU.
         grad: [B, F, D], that of embedding_bags' output, in the tables' dtype.
-        learning_rate: a number, or a 0-d tensor of float32 or float64, on the device where a captured graph is to see
-            it change.
+        learning_rate: a number, not negative; or a 0-d tensor of float32 or float64, on the device where a captured
+            graph is to see it change. A tensor's value is not looked at, since that would wait for the device.
         backend: "cuda", "triton" (which sorts by torch.sort), "eager", or "auto": CUDA for CUDA tensors where it is
             built, else Triton; eager on a CPU.
 
@@ -114,7 +114,8 @@ def embedding_bags_adagrad_(
 ) -> Tensor:
     """The same by Adagrad: state[r] += g², tables[r] -= lr · g / (√state[r] + eps), with g the gradient of row r.
 
-    state: [R, D] float32, the sum of squares, updated in place. The rest is as of embedding_bags_sgd_.
+    state: [R, D] float32, the sum of squares, updated in place. eps: not negative. The rest is as of
+    embedding_bags_sgd_.
     """
     return _call(
         backend, "adagrad", tables, state, row_offsets, indices, grad, learning_rate, offsets, mode,
@@ -149,6 +150,8 @@ def _call(
         raise ValueError(f"{op}: padding_idx must be an id, or None for none; got {padding_idx!r}")
     if per_sample_weights is not None and mode != "sum":
         raise ValueError(f"{op}: per_sample_weights go with mode sum; got {mode}")
+    checks.is_not_negative(op, "learning_rate", learning_rate)
+    checks.is_not_negative(op, "eps", eps)
     backend = OP.call.chosen(backend, tables)
     keys, positions, bags, lengths = embedding_bags_sort(
         indices, row_offsets, offsets, tables.shape[0], -1 if padding_idx is None else padding_idx, mode == "mean",

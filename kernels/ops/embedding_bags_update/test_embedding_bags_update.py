@@ -8,6 +8,7 @@ import hypothesis
 import pytest
 import torch
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 import kernels
@@ -336,6 +337,14 @@ class TestUpdates(Contract):
             updated(backend, rule, tables, state, row_offsets, ids.float(), grad, 0.1)
         with pytest.raises(TypeError, match="learning_rate must be a number or a 0-d tensor; got str"):
             updated(backend, rule, tables, state, row_offsets, ids, grad, "0.1")
+        for wrong in (-0.1, float("nan")):
+            with pytest.raises(ValueError, match=f"^{op}: learning_rate must not be negative or NaN; got {wrong}"):
+                updated(backend, rule, tables, state, row_offsets, ids, grad, wrong)
+            if rule != "sgd":
+                with pytest.raises(ValueError, match=f"^{op}: eps must not be negative or NaN; got {wrong}"):
+                    updated(backend, rule, tables, state, row_offsets, ids, grad, 0.1, eps=wrong)
+        at_most = torch.tensor(-0.1, device=DEVICE)  # whose value nobody looks at: on a GPU that would wait for it
+        updated(backend, rule, tables, state, row_offsets, ids, grad, at_most)
 
     @every_backend
     @every_rule
@@ -351,6 +360,21 @@ class TestUpdates(Contract):
             found = updated(backend, rule, *given, 0.1)
             assert torch.equal(found[0], given[0])
             assert rule == "rowwise_adagrad" or torch.equal(found[1], given[1])
+
+    @every_rule
+    def test_tensors_without_values_are_left_as_they_are(self, rule):
+        """On the device meta, and in a FakeTensorMode: of the mode, or of the tensors."""
+        tables, states, row_offsets, ids, grad = drawn(batch=4)
+        state = () if rule == "sgd" else (states[rule],)
+        update = getattr(kernels, f"embedding_bags_{rule}_")
+        given = [tensor.to("meta") for tensor in (tables, *state, row_offsets, ids, grad)]
+        assert update(*given, 0.1) is given[0]
+        with FakeTensorMode() as mode:
+            given = [mode.from_tensor(tensor) for tensor in (tables, *state, row_offsets, ids, grad)]
+            assert update(*given, 0.1) is given[0]
+            offsets = mode.from_tensor(torch.arange(13, device=DEVICE))
+            given[-2] = given[-2].flatten()
+            assert update(*given, 0.1, offsets, "mean") is given[0]
 
     @every_backend
     def test_gradients_are_refused(self, backend):

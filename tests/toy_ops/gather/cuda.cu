@@ -30,15 +30,15 @@ cudaError_t forward(Tensor table, Tensor ids, Tensor out, Stream stream) {
     });
 }
 
-cudaError_t backward(Tensor grad, Tensor table, Tensor ids, Tensor grad_table, Stream stream) {
+cudaError_t backward(Tensor grad, Tensor ids, Tensor table_shape, Tensor grad_table, Stream stream) {
     if (!grad_table) return cudaSuccess;
-    return with_dtype_of<float, double>(table.dtype, [&](auto t) {
+    return with_dtype_of<float, double>(grad.dtype, [&](auto t) {
         return with_dtype_of<int32_t, int64_t>(ids.dtype, [&](auto id) {
             using T = decltype(t);
             using Id = decltype(id);
-            return launch_kernel(scatter<T, Id>, dim3(unsigned((table.elements + 63) / 64)), dim3(64), 0, stream,
-                                 grad.as<T>(), ids.as<Id>(), grad_table.as<T>(), (long long)table.elements,
-                                 (long long)ids.elements, table.columns());
+            return launch_kernel(scatter<T, Id>, dim3(unsigned((table_shape.elements + 63) / 64)), dim3(64), 0, stream,
+                                 grad.as<T>(), ids.as<Id>(), grad_table.as<T>(),
+                                 (long long)table_shape.elements, (long long)ids.elements, table_shape.columns());
         });
     });
 }

@@ -11,6 +11,7 @@ def forward(table, ids, out):
         functions.gather_kernel[grid](table, ids, out, len(ids), WIDTH=table.shape[1], BLOCK=4)
 
 
-def backward(grad_out, table, ids, grad_table):
+def backward(grad_out, ids, table_shape, grad_table):
     if grad_table is not None:
-        functions.scatter_kernel[(table.shape[0],)](grad_out, ids, grad_table, len(ids), WIDTH=table.shape[1])
+        rows, width = table_shape
+        functions.scatter_kernel[(rows,)](grad_out, ids, grad_table, len(ids), WIDTH=width)
