@@ -32,8 +32,8 @@ def embedding_bags(
     """The arguments are those of the public function → [B, F, D], contiguous.
 
     A bad id ("error") or bad offsets raise at once, which takes a synchronisation; row_offsets that fall or end beyond
-    the tables do where none is needed, on a CPU. While torch.compile traces this, no value can be looked at: then bad
-    ids are zeros, and nothing is raised.
+    the tables do where none is needed, on a CPU. Where there are no values to look at (`checks.has_no_values`), as
+    while torch.compile traces this, bad ids are zeros, and nothing is raised.
     """
     if not (row_offsets.is_cuda or checks.has_no_values(tables)):
         checks.rises("embedding_bags", "row_offsets", row_offsets, tables.shape[0])

@@ -488,6 +488,17 @@ class TestEmbeddingBags(Values, Gradients, Dispatch, OnGpu):
             check_gradients(self.op, self.function(backend), Call(mode, tensors, (-1, "error")),
                             (True, False, False) + (False,) * ragged, grads)
 
+    @kernel_backend
+    def test_a_run_that_begins_at_a_chunk(self, backend):
+        """And is longer than one; with gradients of small integers, whose sums are exact in any order."""
+        ids = torch.tensor([0, 3, 5], device=DEVICE).repeat_interleave(torch.tensor([64, 200, 7], device=DEVICE))
+        grads, grad = [], torch.randint(-3, 4, (len(ids), 1, 5), generator=torch.Generator().manual_seed(3)).float()
+        for way in (backend, "eager"):
+            tables = tables_of(5).requires_grad_()
+            self.function(way)(tables, ROW_OFFSETS[:2], ids[:, None]).backward(grad.to(DEVICE))
+            grads.append(tables.grad)
+        assert torch.equal(*grads)
+
     # --------------------------------------------------------------------------------------------- paths, by limits
 
     @kernel_backend

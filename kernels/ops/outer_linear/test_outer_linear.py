@@ -57,6 +57,16 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
         check(self.op, self.function("triton"), cases=[replace(case, every_option=False) for case in cases])
 
     @INTERPRETED
+    def test_folded_on_the_way_and_added_up(self, monkeypatch):
+        """Steps so short that the sum has several parts, which are added up for 16, 16 and 8 outputs."""
+        limits = launcher().Limits(fold_from=0, fold_from_ieee=0, fold_outputs=16)
+        forward = functools.partial(launcher().forward, limits=limits, group=4)
+        monkeypatch.setattr(launcher(), "forward", forward)
+        case = Case((6, 33), every_option=False)
+        assert len(self.call(case).tensors[2]) == 40
+        check(self.op, self.function("triton"), cases=[case])
+
+    @INTERPRETED
     @pytest.mark.parametrize("changed", [{"rows": 16, "outputs": 16, "width": 16}, {"width": 32}], ids=str)
     def test_other_tiles(self, monkeypatch, changed):
         """Several tiles of rows and of outputs, several blocks of columns with and without a last one that is not full,
@@ -180,6 +190,16 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
         (want,) = torch.autograd.grad(eager.outer_linear(c, weight, bias), c, grad)
         torch.testing.assert_close(found, want)
         assert found[3].isposinf().sum() == 17
+        assert found[[0, 1, 2, 4, 5, 6]].isfinite().all()
+
+    @kernel_backend
+    def test_gradients_where_what_comes_in_is_infinite(self, backend):
+        """Columns 17 to 32 do not exist: the zeros of their weights make NaN of the Inf, which is to be left out."""
+        c, weight, bias = (tensor.abs() + 0.1 for tensor in self.call(Case((7, 17))).tensors)
+        grad = torch.ones(7, len(bias), device=DEVICE)
+        grad[3, 2] = math.inf
+        (found,) = torch.autograd.grad(self.function(backend)(c.requires_grad_(), weight, bias), c, grad)
+        assert found[3].isposinf().all()
         assert found[[0, 1, 2, 4, 5, 6]].isfinite().all()
 
     # --------------------------------------------------------------------------------------------- the folded weight
