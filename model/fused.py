@@ -153,7 +153,8 @@ class Layers:
             elif torch.is_grad_enabled():
                 x = kernels.add_relu(x @ weight.t(), linear.bias, backend=backend)
             else:
-                x = torch._addmm_activation(linear.bias, x, weight.t())
+                # PyTorch has no autocast rule for it on a GPU.
+                x = torch._addmm_activation(autocast(linear.bias), x, autocast(weight).t())
         return x
 
 

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels
 from kernels import runtime
+from kernels.check.contract.base import GPU
 from kernels.dispatch import allocation
 from model import DLRM, Interaction, Preset, fused, preset
 from model.config import Kernels, Optimizer
@@ -259,6 +260,43 @@ def test_an_mlp_too_wide_for_the_chip_is_products_with_an_epilogue(monkeypatch, 
     assert len(calls) == 2
     ours.predict(*(tensor[:3] for tensor in features))
     assert len(calls) == 4
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_products_with_an_epilogue_take_autocasts_dtype(monkeypatch):
+    """Under autocast as a GPU has it: PyTorch has no rule for the epilogue there, and the CPU's is put aside here."""
+
+    def too_wide(*arguments, **options):
+        raise kernels.FusedMLPError("too wide")
+
+    monkeypatch.setattr(kernels, "fused_mlp", too_wide)
+    linears = [nn.Linear(*widths, device=DEVICE) for widths in pairwise((16, 9, 6, 1))]
+    x = torch.randn(7, 16, device=DEVICE)
+    with torch.library._scoped_library("aten", "IMPL") as library, torch.no_grad():
+        if DEVICE.type == "cpu":
+            library.impl("_addmm_activation", torch.library.fallthrough_kernel, "AutocastCPU", allow_override=True)
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            for final_activation in ("identity", "relu"):
+                found = Layers(final_activation)(x, linears, "eager")
+                want = nn.Sequential(linears[0], nn.ReLU(), linears[1], nn.ReLU(), linears[2])(x)
+                assert found.dtype == want.dtype == torch.bfloat16
+                want = want.relu() if final_activation == "relu" else want
+                torch.testing.assert_close(found, want, rtol=2e-2, atol=2e-2)
+
+
+@GPU
+def test_a_wide_mlp_in_half_precision_is_evaluated():
+    """The top MLP of the preset mlperf, too wide for one kernel at these rows, as model.evaluation calls it."""
+    linears = [nn.Linear(*widths, device=DEVICE) for widths in pairwise((479, 1024, 1024, 512, 256, 1))]
+    x, layers = torch.randn(16384, 480, device=DEVICE), Layers("identity")
+    x[:, 479:] = 0
+    with torch.no_grad(), torch.autocast(DEVICE.type, torch.bfloat16):
+        found, want = layers(x, linears, "auto"), x[:, :479]
+        for linear in linears:
+            want = linear(want) if linear is linears[-1] else linear(want).relu()
+    assert layers.too_wide
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, want, rtol=5e-2, atol=2e-2)
 
 
 def test_weights_that_really_do_not_fit():
