@@ -92,4 +92,7 @@ def fused_mlp(
     x_has_gradient = recorded and isinstance(x, Tensor) and x.requires_grad
     packed, widths = packing.packed(OP.name, weights, biases, read_later=x_has_gradient)
     keep = x_has_gradient or (recorded and packed.requires_grad)
-    return OP.call(backend, x, packed, widths, activation, final_activation, precision, keep)[0]
+    out, _ = OP.call(backend, x, packed, widths, activation, final_activation, precision, keep)
+    if keep and packing.is_shared(packed, weights):
+        packing.refuse_changes(OP.name, out, weights)
+    return out

@@ -144,9 +144,31 @@ def packed(
         check_parameters(op, weights, biases)
         buffer_and_widths = pack(weights, biases)
     buffer, widths = buffer_and_widths
-    shared = read_later and not (buffer.requires_grad or is_compiling()) and buffer.data_ptr() == weights[0].data_ptr()
-    # Of a buffer that the weights share autograd sees the first one's changes only.
-    return (buffer.clone() if shared else buffer), widths
+    cloned = read_later and not buffer.requires_grad and is_shared(buffer, weights)
+    return (buffer.clone() if cloned else buffer), widths
+
+
+def is_shared(buffer: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Whether the buffer is the weights' own memory, of which autograd sees the first weight's changes only."""
+    try:
+        return not is_compiling() and buffer.data_ptr() == weights[0].data_ptr()
+    except RuntimeError:  # torch.func's tensors have no address
+        return False
+
+
+def refuse_changes(op: str, out: Tensor, weights: Sequence[Tensor]) -> None:
+    """Have every backward of `out` raise if a weight was changed before it; whichever gradients it is for."""
+    versions = [weight._version for weight in weights]
+
+    def check(_: Tensor) -> None:
+        for i, (weight, version) in enumerate(zip(weights, versions, strict=True)):
+            if weight._version != version:
+                raise RuntimeError(
+                    f"{op}: weights[{i}] was modified by an inplace operation between the forward and the backward, "
+                    "which reads it"
+                )
+
+    out.register_hook(check)
 
 
 def pack(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, str]:
@@ -184,14 +206,10 @@ class _Pack(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        ctx.widths, *tensors = inputs
-        ctx.tensors, ctx.versions = tensors, [tensor._version for tensor in tensors]
+        ctx.widths = inputs[0]
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        # Where nothing was copied, the buffer's own version knows the first weight's only.
-        if [tensor._version for tensor in ctx.tensors] != ctx.versions:
-            raise RuntimeError("fused_mlp: a weight that the derivative reads was modified by an inplace operation")
         pairs = views(grad, ctx.widths)
         return None, *(weight for weight, _ in pairs), *(bias for _, bias in pairs)
 

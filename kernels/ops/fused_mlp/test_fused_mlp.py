@@ -42,6 +42,8 @@ SLOW_INTERPRETED = (
     "test_widths[511",
     "test_widths[513",
 )
+TRITON = runtime.why_not("triton", DEVICE.type)
+KERNEL = pytest.param("triton", marks=pytest.mark.skipif(bool(TRITON), reason=TRITON))
 SMALL = Tile(rows=16, columns=16, stages=1, budget=2048, warps=4)
 
 
@@ -434,14 +436,42 @@ class TestPacking:
         for a, b in zip(module.parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(a, b)
 
-    def test_a_change_before_the_backward_raises(self):
+    @pytest.mark.parametrize("backend", ["eager", KERNEL])
+    @pytest.mark.parametrize("changed", [0, 1])
+    def test_a_change_before_the_backward_raises(self, backend, changed):
+        """Whichever gradients are asked for: the kernels read all weights by the buffer that they share."""
         module, weights, biases = self.parameters(13, 20, 7)
         pack_mlp(module)
-        out = fused_mlp(torch.randn(3, 13, device=DEVICE), weights, biases).sum()
-        with torch.no_grad():
-            weights[1].add_(1)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            out.backward()
+        x = torch.randn(3, 13, device=DEVICE, requires_grad=True)
+        for asked in ([x], [biases[1]], [x, *weights, *biases]):
+            out = fused_mlp(x, weights, biases, backend=backend)
+            with torch.no_grad():
+                weights[changed].add_(1)
+            with pytest.raises(RuntimeError, match=rf"fused_mlp: weights\[{changed}\] was modified by an inplace"):
+                torch.autograd.grad(out.sum(), asked)
+            torch.autograd.grad(fused_mlp(x, weights, biases, backend=backend).sum(), asked)
+
+    @pytest.mark.parametrize("backend", ["eager", KERNEL])
+    def test_a_copy_stays_what_the_forward_saw(self, backend):
+        """A change of weights that were copied is no error, nor one of a bias, which no derivative reads."""
+        module, weights, biases = self.parameters(13, 20, 7)
+        x = torch.randn(3, 13, device=DEVICE, requires_grad=True)
+        for changed in (weights[1], biases[0]):
+            (want,) = torch.autograd.grad(fused_mlp(x, weights, biases, backend=backend).sum(), x)
+            out = fused_mlp(x, weights, biases, backend=backend)
+            with torch.no_grad():
+                changed.mul_(5)
+            assert torch.equal(torch.autograd.grad(out.sum(), x)[0], want)
+            pack_mlp(module)
+
+    def test_under_torch_func(self):
+        """As the kernels' refusal says: by eager. Tensors there have no addresses."""
+        module, weights, biases = self.parameters(16, 20, 7)
+        x = torch.randn(3, 16, device=DEVICE)
+        want = torch.func.grad(lambda x: module(x).sum())(x)
+        for packed in (module, pack_mlp(module)):
+            found = torch.func.grad(lambda x: fused_mlp(x, weights, biases, "identity", backend="eager").sum())(x)
+            torch.testing.assert_close(found, want, msg=str(packed))
 
     def test_what_cannot_be_laid_out(self):
         with pytest.raises(ValueError, match=r"must have nn\.Linear layers"):
