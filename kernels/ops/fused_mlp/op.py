@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -32,12 +33,23 @@ def _hidden(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
     return ((given["x"].shape[0], columns) if given["keep"] else (0,)), given["x"].dtype
 
 
+def check_backward(op: str, given: Mapping[str, object]) -> None:
+    """Raise unless the forward kept what the layers gave; of an empty tensor the kernels would read beyond it."""
+    shape, _ = _hidden({**given, "keep": True})
+    if given["hidden"].numel() != math.prod(shape):
+        raise ValueError(
+            f"{op}: hidden must have shape {list(shape)}; got {list(given['hidden'].shape)}: a forward keeps it with "
+            "keep=True, as fused_mlp calls and exports it where gradients are enabled"
+        )
+
+
 OP = Op(
     "fused_mlp",
     "(Tensor x, Tensor packed, str widths, str activation, str final_activation, str precision, bool keep)"
     " -> (Tensor out, Tensor hidden)",
     eager=eager.from_packed,
     check=check,
+    check_backward=check_backward,
     outputs={
         "out": lambda given: ((given["x"].shape[0], packing.layers(given["widths"])[-1].outputs), given["x"].dtype),
         "hidden": Kept(_hidden),  # what the backward reads of the layers, where keep is true

@@ -242,6 +242,44 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         assert torch.equal(torch.autograd.grad(out.sum(), x)[0], want)
 
     @kernel_backend
+    def test_a_forward_that_kept_nothing_has_no_backward(self, backend):
+        """As a program has it that was exported under no_grad and is trained."""
+        call = mlp_call((13, 19, 5), 7)
+        overload = OP.overload(backend)
+        said = r"fused_mlp_backward: hidden must have shape \[7, 32\]; got \[0\].*keep=True"
+        x, packed, *options, _ = self.overload_arguments(call)
+        for needed in ((True, False), (False, True)):
+            tensors = [t.clone().requires_grad_(need) for t, need in zip((x, packed), needed, strict=True)]
+            out, _ = overload(*tensors, *options, False)
+            with pytest.raises(ValueError, match=said):
+                out.sum().backward()
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weights, self.biases = (torch.nn.ParameterList(part) for part in call.tensors[1:])
+
+            def forward(self, x):
+                return fused_mlp(x, [*self.weights], [*self.biases], backend=backend)
+
+        with torch.no_grad():
+            program = torch.export.export(Model(), (x,)).module()
+        out = program(x)
+        assert out.requires_grad
+        with pytest.raises(ValueError, match=said):
+            out.sum().backward()
+
+    @kernel_backend
+    def test_one_layer_keeps_nothing_for_its_backward(self, backend):
+        call = mlp_call((13, 5), 7)
+        x, packed, *options, _ = self.overload_arguments(call)
+        found = []
+        for keep in (False, True):
+            out, _ = OP.overload(backend)(x.requires_grad_(), packed, *options, keep)
+            found.append(torch.autograd.grad(out.sum(), x)[0])
+        assert torch.equal(*found)
+
+    @kernel_backend
     def test_full_precision_is_as_exact_as_eager(self, backend):
         call = mlp_call((367, 64, 33, 5), 60)
         exact = fused_mlp(*call.map(torch.Tensor.double).arguments(), backend="eager")
