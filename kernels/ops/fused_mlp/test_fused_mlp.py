@@ -12,6 +12,7 @@ import math
 import shutil
 import subprocess
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -387,6 +388,54 @@ class TestPacking:
             biases[0].data = biases[0].data + 1
             third, _ = packing.pack(weights, biases)
             assert torch.equal(packing.views(third, widths)[0][1], biases[0])
+            biases[0].add_(1)
+            fourth, _ = packing.pack(weights, biases)
+            assert torch.equal(packing.views(fourth, widths)[0][1], biases[0])
+
+    def test_a_weight_that_changes_while_it_is_copied_is_packed_anew(self, monkeypatch):
+        """As another thread may change it."""
+        _, weights, biases = self.parameters(13, 20, 7)
+        copied = packing._copied
+
+        def change_behind(widths, tensors):
+            packed = copied(widths, tensors)
+            weights[0].mul_(2)
+            return packed
+
+        with torch.no_grad():
+            with monkeypatch.context() as patched:
+                patched.setattr(packing, "_copied", change_behind)
+                packing.pack(weights, biases)
+            found, widths = packing.pack(weights, biases)
+        assert torch.equal(packing.views(found, widths)[0][0], weights[0])
+
+    def test_a_copy_is_of_one_stream(self, monkeypatch):
+        """On another one it might be read before it is written. Without a GPU streams are numbers alone."""
+        _, weights, biases = self.parameters(13, 20, 7)
+        streams = itertools.cycle([1, 2])
+        monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
+        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: stream, raising=False)
+        with torch.no_grad():
+            found = []
+            for stream in itertools.islice(streams, 4):  # noqa: B007  # the lambda reads it
+                found.append(packing.pack(weights, biases)[0])
+        assert found[0] is found[2] is not found[1]
+        assert found[1] is found[3]
+
+    def test_a_captured_graph_gets_a_copy_of_its_own(self, monkeypatch):
+        """It goes on reading what is kept only until the next change. Here it is only said to be."""
+        _, weights, biases = self.parameters(13, 20, 7)
+        captures = [True, True, False, True, False]
+        monkeypatch.setattr(packing, "_is_capturing", lambda tensor: capture)
+        with torch.no_grad():
+            found = []
+            for capture in captures:  # noqa: B007  # the lambda reads it
+                found.append(packing.pack(weights, biases)[0])
+        assert len({each.data_ptr() for each in found}) == 4
+        assert found[2] is found[4]  # the only one that was kept
+        monkeypatch.undo()
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert packing._is_capturing(SimpleNamespace(is_cuda=True))
 
     def test_a_weight_that_looks_otherwise_is_packed_anew(self):
         _, weights, biases = mlp_call((8, 8, 8), 5).tensors
