@@ -21,7 +21,7 @@ from kernels import FusedMLPError, fused_mlp, on_chip_bytes, pack_mlp, runtime
 from kernels.check import Call, Case, check, check_gradients
 from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
 from kernels.device.launch import SHARED_MEMORY
-from kernels.ops.fused_mlp import budget, packing
+from kernels.ops.fused_mlp import budget, choice, packing
 from kernels.ops.fused_mlp.budget import Tile
 from kernels.ops.fused_mlp.choice import cuda_rows
 from kernels.ops.fused_mlp.op import OP
@@ -105,7 +105,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
 
     def faster(self, call):
         x, packed, widths, _, _, precision, _ = self.overload_arguments(call)
-        return "cuda" if len(x) <= cuda_rows(widths, x.dtype, precision, packed.device) else "triton"
+        return "cuda" if 0 < len(x) <= cuda_rows(widths, x.dtype, precision, packed.device) else "triton"
 
     def needed(self, call):
         return (True,) * len(call.leaves())
@@ -352,6 +352,33 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             found = [rows(widths, dtype, "tf32") for widths in ("13-512-256-64-16", "1024-256-64-1", "367-512-256-1",
                                                                 "512-512-512", "1024-1024")]
             assert found == [0, 0, 128, many, many]
+
+    def auto(self, rows, widths, dtype=torch.float32, keep=False):
+        """What "auto" is for a CUDA tensor of so many rows, by an H200's limits."""
+        packed = torch.empty(packing.elements(widths), dtype=dtype, device="meta")
+        x = torch.empty(rows, packing.layers(widths)[0].inputs, dtype=dtype)
+        return OP.auto(x, packed, widths, "relu", "identity", "tf32", keep)
+
+    def test_auto_is_eager_where_no_kernel_takes_the_layers(self, monkeypatch):
+        monkeypatch.setattr(choice, "cuda_rows", lambda *arguments: 0)
+        for keep in (False, True):
+            assert self.auto(128, "64-65536-1", keep=keep) == "eager"
+            found = [self.auto(rows, "479-1024-1024-512-256-1", torch.bfloat16, keep) for rows in (128, 8192, 16384)]
+            assert found == ["triton", "triton", "eager"]
+            assert self.auto(1 << 20, "13-512-256-64-16", keep=keep) == "triton"
+
+    def test_auto_of_no_rows_is_a_backend_that_is_here(self, monkeypatch):
+        monkeypatch.setattr(choice, "cuda_rows", lambda *arguments: 0)  # as where nvcc is missing
+        assert self.auto(0, "13-8") == "triton"
+
+    def test_a_graph_for_any_number_of_rows_has_a_backend_that_takes_them(self):
+        def step(x, packed, widths):
+            return x + ["triton", "eager"].index(OP.auto(x, packed, widths, "relu", "identity", "tf32", False))
+
+        for widths, expected in (("13-512-256-64-16", 0), ("479-1024-1024-512-256-1", 1)):
+            packed, x = torch.empty(packing.elements(widths)), torch.zeros(3, packing.layers(widths)[0].inputs)
+            found = torch.compile(step, fullgraph=True, dynamic=True, backend="eager")(x, packed, widths)
+            assert found.unique() == expected
 
     def test_bytes_on_chip(self):
         tile = Tile(rows=32, columns=256, stages=2, budget=64 * 1024, warps=8)
