@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels
 from kernels import runtime
-from kernels.check.contract.base import GPU
 from kernels.dispatch import allocation
-from model import DLRM, Interaction, Preset, fused, preset
+from kernels.ops.fused_mlp import choice, module
+from model import DLRM, Interaction, Preset, preset
 from model.config import Kernels, Optimizer
 from model.describe import summarize
-from model.fused import Fused, Layers
+from model.fused import Fused
 from model.lora import apply_lora
 from model.optimizers import make_optimizer
 from model.step import train_step
@@ -55,9 +53,9 @@ def made(config, backend="auto", seed=0):
     """A model of the config on the device."""
     torch.manual_seed(seed)
     model = DLRM(config).to(DEVICE)
-    for module in model.modules():
-        if isinstance(module, Fused):
-            module.backend = backend
+    for part in model.modules():
+        if isinstance(part, Fused):
+            part.backend = backend
     return model
 
 
@@ -169,15 +167,15 @@ def test_autocast_reaches_the_kernels(backend, interaction):
 def test_precision_is_pytorchs_own_switch(monkeypatch):
     """The switch is for float32 on a GPU; here only the ops' arguments are looked at, and nothing runs."""
     asked = []
-    for name in ("fused_mlp", "outer_linear"):
+    for place, name in ((module, "fused_mlp"), (kernels, "outer_linear")):
         eager = getattr(kernels, name)
 
         def note(*arguments, eager=eager, **options):
             asked.append(arguments[-1])
             return eager(*arguments[:-1], "ieee", backend="eager")
 
-        monkeypatch.setattr(kernels, name, note)
-    monkeypatch.setattr(fused, "_has_tf32", lambda x: True)
+        monkeypatch.setattr(place, name, note)
+    monkeypatch.setattr(module, "_has_tf32", lambda x: True)
     config = shape(Interaction.OUTER)
     _, ours = pair(config, "eager")
     _, *features = batch(3, config)
@@ -240,78 +238,17 @@ def test_the_outer_product_is_never_in_memory():
 @pytest.mark.parametrize("interaction", [Interaction.DOT, Interaction.OUTER])
 def test_an_mlp_too_wide_for_the_chip_is_products_with_an_epilogue(monkeypatch, backend, interaction):
     needs(backend)
-    config, calls = shape(interaction, top=(9, 6, 1)), []
-
-    def too_wide(*arguments, **options):
-        calls.append(1)
-        raise kernels.FusedMLPError("too wide")
-
-    monkeypatch.setattr(kernels, "fused_mlp", too_wide)
+    config = shape(interaction, top=(9, 6, 1))
+    monkeypatch.setattr(choice, "takes", lambda *arguments: False)
+    monkeypatch.setattr(module, "fused_mlp", None)
     theirs, ours = pair(config, backend)
     inputs = batch(7, config)
-    for _ in range(3):
-        (want, gradients), (found, our_gradients) = (loss_and_gradients(model, *inputs) for model in (theirs, ours))
+    (want, gradients), (found, our_gradients) = (loss_and_gradients(model, *inputs) for model in (theirs, ours))
     torch.testing.assert_close(found, want, **CLOSE)
     for name, gradient in our_gradients.items():
         torch.testing.assert_close(gradient, gradients[name], **CLOSE)
-    assert len(calls) == 2  # once for each MLP: a batch of this size is known then
     _, *features = inputs
     torch.testing.assert_close(ours.predict(*features), theirs.predict(*features), **CLOSE)
-    assert len(calls) == 2
-    ours.predict(*(tensor[:3] for tensor in features))
-    assert len(calls) == 4
-
-
-@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
-def test_products_with_an_epilogue_take_autocasts_dtype(monkeypatch):
-    """Under autocast as a GPU has it: PyTorch has no rule for the epilogue there, and the CPU's is put aside here."""
-
-    def too_wide(*arguments, **options):
-        raise kernels.FusedMLPError("too wide")
-
-    monkeypatch.setattr(kernels, "fused_mlp", too_wide)
-    linears = [nn.Linear(*widths, device=DEVICE) for widths in pairwise((16, 9, 6, 1))]
-    x = torch.randn(7, 16, device=DEVICE)
-    with torch.library._scoped_library("aten", "IMPL") as library, torch.no_grad():
-        if DEVICE.type == "cpu":
-            library.impl("_addmm_activation", torch.library.fallthrough_kernel, "AutocastCPU", allow_override=True)
-        with torch.autocast(DEVICE.type, torch.bfloat16):
-            for final_activation in ("identity", "relu"):
-                found = Layers(final_activation)(x, linears, "eager")
-                want = nn.Sequential(linears[0], nn.ReLU(), linears[1], nn.ReLU(), linears[2])(x)
-                assert found.dtype == want.dtype == torch.bfloat16
-                want = want.relu() if final_activation == "relu" else want
-                torch.testing.assert_close(found, want, rtol=2e-2, atol=2e-2)
-
-
-@GPU
-def test_a_wide_mlp_in_half_precision_is_evaluated():
-    """The top MLP of the preset mlperf, too wide for one kernel at these rows, as model.evaluation calls it."""
-    linears = [nn.Linear(*widths, device=DEVICE) for widths in pairwise((479, 1024, 1024, 512, 256, 1))]
-    x, layers = torch.randn(16384, 480, device=DEVICE), Layers("identity")
-    x[:, 479:] = 0
-    with torch.no_grad(), torch.autocast(DEVICE.type, torch.bfloat16):
-        found, want = layers(x, linears, "auto"), x[:, :479]
-        for linear in linears:
-            want = linear(want) if linear is linears[-1] else linear(want).relu()
-    assert layers.too_wide
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found, want, rtol=5e-2, atol=2e-2)
-
-
-def test_weights_that_really_do_not_fit():
-    """67 MB of them: the kernel refuses, and the model goes on."""
-    needs("triton")
-    linears = [nn.Linear(*widths, device=DEVICE) for widths in pairwise((16, 4096, 4096, 8))]
-    parameters = [[getattr(linear, name) for linear in linears] for name in ("weight", "bias")]
-    x = torch.randn(3, 16, device=DEVICE)
-    with torch.no_grad():
-        with pytest.raises(kernels.FusedMLPError, match="16-4096-4096-8 does not fit"):
-            kernels.fused_mlp(x, *parameters, backend="triton")
-        layers = Layers("identity")
-        want = kernels.fused_mlp(x, *parameters, backend="eager")
-        torch.testing.assert_close(layers(x, linears, "triton"), want, **CLOSE)
-    assert layers.too_wide
 
 
 # Beside what else there is
@@ -344,8 +281,8 @@ def test_the_summary_is_eagers(interaction):
 
 
 def test_another_precision_compiles_anew(monkeypatch):
-    monkeypatch.setattr(fused, "_has_tf32", lambda x: True)
-    chosen = torch.compile(lambda x: x + (fused.precision_of(x) == "tf32"), fullgraph=True, backend="eager")
+    monkeypatch.setattr(module, "_has_tf32", lambda x: True)
+    chosen = torch.compile(lambda x: x + (module.precision_of(x) == "tf32"), fullgraph=True, backend="eager")
     before = torch.get_float32_matmul_precision()
     try:
         for setting, expected in (("highest", 0.0), ("high", 1.0), ("highest", 0.0)):

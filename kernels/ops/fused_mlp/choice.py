@@ -84,7 +84,8 @@ def takes_any_rows(backend: str, widths: str, dtype: torch.dtype, precision: str
 
 
 @torch.compiler.assume_constant_result
-def _takes_any_rows(*arguments) -> bool:
+def graph_takes(*arguments) -> bool:
+    """`takes_any_rows` while torch.compile traces."""
     return takes_any_rows(*arguments)
 
 
@@ -94,7 +95,7 @@ def auto_of(
     """"cuda" for few rows, "triton" for more and where torch.compile traces, whose graph is for any number of rows;
     "eager" where these do not take them."""
     if is_compiling():
-        return "triton" if _takes_any_rows("triton", widths, dtype, precision, device) else "eager"
+        return "triton" if graph_takes("triton", widths, dtype, precision, device) else "eager"
     backend = "cuda" if 0 < rows <= cuda_rows(widths, dtype, precision, device) else "triton"
     # First without the rows: of a batch size that is new nothing then is to be found out.
     if takes_any_rows(backend, widths, dtype, precision, device):

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
 import importlib
-import io
 import itertools
 import math
 import shutil
 import subprocess
-import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -43,8 +39,6 @@ SLOW_INTERPRETED = (
     "test_widths[511",
     "test_widths[513",
 )
-TRITON = runtime.why_not("triton", DEVICE.type)
-KERNEL = pytest.param("triton", marks=pytest.mark.skipif(bool(TRITON), reason=TRITON))
 SMALL = Tile(rows=16, columns=16, stages=1, budget=2048, warps=4)
 
 
@@ -148,7 +142,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         x, weights, biases = call.tensors
         return [
             ((x.int(), weights, biases), TypeError, "x must be float32, .*; got int32"),
-            ((x[0], weights, biases), ValueError, r"x must have shape \[B, K\]; got"),
+            ((x[0, 0], weights, biases), ValueError, r"x must have shape \[B, K\]; got \[\]"),
             ((x[:, :21], weights, biases), ValueError, r"x must have shape \[B, 22\] or be wider.*got \[5, 21\]"),
             ((x, (), ()), ValueError, "weights must have at least one layer; got none"),
             ((x, (weights[0][:0],), (biases[0][:0],)), ValueError, r"weights\[0\] must have shape \[out, in\]"),
@@ -202,6 +196,56 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         (grad,) = torch.autograd.grad(self.function(backend)(leaf, weights, biases).sum(), leaf)
         assert torch.equal(grad[:, inputs:], torch.zeros(9, columns - inputs, dtype=dtype, device=DEVICE))
         assert grad[:, :inputs].isfinite().all()
+
+    @every_backend
+    def test_leading_dimensions_are_rows(self, backend):
+        x, weights, biases = mlp_call((13, 20, 4), 12).tensors
+        want = self.function(backend)(x, weights, biases)
+        (grad,) = torch.autograd.grad(self.function(backend)(leaf := x.requires_grad_(), weights, biases).sum(), leaf)
+        for leading in ((2, 3, 2), (12, 1), (2, 0)):
+            many = x.detach()[: math.prod(leading)].view(*leading, 13)
+            leaf = many.transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()  # not contiguous
+            found = self.function(backend)(leaf, weights, biases)
+            assert found.shape == (*leading, 4)
+            assert found.is_contiguous()
+            torch.testing.assert_close(found.flatten(0, -2), want[: found[..., 0].numel()], rtol=0, atol=0)
+            (of_many,) = torch.autograd.grad(found.sum(), leaf)
+            torch.testing.assert_close(of_many.flatten(0, -2), grad[: found[..., 0].numel()], rtol=0, atol=0)
+        alone = self.function(backend)(x[0], weights, biases)
+        assert torch.equal(alone, self.function(backend)(x[:1], weights, biases)[0])
+
+    def check_without_bias(self, function, run, absent):
+        """`run` without these biases is `function` with zeros in their place; recorded or not."""
+        x, weights, biases = mlp_call((13, 20, 9, 4), 5).tensors
+        some = [None if i in absent else bias for i, bias in enumerate(biases)]
+        zeros = [torch.zeros_like(bias) if i in absent else bias for i, bias in enumerate(biases)]
+        with torch.no_grad():
+            want = function(x, weights, zeros)
+            assert torch.equal(run(x, weights, some), want)
+            assert torch.equal(run(x, weights, some), want)  # of what was kept
+        leaves = [tensor.clone().requires_grad_() for tensor in (x, *weights)]
+        found, want = (torch.autograd.grad(f(leaves[0], leaves[1:], given).sum(), leaves)
+                       for f, given in ((run, some), (function, zeros)))
+        assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+
+    @every_backend
+    def test_layers_without_bias(self, backend):
+        function = self.function(backend)
+        for absent in ((0,), (1, 2), (0, 1, 2)):
+            self.check_without_bias(function, function, absent)
+
+    @kernel_backend
+    def test_layers_without_bias_compiled(self, backend):
+        function = self.function(backend)
+        self.check_without_bias(function, torch.compile(function, fullgraph=True, backend="eager"), (0, 2))
+
+    def test_a_bias_that_is_taken_away(self):
+        """Of weights in one buffer with biases that are not given: what lies there is no zero."""
+        mlp = pack_mlp(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 3)).to(DEVICE))
+        x, weights = torch.randn(5, 8, device=DEVICE), [layer.weight for layer in mlp]
+        with torch.no_grad():
+            want = fused_mlp(x, weights, [torch.zeros(16, device=DEVICE), mlp[1].bias])
+            assert torch.equal(fused_mlp(x, weights, [None, mlp[1].bias]), want)
 
     @INTERPRETED
     def test_the_padding_of_halves_is_put_aside(self, monkeypatch):
@@ -391,220 +435,3 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             for dtype in (torch.float32, torch.bfloat16):
                 for widths in ("13-512-256-64-16", "367-512-256-1"):
                     assert forward_tile(rows, widths, dtype, "tf32")[1].fits
-
-
-class TestPacking:
-    def parameters(self, *widths):
-        linears = [torch.nn.Linear(a, b, device=DEVICE) for a, b in itertools.pairwise(widths)]
-        return torch.nn.Sequential(*linears), [m.weight for m in linears], [m.bias for m in linears]
-
-    @pytest.fixture(autouse=True)
-    def _nothing_is_kept(self):
-        packing._entries.clear()
-
-    def test_a_copy_is_kept_until_a_weight_changes(self):
-        _, weights, biases = self.parameters(13, 20, 7)
-        with torch.no_grad():
-            first, widths = packing.pack(weights, biases)
-            assert widths == "13-20-7"
-            assert packing.pack(weights, biases)[0] is first
-            weights[1].mul_(2)
-            second, _ = packing.pack(weights, biases)
-            assert second is not first
-            assert torch.equal(packing.views(second, widths)[1][0], weights[1])
-            biases[0].data = biases[0].data + 1
-            third, _ = packing.pack(weights, biases)
-            assert torch.equal(packing.views(third, widths)[0][1], biases[0])
-            biases[0].add_(1)
-            fourth, _ = packing.pack(weights, biases)
-            assert torch.equal(packing.views(fourth, widths)[0][1], biases[0])
-
-    def test_a_weight_that_changes_while_it_is_copied_is_packed_anew(self, monkeypatch):
-        """As another thread may change it."""
-        _, weights, biases = self.parameters(13, 20, 7)
-        copied = packing._copied
-
-        def change_behind(widths, tensors):
-            packed = copied(widths, tensors)
-            weights[0].mul_(2)
-            return packed
-
-        with torch.no_grad():
-            with monkeypatch.context() as patched:
-                patched.setattr(packing, "_copied", change_behind)
-                packing.pack(weights, biases)
-            found, widths = packing.pack(weights, biases)
-        assert torch.equal(packing.views(found, widths)[0][0], weights[0])
-
-    def test_a_copy_is_of_one_stream(self, monkeypatch):
-        """On another one it might be read before it is written. Without a GPU streams are numbers alone."""
-        _, weights, biases = self.parameters(13, 20, 7)
-        streams = itertools.cycle([1, 2])
-        monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
-        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: stream, raising=False)
-        with torch.no_grad():
-            found = []
-            for stream in itertools.islice(streams, 4):  # noqa: B007  # the lambda reads it
-                found.append(packing.pack(weights, biases)[0])
-        assert found[0] is found[2] is not found[1]
-        assert found[1] is found[3]
-
-    def test_a_captured_graph_gets_a_copy_of_its_own(self, monkeypatch):
-        """It goes on reading what is kept only until the next change. Here it is only said to be."""
-        _, weights, biases = self.parameters(13, 20, 7)
-        captures = [True, True, False, True, False]
-        monkeypatch.setattr(packing, "_is_capturing", lambda tensor: capture)
-        with torch.no_grad():
-            found = []
-            for capture in captures:  # noqa: B007  # the lambda reads it
-                found.append(packing.pack(weights, biases)[0])
-        assert len({each.data_ptr() for each in found}) == 4
-        assert found[2] is found[4]  # the only one that was kept
-        monkeypatch.undo()
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        assert packing._is_capturing(SimpleNamespace(is_cuda=True))
-
-    def test_a_weight_that_looks_otherwise_is_packed_anew(self):
-        _, weights, biases = mlp_call((8, 8, 8), 5).tensors
-        weights = [torch.nn.Parameter(weight) for weight in weights]
-        with torch.no_grad():
-            packing.pack(weights, biases)
-            weights[0].data = weights[0].data.t()  # PyTorch counts no change, and the address is the same
-            found, widths = packing.pack(weights, biases)
-        assert torch.equal(packing.views(found, widths)[0][0], weights[0])
-
-    def test_a_copy_is_kept_in_inference_mode(self):
-        _, weights, biases = mlp_call((13, 19, 5), 7).tensors
-        with torch.inference_mode():
-            first, second = packing.pack(weights, biases)[0], packing.pack(weights, biases)[0]
-        assert first is second
-
-    def test_what_is_kept_goes_with_a_weight(self):
-        module, weights, biases = self.parameters(13, 20, 7)
-        with torch.no_grad():
-            packing.pack(weights, biases)
-        assert len(packing._entries) == 1
-        del module, weights, biases
-        gc.collect()
-        assert not packing._entries
-
-    def test_weights_that_are_swapped_are_packed_anew(self):
-        """As Module.to does it where torch.__future__.set_swap_module_params_on_conversion says so."""
-        _, weights, biases = self.parameters(13, 20, 7)
-        with torch.no_grad():
-            packing.pack(weights, biases)
-            new = torch.nn.Parameter(torch.randn(20, 13, device=DEVICE))
-            want = new.detach().clone()
-            torch.utils.swap_tensors(weights[0], new)
-            assert torch.equal(weights[0], want)
-            found, widths = packing.pack(weights, biases)
-        assert torch.equal(packing.views(found, widths)[0][0], want)
-
-    def test_weights_that_were_packed_are_pickled(self):
-        _, weights, biases = self.parameters(13, 7)
-        with torch.no_grad():
-            packing.pack(weights, biases)
-        buffer = io.BytesIO()
-        torch.save(weights + biases, buffer)
-        buffer.seek(0)
-        for a, b in zip(torch.load(buffer, weights_only=True), weights + biases, strict=True):
-            assert torch.equal(a, b)
-
-    def test_the_padding_is_zero(self):
-        _, weights, biases = self.parameters(13, 20, 7)
-        packed, widths = packing.pack(weights, biases)
-        total = sum(t.sum() for t in (*weights, *biases))
-        torch.testing.assert_close(packed.sum(), total)
-        assert packed.count_nonzero() == sum(t.numel() for t in (*weights, *biases))
-        assert all(layer.weight % 16 == layer.bias % 16 == 0 for layer in packing.layers(widths))
-
-    def test_gradients_go_to_each_parameter(self):
-        _, weights, biases = self.parameters(13, 20, 7)
-        packed, widths = packing.pack(weights, biases)
-        upon = torch.randn_like(packed)
-        found = torch.autograd.grad(packed, (*weights, *biases), upon)
-        want = list(zip(*packing.views(upon, widths), strict=True))
-        for a, b in zip(found, (*want[0], *want[1]), strict=True):
-            assert torch.equal(a, b)
-
-    def test_a_laid_out_module_is_not_copied(self):
-        module, weights, biases = self.parameters(13, 20, 7)
-        other = copy.deepcopy(module)
-        before = {name: value.clone() for name, value in module.state_dict().items()}
-        assert pack_mlp(module) is module
-        for name, value in module.state_dict().items():
-            assert torch.equal(value, before[name])
-        with torch.no_grad():
-            packed, widths = packing.pack(weights, biases)
-            assert packed.data_ptr() == weights[0].data_ptr()
-            weights[1].add_(1)
-            assert torch.equal(packing.views(packed, widths)[1][0], weights[1])
-        assert packing.pack(weights, biases)[0].data_ptr() == weights[0].data_ptr()
-        x = torch.randn(9, 13, device=DEVICE)
-        module.load_state_dict(before)
-        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (module, other)]
-        for each, optimizer in zip((module, other), optimizers, strict=True):
-            linears = list(each)
-            fused_mlp(x, [m.weight for m in linears], [m.bias for m in linears]).square().sum().backward()
-            optimizer.step()
-        for a, b in zip(module.parameters(), other.parameters(), strict=True):
-            torch.testing.assert_close(a, b)
-
-    @pytest.mark.parametrize("backend", ["eager", KERNEL])
-    @pytest.mark.parametrize("changed", [0, 1])
-    def test_a_change_before_the_backward_raises(self, backend, changed):
-        """Whichever gradients are asked for: the kernels read all weights by the buffer that they share."""
-        module, weights, biases = self.parameters(13, 20, 7)
-        pack_mlp(module)
-        x = torch.randn(3, 13, device=DEVICE, requires_grad=True)
-        for asked in ([x], [biases[1]], [x, *weights, *biases]):
-            out = fused_mlp(x, weights, biases, backend=backend)
-            with torch.no_grad():
-                weights[changed].add_(1)
-            with pytest.raises(RuntimeError, match=rf"fused_mlp: weights\[{changed}\] was modified by an inplace"):
-                torch.autograd.grad(out.sum(), asked)
-            torch.autograd.grad(fused_mlp(x, weights, biases, backend=backend).sum(), asked)
-
-    @pytest.mark.parametrize("backend", ["eager", KERNEL])
-    def test_a_copy_stays_what_the_forward_saw(self, backend):
-        """A change of weights that were copied is no error, nor one of a bias, which no derivative reads."""
-        module, weights, biases = self.parameters(13, 20, 7)
-        x = torch.randn(3, 13, device=DEVICE, requires_grad=True)
-        for changed in (weights[1], biases[0]):
-            (want,) = torch.autograd.grad(fused_mlp(x, weights, biases, backend=backend).sum(), x)
-            out = fused_mlp(x, weights, biases, backend=backend)
-            with torch.no_grad():
-                changed.mul_(5)
-            assert torch.equal(torch.autograd.grad(out.sum(), x)[0], want)
-            pack_mlp(module)
-
-    def test_under_torch_func(self):
-        """As the kernels' refusal says: by eager. Tensors there have no addresses."""
-        module, weights, biases = self.parameters(16, 20, 7)
-        x = torch.randn(3, 16, device=DEVICE)
-        want = torch.func.grad(lambda x: module(x).sum())(x)
-        for packed in (module, pack_mlp(module)):
-            found = torch.func.grad(lambda x: fused_mlp(x, weights, biases, "identity", backend="eager").sum())(x)
-            torch.testing.assert_close(found, want, msg=str(packed))
-
-    def test_what_cannot_be_laid_out(self):
-        with pytest.raises(ValueError, match=r"must have nn\.Linear layers"):
-            pack_mlp(torch.nn.ReLU())
-        with pytest.raises(ValueError, match="must take what the one before it gives"):
-            pack_mlp(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(5, 4)))
-
-    def test_many_threads(self):
-        _, weights, biases = self.parameters(13, 20, 7)
-        x, found = torch.randn(5, 13, device=DEVICE), []
-
-        def work():
-            with torch.no_grad():
-                found.extend(fused_mlp(x, weights, biases) for _ in range(20))
-
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(found) == 160
-        assert all(torch.equal(each, found[0]) for each in found)
