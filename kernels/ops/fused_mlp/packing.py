@@ -202,8 +202,16 @@ def _traced(weights: Sequence[Tensor], biases: Biases) -> Tensor:
     return torch.cat(parts)
 
 
+@functools.lru_cache(maxsize=256)
+def _are_dense(widths: str) -> bool:
+    """Whether gradients that may be views of the buffer's fill half of it or more. Autograd copies a weight's that are
+    not dense: views of the others would hold the whole buffer's memory beside that."""
+    numbers = [layer.outputs * (1 if layer.inputs % ALIGNMENT else 1 + layer.inputs) for layer in layers(widths)]
+    return 2 * sum(numbers) >= elements(widths)
+
+
 class _Pack(torch.autograd.Function):
-    """The copy; its gradients are views of the buffer's gradient, so that they cost nothing."""
+    """The copy; its gradients are views of the buffer's gradient, where that saves memory."""
 
     @staticmethod
     def forward(widths: str, *tensors: Tensor | None) -> Tensor:
@@ -211,14 +219,17 @@ class _Pack(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        ctx.widths, *tensors = inputs
-        ctx.given = [tensor is not None for tensor in tensors]
+        ctx.widths = inputs[0]
 
     @staticmethod
     def backward(ctx, grad: Tensor):
         pairs = views(grad, ctx.widths)
-        found = (*(weight for weight, _ in pairs), *(bias for _, bias in pairs))
-        return None, *(grad if given else None for grad, given in zip(found, ctx.given, strict=True))
+        every = (*(weight for weight, _ in pairs), *(bias for _, bias in pairs))
+        needed = [gradient if need else None for gradient, need in zip(every, ctx.needs_input_grad[1:], strict=True)]
+        if _are_dense(ctx.widths):
+            return None, *needed
+        own = torch.contiguous_format
+        return None, *(gradient if gradient is None else gradient.clone(memory_format=own) for gradient in needed)
 
 
 def copied(widths: str, tensors: Sequence[Tensor | None]) -> Tensor:

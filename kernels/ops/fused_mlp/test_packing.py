@@ -156,6 +156,22 @@ class TestPacking:
         for a, b in zip(found, (*want[0], *want[1]), strict=True):
             assert torch.equal(a, b)
 
+    @pytest.mark.parametrize("laid_out", [False, True])
+    def test_gradients_hold_no_more_than_their_own_memory_twice(self, laid_out):
+        """Views of one buffer where they fill most of it; where widths are no multiples of 16 each has its own."""
+        mlps = (((64, 32, 48), True), ((13, 64, 64, 16), True), ((13, 20, 7), False), ((500, 16), False))
+        for widths, shared in mlps:
+            module, weights, biases = self.parameters(*widths)
+            if laid_out:
+                pack_mlp(module)
+            fused_mlp(torch.randn(3, widths[0], device=DEVICE), weights, biases).sum().backward()
+            gradients = [parameter.grad for parameter in (*weights, *biases)]
+            assert all(grad.is_contiguous() for grad in gradients)
+            storages = {grad.untyped_storage().data_ptr(): grad.untyped_storage().nbytes() for grad in gradients}
+            assert sum(storages.values()) <= 2 * sum(grad.nbytes for grad in gradients)
+            assert (len(storages) < len(gradients)) == shared
+            assert (biases[0].grad.untyped_storage().nbytes() > biases[0].nbytes) == shared
+
     def test_a_laid_out_module_is_not_copied(self):
         module, weights, biases = self.parameters(13, 20, 7)
         other = copy.deepcopy(module)
