@@ -6,8 +6,8 @@
     OverArch           kernels.fused_mlp          every layer in one kernel; of outer those behind the first, which is
                        kernels.outer_linear
 
-An MLP too wide for one kernel (kernels.FusedMLPError), or in full float32, is a matrix product a layer, with bias and
-ReLU in one pass.
+An MLP too wide for one kernel, or in full float32, is a matrix product a layer, with bias and ReLU in one pass, as
+kernels.FusedMLP has it.
 Float32 products are as exact as PyTorch's own (`torch.set_float32_matmul_precision`, which model.train sets), and under
 torch.autocast the kernels compute in its dtype.
 
