@@ -36,8 +36,6 @@ class Declaration:
         eager: the reference; eager_in_place: the same for the in-place form.
         check: called as check(name, *arguments); raises with the message for what is wrong with them. A
             checks.Arguments, where shapes, dtypes and names say all.
-        check_backward: called as check_backward(the backward's name, its arguments by name), for what is wrong with
-            what is saved where neither the gradients' shapes nor the outputs' say it.
         outputs, gradients: name → Shape. Gradients are of the arguments of these names; what their shapes are made of
             are the backward's own arguments: grad_<output>, what is saved, and the other arguments that are no tensors.
             An op without gradients refuses arguments that require one. An output that is Kept has none, and the
@@ -64,7 +62,6 @@ class Declaration:
         *,
         eager: Callable,
         check: Callable,
-        check_backward: Callable | None = None,
         eager_in_place: Callable | None = None,
         outputs: Mapping[str, Shape] | None = None,
         saves: Sequence[str] | SavedBy = (),
@@ -97,8 +94,7 @@ class Declaration:
         self.prepare = prepare
         # backend → the one whose backward it takes
         self.backward_of = dict(backends) if isinstance(backends, Mapping) else {b: b for b in backends}
-        self._check, self._check_saved = check, check_backward
-        self._output_shapes, self._gradient_shapes = dict(outputs or {}), dict(gradients or {})
+        self._check, self._output_shapes, self._gradient_shapes = check, dict(outputs or {}), dict(gradients or {})
         self.forms = {"": Form(name, arguments, returns)}
         if in_place:
             written = [Argument("Tensor(a!)", a.name) if a.name == in_place else a for a in arguments]
@@ -212,8 +208,6 @@ class Declaration:
                         f"{made.name}: {name} must have shape {list(expected)} and dtype {checks.plain(dtype)}; got "
                         f"{list(saved.shape)}, {checks.plain(saved.dtype)}"
                     )
-        if self._check_saved:
-            self._check_saved(made.name, named)
 
     def check_written(self, form: str, arguments: Sequence) -> None:
         """Raise if what the form writes overlaps itself or what it reads."""

@@ -33,14 +33,15 @@ def _hidden(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
     return ((given["x"].shape[0], columns) if given["keep"] else (0,)), given["x"].dtype
 
 
-def check_backward(op: str, given: Mapping[str, object]) -> None:
-    """Raise unless the forward kept what the layers gave; of an empty tensor the kernels would read beyond it."""
+def _packed_gradient(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+    """packed's. Raises unless the forward kept what its layers gave: the kernels would read beyond an empty tensor."""
     shape, _ = _hidden({**given, "keep": True})
     if given["hidden"].numel() != math.prod(shape):
         raise ValueError(
-            f"{op}: hidden must have shape {list(shape)}; got {list(given['hidden'].shape)}: a forward keeps it with "
-            "keep=True, as fused_mlp calls and exports it where gradients are enabled"
+            f"fused_mlp_backward: hidden must have shape {list(shape)}; got {list(given['hidden'].shape)}: a forward "
+            "keeps it with keep=True, as fused_mlp calls and exports it where gradients are enabled"
         )
+    return like("packed")(given)
 
 
 OP = Op(
@@ -49,13 +50,12 @@ OP = Op(
     " -> (Tensor out, Tensor hidden)",
     eager=eager.from_packed,
     check=check,
-    check_backward=check_backward,
     outputs={
         "out": lambda given: ((given["x"].shape[0], packing.layers(given["widths"])[-1].outputs), given["x"].dtype),
         "hidden": Kept(_hidden),  # what the backward reads of the layers, where keep is true
     },
     saves=("x", "packed", "hidden", "out"),
-    gradients={"x": like("x"), "packed": like("packed")},
+    gradients={"x": like("x"), "packed": _packed_gradient},
     backends={"triton": "triton", "cuda": "triton"},  # the backward is Triton's
     auto=choice.auto,
     fits=budget.fits,
