@@ -133,6 +133,17 @@ def test_auto_is_eager_where_no_kernel_takes_the_layers(monkeypatch):
         assert auto(1 << 20, "13-512-256-64-16", keep=keep) == "triton"
 
 
+def test_a_number_of_rows_that_is_new_is_not_remembered(monkeypatch):
+    """Where any number fits; else the last ones are, no more than that."""
+    monkeypatch.setattr(choice, "cuda_rows", lambda *arguments: 0)
+    auto(1, "13-512-64")
+    before = choice.takes.cache_info()
+    for rows in range(2, 40):
+        auto(rows, "13-512-64")
+    assert choice.takes.cache_info() == before
+    assert before.maxsize is not None
+
+
 def test_auto_of_no_rows_is_a_backend_that_is_here(monkeypatch):
     monkeypatch.setattr(choice, "cuda_rows", lambda *arguments: 0)  # as where nvcc is missing
     assert auto(0, "13-8") == "triton"
