@@ -6,8 +6,8 @@
     OverArch           kernels.fused_mlp          every layer in one kernel; of outer those behind the first, which is
                        kernels.outer_linear
 
-An MLP too wide for one kernel (kernels.FusedMLPError), or in full float32, is a matrix product a layer, with bias and
-ReLU in one pass.
+An MLP too wide for one kernel, or in full float32, is a matrix product a layer, with bias and ReLU in one pass, as
+kernels.FusedMLP has it.
 Float32 products are as exact as PyTorch's own (`torch.set_float32_matmul_precision`, which model.train sets), and under
 torch.autocast the kernels compute in its dtype.
 
@@ -19,11 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import kernels
-from kernels.ops.fused_mlp.triton_launch import backward_tile, forward_tile
+from kernels.ops.fused_mlp.module import autocast, mlp, precision_of
 from model.arches import DenseArch, InteractionArch, OverArch, outer_product
 from model.config import Interaction
 
@@ -47,17 +46,13 @@ class Fused:
 class FusedDenseArch(Fused, DenseArch):
     """The bottom MLP in one kernel."""
 
-    def __init__(self, widths: Sequence[int]):
-        super().__init__(widths)
-        self.layers = Layers(final_activation="relu")
-
     def linears(self) -> list[nn.Linear]:
         return list(self.mlp)[::2]
 
     def forward(self, dense: Tensor) -> Tensor:
         if not self.fuses(dense):
             return super().forward(dense)
-        return self.layers(dense, self.linears(), self.backend)
+        return mlp(dense, *parameters(self.linears()), final_activation="relu", backend=self.backend)
 
 
 class FusedInteractionArch(Fused, InteractionArch):
@@ -78,7 +73,6 @@ class FusedOverArch(Fused, OverArch):
     def __init__(self, in_features: int, widths: Sequence[int]):
         super().__init__(in_features, widths)
         self.in_features = in_features
-        self.layers = Layers(final_activation="identity")
 
     def linears(self) -> list[nn.Linear]:
         return [*list(self.mlp)[::2], self.logit]
@@ -95,91 +89,13 @@ class FusedOverArch(Fused, OverArch):
             features = kernels.outer_linear(
                 autocast(features), first.weight, first.bias, activation, precision_of(features), backend=self.backend
             )
-        return self.layers(features, linears, self.backend) if linears else features
+        return mlp(features, *parameters(linears), backend=self.backend) if linears else features
 
     def _is_root(self, features: Tensor) -> bool:
         """Whether the first layer is of c cᵀ, and the features are c, which has two numbers or more."""
         return features.shape[1] ** 2 == self.in_features
 
 
-class Layers:
-    """An MLP's layers in one kernel. Where they do not fit on the chip, each layer is one or two kernels.
-
-    Backend "auto" also takes one or two kernels a layer for products in full float32: without tensor cores cuBLAS takes
-    no longer for them than the one kernel does."""
-
-    def __init__(self, final_activation: str):
-        self.final_activation = final_activation
-        self.too_wide: set[tuple] = set()  # the kinds of calls that do not fit, which to find out again costs a plan
-
-    def __call__(self, x: Tensor, linears: Sequence[nn.Linear], backend: str) -> Tensor:
-        x = autocast(x)
-        weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
-        options = ("relu", self.final_activation, precision_of(x))
-        if backend == "auto" and x.dtype == torch.float32 and options[-1] == "ieee":
-            return self.one_by_one(x, linears, backend)
-        if torch.compiler.is_compiling():  # when the kernel says so it is too late
-            if _fits(tuple(weight.shape for weight in weights), x.dtype, options[-1]):
-                return kernels.fused_mlp(x, weights, biases, *options, backend=backend)
-            return self.one_by_one(x, linears, backend)
-        kind = (x.shape[0], x.dtype, options[-1])
-        if kind not in self.too_wide:
-            try:
-                return kernels.fused_mlp(x, weights, biases, *options, backend=backend)
-            except kernels.FusedMLPError:
-                self.too_wide.add(kind)
-        return self.one_by_one(x, linears, backend)
-
-    def one_by_one(self, x: Tensor, linears: Sequence[nn.Linear], backend: str) -> Tensor:
-        """A matrix product each.
-
-        cuBLAS's own epilogue adds the bias and takes the ReLU before the product is written, where a kernel behind it
-        reads and writes the product once more. But it has no derivative: training takes that kernel, whose backward has
-        the ReLU's mask and the bias's sum in one pass too.
-
-        The zeros that rows of x are filled up with meet zeros in training: the derivative of x without them would be
-        copied into zeros, which took 24 of a step's 1557 µs on an H200, 16384 rows in full float32. (What rows are
-        filled up with must be finite: 0 · NaN is NaN.)
-        """
-        weights = [linear.weight for linear in linears]
-        if (filled := x.shape[1] - linears[0].in_features) > 0:
-            if torch.is_grad_enabled():
-                weights[0] = F.pad(weights[0], (0, filled))
-            else:
-                x = x[:, :-filled]
-        for i, (linear, weight) in enumerate(zip(linears, weights, strict=True)):
-            if i == len(linears) - 1 and self.final_activation == "identity":
-                x = F.linear(x, weight, linear.bias)
-            elif torch.is_grad_enabled():
-                x = kernels.add_relu(x @ weight.t(), linear.bias, backend=backend)
-            else:
-                x = torch._addmm_activation(linear.bias, x, weight.t())
-        return x
-
-
-def precision_of(x: Tensor) -> str:
-    """What float32 products of x are to be computed in; for other dtypes it says nothing."""
-    return "tf32" if _has_tf32(x) and _setting() != "highest" else "ieee"
-
-
-@torch.compiler.assume_constant_result  # whose change compiles anew
-def _setting() -> str:
-    return torch.get_float32_matmul_precision()
-
-
-def _has_tf32(x: Tensor) -> bool:
-    return x.is_cuda
-
-
-def autocast(x: Tensor) -> Tensor:
-    """x in the dtype of torch.autocast, if that is on: an op of several dtypes then casts the others to it."""
-    device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
-
-
-@torch.compiler.assume_constant_result
-def _fits(shapes: Sequence[Sequence[int]], dtype: torch.dtype, precision: str) -> bool:
-    """Whether an MLP with weights of these shapes fits on the chip at any number of rows, as a compiled graph has."""
-    many = 1 << 20
-    widths = "-".join(map(str, [shapes[0][1], *(shape[0] for shape in shapes)]))
-    return all(tile(many, widths, dtype, precision)[1].fits for tile in (forward_tile, backward_tile))
+def parameters(linears: Sequence[nn.Linear]) -> tuple[list[Tensor], list[Tensor]]:
+    """(weights, biases) of the layers."""
+    return [linear.weight for linear in linears], [linear.bias for linear in linears]

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels
 from kernels import runtime
 from kernels.dispatch import allocation
-from model import DLRM, Interaction, Preset, fused, preset
+from kernels.ops.fused_mlp import choice, module
+from model import DLRM, Interaction, Preset, preset
 from model.config import Kernels, Optimizer
 from model.describe import summarize
-from model.fused import Fused, Layers
+from model.fused import Fused
 from model.lora import apply_lora
 from model.optimizers import make_optimizer
 from model.step import train_step
@@ -54,9 +53,9 @@ def made(config, backend="auto", seed=0):
     """A model of the config on the device."""
     torch.manual_seed(seed)
     model = DLRM(config).to(DEVICE)
-    for module in model.modules():
-        if isinstance(module, Fused):
-            module.backend = backend
+    for part in model.modules():
+        if isinstance(part, Fused):
+            part.backend = backend
     return model
 
 
@@ -168,15 +167,15 @@ def test_autocast_reaches_the_kernels(backend, interaction):
 def test_precision_is_pytorchs_own_switch(monkeypatch):
     """The switch is for float32 on a GPU; here only the ops' arguments are looked at, and nothing runs."""
     asked = []
-    for name in ("fused_mlp", "outer_linear"):
+    for place, name in ((module, "fused_mlp"), (kernels, "outer_linear")):
         eager = getattr(kernels, name)
 
         def note(*arguments, eager=eager, **options):
             asked.append(arguments[-1])
             return eager(*arguments[:-1], "ieee", backend="eager")
 
-        monkeypatch.setattr(kernels, name, note)
-    monkeypatch.setattr(fused, "_has_tf32", lambda x: True)
+        monkeypatch.setattr(place, name, note)
+    monkeypatch.setattr(module, "_has_tf32", lambda x: True)
     config = shape(Interaction.OUTER)
     _, ours = pair(config, "eager")
     _, *features = batch(3, config)
@@ -239,41 +238,17 @@ def test_the_outer_product_is_never_in_memory():
 @pytest.mark.parametrize("interaction", [Interaction.DOT, Interaction.OUTER])
 def test_an_mlp_too_wide_for_the_chip_is_products_with_an_epilogue(monkeypatch, backend, interaction):
     needs(backend)
-    config, calls = shape(interaction, top=(9, 6, 1)), []
-
-    def too_wide(*arguments, **options):
-        calls.append(1)
-        raise kernels.FusedMLPError("too wide")
-
-    monkeypatch.setattr(kernels, "fused_mlp", too_wide)
+    config = shape(interaction, top=(9, 6, 1))
+    monkeypatch.setattr(choice, "takes", lambda *arguments: False)
+    monkeypatch.setattr(module, "fused_mlp", None)
     theirs, ours = pair(config, backend)
     inputs = batch(7, config)
-    for _ in range(3):
-        (want, gradients), (found, our_gradients) = (loss_and_gradients(model, *inputs) for model in (theirs, ours))
+    (want, gradients), (found, our_gradients) = (loss_and_gradients(model, *inputs) for model in (theirs, ours))
     torch.testing.assert_close(found, want, **CLOSE)
     for name, gradient in our_gradients.items():
         torch.testing.assert_close(gradient, gradients[name], **CLOSE)
-    assert len(calls) == 2  # once for each MLP: a batch of this size is known then
     _, *features = inputs
     torch.testing.assert_close(ours.predict(*features), theirs.predict(*features), **CLOSE)
-    assert len(calls) == 2
-    ours.predict(*(tensor[:3] for tensor in features))
-    assert len(calls) == 4
-
-
-def test_weights_that_really_do_not_fit():
-    """67 MB of them: the kernel refuses, and the model goes on."""
-    needs("triton")
-    linears = [nn.Linear(*widths, device=DEVICE) for widths in pairwise((16, 4096, 4096, 8))]
-    parameters = [[getattr(linear, name) for linear in linears] for name in ("weight", "bias")]
-    x = torch.randn(3, 16, device=DEVICE)
-    with torch.no_grad():
-        with pytest.raises(kernels.FusedMLPError, match="16-4096-4096-8 does not fit"):
-            kernels.fused_mlp(x, *parameters, backend="triton")
-        layers = Layers("identity")
-        want = kernels.fused_mlp(x, *parameters, backend="eager")
-        torch.testing.assert_close(layers(x, linears, "triton"), want, **CLOSE)
-    assert layers.too_wide
 
 
 # Beside what else there is
@@ -306,8 +281,8 @@ def test_the_summary_is_eagers(interaction):
 
 
 def test_another_precision_compiles_anew(monkeypatch):
-    monkeypatch.setattr(fused, "_has_tf32", lambda x: True)
-    chosen = torch.compile(lambda x: x + (fused.precision_of(x) == "tf32"), fullgraph=True, backend="eager")
+    monkeypatch.setattr(module, "_has_tf32", lambda x: True)
+    chosen = torch.compile(lambda x: x + (module.precision_of(x) == "tf32"), fullgraph=True, backend="eager")
     before = torch.get_float32_matmul_precision()
     try:
         for setting, expected in (("highest", 0.0), ("high", 1.0), ("highest", 0.0)):

@@ -1,8 +1,9 @@
-"""Which backend is faster for which MLP: what backend="auto" goes by."""
+"""Which backend takes which MLP, and which is faster: what backend="auto" goes by."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from kernels import runtime
+from kernels.device import launch
 from kernels.ops.fused_mlp import budget, packing
+from kernels.ops.fused_mlp.triton_launch import backward_tile, forward_tile
 
 FEW = 100_000  # weights a layer, on average: an MLP of fewer is Triton's
 
@@ -50,8 +53,56 @@ def cuda_rows(widths: str, dtype: torch.dtype, precision: str, device: torch.dev
     return 128 if of_layer < 2 * FEW else 1024 // dtype.itemsize
 
 
+# A tile is for up to so many rows (triton_launch.tile_of), or for more; what it takes of a chip grows with them.
+MOST_ROWS = (256, 16 * budget.PROCESSORS, 32 * budget.PROCESSORS, 1 << 20)
+
+
+@functools.lru_cache(maxsize=1024)
+def takes(
+    backend: str, rows: int, widths: str, dtype: torch.dtype, precision: str, keep: bool, device: torch.device
+) -> bool:
+    """Whether the backend's kernels take such a call: a forward, and with `keep` the backward, which is Triton's."""
+    available = launch.shared_memory(device)
+    if backend == "eager":
+        return True
+    if keep and not backward_tile(rows, widths, dtype, precision, available=available)[1].fits:
+        return False
+    if backend == "triton":
+        return forward_tile(rows, widths, dtype, precision, keep=keep, available=available)[1].fits
+    try:
+        budget.check_cuda("fused_mlp", widths, dtype, device)
+    except budget.FusedMLPError:
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=256)
+def takes_any_rows(backend: str, widths: str, dtype: torch.dtype, precision: str, device: torch.device) -> bool:
+    """The same of any number of rows, with and without a backward, as a compiled graph has them."""
+    kinds = itertools.product(MOST_ROWS, (False, True))
+    return all(takes(backend, rows, widths, dtype, precision, keep, device) for rows, keep in kinds)
+
+
+@torch.compiler.assume_constant_result
+def graph_takes(*arguments) -> bool:
+    """`takes_any_rows` while torch.compile traces."""
+    return takes_any_rows(*arguments)
+
+
+def auto_of(
+    rows: int | torch.SymInt, widths: str, dtype: torch.dtype, precision: str, keep: bool, device: torch.device
+) -> str:
+    """"cuda" for few rows, "triton" for more and where torch.compile traces, whose graph is for any number of rows;
+    "eager" where these do not take them."""
+    if is_compiling():
+        return "triton" if graph_takes("triton", widths, dtype, precision, device) else "eager"
+    backend = "cuda" if 0 < rows <= cuda_rows(widths, dtype, precision, device) else "triton"
+    # First without the rows: of a batch size that is new nothing then is to be found out.
+    if takes_any_rows(backend, widths, dtype, precision, device):
+        return backend
+    return backend if takes(backend, rows, widths, dtype, precision, keep, device) else "eager"
+
+
 def auto(x: Tensor, packed: Tensor, widths: str, activation: str, final_activation: str, precision: str, keep: bool):
-    """"cuda" for few rows; "triton" where torch.compile traces, whose graph is for any number of rows."""
-    if is_compiling() or not x.dim():
-        return "triton"
-    return "cuda" if x.shape[0] <= cuda_rows(widths, x.dtype, precision, x.device) else "triton"
+    """`auto_of` a call's arguments."""
+    return auto_of(x.shape[0], widths, x.dtype, precision, keep, x.device) if x.dim() else "triton"

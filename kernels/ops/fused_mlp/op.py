@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -32,6 +33,17 @@ def _hidden(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
     return ((given["x"].shape[0], columns) if given["keep"] else (0,)), given["x"].dtype
 
 
+def _packed_gradient(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+    """packed's. Raises unless the forward kept what its layers gave: the kernels would read beyond an empty tensor."""
+    shape, _ = _hidden({**given, "keep": True})
+    if given["hidden"].numel() != math.prod(shape):
+        raise ValueError(
+            f"fused_mlp_backward: hidden must have shape {list(shape)}; got {list(given['hidden'].shape)}: a forward "
+            "keeps it with keep=True, as fused_mlp calls and exports it where gradients are enabled"
+        )
+    return like("packed")(given)
+
+
 OP = Op(
     "fused_mlp",
     "(Tensor x, Tensor packed, str widths, str activation, str final_activation, str precision, bool keep)"
@@ -43,28 +55,35 @@ OP = Op(
         "hidden": Kept(_hidden),  # what the backward reads of the layers, where keep is true
     },
     saves=("x", "packed", "hidden", "out"),
-    gradients={"x": like("x"), "packed": like("packed")},
+    gradients={"x": like("x"), "packed": _packed_gradient},
     backends={"triton": "triton", "cuda": "triton"},  # the backward is Triton's
     auto=choice.auto,
     fits=budget.fits,
 )
 
 
+def rows_of(x: Tensor) -> Tensor:
+    """x [..., K] as [B, K]; what is no such tensor is left for the op's check."""
+    if not isinstance(x, Tensor) or x.dim() in (0, 2):
+        return x
+    return x.flatten(0, -2) if x.dim() > 2 else x[None]
+
+
 def fused_mlp(
     x: Tensor,
     weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
+    biases: packing.Biases,
     activation: str = "relu",
     final_activation: str = "identity",
     precision: str = "ieee",
     *,
     backend: str = "auto",
 ) -> Tensor:
-    """final(… act(x W1ᵀ + b1) … WLᵀ + bL) → [B, NL], contiguous: every layer of an MLP in one kernel.
+    """final(… act(x W1ᵀ + b1) … WLᵀ + bL) → [..., NL], contiguous: every layer of an MLP in one kernel.
 
     Args:
-        x: [B, K'], float32, float16, bfloat16 or float64; any strides. Of K' >= K columns the first K are read.
-        weights: [N1, K], [N2, N1], …, as nn.Linear keeps them, one or more. biases: [N1], [N2], …, as many.
+        x: [..., K'], float32, float16, bfloat16 or float64; any strides. Of K' >= K columns the first K are read.
+        weights: [N1, K], [N2, N1], …, as nn.Linear keeps them, one or more. biases: [N1], [N2], … or None, as many.
         activation, final_activation: identity, relu, sigmoid or gelu (of erf), after each layer but the last, and after
             the last.
         precision: of float32 products: "ieee" (full float32) or "tf32": tensor cores, which take x and the weights with
@@ -72,12 +91,14 @@ def fused_mlp(
             in float32.
         backend: "triton", "cuda", "eager", or "auto": for a CUDA tensor the faster of Triton and CUDA by
             choice.py: CUDA for few rows of an MLP with many weights, and where float32 products are full; under
-            torch.compile Triton. Else eager.
+            torch.compile Triton; eager where the layers are too wide for it. For other tensors eager. (`FusedMLP` and
+            its `mlp` are faster than eager there.)
 
-    The kernels read weights and biases from one buffer. Of parameters that `pack_mlp` laid out so nothing is copied;
-    of others a copy is made, and kept until one of them is changed, unless a gradient or a CUDA graph is recorded: then
-    every call copies. A change that PyTorch does not count is not seen: through `.data`, through NumPy, by a CUDA graph
-    of your own. Lay such parameters out by `pack_mlp`, or tell by torch.autograd.graph.increment_version.
+    The kernels read weights and biases from one buffer. Of parameters that `pack_mlp` laid out so nothing is copied,
+    except by a compiled graph, which copies at every call. Of others, and where a bias is None, a copy is made, and
+    kept until one of them is changed, unless a gradient or a CUDA graph is recorded: then every call copies. A change
+    that PyTorch does not count is not seen: through `.data`, through NumPy, by a CUDA graph of your own. Lay such
+    parameters out by `pack_mlp`, or tell by torch.autograd.graph.increment_version.
 
     Differentiable once, in reverse mode, with respect to x, weights and biases; every run gives the same bits. Under
     torch.autocast inputs of one dtype are computed in it, where nn.Linear would cast them to autocast's; where x's and
@@ -85,11 +106,15 @@ def fused_mlp(
 
     Raises:
         TypeError: a dtype, what is no tensor. ValueError: a shape, a device, no layer, an unknown name or backend.
-        FusedMLPError: a ValueError: the layers are too wide for what is on a chip; it says how many bytes too many.
-        RuntimeError: a backend this machine lacks.
+        FusedMLPError: a ValueError: the layers are too wide for what is on a chip, and the backend is named; it says
+            how many bytes too many.
+        RuntimeError: a backend this machine lacks. In the backward: a weight that is not copied was changed meanwhile.
     """
     recorded = torch.is_grad_enabled()
     x_has_gradient = recorded and isinstance(x, Tensor) and x.requires_grad
     packed, widths = packing.packed(OP.name, weights, biases, read_later=x_has_gradient)
     keep = x_has_gradient or (recorded and packed.requires_grad)
-    return OP.call(backend, x, packed, widths, activation, final_activation, precision, keep)[0]
+    out, _ = OP.call(backend, rows_of(x), packed, widths, activation, final_activation, precision, keep)
+    if keep and packing.is_shared(packed, weights):
+        packing.refuse_changes(OP.name, out, weights)
+    return out if x.dim() == 2 else out.view(*x.shape[:-1], out.shape[-1])

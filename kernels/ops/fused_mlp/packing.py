@@ -74,13 +74,16 @@ def widths_of(weights: Sequence[Tensor]) -> str:
     return "-".join([str(operator.index(number)) for number in numbers])
 
 
-def check_parameters(op: str, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
-    """Raise unless weights are [N1, K], [N2, N1], …, biases [N1], [N2], …, of one dtype on one device."""
+Biases = Sequence[Tensor | None]  # None: zeros
+
+
+def check_parameters(op: str, weights: Sequence[Tensor], biases: Biases) -> None:
+    """Raise unless weights are [N1, K], [N2, N1], …, biases [N1], [N2], … or None, of one dtype on one device."""
     for name, given in (("weights", weights), ("biases", biases)):
         if isinstance(given, Tensor) or not isinstance(given, Sequence):
             raise TypeError(f"{op}: {name} must be a sequence of tensors; got {type(given).__name__}")
         for i, tensor in enumerate(given):
-            if not isinstance(tensor, Tensor):
+            if not (isinstance(tensor, Tensor) or (tensor is None and given is biases)):
                 raise TypeError(f"{op}: {name}[{i}] must be a tensor; got {type(tensor).__name__}")
     if not weights:
         raise ValueError(f"{op}: weights must have at least one layer; got none")
@@ -95,7 +98,8 @@ def check_parameters(op: str, weights: Sequence[Tensor], biases: Sequence[Tensor
         if i:
             inputs = weights[i - 1].shape[0]
             checks.belongs_to(op, f"weights[{i}]", weight, "weights[0]", first, (weight.shape[0], inputs))
-        checks.belongs_to(op, f"biases[{i}]", bias, "weights[0]", first, weight.shape[:1])
+        if bias is not None:
+            checks.belongs_to(op, f"biases[{i}]", bias, "weights[0]", first, weight.shape[:1])
 
 
 @functools.lru_cache(maxsize=256)
@@ -133,7 +137,7 @@ def views(packed: Tensor, widths: str) -> list[tuple[Tensor, Tensor]]:
 
 
 def packed(
-    op: str, weights: Sequence[Tensor], biases: Sequence[Tensor], read_later: bool = False
+    op: str, weights: Sequence[Tensor], biases: Biases, read_later: bool = False
 ) -> tuple[Tensor, str]:
     """(the buffer, widths): what an earlier call made of them, or else what `pack` does, when they are checked.
 
@@ -144,12 +148,34 @@ def packed(
         check_parameters(op, weights, biases)
         buffer_and_widths = pack(weights, biases)
     buffer, widths = buffer_and_widths
-    shared = read_later and not (buffer.requires_grad or is_compiling()) and buffer.data_ptr() == weights[0].data_ptr()
-    # Of a buffer that the weights share autograd sees the first one's changes only.
-    return (buffer.clone() if shared else buffer), widths
+    cloned = read_later and not buffer.requires_grad and is_shared(buffer, weights)
+    return (buffer.clone() if cloned else buffer), widths
 
 
-def pack(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, str]:
+def is_shared(buffer: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Whether the buffer is the weights' own memory, of which autograd sees the first weight's changes only."""
+    try:
+        return not is_compiling() and buffer.data_ptr() == weights[0].data_ptr()
+    except RuntimeError:  # torch.func's tensors have no address
+        return False
+
+
+def refuse_changes(op: str, out: Tensor, weights: Sequence[Tensor]) -> None:
+    """Have every backward of `out` raise if a weight was changed before it; whichever gradients it is for."""
+    versions = [weight._version for weight in weights]
+
+    def check(_: Tensor) -> None:
+        for i, (weight, version) in enumerate(zip(weights, versions, strict=True)):
+            if weight._version != version:
+                raise RuntimeError(
+                    f"{op}: weights[{i}] was modified by an inplace operation between the forward and the backward, "
+                    "which reads it"
+                )
+
+    out.register_hook(check)
+
+
+def pack(weights: Sequence[Tensor], biases: Biases) -> tuple[Tensor, str]:
     """(the buffer, widths) of weights [out, in] and biases [out], differentiable.
 
     Nothing is copied where they lie in one buffer already (`pack_mlp`). Otherwise the copy is kept until a weight is
@@ -159,51 +185,61 @@ def pack(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, s
         widths = widths_of(weights)
         return _traced(weights, biases), widths
     tensors = (*weights, *biases)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors if tensor is not None):
         widths = widths_of(weights)
         return _Pack.apply(widths, *tensors), widths
     return kept(weights, biases) or _keep(weights, biases)
 
 
-def _traced(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+def _traced(weights: Sequence[Tensor], biases: Biases) -> Tensor:
     """In operators that a compiler makes one kernel of, forward and backward."""
     parts = []
     for weight, bias in zip(weights, biases, strict=True):
         outputs, inputs = weight.shape
         rows = padded(outputs) - outputs
-        parts += [F.pad(weight, (0, padded(inputs) - inputs, 0, rows)).reshape(-1), F.pad(bias, (0, rows))]
+        parts.append(F.pad(weight, (0, padded(inputs) - inputs, 0, rows)).reshape(-1))
+        parts.append(weight.new_zeros(outputs + rows) if bias is None else F.pad(bias, (0, rows)))
     return torch.cat(parts)
 
 
+@functools.lru_cache(maxsize=256)
+def _are_dense(widths: str) -> bool:
+    """Whether gradients that may be views of the buffer's fill half of it or more. Autograd copies a weight's that are
+    not dense: views of the others would hold the whole buffer's memory beside that."""
+    numbers = [layer.outputs * (1 if layer.inputs % ALIGNMENT else 1 + layer.inputs) for layer in layers(widths)]
+    return 2 * sum(numbers) >= elements(widths)
+
+
 class _Pack(torch.autograd.Function):
-    """The copy; its gradients are views of the buffer's gradient, so that they cost nothing."""
+    """The copy; its gradients are views of the buffer's gradient, where that saves memory."""
 
     @staticmethod
-    def forward(widths: str, *tensors: Tensor) -> Tensor:
-        return _copied(widths, tensors)
+    def forward(widths: str, *tensors: Tensor | None) -> Tensor:
+        return copied(widths, tensors)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        ctx.widths, *tensors = inputs
-        ctx.tensors, ctx.versions = tensors, [tensor._version for tensor in tensors]
+        ctx.widths = inputs[0]
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        # Where nothing was copied, the buffer's own version knows the first weight's only.
-        if [tensor._version for tensor in ctx.tensors] != ctx.versions:
-            raise RuntimeError("fused_mlp: a weight that the derivative reads was modified by an inplace operation")
         pairs = views(grad, ctx.widths)
-        return None, *(weight for weight, _ in pairs), *(bias for _, bias in pairs)
+        every = (*(weight for weight, _ in pairs), *(bias for _, bias in pairs))
+        needed = [gradient if need else None for gradient, need in zip(every, ctx.needs_input_grad[1:], strict=True)]
+        if _are_dense(ctx.widths):
+            return None, *needed
+        own = torch.contiguous_format
+        return None, *(gradient if gradient is None else gradient.clone(memory_format=own) for gradient in needed)
 
 
-def _copied(widths: str, tensors: Sequence[Tensor]) -> Tensor:
+def copied(widths: str, tensors: Sequence[Tensor | None]) -> Tensor:
     if (packed := _in_one_buffer(widths, tensors)) is not None:
         return packed
     weights, biases = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
     packed = weights[0].new_zeros(elements(widths))
     to, pairs = views(packed, widths), list(zip(weights, biases, strict=True))
     # Those that are contiguous on both sides are one kernel.
-    flat = [(a, b) for t, p in zip(to, pairs, strict=True) for a, b in zip(t, p, strict=True)]
+    flat = [(a, b) for t, p in zip(to, pairs, strict=True) for a, b in zip(t, p, strict=True) if b is not None]
     dense = [pair for pair in flat if pair[0].is_contiguous() and pair[1].is_contiguous()]
     if dense:
         torch._foreach_copy_([a for a, _ in dense], [b for _, b in dense])
@@ -219,7 +255,8 @@ def _in_one_buffer(widths: str, tensors: Sequence[Tensor]) -> Tensor | None:
     if type(first) not in PLAIN or first.stride() != (padded(first.shape[1]), 1):
         return None
     start, size, parts = first.data_ptr(), first.itemsize, layers(widths)
-    if start % ALIGNMENT:
+    # Where a bias is None there must be zeros, and here nobody knows.
+    if start % ALIGNMENT or any(tensor is None for tensor in tensors):
         return None
     storage = first.untyped_storage()
     if storage.data_ptr() + storage.nbytes() < start + elements(widths) * size:
@@ -251,13 +288,13 @@ _lock = threading.Lock()
 MOST_ENTRIES = 256
 
 
-def _key(weights: Sequence[Tensor], tensors: tuple[Tensor, ...]) -> tuple:
+def _key(weights: Sequence[Tensor], tensors: tuple[Tensor | None, ...]) -> tuple:
     device = tensors[0].get_device()
     stream = torch._C._cuda_getCurrentRawStream(device) if device >= 0 else 0
     return (stream, len(weights), *map(id, tensors))
 
 
-def _state(tensors: tuple[Tensor, ...], is_view: bool) -> list:
+def _state(tensors: Sequence[Tensor], is_view: bool) -> list:
     """Where each tensor lies and what it looks like, which `.data = …` changes uncounted; of a copy also how often each
     was changed. RuntimeError for an inference tensor, which has no version."""
     found = [(t.data_ptr(), t.shape, t.stride()) for t in tensors]
@@ -270,12 +307,13 @@ def _life(tensor: Tensor) -> set:
     return tensor.__dict__.setdefault("_fused_mlp_life", set())
 
 
-def kept(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, str] | None:
+def kept(weights: Sequence[Tensor], biases: Biases) -> tuple[Tensor, str] | None:
     """What an earlier call made of these very tensors, of which none was changed since; None where there is nothing, or
     a gradient or a CUDA graph is recorded that must not read it. They may be anything: what is not known is None."""
     try:
         tensors = (*weights, *biases)
         entry = _entries.get(_key(weights, tensors))
+        tensors = [tensor for tensor in tensors if tensor is not None]
         if entry is None or entry.state != _state(tensors, entry.is_view):
             return None
     except (TypeError, AttributeError, IndexError, RuntimeError):
@@ -285,16 +323,17 @@ def kept(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, s
     return (entry.packed, entry.widths) if entry.is_view or not _is_capturing(tensors[0]) else None
 
 
-def _keep(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, str]:
+def _keep(weights: Sequence[Tensor], biases: Biases) -> tuple[Tensor, str]:
     """(the buffer, widths), kept for the next call where that may read it."""
-    tensors, widths = (*weights, *biases), widths_of(weights)
+    all_tensors, widths = (*weights, *biases), widths_of(weights)
+    tensors = [tensor for tensor in all_tensors if tensor is not None]
     plain = all(type(t) in PLAIN and not t.is_inference() for t in tensors)
     # Before the copy: another thread may change a weight meanwhile.
     state = _state(tensors, is_view=False) if plain else None
     with torch.inference_mode(not plain and torch.is_inference_mode_enabled()), torch.no_grad():
-        packed = _copied(widths, tensors)
+        packed = copied(widths, all_tensors)
     if plain and not _is_capturing(tensors[0]):
-        key = _key(weights, tensors)
+        key = _key(weights, all_tensors)
         references = tuple(weakref.ref(_life(t), lambda _, key=key: _entries.pop(key, None)) for t in tensors)
         with _lock:
             if len(_entries) >= MOST_ENTRIES:
@@ -308,29 +347,3 @@ def _keep(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, 
 def _is_capturing(tensor: Tensor) -> bool:
     """Whether a CUDA graph is being captured: it would go on reading a copy that the next change throws away."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
-def pack_mlp(module: torch.nn.Module) -> torch.nn.Module:
-    """Lay the weights and biases of the module's nn.Linear layers, one behind the other, in one buffer; return it.
-
-    The parameters stay the same objects of the same values, and become views of the buffer: `fused_mlp` of them then
-    copies nothing, in training and in a captured graph too. Call it after the last `.to(…)`, which lays them out anew.
-    A state_dict is loaded into them as into any. Other modules in it (activations) are left alone.
-
-    Raises ValueError: no nn.Linear, one without a bias, widths that do not follow from one another, two dtypes.
-    """
-    linears = [part for part in module.modules() if isinstance(part, torch.nn.Linear)]
-    if not linears or any(linear.bias is None for linear in linears):
-        raise ValueError("pack_mlp: the module must have nn.Linear layers, each with a bias")
-    for before, linear in itertools.pairwise(linears):
-        if linear.in_features != before.out_features or linear.weight.dtype != before.weight.dtype:
-            raise ValueError(
-                f"pack_mlp: each layer must take what the one before it gives, in its dtype; {linear} follows {before}"
-            )
-    tensors = (*(linear.weight for linear in linears), *(linear.bias for linear in linears))
-    widths = widths_of(tensors[: len(linears)])
-    with torch.no_grad():
-        packed = _copied(widths, tensors)
-        for linear, (weight, bias) in zip(linears, views(packed, widths), strict=True):
-            linear.weight.data, linear.bias.data = weight, bias
-    return module

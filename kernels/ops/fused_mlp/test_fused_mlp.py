@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
 import importlib
-import io
 import itertools
 import math
-import shutil
-import subprocess
-import threading
 
 import pytest
 import torch
 
-from kernels import FusedMLPError, fused_mlp, on_chip_bytes, pack_mlp, runtime
+from kernels import FusedMLPError, fused_mlp, pack_mlp, runtime
 from kernels.check import Call, Case, check, check_gradients
 from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
-from kernels.device.launch import SHARED_MEMORY
-from kernels.ops.fused_mlp import budget, packing
+from kernels.ops.fused_mlp import packing
 from kernels.ops.fused_mlp.budget import Tile
 from kernels.ops.fused_mlp.choice import cuda_rows
 from kernels.ops.fused_mlp.op import OP
 from kernels.ops.fused_mlp.spec import draw_mlp
-from kernels.ops.fused_mlp.triton_launch import forward_tile
 
 INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 SLOW_INTERPRETED = (
@@ -50,59 +43,12 @@ def mlp_call(widths, rows, dtype=torch.float32, options=("relu", "identity", "ie
     return Call(f"{rows} rows of {widths}", tensors, options)
 
 
-# For each of CASES, on an H200 and on a GPU without clusters whose blocks have 99 KB: whether choose() finds a plan,
-# and the shared memory that 16 rows at once would do with.
-FITS = """
-#include <cstdio>
-#include "ops/fused_mlp/plan.cuh"
-void print(const char* text, int size, fused_mlp::Device gpu) {
-    fused_mlp::Widths widths;
-    fused_mlp::parse(text, widths);
-    fused_mlp::Device large = gpu;
-    large.shared_bytes = 1LL << 40;
-    long long least = large.shared_bytes;
-    for (int cluster = 1; gpu.clusters(cluster); cluster *= 2)
-        for (int buffers = 1; buffers <= 2; ++buffers) {
-            fused_mlp::Plan wanted;
-            wanted.rows = 16, wanted.cluster = cluster, wanted.buffers = buffers;
-            fused_mlp::Plan plan = fused_mlp::choose(128, widths, size, size < 8, large, wanted);
-            if (fused_mlp::possible(plan, widths, size, large)) least = std::min(least, plan.shared_bytes);
-        }
-    fused_mlp::Plan plan = fused_mlp::choose(128, widths, size, size < 8, gpu);
-    std::printf("%d %lld\\n", int(fused_mlp::possible(plan, widths, size, gpu)), least);
-}
-void print(const char* text, int size) {
-    fused_mlp::Device small = {{84, 0, 0, 0, 0}, 99 * 1024};
-    print(text, size, {});
-    print(text, size, small);
-}
-// On part of a GPU, a MIG slice say: a plan of no more clusters than run at once, or none.
-void print_slice(int multiprocessors, int largest) {
-    fused_mlp::Device slice;
-    for (int i = 0; i < 5; ++i) slice.resident[i] = 1 << i <= largest ? multiprocessors >> i : 0;
-    fused_mlp::Widths widths;
-    int found = 0, runs = 1;
-    for (const char* text : {"13-512-256-64-16", "367-512-256-1", "1024-96-8"})
-        for (long long rows : {1, 128, 2048, 100000})
-            for (int size : {2, 4, 8}) {
-                fused_mlp::parse(text, widths);
-                fused_mlp::Plan plan = fused_mlp::choose(rows, widths, size, size < 8, slice);
-                if (!fused_mlp::possible(plan, widths, size, slice)) continue;
-                ++found, runs &= 0 < plan.clusters && plan.clusters <= slice.clusters(plan.cluster);
-            }
-    std::printf("%d %d\\n", found, runs);
-}
-int main() {
-CASES}
-"""
-
-
 class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
     op = "fused_mlp"
 
     def faster(self, call):
         x, packed, widths, _, _, precision, _ = self.overload_arguments(call)
-        return "cuda" if len(x) <= cuda_rows(widths, x.dtype, precision, packed.device) else "triton"
+        return "cuda" if 0 < len(x) <= cuda_rows(widths, x.dtype, precision, packed.device) else "triton"
 
     def needed(self, call):
         return (True,) * len(call.leaves())
@@ -145,7 +91,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         x, weights, biases = call.tensors
         return [
             ((x.int(), weights, biases), TypeError, "x must be float32, .*; got int32"),
-            ((x[0], weights, biases), ValueError, r"x must have shape \[B, K\]; got"),
+            ((x[0, 0], weights, biases), ValueError, r"x must have shape \[B, K\]; got \[\]"),
             ((x[:, :21], weights, biases), ValueError, r"x must have shape \[B, 22\] or be wider.*got \[5, 21\]"),
             ((x, (), ()), ValueError, "weights must have at least one layer; got none"),
             ((x, (weights[0][:0],), (biases[0][:0],)), ValueError, r"weights\[0\] must have shape \[out, in\]"),
@@ -200,6 +146,56 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         assert torch.equal(grad[:, inputs:], torch.zeros(9, columns - inputs, dtype=dtype, device=DEVICE))
         assert grad[:, :inputs].isfinite().all()
 
+    @every_backend
+    def test_leading_dimensions_are_rows(self, backend):
+        x, weights, biases = mlp_call((13, 20, 4), 12).tensors
+        want = self.function(backend)(x, weights, biases)
+        (grad,) = torch.autograd.grad(self.function(backend)(leaf := x.requires_grad_(), weights, biases).sum(), leaf)
+        for leading in ((2, 3, 2), (12, 1), (2, 0)):
+            many = x.detach()[: math.prod(leading)].view(*leading, 13)
+            leaf = many.transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()  # not contiguous
+            found = self.function(backend)(leaf, weights, biases)
+            assert found.shape == (*leading, 4)
+            assert found.is_contiguous()
+            torch.testing.assert_close(found.flatten(0, -2), want[: found[..., 0].numel()], rtol=0, atol=0)
+            (of_many,) = torch.autograd.grad(found.sum(), leaf)
+            torch.testing.assert_close(of_many.flatten(0, -2), grad[: found[..., 0].numel()], rtol=0, atol=0)
+        alone = self.function(backend)(x[0], weights, biases)
+        assert torch.equal(alone, self.function(backend)(x[:1], weights, biases)[0])
+
+    def check_without_bias(self, function, run, absent):
+        """`run` without these biases is `function` with zeros in their place; recorded or not."""
+        x, weights, biases = mlp_call((13, 20, 9, 4), 5).tensors
+        some = [None if i in absent else bias for i, bias in enumerate(biases)]
+        zeros = [torch.zeros_like(bias) if i in absent else bias for i, bias in enumerate(biases)]
+        with torch.no_grad():
+            want = function(x, weights, zeros)
+            assert torch.equal(run(x, weights, some), want)
+            assert torch.equal(run(x, weights, some), want)  # of what was kept
+        leaves = [tensor.clone().requires_grad_() for tensor in (x, *weights)]
+        found, want = (torch.autograd.grad(f(leaves[0], leaves[1:], given).sum(), leaves)
+                       for f, given in ((run, some), (function, zeros)))
+        assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+
+    @every_backend
+    def test_layers_without_bias(self, backend):
+        function = self.function(backend)
+        for absent in ((0,), (1, 2), (0, 1, 2)):
+            self.check_without_bias(function, function, absent)
+
+    @kernel_backend
+    def test_layers_without_bias_compiled(self, backend):
+        function = self.function(backend)
+        self.check_without_bias(function, torch.compile(function, fullgraph=True, backend="eager"), (0, 2))
+
+    def test_a_bias_that_is_taken_away(self):
+        """Of weights in one buffer with biases that are not given: what lies there is no zero."""
+        mlp = pack_mlp(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 3)).to(DEVICE))
+        x, weights = torch.randn(5, 8, device=DEVICE), [layer.weight for layer in mlp]
+        with torch.no_grad():
+            want = fused_mlp(x, weights, [torch.zeros(16, device=DEVICE), mlp[1].bias])
+            assert torch.equal(fused_mlp(x, weights, [None, mlp[1].bias]), want)
+
     @INTERPRETED
     def test_the_padding_of_halves_is_put_aside(self, monkeypatch):
         """Where the loop has steps before the last one."""
@@ -240,6 +236,44 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         assert torch.equal(torch.autograd.grad(out.sum(), x)[0], want)
 
     @kernel_backend
+    def test_a_forward_that_kept_nothing_has_no_backward(self, backend):
+        """As a program has it that was exported under no_grad and is trained."""
+        call = mlp_call((13, 19, 5), 7)
+        overload = OP.overload(backend)
+        said = r"fused_mlp_backward: hidden must have shape \[7, 32\]; got \[0\].*keep=True"
+        x, packed, *options, _ = self.overload_arguments(call)
+        for needed in ((True, False), (False, True)):
+            tensors = [t.clone().requires_grad_(need) for t, need in zip((x, packed), needed, strict=True)]
+            out, _ = overload(*tensors, *options, False)
+            with pytest.raises(ValueError, match=said):
+                out.sum().backward()
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weights, self.biases = (torch.nn.ParameterList(part) for part in call.tensors[1:])
+
+            def forward(self, x):
+                return fused_mlp(x, [*self.weights], [*self.biases], backend=backend)
+
+        with torch.no_grad():
+            program = torch.export.export(Model(), (x,)).module()
+        out = program(x)
+        assert out.requires_grad
+        with pytest.raises(ValueError, match=said):
+            out.sum().backward()
+
+    @kernel_backend
+    def test_one_layer_keeps_nothing_for_its_backward(self, backend):
+        call = mlp_call((13, 5), 7)
+        x, packed, *options, _ = self.overload_arguments(call)
+        found = []
+        for keep in (False, True):
+            out, _ = OP.overload(backend)(x.requires_grad_(), packed, *options, keep)
+            found.append(torch.autograd.grad(out.sum(), x)[0])
+        assert torch.equal(*found)
+
+    @kernel_backend
     def test_full_precision_is_as_exact_as_eager(self, backend):
         call = mlp_call((367, 64, 33, 5), 60)
         exact = fused_mlp(*call.map(torch.Tensor.double).arguments(), backend="eager")
@@ -263,204 +297,3 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         said = r"registers .* L2" if backend == "triton" else r"shared memory \d+ of \d+$"
         with pytest.raises(FusedMLPError, match=f"of widths 64-65536-1 does not fit on the chip: {said}"):
             function(torch.empty(132 * 16, 64, device=DEVICE), weights, biases)
-
-    def fits(self, folder, cases) -> list[tuple[int, int]]:
-        """What FITS prints for these cases, two numbers a line."""
-        (folder / "fits.cpp").write_text(FITS.replace("CASES", cases))
-        command = ["g++", "-std=c++20", "-O0", "-I", str(runtime.KERNELS), "fits.cpp", "-o", "fits"]
-        subprocess.run([*command, "-Wno-unknown-pragmas", "-pthread"], cwd=folder, check=True)
-        printed = subprocess.run([folder / "fits"], capture_output=True, text=True, check=True).stdout
-        return [tuple(map(int, line.split())) for line in printed.splitlines()]
-
-    @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
-    def test_python_and_the_cuda_kernel_agree_on_what_fits(self, tmp_path):
-        """budget.cuda_bytes, that is, and plan.cuh: where the kernel has a plan, and what its fewest rows take."""
-        cases = [
-            (widths, dtype)
-            for dtype in (torch.bfloat16, torch.float32, torch.float64)
-            for widths in ("13-512-256-64-16", "367-512-256-1", "1-1", "4096-8", "8-5000-8", "513-6000-33-512-1",
-                           "1025-512", "12000-40-3", "512-513-512", "2000-2000-2000", "3100-3300-20", "40-6700-40",
-                           "2032-512-1024")
-        ]
-        given = "".join(f'print("{widths}", {dtype.itemsize});\n' for widths, dtype in cases)
-        printed = self.fits(tmp_path, given)
-        for i, (arch, cluster) in enumerate(((90, 8), (86, 1))):
-            needed = [budget.cuda_bytes(*case, cluster) for case in cases]
-            fits = [each <= SHARED_MEMORY[arch] for each in needed]
-            assert [found != 0 for found, _ in printed[i::2]] == fits
-            assert 4 < sum(fits) < len(fits) - 4
-            assert [least for _, least in printed[i::2]] == needed
-
-    @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
-    def test_the_cuda_plan_on_part_of_a_gpu(self, tmp_path):
-        slices = [(132, 8), (60, 8), (32, 8), (16, 4), (14, 2), (1, 1), (0, 0)]
-        printed = self.fits(tmp_path, "".join(f"print_slice({count}, {most});\n" for count, most in slices))
-        assert [runs for _, runs in printed] == [1] * len(slices)
-        assert [found for found, _ in printed] == [36] * (len(slices) - 1) + [0]
-
-    def test_auto_is_cuda_up_to_so_many_rows(self, monkeypatch):
-        cpu = torch.device("cpu")  # whose limits are an H200's
-        rows = functools.partial(cuda_rows.__wrapped__, device=cpu)
-        monkeypatch.setattr(runtime, "why_not", lambda backend, device: "no compiler")
-        assert rows("13-8", torch.float32, "ieee") == rows("512-512", torch.float32, "tf32") == 0
-        monkeypatch.setattr(runtime, "why_not", lambda backend, device: "")
-        assert rows("13-8", torch.float32, "ieee") == math.inf
-        assert rows("64-65536-1", torch.float32, "ieee") == 0  # which does not fit
-        assert rows("512-512", torch.float64, "ieee") == 0
-        for dtype, many in ((torch.float32, 256), (torch.bfloat16, 512)):
-            found = [rows(widths, dtype, "tf32") for widths in ("13-512-256-64-16", "1024-256-64-1", "367-512-256-1",
-                                                                "512-512-512", "1024-1024")]
-            assert found == [0, 0, 128, many, many]
-
-    def test_bytes_on_chip(self):
-        tile = Tile(rows=32, columns=256, stages=2, budget=64 * 1024, warps=8)
-        found = on_chip_bytes((13, 512, 256, 64, 16), tile, torch.float32, programs=132)
-        assert found.registers == 32 * 256 * 4
-        assert found.shared == 2 * (32 + 64) * 128 * 4  # of the third layer: few columns, deep steps
-        assert found.l2 == (132 * 32 * (512 + 256 + 64) + packing.elements("13-512-256-64-16")) * 4
-        assert found.fits
-        for rows in (128, 2048, 16384):
-            for dtype in (torch.float32, torch.bfloat16):
-                for widths in ("13-512-256-64-16", "367-512-256-1"):
-                    assert forward_tile(rows, widths, dtype, "tf32")[1].fits
-
-
-class TestPacking:
-    def parameters(self, *widths):
-        linears = [torch.nn.Linear(a, b, device=DEVICE) for a, b in itertools.pairwise(widths)]
-        return torch.nn.Sequential(*linears), [m.weight for m in linears], [m.bias for m in linears]
-
-    @pytest.fixture(autouse=True)
-    def _nothing_is_kept(self):
-        packing._entries.clear()
-
-    def test_a_copy_is_kept_until_a_weight_changes(self):
-        _, weights, biases = self.parameters(13, 20, 7)
-        with torch.no_grad():
-            first, widths = packing.pack(weights, biases)
-            assert widths == "13-20-7"
-            assert packing.pack(weights, biases)[0] is first
-            weights[1].mul_(2)
-            second, _ = packing.pack(weights, biases)
-            assert second is not first
-            assert torch.equal(packing.views(second, widths)[1][0], weights[1])
-            biases[0].data = biases[0].data + 1
-            third, _ = packing.pack(weights, biases)
-            assert torch.equal(packing.views(third, widths)[0][1], biases[0])
-
-    def test_a_weight_that_looks_otherwise_is_packed_anew(self):
-        _, weights, biases = mlp_call((8, 8, 8), 5).tensors
-        weights = [torch.nn.Parameter(weight) for weight in weights]
-        with torch.no_grad():
-            packing.pack(weights, biases)
-            weights[0].data = weights[0].data.t()  # PyTorch counts no change, and the address is the same
-            found, widths = packing.pack(weights, biases)
-        assert torch.equal(packing.views(found, widths)[0][0], weights[0])
-
-    def test_a_copy_is_kept_in_inference_mode(self):
-        _, weights, biases = mlp_call((13, 19, 5), 7).tensors
-        with torch.inference_mode():
-            first, second = packing.pack(weights, biases)[0], packing.pack(weights, biases)[0]
-        assert first is second
-
-    def test_what_is_kept_goes_with_a_weight(self):
-        module, weights, biases = self.parameters(13, 20, 7)
-        with torch.no_grad():
-            packing.pack(weights, biases)
-        assert len(packing._entries) == 1
-        del module, weights, biases
-        gc.collect()
-        assert not packing._entries
-
-    def test_weights_that_are_swapped_are_packed_anew(self):
-        """As Module.to does it where torch.__future__.set_swap_module_params_on_conversion says so."""
-        _, weights, biases = self.parameters(13, 20, 7)
-        with torch.no_grad():
-            packing.pack(weights, biases)
-            new = torch.nn.Parameter(torch.randn(20, 13, device=DEVICE))
-            want = new.detach().clone()
-            torch.utils.swap_tensors(weights[0], new)
-            assert torch.equal(weights[0], want)
-            found, widths = packing.pack(weights, biases)
-        assert torch.equal(packing.views(found, widths)[0][0], want)
-
-    def test_weights_that_were_packed_are_pickled(self):
-        _, weights, biases = self.parameters(13, 7)
-        with torch.no_grad():
-            packing.pack(weights, biases)
-        buffer = io.BytesIO()
-        torch.save(weights + biases, buffer)
-        buffer.seek(0)
-        for a, b in zip(torch.load(buffer, weights_only=True), weights + biases, strict=True):
-            assert torch.equal(a, b)
-
-    def test_the_padding_is_zero(self):
-        _, weights, biases = self.parameters(13, 20, 7)
-        packed, widths = packing.pack(weights, biases)
-        total = sum(t.sum() for t in (*weights, *biases))
-        torch.testing.assert_close(packed.sum(), total)
-        assert packed.count_nonzero() == sum(t.numel() for t in (*weights, *biases))
-        assert all(layer.weight % 16 == layer.bias % 16 == 0 for layer in packing.layers(widths))
-
-    def test_gradients_go_to_each_parameter(self):
-        _, weights, biases = self.parameters(13, 20, 7)
-        packed, widths = packing.pack(weights, biases)
-        upon = torch.randn_like(packed)
-        found = torch.autograd.grad(packed, (*weights, *biases), upon)
-        want = list(zip(*packing.views(upon, widths), strict=True))
-        for a, b in zip(found, (*want[0], *want[1]), strict=True):
-            assert torch.equal(a, b)
-
-    def test_a_laid_out_module_is_not_copied(self):
-        module, weights, biases = self.parameters(13, 20, 7)
-        other = copy.deepcopy(module)
-        before = {name: value.clone() for name, value in module.state_dict().items()}
-        assert pack_mlp(module) is module
-        for name, value in module.state_dict().items():
-            assert torch.equal(value, before[name])
-        with torch.no_grad():
-            packed, widths = packing.pack(weights, biases)
-            assert packed.data_ptr() == weights[0].data_ptr()
-            weights[1].add_(1)
-            assert torch.equal(packing.views(packed, widths)[1][0], weights[1])
-        assert packing.pack(weights, biases)[0].data_ptr() == weights[0].data_ptr()
-        x = torch.randn(9, 13, device=DEVICE)
-        module.load_state_dict(before)
-        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (module, other)]
-        for each, optimizer in zip((module, other), optimizers, strict=True):
-            linears = list(each)
-            fused_mlp(x, [m.weight for m in linears], [m.bias for m in linears]).square().sum().backward()
-            optimizer.step()
-        for a, b in zip(module.parameters(), other.parameters(), strict=True):
-            torch.testing.assert_close(a, b)
-
-    def test_a_change_before_the_backward_raises(self):
-        module, weights, biases = self.parameters(13, 20, 7)
-        pack_mlp(module)
-        out = fused_mlp(torch.randn(3, 13, device=DEVICE), weights, biases).sum()
-        with torch.no_grad():
-            weights[1].add_(1)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            out.backward()
-
-    def test_what_cannot_be_laid_out(self):
-        with pytest.raises(ValueError, match=r"must have nn\.Linear layers"):
-            pack_mlp(torch.nn.ReLU())
-        with pytest.raises(ValueError, match="must take what the one before it gives"):
-            pack_mlp(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(5, 4)))
-
-    def test_many_threads(self):
-        _, weights, biases = self.parameters(13, 20, 7)
-        x, found = torch.randn(5, 13, device=DEVICE), []
-
-        def work():
-            with torch.no_grad():
-                found.extend(fused_mlp(x, weights, biases) for _ in range(20))
-
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(found) == 160
-        assert all(torch.equal(each, found[0]) for each in found)

@@ -1,0 +1,219 @@
+"""FusedMLP and its `mlp`: eager's results whichever way is taken, and which way that is."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import kernels
+from kernels import FusedMLP, runtime
+from kernels.check.contract import DEVICE
+from kernels.check.contract.base import GPU
+from kernels.ops.fused_mlp import choice, module
+
+TRITON = runtime.why_not("triton", DEVICE.type)
+KERNEL = pytest.param("triton", marks=pytest.mark.skipif(bool(TRITON), reason=TRITON))
+BACKENDS = ("auto", "eager", KERNEL)
+# Float32 sums of another order.
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+@pytest.fixture(autouse=True)
+def _dynamo_forgets():
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture(params=[False, True], ids=["in one kernel", "too wide"])
+def too_wide(request, monkeypatch):
+    if request.param:
+        monkeypatch.setattr(choice, "takes", lambda *arguments: False)
+        choice.takes_any_rows.cache_clear()
+        yield True
+        choice.takes_any_rows.cache_clear()
+    else:
+        yield False
+
+
+def sequential(*widths, activation=nn.ReLU, final=None, bias=True):
+    torch.manual_seed(0)
+    parts = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b, bias=bias), activation())][:-1]
+    return nn.Sequential(*parts, *([final()] if final else [])).to(DEVICE)
+
+
+class Operators(TorchDispatchMode):
+    """names: of the operators that were called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        self.names.add(function.name())
+        return function(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sequential(13, 20, 7, 5),
+        lambda: sequential(13, 20, 5, final=nn.ReLU, bias=False),
+        lambda: sequential(13, 20, 7, 5, activation=nn.GELU, final=nn.Sigmoid),
+        lambda: sequential(13, 5, activation=nn.Identity),
+        lambda: nn.Sequential(nn.Linear(13, 8), nn.Linear(8, 5, bias=False)).to(DEVICE),
+    ],
+    ids=["relu", "no bias", "gelu", "one layer", "no activation"],
+)
+def test_results_and_gradients_are_the_sequentials(backend, make, too_wide):
+    plain = make()
+    fused = FusedMLP(plain, backend=backend)
+    assert {name.removeprefix("layers.") for name in fused.state_dict()} == {*plain.state_dict()}
+    for shape in ((6, 13), (2, 3, 13), (13,), (0, 13)):
+        x = torch.randn(*shape, device=DEVICE, requires_grad=True)
+        results = [run(x) for run in (fused, plain)]
+        assert results[0].shape == results[1].shape
+        torch.testing.assert_close(*results, **CLOSE)
+        upon = torch.randn_like(results[0])
+        for a, b in zip(*(torch.autograd.grad(out, (x, *plain.parameters()), upon) for out in results), strict=True):
+            torch.testing.assert_close(a, b, **CLOSE)
+        with torch.no_grad():
+            torch.testing.assert_close(fused(x), plain(x), **CLOSE)
+
+
+def test_which_way_is_taken(monkeypatch):
+    """One kernel; too wide for it, products with an epilogue, in training with a kernel that has a derivative."""
+    if TRITON:
+        pytest.skip(TRITON)
+    fused, x = FusedMLP(sequential(13, 20, 5), backend="triton"), torch.randn(6, 13, device=DEVICE)
+    filled = torch.nn.functional.pad(x, (0, 3))  # as an interaction fills its rows up
+    parts = [[getattr(fused.layers[i], name) for i in (0, 2)] for name in ("weight", "bias")]
+
+    def operators(x):
+        with Operators() as seen:
+            module.mlp(x, *parts, backend="triton")
+        return {name.partition(".")[0].partition("::")[2] for name in seen.names}
+
+    assert "fused_mlp" in operators(x)
+    monkeypatch.setattr(choice, "takes", lambda *arguments: False)
+    with torch.no_grad():
+        assert not {"_addmm_activation", "slice"} - (names := operators(filled))
+        assert not {"add_relu", "fused_mlp", "constant_pad_nd"} & names
+    assert not {"add_relu", "constant_pad_nd"} - (names := operators(filled))
+    assert not {"_addmm_activation", "fused_mlp", "slice"} & names
+
+
+def test_weights_that_really_do_not_fit():
+    """67 MB of them: the kernel refuses, and the module goes on, also after its layers are others."""
+    if TRITON:
+        pytest.skip(TRITON)
+    fused = FusedMLP(sequential(16, 4096, 4096, 8), backend="triton")
+    x = torch.randn(3, 16, device=DEVICE)
+    with torch.no_grad():
+        linears = [*fused.layers][::2]
+        with pytest.raises(kernels.FusedMLPError, match="16-4096-4096-8 does not fit"):
+            kernels.fused_mlp(x, [m.weight for m in linears], [m.bias for m in linears], backend="triton")
+        torch.testing.assert_close(fused(x), fused.layers(x), **CLOSE)
+        fused.layers = sequential(16, 20, 8)
+        with Operators() as seen:
+            fused(x)
+        assert "fused_kernels::fused_mlp.triton" in seen.names
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_products_with_an_epilogue_take_autocasts_dtype(monkeypatch):
+    """Under autocast as a GPU has it: PyTorch has no rule for the epilogue there, and the CPU's is put aside here."""
+    monkeypatch.setattr(choice, "takes", lambda *arguments: False)
+    x = torch.randn(7, 16, device=DEVICE)
+    with torch.library._scoped_library("aten", "IMPL") as library, torch.no_grad():
+        if DEVICE.type == "cpu":
+            library.impl("_addmm_activation", torch.library.fallthrough_kernel, "AutocastCPU", allow_override=True)
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            for final in (None, nn.ReLU):
+                fused = FusedMLP(sequential(16, 9, 6, 1, final=final), backend="eager")
+                found, want = fused(x), fused.layers(x)
+                assert found.dtype == want.dtype == torch.bfloat16
+                torch.testing.assert_close(found, want, rtol=2e-2, atol=2e-2)
+
+
+@GPU
+def test_a_wide_mlp_in_half_precision_is_evaluated():
+    """The top MLP of the preset mlperf, too wide for one kernel at these rows, as model.evaluation calls it."""
+    fused = FusedMLP(sequential(479, 1024, 1024, 512, 256, 1))
+    x = torch.randn(16384, 479, device=DEVICE)
+    with torch.no_grad(), torch.autocast(DEVICE.type, torch.bfloat16), Operators() as seen:
+        found, want = fused(x), fused.layers(x)
+    assert "aten::_addmm_activation" in seen.names
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, want, rtol=5e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_compiled_with_a_batch_that_changes(backend, too_wide):
+    """One graph for every batch size, forward and backward."""
+    fused, graphs = FusedMLP(sequential(13, 20, 5), backend=backend), []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(fused, fullgraph=True, dynamic=True, backend=count)
+    for rows in (4, 7, 9):
+        x = torch.randn(rows, 13, device=DEVICE)
+        found, want = (torch.autograd.grad(run(x).sum(), [*fused.parameters()]) for run in (compiled, fused.layers))
+        for a, b in zip(found, want, strict=True):
+            torch.testing.assert_close(a, b, **CLOSE)
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_exported_with_any_number_of_rows(backend, too_wide):
+    fused = FusedMLP(sequential(13, 20, 5), backend=backend)
+    rows = torch.export.Dim("rows", min=1, max=1 << 20)
+    with torch.no_grad():
+        program = torch.export.export(fused, (torch.randn(4, 13, device=DEVICE),), dynamic_shapes=({0: rows},))
+        torch.export.save(program, file := io.BytesIO())
+        file.seek(0)
+        loaded = torch.export.load(file).module()
+        for count in (1, 9):
+            x = torch.randn(count, 13, device=DEVICE)
+            torch.testing.assert_close(loaded(x), fused.layers(x), **CLOSE)
+
+
+def test_layers_that_are_more_than_linear_are_called_themselves():
+    fused, x = FusedMLP(sequential(13, 20, 5), backend="eager"), torch.randn(6, 13, device=DEVICE)
+    prune.l1_unstructured(fused.layers[0], "weight", amount=0.5)  # by a hook, which makes the weight anew
+    with torch.no_grad():
+        fused.layers[0].weight_orig.mul_(3)
+        assert torch.equal(fused(x), fused.layers(x))
+    torch.nn.utils.parametrizations.weight_norm(fused.layers[2])
+    assert torch.equal(fused(x), fused.layers(x))
+    fused.layers[2] = nn.Bilinear(20, 20, 3, device=DEVICE)
+    with pytest.raises(TypeError, match="input2"):
+        fused(x)
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        (nn.Sequential(), "got no layer"),
+        (nn.Sequential(nn.ReLU(), nn.Linear(3, 2)), r"got ReLU\(\)"),
+        (nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.ReLU()), r"got ReLU\(\)"),
+        (nn.Sequential(nn.Linear(3, 2), nn.Dropout()), r"got Dropout\(p=0.5"),
+        (nn.Sequential(nn.Linear(3, 2), nn.GELU("tanh")), r"got GELU\(approximate='tanh'\)"),
+        (
+            nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2), nn.Sigmoid(), nn.Linear(2, 2)),
+            "got relu, sigmoid, identity",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_no_mlp(layers, message):
+    with pytest.raises(ValueError, match=f"FusedMLP: .*{message}"):
+        FusedMLP(layers)
