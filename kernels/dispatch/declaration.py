@@ -18,7 +18,7 @@ from torch import Tensor
 from kernels import runtime
 from kernels.dispatch import checks
 from kernels.dispatch.scalars import with_tensors
-from kernels.dispatch.schema import Argument, Form, Kept, Prepared, SavedBy, Shape, parse
+from kernels.dispatch.schema import Argument, Form, Kept, KeptShape, Prepared, SavedBy, Shape, parse
 
 BACKENDS = ("triton", "cuda")
 BACKWARD = ("backward", "prepared")  # the forms that give gradients
@@ -42,9 +42,8 @@ class Declaration:
             are the backward's own arguments: grad_<output>, what is saved, and the other arguments that are no tensors.
             An op without gradients refuses arguments that require one. An output that is Kept has none, and the
             backward takes none of it.
-        saves: what the backward reads, names of arguments and outputs; or SavedBy a string argument.
-        shapes: arguments whose shapes it reads, and which need not be saved for that: they may be written to meanwhile.
-            It takes each as a list of integers, <argument>_shape, behind what is saved.
+        saves: what the backward reads, names of arguments and outputs; or SavedBy a string argument. Of an argument
+            whose gradient is a KeptShape it takes <argument>_shape, a list of integers, behind what is saved.
         prepare: what the backward's kernels need of another op (a sort, say): it is made when there is a gradient to
             compute, and the backward's launchers take it behind its other arguments.
         in_place: the argument that the in-place form writes, in place of the one output; "" for none.
@@ -69,7 +68,6 @@ class Declaration:
         eager_in_place: Callable | None = None,
         outputs: Mapping[str, Shape] | None = None,
         saves: Sequence[str] | SavedBy = (),
-        shapes: Sequence[str] = (),
         gradients: Mapping[str, Shape] | None = None,
         prepare: Prepared | None = None,
         in_place: str = "",
@@ -97,7 +95,7 @@ class Declaration:
         self.saves = saves if isinstance(saves, SavedBy) else SavedBy("", {"": tuple(saves)})
         reads = (*self.saves.saves.values(), *self.saves.wanted.values())
         self.saved = tuple(dict.fromkeys(name for names in reads for name in names))
-        self.shapes = tuple(shapes)
+        self.shapes = tuple(shape.name for shape in (gradients or {}).values() if isinstance(shape, KeptShape))
         self.prepare = prepare
         for text in (name, *self.backends, *self.saves.saves):
             if "\t" in text or "\n" in text:  # loader.py writes them between tabs and newlines

@@ -21,11 +21,6 @@ def like(name: str, dtype_of: str = "") -> Shape:
     return lambda given: (given[name].shape, given[name].dtype)
 
 
-def kept_shape(name: str, dtype_of: str) -> Shape:
-    """The shape of the argument `name`, of which a declaration's `shapes` keeps nothing else, and another's dtype."""
-    return lambda given: (given[f"{name}_shape"], given[dtype_of].dtype)
-
-
 def last_dimension(name: str) -> Shape:
     """[N] for the argument `name` of shape [..., N], and its dtype."""
     return lambda given: (given[name].shape[-1:], given[name].dtype)
@@ -39,6 +34,18 @@ class Kept:
 
     def __call__(self, arguments: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
         return self.shape(arguments)
+
+
+@dataclass(frozen=True)
+class KeptShape:
+    """A gradient of the shape of the argument `name`, of which nothing but the shape is kept for the backward, and of
+    another argument's dtype: the argument may be written to, or go, between forward and backward."""
+
+    name: str
+    dtype_of: str
+
+    def __call__(self, arguments: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+        return arguments[f"{self.name}_shape"], arguments[self.dtype_of].dtype
 
 
 @dataclass(frozen=True)

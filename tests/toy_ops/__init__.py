@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.dispatch import checks
-from kernels.dispatch.op import Kept, Op, Prepared, kept_shape, like
+from kernels.dispatch.op import Kept, KeptShape, Op, Prepared, like
 
 
 def _check_gather(op: str, table: Tensor, ids: Tensor) -> None:
@@ -27,8 +27,7 @@ GATHER = Op(
     check=_check_gather,
     outputs={"out": lambda given: ((given["ids"].shape[0], given["table"].shape[1]), given["table"].dtype)},
     saves=("ids",),
-    shapes=("table",),
-    gradients={"table": kept_shape("table", dtype_of="grad_out")},
+    gradients={"table": KeptShape("table", dtype_of="grad_out")},
     package="toy_ops.gather",
 )
 

@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 
 from kernels import runtime
 from kernels.dispatch import checks, input_errors
-from kernels.dispatch.op import Op, Prepared, SavedBy, kept_shape, like
+from kernels.dispatch.op import KeptShape, Op, Prepared, SavedBy, like
 from kernels.ops.embedding_bags import eager, reported
 from kernels.ops.embedding_bags_sort.op import embedding_bags_sort
 
@@ -86,9 +86,8 @@ OP = Op(
     outputs={"out": _output},
     # A maximum looks again where it comes from; else the tables' values are in the weights' gradient alone.
     saves=SavedBy("mode", {"sum": IDS, "mean": IDS, "max": (*IDS, "tables")}, {"per_sample_weights": ("tables",)}),
-    shapes=("tables",),
     gradients={
-        "tables": kept_shape("tables", dtype_of="grad_out"),
+        "tables": KeptShape("tables", dtype_of="grad_out"),
         "per_sample_weights": like("per_sample_weights", dtype_of="grad_out"),
     },
     auto=auto,
