@@ -74,9 +74,13 @@ def kernels_of(op, monkeypatch, everything=True):
     monkeypatch.setattr(plan, "_function", note)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # which knows nothing of meta tensors
     for number, call in enumerate(calls(op, everything)):
-        arguments = declared.with_tensors(check.spec_of(op).overload(call.arguments()))
-        allocations = declared.allocations("", arguments)
-        plan.record(declared, "", arguments, allocations)
+        for _ in range(1 + bool(declared.gradients)):
+            arguments = declared.with_tensors(check.spec_of(op).overload(call.arguments()))
+            allocations = declared.allocations("", arguments)
+            plan.record(declared, "", arguments, allocations)
+            for tensor in call.tensors:  # then a forward may keep more
+                if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+                    tensor.requires_grad_()
         if not declared.gradients:
             continue
         outputs = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in allocations]

@@ -18,6 +18,8 @@ from kernels.dispatch.varying import Varying
 from kernels.ops.embedding_bags.op import OP as BAGS
 from kernels.ops.embedding_bags_sort.op import OP as SORT
 from kernels.ops.embedding_bags_update.op import OP as UPDATE
+from kernels.ops.id_table.op import LOOKUP
+from kernels.ops.id_table.table import IdTable
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing"),
@@ -112,7 +114,7 @@ def test_a_number_that_is_needed_as_such_holds_for_one_length():
 def planned(monkeypatch):
     """The ops that were planned, one after the other."""
     names = []
-    for op in (BAGS, SORT, UPDATE):
+    for op in (BAGS, SORT, UPDATE, LOOKUP):
         allocations = op.allocations
 
         def noted(form, arguments, op=op, allocations=allocations):
@@ -174,3 +176,14 @@ def test_an_update_by_another_number_of_ids_is_no_new_plan(planned):
         for count in (40, 41, 64, 100, 333):
             torch.testing.assert_close(update("cuda", count), update("eager", count))
         assert planned.count("embedding_bags_update") == planned.count("embedding_bags_sort") == 1
+
+
+def test_a_look_up_of_another_number_of_keys_is_no_new_plan(planned):
+    table = IdTable([range(0, 90, 3), range(50)], backend="cpp")
+    for count in (40, 41, 64, 100, 333):
+        keys, tables = torch.arange(count) % 97, torch.arange(count) % 2
+        for got, expected in zip(table(keys, tables), table(keys, tables, backend="eager"), strict=True):
+            assert torch.equal(got, expected)
+        with pytest.raises(ValueError, match="table_ids must have shape"):
+            table(keys, tables[1:])
+    assert planned.count("table_lookup") == 1

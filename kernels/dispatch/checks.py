@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
 from torch.compiler import is_compiling
 
 from kernels.dtypes import FLOATING, INTEGERS
@@ -129,10 +129,12 @@ class Arguments:
         batch_size                                          anything; a number may stand in shapes by its name
 
     A letter (or word) stands for a size, and "..." for the sizes before the others: what it is where it first comes it
-    must be everywhere. All tensors lie on the first one's device.
+    must be everywhere. All tensors lie on the first one's device. hints: what the message says besides where the
+    argument of this name has another shape.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, **hints: str) -> None:
+        self._hints = hints
         self._entries: list[Entry] = []
         for part in text.split(";"):
             self._entries.append(Entry.parse(part, [entry.name for entry in self._entries]))
@@ -183,7 +185,8 @@ class Arguments:
             because += f", since there are {shape.condition}"
         expected = ", ".join(filter(None, (size.plain(sizes) for size in shape.all)))
         got = list(named[wrong.name].shape)
-        raise ValueError(f"{op}: {wrong.name} must have shape [{expected}]{because}; got {got}")
+        hint = f"; {self._hints[wrong.name]}" if wrong.name in self._hints else ""
+        raise ValueError(f"{op}: {wrong.name} must have shape [{expected}]{because}; got {got}{hint}")
 
 
 def is_tensor(op: str, name: str, value: object) -> None:
@@ -246,15 +249,19 @@ def rises(op: str, name: str, tensor: Tensor, most: int) -> None:
         )
 
 
-def is_not_negative(op: str, name: str, value: object) -> None:
-    """A number from 0 on. Of a tensor the value is not looked at: on a GPU that would wait for it."""
-    if isinstance(value, Real) and not value >= 0:
-        raise ValueError(f"{op}: {name} must not be negative or NaN; got {value}")
+def are_not_negative(op: str, **numbers: object) -> None:
+    """Numbers from 0 on, by name. Of a tensor the value is not looked at: on a GPU that would wait for it."""
+    for name, value in numbers.items():
+        if isinstance(value, Real) and not value >= 0:
+            raise ValueError(f"{op}: {name} must not be negative or NaN; got {value}")
 
 
 def has_no_values(tensor: Tensor) -> bool:
     """Whether there are shapes alone: it is traced, on the device meta, or of a FakeTensorMode."""
-    return is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor)
+    if is_compiling() or tensor.is_meta:
+        return True
+    fakes = sys.modules.get("torch._subclasses.fake_tensor")  # to import it is to import Dynamo and Triton
+    return fakes is not None and isinstance(tensor, fakes.FakeTensor)
 
 
 def plain(value: object) -> str:

@@ -6,37 +6,27 @@ which adds up what lies together. So a sort of PyTorch's serves Triton, whose ke
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
-from kernels import runtime
 from kernels.dispatch import checks, input_errors
 from kernels.dispatch.op import KeptShape, Op, Prepared, SavedBy, like
-from kernels.ops.embedding_bags import eager, reported
+from kernels.ops.embedding_bags import choice, eager, reported
 from kernels.ops.embedding_bags_sort.op import embedding_bags_sort
 
 ARGUMENTS = checks.Arguments(
     "tables [R, D]: floating; row_offsets [F + 1]: int64; indices [B, F] | [N] with offsets: integer; "
     "offsets? [F · B + 1]: integer; mode: sum | mean | max; per_sample_weights? [B, F] | [N] with offsets: tables; "
-    "padding_idx; out_of_range: error | zero | count"
+    "padding_idx; out_of_range: error | zero | count",
+    offsets="the number of ids comes last, as in nn.EmbeddingBag's with include_last_offset=True",
 )
 
 
 def check(op: str, *arguments) -> None:
     """Raise for what is wrong with types, dtypes, shapes and devices; of values the kernels take care."""
-    try:
-        ARGUMENTS(op, *arguments)
-    except ValueError as error:
-        _, row_offsets, _, offsets, *_ = arguments
-        lacks_one = offsets is not None and offsets.numel() % max(row_offsets.shape[0] - 1, 1) == 0
-        if lacks_one and str(error).startswith(f"{op}: offsets must have shape"):
-            last = "the number of ids comes last, as in nn.EmbeddingBag's with include_last_offset=True"
-            raise ValueError(f"{error}; {last}") from None
-        raise
+    ARGUMENTS(op, *arguments)
     _, _, indices, offsets, mode, weights, padding_idx, _ = arguments
     if offsets is not None and offsets.shape[0] == 1 and indices.numel():
         raise ValueError(f"{op}: offsets must end at {indices.numel()}, the number of ids; they say of no bag")
@@ -61,21 +51,6 @@ def _sorted(backend: str, given: Mapping[str, object]) -> tuple[Tensor, Tensor, 
     )
 
 
-cuda_runs = functools.cache(lambda: not runtime.why_not("cuda", "cuda"))
-triton_runs = functools.cache(lambda: not runtime.why_not("triton", "cuda"))
-
-
-def auto(tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None, *_) -> str:
-    """What backend="auto" is for CUDA tensors. In the CUDA kernel threads that have done their bag go on with another;
-    in Triton's a tile of bags waits for its longest, and takes two to three times as long on an H200. Eager where
-    neither runs, and of so many ids that their gradient cannot be sorted."""
-    if indices.numel() >= 2**31:
-        return "eager"
-    if offsets is not None and not is_compiling() and cuda_runs():
-        return "cuda"
-    return "triton" if is_compiling() or triton_runs() else "cuda" if cuda_runs() else "eager"
-
-
 IDS = ("row_offsets", "indices", "offsets", "per_sample_weights")
 OP = Op(
     "embedding_bags",
@@ -90,7 +65,7 @@ OP = Op(
         "tables": KeptShape("tables", dtype_of="grad_out"),
         "per_sample_weights": like("per_sample_weights", dtype_of="grad_out"),
     },
-    auto=auto,
+    auto=choice.auto,
     prepare=Prepared(("row_keys", "id_positions", "bags", "lengths"), _sorted),
 )
 

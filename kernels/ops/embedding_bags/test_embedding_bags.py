@@ -20,7 +20,7 @@ from kernels.check.interpreter import watched
 from kernels.check.memory import Guard, guarded
 from kernels.dispatch import input_errors
 from kernels.ops.embedding_bags import eager
-from kernels.ops.embedding_bags.op import auto, cuda_runs, triton_runs
+from kernels.ops.embedding_bags.choice import auto, cuda_runs, triton_runs
 from kernels.ops.embedding_bags.spec import HEIGHTS, HOSTILE_64, draw_bags, draw_ids
 
 SLOW_INTERPRETED = (

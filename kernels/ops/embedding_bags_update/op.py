@@ -150,8 +150,7 @@ def _call(
         raise ValueError(f"{op}: padding_idx must be an id, or None for none; got {padding_idx!r}")
     if per_sample_weights is not None and mode != "sum":
         raise ValueError(f"{op}: per_sample_weights go with mode sum; got {mode}")
-    checks.is_not_negative(op, "learning_rate", learning_rate)
-    checks.is_not_negative(op, "eps", eps)
+    checks.are_not_negative(op, learning_rate=learning_rate, eps=eps)
     backend = OP.call.chosen(backend, tables)
     keys, positions, bags, lengths = embedding_bags_sort(
         indices, row_offsets, offsets, tables.shape[0], -1 if padding_idx is None else padding_idx, mode == "mean",

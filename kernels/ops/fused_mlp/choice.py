@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -13,7 +14,6 @@ from torch.compiler import is_compiling
 from kernels import runtime
 from kernels.device import launch
 from kernels.ops.fused_mlp import budget, packing
-from kernels.ops.fused_mlp.triton_launch import backward_tile, forward_tile
 
 FEW = 100_000  # weights a layer, on average: an MLP of fewer is Triton's
 
@@ -62,6 +62,8 @@ def takes(
     backend: str, rows: int, widths: str, dtype: torch.dtype, precision: str, keep: bool, device: torch.device
 ) -> bool:
     """Whether the backend's kernels take such a call: a forward, and with `keep` the backward, which is Triton's."""
+    from kernels.ops.fused_mlp.triton_launch import backward_tile, forward_tile  # a launcher, first needed by a call
+
     available = launch.shared_memory(device)
     if backend == "eager":
         return True
@@ -83,7 +85,14 @@ def takes_any_rows(backend: str, widths: str, dtype: torch.dtype, precision: str
     return all(takes(backend, rows, widths, dtype, precision, keep, device) for rows, keep in kinds)
 
 
-@torch.compiler.assume_constant_result
+def constant_in_a_graph(function: Callable) -> Callable:
+    """torch.compile calls the function once, when it traces: as torch.compiler.assume_constant_result has it, for which
+    one imports Dynamo, and Triton with it."""
+    function._dynamo_marked_constant = True
+    return function
+
+
+@constant_in_a_graph
 def graph_takes(*arguments) -> bool:
     """`takes_any_rows` while torch.compile traces."""
     return takes_any_rows(*arguments)

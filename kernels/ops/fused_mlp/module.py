@@ -157,7 +157,7 @@ def precision_of(x: Tensor) -> str:
     return "tf32" if _has_tf32(x) and _setting() != "highest" else "ieee"
 
 
-@torch.compiler.assume_constant_result  # whose change compiles anew
+@choice.constant_in_a_graph  # whose change compiles anew
 def _setting() -> str:
     return torch.get_float32_matmul_precision()
 

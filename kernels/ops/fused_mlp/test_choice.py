@@ -74,6 +74,11 @@ def printed_by(folder, cases) -> list[tuple[int, int]]:
     return [tuple(map(int, line.split())) for line in printed.splitlines()]
 
 
+def test_a_constant_in_a_graph_is_marked_as_torch_marks_it():
+    ours, theirs = (lambda: 1), (lambda: 1)
+    assert vars(choice.constant_in_a_graph(ours)) == vars(torch.compiler.assume_constant_result(theirs)) != {}
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
 def test_python_and_the_cuda_kernel_agree_on_what_fits(tmp_path):
     """budget.cuda_bytes, that is, and plan.cuh: where the kernel has a plan, and what its fewest rows take."""

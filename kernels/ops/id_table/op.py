@@ -42,7 +42,7 @@ def _like_keys(dtype: torch.dtype):
     return lambda given: (given["keys"].shape, dtype)
 
 
-_READ = "Tensor tags, Tensor slots, Tensor bucket_offsets, Tensor seeds, Tensor keys, Tensor table_ids"
+_READ = "Tensor tags, Tensor slots, Tensor bucket_offsets, Tensor seeds, Ragged keys, Ragged table_ids"
 _WRITTEN = _READ.replace("Tensor tags, Tensor slots", "Tensor(a!) tags, Tensor(a!) slots")
 
 LOOKUP = _op(
