@@ -30,7 +30,7 @@ def two_sums(count: int = 100_000) -> None:
     bounds = torch.tensor([0, 1], device=device)
     ways = {
         "index_add_ (atomics on a GPU, not on a CPU)": lambda row: row.index_add_(0, ids, values),
-        "fused": lambda row: kernels.embedding_bags_sgd_(row, bounds, ids[:, None], values[:, None], -1.0),
+        "fused": lambda row: kernels.embedding_bags_sgd_(row, bounds, ids[:, None], -values[:, None], 1.0),
     }
     print(f"{count:,} gradients of one row, added up twice in each way:")
     for name, add in ways.items():
