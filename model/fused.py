@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import kernels
-from kernels.ops.fused_mlp.module import autocast, mlp, precision_of
+from kernels.ops.fused_mlp.module import autocast, is_plain, mlp, precision_of
 from model.arches import DenseArch, InteractionArch, OverArch, outer_product
 from model.config import Interaction
 
@@ -35,8 +35,11 @@ class Fused:
     backend = "auto"
 
     def fuses(self, x: Tensor) -> bool:
-        """Whether the kernels take x: not a CPU's, by "auto", nor a layer that is more than an nn.Linear (LoRA's)."""
-        return (self.backend != "auto" or x.is_cuda) and all(type(linear) is nn.Linear for linear in self.linears())
+        """Whether the kernels take x: not a CPU's, by "auto", nor a layer that is more than an nn.Linear (LoRA's) or
+        has hooks (pruning)."""
+        if self.backend == "auto" and not x.is_cuda:
+            return False
+        return all(type(linear) is nn.Linear and is_plain(linear) for linear in self.linears())
 
     def linears(self) -> list[nn.Linear]:
         """The arch's layers, in order."""

@@ -7,6 +7,7 @@
 g is the gradient of a row: those of all bags that named it, summed. An untouched row costs nothing.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,7 +16,7 @@ from torch.optim import SGD, Adagrad
 
 import kernels
 from model.config import TableOptimizer
-from model.tables import FusedTables, LookUp
+from model.tables import FusedTables, LookUp, versions_of
 
 WITHOUT = ("momentum", "weight_decay", "lr_decay", "maximize")  # of what torch's SGD and Adagrad can do
 
@@ -50,14 +51,19 @@ class TableUpdate:
     @torch.no_grad()
     def step(self) -> None:
         """Update the rows once, with the gradients of all that was looked up; without any nothing is done, as
-        torch.optim does nothing about a parameter whose grad is None."""
+        torch.optim does nothing about a parameter whose grad is None.
+
+        Raises RuntimeError if ids or offsets were written to since: the gradients are of other rows.
+        """
         (group,) = self.param_groups
         _refuse_what_is_missing(group)
         looked_up = self.tables.looked_up.copy()
-        self.tables.looked_up.clear()
+        del self.tables.looked_up[: len(looked_up)]  # what another thread's backward adds meanwhile stays
         if not looked_up:
             return
-        rows, offsets, gradient = joined(looked_up)
+        if any(one.versions != versions_of(one.rows, one.offsets) for one in looked_up):
+            raise RuntimeError("FusedTables: ids or offsets were written to between their look-up and the step")
+        rows, offsets, gradient, _ = joined(looked_up)
         weight = self.tables.weight
         batch = (self.tables.row_offsets, rows, gradient, group["lr"], offsets)
         if self.rule is TableOptimizer.SGD:
@@ -83,8 +89,8 @@ class TableUpdate:
     def load_state_dict(self, state: dict) -> None:
         """Copy state and rate into the tensors that are here: a captured step goes on reading them.
 
-        Raises ValueError, before anything is copied, for a state of another rule or shape, or a group that asks for
-        what the update does not do.
+        Raises ValueError, before anything is copied, for a state of another rule or shape, a group that asks for what
+        the update does not do, or a rate or eps that is none.
         """
         (ours,), (theirs,) = self.param_groups, state["param_groups"]
         _refuse_what_is_missing(theirs)
@@ -96,6 +102,10 @@ class TableUpdate:
         for name, tensor in self.state.items():
             if (shape := list(torch.as_tensor(found[name]).shape)) != list(tensor.shape):
                 raise ValueError(f"{name}: expected shape {list(tensor.shape)}, got {shape}")
+        for option in ("lr", "eps") if "eps" in ours else ("lr",):
+            value = theirs.get(option)
+            if value is None or torch.as_tensor(value).numel() != 1 or not 0 <= float(value) < math.inf:
+                raise ValueError(f"{option}: expected a number from 0 on, got {value}")
         for name, tensor in self.state.items():
             tensor.copy_(torch.as_tensor(found[name]))
         if isinstance(ours["lr"], Tensor):

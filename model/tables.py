@@ -57,11 +57,18 @@ class BatchedTables(nn.Module):
 
 
 class LookUp(NamedTuple):
-    """What an update needs to know of a look-up: its arguments, and the gradient of its result, [B, F, D]."""
+    """What an update needs to know of a look-up: its arguments, and the gradient of its result, [B, F, D]; versions:
+    the arguments' when they were looked up."""
 
     rows: Tensor
     offsets: Tensor | None
     gradient: Tensor
+    versions: tuple[int, ...] = ()
+
+
+def versions_of(rows: Tensor, offsets: Tensor | None) -> tuple[int, ...]:
+    """How often each was written to in place, where PyTorch counts it."""
+    return tuple(ids._version for ids in (rows, offsets) if ids is not None and not ids.is_inference())
 
 
 class FusedTables(BatchedTables):
@@ -72,7 +79,8 @@ class FusedTables(BatchedTables):
     `TableUpdate.step` updates the rows with all of them at once. So a step may have several look-ups (two towers),
     several backwards (accumulation), and look-ups that activation checkpointing does twice. What no backward reaches,
     and what is looked up under torch.no_grad or in eval(), is not there. Until `TableUpdate`'s step or zero_grad (a
-    module's own knows nothing of it) each backward keeps a batch's gradient more.
+    module's own knows nothing of it) each backward keeps a batch's gradient more. Ids and offsets must stay as they
+    are until then.
 
     One process: DistributedDataParallel averages the gradients that parameters have, and sees none of these, so that
     each process would train tables of its own. A look-up in training raises where torch.distributed has several.
@@ -107,8 +115,10 @@ class FusedTables(BatchedTables):
                 "would reduce the tables' gradients; use kernels=eager with sparse_gradients=False"
             )
 
+        versions = versions_of(rows, offsets)
+
         def keep(embeddings: Tensor) -> None:
-            self.looked_up.append(LookUp(rows, offsets, embeddings.grad))
+            self.looked_up.append(LookUp(rows, offsets, embeddings.grad, versions))
             embeddings.grad = None
 
         embeddings.requires_grad_().register_post_accumulate_grad_hook(keep)

@@ -260,3 +260,32 @@ def test_what_the_update_does_not_do_is_refused(option, value):
     update.param_groups[0][option] = value
     with pytest.raises(ValueError, match=f"{option}: the update of FusedTables has none; got {value}"):
         update.step()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_ids_that_are_written_to_before_the_step_are_refused(after):
+    tables = FusedTables([10, 7, 5], 4)
+    update, rows = TableUpdate(tables, TableOptimizer.SGD, 0.1), torch.zeros(6, 3, dtype=torch.int64)
+    out = tables(rows)
+    if after:
+        out.sum().backward()
+    rows.fill_(1)
+    if not after:
+        out.sum().backward()
+    before = tables.weight.clone()
+    with pytest.raises(RuntimeError, match="ids or offsets were written to"):
+        update.step()
+    assert torch.equal(tables.weight, before)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("lr", None), ("lr", torch.ones(2)), ("lr", -1.0), ("eps", float("nan"))]
+)
+def test_a_rate_that_is_none_is_refused_and_nothing_copied(option, value):
+    update = TableUpdate(FusedTables([10, 7, 5], 4), TableOptimizer.ADAGRAD, 0.1)
+    state = deepcopy(update.state_dict())
+    state["state"][0]["sum"].fill_(3.0)
+    state["param_groups"][0][option] = value
+    with pytest.raises(ValueError, match=f"{option}: expected a number from 0 on"):
+        update.load_state_dict(state)
+    assert not update.state["sum"].any()

@@ -104,6 +104,12 @@ def test_a_number_that_is_needed_as_such_holds_for_one_length():
         n * 0.5
     with pytest.raises(TypeError):
         n << 1
+    with pytest.raises(TypeError):
+        n < 2.5  # noqa: B015
+    before = len(n.conditions)
+    assert f"kernel_{n}" == "kernel_5"
+    assert 100 // (n - 4) == 100
+    assert len(n.conditions) == before + 3
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -160,6 +166,24 @@ def test_lengths_that_do_not_agree_are_refused():
         BAGS.call("cuda", tables, row_offsets, ids, offsets, "sum", torch.rand(40), -1, "zero")
         with pytest.raises(ValueError, match="per_sample_weights"):
             BAGS.call("cuda", tables, row_offsets, ids, offsets, "sum", torch.rand(41), -1, "zero")
+
+
+def test_a_check_that_asks_for_n_is_asked_again():
+    """Without bags there is a gradient for each id."""
+    grad = torch.ones(8, 4)
+
+    def update(count):
+        tables, keys = torch.zeros(40, 4), (2 * torch.arange(count) + 1).int()
+        positions, rate = torch.arange(count).int(), torch.tensor(1.0)
+        with on_host():
+            UPDATE.call(
+                "cuda", tables, tables.new_empty(0), keys, positions, grad, None, None, None, rate, "sgd", 0.0, 0
+            )
+        return tables
+
+    assert torch.equal(update(8)[:8], -grad)
+    with pytest.raises(ValueError, match=r"bag_grad must have shape \[12, 4\]"):
+        update(12)
 
 
 def test_an_update_by_another_number_of_ids_is_no_new_plan(planned):

@@ -4,6 +4,7 @@ what came: TypeError for a type or dtype, ValueError for a shape, a device, a va
 from __future__ import annotations
 
 import math
+import operator
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -247,6 +248,20 @@ def rises(op: str, name: str, tensor: Tensor, most: int) -> None:
             f"{op}: {name} must rise from 0 to at most {most} and never fall; {name}[{position}] is "
             f"{int(tensor[position])}"
         )
+
+
+def integer(op: str, name: str, value: object) -> int | torch.SymInt:
+    """The int that C++ takes it for: also NumPy's integers, and a tensor of one element, of which torch takes the
+    number without what is behind the point."""
+    if isinstance(value, torch.SymInt):
+        return value
+    try:
+        number = int(value) if isinstance(value, Tensor) and value.numel() == 1 else int(operator.index(value))
+    except (TypeError, ValueError, OverflowError):  # of a tensor, NaN or infinite
+        raise TypeError(f"{op}: {name} must be an integer; got {type(value).__name__}") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{op}: {name} must fit 64 bits; got {number}")
+    return number
 
 
 def are_not_negative(op: str, **numbers: object) -> None:

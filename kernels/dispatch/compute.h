@@ -86,6 +86,11 @@ class Compute : public c10::OperatorKernel {
                 if (tensor.defined() && tensor.device().type() == declared_.device) device = tensor.device();
             }
         }
+        for (size_t i = 0; 0 < n && i < count; ++i) {  // a check may ask whether another tensor has N rows
+            if (!roles_[i].tensor || roles_[i].ragged || !arguments[i].isTensor()) continue;
+            const at::Tensor& tensor = arguments[i].toTensor();
+            if (tensor.defined() && tensor.dim()) signature.push_back(tensor.size(0) == n);
+        }
         std::shared_ptr<plan::Plan> plan = find(signature, n, arguments);
         for (size_t i = 0; i < count; ++i) {
             if (!roles_[i].mutated) continue;

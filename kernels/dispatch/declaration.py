@@ -7,7 +7,6 @@ call.py read it.
 from __future__ import annotations
 
 import importlib.util
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -191,7 +190,7 @@ class Declaration:
         what it does not take, a float, say; ValueError for more than 64 bits."""
         made = self.forms[form]
         return [
-            _integer(made, argument.name, value) if argument.is_integer else value
+            checks.integer(made.name, argument.name, value) if argument.is_integer else value
             for argument, value in zip(made.arguments, arguments, strict=True)
         ]
 
@@ -249,19 +248,6 @@ class Declaration:
             others = made.by_name(arguments)
             written = others.pop(made.names[position])
             checks.may_be_written(made.name, made.names[position], written, others, self.elementwise)
-
-
-def _integer(made: Form, name: str, value: object) -> int | torch.SymInt:
-    if isinstance(value, torch.SymInt):
-        return value
-    try:
-        # Of a tensor of one element, floating too, torch takes the number without what is behind the point.
-        number = int(value) if isinstance(value, Tensor) and value.numel() == 1 else int(operator.index(value))
-    except TypeError:
-        raise TypeError(f"{made.name}: {name} must be an integer; got {type(value).__name__}") from None
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"{made.name}: {name} must fit 64 bits; got {number}")
-    return number
 
 
 def _check_scalar(made: Form, name: str, value: object, arguments: Sequence) -> None:

@@ -32,7 +32,7 @@ class Varying:
         self.conditions = [] if conditions is None else conditions
 
     def _program_of(self, other: object) -> tuple[int, ...]:
-        return other.program if isinstance(other, Varying) else (CONSTANT, int(other))
+        return other.program if isinstance(other, Varying) else (CONSTANT, operator.index(other))
 
     def _compare(self, operation: int, compare: Callable, left: object, right: object) -> bool:
         outcome = bool(compare(_value(left), _value(right)))
@@ -72,7 +72,10 @@ class Varying:
         return 0 - self
 
     def __repr__(self) -> str:
-        return str(self.value)
+        return f"Varying({self.value})"
+
+    def __str__(self) -> str:
+        return str(int(self))  # what a name is made of holds for this N alone
 
 
 def _value(number: object) -> int:
@@ -83,6 +86,8 @@ def _arithmetic(operation: int, compute: Callable) -> tuple[Callable, Callable]:
     def made(varying: Varying, left: object, right: object) -> Varying:
         if not (isinstance(left, int | Varying) and isinstance(right, int | Varying)):
             return NotImplemented
+        if operation in (FLOOR_DIVIDE, MODULO) and isinstance(right, Varying):
+            bool(right)  # C++ must not divide by what is 0 for another N
         program = (*varying._program_of(left), *varying._program_of(right), operation, 0)
         return Varying(compute(_value(left), _value(right)), program, varying.conditions)
 

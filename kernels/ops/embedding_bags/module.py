@@ -52,6 +52,12 @@ class EmbeddingBags(nn.Module):
         self.register_buffer("row_offsets", row_offsets, persistent=False)
         self.reset_parameters()
 
+    def _apply(self, fn, recurse: bool = True) -> EmbeddingBags:
+        super()._apply(fn, recurse)
+        # to_empty, and so nn.utils.skip_init, leaves it unwritten, and no state_dict has it.
+        self.row_offsets.copy_(torch.tensor([0, *self.num_embeddings]).cumsum(0))
+        return self
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the weights anew."""

@@ -70,3 +70,11 @@ def test_its_state_is_its_weight_and_autocast_leaves_that_alone():
 def test_wrong_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=f"^EmbeddingBags: {message}"):
         kernels.EmbeddingBags(*arguments)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: nn.utils.skip_init(kernels.EmbeddingBags, HEIGHTS, 6, device=DEVICE),
+    lambda: kernels.EmbeddingBags(HEIGHTS, 6, device="meta").to_empty(device=DEVICE),
+])
+def test_memory_that_is_not_written_leaves_no_offsets_unwritten(make):
+    assert make().row_offsets.tolist() == [0, 37, 38, 46]

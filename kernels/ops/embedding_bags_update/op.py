@@ -146,14 +146,15 @@ def _call(
     op = f"embedding_bags_{rule}_"
     ARGUMENTS[rule](op, tables, state, row_offsets, offsets, indices, grad, per_sample_weights, mode)
     _check_columns(op, tables)
-    if not (padding_idx is None or isinstance(padding_idx, int)):
-        raise ValueError(f"{op}: padding_idx must be an id, or None for none; got {padding_idx!r}")
+    padding = checks.integer(op, "padding_idx", -1 if padding_idx is None else padding_idx)
+    if padding < -1:
+        raise ValueError(f"{op}: padding_idx must be an id, or -1 or None for none; got {padding_idx!r}")
     if per_sample_weights is not None and mode != "sum":
         raise ValueError(f"{op}: per_sample_weights go with mode sum; got {mode}")
     checks.are_not_negative(op, learning_rate=learning_rate, eps=eps)
     backend = OP.call.chosen(backend, tables)
     keys, positions, bags, lengths = embedding_bags_sort(
-        indices, row_offsets, offsets, tables.shape[0], -1 if padding_idx is None else padding_idx, mode == "mean",
+        indices, row_offsets, offsets, tables.shape[0], padding, mode == "mean",
         table_keys, backend="cuda" if backend == "cuda" else "eager",
     )
     ragged = offsets is not None

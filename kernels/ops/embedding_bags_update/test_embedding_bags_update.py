@@ -324,7 +324,7 @@ class TestUpdates(Contract):
             ((row_offsets, ids, grad.half()), {}, TypeError, "grad must have tables's dtype, float32; got float16"),
             ((row_offsets, ids, None), {}, TypeError, "grad must be a tensor; got NoneType"),
             ((row_offsets, ids, grad), {"offsets": [0, 1]}, TypeError, "offsets must be a tensor; got list"),
-            ((row_offsets, ids, grad), {"padding_idx": "0"}, ValueError, "padding_idx must be an id, or None"),
+            ((row_offsets, ids, grad), {"padding_idx": "0"}, TypeError, "padding_idx must be an integer; got str"),
             ((row_offsets, ids[0, 0], grad), {}, ValueError, "indices must have shape"),
             ((row_offsets, ids, grad), {"mode": "max"}, ValueError, "mode must be one of sum, mean; got 'max'"),
             ((row_offsets, ids, grad), {"mode": "mean", "per_sample_weights": ids.float()}, ValueError,

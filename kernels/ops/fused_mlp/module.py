@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn import functional as F
 
+from kernels.dispatch.refusals import autocasts
 from kernels.ops.add_relu.op import add_relu
 from kernels.ops.fused_mlp import choice, packing
 from kernels.ops.fused_mlp.eager import ACTIVATIONS
@@ -20,14 +21,15 @@ from kernels.ops.fused_mlp.op import fused_mlp, rows_of
 
 
 class FusedMLP(nn.Module):
-    """A Sequential of nn.Linear layers and activations, computed by `mlp`: the same numbers, fewer kernels.
+    """A Sequential of nn.Linear layers and activations, computed by `mlp` in fewer kernels.
 
         mlp = FusedMLP(nn.Sequential(nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, 16)))     x [..., 13] → [..., 16]
 
     After each layer but the last stands the same activation, ReLU, Sigmoid, GELU (of erf) or none, and any one of them
     after the last. Layers may be without a bias. The Sequential is `layers`, and is called itself where a layer is more
-    than an nn.Linear (LoRA's, a quantized or a parametrized one) or has hooks (pruning). `pack_mlp` of the module, when
-    it is where it stays, spares training the copy of its parameters.
+    than an nn.Linear (LoRA's, a quantized or a parametrized one), where one of its modules has hooks (pruning), and for
+    an x that is not as wide as the first layer. `pack_mlp` of the module, when it is where it stays, spares training
+    the copy of its parameters.
 
     Args:
         layers: the Sequential; its parameters stay its own. backend: as in `mlp`.
@@ -37,20 +39,42 @@ class FusedMLP(nn.Module):
 
     def __init__(self, layers: nn.Sequential, *, backend: str = "auto"):
         super().__init__()
-        self.layers, self.backend = layers, backend
         self.activation, self.final_activation = _activations(layers)
+        self.layers, self.backend = layers, backend
+        self._kinds = [type(part) for part in layers]
 
     def forward(self, x: Tensor) -> Tensor:
-        linears = [part for part in self.layers if not _name(part)]
-        if not all(map(_is_plain, linears)):
+        if [type(part) for part in self.layers] != self._kinds:
+            self._read_again()
+        linears = [part for part in self.layers if type(part) is nn.Linear]
+        if not self.activation or not all(map(is_plain, (self.layers, *self.layers))):
             return self.layers(x)
+        if x.dim() == 0 or x.shape[-1] != linears[0].in_features:
+            return self.layers(x)  # which says what is wrong
         weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
         return mlp(x, weights, biases, self.activation, self.final_activation, backend=self.backend)
 
+    def _read_again(self) -> None:
+        """Modules were replaced, added or taken away."""
+        try:
+            self.activation, self.final_activation = _activations(self.layers)
+        except ValueError:  # no MLP any more
+            self.activation = ""
+        self._kinds = [type(part) for part in self.layers]
 
-def _is_plain(linear: nn.Module) -> bool:
+
+PLAIN = (Tensor, nn.Parameter)
+
+
+def is_plain(part: nn.Module) -> bool:
+    """Whether a call of the module does what its class does and no more: no hook, no forward of its own, and
+    parameters that are their memory (a quantized or a distributed one is of another class)."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return type(linear) is nn.Linear and not any(getattr(linear, name) for name in hooks)
+    if "forward" in part.__dict__ or any(getattr(part, name) for name in hooks):
+        return False
+    if type(part) is not nn.Linear or is_compiling():
+        return True
+    return type(part.weight) in PLAIN and (part.bias is None or type(part.bias) in PLAIN)
 
 
 def _name(part: nn.Module) -> str:
@@ -63,6 +87,8 @@ def _name(part: nn.Module) -> str:
 
 def _activations(layers: nn.Sequential) -> tuple[str, str]:
     """(activation, final activation) of a Sequential, as `mlp` takes them."""
+    if not isinstance(layers, nn.Sequential) or type(layers).forward is not nn.Sequential.forward:
+        raise ValueError(f"FusedMLP: the module must be a Sequential; got {type(layers).__name__}")
     found = []
     for part in layers:
         if type(part) is nn.Linear:
@@ -169,10 +195,9 @@ def _has_tf32(x: Tensor) -> bool:
 def autocast(x: Tensor) -> Tensor:
     """x in the dtype of torch.autocast, if that is on: an op of several dtypes then casts the others to it. float64
     stays, as torch.autocast leaves it."""
-    device = x.device.type
-    if x.dtype == torch.float64 or not torch.is_autocast_enabled(device):
+    if x.dtype == torch.float64 or not autocasts(x):
         return x
-    return x.to(torch.get_autocast_dtype(device))
+    return x.to(torch.get_autocast_dtype(x.device.type))
 
 
 def pack_mlp(module: nn.Module) -> nn.Module:

@@ -217,3 +217,57 @@ def test_layers_that_are_more_than_linear_are_called_themselves():
 def test_what_is_no_mlp(layers, message):
     with pytest.raises(ValueError, match=f"FusedMLP: .*{message}"):
         FusedMLP(layers)
+
+
+def _replaced(layers):
+    layers[1] = nn.Sigmoid()
+
+
+def _with_another_weight(layers):
+    class Zeros(torch.Tensor):
+        """What computes something else than its memory says, as a quantized weight does."""
+
+        @classmethod
+        def __torch_function__(cls, function, types, arguments=(), named=None):
+            out = super().__torch_function__(function, types, arguments, named or {})
+            return out.as_subclass(torch.Tensor) * 0 if function is nn.functional.linear else out
+
+    layers[0].weight = nn.Parameter(layers[0].weight.detach().as_subclass(Zeros), requires_grad=False)
+
+
+def _with_a_forward(layers):
+    layers[0].forward = lambda x: nn.Linear.forward(layers[0], x) + 1
+
+
+CHANGES = {
+    "replaced": _replaced,
+    "appended": lambda layers: layers.append(nn.ReLU()),
+    "removed": lambda layers: layers.pop(3),
+    "a hook of an activation": lambda layers: layers[1].register_forward_hook(lambda module, x, out: out + 1),
+    "a hook of the whole": lambda layers: layers.register_forward_pre_hook(lambda module, x: (x[0] + 1,)),
+    "a forward of its own": _with_a_forward,
+    "a weight of its own": _with_another_weight,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_done_to_the_sequential_later_counts(change):
+    layers = sequential(5, 8, 3, final=nn.ReLU).to(DEVICE)
+    fused = kernels.FusedMLP(layers, backend="eager")
+    x = torch.randn(4, 5, device=DEVICE)
+    before = fused(x)
+    CHANGES[change](layers)
+    assert torch.equal(fused(x), layers(x))
+    assert not torch.equal(fused(x), before) or change == "appended"
+
+
+def test_an_x_of_another_width_is_the_sequentials_error_and_meta_has_its_shape():
+    layers = sequential(5, 8, 3)
+    for x in (torch.randn(4, 6), torch.randn(())):
+        with pytest.raises(RuntimeError, match=r"mat1 and mat2|linear|size mismatch|dim"):
+            kernels.FusedMLP(layers)(x)
+    on_meta = kernels.FusedMLP(layers.to("meta"))
+    assert on_meta(torch.empty(4, 5, device="meta")).shape == (4, 3)
+    for wrong in (nn.Linear(3, 4), nn.ModuleList([nn.Linear(3, 4)])):
+        with pytest.raises(ValueError, match="must be a Sequential"):
+            kernels.FusedMLP(wrong)

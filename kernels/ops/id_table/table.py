@@ -108,12 +108,15 @@ class IdTable(nn.Module):
 
     # ------------------------------------------------------------------------------------------------------- look-ups
 
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_captured": {}}  # a copy is known to no graph
+
     def storage(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(tags, slots, bucket_offsets, seeds), as `table_lookup` takes them."""
         buffers = self._buffers  # read once: another thread may have others take its place (see _install)
         found = buffers["tags"], buffers["slots"], buffers["bucket_offsets"], buffers["seeds"]
         if _is_captured(found[0]):
-            self._captured[found[0].data_ptr()] = found
+            self._captured[found[2].data_ptr()] = found  # which has an address where there are no slots, too
         elif found[0].is_cuda and not is_compiling():
             # Whoever replaces the storage frees it on a stream of its own, and what this one reads of it is not to be
             # handed out before this one has done so.

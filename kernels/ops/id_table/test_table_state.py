@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import subprocess
@@ -182,6 +183,18 @@ def test_storage_that_a_graph_knows_is_kept(monkeypatch, captured):
     t.insert(tensor(range(100), "eager"))
     t.load(**t.state())
     assert [ref() is not None for ref in known] == [captured] * 3
+
+
+def test_storage_without_slots_is_kept_for_each_graph_and_for_no_copy(monkeypatch):
+    t = IdTable([[]], backend="eager")
+    monkeypatch.setattr(table_module, "_is_captured", lambda tensor: True)
+    known = []
+    for _ in range(2):
+        t(tensor([1], "eager"))
+        known.append(weakref.ref(t.storage()[2]))
+        t.load(**t.state())
+    assert all(ref() is not None for ref in known)
+    assert not copy.deepcopy(t)._captured
 
 
 @GPU
