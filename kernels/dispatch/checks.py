@@ -265,7 +265,7 @@ def integer(op: str, name: str, value: object) -> int | torch.SymInt:
 
 
 def are_not_negative(op: str, **numbers: object) -> None:
-    """Numbers from 0 on, by name. Of a tensor the value is not looked at: on a GPU that would wait for it."""
+    """Numbers from 0 on, by name. A tensor's value is not looked at: on a GPU that would wait for it."""
     for name, value in numbers.items():
         if isinstance(value, Real) and not value >= 0:
             raise ValueError(f"{op}: {name} must not be negative or NaN; got {value}")

@@ -303,6 +303,6 @@ class Compute : public c10::OperatorKernel {
     fused::Entry entry_{};
     std::vector<Role> roles_;
     std::shared_mutex mutex_;
-    // Several of one signature, where ragged tensors are of lengths for which other conditions hold.
+    // One signature has several plans where their conditions on N differ.
     std::unordered_multimap<plan::Signature, std::shared_ptr<plan::Plan>, plan::SignatureHash> plans_;
 };

@@ -93,7 +93,7 @@ struct Plan {
             if (!run(condition, n)) return false;
         return true;
     }
-    // A size of an allocation or a grid: one below 0 stands for a program.
+    // A size of an allocation or a grid; a number below 0 stands for a program.
     int64_t size(int64_t given, int64_t n) const { return given < 0 ? run(programs[size_t(-1 - given)], n) : given; }
     Tensor allocate(const Allocation& allocation, int64_t n, at::Device device) const {
         c10::SmallVector<int64_t, 8> sizes(allocation.sizes.begin(), allocation.sizes.end());
@@ -136,8 +136,8 @@ inline void describe(Signature& signature, const Tensor& tensor) {
     if (tensor.defined()) signature.append(tensor.sizes().begin(), tensor.sizes().end());
 }
 
-// Of a ragged tensor of length N, which is another one in each call, the length does not count. n: N, or -1 if no such
-// tensor came before. Without any ids, and from 2^31 on, N is a size like any other.
+// The length N of a ragged tensor changes from call to call and does not count. n: N, or -1 if no such tensor came
+// before. N is a size like any other where it is 0, and from 2^31 on.
 inline void describe_ragged(Signature& signature, const Tensor& tensor, int64_t& n) {
     if (tensor.defined() && tensor.dim() == 1 && n < 0) n = tensor.size(0);
     bool varies = tensor.defined() && tensor.dim() == 1 && tensor.size(0) == n && 0 < n && n < int64_t(1) << 31;

@@ -38,8 +38,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class KeptShape:
-    """A gradient of the shape of the argument `name`, of which nothing but the shape is kept for the backward, and of
-    another argument's dtype: the argument may be written to, or go, between forward and backward."""
+    """A gradient with the shape of the argument `name` and another argument's dtype. The backward keeps the shape
+    alone: the argument may be written to, or go, between forward and backward."""
 
     name: str
     dtype_of: str

@@ -1,4 +1,4 @@
-"""N, the length of ragged tensors: a number that is another one in each call, for which no new plan is made.
+"""N, the length of ragged tensors: it changes from call to call, and makes no new plan.
 
 While a call is planned, a Varying stands for N. What Python computes with it is written down as a program, and C++ runs
 the program again with the N of a later call (plan.h, run): so a plan's sizes, grids and arguments follow N. What Python
