@@ -42,20 +42,20 @@ def limit(step: str) -> float:
 
 
 def processes() -> int:
-    """How many pytest processes run at a time: on half of the cores, each with PROCESS_BYTES of the GPU's memory.
+    """How many pytest processes run at a time: on two thirds of the cores, each with PROCESS_BYTES of the GPU's memory.
 
-    The other half is for what runs beside them.
+    They wait for the GPU and for one another's builds, and what runs beside them ends before they do.
     """
     import torch
 
     memory = torch.cuda.get_device_properties(runtime.device()).total_memory
-    return max(1, min(cores() // 2, memory // PROCESS_BYTES))
+    return max(1, min(cores() * 2 // 3, memory // PROCESS_BYTES))
 
 
 def beside_pytest() -> tuple[int, int]:
     """(tests of ctest, commands of the sanitizer) that run at a time beside pytest.
 
-    More than the other half of the cores: ctest runs the host's tests first, and then the GPU's one by one.
+    More than the other cores: ctest runs the host's tests first, and then the GPU's one by one.
     """
     return max(2, cores() // 4), max(1, min(processes(), cores() // 2 - 2))
 

@@ -263,7 +263,7 @@ def test_what_is_done_to_the_sequential_later_counts(change):
 
 def test_an_x_of_another_width_is_the_sequentials_error_and_meta_has_its_shape():
     layers = sequential(5, 8, 3)
-    for x in (torch.randn(4, 6), torch.randn(())):
+    for x in (torch.randn(4, 6, device=DEVICE), torch.randn((), device=DEVICE)):
         with pytest.raises(RuntimeError, match=r"mat1 and mat2|linear|size mismatch|dim"):
             kernels.FusedMLP(layers)(x)
     on_meta = kernels.FusedMLP(layers.to("meta"))

@@ -186,7 +186,7 @@ def test_storage_that_a_graph_knows_is_kept(monkeypatch, captured):
 
 
 def test_storage_without_slots_is_kept_for_each_graph_and_for_no_copy(monkeypatch):
-    t = IdTable([[]], backend="eager")
+    t = table([[]], "eager")
     monkeypatch.setattr(table_module, "_is_captured", lambda tensor: True)
     known = []
     for _ in range(2):
