@@ -24,8 +24,8 @@ from lessons.shared.records import Record
 from model.config import preset
 from model.profiling import TRACES
 
-matplotlib = pytest.importorskip("matplotlib")
-matplotlib.use("agg")
+pytest.importorskip("matplotlib").use("agg")
+pyplot = pytest.importorskip("matplotlib.pyplot")
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
@@ -122,13 +122,13 @@ WITH_PICTURES = [room for room in ROOMS if (room / "pictures.py").is_file()]
 def test_every_picture_is_drawn(room):
     functions = _pictures(room)
     assert functions
-    matplotlib.pyplot.close("all")  # what a test before this one left open
+    pyplot.close("all")  # what a test before this one left open
     for name, function in functions.items():
         figure = function(*ARGUMENTS.get(name, tuple)()).figure
         assert any(ax.has_data() or ax.texts for ax in figure.axes), name
         figure.canvas.draw()
-        matplotlib.pyplot.close(figure)
-    assert matplotlib.pyplot.get_fignums() == []
+        pyplot.close(figure)
+    assert pyplot.get_fignums() == []
 
 
 def test_each_argument_is_a_pictures():
