@@ -33,7 +33,7 @@ def run(tmp_path_factory):
     def build_once_and_run(name: str, sanitizer: str, *cases: str) -> subprocess.CompletedProcess:
         program = folder / f"{name}_{sanitizer}"
         if not program.exists():
-            _build(program, SOURCES / f"{name}.cu", "-O1", SANITIZERS[sanitizer], "-fno-sanitize-recover=undefined")
+            _build(program, SOURCES / f"{name}.cu", "-Og", SANITIZERS[sanitizer], "-fno-sanitize-recover=undefined")
         fixed = ["setarch", "-R"] if sanitizer == "tsan" and _fixed_addresses() else []
         return subprocess.run([*fixed, program, *cases], capture_output=True, text=True, timeout=60)
 
