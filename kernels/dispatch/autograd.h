@@ -4,6 +4,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/SymIntArrayRef.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -60,7 +61,8 @@ Pointer pointer_to(Base* node) {
 struct Node : torch::autograd::Node {
     const Functional* kernel = nullptr;
     std::vector<torch::autograd::SavedVariable> saved;
-    std::vector<IValue> shapes, others;
+    c10::SmallVector<c10::SymDimVector, 1> shapes;
+    std::vector<IValue> others;
     std::vector<uint32_t> versions;  // of the tensors among them
     // Of outputs that are not floating, of which autograd itself keeps nothing.
     struct Undifferentiable {
@@ -109,11 +111,13 @@ class Functional : public c10::OperatorKernel {
             node->versions.push_back(version_of(arguments[position]));
         }
         for (int64_t position : declared_.shapes) node->shapes.emplace_back(arguments[position].toTensor().sym_sizes());
-        const Positions saves = what_is_saved(arguments);
-        node->keeps = !saves.empty();
+        const Positions& always = saved_always(arguments);
+        const Positions besides = saved_besides(arguments);
+        auto is_saved = [&](int64_t position) { return contains(always, position) || contains(besides, position); };
+        node->keeps = !always.empty() || !besides.empty();
         node->saved.resize(declared_.saved.size());
         for (size_t i = 0; i < node->saved.size(); ++i)
-            if (int64_t position = declared_.saved[i]; position >= 0 && contains(saves, position))
+            if (int64_t position = declared_.saved[i]; position >= 0 && is_saved(position))
                 if (arguments[position].isTensor()) node->saved[i] = {arguments[position].toTensor(), false};
 
         size_t before = stack->size() - count;
@@ -132,23 +136,28 @@ class Functional : public c10::OperatorKernel {
             }
         }
         for (size_t i = 0; i < node->saved.size(); ++i)
-            if (int64_t position = declared_.saved[i]; position < 0 && contains(saves, position))
+            if (int64_t position = declared_.saved[i]; position < 0 && is_saved(position))
                 node->saved[i] = {(*stack)[before + size_t(-1 - position)].toTensor(), true};
     }
 
    private:
     friend Node;
 
-    Positions what_is_saved(c10::ArrayRef<IValue> arguments) const {
-        static const std::string always;
-        const std::string& which = declared_.saves_by.empty() ? always : arguments[declared_.saves_by[0]].toStringRef();
+    const Positions& saved_always(c10::ArrayRef<IValue> arguments) const {
+        static const std::string any;
+        const std::string& which = declared_.saves_by.empty() ? any : arguments[declared_.saves_by[0]].toStringRef();
         auto found = declared_.saves.find(which);
         TORCH_CHECK(found != declared_.saves.end(), declared_.op, ": nothing is declared to be saved for '", which, "'");
-        Positions saves = found->second;
+        return found->second;
+    }
+
+    // What the gradients that are wanted here read besides.
+    Positions saved_besides(c10::ArrayRef<IValue> arguments) const {
+        Positions besides;
         for (const auto& [position, read] : declared_.wanted)
             if (const IValue& value = arguments[position]; value.isTensor() && value.toTensor().requires_grad())
-                saves.insert(saves.end(), read.begin(), read.end());
-        return saves;
+                besides.insert(besides.end(), read.begin(), read.end());
+        return besides;
     }
 
     const Declared& declared_;
@@ -180,7 +189,7 @@ inline variable_list Node::apply(variable_list&& grads) {
         Tensor tensor = variable.unpack(self);
         stack.push_back(tensor.defined() ? IValue(std::move(tensor)) : IValue());
     }
-    stack.insert(stack.end(), shapes.begin(), shapes.end());
+    for (const c10::SymDimVector& shape : shapes) stack.emplace_back(c10::SymIntArrayRef(shape));
     stack.insert(stack.end(), others.begin(), others.end());
     c10::List<bool> needs;
     for (size_t i = 0; i < num_outputs(); ++i) needs.push_back(task_should_compute_output(i));

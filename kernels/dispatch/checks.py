@@ -14,6 +14,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
+from torch.nn import Parameter
 
 from kernels.dtypes import FLOATING, INTEGERS
 
@@ -275,6 +276,8 @@ def has_no_values(tensor: Tensor) -> bool:
     """Whether there are shapes alone: it is traced, on the device meta, or of a FakeTensorMode."""
     if is_compiling() or tensor.is_meta:
         return True
+    if type(tensor) is Tensor or type(tensor) is Parameter:  # the usual ones, before what takes longer
+        return False
     fakes = sys.modules.get("torch._subclasses.fake_tensor")  # to import it is to import Dynamo and Triton
     return fakes is not None and isinstance(tensor, fakes.FakeTensor)
 
