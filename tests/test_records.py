@@ -402,6 +402,14 @@ def test_the_readmes_show_one_gpu_whatever_others_measured(record, tmp_path):
     assert table.endswith("The copies of add_relu's run differ by more than 5 %: they are no yardstick.")
 
 
+@pytest.mark.parametrize("best", ["torch.compile", "torch.compile, so many a kernel"])
+def test_the_compiler_is_shown_as_it_is_set_best(record, tmp_path, best):
+    times = {"torch.compile": 8.0, "torch.compile, so many a kernel": 7.0, "triton": 9.0, best: 5.5}
+    rows = [row(name, us, shape=(65536, 512)).flat() for name, us in times.items()]
+    bench.save(record | {"rows": rows}, tmp_path)
+    assert "65,536 rows of 512, float32 | 0.9 | – | 5.5 | 9.0 | – |" in status.result_table(tmp_path)
+
+
 def test_each_row_of_the_front_page_has_words_of_its_own():
     rows = [line for line in status.result_table().splitlines() if line.startswith("| [")]
     cases = [line.split(" | ")[0] for line in rows]
