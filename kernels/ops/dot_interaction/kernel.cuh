@@ -19,9 +19,9 @@
 //
 // fast/README.md says which shapes each of them takes, and what it buys.
 //
-// Why the copy engine: on an H200 (132 multiprocessors of four schedulers at 1.98 GHz, 4.275 TB/s), for V = 27 vectors of
-// 16 columns of float32, a multiprocessor must finish a row every 195 cycles to be as fast as a copy, and every 301 in the
-// backward. What the kernels of the copy engine issue for one row:
+// Why the copy engine: on an H200 (132 multiprocessors of four schedulers at 1.98 GHz, 4.275 TB/s), for V = 27 vectors
+// of 16 columns of float32, a multiprocessor must finish a row every 195 cycles to be as fast as a copy, and every 301
+// in the backward. What the kernels of the copy engine issue for one row:
 //
 //     forward     a thread has 9 × 9 pairs: for 4 columns 18 loads of 16 bytes and 324 multiply-adds, on the diagonal
 //                 9 and 144, so that 6 tasks take 3 · 4 · (348 + 157) / 32 = 189 instructions of warps; two threads for
@@ -32,10 +32,10 @@
 //                 bytes and 36 multiply-adds, 54 instructions: 12 · 27 · 54 / 32 = 547, and some 165. 712 / 4: 178
 //                 cycles. Shared memory: 12 · 27 · 13 / 32 = 132 cycles, and some 50.
 //
-// So the bytes are the limit, if enough of them are in flight all the time. The kernels of the copy engine see to that: a
-// tile is computed while the next one is loaded and the one before is stored. In tiled.cuh a block loads, computes and
-// stores by turns, and its threads move the numbers, which costs half as many instructions again: in float32 it reached 60
-// to 70 % of a copy's bandwidth on an H200.
+// So the bytes are the limit, if enough of them are in flight all the time. The kernels of the copy engine see to that:
+// a tile is computed while the next one is loaded and the one before is stored. In tiled.cuh a block loads, computes
+// and stores by turns, and its threads move the numbers, which costs half as many instructions again: in float32 it
+// reached 60 to 70 % of a copy's bandwidth on an H200.
 #pragma once
 
 #include "bulk_forward.cuh"
@@ -68,14 +68,15 @@ cudaError_t launch(const T* dense, const T* sparse, T* out, long long rows, long
                   : columns == 128 ? launch_bulk_forward<128>
                                    : nullptr;
         if (bulk && go) {
-            cudaError_t error = go(dense, sparse, out, rows, int(features), int(width), stream, limits.bulk_blocks, fits);
+            cudaError_t error = go(dense, sparse, out, rows, int(features), int(width), stream, limits.bulk_blocks,
+                                   fits);
             if (fits) return error;
         }
     }
     if constexpr (sizeof(T) == 2)
         if (bulk) {
-            cudaError_t error = launch_half_forward<T>(dense, sparse, out, rows, int(features), int(columns), int(width),
-                                                       stream, limits.bulk_blocks, fits);
+            cudaError_t error = launch_half_forward<T>(dense, sparse, out, rows, int(features), int(columns),
+                                                       int(width), stream, limits.bulk_blocks, fits);
             if (fits) return error;
         }
     if constexpr (sizeof(T) < 8) {
@@ -103,8 +104,8 @@ cudaError_t launch_backward(const T* grad, const T* dense, const T* sparse, T* g
                   : columns == 128 ? launch_bulk_backward<8>
                                    : nullptr;
         if (bulk && go) {
-            cudaError_t error = go(grad, dense, sparse, grad_dense, grad_sparse, rows, int(features), int(width), stream,
-                                   limits.bulk_blocks, fits);
+            cudaError_t error = go(grad, dense, sparse, grad_dense, grad_sparse, rows, int(features), int(width),
+                                   stream, limits.bulk_blocks, fits);
             if (fits) return error;
         }
     }

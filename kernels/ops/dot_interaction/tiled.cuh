@@ -1,9 +1,9 @@
 // The interaction in tiles, for any width, any alignment and any GPU, in float32 and the half dtypes.
 //
-// A block copies the vectors of some rows into shared memory, widened to float, `depth` columns at a time. In the forward
-// a thread then computes tile × tile pairs of one row, and in the backward `slice` columns of the gradients of `tile`
-// vectors. It holds their sums in registers, so that a number read from shared memory is used several times. The results
-// are staged in shared memory and written from there: neighbouring threads write neighbouring elements.
+// A block copies the vectors of some rows into shared memory, widened to float, `depth` columns at a time. In the
+// forward a thread then computes tile × tile pairs of one row, and in the backward `slice` columns of the gradients of
+// `tile` vectors. It holds their sums in registers, so that a number read from shared memory is used several times. The
+// results are staged in shared memory and written from there: neighbouring threads write neighbouring elements.
 #pragma once
 
 #include "vectors.cuh"
@@ -16,7 +16,7 @@ constexpr int blocks = 3;          // of that size, which a multiprocessor's reg
 
 // --------------------------------------------------------------------------------------------------------- forward
 
-// A thread computes tile × tile pairs of a row. Threads beside each other take the same pairs of rows beside each other.
+// A thread computes tile × tile pairs of a row. Neighbouring threads take the same pairs of neighbouring rows.
 template <class T, int depth>
 __global__ void __launch_bounds__(most_threads, blocks)
     tiled_forward(const T* __restrict__ dense, const T* __restrict__ sparse, T* __restrict__ out, Shape s) {

@@ -146,10 +146,10 @@ struct Bags {
 };
 
 // The look-up of bags written down: a thread takes a column of a bag and adds up that column of the rows that the bag
-// names, one after the other. This kernel is for reading, and the tests hold it to the same results as bags_kernel below,
-// which is what runs. What bags_kernel adds is speed. Here a thread waits for an id, then for that id's row, and only then
-// asks for the next id; and each of a bag's threads looks up all of its ids. There a group of lanes looks up several ids
-// at once, one a lane, hands the places of their rows round by shuffles, and has the next ids on their way meanwhile.
+// names, one after the other. This kernel is for reading, and the tests hold it to the same results as bags_kernel
+// below, which is what runs. What bags_kernel adds is speed. Here a thread waits for an id, then for that id's row, and
+// only then asks for the next id; and each of a bag's threads looks up all of its ids. There a group of lanes looks up
+// several ids at once, one a lane, tells its lanes by shuffles where the rows are, and loads the next ids meanwhile.
 template <class T, Mode mode>
 __global__ void __launch_bounds__(threads)
     bags_kernel_plain(Tables tables, const T* rows, Bags bags, const T* weights, T* out, long long columns,
@@ -190,17 +190,17 @@ struct Spread {
     __host__ __device__ int bags_of_a_block() const { return (forward_threads >> shift) * each; }
 };
 
-// A step of the loop takes the next `ahead` ids of a bag. The first `ahead` lanes of the group find the row of one id each,
-// and load the ids of the step after this one. Then the group loads the rows of this step, all of them before it adds the
-// first; by the time that they are added, the next ids have arrived. For a bag of five ids, `ahead` = 4:
+// A step of the loop takes the next `ahead` ids of a bag. The first `ahead` lanes of the group find the row of one id
+// each, and load the ids of the step after this one. Then the group loads the rows of this step, all of them before it
+// adds the first; by the time that they are added, the next ids have arrived. For a bag of five ids, `ahead` = 4:
 //
 //     before the loop   load ids 0 to 3
 //     step 1            find rows 0 to 3, load id 4, load rows 0 to 3, add them
 //     step 2            find row 4, load ids 0 to 3 of the group's next bag, load row 4, add it, store the bag
 //
-// Bags differ in length, and a group that has done its bag goes on with its next without waiting for the other groups of
-// its warp. Yet all lanes of a warp make every step together, because they meet in the shuffles: groups that went separate
-// ways would run one after the other. A lane without an id hands round `counts_not`.
+// Bags differ in length, and a group that has done its bag goes on with its next without waiting for the other groups
+// of its warp. Yet all lanes of a warp make every step together, because they meet in the shuffles: groups that went
+// separate ways would run one after the other. A lane that has no id gives `counts_not` in place of a row.
 // found: for the backward of a maximum, instead of `out`: the position of the id that it comes from, -1 if from none,
 // [B F, D].
 template <class T, int width, Mode mode>
@@ -354,8 +354,8 @@ cudaError_t launch_width(const Tables& tables, const T* rows, const Bags& bags, 
 
 // The look-up of bags by the plain kernel, which only tests call.
 template <class T>
-cudaError_t launch_bags_plain(const Tables& tables, const T* rows, const Bags& bags, Mode mode, const T* weights, T* out,
-                              long long columns, cudaStream_t stream) {
+cudaError_t launch_bags_plain(const Tables& tables, const T* rows, const Bags& bags, Mode mode, const T* weights,
+                              T* out, long long columns, cudaStream_t stream) {
     if (bags.count() == 0 || columns == 0) return cudaSuccess;
     auto kernel = mode == Mode::sum    ? bags_kernel_plain<T, Mode::sum>
                   : mode == Mode::mean ? bags_kernel_plain<T, Mode::mean>

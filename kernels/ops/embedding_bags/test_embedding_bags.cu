@@ -192,10 +192,11 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& func
                                 return functions.launch_bags(tables_of(kind.padding), tables.get(), given, kind.mode, by,
                                                              out.get(), nullptr, width, cudaStream_t{}, enough);
                             });
-        report.check<T>(shape, kind.name, "forward, plain", double(tables.bytes() + out.bytes()), {{"out", out, c.out}}, [&] {
-            return functions.launch_bags_plain(tables_of(kind.padding), tables.get(), given, kind.mode, by, out.get(), width,
-                                               cudaStream_t{});
-        });
+        report.check<T>(shape, kind.name, "forward, plain", double(tables.bytes() + out.bytes()),
+                        {{"out", out, c.out}}, [&] {
+                            return functions.launch_bags_plain(tables_of(kind.padding), tables.get(), given, kind.mode,
+                                                               by, out.get(), width, cudaStream_t{});
+                        });
         if (shape.special) continue;
         Buffer<T> grad(c.grad, shape.off(the_grad)), grad_tables(all_rows * width, shape.off(the_grad_tables)),
             grad_weights(count);
@@ -236,7 +237,8 @@ void check_hostile_offsets(testing::Report& report) {
                                       op::enough_threads);
     });
     report.check<float>(shape, "sum", "hostile offsets, plain", 0, {{"out", out, expected}}, [&] {
-        return op::launch_bags_plain<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), 4, cudaStream_t{});
+        return op::launch_bags_plain<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), 4,
+                                            cudaStream_t{});
     });
 }
 
@@ -290,7 +292,8 @@ void check_lying_rows(testing::Report& report) {
                                       op::enough_threads);
     });
     report.check<float>({2, 4}, "sum", "lying row_offsets, plain", 0, {{"out", out, zeros}}, [&] {
-        return op::launch_bags_plain<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), 4, cudaStream_t{});
+        return op::launch_bags_plain<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), 4,
+                                            cudaStream_t{});
     });
 }
 
