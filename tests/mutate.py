@@ -106,7 +106,7 @@ def chosen(op: str, sequence: Iterator[Mutant], count: int, copies: Copies) -> t
     numbers = iter(range(1, 1 << 16))
 
     def write(numbered: dict[int, Mutant]) -> None:
-        for path in (ROOT / "kernels" / "ops" / op).glob("*.cuh"):
+        for path in (ROOT / "kernels" / "ops" / op).rglob("*.cuh"):
             (copy / path.relative_to(ROOT)).write_text(switched(path, numbered.items()))
 
     def compiled_by_host(new: dict[int, Mutant]) -> set[int]:
@@ -153,7 +153,7 @@ def chosen(op: str, sequence: Iterator[Mutant], count: int, copies: Copies) -> t
 def of_an_op_in_cuda(op: str, sequence: Iterator[Mutant], count: int, copies: Copies) -> list[Result]:
     found, alone = chosen(op, sequence, count, copies)
     together = copies.new(op)
-    for path in (ROOT / "kernels" / "ops" / op).glob("*.cuh"):
+    for path in (ROOT / "kernels" / "ops" / op).rglob("*.cuh"):
         text = switched(path, [(number, mutant) for number, mutant in found.items() if number not in alone])
         (together / path.relative_to(ROOT)).write_text(text)
     test = f"kernels/ops/{op}/test_{op}.cu"
@@ -217,7 +217,7 @@ def summary(results: list[Result]) -> str:
 def mutate(count: int, seed: int, ops: list[str], copies: Copies) -> list[Result]:
     """The results, printed op by op as they come."""
     folders = sorted(path for path in (ROOT / "kernels" / "ops").iterdir() if not ops or path.name in ops)
-    groups = [(folder, sorted(folder.glob("*.cuh")), of_an_op_in_cuda) for folder in folders]
+    groups = [(folder, sorted(folder.rglob("*.cuh")), of_an_op_in_cuda) for folder in folders]
     groups += [
         (folder, [path for path in sorted(folder.glob("triton_*.py")) if "@triton.jit" in path.read_text()],
          of_an_op_in_triton)

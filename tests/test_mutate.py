@@ -117,8 +117,9 @@ inline int sum(const int* x, int n) {
     for (int i = n; i > 0; i -= 1) total += x[i - 1];
     return total;
 }
-inline int unused(int a) { return a > 5; }
+#include "fast/unused.cuh"
 """
+UNUSED = "inline int unused(int a) { return a > 5; }\n"
 TEST = """#include "kernel.cuh"
 #include <stdio.h>
 #include <unistd.h>
@@ -140,8 +141,9 @@ def toy(tmp_path):
     def make(wanted: int = 69) -> Path:
         root = tmp_path / "toy"
         op = root / "kernels" / "ops" / "toy"
-        op.mkdir(parents=True)
+        (op / "fast").mkdir(parents=True)
         (op / "kernel.cuh").write_text(KERNEL)
+        (op / "fast" / "unused.cuh").write_text(UNUSED)
         (op / "test_toy.cu").write_text(TEST.replace("WANTED", str(wanted)))
         header = root / "kernels" / "check" / "host" / "cuda_on_host.h"
         header.parent.mkdir(parents=True)
@@ -190,7 +192,7 @@ def test_a_toy_op(toy, monkeypatch, capsys):
     for steps in (("> 1", 1, 1), ("> 0", 2, 1), ("> 0", 1, 0), ("> 0", 1, 2)):
         assert of(8, loop.format(*steps))[1].startswith("killed by test_toy.cu (asan): ")
     for new in ("a > 6", "a > 4", "a >= 5"):
-        assert of(11, f"inline int unused(int a) {{ return {new}; }}") == (
+        assert of(1, f"inline int unused(int a) {{ return {new}; }}") == (
             "comparison" if "=" in new else "constant", "ALIVE, no test comes to it")
     assert not said
     assert printed.splitlines()[-1] == (
@@ -228,7 +230,8 @@ def test_three_of_four():
 def test_a_toy_op_in_triton(toy, monkeypatch, capsys):
     root = toy()
     op = root / "kernels" / "ops" / "toy"
-    (op / "kernel.cuh").unlink()
+    for path in op.rglob("*.cuh"):
+        path.unlink()
     (op / "triton_kernel.py").write_text(TRITON)
     (op / "test_toy.py").write_text(TRITON_TEST)
     assert _mutate(monkeypatch, root, "--count", "3", "toy") == 1

@@ -62,6 +62,12 @@ struct Tiles {
 };
 
 #ifndef __CUDACC_RTC__
+// Whether a row may be small enough for the kernels of the copy engine, whose sizes have 32 bits. Each of them has
+// further conditions of its own.
+inline bool may_be_bulk(long long features, long long columns, long long width) {
+    return features < 32 && columns <= 128 && width <= bulk_shared;
+}
+
 enum class Begins { as_usual, early };  // early: the kernel calls wait_for_predecessor
 
 // How many blocks of `warps` warps the GPU holds; the registers of a multiprocessor are for most_warps.

@@ -8,8 +8,20 @@
 // Bytes, V = features + 1: rows · (V · columns + width) · sizeof(T), and in the backward V · columns more. FLOPs: a
 // multiplication and an addition for each column of V (V - 1) / 2 pairs, in the backward twice as many.
 //
-// On an H200 (132 multiprocessors of four schedulers at 1.98 GHz, 4.275 TB/s), V = 27, 16 columns of float32, a
-// multiprocessor must take a row every 195 cycles to be as fast as a copy, 301 in the backward. What it issues for one:
+// Five files have kernels for this formula, from the simplest to the fastest. launch() and launch_backward() below try
+// the fastest first, and take the first that the shape, the dtype and the GPU allow:
+//
+//     plain.cuh                a thread computes one element: any shape, and float64
+//     tiled.cuh                vectors in shared memory, tiles of pairs in registers: any GPU, any width and alignment
+//     bulk_forward.cuh         the copy engine moves the rows: sm_90 on, float32, the usual widths, forward
+//     fast/bulk_backward.cuh   the same for the backward
+//     fast/bulk_half.cuh       the forward of float16 and bfloat16, on tensor cores
+//
+// fast/README.md says which shapes each of them takes, and what it buys.
+//
+// Why the copy engine: on an H200 (132 multiprocessors of four schedulers at 1.98 GHz, 4.275 TB/s), for V = 27 vectors
+// of 16 columns of float32, a multiprocessor must finish a row every 195 cycles to be as fast as a copy, and every 301
+// in the backward. What the kernels of the copy engine issue for one row:
 //
 //     forward     a thread has 9 × 9 pairs: for 4 columns 18 loads of 16 bytes and 324 multiply-adds, on the diagonal
 //                 9 and 144, so that 6 tasks take 3 · 4 · (348 + 157) / 32 = 189 instructions of warps; two threads for
@@ -20,297 +32,58 @@
 //                 bytes and 36 multiply-adds, 54 instructions: 12 · 27 · 54 / 32 = 547, and some 165. 712 / 4: 178
 //                 cycles. Shared memory: 12 · 27 · 13 / 32 = 132 cycles, and some 50.
 //
-// So the bytes are the limit, if enough of them are in flight all the time. The kernels of bulk_forward.cuh,
-// bulk_half.cuh and bulk_backward.cuh see to that from sm_90 on, at the usual widths. What they do not take is for the
-// kernels below: any width, any alignment, any GPU. Their threads move the numbers, which costs half as many instructions
-// again, and a block loads, computes and stores by turns: on an H200 they reach 60 to 70 % of a copy's bandwidth.
+// So the bytes are the limit, if enough of them are in flight all the time. The kernels of the copy engine see to that:
+// a tile is computed while the next one is loaded and the one before is stored. In tiled.cuh a block loads, computes
+// and stores by turns, and its threads move the numbers, which costs half as many instructions again: in float32 it
+// reached 60 to 70 % of a copy's bandwidth on an H200.
 #pragma once
 
-#include "bulk_backward.cuh"
 #include "bulk_forward.cuh"
-#include "bulk_half.cuh"
+#include "fast/bulk_backward.cuh"
+#include "fast/bulk_half.cuh"
 #include "plain.cuh"
-#include "vectors.cuh"
-
-namespace dot_interaction {
-
-constexpr int slice = 8;           // columns of a thread's block in the backward
-constexpr int most_threads = 128;  // of a block
-constexpr int blocks = 3;          // of that size, which a multiprocessor's registers are to hold
-
-// --------------------------------------------------------------------------------------------------------- forward
-
-// A thread computes tile × tile pairs of a row. Threads beside each other take the same pairs of rows beside each other.
-template <class T, int depth>
-__global__ void __launch_bounds__(most_threads, blocks)
-    tiled_forward(const T* __restrict__ dense, const T* __restrict__ sparse, T* __restrict__ out, Shape s) {
-    float* vectors = dynamic_shared<float>();
-    long long first = (long long)blockIdx.x * s.block_rows;
-    int here = s.rows - first < s.block_rows ? int(s.rows - first) : s.block_rows;
-    dense += first * s.columns;
-    sparse += first * s.features * s.columns;
-    out += first * s.width;
-
-    // The threads of the last warp that are too many compute what others compute, and write nothing.
-    int row = int(threadIdx.x) & (s.block_rows - 1), left = 0, right = int(threadIdx.x) / s.block_rows;
-    while (right > left) right -= ++left;
-    bool writes = row < here && left * tile <= s.features;
-    if (!writes) left = right = 0;
-    const float* lefts = vectors + row * row_stride<depth>(s.features) + left * tile * depth;
-    const float* rights = vectors + row * row_stride<depth>(s.features) + right * tile * depth;
-
-    float sums[tile][tile] = {};
-    for (int start = 0; start < s.columns; start += depth) {
-        if (start) __syncthreads();
-        if (s.whole)
-            load_vectors<depth, widest<T>>(vectors, dense, sparse, here, start, s);
-        else
-            load_vectors<depth, 1>(vectors, dense, sparse, here, start, s);
-        wait_for_copies();
-        __syncthreads();
-#pragma unroll 1
-        for (int k = 0; k < depth; k += 4) {
-            Pack<float, 4> a[tile];
-#pragma unroll
-            for (int m = 0; m < tile; ++m) a[m] = four(lefts + m * depth + k);
-#pragma unroll
-            for (int n = 0; n < tile; ++n) {
-                Pack<float, 4> b = four(rights + n * depth + k);
-#pragma unroll
-                for (int e = 0; e < 4; ++e)
-#pragma unroll
-                    for (int m = 0; m < tile; ++m) sums[m][n] += a[m].element[e] * b.element[e];
-            }
-        }
-    }
-
-    // The rows of out take the vectors' place: a block's are one piece of memory, whose sectors are written whole.
-    __syncthreads();
-    T* staged = reinterpret_cast<T*>(vectors);
-    int stride = s.width + padding<T>(s.width);
-    if (writes) {
-#pragma unroll
-        for (int m = 0; m < tile; ++m) {
-            int i = left * tile + m;
-            T* to = staged + row * stride + s.columns + triangle(i) + right * tile;
-            if (i > s.features) continue;
-#pragma unroll
-            for (int n = 0; n < tile; ++n)
-                if (n < m || left != right) to[n] = narrow<T>(sums[m][n]);
-        }
-    }
-#pragma unroll 4
-    for (unsigned e = threadIdx.x; e < unsigned(here * s.columns); e += blockDim.x) {
-        unsigned of_row = s.columns_of.quotient(e);
-        staged[of_row * unsigned(stride - s.columns) + e] = dense[e];
-    }
-    for (int r = int(threadIdx.x); r < here; r += int(blockDim.x))
-        for (int c = s.columns + s.pairs(); c < s.width; ++c) staged[r * stride + c] = narrow<T>(0.0f);
-    __syncthreads();
-    unsigned count = unsigned(here * s.width), done = 0;
-    if (s.whole_out) {
-        constexpr unsigned width = widest<T>;
-        bool padded = padding<T>(s.width) > 0;
-        done = count / width;
-#pragma unroll 4
-        for (unsigned p = threadIdx.x; p < done; p += blockDim.x) {
-            unsigned from = padded ? p + s.packs.quotient(p) : p;
-            reinterpret_cast<Pack<T, width>*>(out)[p] = load<width>(staged + from * width);
-        }
-        done *= width;
-        if (padded) return;  // then rows are made of whole 16 bytes
-    }
-    for (unsigned e = done + threadIdx.x; e < count; e += blockDim.x)
-        out[e] = staged[e + e / unsigned(s.width) * unsigned(stride - s.width)];
-}
-
-// -------------------------------------------------------------------------------------------------------- backward
-
-// A thread computes `slice` columns of the gradients of `tile` vectors of a row.
-template <class T, int depth>
-__global__ void __launch_bounds__(most_threads, blocks)
-    tiled_backward(const T* __restrict__ grad, const T* __restrict__ dense, const T* __restrict__ sparse,
-                   T* __restrict__ grad_dense, T* __restrict__ grad_sparse, Shape s) {
-    int vector_stride = row_stride<depth>(s.features), grad_stride = s.width + padding<float>(s.width);
-    float* vectors = dynamic_shared<float>();
-    float* gradients = vectors + s.block_rows * vector_stride;
-    long long first = (long long)blockIdx.x * s.block_rows, first_sparse = first * s.features * s.columns;
-    int here = s.rows - first < s.block_rows ? int(s.rows - first) : s.block_rows;
-    grad += first * s.width;
-    dense += first * s.columns;
-    sparse += first_sparse;
-    if (grad_dense) grad_dense += first * s.columns;
-    if (grad_sparse) grad_sparse += first_sparse;
-
-    constexpr int slices = depth / slice;
-    int row = int(threadIdx.x) & (s.block_rows - 1), task = int(threadIdx.x) / s.block_rows;
-    int begin = task / slices * tile, column = task % slices * slice;
-    const float* pairs = gradients + row * grad_stride + s.columns;
-    float* vector = vectors + row * vector_stride + column;
-
-    unsigned count = unsigned(here * s.width);
-    if (s.whole_out)
-        load_gradients<widest<T>>(gradients, grad, count, s);
-    else
-        load_gradients<1>(gradients, grad, count, s);
-    for (int start = 0; start < s.columns; start += depth) {
-        if (s.whole)
-            load_vectors<depth, widest<T>>(vectors, dense, sparse, here, start, s);
-        else
-            load_vectors<depth, 1>(vectors, dense, sparse, here, start, s);
-        wait_for_copies();
-        __syncthreads();
-        float sums[tile][slice] = {};
-        if (begin <= s.features && (begin == 0 || grad_sparse)) {
-            for (int other = 0; other < begin; other += tile)
-#pragma unroll 3
-                for (int n = 0; n < tile; ++n)
-                    add_product(sums, vector + (other + n) * depth,
-                                [&](int m) { return pairs[triangle(begin + m) + other + n]; });
-            // A vector has no pair with itself; the zero makes NaN of its NaN, as eager does.
-#pragma unroll
-            for (int n = 0; n < tile; ++n)
-                if (begin + n <= s.features)
-                    add_product(sums, vector + (begin + n) * depth, [&](int m) {
-                        return m == n ? 0.0f : pairs[triangle(begin + (m > n ? m : n)) + begin + (m > n ? n : m)];
-                    });
-            for (int j = begin + tile; j <= s.features; ++j)
-                add_product(sums, vector + j * depth, [&](int m) { return pairs[triangle(j) + begin + m]; });
-        }
-        __syncthreads();
-        // The gradients take the vectors' place, to be written together.
-        if (row < here) {
-            if (begin == 0)
-#pragma unroll
-                for (int e = 0; e < slice; ++e)
-                    if (start + column + e < s.columns) sums[0][e] += gradients[row * grad_stride + start + column + e];
-#pragma unroll
-            for (int m = 0; m < tile; ++m)
-                if (begin + m <= s.features)
-#pragma unroll
-                    for (int e = 0; e < slice; e += 4)
-                        *reinterpret_cast<Pack<float, 4>*>(vector + (begin + m) * depth + e) =
-                            *reinterpret_cast<Pack<float, 4>*>(sums[m] + e);
-        }
-        __syncthreads();
-        if (s.whole)
-            store_vectors<depth, widest<T>>(vectors, grad_dense, grad_sparse, here, start, s);
-        else
-            store_vectors<depth, 1>(vectors, grad_dense, grad_sparse, here, start, s);
-        __syncthreads();
-    }
-}
-
-// ---------------------------------------------------------------------------------------------------------- launch
+#include "tiled.cuh"
 
 #ifndef __CUDACC_RTC__
+namespace dot_interaction {
+
 // How a launch is cut, which a test or a sweep may change.
-struct Limits {
-    int threads = most_threads;      // of a block, at most; 0: nothing is held on chip
-    long long shared = 55 * 1024;    // bytes of a block, at most: four of them in a multiprocessor's 228 KB
-    int depth = 0;                   // columns on chip at once: 16 or 32; 0: 16 if there are no more, else 32
-    // Blocks of the copy engine's kernels, at most. 0: as many as the GPU holds, but for float32's forward only where
-    // each multiprocessor gets one; -1: none.
+struct Limits : TiledLimits {
+    // Blocks of the copy engine's kernels, at most. 0: as many as the GPU holds, and all of these kernels but
+    // bulk_forward only run where there is a tile of rows for each multiprocessor; -1: none of these kernels.
     int bulk_blocks = 0;
 };
-
-struct Cut {
-    int block_rows = 0, threads = 0;  // block_rows 0: it does not fit
-    long long shared = 0;
-};
-
-// The most rows of a block, a power of two, with tasks_of_row threads for each; threads in whole warps.
-template <class Bytes>
-inline Cut cut(long long tasks_of_row, const Limits& limits, Bytes bytes) {
-    for (int rows = most_threads; rows; rows /= 2)
-        if (rows * tasks_of_row <= limits.threads && bytes(rows) <= limits.shared)
-            return {rows, int(rows * tasks_of_row + 31) / 32 * 32, bytes(rows)};
-    return {};
-}
-
-
-template <class T>
-inline Shape shape_of(long long rows, long long features, long long columns, long long width, int block_rows,
-                      bool whole, bool aligned_out) {
-    bool whole_out = aligned_out && block_rows * width % widest<T> == 0;
-    long long packs = width / widest<T>;
-    return {rows, int(features), int(columns), int(width), block_rows, whole && columns % widest<T> == 0, whole_out,
-            Columns<unsigned>(features + 1), Columns<unsigned>(columns ? columns : 1),
-            Columns<unsigned>(packs ? packs : 1)};
-}
-
-// Whether the tiled kernels' 32-bit numbers do for one row; blocks are cut so that all of its rows are few times that.
-inline bool narrow_rows(long long features, long long columns) {
-    constexpr long long most = 1 << 20;
-    return features < 1024 && columns < most && (features + 1) * columns < most;
-}
-
-template <class T, int depth>
-cudaError_t launch_tiled(const T* dense, const T* sparse, T* out, long long rows, long long features, long long columns,
-                         long long width, cudaStream_t stream, const Limits& limits, bool& fits) {
-    long long n = sides(int(features)), slack = (n * tile - features - 1) * depth;  // read beyond a block's last row
-    Cut c = cut(n * (n + 1) / 2, limits, [&](long long r) {
-        long long held = (r * row_stride<depth>(int(features)) + slack) * 4;
-        long long staged = r * (width + padding<T>(int(width))) * (long long)sizeof(T);
-        return held > staged ? held : staged;
-    });
-    if (!(fits = c.block_rows > 0)) return cudaSuccess;
-    auto kernel = tiled_forward<T, depth>;
-    if (c.shared > 48 * 1024)
-        if (cudaError_t error = set_shared_memory_limit(kernel, size_t(c.shared)); error != cudaSuccess) return error;
-    Shape s = shape_of<T>(rows, features, columns, width, c.block_rows, aligned(dense, sparse), aligned(out));
-    dim3 grid(unsigned((rows + c.block_rows - 1) / c.block_rows));
-    return launch_kernel(kernel, grid, dim3(unsigned(c.threads)), size_t(c.shared), stream, dense, sparse, out, s);
-}
-
-template <class T, int depth>
-cudaError_t launch_tiled_backward(const T* grad, const T* dense, const T* sparse, T* grad_dense, T* grad_sparse,
-                                  long long rows, long long features, long long columns, long long width,
-                                  cudaStream_t stream, const Limits& limits, bool& fits) {
-    long long n = sides(int(features)), slack = triangle(int(n) * tile) - triangle(int(features) + 1) + tile;
-    Cut c = cut(n * (depth / slice), limits, [&](long long r) {
-        return (r * (row_stride<depth>(int(features)) + width + padding<float>(int(width))) + slack) * 4;
-    });
-    if (!(fits = c.block_rows > 0)) return cudaSuccess;
-    auto kernel = tiled_backward<T, depth>;
-    if (c.shared > 48 * 1024)
-        if (cudaError_t error = set_shared_memory_limit(kernel, size_t(c.shared)); error != cudaSuccess) return error;
-    bool whole = aligned(dense, sparse, grad_dense, grad_sparse);
-    Shape s = shape_of<T>(rows, features, columns, width, c.block_rows, whole, aligned(grad));
-    dim3 grid(unsigned((rows + c.block_rows - 1) / c.block_rows));
-    return launch_kernel(kernel, grid, dim3(unsigned(c.threads)), size_t(c.shared), stream, grad, dense, sparse,
-                         grad_dense, grad_sparse, s);
-}
-
-inline dim3 plain_grid(long long elements) { return dim3(unsigned((elements + plain_threads - 1) / plain_threads)); }
 
 // An error is the launch's own: what the kernel does wrong shows later, as always in CUDA.
 template <class T>
 cudaError_t launch(const T* dense, const T* sparse, T* out, long long rows, long long features, long long columns,
                    long long width, cudaStream_t stream, const Limits& limits = {}) {
     if (rows * width == 0) return cudaSuccess;
-    if constexpr (sizeof(T) < 8)
-        if (limits.bulk_blocks >= 0 && features < 32 && columns <= 128 && width <= bulk_shared) {
-            bool fits = false;
-            cudaError_t error = cudaSuccess;
-            auto go = [&](auto launch, auto... cut) {
-                error = launch(dense, sparse, out, rows, int(features), cut..., int(width), stream, limits.bulk_blocks,
-                               fits);
-            };
-            if constexpr (sizeof(T) == 2) go(launch_half_forward<T>, int(columns));
-            else if (columns == 16) go(launch_bulk_forward<16>);
-            else if (columns == 32) go(launch_bulk_forward<32>);
-            else if (columns == 64) go(launch_bulk_forward<64>);
-            else if (columns == 128) go(launch_bulk_forward<128>);
+    [[maybe_unused]] bool bulk = limits.bulk_blocks >= 0 && may_be_bulk(features, columns, width);
+    [[maybe_unused]] bool fits = false;
+    if constexpr (sizeof(T) == 4) {
+        auto go = columns == 16    ? launch_bulk_forward<16>
+                  : columns == 32  ? launch_bulk_forward<32>
+                  : columns == 64  ? launch_bulk_forward<64>
+                  : columns == 128 ? launch_bulk_forward<128>
+                                   : nullptr;
+        if (bulk && go) {
+            cudaError_t error = go(dense, sparse, out, rows, int(features), int(width), stream, limits.bulk_blocks,
+                                   fits);
             if (fits) return error;
         }
-    if constexpr (sizeof(T) < 8)
-        if (narrow_rows(features, columns)) {
-            bool fits = false;
-            auto go = (limits.depth ? limits.depth : columns) > 16 ? launch_tiled<T, 32> : launch_tiled<T, 16>;
-            cudaError_t error = go(dense, sparse, out, rows, features, columns, width, stream, limits, fits);
+    }
+    if constexpr (sizeof(T) == 2)
+        if (bulk) {
+            cudaError_t error = launch_half_forward<T>(dense, sparse, out, rows, int(features), int(columns),
+                                                       int(width), stream, limits.bulk_blocks, fits);
             if (fits) return error;
         }
+    if constexpr (sizeof(T) < 8) {
+        auto go = (limits.depth ? limits.depth : columns) > 16 ? launch_tiled<T, 32> : launch_tiled<T, 16>;
+        cudaError_t error = go(dense, sparse, out, rows, features, columns, width, stream, limits, fits);
+        if (fits) return error;
+    }
     return launch_kernel(plain_forward<T>, plain_grid(rows * width), dim3(plain_threads), 0, stream, dense, sparse, out,
                          rows, features, columns, width);
 }
@@ -322,32 +95,30 @@ cudaError_t launch_backward(const T* grad, const T* dense, const T* sparse, T* g
                             cudaStream_t stream, const Limits& limits = {}) {
     long long elements = rows * (features + 1) * columns;
     if (elements == 0) return cudaSuccess;
-    if constexpr (sizeof(T) == 4)
-        if (limits.bulk_blocks >= 0 && features < 32 && columns <= 128 && width <= bulk_shared) {
-            auto go = columns == 16    ? launch_bulk_backward<1>
-                      : columns == 32  ? launch_bulk_backward<2>
-                      : columns == 64  ? launch_bulk_backward<4>
-                      : columns == 128 ? launch_bulk_backward<8>
-                                       : nullptr;
-            bool fits = false;
-            if (go) {
-                cudaError_t error = go(grad, dense, sparse, grad_dense, grad_sparse, rows, int(features), int(width),
-                                       stream, limits.bulk_blocks, fits);
-                if (fits) return error;
-            }
-        }
-    if constexpr (sizeof(T) < 8)
-        if (narrow_rows(features, columns)) {
-            bool fits = false;
-            auto go = (limits.depth ? limits.depth : columns) > 16 ? launch_tiled_backward<T, 32>
-                                                                   : launch_tiled_backward<T, 16>;
-            cudaError_t error = go(grad, dense, sparse, grad_dense, grad_sparse, rows, features, columns, width, stream,
-                                   limits, fits);
+    [[maybe_unused]] bool bulk = limits.bulk_blocks >= 0 && may_be_bulk(features, columns, width);
+    [[maybe_unused]] bool fits = false;
+    if constexpr (sizeof(T) == 4) {
+        auto go = columns == 16    ? launch_bulk_backward<1>
+                  : columns == 32  ? launch_bulk_backward<2>
+                  : columns == 64  ? launch_bulk_backward<4>
+                  : columns == 128 ? launch_bulk_backward<8>
+                                   : nullptr;
+        if (bulk && go) {
+            cudaError_t error = go(grad, dense, sparse, grad_dense, grad_sparse, rows, int(features), int(width),
+                                   stream, limits.bulk_blocks, fits);
             if (fits) return error;
         }
+    }
+    if constexpr (sizeof(T) < 8) {
+        auto go = (limits.depth ? limits.depth : columns) > 16 ? launch_tiled_backward<T, 32>
+                                                               : launch_tiled_backward<T, 16>;
+        cudaError_t error = go(grad, dense, sparse, grad_dense, grad_sparse, rows, features, columns, width, stream,
+                               limits, fits);
+        if (fits) return error;
+    }
     return launch_kernel(plain_backward<T>, plain_grid(elements), dim3(plain_threads), 0, stream, grad, dense, sparse,
                          grad_dense, grad_sparse, rows, features, columns, width);
 }
-#endif
 
 }  // namespace dot_interaction
+#endif

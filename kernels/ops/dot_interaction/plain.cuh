@@ -1,5 +1,5 @@
-// The interaction's kernels for what does not fit on chip: rows of vectors or pairs too long to be held, and float64. A
-// thread computes one element; its operands come from the caches.
+// The interaction written down: a thread computes one element, and its operands come from the caches. The others reuse
+// what they have read; these kernels are for what does not fit on chip, rows of too many numbers, and for float64.
 #pragma once
 
 #include "device/launch.cuh"
@@ -52,5 +52,9 @@ __global__ void __launch_bounds__(plain_threads)
     if (i == 0) sum += widen(grads[column]);
     to[(i ? row * features + i - 1 : row) * columns + column] = narrow<T>(sum);
 }
+
+#ifndef __CUDACC_RTC__
+inline dim3 plain_grid(long long elements) { return dim3(unsigned((elements + plain_threads - 1) / plain_threads)); }
+#endif
 
 }  // namespace dot_interaction

@@ -1,13 +1,16 @@
 """dot_interaction against eager, on every backend that this machine has."""
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from kernels.check import Call, Case, check, check_gradients, gradients
 from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from kernels.measure import bench
 from kernels.ops.dot_interaction.eager import width
 
 
@@ -94,3 +97,61 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
         dense, sparse = torch.tensor([[1.0]], device=DEVICE), torch.tensor([[[2.0], [3.0], [5.0]]], device=DEVICE)
         out = self.function(backend)(dense, sparse, 4)
         assert out.tolist() == [[1, 2 * 1, 3 * 1, 3 * 2, 5 * 1, 5 * 2, 5 * 3, 0]]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# fast/README.md.
+
+PAGE = Path(__file__).parent / "fast" / "README.md"
+MULTIPROCESSORS = 132  # of the H200 whose record the page shows
+
+
+def kernel_of(backward: bool, rows: int, columns: int, dtype: str) -> str:
+    """The kernel that kernel.cuh's launch functions take on an H200 for 26 features and these columns."""
+    if not backward:
+        return "bulk_forward" if dtype == "float32" else "bulk_half"
+    tiles = math.ceil(rows * columns / 256)  # bulk_backward's tile has 16 rows of 16 columns, 8 of 32, and so on
+    return "bulk_backward" if dtype == "float32" and tiles >= MULTIPROCESSORS else "tiled"
+
+
+def recorded_table() -> list[str]:
+    """The page's table: each row of the record's that our CUDA kernels ran, by kernel."""
+    times: dict[tuple, dict[str, dict]] = {}
+    for row in bench.load("dot_interaction", "h200")["rows"]:
+        if row["form"] in ("functional", "backward") and row["us_p50"]:
+            key = row["form"] == "backward", row["rows"], row["columns"], row["dtype"]
+            times.setdefault(key, {})[row["implementation"]] = row
+
+    def line(key: tuple) -> str:
+        backward, rows, columns, dtype = key
+        us = [f"{times[key][name]['us_p50']:,.1f}" if name in times[key] else "–"
+              for name in ("cuda", "triton", "torch.compile", "eager")]
+        share = f"{times[key]['cuda']['percent_of_copy']:.0f}"
+        call = [kernel_of(*key), "backward" if backward else "forward", f"{rows:,}", str(columns), dtype]
+        return f"| {' | '.join([*call, us[0], share, *us[1:]])} |"
+
+    order = ("bulk_forward", "bulk_backward", "bulk_half", "tiled")
+    return [line(key) for key in sorted(times, key=lambda key: (order.index(kernel_of(*key)), -key[1], key[2]))]
+
+
+def test_the_page_of_the_fast_kernels_says_what_is_recorded():
+    text = PAGE.read_text()
+    table = [line for line in text.splitlines() if line.startswith("|")][2:]
+    assert table == recorded_table(), "the table must be\n" + "\n".join(recorded_table())
+    prose = "\n".join(line for line in text.splitlines() if not line.startswith("|"))
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    times, shares = {us for row in cells for us in (row[5], *row[7:])}, {row[6] for row in cells}
+    said_times, said_shares = re.findall(r"([\d,.]*\d) µs", prose), re.findall(r"(\d+) %", prose)
+    assert said_times
+    assert set(said_times) <= times
+    assert said_shares
+    assert set(said_shares) <= shares
+
+
+def test_the_page_of_the_fast_kernels_has_a_section_for_each_and_its_links_exist():
+    text = PAGE.read_text()
+    kernels = {path.stem for path in (*PAGE.parent.glob("*.cuh"), PAGE.parents[1] / "bulk_forward.cuh")}
+    assert kernels | {"plain", "tiled"} == set(re.findall(r"^## (\w+)$", text, re.M))
+    links = re.findall(r"\]\(([\w./]+)\)", text)
+    assert len(links) > 5
+    assert all((PAGE.parent / link).exists() for link in links)

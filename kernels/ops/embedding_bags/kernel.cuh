@@ -145,6 +145,41 @@ struct Bags {
     }
 };
 
+// The look-up of bags written down: a thread takes a column of a bag and adds up that column of the rows that the bag
+// names, one after the other. This kernel is for reading, and the tests hold it to the same results as bags_kernel
+// below, which is what runs. What bags_kernel adds is speed. Here a thread waits for an id, then for that id's row, and
+// only then asks for the next id; and each of a bag's threads looks up all of its ids. There a group of lanes looks up
+// several ids at once, one a lane, tells its lanes by shuffles where the rows are, and loads the next ids meanwhile.
+template <class T, Mode mode>
+__global__ void __launch_bounds__(threads)
+    bags_kernel_plain(Tables tables, const T* rows, Bags bags, const T* weights, T* out, long long columns,
+                      Columns<unsigned> by) {
+    using C = Accumulator<T>;
+    const long long element = (long long)blockIdx.x * threads + threadIdx.x, i = element / columns;
+    const long long column = element - i * columns;
+    if (i >= bags.count()) return;
+    Bags::Bag bag = bags.at(i, by);
+    bags.check(bag, i, tables.report, column == 0);
+    const Range table = tables.of(bag.feature);
+    C total = 0;
+    long long counted = 0;
+    for (long long p = bag.begin; p < bag.end; ++p) {
+        const long long id = bags.indices[p];
+        const Place place = tables.find(id, table);
+        if (place.padded) continue;
+        if (!place.inside && column == 0) tables.tell(id, bag.feature, p);
+        const C value = place.inside ? widen(rows[place.row * columns + column]) : C(0);  // a missing row is zeros
+        if constexpr (mode == Mode::max) {
+            if (counted == 0 || value > total) total = value;  // so a NaN stays only if it comes first, as in PyTorch
+        } else {
+            total += weights && place.inside ? widen(weights[p]) * value : value;
+        }
+        ++counted;
+    }
+    if (mode == Mode::mean && counted) total /= C(counted);
+    out[bag.out * columns + column] = narrow<T>(total);
+}
+
 // How bags are spread over threads: a group of 2^shift lanes, `ahead` or more of them, takes `width` columns a lane of a
 // bag, and then of the bag `groups` further on, `each` bags in all. `tiles` groups make up a row.
 struct Spread {
@@ -155,10 +190,17 @@ struct Spread {
     __host__ __device__ int bags_of_a_block() const { return (forward_threads >> shift) * each; }
 };
 
-// Bags differ in length, and a group that has done its bag does not wait for the others of its warp: it goes on with its
-// next. A lane looks one of the next `ahead` ids up; then the group asks for those rows together, and for the ids behind
-// them before that, so that they are there when the rows have been added. The warp stays together, by shuffles of all its
-// lanes: groups that went separate ways would be run one after the other.
+// A step of the loop takes the next `ahead` ids of a bag. The first `ahead` lanes of the group find the row of one id
+// each, and load the ids of the step after this one. Then the group loads the rows of this step, all of them before it
+// adds the first; by the time that they are added, the next ids have arrived. For a bag of five ids, `ahead` = 4:
+//
+//     before the loop   load ids 0 to 3
+//     step 1            find rows 0 to 3, load id 4, load rows 0 to 3, add them
+//     step 2            find row 4, load ids 0 to 3 of the group's next bag, load row 4, add it, store the bag
+//
+// Bags differ in length, and a group that has done its bag goes on with its next without waiting for the other groups
+// of its warp. Yet all lanes of a warp make every step together, because they meet in the shuffles: groups that went
+// separate ways would run one after the other. A lane that has no id gives `counts_not` in place of a row.
 // found: for the backward of a maximum, instead of `out`: the position of the id that it comes from, -1 if from none,
 // [B F, D].
 template <class T, int width, Mode mode>
@@ -166,7 +208,8 @@ __global__ void __launch_bounds__(forward_threads)
     bags_kernel(Tables tables, const T* rows, Bags bags, const T* weights, T* out, long long* found, long long columns,
                 Spread spread) {
     using C = Accumulator<T>;
-    constexpr long long is_miss = -1, counts_not = -2;  // in place of where a row begins
+    // In place of where a row begins: of an id that has no row, which counts as zeros, and of no id, or the padding.
+    constexpr long long is_miss = -1, counts_not = -2;
     const int group = 1 << spread.shift, lane = int(threadIdx.x) & (group - 1), step = forward_threads >> spread.shift;
     const unsigned block = blockIdx.x / spread.tiles, tile = blockIdx.x - block * spread.tiles;
     const long long column = ((long long)tile * group + lane) * width;
@@ -307,6 +350,19 @@ cudaError_t launch_width(const Tables& tables, const T* rows, const Bags& bags, 
     grid.x *= spread.tiles;
     return launch_kernel(kernel, grid, dim3(forward_threads), 0, stream, tables, rows, bags, weights, out, found, columns,
                          spread);
+}
+
+// The look-up of bags by the plain kernel, which only tests call.
+template <class T>
+cudaError_t launch_bags_plain(const Tables& tables, const T* rows, const Bags& bags, Mode mode, const T* weights,
+                              T* out, long long columns, cudaStream_t stream) {
+    if (bags.count() == 0 || columns == 0) return cudaSuccess;
+    auto kernel = mode == Mode::sum    ? bags_kernel_plain<T, Mode::sum>
+                  : mode == Mode::mean ? bags_kernel_plain<T, Mode::mean>
+                                       : bags_kernel_plain<T, Mode::max>;
+    Columns<unsigned> by(bags.count() < first_wide_size ? bags.divisor() : 1);
+    return launch_kernel(kernel, grid_of(bags.count() * columns, threads), dim3(threads), 0, stream, tables, rows, bags,
+                         weights, out, columns, by);
 }
 
 // Bags of any number of ids; out or found may be null. enough: threads, from which on a group takes several bags.

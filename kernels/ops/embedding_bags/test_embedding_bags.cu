@@ -17,6 +17,7 @@ struct Functions {
     decltype(&op::launch_one_id<int>) launch_one_id = op::launch_one_id<int>;
     decltype(&op::launch_one_id<long long>) launch_one_id_wide = op::launch_one_id<long long>;
     decltype(&op::launch_bags<T>) launch_bags = op::launch_bags<T>;
+    decltype(&op::launch_bags_plain<T>) launch_bags_plain = op::launch_bags_plain<T>;
     decltype(&op::launch_backward<T>) launch_backward = op::launch_backward<T>;
 };
 using Kernels = Functions<float>;
@@ -191,6 +192,11 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& func
                                 return functions.launch_bags(tables_of(kind.padding), tables.get(), given, kind.mode, by,
                                                              out.get(), nullptr, width, cudaStream_t{}, enough);
                             });
+        report.check<T>(shape, kind.name, "forward, plain", double(tables.bytes() + out.bytes()),
+                        {{"out", out, c.out}}, [&] {
+                            return functions.launch_bags_plain(tables_of(kind.padding), tables.get(), given, kind.mode,
+                                                               by, out.get(), width, cudaStream_t{});
+                        });
         if (shape.special) continue;
         Buffer<T> grad(c.grad, shape.off(the_grad)), grad_tables(all_rows * width, shape.off(the_grad_tables)),
             grad_weights(count);
@@ -229,6 +235,10 @@ void check_hostile_offsets(testing::Report& report) {
     report.check<float>(shape, "sum", "hostile offsets", 0, {{"out", out, expected}}, [&] {
         return op::launch_bags<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), nullptr, 4, cudaStream_t{},
                                       op::enough_threads);
+    });
+    report.check<float>(shape, "sum", "hostile offsets, plain", 0, {{"out", out, expected}}, [&] {
+        return op::launch_bags_plain<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), 4,
+                                            cudaStream_t{});
     });
 }
 
@@ -281,6 +291,10 @@ void check_lying_rows(testing::Report& report) {
         return op::launch_bags<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), nullptr, 4, cudaStream_t{},
                                       op::enough_threads);
     });
+    report.check<float>({2, 4}, "sum", "lying row_offsets, plain", 0, {{"out", out, zeros}}, [&] {
+        return op::launch_bags_plain<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), 4,
+                                            cudaStream_t{});
+    });
 }
 
 __global__ void check_a_bag(op::Bags bags, op::Bags::Bag bag, long long i, long long* told) {
@@ -307,6 +321,11 @@ void check_report_of_bags(testing::Report& report) {
             told.write(std::vector<long long>(report_size));
             return op::launch_bags<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), nullptr, width,
                                           cudaStream_t{}, op::enough_threads);
+        });
+        report.check<long long>({1, 6}, "bags, plain", name, 0, {{"report", told, expected}}, [&] {
+            told.write(std::vector<long long>(report_size));
+            return op::launch_bags_plain<float>(all, rows.get(), bags, op::Mode::sum, nullptr, out.get(), width,
+                                                cudaStream_t{});
         });
     }
     Expected expected;  // of a bag by itself: in a launch another thread may be the first to report

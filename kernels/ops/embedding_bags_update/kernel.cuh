@@ -9,15 +9,25 @@
 // once an occurrence, each distinct row and its state in and out. No gradient of a table is ever in memory, and no sum
 // is made by atomics: the order of every sum hangs on keys, N and D alone.
 //
-// The sorted occurrences are cut into chunks of equal size, and a group of lanes walks one (walk). What lies in a chunk:
+// The sorted occurrences are cut into chunks of equal size, and a group of lanes walks each (walk). A row belongs to
+// the group in whose chunk it begins, which reads on into the next chunk to finish it. But if the next chunk is filled
+// by the row to its end, each group sums the part of the row in its own chunk. Here are chunks of four occurrences:
 //
-//     chunk c-1        chunk c          chunk c+1                        a a a a | a b c c | c c d d     c: walked by chunk 1,
-//     … a a a a a  |  a a a a a a  |  a b b c …                            which began it, on into the next
+//     chunk 0      chunk 1      chunk 2
+//     … q r r   |  r s s t   |  t u u …      group 0 sums r, on into chunk 1; group 1 sums s, and t, on into chunk 2
+//     … q r r   |  r r r r   |  r s s …      chunk 1 lies within r: groups 0, 1 and 2 sum a part of r each
 //
-// A row belongs to the group in whose chunk it begins, which goes on into the next chunk to finish it. But a row that
-// fills a whole chunk behind that one (a, on the left) is summed by the groups of all its chunks, each its part, and put
-// on a list: finish adds the parts up, in order. So a row of 60,000 occurrences, which tables of three rows have, takes
-// no longer than others.
+// A chunk is *within* a row that began before the chunk and fills it. What the group of chunk c has to do with a row:
+//
+//     the row …                            in walk            sums what it has in c    writes
+//     begins in c; c+1 is not within it                       group c                  group c, the row
+//     begins in c; c+1 is within it        next_within        group c                  group c, part 2c+1
+//     began before c; c is within it       within             group c                  group c, part 2c+1
+//     c-1 is within it; c is not           previous_within    group c                  group c, part 2c
+//     began in c-1; c is not within it                        group c-1                group c-1, the row
+//
+// Where the next chunk is within a row that begins in c, c is put on a list: finish adds up that row's parts, in order,
+// and writes the row. So a row of 60,000 occurrences, which tables of three rows have, takes no longer than others.
 #pragma once
 
 #include "device/integers.cuh"
@@ -160,9 +170,8 @@ struct RowUpdate {
     }
 };
 
-// Sums of parts of a row, two a chunk: of a row that began before the chunk's predecessor and ends in the chunk (2 c), and
-// of one that fills it, or begins in it and fills the next (2 c + 1). And the lists of the chunks in which such rows begin:
-// those of few parts, and those of many.
+// The parts of rows, two a chunk, by the table above; and two lists of the chunks in which such rows begin: those of
+// rows of few parts, and those of rows of many.
 struct Parts {
     float* sums;
     int* counts;  // of the two lists
@@ -203,14 +212,14 @@ __global__ void __launch_bounds__(packs == 1 ? walk_threads : most_lanes, packs 
     const long long* key = keys + int(threadIdx.y) * chunk;
     const int* position = positions + int(threadIdx.y) * chunk;
     long long left = all.count - first;
-    int own = left < chunk ? int(left) : chunk, beyond = (left < 2 * chunk ? int(left) : 2 * chunk) - 1;
-    long long before = key[-1], tail = key[own - 1];
-    bool within = before == tail;                              // this chunk lies within one row
-    bool goes_on = beyond >= own && key[beyond] == tail;       // and so does the next, of the row that ends this one
-    bool headed = !within && first > chunk && before == all.keys[first - chunk - 1];  // so does the one before
-    int limit = within || goes_on ? own - 1 : beyond;
+    int size = left < chunk ? int(left) : chunk, next_last = (left < 2 * chunk ? int(left) : 2 * chunk) - 1;
+    long long before = key[-1], tail = key[size - 1];
+    bool within = before == tail;
+    bool next_within = next_last >= size && key[next_last] == tail;
+    bool previous_within = !within && first > chunk && before == all.keys[first - chunk - 1];
+    int last_read = within || next_within ? size - 1 : next_last;
     RowSum<width, packs> g;
-    for (int i = 0; i <= limit; i += batch) {
+    for (int i = 0; i <= last_read; i += batch) {
         bool mine[batch], updates[batch];
         Pack<T, width> gradient[batch][packs];
         RowUpdate<T, width, packs> row[batch];
@@ -218,8 +227,8 @@ __global__ void __launch_bounds__(packs == 1 ? walk_threads : most_lanes, packs 
 #pragma unroll
         for (int u = 0; u < batch; ++u) {
             int n = i + u;
-            mine[u] = n <= limit && key[n] % 2 == 1 && (within || headed || key[n] != before) &&
-                      (n < own || key[n] == tail);
+            mine[u] = n <= last_read && key[n] % 2 == 1 && (within || previous_within || key[n] != before) &&
+                      (n < size || key[n] == tail);
             updates[u] = mine[u] && !within && key[n] != before && key[n + 1] != key[n];
             if (!mine[u]) continue;
             const T* pointer = all.gradient(position[n], to.columns);
@@ -239,7 +248,7 @@ __global__ void __launch_bounds__(packs == 1 ? walk_threads : most_lanes, packs 
             g = {};
         }
     }
-    if (tail % 2 == 0 || !(within || goes_on)) return;
+    if (tail % 2 == 0 || !(within || next_within)) return;
     store_part(parts.sums + (2 * number + 1) * to.columns, to.columns, g);
     if (within || threadIdx.x) return;
     long long far = first + (long long)few_parts * chunk + chunk - 1;
@@ -278,7 +287,8 @@ struct Row {
             for (int u = 0; u < batch; ++u) {
                 long long of = j + u * step;
                 held_here[u] = holds(of);
-                // Also where it is not held, so that the two reads do not wait for each other.
+                // The part is loaded before it is known whether the row has it: the load need not wait for the key that
+                // tells, and what is no part of the row is not added below.
                 if ((number + of) * chunk < all.count) load_part(part[u], 2 * (number + of) + 1);
             }
             for (int u = 0; u < batch; ++u) {

@@ -9,10 +9,13 @@ for each row of a key 2 · row + 1 (what an even key is of names no row). Bytes:
 once an occurrence, each distinct row and its state in and out. No gradient of a table is ever in memory, and no sum is
 made by atomics: the order of every sum hangs on keys, N and D alone.
 
-The sorted occurrences are cut into chunks of CHUNK; a program takes a chunk and the one behind it, [2 · CHUNK, D], for
-a row that begins in a chunk is finished by its program. A scan down the tile, which starts anew where a row begins,
-leaves a row's gradient where the row ends. A chunk that lies within one row altogether is summed by its own program,
-and so is then the beginning of that row: to a workspace, from which finish adds them up, in order.
+The sorted occurrences are cut into chunks of CHUNK; a program takes a chunk and the next one, [2 · CHUNK, D], for a row
+that begins in a chunk is finished by its program. A scan down the tile, which starts anew where a row begins, leaves a
+row's gradient where the row ends. The names are those of kernel.cuh, whose header has a table of who sums what: a
+chunk is within a row that began before the chunk and fills it. The program of such a chunk stores the chunk's sum as a
+part of the row, and so does the program of the chunk in which the row begins, if the next one is within it. finish
+adds the parts up, in order, and after them the row's occurrences behind its last whole chunk. Of those the CUDA kernel
+makes a part too (previous_within).
 """
 
 import triton
@@ -77,18 +80,18 @@ def walk(
     number = tl.program_id(0)
     first = number.to(tl.int64) * CHUNK
     last = tl.minimum(first + CHUNK, count) - 1
-    beyond = tl.minimum(last + CHUNK, count - 1)  # the next chunk's last
+    next_last = tl.minimum(last + CHUNK, count - 1)
     before = tl.load(keys_ptr + first - 1, first > 0, other=-1)
     tail = tl.load(keys_ptr + last)
-    within = before == tail  # this chunk lies within one row
-    goes_on = (beyond > last) & (tl.load(keys_ptr + beyond) == tail)  # and so does the next, of this one's last row
+    within = before == tail
+    next_within = (next_last > last) & (tl.load(keys_ptr + next_last) == tail)
     n = first + tl.arange(0, 2 * CHUNK)
     key = tl.load(keys_ptr + n, n < count, other=-1)
     following = tl.load(keys_ptr + n + 1, n + 1 < count, other=-1)
     previous = tl.load(keys_ptr + n - 1, (n > 0) & (n - 1 < count), other=-1)
-    own = (n <= last) & (within | (key != before))
-    finished = (n > last) & (n <= beyond) & (key == tail) & ~(within | goes_on)
-    mine = (key % 2 == 1) & (own | finished)
+    of_chunk = (n <= last) & (within | (key != before))
+    of_next = (n > last) & (n <= next_last) & (key == tail) & ~(within | next_within)
+    mine = (key % 2 == 1) & (of_chunk | of_next)
     columns = tl.arange(0, BLOCK)[None, :]
     mask = columns < WIDTH
     g = _gradients(
@@ -96,11 +99,11 @@ def walk(
     )
     starts = tl.broadcast_to((key != previous).to(tl.int32)[:, None], [2 * CHUNK, BLOCK])
     _, g = tl.associative_scan((starts, g), 0, _restart)
-    ends = mine & (key != following) & ~within
-    _update(tables_ptr, state_ptr, key // 2, g, ends, columns, mask, learning_rate, eps, RULE=RULE, WIDTH=WIDTH)
-    keeps = (n == last) & (tail % 2 == 1) & (within | goes_on)
+    updates = mine & (key != following) & ~within
+    _update(tables_ptr, state_ptr, key // 2, g, updates, columns, mask, learning_rate, eps, RULE=RULE, WIDTH=WIDTH)
+    keeps_part = (n == last) & (tail % 2 == 1) & (within | next_within)
     offsets = number.to(tl.int64) * WIDTH + columns + tl.zeros([2 * CHUNK, 1], tl.int32)
-    tl.store(partials_ptr + offsets, g, keeps[:, None] & mask)
+    tl.store(partials_ptr + offsets, g, keeps_part[:, None] & mask)
 
 
 @triton.jit(do_not_specialize=["count", "chunks"])
@@ -113,10 +116,10 @@ def finish(
     number = tl.program_id(0).to(tl.int64)
     first = number * CHUNK
     last = tl.minimum(first + CHUNK, count) - 1
-    beyond = tl.minimum(last + CHUNK, count - 1)
+    next_last = tl.minimum(last + CHUNK, count - 1)
     tail = tl.load(keys_ptr + last)
     within = tl.load(keys_ptr + first - 1, first > 0, other=-1) == tail
-    if (tail % 2 == 1) & (beyond > last) & (tl.load(keys_ptr + beyond) == tail) & ~within:
+    if (tail % 2 == 1) & (next_last > last) & (tl.load(keys_ptr + next_last) == tail) & ~within:
         columns = tl.arange(0, BLOCK)[None, :]
         mask = columns < WIDTH
         g = tl.zeros([CHUNK, BLOCK], tl.float32)

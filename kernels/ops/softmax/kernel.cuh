@@ -29,9 +29,10 @@ constexpr C least = sizeof(C) == 8 ? C(-1.7976931348623157e308) : C(-3.402823466
 
 // ------------------------------------------------------------------------------------------------ what a thread holds
 
-// A thread's share of a row: packs, of which its neighbours' lie beside its own and its own next one blockDim.x packs
-// further. A row that is not whole, made of whole packs from an aligned address on, has its packs between the first and
-// the last such address in it, and up to width - 1 elements before and after them: one each for the first threads.
+// A thread's share of a row. Neighbouring threads hold neighbouring packs of `width` elements, and a thread's next pack
+// lies blockDim.x packs further on. whole: the row begins at an aligned address and its packs leave no element over.
+// Any other row has its packs between the first and the last aligned address in it. Before and after them up to width -
+// 1 elements are left: each of the first threads holds one of those before and one of those after, in `end`.
 template <class T, int width, int packs, bool whole>
 struct Held {
     static constexpr int in_packs = packs * width, count = in_packs + (whole ? 0 : 2);

@@ -5,7 +5,7 @@
 // itself when a row's place is free.
 #pragma once
 
-#include "bulk.cuh"
+#include "ops/dot_interaction/bulk.cuh"
 
 namespace dot_interaction {
 

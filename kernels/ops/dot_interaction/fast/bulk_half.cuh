@@ -7,7 +7,7 @@
 // steps.
 #pragma once
 
-#include "bulk.cuh"
+#include "ops/dot_interaction/bulk.cuh"
 #include "device/tensor_core.cuh"
 
 namespace dot_interaction {
