@@ -92,7 +92,7 @@ class PackedOptimizer:
         self, make: Callable[[list[Tensor]], SGD | Adagrad | Adam], parameters: Sequence[nn.Parameter],
         packed: Sequence[PackedMLP],
     ):
-        self.parameters, self.packed = list(parameters), list(packed)
+        self.parameters, self.packed = tuple(parameters), list(packed)
         position = {id(parameter): i for i, parameter in enumerate(self.parameters)}
         # Of each tensor that is trained the positions of the parameters that it holds.
         self.held = [[position[id(parameter)] for parameter in one.parameters] for one in self.packed]

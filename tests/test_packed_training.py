@@ -85,6 +85,18 @@ def test_steps_that_take_no_kernel_train_too(monkeypatch):
     torch.testing.assert_close(found[:2], expected[:2])
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_compiled_model_trains_too(backend):
+    needs(backend)
+    torch._dynamo.reset()
+    expected = trained(*training("eager", Optimizer.SGD))
+    model, optimizer = training(backend, Optimizer.SGD)
+    compiled = torch.compile(model, backend="aot_eager")
+    losses = [train_step(compiled, optimizer, *batch(6, CONFIG, step)) for step in range(4)]
+    torch.testing.assert_close(torch.stack(losses), expected[0])
+    torch.testing.assert_close(dict(model.state_dict()), expected[1])
+
+
 def test_what_is_not_laid_out():
     """A frozen layer stays frozen, a top MLP of outer has a kernel before it, a CPU has no kernel."""
     model = made(CONFIG, "eager")

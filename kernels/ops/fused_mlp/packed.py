@@ -84,11 +84,15 @@ class PackedMLP:
             raise RuntimeError(
                 "PackedMLP: a parameter was moved or replaced since it was laid out; make the optimizer anew"
             )
+        given = [
+            torch.zeros_like(parameter) if gradient is None else gradient
+            for parameter, gradient in zip(self.parameters, gradients, strict=True)
+        ]
+        gradient = packing.copied(self.widths, given)
         if self.buffer.grad is None:
-            self.buffer.grad = torch.zeros_like(self.buffer)
-        for into, gradient in zip(self.split(self.buffer.grad), gradients, strict=True):
-            if gradient is not None:
-                into += gradient
+            self.buffer.grad = gradient
+        else:
+            self.buffer.grad += gradient
         for parameter in self.parameters:
             parameter.grad = None
 
