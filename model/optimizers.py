@@ -189,7 +189,8 @@ class CapturableAdagrad(Adagrad):
             torch._foreach_addcmul_(sums, gradients, gradients, value=1)
             deviations = torch._foreach_sqrt(sums)
             torch._foreach_add_(deviations, group["eps"])
-            torch._foreach_addcdiv_(parameters, torch._foreach_mul(gradients, -group["lr"]), deviations)
+            # The rate's sign is the last operation's, to the bit the same as a rate that is negated first.
+            torch._foreach_addcdiv_(parameters, torch._foreach_mul(gradients, group["lr"]), deviations, value=-1)
 
     def load_state_dict(self, state_dict: dict) -> None:
         super().load_state_dict(state_dict)

@@ -32,8 +32,7 @@ STEPS = {
     (TableOptimizer.SGD, False): [*FORWARD, *BACKWARD, "_fused_sgd_", *UPDATE],
     (TableOptimizer.ADAGRAD, True): [
         *FORWARD, *BACKWARD,
-        "_foreach_add_", "_foreach_addcmul_", "_foreach_sqrt", "_foreach_add_", "neg", "_foreach_mul",
-        "_foreach_addcdiv_",
+        "_foreach_add_", "_foreach_addcmul_", "_foreach_sqrt", "_foreach_add_", "_foreach_mul", "_foreach_addcdiv_",
         "add_",  # the count of the tables' steps
         *UPDATE,
     ],
