@@ -1,7 +1,8 @@
 """What a training step with fused kernels launches: what is listed here, and nothing more that is a kernel on a GPU.
 
-Counted on a CPU, where Triton's kernels are not run, and those of the tables are CUDA's on the host. What an operation
-launches is more than one kernel for the loss (5), the gradient of an MLP (3, with its add_chunks) and the update (2).
+Counted on a CPU, with CUDA's kernels on the host, so that the C++ core records and computes what it does on a GPU; an
+MLP's gradient is Triton's, which is not run. An operation is more than one kernel for the loss (5), the gradient of an
+MLP (3) and the update (2).
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ STEPS = {
         *UPDATE,
     ],
 }
-# They compute nothing, or nothing on the device; zeros are what Python's autograd, and not the core's, hands on for an
-# output that has no gradient.
-NO_KERNEL = ("empty", "detach", "alias", "profiler", "zeros")
+# They compute nothing, or nothing on the device.
+NO_KERNEL = ("empty", "detach", "alias", "profiler")
 
 
 class Launches(TorchDispatchMode):
@@ -74,7 +74,7 @@ def test_a_fused_step_launches_this_and_no_more(monkeypatch, rule, capturable):
     model = DLRM(config)
     for part in model.modules():
         if isinstance(part, Fused):
-            part.backend = "triton"
+            part.backend = "cuda"
     settings = TrainConfig(mlps, 0.1, rule, 0.1, weight_decay=0.0, precision=Precision.TF32)
     optimizer = make_optimizer(model, Preset(config, settings), capturable)
     optimizer.parts["tables"].backend = "cuda"
