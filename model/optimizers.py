@@ -94,13 +94,10 @@ class PackedOptimizer:
     ):
         self.parameters, self.packed = tuple(parameters), list(packed)
         position = {id(parameter): i for i, parameter in enumerate(self.parameters)}
-        # Of each tensor that is trained the positions of the parameters that it holds.
-        self.held = [[position[id(parameter)] for parameter in one.parameters] for one in self.packed]
-        alone = sorted(position.keys() - {id(parameter) for one in self.packed for parameter in one.parameters},
-                       key=position.get)
-        self.held += [[position[parameter]] for parameter in alone]
-        rest = [self.parameters[position[parameter]] for parameter in alone]
-        self.trained = [*(one.buffer for one in self.packed), *rest]
+        # Of each tensor that is trained the positions of the parameters that it holds; then those that are their own.
+        self.held = [[position.pop(id(parameter)) for parameter in one.parameters] for one in self.packed]
+        self.trained = [*(one.buffer for one in self.packed), *(self.parameters[i] for i in position.values())]
+        self.held += [[i] for i in position.values()]
         self.optimizer = make(self.trained)
 
     @property
@@ -200,6 +197,9 @@ class CapturableAdagrad(Adagrad):
 
 def make_optimizer(model: DLRM, preset: Preset, capturable: bool = False) -> Optimizers:
     """The optimizers that the preset's settings name; weight decay is the MLPs' alone.
+
+    An MLP of fused kernels that is one kernel in the preset's precision is laid out here and trained as one tensor: the
+    .grad of its parameters stays None, and the model must stay on its device.
 
     capturable: their step can be captured in a CUDA graph: rates are scalars on the device (fused kernels only).
     """
