@@ -22,17 +22,21 @@ import torch
 from torch import Tensor, nn
 
 import kernels
-from kernels.ops.fused_mlp.module import autocast, is_plain, mlp, precision_of
+from kernels.ops.fused_mlp.module import autocast, is_chosen, is_plain, mlp, precision_of
+from kernels.ops.fused_mlp.packed import PackedMLP
+from kernels.ops.fused_mlp.packing import widths_of
 from model.arches import DenseArch, InteractionArch, OverArch, outer_product
-from model.config import Interaction
+from model.config import Interaction, Precision
 
 PAD_TO = 8  # numbers that a row of the interaction is filled up to: 16 bytes in half precision, 32 in float32
 
 
 class Fused:
-    """What the arches share. backend: of the kernels; "auto" fuses CUDA tensors, any other name all."""
+    """What the arches share. backend: of the kernels; "auto" fuses CUDA tensors, any other name all. packed: the layers
+    as one tensor that an optimizer trains in their parameters' place (`pack`); None where each is trained itself."""
 
     backend = "auto"
+    packed: PackedMLP | None = None
 
     def fuses(self, x: Tensor) -> bool:
         """Whether the kernels take x: not a CPU's, by "auto", nor a layer that is more than an nn.Linear (LoRA's) or
@@ -53,6 +57,8 @@ class FusedDenseArch(Fused, DenseArch):
         return list(self.mlp)[::2]
 
     def forward(self, dense: Tensor) -> Tensor:
+        if self.packed is not None and self.packed.takes(self.linears(), dense, self.backend):
+            return self.packed(dense, final_activation="relu", backend=self.backend)
         if not self.fuses(dense):
             return super().forward(dense)
         return mlp(dense, *parameters(self.linears()), final_activation="relu", backend=self.backend)
@@ -81,6 +87,8 @@ class FusedOverArch(Fused, OverArch):
         return [*list(self.mlp)[::2], self.logit]
 
     def forward(self, features: Tensor) -> Tensor:
+        if self.packed is not None and self.packed.takes(self.linears(), features, self.backend):
+            return self.packed(features, backend=self.backend)
         if not self.fuses(features):
             # What the plain interaction gives, made of what the fused one gave.
             plain = outer_product(features) if self._is_root(features) else features[:, : self.in_features]
@@ -102,3 +110,30 @@ class FusedOverArch(Fused, OverArch):
 def parameters(linears: Sequence[nn.Linear]) -> tuple[list[Tensor], list[Tensor]]:
     """(weights, biases) of the layers."""
     return [linear.weight for linear in linears], [linear.bias for linear in linears]
+
+
+def pack(model: nn.Module, rows: int, precision: Precision) -> list[PackedMLP]:
+    """Lay out the MLPs of a fused DLRM that take one kernel each in a training step of so many rows, so that an
+    optimizer can train their buffers, which are returned. What goes layer by layer (on a CPU, in full float32, the top
+    MLP of `outer`) stays as it is."""
+    arches = [model.dense_arch]
+    if model.interaction_arch.interaction is not Interaction.OUTER:
+        arches.append(model.over_arch)
+    packed = []
+    for arch in arches:
+        if _is_one_kernel(arch, rows, precision):
+            arch.packed = PackedMLP(arch.linears())
+            packed.append(arch.packed)
+    return packed
+
+
+def _is_one_kernel(arch: Fused, rows: int, precision: Precision) -> bool:
+    linears = arch.linears()
+    if not all(type(linear) is nn.Linear and is_plain(linear) for linear in linears):
+        return False
+    if not all(parameter.requires_grad for parameter in arch.parameters()):
+        return False
+    weights, _ = parameters(linears)
+    dtype = torch.bfloat16 if precision is Precision.BF16 else weights[0].dtype
+    products = "tf32" if precision is Precision.TF32 else "ieee"
+    return is_chosen(rows, widths_of(weights), dtype, products, True, weights[0].device, arch.backend)

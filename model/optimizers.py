@@ -1,13 +1,16 @@
 """The optimizers of a DLRM: one for its MLPs, one for its embedding tables, and the warm-up of both."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam
 from torch.sparse import check_sparse_tensor_invariants
 
-from model.config import Optimizer, Preset, TableOptimizer
+from kernels.ops.fused_mlp.packed import PackedMLP
+from model import fused
+from model.config import Kernels, Optimizer, Preset, TableOptimizer
 from model.dlrm import DLRM
 from model.table_update import TableUpdate
 from model.tables import FusedTables
@@ -23,7 +26,7 @@ class Optimizers:
 
     def __init__(
         self,
-        parts: Mapping[str, SGD | Adagrad | Adam | TableUpdate],
+        parts: "Mapping[str, SGD | Adagrad | Adam | PackedOptimizer | TableUpdate]",
         rates: Mapping[str, float],
         warmup_steps: int,
     ):
@@ -73,6 +76,90 @@ class Optimizers:
             group["lr"] = value
 
 
+class PackedOptimizer:
+    """An optimizer of parameters of which some are trained as one tensor a `PackedMLP`; what of torch.optim.Optimizer
+    `Optimizers` needs. Its state_dict is that of torch's on the parameters: each loads the other's.
+
+    A step costs the host as much as that of an optimizer of so many tensors as there are MLPs, and updates each element
+    by the same operations.
+
+    Args:
+        make: makes the optimizer of the tensors it is given, whose rule goes element by element.
+        parameters: in the order of the state_dict.
+    """
+
+    def __init__(
+        self, make: Callable[[list[Tensor]], SGD | Adagrad | Adam], parameters: Sequence[nn.Parameter],
+        packed: Sequence[PackedMLP],
+    ):
+        self.parameters, self.packed = tuple(parameters), list(packed)
+        position = {id(parameter): i for i, parameter in enumerate(self.parameters)}
+        # Of each tensor that is trained the positions of the parameters that it holds; then those that are their own.
+        self.held = [[position.pop(id(parameter)) for parameter in one.parameters] for one in self.packed]
+        self.trained = [*(one.buffer for one in self.packed), *(self.parameters[i] for i in position.values())]
+        self.held += [[i] for i in position.values()]
+        self.optimizer = make(self.trained)
+
+    @property
+    def param_groups(self) -> list[dict]:
+        return self.optimizer.param_groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """The gradients are let go of, whatever is asked for."""
+        for tensor in (*self.trained, *self.parameters):
+            tensor.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for packed in self.packed:
+            packed.take_gradients()
+        self.optimizer.step()
+        # What autograd saved of a parameter is known by its version to be out of date.
+        torch.autograd.graph.increment_version(self.parameters)
+
+    def state_dict(self) -> dict:
+        state = self.optimizer.state_dict()
+        (group,) = state["param_groups"]
+        found = {}
+        for tensor, values in state["state"].items():
+            of_each = [values] if tensor >= len(self.packed) else self._split(self.packed[tensor], values)
+            found |= dict(zip(self.held[tensor], of_each, strict=True))
+        return {
+            "state": dict(sorted(found.items())),
+            "param_groups": [group | {"params": list(range(len(self.parameters)))}],
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        (group,), theirs, found = state["param_groups"], state["state"], {}
+        for tensor, held in enumerate(self.held):
+            of_each = [theirs[group["params"][i]] for i in held if group["params"][i] in theirs]
+            if len(of_each) == len(held):
+                found[tensor] = of_each[0] if tensor >= len(self.packed) else self._join(self.packed[tensor], of_each)
+        groups = [group | {"params": list(range(len(self.held)))}]
+        self.optimizer.load_state_dict({"state": found, "param_groups": groups})
+
+    @staticmethod
+    def _split(packed: PackedMLP, values: Mapping[str, Tensor]) -> list[dict]:
+        """The state of each parameter, of the buffer's: of tensors like it what is the parameter's, of others (the
+        count of the steps) a copy."""
+        of_each = [{} for _ in packed.parameters]
+        for name, value in values.items():
+            is_like = isinstance(value, Tensor) and value.shape == packed.buffer.shape
+            parts = packed.split(value) if is_like else [value] * len(of_each)
+            for own, part in zip(of_each, parts, strict=True):
+                own[name] = part.clone() if isinstance(part, Tensor) else part
+        return of_each
+
+    @staticmethod
+    def _join(packed: PackedMLP, of_each: Sequence[Mapping[str, Tensor]]) -> dict:
+        """The reverse."""
+        joined = {}
+        for name, value in of_each[0].items():
+            is_like = isinstance(value, Tensor) and value.shape == packed.parameters[0].shape
+            joined[name] = packed.joined([own[name] for own in of_each]) if is_like else value
+        return joined
+
+
 class CapturableAdagrad(Adagrad):
     """torch.optim.Adagrad for dense gradients, whose step a CUDA graph can hold; torch 2.11 has none.
 
@@ -99,7 +186,8 @@ class CapturableAdagrad(Adagrad):
             torch._foreach_addcmul_(sums, gradients, gradients, value=1)
             deviations = torch._foreach_sqrt(sums)
             torch._foreach_add_(deviations, group["eps"])
-            torch._foreach_addcdiv_(parameters, torch._foreach_mul(gradients, -group["lr"]), deviations)
+            # The rate's sign is the last operation's, to the bit the same as a rate that is negated first.
+            torch._foreach_addcdiv_(parameters, torch._foreach_mul(gradients, group["lr"]), deviations, value=-1)
 
     def load_state_dict(self, state_dict: dict) -> None:
         super().load_state_dict(state_dict)
@@ -109,6 +197,9 @@ class CapturableAdagrad(Adagrad):
 
 def make_optimizer(model: DLRM, preset: Preset, capturable: bool = False) -> Optimizers:
     """The optimizers that the preset's settings name; weight decay is the MLPs' alone.
+
+    An MLP of fused kernels that is one kernel in the preset's precision is laid out here and trained as one tensor: the
+    .grad of its parameters stays None, and the model must stay on its device.
 
     capturable: their step can be captured in a CUDA graph: rates are scalars on the device (fused kernels only).
     """
@@ -126,8 +217,11 @@ def make_optimizer(model: DLRM, preset: Preset, capturable: bool = False) -> Opt
     else:
         update = _optimizer(rule, list(tables.parameters()), sparse=model.config.sparse_gradients, lr=rate)
     own = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
-    make = _capturable_optimizer if capturable else _optimizer
-    parts = {"mlps": make(settings.optimizer, mlps, **own), "tables": update}
+    choose = _capturable_optimizer if capturable else _optimizer
+    make = partial(choose, settings.optimizer, **own)
+    is_fused = model.config.kernels is Kernels.FUSED
+    packed = fused.pack(model, settings.batch_size, settings.precision) if is_fused else []
+    parts = {"mlps": PackedOptimizer(make, mlps, packed) if packed else make(mlps), "tables": update}
     return Optimizers(parts, {"mlps": settings.learning_rate, "tables": rate}, settings.warmup_steps)
 
 

@@ -39,10 +39,19 @@ def on_the_device(
     """What a CUDA graph holds of a step: all of it but the rates' change."""
     optimizer.zero_grad(set_to_none=True)
     with autocast(dense.device, precision):
-        loss = F.binary_cross_entropy_with_logits(model(dense, sparse), labels)
-    loss.backward()
+        logits = model(dense, sparse)
+        loss = F.binary_cross_entropy_with_logits(logits.detach(), labels)
+    # The loss's dtype is what autocast has it computed in.
+    gradient = gradient_of_loss(logits.detach().to(loss.dtype), labels)
+    logits.backward(gradient.to(logits.dtype))
     optimizer.step()
-    return loss.detach()
+    return loss
+
+
+def gradient_of_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """(sigmoid(logits) - labels) / B, that of the mean binary cross-entropy: by the operations that autograd takes,
+    without the ones that it begins with and the product with them."""
+    return (torch.sigmoid(logits) - labels).div_(logits.numel())
 
 
 def make_step(

@@ -11,10 +11,11 @@ import torch
 
 import kernels
 from data.criteo import SPARSE
-from model import DLRM, Hash, Preset, preset
+from model import DLRM, Hash, Preset, fused, preset
 from model import step as stepping
-from model.config import Kernels, Optimizer, TableOptimizer
-from model.optimizers import make_optimizer
+from model.config import Kernels, Optimizer, Precision, TableOptimizer
+from model.device import settings
+from model.optimizers import PackedOptimizer, make_optimizer
 from model.step import WARM_UP, GraphedStep, make_step
 
 FUSED = [TableOptimizer.SGD, TableOptimizer.ADAGRAD, TableOptimizer.ROWWISE_ADAGRAD]
@@ -121,19 +122,22 @@ def test_what_a_replay_writes_has_a_new_version(fake_cuda):
 # On a GPU
 
 
-def trained(rule, optimizer=Optimizer.SGD, graph=True, warmup_steps=0, hash=Hash.MODULUS, forward=lambda model: model):
+def trained(
+    rule, optimizer=Optimizer.SGD, graph=True, warmup_steps=0, hash=Hash.MODULUS, forward=lambda model: model,
+    precision=Precision.FP32,
+):
     """(losses of STEPS steps, model, optimizers, step)"""
     shape = replace(preset("mini").model, cardinalities=(10, 20, 30), hash=hash, kernels=Kernels.FUSED)
     settings = replace(
         preset("mini").train, optimizer=optimizer, table_optimizer=rule, warmup_steps=warmup_steps,
-        learning_rate=1e-2, table_learning_rate=0.1,
+        learning_rate=1e-2, table_learning_rate=0.1, precision=precision,
     )
     device = torch.device("cuda")
     torch.manual_seed(0)
     vocabularies = [torch.arange(n) for n in shape.cardinalities]
     model = DLRM(shape, vocabularies).to(device)
     optimizers = make_optimizer(model, Preset(shape, settings), capturable=graph)
-    step = make_step(forward(model), optimizers, ROWS, device, cuda_graph=graph)
+    step = make_step(forward(model), optimizers, ROWS, device, precision, cuda_graph=graph)
     losses = [step(*batch).clone() for batch in batches()]
     kernels.check_ids()
     return torch.stack(losses).cpu(), model, optimizers, step
@@ -164,6 +168,22 @@ def test_replays_are_the_uncaptured_steps(rule, optimizer, warmup_steps):
     if warmup_steps:
         constant = trained(rule, optimizer)
         assert (constant[0] - ours[0]).abs().max() > 1e-3  # or a graph that kept its first rate would pass
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", [Precision.TF32, Precision.BF16])
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+def test_replays_train_mlps_of_one_tensor_each(monkeypatch, optimizer, precision):
+    """As uncaptured steps do; and uncaptured ones as those that train each parameter, to the bit."""
+    with settings(torch.get_num_threads(), precision):
+        ours = trained(FUSED[0], optimizer, precision=precision)
+        assert isinstance(ours[2].parts["mlps"], PackedOptimizer)
+        uncaptured = trained(FUSED[0], optimizer, graph=False, precision=precision)
+        assert_same_training(ours, uncaptured)
+        monkeypatch.setattr(fused, "pack", lambda *_: [])
+        each = trained(FUSED[0], optimizer, graph=False, precision=precision)
+    torch.testing.assert_close(uncaptured[0], each[0], rtol=0, atol=0)
+    torch.testing.assert_close(dict(uncaptured[1].state_dict()), dict(each[1].state_dict()), rtol=0, atol=0)
 
 
 @on_gpu

@@ -46,7 +46,9 @@ class Trainer:
         changes, compiled, graph = IMPLEMENTATIONS[name]
         shape = replace(shape, **changes)
         mlps = Optimizer.SGD if rule is TableOptimizer.SGD else Optimizer.ADAGRAD
-        settings = TrainConfig(mlps, RATES[rule], rule, RATES[rule], weight_decay=0.0)
+        settings = TrainConfig(
+            mlps, RATES[rule], rule, RATES[rule], weight_decay=0.0, precision=precision, batch_size=rows
+        )
         torch.manual_seed(0)
         with torch.device(device):  # where drawing 540 million weights takes no time
             model = DLRM(shape).to(device)

@@ -11,7 +11,7 @@ PHASES = ("hash", "look-up", "forward", "loss", "backward", "optimizer")
 # The outermost operator or annotation with which the host enters a phase, in this order; the last is the end of "loss".
 _BEGINS = {
     "look-up": r"aten::embedding$", "forward": r"aten::linear$", "loss": r"aten::binary_cross_entropy_with_logits$",
-    "backward": r"aten::ones_like$", "optimizer": r"Optimizer\.step",
+    "backward": r"aten::(ones_like|sigmoid)$", "optimizer": r"Optimizer\.step",
 }
 
 

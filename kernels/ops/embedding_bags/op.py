@@ -1,7 +1,7 @@
 """embedding_bags: the declaration, and the public functions.
 
 A gradient takes two ops: embedding_bags_sort, which orders the ids by the rows that they name, and the backward here,
-which adds up what lies together. So a sort of PyTorch's serves Triton, whose kernels sort within a block only.
+which adds up what lies together. So CUDA's sort, or PyTorch's, serves Triton, whose kernels sort within a block only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from kernels.dispatch import checks, input_errors
 from kernels.dispatch.op import KeptShape, Op, Prepared, SavedBy, like
 from kernels.ops.embedding_bags import choice, eager, reported
-from kernels.ops.embedding_bags_sort.op import embedding_bags_sort
+from kernels.ops.embedding_bags_sort.op import beside, embedding_bags_sort
 
 ARGUMENTS = checks.Arguments(
     "tables [R, D]: floating; row_offsets [F + 1]: int64; indices [B, F] | [N] with offsets: integer; "
@@ -47,7 +47,7 @@ def _output(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
 def _sorted(backend: str, given: Mapping[str, object]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return embedding_bags_sort(
         given["indices"], given["row_offsets"], given["offsets"], given["tables_shape"][0], given["padding_idx"],
-        given["mode"] == "mean", backend="cuda" if backend == "cuda" else "eager",
+        given["mode"] == "mean", backend=beside(backend, given["indices"]),
     )
 
 

@@ -2,8 +2,9 @@
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
-from kernels.dispatch import checks
+from kernels.dispatch import checks, core
 from kernels.dispatch.op import Op
 from kernels.ops.embedding_bags_sort import eager
 
@@ -41,9 +42,23 @@ OP = Op(
             torch.int32,
         ),
     },
-    backends=("cuda",),  # Triton sorts within a block; between blocks, torch.sort does it for all but CUDA
+    backends=("cuda",),  # Triton sorts within a block; between blocks, CUDA or torch.sort does it
     auto="cuda",
 )
+
+
+_is_built: bool | None = None
+
+
+def beside(backend: str, tensor: Tensor) -> str:
+    """The sort's backend for another op's, whose tensors are like this one: CUDA for CUDA; for Triton CUDA too if the
+    library was there at the first call that asked (nobody who asked for Triton waits for nvcc), else eager."""
+    global _is_built
+    if backend != "triton" or not tensor.is_cuda:
+        return "cuda" if backend == "cuda" else "eager"
+    if _is_built is None and not is_compiling():
+        _is_built = core.op_is_built("embedding_bags_sort")
+    return "cuda" if _is_built else "eager"
 
 
 def embedding_bags_sort(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch._subclasses import FakeTensorMode
 import kernels
 from kernels.check import Case, check
 from kernels.check.contract import DEVICE, GPU, Contract, every_backend
+from kernels.dispatch import core
+from kernels.ops.embedding_bags_sort import op
 
 HOSTILE = (-1, 5, 2**31 - 1, -(2**31), 2**32 + 2, 2**63 - 1, -(2**63))
 no_triton = pytest.mark.parametrize("backend", [every_backend.args[1][0], every_backend.args[1][2]], indirect=True)
@@ -127,6 +130,15 @@ class TestEmbeddingBagsSort(Contract):
             compiled = torch.compile(self.function(backend), fullgraph=True, backend=compiler)
             for one, other in zip(compiled(*arguments), self.function(backend)(*arguments), strict=True):
                 assert torch.equal(one, other)
+
+    def test_triton_takes_cudas_sort_where_it_is_built(self, monkeypatch):
+        on_gpu, on_cpu = SimpleNamespace(is_cuda=True), torch.empty(0, device="cpu")
+        for built in (False, True):
+            monkeypatch.setattr(op, "_is_built", None)
+            monkeypatch.setattr(core, "op_is_built", lambda name, built=built: built)
+            assert op.beside("triton", on_gpu) == ("cuda" if built else "eager")
+            assert op.beside("triton", on_cpu) == op.beside("eager", on_gpu) == "eager"
+            assert op.beside("cuda", on_gpu) == op.beside("cuda", on_cpu) == "cuda"  # on the host, in tests
 
     @GPU
     @pytest.mark.parametrize("batch", [300, 5000])

@@ -1,17 +1,18 @@
 """embedding_bags_sgd_, …_adagrad_, …_rowwise_adagrad_: the declaration, and the public functions.
 
 An update is two ops: embedding_bags_sort, which needs the ids alone (and may run before a gradient is there), and the
-declared one here, which walks what was sorted. So a sort of PyTorch's serves Triton, whose kernels sort within a block
-only, and one of CUDA's serves CUDA, and each is tested and measured by itself.
+declared one here, which walks what was sorted. So a sort of CUDA's serves Triton too, whose kernels sort within a block
+only, and each is tested and measured by itself.
 """
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from kernels import runtime
 from kernels.dispatch import checks, core
 from kernels.dispatch.op import Op
-from kernels.ops.embedding_bags_sort.op import embedding_bags_sort
+from kernels.ops.embedding_bags_sort.op import beside, embedding_bags_sort
 from kernels.ops.embedding_bags_update import eager
 
 RULES = ("sgd", "adagrad", "rowwise_adagrad")
@@ -53,15 +54,17 @@ def _check_columns(op: str, tables: Tensor) -> None:
         raise ValueError(f"{op}: tables must have shape [R, D], D up to {MOST_COLUMNS}; got {list(tables.shape)}")
 
 
-_built: bool | None = None
+_runs_cuda: bool | None = None
 
 
 def auto(*_) -> str:
-    """CUDA where both libraries were there at the first call that asked; a compiled call before it takes Triton."""
-    global _built
-    if _built is None and not is_compiling():
-        _built = core.op_is_built("embedding_bags_sort") and core.op_is_built("embedding_bags_update")
-    return "cuda" if _built else "triton"
+    """CUDA where its kernels are built, or nvcc builds them, which the first call waits for; else Triton. A compiled
+    call before any other takes Triton."""
+    global _runs_cuda
+    if _runs_cuda is None and not is_compiling():
+        built = core.op_is_built("embedding_bags_sort") and core.op_is_built("embedding_bags_update")
+        _runs_cuda = built or not runtime.why_not("cuda", "cuda")
+    return "cuda" if _runs_cuda else "triton"
 
 
 OP = Op(
@@ -90,8 +93,9 @@ def embedding_bags_sgd_(
         grad: [B, F, D], that of embedding_bags' output, in the tables' dtype.
         learning_rate: a number, not negative; or a 0-d tensor of float32 or float64, on the device where a captured
             graph is to see it change. A tensor's value is not looked at, since that would wait for the device.
-        backend: "cuda", "triton" (which sorts by torch.sort), "eager", or "auto": CUDA for CUDA tensors where it is
-            built, else Triton; eager on a CPU.
+        backend: "cuda", "triton" (which sorts by embedding_bags_sort's CUDA if that is built, else by torch.sort),
+            "eager", or "auto": CUDA for CUDA tensors where it is built or nvcc can build it, else Triton; eager on a
+            CPU.
 
     Occurrences of a row are summed in float32, in ascending position, chunk by chunk: every run gives the same bits. A
     row is updated once a call. Returns tables.
@@ -155,7 +159,7 @@ def _call(
     backend = OP.call.chosen(backend, tables)
     keys, positions, bags, lengths = embedding_bags_sort(
         indices, row_offsets, offsets, tables.shape[0], padding, mode == "mean",
-        table_keys, backend="cuda" if backend == "cuda" else "eager",
+        table_keys, backend=beside(backend, tables),
     )
     ragged = offsets is not None
     OP.call(

@@ -15,7 +15,8 @@ import kernels
 from kernels import runtime
 from kernels.check import Call, Case, Spec, cases_of, check
 from kernels.check.contract import DEVICE, GPU, Contract, every_backend, kernel_backend
-from kernels.ops.embedding_bags_update import eager
+from kernels.dispatch import core
+from kernels.ops.embedding_bags_update import eager, op
 from kernels.ops.embedding_bags_update.op import OP, RULES, _call
 
 SLOW_INTERPRETED = (
@@ -81,6 +82,9 @@ def close(found, want, dtype=torch.float32):
 
 
 every_rule = pytest.mark.parametrize("rule", RULES)
+
+
+BOTH = ("embedding_bags_sort", "embedding_bags_update")
 
 
 class TestWalk(Contract):
@@ -406,6 +410,15 @@ class TestUpdates(Contract):
             assert torch.equal(step(one, row_offsets, ids, grad, n / 16), 2 * other)
             assert torch.equal(one, other)
         assert len(compilations) <= 2
+
+    def test_auto_is_cuda_where_it_is_built_or_nvcc_is(self, monkeypatch):
+        for built, missing, expected in ((), "", "cuda"), ((), "nvcc", "triton"), (BOTH[:1], "nvcc", "triton"), (
+            BOTH, "nvcc", "cuda"
+        ):
+            monkeypatch.setattr(op, "_runs_cuda", None)
+            monkeypatch.setattr(core, "op_is_built", lambda name, built=built: name in built)
+            monkeypatch.setattr(runtime, "why_not", lambda *_, missing=missing: missing)
+            assert op.auto() == expected
 
     @GPU
     @kernel_backend

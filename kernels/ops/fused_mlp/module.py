@@ -69,12 +69,17 @@ PLAIN = (Tensor, nn.Parameter)
 def is_plain(part: nn.Module) -> bool:
     """Whether a call of the module does what its class does and no more: no hook, no forward of its own, and
     parameters that are their memory (a quantized or a distributed one is of another class)."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    if "forward" in part.__dict__ or any(getattr(part, name) for name in hooks):
+    if has_hooks(part):
         return False
     if type(part) is not nn.Linear or is_compiling():
         return True
     return type(part.weight) in PLAIN and (part.bias is None or type(part.bias) in PLAIN)
+
+
+def has_hooks(part: nn.Module) -> bool:
+    """Or a forward of its own."""
+    hooks = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+    return bool(hooks) or "forward" in part.__dict__
 
 
 def _name(part: nn.Module) -> str:
@@ -136,15 +141,24 @@ def mlp(
 def _is_fused(x: Tensor, weights: Sequence[Tensor], biases: packing.Biases, precision: str, backend: str) -> bool:
     if backend == "auto" and (not x.is_cuda or (x.dtype == torch.float32 and precision == "ieee")):
         return False
-    kind = packing.widths_of(weights), x.dtype, precision
+    widths = packing.widths_of(weights)
     if is_compiling():  # when the kernel says that it does not take them, it is too late
-        return choice.graph_takes("triton" if backend == "auto" else backend, *kind, x.device)
+        chosen = "triton" if backend == "auto" else backend
+        return choice.graph_takes(chosen, widths, x.dtype, precision, x.device)
     tensors = (x, *weights, *biases)
     recorded = torch.is_grad_enabled() and any([tensor is not None and tensor.requires_grad for tensor in tensors])
-    rows = x.shape[:-1].numel()
-    if backend == "auto":
-        return choice.auto_of(rows, *kind, recorded, x.device) != "eager"
-    return choice.takes(backend, rows, *kind, recorded, x.device)
+    return is_chosen(x.shape[:-1].numel(), widths, x.dtype, precision, recorded, x.device, backend)
+
+
+def is_chosen(
+    rows: int, widths: str, dtype: torch.dtype, precision: str, recorded: bool, device: torch.device, backend: str
+) -> bool:
+    """Whether `mlp` takes one kernel for so many rows; recorded: with a gradient."""
+    if backend != "auto":
+        return choice.takes(backend, rows, widths, dtype, precision, recorded, device)
+    if device.type != "cuda" or (dtype == torch.float32 and precision == "ieee"):
+        return False
+    return choice.auto_of(rows, widths, dtype, precision, recorded, device) != "eager"
 
 
 def _one_by_one(
@@ -195,9 +209,14 @@ def _has_tf32(x: Tensor) -> bool:
 def autocast(x: Tensor) -> Tensor:
     """x in the dtype of torch.autocast, if that is on: an op of several dtypes then casts the others to it. float64
     stays, as torch.autocast leaves it."""
+    return x.to(autocast_dtype(x))
+
+
+def autocast_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of `autocast(x)`."""
     if x.dtype == torch.float64 or not autocasts(x):
-        return x
-    return x.to(torch.get_autocast_dtype(x.device.type))
+        return x.dtype
+    return torch.get_autocast_dtype(x.device.type)
 
 
 def pack_mlp(module: nn.Module) -> nn.Module:

@@ -1,0 +1,110 @@
+"""An MLP whose weights and biases are one tensor to autograd and to an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.compiler import is_compiling
+
+from kernels.ops.fused_mlp import packing
+from kernels.ops.fused_mlp.module import autocast, autocast_dtype, has_hooks, is_chosen, pack_mlp, precision_of
+from kernels.ops.fused_mlp.op import OP
+
+
+class PackedMLP:
+    """nn.Linear layers that `pack_mlp` laid out in one buffer, which is trained in their parameters' place.
+
+        packed = PackedMLP(linears);  optimizer = SGD([packed.buffer]);  packed(x).sum().backward();  optimizer.step()
+
+    `fused_mlp` of parameters finds the buffer behind them at each call, and gives each a gradient of its own, of which
+    autograd copies those that are not dense. Here autograd knows the buffer alone, and its gradient is what the kernel
+    wrote. The gradient of the padding is zero, so that rules which go element by element, and do nothing where weight
+    and gradient are zero, as SGD, Adagrad and Adam do, leave the padding zero.
+
+    The parameters are views of the buffer, and change when it does; their .grad stays None.
+
+    Args:
+        linears: each with a bias, and of widths that follow from one another (`pack_mlp` raises ValueError otherwise).
+    """
+
+    def __init__(self, linears: Sequence[nn.Linear]):
+        self.linears = list(pack_mlp(nn.ModuleList(linears)))
+        self.weights = [linear.weight for linear in self.linears]
+        self.parameters = (*self.weights, *(linear.bias for linear in self.linears))
+        self.widths = packing.widths_of(self.weights)
+        first = self.weights[0]
+        # A tensor of its own and no view: a view would count the changes of the parameter that it was made of.
+        self.buffer = first.detach().new_empty(0).set_(
+            first.untyped_storage(), first.storage_offset(), (packing.elements(self.widths),), (1,)
+        ).requires_grad_()
+        self._addresses = [parameter.data_ptr() for parameter in self.parameters]
+
+    def is_whole(self) -> bool:
+        """Whether the layers still have these parameters, all trained, and these lie in the buffer: `.to(…)` gives them
+        memory of their own, and what is done to the buffer is then lost."""
+        own = [linear._parameters for linear in self.linears]
+        now = (*(parameters["weight"] for parameters in own), *(parameters["bias"] for parameters in own))
+        for parameter, ours, address in zip(now, self.parameters, self._addresses, strict=True):
+            if parameter is not ours or parameter.data_ptr() != address or not parameter.requires_grad:
+                return False
+        return True
+
+    def takes(self, linears: Sequence[nn.Module], x: Tensor, backend: str = "auto") -> bool:
+        """Whether a call of these layers, with a gradient, is a call of this: they are its own, none has a hook, and
+        `mlp` would take one kernel for x."""
+        if is_compiling() or not torch.is_grad_enabled() or list(linears) != self.linears or x.dim() != 2:
+            return False
+        if any(map(has_hooks, self.linears)) or not self.is_whole():
+            return False
+        return is_chosen(x.shape[0], self.widths, autocast_dtype(x), precision_of(x), True, x.device, backend)
+
+    def __call__(
+        self, x: Tensor, activation: str = "relu", final_activation: str = "identity", *, backend: str = "auto"
+    ) -> Tensor:
+        """`mlp` of the layers, x [B, K], whose gradients go to the buffer."""
+        x = autocast(x)
+        out, _ = OP.call(
+            backend, x, self.buffer, self.widths, activation, final_activation, precision_of(x), True
+        )
+        packing.refuse_changes(OP.name, out, self.weights)
+        return out
+
+    def take_gradients(self) -> None:
+        """Move the parameters' gradients, if there are any, into the buffer's: what did not go by `takes` left them
+        there. A parameter that has none while another has one counts as one whose gradient is zero.
+
+        Raises RuntimeError if a parameter no longer lies in the buffer.
+        """
+        gradients = [parameter.grad for parameter in self.parameters]
+        if all([gradient is None for gradient in gradients]):
+            return
+        if not self.is_whole():
+            raise RuntimeError(
+                "PackedMLP: a parameter was moved or replaced since it was laid out; make the optimizer anew"
+            )
+        given = [
+            torch.zeros_like(parameter) if gradient is None else gradient
+            for parameter, gradient in zip(self.parameters, gradients, strict=True)
+        ]
+        gradient = packing.copied(self.widths, given)
+        if self.buffer.grad is None:
+            self.buffer.grad = gradient
+        else:
+            self.buffer.grad += gradient
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def split(self, buffer: Tensor) -> tuple[Tensor, ...]:
+        """What of a tensor like the buffer belongs to each of `parameters`: views."""
+        pairs = packing.views(buffer, self.widths)
+        return (*(weight for weight, _ in pairs), *(bias for _, bias in pairs))
+
+    @torch.no_grad()
+    def joined(self, tensors: Sequence[Tensor]) -> Tensor:
+        """A tensor like the buffer of one like each of `parameters`, with zeros in the padding."""
+        buffer = torch.zeros_like(self.buffer)
+        for into, tensor in zip(self.split(buffer), tensors, strict=True):
+            into.copy_(tensor)
+        return buffer

@@ -1,0 +1,118 @@
+"""PackedMLP: fused_mlp's results and gradients, in one tensor; and when a call is not its own."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from kernels import fused_mlp, runtime
+from kernels.check.contract import DEVICE
+from kernels.ops.fused_mlp.packed import PackedMLP
+
+TRITON = runtime.why_not("triton", DEVICE.type)
+KERNEL = pytest.param("triton", marks=pytest.mark.skipif(bool(TRITON), reason=TRITON))
+BACKENDS = ("eager", KERNEL)
+
+
+def layers():
+    torch.manual_seed(0)
+    return [nn.Linear(13, 32).to(DEVICE), nn.Linear(32, 5).to(DEVICE)]
+
+
+def of(linears):
+    return [linear.weight for linear in linears], [linear.bias for linear in linears]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_results_and_gradients_are_fused_mlps(backend):
+    """To the bit; the padding has the gradient zero."""
+    theirs, ours = layers(), layers()
+    packed = PackedMLP(ours)
+    x = torch.randn(9, 14, device=DEVICE)  # wider than the first layer
+    given = [x.clone().requires_grad_() for _ in range(2)]
+    assert packed.takes(ours, given[1], backend)
+    expected = fused_mlp(given[0], *of(theirs), backend=backend)
+    found = packed(given[1], backend=backend)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    for out in (expected, found):
+        (out * out).sum().backward()
+    torch.testing.assert_close(given[1].grad, given[0].grad, rtol=0, atol=0)
+    weights, biases = of(theirs)
+    for gradient, parameter in zip(packed.split(packed.buffer.grad), (*weights, *biases), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad, rtol=0, atol=0)
+    assert torch.equal(packed.joined(packed.split(packed.buffer.grad)), packed.buffer.grad)
+    assert all(parameter.grad is None for parameter in packed.parameters)
+
+
+def test_the_parameters_change_with_the_buffer():
+    ours = layers()
+    before = [parameter.detach().clone() for parameter in of(ours)[0]]
+    packed = PackedMLP(ours)
+    torch.testing.assert_close(of(ours)[0], before, rtol=0, atol=0)
+    with torch.no_grad():
+        packed.buffer.mul_(2)
+    torch.testing.assert_close(of(ours)[0], [2 * weight for weight in before], rtol=0, atol=0)
+
+
+def test_a_weight_that_is_changed_before_the_backward_is_refused():
+    for change in (lambda packed: packed.weights[1].add_(1), lambda packed: packed.buffer.add_(1)):
+        packed = PackedMLP(layers())
+        out = packed(torch.randn(3, 13, device=DEVICE), backend="eager")
+        with torch.no_grad():
+            change(packed)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
+def replaced(ours):
+    ours[0].weight = nn.Parameter(ours[0].weight.detach().clone())
+
+
+CHANGES = {
+    "moved": lambda ours: ours[1].double().float(),
+    "replaced": replaced,
+    "frozen": lambda ours: ours[1].bias.requires_grad_(False),
+    "hook": lambda ours: ours[0].register_forward_hook(lambda *_: None),
+    "forward": lambda ours: setattr(ours[0], "forward", lambda x: x),
+    "another layer": lambda ours: ours.__setitem__(1, nn.Linear(32, 5)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_no_longer_its_own_it_does_not_take(change):
+    ours, x = layers(), torch.randn(3, 13, device=DEVICE)
+    packed = PackedMLP(ours)
+    assert packed.takes(ours, x, "eager")
+    CHANGES[change](ours)
+    assert not packed.takes(ours, x, "eager")
+
+
+def test_when_it_takes_no_call():
+    ours, x = layers(), torch.randn(3, 13, device=DEVICE)
+    packed = PackedMLP(ours)
+    assert not packed.takes(ours, x[0], "eager")
+    assert not packed.takes(copy.deepcopy(ours), x, "eager")
+    assert not packed.takes(ours, x, "auto")  # in full float32, or on a CPU
+    with torch.no_grad():
+        assert not packed.takes(ours, x, "eager")
+
+
+def test_gradients_that_went_to_the_parameters_are_added():
+    ours = layers()
+    packed = PackedMLP(ours)
+    packed.take_gradients()
+    assert packed.buffer.grad is None
+    expected = packed.joined([torch.randn_like(parameter) for parameter in packed.parameters])
+    for times in (1, 2):
+        for parameter, gradient in zip(packed.parameters, packed.split(expected), strict=True):
+            parameter.grad = gradient.clone()
+        packed.take_gradients()
+        torch.testing.assert_close(packed.buffer.grad, times * expected, rtol=0, atol=0)
+        assert all(parameter.grad is None for parameter in packed.parameters)
+    ours[0].double()
+    ours[0].weight.grad = torch.zeros_like(ours[0].weight)
+    with pytest.raises(RuntimeError, match="a parameter was moved or replaced since it was laid out"):
+        packed.take_gradients()
