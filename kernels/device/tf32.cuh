@@ -4,12 +4,6 @@
 
 #include "device/launch.cuh"
 
-#ifndef __CUDACC__
-#include <bit>
-inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
-inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
-#endif
-
 // x and half of tf32's last place, 2^(e - 11) where x = ± m 2^e: cut, that is x rounded, and NaN, Inf and what is larger
 // than tf32's largest number come out as by cvt.rna.tf32.f32. What is smaller than 2^-126 is cut as it is.
 __device__ inline float tf32_operand(float x) {

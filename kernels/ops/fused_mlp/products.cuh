@@ -8,8 +8,8 @@
 
 namespace fused_mlp {
 
-// A number of what a layer takes, as products read it from shared memory: in tf32 it is rounded when it is written there,
-// once, where all warps read it.
+// A number of what a layer takes, as it is written to shared memory: in tf32 it is rounded there, once for all warps that
+// read it.
 template <class T, bool tensor_cores>
 __device__ inline T as_input(T value) {
     if constexpr (tensor_cores && sizeof(T) == 4) return tf32_operand(value);
