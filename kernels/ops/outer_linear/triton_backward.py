@@ -16,6 +16,10 @@ at once, in both its roles. The sums of the columns i go to the program's own pa
 each pair, those of j after the last pair of that J; c_sum_kernel adds the parts up. No atomics. The folded weight is
 written on the way by fold_kernel, some pairs at a time, for a workspace of all of them would be half of the weight.
 
+In tf32 g and the folded weight are rounded when they are written, for they pass through no register where they are
+multiplied; a weight as given and c_i c_j are where they do. A bias's gradient is a sum of g as it is, which is turned
+over once more for it.
+
 Tensor cores take a right operand in tf32 along its columns alone. So the weight is folded as [pairs, 256, H], and
 grad_weight reads g and c transposed, [H, B] and [C, B], which transpose_kernel writes first, with the activation's
 derivative.

@@ -7,6 +7,10 @@ through shared memory. For each i that costs ROWS · WIDTH multiplications, besi
 cores. Scaling the sums instead, Σ_i c_i (Σ_j c_j weight_ij), would cost ROWS · OUTPUTS of them, 8 times as many with
 128 outputs and 16 columns, and a second set of sums.
 
+In tf32 both operands are rounded (kernels/device/tf32.py): c_i c_j where it is formed, two instructions more than its
+multiplication; a weight that is folded on the way when it is stored; other weights when they are read, for which they
+pass through registers on their way to the tensor cores.
+
 Bytes: weight once for every ROWS rows, from the L2 but for the first; needed is once. FLOPs: 2 B H C², of a folded
 weight (folding.py) about half: 256 T (T + 1) B H with T = ⌈C / 16⌉.
 
@@ -90,7 +94,8 @@ def forward_kernel(
     PRECISION: tl.constexpr, OF_WEIGHTS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, GROUP: tl.constexpr,
     WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """The sum over the blocks j from first_block to before last_block; WHOLE: all their columns exist.
+    """The sum over the blocks j from first_block to before last_block; WHOLE: all their columns exist. OF_WEIGHTS: the
+    precision that weights are rounded for when they are read, "ieee" where they are already.
 
     The grid is (row tiles, output tiles, splits). Output h of the weight is first_output + h of out [B, row_length]. Of
     SPLIT there is neither bias nor activation, and out is the workspace, in which this launch's parts begin at
