@@ -10,7 +10,7 @@
 //     b[0]: column g, bytes 4t…    b[1]: column g, bytes 16 + 4t…
 //     c[0], c[1]: row g, columns 2t and 2t + 1                     c[2], c[3]: row g + 8, the same columns
 //
-// They take the upper 19 bits of a float as tf32, cutting the others off.
+// They take the upper 19 bits of a float as tf32, cutting the others off: tf32.cuh rounds.
 #pragma once
 
 #include "device/vector.cuh"

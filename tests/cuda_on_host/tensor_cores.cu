@@ -3,6 +3,7 @@
 
 #include "device/async_copy.cuh"
 #include "device/tensor_core.cuh"
+#include "device/tf32.cuh"
 
 #include "cases.h"
 
@@ -48,6 +49,37 @@ int products_are_exact() {
 CASE(a_step_multiplies_tf32) { return products_are_exact<float>(); }
 CASE(a_step_multiplies_half) { return products_are_exact<__half>(); }
 CASE(a_step_multiplies_bfloat16) { return products_are_exact<__nv_bfloat16>(); }
+
+// What tensor cores take of an operand, by its bits; tests/test_tf32.py asks tf32.py the same.
+__global__ void round_to_tf32(const unsigned* from, unsigned* out, int count) {
+    for (int i = int(threadIdx.x); i < count; i += int(blockDim.x))
+        out[i] = __float_as_uint(tf32_operand(__uint_as_float(from[i]))) & ~0x1fffu;
+}
+CASE(an_operand_is_rounded) {
+    std::vector<unsigned> bits, wanted;
+    auto add = [&](unsigned from, unsigned to) { bits.push_back(from), wanted.push_back(to); };
+    for (unsigned sign : {0u, 0x80000000u}) {
+        add(sign, sign), add(sign | 0x7f800000, sign | 0x7f800000);                          // zero, infinity
+        add(sign | 0x7f7fefff, sign | 0x7f7fe000), add(sign | 0x7f7ff000, sign | 0x7f800000);  // to tf32's largest, beyond
+        add(sign | 0x7f7fffff, sign | 0x7f800000), add(sign | 0x3fffffff, sign | 0x40000000);
+        add(sign | 0x00800000, sign | 0x00800000), add(sign | 0x00801000, sign | 0x00802000);
+        add(sign | 0x007fffff, sign | 0x007fe000), add(sign | 0x00000001, sign);  // denormal numbers are cut
+    }
+    for (unsigned i = 0; i < 4000; ++i) {  // of every exponent; some lie halfway between two
+        unsigned number = i * 2654435761u % 0x7e800000u + 0x00800000u;
+        if (i % 4 == 0) number = (number & ~0x1fffu) | 0x1000;
+        add(number | i % 2 << 31, (number + 0x1000 & ~0x1fffu) | i % 2 << 31);
+    }
+    size_t numbers = bits.size();
+    for (unsigned nan : {0x7fffffffu, 0xffffffffu, 0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xff800001u, 0x7ffff000u}) add(nan, 0);
+    Array<unsigned> from(bits), out(bits.size());
+    REQUIRE(launch_kernel(round_to_tf32, dim3(1), dim3(64), 0, cudaStream_t{}, from.get(), out.get(), int(bits.size())) ==
+            cudaSuccess);
+    std::vector<unsigned> got = out.read();
+    for (size_t i = 0; i < numbers; ++i) REQUIRE(got[i] == wanted[i]);
+    for (size_t i = numbers; i < got.size(); ++i) REQUIRE((got[i] & 0x7fffffff) > 0x7f800000);
+    return 0;
+}
 
 // Four groups of copies under way; they are waited for one by one, and the last one's are zeros.
 __global__ void copy(const uint4* from, uint4* out) {

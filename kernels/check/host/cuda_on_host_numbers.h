@@ -1,4 +1,5 @@
-// half and bfloat16 for cuda_on_host.h: storage and the conversions, rounded to the nearest, ties to even.
+// Numbers for cuda_on_host.h: a float's bits; half and bfloat16, storage and the conversions, rounded to the nearest, ties
+// to even.
 #pragma once
 
 #include <math.h>
@@ -18,6 +19,9 @@ struct alignas(4) __half2 {
 struct alignas(4) __nv_bfloat162 {
     __nv_bfloat16 x, y;
 };
+
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 
 inline float __bfloat162float(__nv_bfloat16 value) { return std::bit_cast<float>(uint32_t(value.bits) << 16); }
 

@@ -8,6 +8,9 @@
 // 1/cluster of them in each block; between blocks: rows · columns · (cluster - 1) / cluster to each, a layer.
 // FLOPs: 2 B Σ N(l-1) N(l).
 //
+// In tf32 every operand is rounded (device/tf32.cuh): what a layer takes when it is written on chip, weights when a warp
+// reads them from the ring. `hidden` keeps every bit.
+//
 // The weights do not hang on what the layers compute: they come through a ring of stages, whose copies run ahead of the
 // products over the ends of layers and tiles, so that a block that waits for others reads meanwhile.
 #pragma once
@@ -173,8 +176,10 @@ struct Block {
 #pragma unroll
                 for (int r = 0; r < rows; ++r) {
 #pragma unroll
-                    for (int e = 0; e < step; ++e)
-                        if (c + e >= columns) pack[p][r].element[e] = narrow<T>(C(0));
+                    for (int e = 0; e < step; ++e) {
+                        T& element = pack[p][r].element[e];
+                        element = c + e < columns ? as_input<T, tensor_cores>(element) : narrow<T>(C(0));
+                    }
                     *reinterpret_cast<Pack<T, step>*>(input(0, warp + r * warps, c)) = pack[p][r];
                 }
             }
@@ -207,7 +212,8 @@ struct Block {
                 Pack<T, run> pack;
 #pragma unroll
                 for (int e = 0; e < run; ++e)
-                    pack.element[e] = narrow<T>(column + e < layer.outputs ? values[e] : C(0));
+                    pack.element[e] =
+                        as_input<T, tensor_cores>(narrow<T>(column + e < layer.outputs ? values[e] : C(0)));
                 *reinterpret_cast<Pack<T, run>*>(input(l + 1, r, column)) = pack;
             } else if (first_row + r < net.rows) {
 #pragma unroll

@@ -3,9 +3,18 @@
 #pragma once
 
 #include "device/tensor_core.cuh"
+#include "device/tf32.cuh"
 #include "plan.cuh"
 
 namespace fused_mlp {
+
+// A number of what a layer takes, as it is written to shared memory: in tf32 it is rounded there, once for all warps that
+// read it.
+template <class T, bool tensor_cores>
+__device__ inline T as_input(T value) {
+    if constexpr (tensor_cores && sizeof(T) == 4) return tf32_operand(value);
+    else return value;
+}
 
 // The 16 m_tiles by 8 n_tiles results of a warp; value[m][n][i] is of row `row(m, i)`, column `column(n, i)`. A lane's
 // results come in runs of neighbouring columns.
@@ -73,7 +82,12 @@ private:
 
         __device__ void load(const char* a_row, int input_row, const char* b_row) {
 #pragma unroll
-            for (int n = 0; n < S::n_tiles; ++n) load_matrices(b[n], b_row + 8 * n * S::ring_row);
+            for (int n = 0; n < S::n_tiles; ++n) {
+                load_matrices(b[n], b_row + 8 * n * S::ring_row);
+                if constexpr (sizeof(T) == 4)  // weights go from memory to memory on their way to the ring
+#pragma unroll
+                    for (unsigned& weight : b[n]) weight = __float_as_uint(tf32_operand(__uint_as_float(weight)));
+            }
 #pragma unroll
             for (int m = 0; m < S::m_tiles; ++m)
 #pragma unroll

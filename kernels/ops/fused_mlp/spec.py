@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.check import Call, Case, Spec
+from kernels.check.tf32 import EPS as TF32_EPS
 from kernels.ops.fused_mlp import packing
 from kernels.ops.fused_mlp.eager import ACTIVATIONS, fused_mlp
 
@@ -64,16 +65,15 @@ SLOPES = {"identity": (1.0, 0.0), "relu": (1.0, 0.0), "sigmoid": (0.25, 0.1), "g
 class Layers:
     """The error goes from layer to layer with the values, and back with the gradients:
 
-        z = h Wᵀ + b        δz = √(δh² (W²)ᵀ) + k eps_sum (|h| |W|ᵀ + |b|) + eps_product |h| |W|ᵀ + eps |z|
+        z = h Wᵀ + b        δz = √(δh² (W²)ᵀ) + k eps_sum (|h| |W|ᵀ + |b|) + eps_product √(h² (W²)ᵀ) + eps |z|
         h = act(z)          δh = slope δz + eps |h| + k eps_sum
         g = (g' W) act'(z)  likewise; where relu's z is within δz of 0, its derivative may be either
 
     A sum is off by k · eps_sum of its terms' absolute values, as everywhere. What its terms are off by, each by a
     rounding of its own, adds up as squares: added as absolute values it would grow √K times too large a layer, and a
     bound after four layers would be larger than the result. eps is the dtype's, eps_sum that of what sums are added up
-    in. tf32's products are another matter: tensor cores cut off the bits of both operands that they do not take, which
-    makes each operand smaller by up to 2⁻¹⁰ of it, and so all products; such errors add up as absolute values.
-    eps_product is 2 · 2⁻¹⁰. Infinite values are exact.
+    in. eps_product is √2 times tf32's eps where products are in tf32, to which both operands are rounded. Infinite
+    values are exact.
 
     A derivative of relu that is the other one is a single large error, of which the layers below make a sum of parts
     that hang together. It is as likely as a normal number to be larger than the root of its squares: five times that is
@@ -107,13 +107,13 @@ class Layers:
             a, h_abs = g.abs(), h.abs()
             exact = g.T @ h
             error = (_norm(e_g.T, h).square() + _norm(g.T, e_h).square()).sqrt()
-            error = error + (self.k * eps_sum + eps_product) * (a.T @ h_abs) + eps * exact.abs()
+            error = error + self.k * eps_sum * (a.T @ h_abs) + eps_product * _norm(g.T, h) + eps * exact.abs()
             of_weights.append((exact, 2 * error + 5 * _norm(flips.T, h)))
             exact, ones = g.sum(0), torch.ones_like(g[:, :1]).T
             error = _norm(ones, e_g)[0] + self.k * eps_sum * a.sum(0) + eps * exact.abs()
             of_biases.append((exact, 2 * error + 5 * _norm(ones, flips)[0]))
             w = weights[layer]
-            own = (self.k * eps_sum + eps_product) * (a @ w.abs())
+            own = self.k * eps_sum * (a @ w.abs()) + eps_product * _norm(g, w)
             g, e_g, flips = g @ w, _norm(e_g, w) + own, _norm(flips, w)
         padding = call.tensors[0].shape[1] - g.shape[1]
         error = 2 * (e_g + eps * g.abs()) + 5 * flips
@@ -133,7 +133,7 @@ class Layers:
         for weight, bias, activation in zip(weights, biases, _activations(call), strict=True):
             z = h @ weight.T + bias
             terms = h.abs() @ weight.abs().T + bias.abs()
-            own = (self.k * eps_sum + eps_product) * terms + eps * z.abs()
+            own = self.k * eps_sum * terms + eps_product * _norm(h, weight.T) + eps * z.abs()
             e_z = _finite(_norm(e_h, weight.T) + own, z)
             h = ACTIVATIONS[activation](z)
             e_h = _finite(SLOPES[activation][0] * e_z + eps * h.abs() + self.k * eps_sum, z)
@@ -155,7 +155,7 @@ def _epsilons(call: Call) -> tuple[float, float, float]:
     dtype = call.tensors[0].dtype
     tf32 = call.options[2] == "tf32" and dtype == torch.float32
     summed = torch.promote_types(dtype, torch.float32)
-    return torch.finfo(dtype).eps, torch.finfo(summed).eps, 2 * 2.0**-10 if tf32 else 0.0
+    return torch.finfo(dtype).eps, torch.finfo(summed).eps, math.sqrt(2.0) * TF32_EPS if tf32 else 0.0
 
 
 def _norm(a: Tensor, b: Tensor) -> Tensor:

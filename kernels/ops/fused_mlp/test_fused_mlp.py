@@ -14,9 +14,11 @@ import torch
 from kernels import FusedMLPError, fused_mlp, pack_mlp, runtime
 from kernels.check import Call, Case, check, check_gradients
 from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from kernels.check.tf32 import RoundedProducts, assert_rounds
 from kernels.ops.fused_mlp import packing
 from kernels.ops.fused_mlp.budget import Tile
 from kernels.ops.fused_mlp.choice import cuda_rows
+from kernels.ops.fused_mlp.eager import fused_mlp as reference
 from kernels.ops.fused_mlp.op import OP
 from kernels.ops.fused_mlp.spec import draw_mlp
 
@@ -281,6 +283,58 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         # All are sums in another order: Triton's is one long one, whose error is about twice that of short ones.
         ours, theirs = (float((values - exact).abs().max()) for values in (found, eager))
         assert ours <= (3.0 if backend == "triton" else 1.5) * theirs
+
+    @kernel_backend
+    @pytest.mark.parametrize(
+        ("widths", "rows", "activation"),
+        [
+            ((200, 90), 30, "relu"),
+            ((200, 90), 150, "relu"),
+            ((13, 160, 96, 40), 30, "relu"),
+            ((13, 160, 96, 40), 150, "gelu"),
+            ((100, 160, 96, 40), 150, "sigmoid"),
+        ],
+        ids=str,
+    )
+    def test_tf32_rounds(self, backend, widths, rows, activation):
+        """Forward and gradients, with weights that are rounded when they are read and, of many rows, before."""
+        function = functools.partial(self.function(backend), activation=activation)
+        x, weights, biases = mlp_call(widths, rows).tensors
+        grad = torch.randn(rows, widths[-1], device=DEVICE)
+
+        def run(function, dtype):
+            leaves = [each.to(dtype, copy=True).requires_grad_() for each in (x, *weights, *biases)]
+            parts = leaves[0], leaves[1 : 1 + len(weights)], leaves[1 + len(weights) :]
+            out = function(*parts)
+            # A derivative of relu at 0 may be the other one, which is no rounding's error.
+            wanted = leaves[: 1 + len(weights)] if activation != "relu" or len(weights) == 1 else leaves[:0]
+            return out, *(torch.autograd.grad(out, wanted, grad.to(dtype)) if wanted else ())
+
+        eager = functools.partial(reference, activation=activation)
+        found, exact = run(functools.partial(function, precision="tf32"), torch.float32), run(eager, torch.float64)
+        with RoundedProducts():
+            like = run(eager, torch.float64)
+        for each in zip(found, exact, like, strict=True):
+            assert_rounds(*each)
+
+    @kernel_backend
+    def test_tf32_gradient_of_a_bias_is_a_sum(self, backend):
+        """The last layer's: no product is in it, and nothing is rounded to tf32."""
+        x, weights, biases = mlp_call((24, 40, 33), 50).tensors
+        biases[-1].requires_grad_()
+        grad = torch.randn(50, 33, device=DEVICE)
+        out = self.function(backend)(x, weights, biases, precision="tf32")
+        (found,) = torch.autograd.grad(out, biases[-1], grad)
+        torch.testing.assert_close(found, grad.sum(0))
+
+    @kernel_backend
+    def test_tf32_of_numbers_that_it_has(self, backend):
+        """Products of whole numbers below 2^10 are exact, whichever way they are summed up."""
+        draw = functools.partial(torch.randint, dtype=torch.float32, device=DEVICE)
+        for rows in (9, 150):
+            x, weight, bias = draw(-63, 64, (rows, 40)), draw(-63, 64, (21, 40)), draw(-63, 64, (21,))
+            out = self.function(backend)(x, [weight], [bias], precision="tf32")
+            assert torch.equal(out, x @ weight.T + bias)
 
     # ------------------------------------------------------------------------------------------------- on the chip
 

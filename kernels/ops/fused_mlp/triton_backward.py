@@ -7,6 +7,9 @@ Three launches. chain_kernel: a program takes ROWS rows from the last layer to t
 way, and writes each g(l). weights_kernel: a program takes a tile of one layer's weight and a part of the rows; all
 layers are in one grid. The third adds the parts up, always in the same order (kernels/device/column_sum.py).
 
+In tf32 g, h and the weights are rounded when they are read (kernels/device/tf32.py): a bias's gradient is a sum of g as
+it is, and of h a forward may have kept every bit.
+
 Bytes: h, g and the weights read once and written once, and 4 bytes for each part of the rows and weight. FLOPs: twice
 the forward's.
 """
@@ -15,6 +18,7 @@ import triton
 import triton.language as tl
 
 from kernels.device.activations import input_gradient
+from kernels.device.tf32 import operand
 from kernels.ops.fused_mlp.triton_kernel import block_of, count_of, kept, of_layer, product, rows_of, step_of, whole
 
 
@@ -89,7 +93,8 @@ def chain_columns(
         g = rows_of(grads + gradient_start(WIDTHS, LAYER), grads_stride, row, in_rows, output, whole(N))
         mask = (output < whole(N))[:, None] & (column < whole(K))[None, :]
         at = packed + of_layer("weight", WIDTHS, LAYER) + output[:, None] * whole(K) + column[None, :]
-        sums = product(g, tl.load(at, mask, other=0.0), sums, PRECISION)
+        weights = operand(tl.load(at, mask, other=0.0), PRECISION)
+        sums = product(operand(g, PRECISION), weights, sums, PRECISION)
     if LAYER == 0:
         tl.store(grad_x + row * x_stride + column[None, :], sums.to(dtype), in_rows & (column < K)[None, :])
     else:
@@ -181,7 +186,7 @@ def weight_tile(
         in_rows = row < last
         g = rows_of(grads + gradient_start(WIDTHS, LAYER), grads_stride, row, in_rows, output, whole(N))
         h = rows_of(taken, taken_stride, row, in_rows, column, K if LAYER == 0 else whole(K))
-        sums = product(g.T, h, sums, PRECISION)
+        sums = product(operand(g, PRECISION).T, operand(h, PRECISION), sums, PRECISION)
         of_rows += g.to(sum_dtype)
     dtype: tl.constexpr = target.dtype.element_ty
     mask = (output < whole(N))[:, None] & (column < whole(K))[None, :]

@@ -11,6 +11,10 @@ columns of it when it needs them, from the rows and the weights that it holds.
 Bytes: to and from memory x, out and the weights; from the L2 cache every weight once for each ROWS rows, and what is
 between the layers twice. FLOPs: 2 B Σ N(l-1) N(l).
 
+In tf32 each operand is rounded once a tile (kernels/device/tf32.py): x and weights in the registers from which they
+are multiplied, what a layer gives where it is written. Tiles of 64 rows or more multiply weights from shared memory:
+there a launch before rounds all weights to a copy, for they pass through no register.
+
 `WIDTHS`, "K-N1-…-NL", is known when the kernel is compiled, and so is every loop's length. Masks select and never
 multiply: the NaN of a row stays in its row.
 """
@@ -19,6 +23,7 @@ import triton
 import triton.language as tl
 
 from kernels.device.activations import INTERPRETED, activate
+from kernels.device.tf32 import operand, rounded
 
 # ------------------------------------------------------------------------------------------------------------------
 # What packing.py and budget.py say of these widths. Triton follows every function that a module's names stand for, and
@@ -87,6 +92,14 @@ def product(a, b, sums, PRECISION: tl.constexpr):
         return tl.dot(a, b, sums, input_precision=PRECISION)
 
 
+@triton.constexpr_function
+def keeps_rounded(KEEP, ACTIVATION):
+    """Whether `hidden` has what the layers give as products take it. relu's derivative is of the sign, gelu's and
+    identity's of nothing that a layer gives; but sigmoid's, h (1 - h), is of every bit, and is no more than rounding's
+    error where h is near 1."""
+    return not (KEEP and ACTIVATION == "sigmoid")
+
+
 @triton.jit
 def rows_of(pointer, stride, row, in_rows, column, COLUMNS: tl.constexpr):
     """[ROWS, depth] of a matrix; zeros for what it does not have."""
@@ -94,12 +107,13 @@ def rows_of(pointer, stride, row, in_rows, column, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def weight_rows(packed, WIDTHS: tl.constexpr, LAYER: tl.constexpr, output, column):
-    """[outputs, depth] of a layer's weight; zeros beyond its padded shape."""
+def weight_rows(packed, WIDTHS: tl.constexpr, LAYER: tl.constexpr, output, column, PRECISION: tl.constexpr):
+    """[outputs, depth] of a layer's weight, an operand of such a product; zeros beyond its padded shape."""
     K: tl.constexpr = whole(of_layer("inputs", WIDTHS, LAYER))
     N: tl.constexpr = whole(of_layer("outputs", WIDTHS, LAYER))
     mask = (output < N)[:, None] & (column < K)[None, :]
-    return tl.load(packed + of_layer("weight", WIDTHS, LAYER) + output[:, None] * K + column[None, :], mask, other=0.0)
+    at = packed + of_layer("weight", WIDTHS, LAYER) + output[:, None] * K + column[None, :]
+    return operand(tl.load(at, mask, other=0.0), PRECISION)
 
 
 @triton.jit
@@ -111,7 +125,8 @@ def bias_row(packed, WIDTHS: tl.constexpr, LAYER: tl.constexpr, output, dtype: t
 @triton.jit
 def keep(
     hidden, stride, row, in_rows, output, z, value, dtype: tl.constexpr,
-    WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, KEEP: tl.constexpr,
+    WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
+    KEEP: tl.constexpr,
 ):
     """Write what the next layer, or the backward, reads of this layer: value = act(z), and z. The padding gets zeros:
     Inf · 0 of a padded row of the weight is NaN."""
@@ -119,6 +134,8 @@ def keep(
     mask = in_rows & (output < whole(of_layer("outputs", WIDTHS, LAYER)))[None, :]
     at = hidden + row * stride + output[None, :]
     if count_of(WIDTHS) - 1 != LAYER:
+        if keeps_rounded(KEEP, ACTIVATION):
+            value = rounded(value, PRECISION)
         tl.store(at + kept("outputs", WIDTHS, ACTIVATION, FINAL, LAYER), value.to(dtype), mask)
     if KEEP and kept("inputs", WIDTHS, ACTIVATION, FINAL, LAYER) >= 0:
         tl.store(at + kept("inputs", WIDTHS, ACTIVATION, FINAL, LAYER), z.to(dtype), mask)
@@ -128,8 +145,8 @@ def keep(
 def forward_columns(
     x, x_stride, packed, hidden, hidden_stride, out, row, in_rows,
     WIDTHS: tl.constexpr, LAYER: tl.constexpr, CHAINED: tl.constexpr, START: tl.constexpr, ACTIVATION: tl.constexpr,
-    FINAL: tl.constexpr, PRECISION: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    BUDGET: tl.constexpr, STAGES: tl.constexpr, READ: tl.constexpr,
+    FINAL: tl.constexpr, PRECISION: tl.constexpr, OF_WEIGHTS: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr, READ: tl.constexpr,
 ):
     """COLUMNS columns of a layer, from START on, for the program's rows. CHAINED: layer 0 is computed on the way.
 
@@ -147,35 +164,39 @@ def forward_columns(
     if CHAINED:  # the rows, all their columns
         X: tl.constexpr = of_layer("inputs", WIDTHS, 0)
         x_column = tl.arange(0, block_of(X, 0, 64))
-        x_rows = rows_of(x, x_stride, row, in_rows, x_column, X)
+        x_rows = operand(rows_of(x, x_stride, row, in_rows, x_column, X), PRECISION)
     output = START + tl.arange(0, WIDTH)
     sums = tl.zeros([ROWS, WIDTH], sum_dtype)
     END: tl.constexpr = K // STEP * STEP if LAYER == 0 and READ > K else whole(K)
     for k in tl.range(0, END, STEP, num_stages=STAGES):
         column = k + tl.arange(0, STEP)
-        weights = weight_rows(packed, WIDTHS, LAYER, output, column)
+        weights = weight_rows(packed, WIDTHS, LAYER, output, column, OF_WEIGHTS)
         if CHAINED:
-            first_weights = weight_rows(packed, WIDTHS, 0, column, x_column)
+            first_weights = weight_rows(packed, WIDTHS, 0, column, x_column, OF_WEIGHTS)
             z = product(x_rows, first_weights.T, tl.zeros([ROWS, STEP], sum_dtype), PRECISION)
             z += bias_row(packed, WIDTHS, 0, column, sum_dtype)
             h = activate(z, ACTIVATION)
             if KEEP and START == 0:
-                keep(hidden, hidden_stride, row, in_rows, column, z, h, dtype, WIDTHS, 0, ACTIVATION, FINAL, KEEP)
-            h = tl.where((column < K)[None, :], h, 0.0).to(dtype)
+                keep(hidden, hidden_stride, row, in_rows, column, z, h, dtype, WIDTHS, 0, ACTIVATION, FINAL,
+                     PRECISION, KEEP)
+            h = operand(tl.where((column < K)[None, :], h, 0.0).to(dtype), PRECISION)
         elif LAYER == 0:  # x, which has no padding of its own, and may have columns that are not to be read
-            h = rows_of(x, x_stride, row, in_rows, column, READ)
+            h = operand(rows_of(x, x_stride, row, in_rows, column, READ), PRECISION)
         else:
             before = hidden + kept("outputs", WIDTHS, ACTIVATION, FINAL, LAYER - 1)
             h = rows_of(before, hidden_stride, row, in_rows, column, whole(K))
+            if not keeps_rounded(KEEP, ACTIVATION):
+                h = operand(h, PRECISION)
         sums = product(h, weights.T, sums, PRECISION)
     if whole(K) > END:
         column = END + tl.arange(0, block_of(whole(K), END, STEP))
-        weights = weight_rows(packed, WIDTHS, LAYER, output, column)
+        weights = weight_rows(packed, WIDTHS, LAYER, output, column, OF_WEIGHTS)
         h = rows_of(x, x_stride, row, in_rows, column, READ)
         sums = product(tl.where((column < K)[None, :], h, 0.0), weights.T, sums, PRECISION)
     sums += bias_row(packed, WIDTHS, LAYER, output, sum_dtype)
     value = activate(sums, FINAL if count_of(WIDTHS) - 1 == LAYER else ACTIVATION)
-    keep(hidden, hidden_stride, row, in_rows, output, sums, value, dtype, WIDTHS, LAYER, ACTIVATION, FINAL, KEEP)
+    keep(hidden, hidden_stride, row, in_rows, output, sums, value, dtype, WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION,
+         KEEP)
     if count_of(WIDTHS) - 1 == LAYER:
         tl.store(out + row * N + output[None, :], value.to(dtype), in_rows & (output < N)[None, :])
 
@@ -184,10 +205,11 @@ def forward_columns(
 def forward_kernel(
     x_ptr, packed_ptr, hidden_ptr, out_ptr, rows, x_stride, tiles,
     WIDTHS: tl.constexpr, FIRST: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
-    KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
-    READ: tl.constexpr,
+    OF_WEIGHTS: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr,
+    STAGES: tl.constexpr, READ: tl.constexpr,
 ):
-    """hidden_ptr: [rows, …] where KEEP, else ROWS rows for each program."""
+    """hidden_ptr: [rows, …] where KEEP, else ROWS rows for each program. OF_WEIGHTS: the precision that weights are
+    rounded for when they are read, "ieee" where they are already."""
     stride: tl.constexpr = kept("columns", WIDTHS, ACTIVATION, FINAL, 0)
     row = tl.arange(0, ROWS)[:, None].to(tl.int64)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
@@ -199,7 +221,20 @@ def forward_kernel(
                 forward_columns(
                     x_ptr + first * x_stride, x_stride, packed_ptr, hidden, stride,
                     out_ptr + first * of_layer("outputs", WIDTHS, count_of(WIDTHS) - 1), row, in_rows,
-                    WIDTHS, layer, layer == FIRST and FIRST == 1, start, ACTIVATION, FINAL, PRECISION, KEEP, ROWS,
-                    COLUMNS, BUDGET, STAGES, READ,
+                    WIDTHS, layer, layer == FIRST and FIRST == 1, start, ACTIVATION, FINAL, PRECISION, OF_WEIGHTS,
+                    KEEP, ROWS, COLUMNS, BUDGET, STAGES, READ,
                 )
             tl.debug_barrier()  # other threads read a layer than wrote it
+
+
+@triton.jit
+def rounding_kernel(packed_ptr, rounded_ptr, WIDTHS: tl.constexpr, BLOCK: tl.constexpr):
+    """rounded: the buffer with all weights rounded to tf32. Biases stay as they are: no product takes them."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    exists = place < of_layer("end", WIDTHS, count_of(WIDTHS) - 1)
+    values = tl.load(packed_ptr + place, exists)
+    found = rounded(values, "tf32")
+    for layer in tl.static_range(count_of(WIDTHS)):
+        of_bias = (place >= of_layer("bias", WIDTHS, layer)) & (place < of_layer("end", WIDTHS, layer))
+        found = tl.where(of_bias, values, found)
+    tl.store(rounded_ptr + place, found, exists)

@@ -11,6 +11,8 @@ from kernels.ops.fused_mlp import budget
 from kernels.ops.fused_mlp.budget import NARROW, PROCESSORS, FusedMLPError, OnChip, Tile
 from kernels.ops.fused_mlp.packing import hidden_parts, layers, padded
 
+FROM_SHARED_MEMORY = 64  # rows of a tile from which on tensor cores (wgmma) take weights from shared memory alone
+
 functions = triton_functions("kernels.ops.fused_mlp.triton_kernel")
 backward_functions = triton_functions("kernels.ops.fused_mlp.triton_backward")
 
@@ -111,12 +113,22 @@ def forward(
     inputs = parts[0].inputs
     # Four bytes or more are copied asynchronously, aligned to 16 or not.
     read = padded(inputs) if x.itemsize < 4 and x.shape[1] >= padded(inputs) else inputs
+    of_weights = precision
+    if precision == "tf32" and x.dtype == torch.float32 and tile.rows >= FROM_SHARED_MEMORY:
+        packed, of_weights = _rounded(packed, widths), "ieee"
     functions.forward_kernel[(grid,)](
         x, packed, hidden, out, rows, x.shape[1], tiles,
         WIDTHS=widths, FIRST=int(len(parts) > 1 and inputs <= narrow), ACTIVATION=activation,
-        FINAL=final_activation, PRECISION=precision, KEEP=keep, ROWS=tile.rows, COLUMNS=tile.columns,
-        BUDGET=tile.budget, STAGES=tile.stages, READ=read, num_warps=tile.warps,
+        FINAL=final_activation, PRECISION=precision, OF_WEIGHTS=of_weights, KEEP=keep, ROWS=tile.rows,
+        COLUMNS=tile.columns, BUDGET=tile.budget, STAGES=tile.stages, READ=read, num_warps=tile.warps,
     )
+
+
+def _rounded(packed: Tensor, widths: str) -> Tensor:
+    """A copy of the buffer, its weights rounded to tf32."""
+    copy, block = empty((packed.numel(),), packed.dtype, packed), 2**16 if interpreted() else 1024
+    functions.rounding_kernel[(cdiv(packed.numel(), block),)](packed, copy, WIDTHS=widths, BLOCK=block, num_warps=8)
+    return copy
 
 
 def weight_parts(rows: int, widths: str, tile: int, parts: int = 0) -> tuple[int, int]:

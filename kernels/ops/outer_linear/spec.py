@@ -11,6 +11,7 @@ import torch
 from kernels.check import Call, Case, Spec, Sums
 from kernels.check import calls as calls_of_case
 from kernels.check.comparison import double, exact_gradients
+from kernels.check.tf32 import EPS as TF32_EPS
 from kernels.ops.outer_linear.eager import outer_linear
 
 WIDEST = 33  # columns of c: the weight has as many squared, and beyond three blocks of 16 there is nothing new
@@ -39,9 +40,8 @@ def calls(case: Case, device: torch.device) -> Iterator[Call]:
 @dataclass(frozen=True)
 class Products(Sums):
     """What goes through tensor cores is rounded to their dtype before it is multiplied: of halves c_i c_j, or the sum
-    of two weights, by eps / 2. In tf32 c_i c_j is formed in float32; then the bits that tensor cores do not take are
-    cut off both operands, which makes each smaller by up to 2^-10 of it, and all terms alike, so that such errors add
-    up as absolute values. Each term may be off by that.
+    of two weights, by eps / 2; each term may be off by that. In tf32 it is c_i c_j, formed in float32, and a weight or
+    the sum of two; there the errors of the terms add up as squares: twice tf32's eps times the root of theirs.
 
     The derivative of relu goes by the output's sign. Where an exact output is so small that its error may change that,
     the gradient may have this output's terms or not.
@@ -53,7 +53,8 @@ class Products(Sums):
     def errors(self, reference, call, exact):
         magnitude = self.reference(*absolute(call).tensors)
         epsilon = torch.finfo(call.tensors[0].dtype).eps
-        return [epsilon * exact[0].abs() + self._share(call, False) * magnitude + least(call)]
+        operands = 2 * TF32_EPS * self.reference(*squared(call).tensors).sqrt() if _is_tf32(call) else 0.0
+        return [epsilon * exact[0].abs() + self._share(call, False) * magnitude + operands + least(call)]
 
     def gradients(self, reference, call, needed, grads, rounds):
         z = outer_linear(*call.map(double).tensors)
@@ -62,25 +63,40 @@ class Products(Sums):
             exact_gradients(outer_linear, Call("", absolute(call).tensors), needed, [grads[0].abs() * where])
             for where in (torch.ones_like(z), ~(z.abs() > error))
         )
+        operands = [0.0] * len(needed)
+        if _is_tf32(call):
+            squares = Call("", squared(call).tensors)
+            found = exact_gradients(outer_linear, squares, needed, [grads[0].double().square()])
+            operands = [None if one is None else 2 * TF32_EPS * one.sqrt() for one in found]
         exact = exact_gradients(reference, call, needed, grads)
         epsilon = torch.finfo(call.tensors[0].dtype).eps
         share, relu = self._share(call, rounds), "relu" in call.options
         return [
-            one if one is None else (one, epsilon * one.abs() + share * size + relu * doubt + least(call))
-            for one, size, doubt in zip(exact, of_all, of_doubtful, strict=True)
+            None if one is None
+            else (one, epsilon * one.abs() + share * size + operand + relu * doubt + least(call))
+            for one, size, operand, doubt in zip(exact, of_all, operands, of_doubtful, strict=True)
         ]
 
     def _share(self, call: Call, rounds: bool) -> float:
         """Part of its magnitude that a sum may be off by."""
         dtype = call.tensors[0].dtype
         eps = torch.finfo(dtype).eps
-        operands = eps if dtype.itemsize < 4 else 2.0**-9 if "tf32" in call.options else 0.0
+        operands = eps if dtype.itemsize < 4 else 0.0
         return self.k * (eps if rounds else torch.finfo(torch.promote_types(dtype, torch.float32)).eps) + operands
 
 
 def absolute(call: Call) -> Call:
     """The call with the absolute values of its tensors, in float64."""
     return call.map(lambda tensor: double(tensor).abs())
+
+
+def squared(call: Call) -> Call:
+    """The call with the squares of its tensors, in float64."""
+    return call.map(lambda tensor: double(tensor).square())
+
+
+def _is_tf32(call: Call) -> bool:
+    return "tf32" in call.options and call.tensors[0].dtype == torch.float32
 
 
 def least(call: Call) -> float:

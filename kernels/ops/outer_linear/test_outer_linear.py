@@ -12,6 +12,7 @@ import kernels
 from kernels import runtime
 from kernels.check import Call, Case, check, check_gradients
 from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from kernels.check.tf32 import RoundedProducts, assert_rounds
 from kernels.device import launch
 from kernels.ops.outer_linear import eager, folding, triton_tiles
 
@@ -96,6 +97,40 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
             spec = replace(self.spec, calls=lambda case, device, call=call: [call])
             check(self.op, self.function(backend), spec=spec, cases=[case])
             check_gradients(self.op, self.function(backend), call, (True,) * 3, self.grads(call))
+
+    @kernel_backend
+    @pytest.mark.parametrize("rows", [20, 150, 600])
+    def test_tf32_rounds(self, backend, rows):
+        """Forward and gradients by every way of computing them: of few rows, of a weight as given, and folded."""
+        columns, outputs = (40, 32) if INTERPRETS else (96, 64)
+        tensors = [torch.randn(*shape, device=DEVICE) for shape in ((rows, columns), (outputs, columns**2), (outputs,))]
+        grad = torch.randn(rows, outputs, device=DEVICE)
+
+        def run(function, dtype):
+            leaves = [each.to(dtype, copy=True).requires_grad_() for each in tensors]
+            out = function(*leaves)
+            return out, *torch.autograd.grad(out, leaves[:2], grad.to(dtype))
+
+        found = run(functools.partial(self.function(backend), precision="tf32"), torch.float32)
+        exact = run(eager.outer_linear, torch.float64)
+        with RoundedProducts():
+            like = run(eager.outer_linear, torch.float64)
+        folds = rows >= triton_tiles.Limits().fold_from, rows > triton_tiles.Limits().few_rows, False
+        for *each, folded in zip(found, exact, like, folds, strict=True):
+            assert_rounds(*each, same_operands=not folded)
+        folded = kernels.fold_outer_weight(tensors[1])
+        out = kernels.outer_linear_folded(tensors[0], folded, tensors[2], "identity", "tf32", backend=backend)
+        assert_rounds(out, exact[0], like[0], same_operands=False)
+
+    @kernel_backend
+    def test_tf32_gradient_of_the_bias_is_a_sum(self, backend):
+        """No product is in it, and nothing is rounded to tf32."""
+        c, weight, bias = (torch.randn(*shape, device=DEVICE) for shape in ((50, 17), (21, 289), (21,)))
+        grad = torch.randn(50, 21, device=DEVICE)
+        for needs_weight in (False, True):
+            leaves = c, weight.requires_grad_(needs_weight), bias.requires_grad_()
+            out = self.function(backend)(*leaves, "identity", "tf32")
+            torch.testing.assert_close(torch.autograd.grad(out, bias, grad)[0], grad.sum(0))
 
     @kernel_backend
     @pytest.mark.parametrize("shape", [(20, 44, 48), (3, 17, 16), (5, 16, 144)], ids=str)

@@ -16,6 +16,10 @@ at once, in both its roles. The sums of the columns i go to the program's own pa
 each pair, those of j after the last pair of that J; c_sum_kernel adds the parts up. No atomics. The folded weight is
 written on the way by fold_kernel, some pairs at a time, for a workspace of all of them would be half of the weight.
 
+In tf32 g and the folded weight are rounded when they are written, for they pass through no register where they are
+multiplied; a weight as given and c_i c_j are where they do. A bias's gradient is a sum of g as it is, which is turned
+over once more for it.
+
 Tensor cores take a right operand in tf32 along its columns alone. So the weight is folded as [pairs, 256, H], and
 grad_weight reads g and c transposed, [H, B] and [C, B], which transpose_kernel writes first, with the activation's
 derivative.
@@ -37,15 +41,17 @@ import triton
 import triton.language as tl
 
 from kernels.device.activations import input_gradient
+from kernels.device.tf32 import operand, rounded
 from kernels.ops.outer_linear.triton_kernel import BLOCK, no_sums, number, pair, sum_of_parts
 
 
 @triton.jit(do_not_specialize=["rows", "columns", "stride"])
 def transpose_kernel(
-    x_ptr, out_ptr, turned_ptr, rows, columns, stride, ACTIVATION: tl.constexpr, TILE: tl.constexpr
+    x_ptr, out_ptr, turned_ptr, rows, columns, stride,
+    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr,
 ):
     """turned[column, row] = x[row, column], times the activation's derivative, out being what it returned; in rows of
-    `stride` numbers, those beyond the last row zero."""
+    `stride` numbers, those beyond the last row zero. PRECISION: of the products that take them."""
     row = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     column = tl.program_id(1).to(tl.int64) * TILE + tl.arange(0, TILE)
     mask = (row < rows)[:, None] & (column < columns)[None, :]
@@ -54,16 +60,19 @@ def transpose_kernel(
     if ACTIVATION != "identity":
         x = input_gradient(x, tl.load(out_ptr + places, mask, other=0.0), ACTIVATION)
     mask = (column < columns)[:, None] & (row < stride)[None, :]
-    tl.store(turned_ptr + column[:, None] * stride + row[None, :], tl.trans(x), mask)
+    tl.store(turned_ptr + column[:, None] * stride + row[None, :], tl.trans(rounded(x, PRECISION)), mask)
 
 
 @triton.jit
-def masked_kernel(grad_ptr, out_ptr, masked_ptr, elements, ACTIVATION: tl.constexpr, TILE: tl.constexpr):
-    """masked = grad times the activation's derivative, as grad lies."""
+def masked_kernel(
+    grad_ptr, out_ptr, masked_ptr, elements, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr
+):
+    """masked = grad times the activation's derivative, as grad lies. PRECISION: of the products that take it."""
     place = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     grad = tl.load(grad_ptr + place, place < elements, other=0.0)
-    out = tl.load(out_ptr + place, place < elements, other=0.0)
-    tl.store(masked_ptr + place, input_gradient(grad, out, ACTIVATION), place < elements)
+    if ACTIVATION != "identity":
+        grad = input_gradient(grad, tl.load(out_ptr + place, place < elements, other=0.0), ACTIVATION)
+    tl.store(masked_ptr + place, rounded(grad, PRECISION), place < elements)
 
 
 @triton.jit(do_not_specialize=["outputs", "depths"])
@@ -98,7 +107,8 @@ def weight_kernel(
         ci, cj = number(tl.load(c_i + depth * DEPTH)), number(tl.load(c_j + depth * DEPTH))
         products = tl.reshape(ci[:, None, :] * cj[None, :, :], [BLOCK * BLOCK, DEPTH])
         gradient = number(tl.load(g + depth * DEPTH))
-        sums = tl.dot(products.to(gradient.dtype), gradient, sums, input_precision=PRECISION, out_dtype=sums.dtype)
+        products = operand(products.to(gradient.dtype), PRECISION)
+        sums = tl.dot(products, gradient, sums, input_precision=PRECISION, out_dtype=sums.dtype)
     tile = tl.reshape(sums, [BLOCK, BLOCK, OUTPUTS])
     real = (i < columns)[:, None, None] & (j < columns)[None, :, None] & (h < outputs)[None, None, :]
     places = grad_weight_ptr + h.to(tl.int64)[None, None, :] * (columns.to(tl.int64) * columns)
@@ -206,6 +216,7 @@ def direct_c_kernel(
             # Always so. It makes the weight pass through registers: else it would be copied turned, 4 bytes at a time.
             weight = tl.where((step * DEPTH + depth < width)[:, None], weight, 0.0)
             gradient = number(tl.load(g + step * DEPTH))
+            weight = operand(weight, PRECISION)
             tile = tl.dot(tl.trans(weight), gradient, tile, input_precision=PRECISION, out_dtype=tile.dtype)
         tile = tl.reshape(tile, [GROUP, WIDTH, ROWS])
         i = group * GROUP + tl.arange(0, GROUP)

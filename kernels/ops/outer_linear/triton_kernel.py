@@ -7,6 +7,10 @@ through shared memory. For each i that costs ROWS · WIDTH multiplications, besi
 cores. Scaling the sums instead, Σ_i c_i (Σ_j c_j weight_ij), would cost ROWS · OUTPUTS of them, 8 times as many with
 128 outputs and 16 columns, and a second set of sums.
 
+In tf32 both operands are rounded (kernels/device/tf32.py): c_i c_j where it is formed, two instructions more than its
+multiplication; a weight that is folded on the way when it is stored; other weights when they are read, for which they
+pass through registers on their way to the tensor cores.
+
 Bytes: weight once for every ROWS rows, from the L2 but for the first; needed is once. FLOPs: 2 B H C², of a folded
 weight (folding.py) about half: 256 T (T + 1) B H with T = ⌈C / 16⌉.
 
@@ -24,6 +28,7 @@ import triton
 import triton.language as tl
 
 from kernels.device.activations import INTERPRETED, activate
+from kernels.device.tf32 import operand, rounded
 
 BLOCK = tl.constexpr(16)  # folding.BLOCK
 
@@ -45,8 +50,8 @@ def no_sums(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 @triton.jit
 def _multiply(
     sums, c_rows, weights, block, start, low, high, columns,
-    FOLDED: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-    STAGES: tl.constexpr,
+    FOLDED: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr, OF_WEIGHTS: tl.constexpr, GROUP: tl.constexpr,
+    WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ):
     """sums + the products of block j and the columns i of steps low to high, times the weights. start: the steps before
     this block, by which a folded weight goes. WHOLE: all columns of the block exist."""
@@ -73,7 +78,8 @@ def _multiply(
             weight = number(tl.load(weights[None, :] + place[:, None]))
         else:
             weight = number(tl.load(weights[None, :] + place[:, None], (j < columns)[:, None], other=0.0))
-        products = tl.reshape(products, [c_rows.shape[0], GROUP * WIDTH]).to(weight.dtype)
+        weight = operand(weight, OF_WEIGHTS)
+        products = operand(tl.reshape(products, [c_rows.shape[0], GROUP * WIDTH]).to(weight.dtype), PRECISION)
         sums = tl.dot(products, weight, sums, input_precision=PRECISION, out_dtype=sums.dtype)
     return sums
 
@@ -85,10 +91,11 @@ def forward_kernel(
     c_ptr, weight_ptr, bias_ptr, out_ptr, rows, outputs, units, first_block, last_block, first_part, splits,
     first_output, row_length,
     UNIT: tl.constexpr, FOLDED: tl.constexpr, WHOLE: tl.constexpr, SPLIT: tl.constexpr, ACTIVATION: tl.constexpr,
-    PRECISION: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, OF_WEIGHTS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, GROUP: tl.constexpr,
+    WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """The sum over the blocks j from first_block to before last_block; WHOLE: all their columns exist.
+    """The sum over the blocks j from first_block to before last_block; WHOLE: all their columns exist. OF_WEIGHTS: the
+    precision that weights are rounded for when they are read, "ieee" where they are already.
 
     The grid is (row tiles, output tiles, splits). Output h of the weight is first_output + h of out [B, row_length]. Of
     SPLIT there is neither bias nor activation, and out is the workspace, in which this launch's parts begin at
@@ -116,7 +123,8 @@ def forward_kernel(
         low, high = tl.maximum(first - start, 0), tl.minimum(last - start, steps)
         if low < high:
             sums = _multiply(
-                sums, c_rows, weights, block, start, low, high, columns, FOLDED, WHOLE, PRECISION, GROUP, WIDTH, STAGES
+                sums, c_rows, weights, block, start, low, high, columns, FOLDED, WHOLE, PRECISION, OF_WEIGHTS,
+                GROUP, WIDTH, STAGES,
             )
         start += steps
 
@@ -156,7 +164,9 @@ def few_rows_kernel(
         products = tl.where(own, number(tl.load(c_rows + i))[:, None] * cj, 0.0)
         k = tl.multiple_of(i * columns + begin, UNIT) + tl.arange(0, WIDTH)
         weight = number(tl.load(weights[None, :] + k[:, None], (j >= block * WIDTH)[:, None], other=0.0))
-        sums = tl.dot(products.to(weight.dtype), weight, sums, input_precision=PRECISION, out_dtype=sums.dtype)
+        weight = operand(weight, PRECISION)
+        products = operand(products.to(weight.dtype), PRECISION)
+        sums = tl.dot(products, weight, sums, input_precision=PRECISION, out_dtype=sums.dtype)
     b_part = tl.program_id(0).to(tl.int64) * rows + b
     mask = (b < rows)[:, None] & (h < outputs)[None, :]
     tl.store(parts_ptr + b_part[:, None] * outputs + h[None, :], sums, mask)
@@ -215,7 +225,7 @@ def folded_tile(weight_ptr, h, exists, i, j, columns, diagonal):
 @triton.jit(do_not_specialize=["first_pair", "first_output", "outputs", "units", "length"])
 def fold_kernel(
     weight_ptr, folded_ptr, first_pair, first_output, outputs, units, length,
-    UNIT: tl.constexpr, TURNED: tl.constexpr, OUTPUTS: tl.constexpr,
+    UNIT: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr, OUTPUTS: tl.constexpr,
 ):
     """The folded weight of `outputs` outputs from first_output on. The grid is (pairs, output tiles).
 
@@ -228,6 +238,7 @@ def fold_kernel(
     h = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     i, j = block_i * BLOCK + across, block_j * BLOCK + across
     tile = folded_tile(weight_ptr, first_output + h, h < outputs, i, j, columns, block_i == block_j)
+    tile = rounded(tile, PRECISION)
     inside = across[:, None] * BLOCK + across[None, :]
     if TURNED:
         place = (tl.program_id(0).to(tl.int64) * (BLOCK * BLOCK) + inside) * length

@@ -39,8 +39,8 @@ def forward(
     product = _Product(c, bias, activation, precision, True, out, several, changed)
     for first in range(0, outputs, several):
         here = min(outputs - first, several)
-        _fold(weight, part, columns, outputs=(first, here), pairs=(0, count))
-        product.launch(part, first, here)
+        _fold(weight, part, columns, outputs=(first, here), pairs=(0, count), precision=precision)
+        product.launch(part, first, here, rounded=True)
 
 
 def _forward_of_few_rows(
@@ -78,9 +78,11 @@ def fold(weight: Tensor, columns: int, folded: Tensor) -> None:
 
 
 def _fold(
-    weight: Tensor, folded: Tensor, columns: int, *, outputs: tuple[int, int], pairs: tuple[int, int], length: int = 0
+    weight: Tensor, folded: Tensor, columns: int, *, outputs: tuple[int, int], pairs: tuple[int, int], length: int = 0,
+    precision: str = "ieee",
 ) -> None:
-    """Fold some outputs and pairs, each (first, how many); for grad_c with outputs innermost, in rows of `length`."""
+    """Fold some outputs and pairs, each (first, how many), and round the sums for products in `precision`; for grad_c
+    with outputs innermost, in rows of `length`."""
     size = unit(columns, weight.itemsize)
     (first_output, several), (first_pair, count), turned = outputs, pairs, length > 0
     at_once = 32 if turned else 16
@@ -88,7 +90,7 @@ def _fold(
         at_once = max(16, min(128, launch.next_power_of_2(several)))
     kernels.fold_kernel[(count, launch.cdiv(length if turned else several, at_once))](
         weight, folded, first_pair, first_output, several, columns // size, length or folded_width(columns),
-        UNIT=size, TURNED=turned, OUTPUTS=at_once, num_warps=8 if turned else 4,
+        UNIT=size, TURNED=turned, PRECISION=precision, OUTPUTS=at_once, num_warps=8 if turned else 4,
     )
 
 
@@ -121,8 +123,8 @@ class _Product:
         several = sum(cut for *_, cut in self.sums)
         self.parts = launch.empty((several, rows, outputs), _sum_dtype(c), c) if several > 1 else None
 
-    def launch(self, weight: Tensor, first: int, outputs: int) -> None:
-        """The columns of out from `first` on, from as many rows of this weight."""
+    def launch(self, weight: Tensor, first: int, outputs: int, rounded: bool = False) -> None:
+        """The columns of out from `first` on, from as many rows of this weight. rounded: as the products take it."""
         tile, (rows, columns), split = self.tile, self.c.shape, self.parts is not None
         size, length = unit(columns, self.c.itemsize) if columns else 1, self.out.shape[1]
         place = (0, outputs) if split else (first, length)
@@ -133,8 +135,8 @@ class _Product:
                 self.c, weight, self.bias, self.parts if split else self.out, rows, outputs, columns // size,
                 first_block, last_block, part, cut, *place,
                 UNIT=size, FOLDED=self.folded, WHOLE=whole, SPLIT=split, ACTIVATION=self.activation,
-                PRECISION=self.precision, ROWS=tile.rows, OUTPUTS=tile.outputs, GROUP=tile.group, WIDTH=tile.width,
-                STAGES=tile.stages, num_warps=tile.warps,
+                PRECISION=self.precision, OF_WEIGHTS="ieee" if rounded else self.precision, ROWS=tile.rows,
+                OUTPUTS=tile.outputs, GROUP=tile.group, WIDTH=tile.width, STAGES=tile.stages, num_warps=tile.warps,
             )
             part += cut
         if split:
@@ -159,29 +161,41 @@ def backward(
     turned = launch.empty((max(outputs, 1), stride), grad.dtype, grad)
     second = max(columns * stride if needs_weight else 0, of_c.folded_elements if needs_c else 0)
     second = launch.empty((second,), c.dtype, c)
-    if grad_bias is not None or grad_weight is not None:
-        _turn(grad, out if relu else grad, turned, rows, outputs, depths * of_weight.depth, activation)
+    rounds = _precision(c, precision) == "tf32"
+
+    def turn(precision: str) -> None:
+        _turn(grad, out if relu else grad, turned, rows, outputs, depths * of_weight.depth, activation, precision)
+
     if grad_bias is not None and outputs:
+        turn("ieee")  # no product takes what a bias's gradient is the sum of
         at_once = 128 if launch.interpreted() else 4
         backwards.bias_kernel[(launch.cdiv(outputs, at_once),)](
             turned, grad_bias, outputs, depths, OUTPUTS=at_once, DEPTH=of_weight.depth, num_warps=1
         )
     if needs_weight:
+        if rounds or grad_bias is None:
+            turn(precision)
         _weight_gradient(c, turned, second, grad_weight, depths, precision, of_weight)
     if needs_c:
-        if relu and outputs:
+        if (relu or rounds) and outputs:
             backwards.masked_kernel[(launch.cdiv(grad.numel(), 4096),)](
-                grad, out, turned, grad.numel(), ACTIVATION=activation, TILE=4096, num_warps=8
+                grad, out if relu else grad, turned, grad.numel(),
+                ACTIVATION=activation, PRECISION=precision, TILE=4096, num_warps=8,
             )
-        of_c.launch(turned if relu else grad, second)
+        of_c.launch(turned if relu or rounds else grad, second)
 
 
-def _turn(x: Tensor, out: Tensor, turned: Tensor, rows: int, columns: int, stride: int, activation: str) -> None:
-    """turned [columns, stride] = x [rows, columns] turned over, times the activation's derivative."""
+def _turn(
+    x: Tensor, out: Tensor, turned: Tensor, rows: int, columns: int, stride: int, activation: str,
+    precision: str,
+) -> None:
+    """turned [columns, stride] = x [rows, columns] turned over, times the activation's derivative, as products in
+    `precision` take it."""
     side = 256 if launch.interpreted() else 32
     if columns and stride:
         backwards.transpose_kernel[(launch.cdiv(stride, side), launch.cdiv(columns, side))](
-            x, out, turned, rows, columns, stride, ACTIVATION=activation, TILE=side, num_warps=4
+            x, out, turned, rows, columns, stride, ACTIVATION=activation, PRECISION=precision, TILE=side,
+            num_warps=4,
         )
 
 
@@ -190,7 +204,7 @@ def _weight_gradient(
 ) -> None:
     rows, columns = c.shape
     outputs = grad_weight.shape[0]
-    _turn(c, c, c_turned, rows, columns, depths * tile.depth, "identity")
+    _turn(c, c, c_turned, rows, columns, depths * tile.depth, "identity", "ieee")
     size = unit(columns, c.itemsize)
     backwards.weight_kernel[(pairs(blocks(columns)), launch.cdiv(outputs, tile.outputs))](
         c_turned, turned, grad_weight, outputs, columns // size, depths,
@@ -260,7 +274,8 @@ class _CGradient:
             if outputs:
                 here = min(self.pairs - first, self.at_once)
                 length = self.depths * tile.depth
-                _fold(self.weight, folded, columns, outputs=(0, outputs), pairs=(first, here), length=length)
+                _fold(self.weight, folded, columns, outputs=(0, outputs), pairs=(first, here), length=length,
+                      precision=self.precision)
             backwards.c_kernel[(launch.cdiv(rows, tile.rows), self.splits)](
                 c, folded, g, parts, rows, outputs // h_size, columns // size, first, self.pairs, self.at_once,
                 self.splits, self.depths,

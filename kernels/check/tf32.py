@@ -1,0 +1,66 @@
+"""What products in tf32 give whose operands are rounded to the nearest, and whether a kernel's errors are of that kind.
+
+    with RoundedProducts():
+        like = reference(…)          # in float64: sums are exact, so that only what the operands were rounded by is off
+    assert_rounds(found, exact, like)
+
+Tensor cores cut operands that nobody rounds. Each then is off by up to twice as much, and always towards zero.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+EPS = 2.0**-10  # tf32's distance from 1 to the next number
+
+
+def rounded(x: Tensor) -> Tensor:
+    """x in float32 rounded to 10 bits behind the leading one, halves away from zero, as cvt.rna.tf32.f32; x's dtype."""
+    single = x.float()
+    nearest = ((single.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
+    return torch.where(single.isfinite(), nearest, single).to(x.dtype)
+
+
+class _Linear(torch.autograd.Function):
+    """F.linear, each of its three products of rounded operands."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return F.linear(rounded(x), rounded(weight), bias)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return rounded(grad) @ rounded(weight), rounded(grad).T @ rounded(x), grad.sum(0)
+
+
+class RoundedProducts(TorchFunctionMode):
+    """Within it F.linear rounds the operands of its products, in the forward and in the backward."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is F.linear:
+            return _Linear.apply(*args)
+        return func(*args, **(kwargs or {}))
+
+
+def assert_rounds(found: Tensor, exact: Tensor, like: Tensor, same_operands: bool = True) -> None:
+    """Raise unless found's errors are as large as those of `like`, and as often away from zero as towards it.
+
+    same_operands: as in `like`, so that these are the very errors, but for sums that come to lie on the other side of
+    where a layer's output is rounded up.
+    """
+    found, exact, like = (each.detach().double() for each in (found, exact, like))
+    error, usual = found - exact, like - exact
+    largest, most = float(error.abs().max()), float(usual.abs().max())
+    assert largest <= 1.5 * most, f"off by up to {largest:.3g}, where rounded operands are by {most:.3g}"
+    mean, common = float(error.abs().mean()), float(usual.abs().mean())
+    assert 0.8 * common <= mean <= 1.25 * common, f"off by {mean:.3g}, where rounded operands are by {common:.3g}"
+    # Of some hundred weights a few more may be rounded up than down, but these are the same ones.
+    outwards = float(((error - usual) * exact.sign()).mean())
+    assert abs(outwards) <= 0.2 * common, f"errors of {mean:.3g} are {outwards:.3g} further from zero than rounding's"
+    apart = float((found - like).abs().mean())
+    assert not same_operands or apart <= 0.25 * common, f"{apart:.3g} from rounded operands, which are {common:.3g} off"
