@@ -41,7 +41,7 @@ def naive_kernel(x, weight, bias, out, M, N, K, STEP: tl.constexpr):
 
 @triton.jit
 def multiply_add(a, b, sums, UNITS: tl.constexpr):
-    """sums + a b, in float32. UNITS: "ordinary", or "tensor" cores, which round float32 to tf32. The interpreter gets
+    """sums + a b, in float32. UNITS: "ordinary", or "tensor" cores, which cut float32 to tf32. The interpreter gets
     products of bfloat16 wrong; of float32 they are the same."""
     if UNITS == "ordinary" or INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision="ieee")

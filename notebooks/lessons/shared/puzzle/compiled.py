@@ -27,7 +27,7 @@ from lessons.shared.puzzle.reader import plain
 SECONDS = 40
 KINDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64", "bool": "i1"}
 PRODUCT = re.compile(r"tt\.dot .*inputPrecision = tf32 : tensor<[\dx]+xf32>")
-TF32 = """right here, but tl.dot without input_precision="ieee" rounds float32 to tf32 on a GPU: 10 bits of the fraction
+TF32 = """right here, but tl.dot without input_precision="ieee" cuts float32 to tf32 on a GPU: 10 bits of the fraction
 Hint: tl.dot(…, input_precision="ieee")"""
 CHILD = """
 import importlib.util, json, sys
