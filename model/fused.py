@@ -112,7 +112,7 @@ def parameters(linears: Sequence[nn.Linear]) -> tuple[list[Tensor], list[Tensor]
     return [linear.weight for linear in linears], [linear.bias for linear in linears]
 
 
-def pack(model: nn.Module, rows: int, precision: Precision) -> list[PackedMLP]:
+def pack(model: nn.Module, rows: int, precision: Precision) -> list[tuple[Fused, PackedMLP]]:
     """Lay out the MLPs of a fused DLRM that take one kernel each in a training step of so many rows, so that an
     optimizer can train their buffers, which are returned. What goes layer by layer (on a CPU, in full float32, the top
     MLP of `outer`) stays as it is."""
@@ -122,8 +122,10 @@ def pack(model: nn.Module, rows: int, precision: Precision) -> list[PackedMLP]:
     packed = []
     for arch in arches:
         if _is_one_kernel(arch, rows, precision):
-            arch.packed = PackedMLP(arch.linears())
-            packed.append(arch.packed)
+            packed.append((arch, PackedMLP(arch.linears())))
+        else:  # of an earlier optimizer's buffer: fused=True takes dense parameters alone, and on a CPU does not say so
+            for parameter in arch.parameters():
+                parameter.data = parameter.detach().contiguous()
     return packed
 
 

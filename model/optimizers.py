@@ -90,9 +90,10 @@ class PackedOptimizer:
 
     def __init__(
         self, make: Callable[[list[Tensor]], SGD | Adagrad | Adam], parameters: Sequence[nn.Parameter],
-        packed: Sequence[PackedMLP],
+        arches: "Sequence[tuple[fused.Fused, PackedMLP]]",
     ):
-        self.parameters, self.packed = tuple(parameters), list(packed)
+        self.parameters, self.arches = tuple(parameters), list(arches)
+        self.packed = [packed for _, packed in self.arches]
         position = {id(parameter): i for i, parameter in enumerate(self.parameters)}
         # Of each tensor that is trained the positions of the parameters that it holds; then those that are their own.
         self.held = [[position.pop(id(parameter)) for parameter in one.parameters] for one in self.packed]
@@ -106,8 +107,9 @@ class PackedOptimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """The gradients are let go of, whatever is asked for."""
-        for tensor in (*self.trained, *self.parameters):
-            tensor.grad = None
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._take_calls(True)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -116,6 +118,14 @@ class PackedOptimizer:
         self.optimizer.step()
         # What autograd saved of a parameter is known by its version to be out of date.
         torch.autograd.graph.increment_version(self.parameters)
+        self._take_calls(False)
+
+    def _take_calls(self, whether: bool) -> None:
+        """From zero_grad to step the arches' gradients go to the buffers; at other times, as in a loop with another
+        optimizer, to the parameters."""
+        for arch, packed in self.arches:
+            arch.packed = packed if whether else None
+            packed.buffer.grad = None
 
     def state_dict(self) -> dict:
         state = self.optimizer.state_dict()
@@ -132,8 +142,8 @@ class PackedOptimizer:
     def load_state_dict(self, state: dict) -> None:
         (group,), theirs, found = state["param_groups"], state["state"], {}
         for tensor, held in enumerate(self.held):
-            of_each = [theirs[group["params"][i]] for i in held if group["params"][i] in theirs]
-            if len(of_each) == len(held):
+            of_each = [theirs.get(group["params"][i]) for i in held]
+            if any(of_each):
                 found[tensor] = of_each[0] if tensor >= len(self.packed) else self._join(self.packed[tensor], of_each)
         groups = [group | {"params": list(range(len(self.held)))}]
         self.optimizer.load_state_dict({"state": found, "param_groups": groups})
@@ -151,12 +161,14 @@ class PackedOptimizer:
         return of_each
 
     @staticmethod
-    def _join(packed: PackedMLP, of_each: Sequence[Mapping[str, Tensor]]) -> dict:
-        """The reverse."""
-        joined = {}
-        for name, value in of_each[0].items():
-            is_like = isinstance(value, Tensor) and value.shape == packed.parameters[0].shape
-            joined[name] = packed.joined([own[name] for own in of_each]) if is_like else value
+    def _join(packed: PackedMLP, of_each: Sequence[Mapping[str, Tensor] | None]) -> dict:
+        """The reverse; a parameter without a state, which was frozen, begins with zeros."""
+        joined, pairs = {}, list(zip(of_each, packed.parameters, strict=True))
+        known, shape = next((own, parameter.shape) for own, parameter in pairs if own)
+        for name, value in known.items():
+            is_like = isinstance(value, Tensor) and value.shape == shape
+            values = [own[name] if own else torch.zeros_like(parameter) for own, parameter in pairs] if is_like else ()
+            joined[name] = packed.joined(values) if is_like else value
         return joined
 
 
@@ -198,8 +210,9 @@ class CapturableAdagrad(Adagrad):
 def make_optimizer(model: DLRM, preset: Preset, capturable: bool = False) -> Optimizers:
     """The optimizers that the preset's settings name; weight decay is the MLPs' alone.
 
-    An MLP of fused kernels that is one kernel in the preset's precision is laid out here and trained as one tensor: the
-    .grad of its parameters stays None, and the model must stay on its device.
+    An MLP of fused kernels that is one kernel in the preset's precision is laid out here and trained as one tensor:
+    between `zero_grad` and `step` the .grad of its parameters stays None, so that to clip gradients is to clip those of
+    parts["mlps"].trained. The model must stay on its device.
 
     capturable: their step can be captured in a CUDA graph: rates are scalars on the device (fused kernels only).
     """

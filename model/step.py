@@ -42,8 +42,8 @@ def on_the_device(
         logits = model(dense, sparse)
         loss = F.binary_cross_entropy_with_logits(logits.detach(), labels)
     # The loss's dtype is what autocast has it computed in.
-    gradient = gradient_of_loss(logits.detach().to(loss.dtype), labels)
-    logits.backward(gradient.to(logits.dtype))
+    gradient = gradient_of_loss(logits.detach().to(torch.promote_types(logits.dtype, loss.dtype)), labels)
+    logits.backward(gradient)
     optimizer.step()
     return loss
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from test_fused_model import BACKENDS, batch, made, needs, shape
+from torch import nn
+from torch.nn.utils import parametrize, prune
 
 from model import Interaction, Preset, fused, preset
-from model.config import Kernels, Optimizer
+from model.config import Kernels, Optimizer, Precision
 from model.optimizers import PackedOptimizer, make_optimizer
 from model.step import train_step
 
@@ -22,6 +26,20 @@ def training(backend, optimizer, capturable=False):
     model = made(CONFIG, backend)
     settings = replace(preset("mini").train, optimizer=optimizer, weight_decay=0.1, learning_rate=0.1, warmup_steps=2)
     return model, make_optimizer(model, Preset(CONFIG, settings), capturable)
+
+
+def another_optimizer(model):
+    settings = replace(preset("mini").train, optimizer=Optimizer.SGD)
+    return make_optimizer(model, Preset(CONFIG, settings))
+
+
+def loss_of(model, step=0):
+    labels, dense, sparse = batch(6, CONFIG, step)
+    return F.binary_cross_entropy_with_logits(model(dense, sparse), labels)
+
+
+def parameters(model):
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 def trained(model, optimizer, steps=range(4)):
@@ -101,16 +119,126 @@ def test_what_is_not_laid_out():
     """A frozen layer stays frozen, a top MLP of outer has a kernel before it, a CPU has no kernel."""
     model = made(CONFIG, "eager")
     model.dense_arch.mlp[0].bias.requires_grad_(False)
-    assert [packed.linears for packed in fused.pack(model, 8, "tf32")] == [model.over_arch.linears()]
+    assert [packed.linears for _, packed in fused.pack(model, 8, Precision.TF32)] == [model.over_arch.linears()]
     model = made(replace(CONFIG, interaction=Interaction.OUTER), "eager")
-    assert [packed.linears for packed in fused.pack(model, 8, "tf32")] == [model.dense_arch.linears()]
+    assert [packed.linears for _, packed in fused.pack(model, 8, Precision.TF32)] == [model.dense_arch.linears()]
     if not torch.cuda.is_available():
-        assert not fused.pack(made(CONFIG), 8, "tf32")
+        assert not fused.pack(made(CONFIG), 8, Precision.TF32)
 
 
 def test_a_model_that_is_moved_afterwards_is_refused():
     model, optimizer = training("eager", Optimizer.SGD)
     trained(model, optimizer)
     model.double().float()
-    with pytest.raises(RuntimeError, match="was moved or replaced since it was laid out; make the optimizer anew"):
+    with pytest.raises(RuntimeError, match="was moved or frozen since it was laid out; make the optimizer anew"):
         trained(model, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "products"),
+    [
+        (Precision.FP32, torch.float32, "ieee"),
+        (Precision.TF32, torch.float32, "tf32"),
+        (Precision.BF16, torch.bfloat16, "ieee"),
+    ],
+)
+def test_what_is_laid_out_is_asked_for_as_it_is_trained(monkeypatch, precision, dtype, products):
+    asked = []
+    monkeypatch.setattr(fused, "is_chosen", lambda rows, widths, *rest: asked.append((rows, *rest[:3])))
+    fused.pack(made(CONFIG, "eager"), 7, precision)
+    assert asked == [(7, dtype, products, True)] * 2
+
+
+# ------------------------------------------------------------------------------ what is done to the model beside a step
+
+
+def with_an_optimizer_of_its_own(model, optimizer):
+    own = torch.optim.SGD([parameter for name, parameter in model.named_parameters() if "tables" not in name], lr=0.1)
+    for step in range(3):
+        own.zero_grad()
+        loss_of(model, step).backward()
+        own.step()
+
+
+def with_two_optimizers_by_turns(model, optimizer):
+    newer = another_optimizer(model)
+    train_step(model, newer, *batch(6, CONFIG, 0))
+    train_step(model, optimizer, *batch(6, CONFIG, 1))
+
+
+def with_the_modules_zero_grad(model, optimizer):
+    for step in range(3):
+        optimizer.advance()
+        model.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "loop", [with_an_optimizer_of_its_own, with_two_optimizers_by_turns, with_the_modules_zero_grad]
+)
+def test_any_other_loop_trains_it_too(one_by_one, loop):
+    expected, _ = one_by_one(training, "eager", Optimizer.SGD)
+    one_by_one(loop, expected, one_by_one(another_optimizer, expected))
+    model, _ = training("eager", Optimizer.SGD)
+    loop(model, another_optimizer(model))
+    torch.testing.assert_close(parameters(model), parameters(expected))
+
+
+class Twice(nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+CHANGES = {
+    "pruned": lambda linear: prune.random_unstructured(linear, "weight", amount=0.3),
+    "parametrized": lambda linear: parametrize.register_parametrization(linear, "weight", Twice()),
+    "with a hook of its gradient": lambda linear: linear.weight.register_hook(lambda grad: grad.clamp(-1e-3, 1e-3)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_layer_that_is_changed_afterwards_trains_as_it_did(one_by_one, change):
+    def steps(model, optimizer):
+        torch.manual_seed(0)
+        train_step(model, optimizer, *batch(6, CONFIG, 0))
+        CHANGES[change](model.dense_arch.mlp[0])
+        for step in (1, 2):
+            train_step(model, optimizer, *batch(6, CONFIG, step))
+        return parameters(model)
+
+    expected = steps(*one_by_one(training, "eager", Optimizer.SGD))
+    torch.testing.assert_close(steps(*training("eager", Optimizer.SGD)), expected)
+
+
+def test_a_step_between_a_forward_and_its_backward_is_refused():
+    model, optimizer = training("eager", Optimizer.SGD)
+    loss = loss_of(model)  # before a zero_grad: by the parameters, whose change must count
+    train_step(model, optimizer, *batch(6, CONFIG, 1))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_parameter_without_a_state_begins_with_zeros(one_by_one):
+    model, optimizer = one_by_one(training, "eager", Optimizer.ADAM)
+    model.dense_arch.mlp[0].bias.requires_grad_(False)
+    *_, state = trained(model, optimizer)
+    state = copy.deepcopy(state)
+    _, ours = training("eager", Optimizer.ADAM)
+    ours.load_state_dict(state)
+    found = ours.state_dict()["mlps"]["state"]
+    assert len(found) == len(state["mlps"]["state"]) + 1
+    for position, values in state["mlps"]["state"].items():
+        torch.testing.assert_close(found[position], values, rtol=0, atol=0)
+
+
+def test_what_is_not_laid_out_again_is_dense():
+    """PyTorch's fused optimizers read a parameter as if it had no strides."""
+
+    def step(model):
+        model.dense_arch.mlp[0].bias.requires_grad_(False)
+        train_step(model, another_optimizer(model), *batch(6, CONFIG, 0))
+        return parameters(model)
+
+    laid_out, _ = training("eager", Optimizer.SGD)
+    torch.testing.assert_close(step(laid_out), step(made(CONFIG, "eager")))

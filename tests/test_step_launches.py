@@ -39,7 +39,7 @@ STEPS = {
     ],
 }
 # They compute nothing, or nothing on the device.
-NO_KERNEL = ("empty", "detach", "alias", "profiler")
+NO_KERNEL = ("empty", "detach", "alias", "profiler", "promote_types")
 
 
 class Launches(TorchDispatchMode):

@@ -39,24 +39,34 @@ class PackedMLP:
         self.buffer = first.detach().new_empty(0).set_(
             first.untyped_storage(), first.storage_offset(), (packing.elements(self.widths),), (1,)
         ).requires_grad_()
-        self._addresses = [parameter.data_ptr() for parameter in self.parameters]
+        start = self.buffer.data_ptr()
+        self._offsets = [parameter.data_ptr() - start for parameter in self.parameters]
 
     def is_whole(self) -> bool:
-        """Whether the layers still have these parameters, all trained, and these lie in the buffer: `.to(…)` gives them
-        memory of their own, and what is done to the buffer is then lost."""
-        own = [linear._parameters for linear in self.linears]
-        now = (*(parameters["weight"] for parameters in own), *(parameters["bias"] for parameters in own))
-        for parameter, ours, address in zip(now, self.parameters, self._addresses, strict=True):
-            if parameter is not ours or parameter.data_ptr() != address or not parameter.requires_grad:
+        """Whether the parameters are all trained, and lie in the buffer: `.to(…)` gives them memory of their own, and
+        what is done to the buffer is then lost."""
+        start = self.buffer.data_ptr()
+        for parameter, offset in zip(self.parameters, self._offsets, strict=True):
+            if parameter.data_ptr() - start != offset or not parameter.requires_grad:
                 return False
         return True
+
+    def _is_called_by_parameter(self) -> bool:
+        """Whether a layer has another parameter by now (pruned, parametrized, replaced), or one has a hook, which is to
+        see its gradient."""
+        own = [linear._parameters for linear in self.linears]
+        now = (*(given.get("weight") for given in own), *(given.get("bias") for given in own))
+        for parameter, ours in zip(now, self.parameters, strict=True):
+            if parameter is not ours or ours._backward_hooks or ours._post_accumulate_grad_hooks:
+                return True
+        return False
 
     def takes(self, linears: Sequence[nn.Module], x: Tensor, backend: str = "auto") -> bool:
         """Whether a call of these layers, with a gradient, is a call of this: they are its own, none has a hook, and
         `mlp` would take one kernel for x."""
         if is_compiling() or not torch.is_grad_enabled() or list(linears) != self.linears or x.dim() != 2:
             return False
-        if any(map(has_hooks, self.linears)) or not self.is_whole():
+        if any(map(has_hooks, self.linears)) or self._is_called_by_parameter() or not self.is_whole():
             return False
         return is_chosen(x.shape[0], self.widths, autocast_dtype(x), precision_of(x), True, x.device, backend)
 
@@ -82,7 +92,7 @@ class PackedMLP:
             return
         if not self.is_whole():
             raise RuntimeError(
-                "PackedMLP: a parameter was moved or replaced since it was laid out; make the optimizer anew"
+                "PackedMLP: a parameter was moved or frozen since it was laid out; make the optimizer anew"
             )
         given = [
             torch.zeros_like(parameter) if gradient is None else gradient

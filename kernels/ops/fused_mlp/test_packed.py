@@ -114,5 +114,5 @@ def test_gradients_that_went_to_the_parameters_are_added():
         assert all(parameter.grad is None for parameter in packed.parameters)
     ours[0].double()
     ours[0].weight.grad = torch.zeros_like(ours[0].weight)
-    with pytest.raises(RuntimeError, match="a parameter was moved or replaced since it was laid out"):
+    with pytest.raises(RuntimeError, match="a parameter was moved or frozen since it was laid out"):
         packed.take_gradients()
