@@ -28,14 +28,20 @@ class _Linear(torch.autograd.Function):
     """F.linear, each of its three products of rounded operands."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         ctx.save_for_backward(x, weight)
         return F.linear(rounded(x), rounded(weight), bias)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         x, weight = ctx.saved_tensors
-        return rounded(grad) @ rounded(weight), rounded(grad).T @ rounded(x), grad.sum(0)
+        g = grad.flatten(0, -2)
+        of_bias = g.sum(0) if ctx.needs_input_grad[2] else None
+        return rounded(grad) @ rounded(weight), rounded(g).T @ rounded(x.flatten(0, -2)), of_bias
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return _Linear.apply(input, weight, bias)
 
 
 class RoundedProducts(TorchFunctionMode):
@@ -43,7 +49,7 @@ class RoundedProducts(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is F.linear:
-            return _Linear.apply(*args)
+            return _linear(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 

@@ -93,6 +93,14 @@ def architecture(device: torch.device | None = None) -> int:
     return 10 * major + minor
 
 
+def products_in(precision: str) -> str:
+    """What float32 products are computed in where `precision` is asked for.
+
+    Tensor cores take tf32 from sm_80 on. Before, Triton multiplies the numbers as they are: rounding would only lose.
+    """
+    return "ieee" if precision == "tf32" and architecture() < 80 else precision
+
+
 def shared_memory(device: torch.device | None = None) -> int:
     """Bytes of shared memory that a block may have on the GPU that `architecture` speaks of."""
     records = recorder()

@@ -87,8 +87,8 @@ def fused_mlp(
         activation, final_activation: identity, relu, sigmoid or gelu (of erf), after each layer but the last, and after
             the last.
         precision: of float32 products: "ieee" (full float32) or "tf32": tensor cores, for which x, the weights and what
-            is between the layers are rounded to 10 bits behind the leading one, as cuBLAS does. Halves always go
-            through tensor cores and are added up in float32.
+            is between the layers are rounded to the nearest number with 10 bits behind the leading one. Halves always
+            go through tensor cores and are added up in float32.
         backend: "triton", "cuda", "eager", or "auto": for a CUDA tensor the faster of Triton and CUDA by
             choice.py: CUDA for few rows of an MLP with many weights, and where float32 products are full; under
             torch.compile Triton; eager where the layers are too wide for it. For other tensors eager. (`FusedMLP` and

@@ -14,7 +14,8 @@ import torch
 from kernels import FusedMLPError, fused_mlp, pack_mlp, runtime
 from kernels.check import Call, Case, check, check_gradients
 from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
-from kernels.check.tf32 import RoundedProducts, assert_rounds
+from kernels.check.tf32 import RoundedProducts, assert_rounds, rounded
+from kernels.dispatch import cubin, plan
 from kernels.ops.fused_mlp import packing
 from kernels.ops.fused_mlp.budget import Tile
 from kernels.ops.fused_mlp.choice import cuda_rows
@@ -326,6 +327,39 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         out = self.function(backend)(x, weights, biases, precision="tf32")
         (found,) = torch.autograd.grad(out, biases[-1], grad)
         torch.testing.assert_close(found, grad.sum(0))
+
+    def test_tf32_rounds_weights_before_the_kernel_that_takes_them_from_shared_memory(self, monkeypatch):
+        """Small tiles round them when they read them, and what has no tf32 rounds nothing."""
+        widths, asked = "367-512-256-1", {}
+        packed = torch.empty(packing.elements(widths), device="meta")
+
+        def note(kernel, device):
+            asked[kernel.name] = dict(kernel.constants)
+            return 0, cubin.Compiled("", "", 0, 0, 0, cubin.PLAIN)
+
+        monkeypatch.setattr(plan, "_function", note)
+        found = {}
+        for rows, arch in ((5000, 90), (2048, 90), (2048, 75)):
+            asked.clear()
+            arguments = torch.empty(rows, 367, device="meta"), packed, widths, "relu", "identity", "tf32", False
+            plan.record(OP, "", arguments, OP.allocations("", arguments), arch)
+            constants = asked["forward_kernel"]
+            found[rows, arch] = constants["PRECISION"], constants["OF_WEIGHTS"], "rounding_kernel" in asked
+        assert found == {
+            (5000, 90): ("tf32", "ieee", True),
+            (2048, 90): ("tf32", "tf32", False),
+            (2048, 75): ("ieee", "ieee", False),
+        }
+
+    @INTERPRETED
+    def test_tf32_rounds_weights_and_no_bias_to_a_copy(self):
+        _, weights, biases = mlp_call((13, 33, 5), 3).tensors
+        buffer, widths = packing.pack(weights, biases)
+        launcher = importlib.import_module("kernels.ops.fused_mlp.triton_launch")
+        copied = packing.views(launcher._rounded(buffer, widths), widths)
+        for (weight, bias), (of_weight, of_bias) in zip(packing.views(buffer, widths), copied, strict=True):
+            assert torch.equal(of_weight, rounded(weight))
+            assert torch.equal(of_bias, bias)
 
     @kernel_backend
     def test_tf32_of_numbers_that_it_has(self, backend):

@@ -11,9 +11,9 @@ columns of it when it needs them, from the rows and the weights that it holds.
 Bytes: to and from memory x, out and the weights; from the L2 cache every weight once for each ROWS rows, and what is
 between the layers twice. FLOPs: 2 B Σ N(l-1) N(l).
 
-In tf32 each operand is rounded once a tile (kernels/device/tf32.py): x and weights in the registers from which they
-are multiplied, what a layer gives where it is written. Tiles of 64 rows or more multiply weights from shared memory:
-there a launch before rounds all weights to a copy, for they pass through no register.
+In tf32 operands are rounded (kernels/device/tf32.py): x and weights each time that they are read, in the registers from
+which they are multiplied; what a layer gives, once, where it is written. Tiles of 64 rows or more multiply weights from
+shared memory: there a launch before rounds all weights to a copy, for they pass through no register.
 
 `WIDTHS`, "K-N1-…-NL", is known when the kernel is compiled, and so is every loop's length. Masks select and never
 multiply: the NaN of a row stays in its row.
@@ -191,7 +191,7 @@ def forward_columns(
     if whole(K) > END:
         column = END + tl.arange(0, block_of(whole(K), END, STEP))
         weights = weight_rows(packed, WIDTHS, LAYER, output, column, OF_WEIGHTS)
-        h = rows_of(x, x_stride, row, in_rows, column, READ)
+        h = operand(rows_of(x, x_stride, row, in_rows, column, READ), PRECISION)
         sums = product(tl.where((column < K)[None, :], h, 0.0), weights.T, sums, PRECISION)
     sums += bias_row(packed, WIDTHS, LAYER, output, sum_dtype)
     value = activate(sums, FINAL if count_of(WIDTHS) - 1 == LAYER else ACTIVATION)
@@ -230,7 +230,7 @@ def forward_kernel(
 @triton.jit
 def rounding_kernel(packed_ptr, rounded_ptr, WIDTHS: tl.constexpr, BLOCK: tl.constexpr):
     """rounded: the buffer with all weights rounded to tf32. Biases stay as they are: no product takes them."""
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     exists = place < of_layer("end", WIDTHS, count_of(WIDTHS) - 1)
     values = tl.load(packed_ptr + place, exists)
     found = rounded(values, "tf32")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.device.column_sum_launch import add_chunks, sum_target
-from kernels.device.launch import cdiv, empty, interpreted, triton_functions
+from kernels.device.launch import cdiv, empty, interpreted, products_in, triton_functions
 from kernels.ops.fused_mlp import budget
 from kernels.ops.fused_mlp.budget import NARROW, PROCESSORS, FusedMLPError, OnChip, Tile
 from kernels.ops.fused_mlp.packing import hidden_parts, layers, padded
@@ -99,6 +99,7 @@ def forward(
     rows = x.shape[0]
     if rows == 0:
         return
+    precision = products_in(precision)
     chosen, needed = forward_tile(
         rows, widths, x.dtype, precision, tile=tile, programs=programs, narrow=narrow, keep=keep
     )
@@ -146,6 +147,7 @@ def backward(
     tile: Tile | None = None, weight_tile: int = 64, step: int = 0, parts: int = 0,
 ) -> None:
     """grad_x like x, and grad_packed, the weights' and biases' gradients as packing.py lays them out."""
+    precision = products_in(precision)
     rows, x_columns = x.shape
     chosen, needed = backward_tile(rows, widths, x.dtype, precision, tile=tile)
     _checked(widths, needed)

@@ -56,8 +56,8 @@ def outer_linear(
         c: [B, C], float32, float16, bfloat16 or float64; any strides. weight: [H, C·C]. bias: [H].
         activation: identity or relu.
         precision: of float32 products: "ieee" (full float32) or "tf32": tensor cores, for which c_i c_j and the weight
-            are rounded to 10 bits behind the leading one, as by cuBLAS. Halves always go through tensor cores, c_i c_j
-            rounded to their dtype, and are added up in float32.
+            are rounded to the nearest number with 10 bits behind the leading one. Halves always go through tensor
+            cores, c_i c_j rounded to their dtype, and are added up in float32.
         backend: "triton", "eager", or "auto": Triton for a CUDA tensor, else eager. There is no "cuda" kernel.
 
     Of large float32 batches the kernel adds weight[:, i C + j] and weight[:, j C + i] before it multiplies, a part of

@@ -23,7 +23,7 @@ def forward(
     """out = act(vec(c cᵀ) weightᵀ + bias), or with a folded weight; contiguous, of one dtype."""
     if out.numel() == 0:
         return
-    limits = limits or Limits()
+    limits, precision = limits or Limits(), launch.products_in(precision)
     rows, columns = c.shape
     outputs = weight.shape[0]
     if not folded and suits_few_rows(c, weight, precision, "few_rows", limits):
@@ -150,6 +150,7 @@ def backward(
     """The gradients that are not None; contiguous, of one dtype. out: of relu. RuntimeError for a folded weight."""
     if folded:
         raise RuntimeError("outer_linear_folded has no gradient: call outer_linear")
+    precision = launch.products_in(precision)
     (rows, outputs), columns = grad.shape, c.shape[1]
     of_weight = tiles("grad_weight", c.dtype, precision, rows, outputs)
     depths = launch.cdiv(rows, of_weight.depth)
