@@ -141,6 +141,9 @@ class PackedOptimizer:
 
     def load_state_dict(self, state: dict) -> None:
         (group,), theirs, found = state["param_groups"], state["state"], {}
+        if len(group["params"]) != len(self.parameters):
+            count = len(group["params"])
+            raise ValueError(f"the state is of {count} parameters, and {len(self.parameters)} are trained")
         for tensor, held in enumerate(self.held):
             of_each = [theirs.get(group["params"][i]) for i in held]
             if any(of_each):

@@ -232,6 +232,14 @@ def test_a_parameter_without_a_state_begins_with_zeros(one_by_one):
         torch.testing.assert_close(found[position], values, rtol=0, atol=0)
 
 
+def test_a_state_of_another_number_of_parameters_is_refused():
+    _, optimizer = training("eager", Optimizer.ADAM)
+    state = optimizer.state_dict()
+    state["mlps"]["param_groups"][0]["params"].pop()
+    with pytest.raises(ValueError, match="the state is of 7 parameters, and 8 are trained"):
+        optimizer.load_state_dict(state)
+
+
 def test_what_is_not_laid_out_again_is_dense():
     """PyTorch's fused optimizers read a parameter as if it had no strides."""
 
