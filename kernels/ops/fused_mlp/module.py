@@ -228,9 +228,9 @@ def pack_mlp(module: nn.Module) -> nn.Module:
 
     A copy.deepcopy, `.to(…)`, `.half()` and their like give parameters that each have memory of their own again:
     nothing is wrong then, and the next call copies. Widths that are no multiples of 16 are filled up with zeros, so
-    that a weight's rows do not touch, and autograd copies its gradient; optimizers with fused=True take no such weight,
-    and on a CPU compute wrong ones without a word (train a `PackedMLP`'s buffer by them). torch.save of one parameter
-    writes the whole buffer, which its storage is; of a state_dict each storage is written once.
+    that a weight's rows do not touch, and autograd copies its gradient. Optimizers with fused=True take no such weight,
+    and on a CPU they compute wrong ones without a word: give them the buffer of a packed.PackedMLP. torch.save of one
+    parameter writes the whole buffer, which its storage is; of a state_dict each storage is written once.
 
     Raises ValueError: no nn.Linear, one without a bias, widths that do not follow from one another, two dtypes.
     """
