@@ -120,6 +120,8 @@ class Copies:
         shutil.copy(self._root / "tests" / "mutants.h", copy / "kernels" / "check" / "host")
         header = copy / "kernels" / "check" / "host" / "cuda_on_host.h"
         header.write_text('#include "check/host/mutants.h"\n' + header.read_text())
+        if (records := self._root / "traces").exists():  # which an op's page is held to
+            (copy / "traces").symlink_to(records)
         (copy / "build").mkdir()
         (copy / "build" / "extensions").symlink_to(self._folder / "extensions")
         return copy
