@@ -143,7 +143,9 @@ class PackedOptimizer:
         (group,), theirs, found = state["param_groups"], state["state"], {}
         if len(group["params"]) != len(self.parameters):
             count = len(group["params"])
-            raise ValueError(f"the state is of {count} parameters, and {len(self.parameters)} are trained")
+            raise ValueError(
+                f"the state is of {count} parameters, and {len(self.parameters)} are trained: it is another model's"
+            )
         for tensor, held in enumerate(self.held):
             of_each = [theirs.get(group["params"][i]) for i in held]
             if any(of_each):
