@@ -97,15 +97,16 @@ def by_row(sources: Choices) -> tuple[Tensor, Tensor, Tensor]:
     float16 takes 61 µs to write), and R + 1 binary searches. Atomic additions would need no sort, but the table cleared
     before, and would add in another order in every run.
     """
-    _, some, _ = sources[0]
     rows = sum(source.shape[0] for source, _, _ in sources)
-    keys, first = torch.full_like(some, rows), 0
+    keys, first = rows, 0
     for source, named, hit in sources:
-        keys = torch.where(hit, named + first, keys)
+        keys = torch.where(hit, named + first if first else named, keys)
         first += source.shape[0]
-    keys = keys.flatten().to(torch.int32 if rows < 2**31 else torch.int64)
-    sorted_rows, order = keys.sort(stable=True)
-    starts = torch.searchsorted(sorted_rows, torch.arange(rows + 1, dtype=keys.dtype, device=keys.device))
+    dtype = torch.int32 if rows < 2**31 else torch.int64
+    # A radix sort goes over the keys once for every eight bits that they have.
+    sorted_rows, order = keys.flatten().to(torch.int16 if rows < 2**15 else dtype).sort(stable=True)
+    sorted_rows = sorted_rows.to(dtype)
+    starts = torch.searchsorted(sorted_rows, torch.arange(rows + 1, dtype=dtype, device=order.device))
     return sorted_rows, order, starts
 
 

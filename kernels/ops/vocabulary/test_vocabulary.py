@@ -373,3 +373,14 @@ def test_eager_reads_what_the_table_of_modes_says():
         indices = None if indices is None else indices.tolist()
         rows = rows_of(ids.tolist(), table, image, audio, indices, first if table is None else len(table), *tokens)
         assert torch.equal(eager.vocabulary(*call.arguments()), expected(rows, 8))
+
+
+@pytest.mark.parametrize("rows", [2**15 - 1, 2**15, 2**16 + 1])
+def test_rows_are_grouped_where_their_numbers_outgrow_16_bits(rows):
+    ids = torch.tensor([rows - 1, 5, -1, rows, 5, 2**15 - 2, rows - 1, 0], device=DEVICE)
+    table = torch.zeros(rows, 1, device=DEVICE)
+    sorted_rows, order, starts = eager.by_row(eager.choices(ids, table, None, None, None, "text", 0, 0, 0))
+    keys = torch.where((ids >= 0) & (ids < rows), ids, rows)
+    assert sorted_rows.dtype == torch.int32
+    assert sorted_rows.tolist() == sorted(keys.tolist()) == keys[order].tolist()
+    assert starts.tolist() == [sum(keys.tolist()[i] < row for i in range(len(ids))) for row in range(rows + 1)]
