@@ -227,6 +227,8 @@ int main(int count, char** arguments) {
             check_dtype<__half>(report);
             check_dtype<__nv_bfloat16>(report);
             check_accuracy(report);
+            // Rows of fewer elements than a thread takes.
+            check<float>(report, {131073, 2}, {"sigmoid", Activation::sigmoid}, negative, op);
             // silu's derivative reads x, bias and y; sigmoid's the output.
             for (int tensor = 0; tensor < tensors; ++tensor)
                 check<float>(report, testing::one_misaligned(tensor, tensor <= the_out),

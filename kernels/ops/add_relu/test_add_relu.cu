@@ -140,6 +140,7 @@ int main(int count, char** arguments) {
             check_dtype<__nv_bfloat16>(report);
             check<float>(report, {560, 40}, op);   // more than 32 chunks of several tiles
             check<float>(report, {2, 70001}, op);  // a row that 16 bits do not count
+            check<float>(report, {131073, 2}, op);  // rows of fewer elements than a thread takes
             for (int tensor = 0; tensor < tensors; ++tensor)
                 check<float>(report, testing::one_misaligned(tensor, tensor <= the_out), op);
         }
