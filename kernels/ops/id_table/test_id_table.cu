@@ -262,11 +262,12 @@ void check_claimed_slot([[maybe_unused]] testing::Report& report) {
 #endif
 }
 
-// Offsets of features x bags, whose lengths are 0 to 3. Tables of one feature, of none, and of the rest; and tables of
-// features that are not there, in front of the first one or behind the last.
+// Offsets of features x bags, whose lengths are 0 to 3, and two keys before them that no bag holds. Tables of one
+// feature, of none, and of the rest; and tables of features that are not there, in front of the first one or behind the
+// last.
 template <class Offset>
 void check_bags(testing::Report& report, const Shape& shape) {
-    std::vector<Offset> offsets = {0};
+    std::vector<Offset> offsets = {2};
     for (long long i = 0; i < shape.elements(); ++i) offsets.push_back(offsets.back() + Offset(i * 7 % 4));
     long long one = std::min(1LL, shape.rows);
     Buffer<Offset> given(offsets);
@@ -275,8 +276,9 @@ void check_bags(testing::Report& report, const Shape& shape) {
     for (bool lies : {false, true}) {
         Numbers begins = {0, one, one, shape.rows}, range, wanted;
         for (long long begin : begins) range.push_back(offsets[size_t(begin * shape.columns)]);
-        if (lies) begins = {-5, shape.rows + 1, 1LL << 40, shape.rows}, range = {0, range[3], range[3], range[3]};
-        for (long long i = 0; i < offsets.back() + 3; ++i) wanted.push_back(i < range[1] ? 0 : i < range[3] ? 2 : -1);
+        if (lies) begins = {-5, shape.rows + 1, 1LL << 40, shape.rows}, range = {range[0], range[3], range[3], range[3]};
+        for (long long i = 0; i < offsets.back() + 3; ++i)
+            wanted.push_back(i < range[0] ? -1 : i < range[1] ? 0 : i < range[3] ? 2 : -1);
         features.write(begins);
         std::string suffix = std::string(lies ? ", lies" : "") + (sizeof(Offset) == 4 ? ", int32" : "");
         check_row(report, shape, "bags", "expand" + suffix, {{"tables", wanted}}, [&](std::vector<Numbers>& got) {
