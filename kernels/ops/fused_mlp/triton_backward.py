@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from kernels.device.activations import input_gradient
-from kernels.device.tf32 import operand
+from kernels.device.tf32 import rounded
 from kernels.ops.fused_mlp.triton_kernel import block_of, count_of, kept, of_layer, product, rows_of, step_of, whole
 
 
@@ -93,8 +93,8 @@ def chain_columns(
         g = rows_of(grads + gradient_start(WIDTHS, LAYER), grads_stride, row, in_rows, output, whole(N))
         mask = (output < whole(N))[:, None] & (column < whole(K))[None, :]
         at = packed + of_layer("weight", WIDTHS, LAYER) + output[:, None] * whole(K) + column[None, :]
-        weights = operand(tl.load(at, mask, other=0.0), PRECISION)
-        sums = product(operand(g, PRECISION), weights, sums, PRECISION)
+        weights = rounded(tl.load(at, mask, other=0.0), PRECISION)
+        sums = product(rounded(g, PRECISION), weights, sums, PRECISION)
     if LAYER == 0:
         tl.store(grad_x + row * x_stride + column[None, :], sums.to(dtype), in_rows & (column < K)[None, :])
     else:
@@ -186,7 +186,7 @@ def weight_tile(
         in_rows = row < last
         g = rows_of(grads + gradient_start(WIDTHS, LAYER), grads_stride, row, in_rows, output, whole(N))
         h = rows_of(taken, taken_stride, row, in_rows, column, K if LAYER == 0 else whole(K))
-        sums = product(operand(g, PRECISION).T, operand(h, PRECISION), sums, PRECISION)
+        sums = product(rounded(g, PRECISION).T, rounded(h, PRECISION), sums, PRECISION)
         of_rows += g.to(sum_dtype)
     dtype: tl.constexpr = target.dtype.element_ty
     mask = (output < whole(N))[:, None] & (column < whole(K))[None, :]

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 
 from kernels.device.activations import INTERPRETED, activate
-from kernels.device.tf32 import operand, rounded
+from kernels.device.tf32 import rounded
 
 # ------------------------------------------------------------------------------------------------------------------
 # What packing.py and budget.py say of these widths. Triton follows every function that a module's names stand for, and
@@ -113,7 +113,7 @@ def weight_rows(packed, WIDTHS: tl.constexpr, LAYER: tl.constexpr, output, colum
     N: tl.constexpr = whole(of_layer("outputs", WIDTHS, LAYER))
     mask = (output < N)[:, None] & (column < K)[None, :]
     at = packed + of_layer("weight", WIDTHS, LAYER) + output[:, None] * K + column[None, :]
-    return operand(tl.load(at, mask, other=0.0), PRECISION)
+    return rounded(tl.load(at, mask, other=0.0), PRECISION)
 
 
 @triton.jit
@@ -164,7 +164,7 @@ def forward_columns(
     if CHAINED:  # the rows, all their columns
         X: tl.constexpr = of_layer("inputs", WIDTHS, 0)
         x_column = tl.arange(0, block_of(X, 0, 64))
-        x_rows = operand(rows_of(x, x_stride, row, in_rows, x_column, X), PRECISION)
+        x_rows = rounded(rows_of(x, x_stride, row, in_rows, x_column, X), PRECISION)
     output = START + tl.arange(0, WIDTH)
     sums = tl.zeros([ROWS, WIDTH], sum_dtype)
     END: tl.constexpr = K // STEP * STEP if LAYER == 0 and READ > K else whole(K)
@@ -179,19 +179,19 @@ def forward_columns(
             if KEEP and START == 0:
                 keep(hidden, hidden_stride, row, in_rows, column, z, h, dtype, WIDTHS, 0, ACTIVATION, FINAL,
                      PRECISION, KEEP)
-            h = operand(tl.where((column < K)[None, :], h, 0.0).to(dtype), PRECISION)
+            h = rounded(tl.where((column < K)[None, :], h, 0.0).to(dtype), PRECISION)
         elif LAYER == 0:  # x, which has no padding of its own, and may have columns that are not to be read
-            h = operand(rows_of(x, x_stride, row, in_rows, column, READ), PRECISION)
+            h = rounded(rows_of(x, x_stride, row, in_rows, column, READ), PRECISION)
         else:
             before = hidden + kept("outputs", WIDTHS, ACTIVATION, FINAL, LAYER - 1)
             h = rows_of(before, hidden_stride, row, in_rows, column, whole(K))
             if not keeps_rounded(KEEP, ACTIVATION):
-                h = operand(h, PRECISION)
+                h = rounded(h, PRECISION)
         sums = product(h, weights.T, sums, PRECISION)
     if whole(K) > END:
         column = END + tl.arange(0, block_of(whole(K), END, STEP))
         weights = weight_rows(packed, WIDTHS, LAYER, output, column, OF_WEIGHTS)
-        h = operand(rows_of(x, x_stride, row, in_rows, column, READ), PRECISION)
+        h = rounded(rows_of(x, x_stride, row, in_rows, column, READ), PRECISION)
         sums = product(tl.where((column < K)[None, :], h, 0.0), weights.T, sums, PRECISION)
     sums += bias_row(packed, WIDTHS, LAYER, output, sum_dtype)
     value = activate(sums, FINAL if count_of(WIDTHS) - 1 == LAYER else ACTIVATION)

@@ -41,7 +41,7 @@ import triton
 import triton.language as tl
 
 from kernels.device.activations import input_gradient
-from kernels.device.tf32 import operand, rounded
+from kernels.device.tf32 import rounded
 from kernels.ops.outer_linear.triton_kernel import BLOCK, no_sums, number, pair, sum_of_parts
 
 
@@ -107,7 +107,7 @@ def weight_kernel(
         ci, cj = number(tl.load(c_i + depth * DEPTH)), number(tl.load(c_j + depth * DEPTH))
         products = tl.reshape(ci[:, None, :] * cj[None, :, :], [BLOCK * BLOCK, DEPTH])
         gradient = number(tl.load(g + depth * DEPTH))
-        products = operand(products.to(gradient.dtype), PRECISION)
+        products = rounded(products.to(gradient.dtype), PRECISION)
         sums = tl.dot(products, gradient, sums, input_precision=PRECISION, out_dtype=sums.dtype)
     tile = tl.reshape(sums, [BLOCK, BLOCK, OUTPUTS])
     real = (i < columns)[:, None, None] & (j < columns)[None, :, None] & (h < outputs)[None, None, :]
@@ -216,7 +216,7 @@ def direct_c_kernel(
             # Always so. It makes the weight pass through registers: else it would be copied turned, 4 bytes at a time.
             weight = tl.where((step * DEPTH + depth < width)[:, None], weight, 0.0)
             gradient = number(tl.load(g + step * DEPTH))
-            weight = operand(weight, PRECISION)
+            weight = rounded(weight, PRECISION)
             tile = tl.dot(tl.trans(weight), gradient, tile, input_precision=PRECISION, out_dtype=tile.dtype)
         tile = tl.reshape(tile, [GROUP, WIDTH, ROWS])
         i = group * GROUP + tl.arange(0, GROUP)

@@ -28,7 +28,7 @@ import triton
 import triton.language as tl
 
 from kernels.device.activations import INTERPRETED, activate
-from kernels.device.tf32 import operand, rounded
+from kernels.device.tf32 import rounded
 
 BLOCK = tl.constexpr(16)  # folding.BLOCK
 
@@ -78,8 +78,8 @@ def _multiply(
             weight = number(tl.load(weights[None, :] + place[:, None]))
         else:
             weight = number(tl.load(weights[None, :] + place[:, None], (j < columns)[:, None], other=0.0))
-        weight = operand(weight, OF_WEIGHTS)
-        products = operand(tl.reshape(products, [c_rows.shape[0], GROUP * WIDTH]).to(weight.dtype), PRECISION)
+        weight = rounded(weight, OF_WEIGHTS)
+        products = rounded(tl.reshape(products, [c_rows.shape[0], GROUP * WIDTH]).to(weight.dtype), PRECISION)
         sums = tl.dot(products, weight, sums, input_precision=PRECISION, out_dtype=sums.dtype)
     return sums
 
@@ -164,8 +164,8 @@ def few_rows_kernel(
         products = tl.where(own, number(tl.load(c_rows + i))[:, None] * cj, 0.0)
         k = tl.multiple_of(i * columns + begin, UNIT) + tl.arange(0, WIDTH)
         weight = number(tl.load(weights[None, :] + k[:, None], (j >= block * WIDTH)[:, None], other=0.0))
-        weight = operand(weight, PRECISION)
-        products = operand(products.to(weight.dtype), PRECISION)
+        weight = rounded(weight, PRECISION)
+        products = rounded(products.to(weight.dtype), PRECISION)
         sums = tl.dot(products, weight, sums, input_precision=PRECISION, out_dtype=sums.dtype)
     b_part = tl.program_id(0).to(tl.int64) * rows + b
     mask = (b < rows)[:, None] & (h < outputs)[None, :]
