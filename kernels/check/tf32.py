@@ -18,10 +18,16 @@ EPS = 2.0**-10  # tf32's distance from 1 to the next number
 
 
 def rounded(x: Tensor) -> Tensor:
-    """x in float32 rounded to 10 bits behind the leading one, halves away from zero, as cvt.rna.tf32.f32; x's dtype."""
+    """x in float32 rounded to 10 bits behind the leading one, as kernels round on x's device; x's dtype.
+
+    What lies halfway between two numbers becomes the even one by cvt.rn.tf32.f32, which a GPU has from sm_90 on, and
+    else the one that is further from zero.
+    """
     single = x.float()
-    nearest = ((single.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
-    return torch.where(single.isfinite(), nearest, single).to(x.dtype)
+    bits = single.view(torch.int32)
+    even = x.is_cuda and torch.cuda.get_device_capability(x.device) >= (9, 0)
+    half = 0xFFF + (bits >> 13 & 1) if even else 0x1000
+    return torch.where(single.isfinite(), (bits + half & -0x2000).view(torch.float32), single).to(x.dtype)
 
 
 class _Linear(torch.autograd.Function):

@@ -2,10 +2,15 @@
 
 Tensor cores take the upper 19 bits of a float as tf32 and cut the others off. Operands that are cut are too small, by
 some 2^-11.5 of them in the mean, and so are all terms of a sum: such errors add up as absolute values, where those of
-rounding mostly cancel. x with half of tf32's last place added, then cut, is x rounded; where x = ± m 2^e, this half is
-± 2^(e - 11). It takes one instruction for ± 2^e, which are x's sign and exponent, and one for the sum. NaN and Inf stay
-what they are, and what is beyond tf32's largest number becomes Inf, as by cvt.rna.tf32.f32, which takes three. What is
-smaller than 2^-126 has no exponent, and is cut.
+rounding mostly cancel.
+
+From sm_90 on cvt.rn.tf32.f32 is one instruction. Before, cvt.rna.tf32.f32 would be three, and two do: of x = ± m 2^e
+half of tf32's last place is ± 2^(e - 11), and x with it added, then cut, is x rounded. One instruction is for ± 2^e,
+which are x's sign and exponent, and one for the sum.
+
+Of two numbers that are as near the first takes the even one, the second the one that is further from zero. NaN stays
+NaN, Inf stays Inf, and what is nearer to 2^128 than to tf32's largest number becomes Inf. What is smaller than 2^-126
+becomes one of the two numbers beside it.
 """
 
 import triton
@@ -16,6 +21,12 @@ from kernels.runtime import triton_mode
 INTERPRETED = tl.constexpr(triton_mode() == "interpreted")  # whose products do not cut
 
 
+@tl.core.builtin
+def _is_one_instruction(_semantic=None):
+    """Whether the GPU that is compiled for, if it is here or not, has cvt.rn.tf32.f32."""
+    return tl.constexpr(int(_semantic.builder.options.arch.removeprefix("sm")) >= 90)
+
+
 @triton.jit
 def _raised(x):
     power = (x.to(tl.int32, bitcast=True) & -0x800000).to(tl.float32, bitcast=True)
@@ -23,23 +34,18 @@ def _raised(x):
 
 
 @triton.jit
-def _cut(x):
-    return (x.to(tl.int32, bitcast=True) & -0x2000).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def rounded(values, PRECISION: tl.constexpr):
-    """float32 `values` rounded to tf32 if that is the products' PRECISION; others as they are."""
-    if PRECISION == "tf32" and values.dtype == tl.float32:
-        return _cut(_raised(values))
-    else:
-        return values
+    """float32 `values` rounded to tf32 if that is the products' PRECISION; others as they are.
 
-
-@triton.jit
-def operand(values, PRECISION: tl.constexpr):
-    """`rounded` for a product that takes them at once: what it cuts off needs no instruction before."""
-    if PRECISION == "tf32" and values.dtype == tl.float32:
-        return _cut(_raised(values)) if INTERPRETED else _raised(values)
-    else:
+    In the upper 19 bits, which are all that products read. The others are anything, by which what was rounded before
+    may be raised once more: round what is stored when it is stored, or when it is read.
+    """
+    if PRECISION != "tf32" or values.dtype != tl.float32:
         return values
+    elif INTERPRETED:
+        return (_raised(values).to(tl.int32, bitcast=True) & -0x2000).to(tl.float32, bitcast=True)
+    elif _is_one_instruction():
+        bits = tl.inline_asm_elementwise("cvt.rn.tf32.f32 $0, $1;", "=r,f", [values], tl.int32, is_pure=True, pack=1)
+        return bits.to(tl.float32, bitcast=True)
+    else:
+        return _raised(values)

@@ -9,7 +9,8 @@
 // FLOPs: 2 B Σ N(l-1) N(l).
 //
 // In tf32 every operand is rounded (device/tf32.cuh): what a layer takes when it is written on chip, weights when a warp
-// reads them from the ring. `hidden` keeps every bit.
+// reads them from the ring. `hidden` has outputs as the next layer takes them, so that the backward need not round them
+// whenever it reads them; but of sigmoid, whose derivative h (1 - h) is of every bit, as they are.
 //
 // The weights do not hang on what the layers compute: they come through a ring of stages, whose copies run ahead of the
 // products over the ends of layers and tiles, so that a block that waits for others reads meanwhile.
@@ -194,7 +195,7 @@ struct Block {
         bool last = l + 1 == net.count;
         int end = slice_end(layer), own = first_column + warp_column();
         products.each([&](int, int n, int i, C& z) { z += bias[n][i % run]; });
-        if (net.hidden && layer.input_kept >= 0) keep(layer, products, layer.input_kept, first_row, own, end);
+        if (net.hidden && layer.input_kept >= 0) keep(layer, products, layer.input_kept, first_row, own, end, false);
         // Outside of the loops, so that the code of one activation alone is gone through.
         switch (last ? net.last_activation : net.activation) {
 #define FUSED_MLP_ACTIVATION(name) \
@@ -203,7 +204,8 @@ struct Block {
 #undef FUSED_MLP_ACTIVATION
             default: __builtin_unreachable();
         }
-        if (net.hidden && layer.output_kept >= 0) keep(layer, products, layer.output_kept, first_row, own, end);
+        if (net.hidden && layer.output_kept >= 0)
+            keep(layer, products, layer.output_kept, first_row, own, end, net.activation != Activation::sigmoid);
         products.each_run([&](int m, int n, int i) {
             int column = own + products.column(n, 0), r = warp_row() + products.row(m, i);
             if (column >= end) return;
@@ -223,9 +225,10 @@ struct Block {
             }
         });
     }
-    // To `hidden` from its column `kept` on, with zeros in the padding's columns, as hidden_parts has them.
+    // To `hidden` from its column `kept` on, with zeros in the padding's columns, as hidden_parts has them. as_inputs: as
+    // the next layer takes them.
     __device__ void keep(const Layer<T>& layer, const Products<T, tensor_cores, S>& products, long long kept,
-                         long long first_row, int own, int end) {
+                         long long first_row, int own, int end, bool as_inputs) {
         constexpr int run = Products<T, tensor_cores, S>::run;
         end = end < layer.kept_columns ? end : layer.kept_columns;
         products.each_run([&](int m, int n, int i) {
@@ -234,7 +237,11 @@ struct Block {
             if (column >= end || row >= net.rows) return;
             C values[run];
 #pragma unroll
-            for (int e = 0; e < run; ++e) values[e] = column + e < layer.outputs ? products.value[m][n][i + e] : C(0);
+            for (int e = 0; e < run; ++e) {
+                values[e] = column + e < layer.outputs ? products.value[m][n][i + e] : C(0);
+                if constexpr (sizeof(T) == 4)
+                    if (as_inputs) values[e] = as_input<T, tensor_cores>(values[e]);
+            }
             store<run>(net.hidden + row * net.hidden_columns + kept + column, values);
         });
     }

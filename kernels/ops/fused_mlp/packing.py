@@ -108,7 +108,7 @@ def hidden_parts(widths: str, activation: str, final_activation: str) -> tuple[t
 
     outputs[l]: the first column of layer l's output, for all layers but the last. inputs[l]: the first column of what
     layer l's activation was applied to, where that is gelu, whose derivative is no function of its output; else -1.
-    Each takes P(out) columns; those beyond the layer's width are zeros. In tf32 an output may be rounded, as the next
+    Each takes P(out) columns; those beyond the layer's width are zeros. In tf32 an output is rounded, as the next
     layer takes it: sigmoid's is not, for its derivative is of every bit.
     """
     parts = layers(widths)

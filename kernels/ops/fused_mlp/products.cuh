@@ -12,7 +12,7 @@ namespace fused_mlp {
 // read it.
 template <class T, bool tensor_cores>
 __device__ inline T as_input(T value) {
-    if constexpr (tensor_cores && sizeof(T) == 4) return tf32_operand(value);
+    if constexpr (tensor_cores && sizeof(T) == 4) return rounded_to_tf32(value);
     else return value;
 }
 
@@ -86,7 +86,7 @@ private:
                 load_matrices(b[n], b_row + 8 * n * S::ring_row);
                 if constexpr (sizeof(T) == 4)  // weights go from memory to memory on their way to the ring
 #pragma unroll
-                    for (unsigned& weight : b[n]) weight = __float_as_uint(tf32_operand(__uint_as_float(weight)));
+                    for (unsigned& weight : b[n]) weight = __float_as_uint(rounded_to_tf32(__uint_as_float(weight)));
             }
 #pragma unroll
             for (int m = 0; m < S::m_tiles; ++m)

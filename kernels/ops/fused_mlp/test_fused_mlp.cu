@@ -30,15 +30,28 @@ struct Problem {
     op::Plan plan = {};
 };
 
+// Whether what lies halfway between two numbers of tf32 becomes the even one (device/tf32.cuh).
+bool halves_to_even() {
+    int major = 0;
+#ifdef __CUDACC__
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+        return false;
+#endif
+    return major >= 9;
+}
+
 // What the tensor cores, or the chip's memory, make of a number between layers.
 template <class T>
 double as_operand(double value, bool tf32) {
     T narrowed = testing::rounded<T>(value);
     if constexpr (std::is_same_v<T, float>)
         if (tf32) {
+            static const bool even = halves_to_even();
             unsigned bits;
             std::memcpy(&bits, &narrowed, 4);
-            if (std::isfinite(narrowed)) bits = (bits + 0x1000) & ~0x1fffu;
+            if (std::isfinite(narrowed)) bits = (bits + 0x1000 - (even & ~(bits >> 13))) & ~0x1fffu;
             std::memcpy(&narrowed, &bits, 4);
         }
     return testing::to_double(narrowed);
@@ -103,14 +116,18 @@ struct Case {
                     double value = activated(activation, z);
                     double error = 1.3 * (squares + sum_error * sum_error * size * size);  // gelu is up to 1.13 steep
                     next[i] = last ? value : as_operand<T>(value, p.tf32);
-                    // What tf32 is rounded to is on chip alone: `out` and `hidden` are of the dtype.
+                    // `out` and what gelu is taken of are of the dtype; what is kept of a layer's outputs, but for sigmoid,
+                    // is as the next one takes it.
                     double least = wide ? 1e-12 : 5e-7 * std::fmax(1, std::fabs(value));
-                    double step = least + (last ? testing::Dtype<T>::epsilon : rounding) * std::fabs(value);
-                    double kept_step = least + testing::Dtype<T>::epsilon * std::fabs(value);
+                    double own = least + testing::Dtype<T>::epsilon * std::fabs(value);
+                    double step = last ? own : least + rounding * std::fabs(value);
                     next_variance[i] = error + step * step;
+                    bool as_it_is = activation == Activation::sigmoid;
+                    double kept_step = as_it_is ? own : step;
                     size_t at = size_t(r * padded + n);
-                    output.values[at] = value, input.values[at] = z;
-                    output.slack[at] = input.slack[at] = 6 * std::sqrt(error + kept_step * kept_step);
+                    output.values[at] = as_it_is ? value : next[i], input.values[at] = z;
+                    output.slack[at] = 6 * std::sqrt(error + kept_step * kept_step);
+                    input.slack[at] = 6 * std::sqrt(error + own * own);
                 }
             if (!last) outputs.push_back(output);
             if (activation == Activation::gelu) inputs.push_back(input);

@@ -328,28 +328,49 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         (found,) = torch.autograd.grad(out, biases[-1], grad)
         torch.testing.assert_close(found, grad.sum(0))
 
-    def test_tf32_rounds_weights_before_the_kernel_that_takes_them_from_shared_memory(self, monkeypatch):
-        """Small tiles round them when they read them, and what has no tf32 rounds nothing."""
-        widths, asked = "367-512-256-1", {}
-        packed = torch.empty(packing.elements(widths), device="meta")
+    def test_tf32_rounds_weights_before_kernels_or_in_them(self, monkeypatch):
+        """Before, for tiles that take them from shared memory and where they are many. What has no tf32 rounds none."""
+        asked = {}
 
         def note(kernel, device):
             asked[kernel.name] = dict(kernel.constants)
             return 0, cubin.Compiled("", "", 0, 0, 0, cubin.PLAIN)
 
         monkeypatch.setattr(plan, "_function", note)
-        found = {}
-        for rows, arch in ((5000, 90), (2048, 90), (2048, 75)):
-            asked.clear()
-            arguments = torch.empty(rows, 367, device="meta"), packed, widths, "relu", "identity", "tf32", False
-            plan.record(OP, "", arguments, OP.allocations("", arguments), arch)
-            constants = asked["forward_kernel"]
-            found[rows, arch] = constants["PRECISION"], constants["OF_WEIGHTS"], "rounding_kernel" in asked
-        assert found == {
-            (5000, 90): ("tf32", "ieee", True),
-            (2048, 90): ("tf32", "tf32", False),
-            (2048, 75): ("ieee", "ieee", False),
-        }
+
+        def rounding(rows, widths, arch=90):
+            """Of the forward, and of the backward's rows: the products' precision, the weights', a launch before."""
+            packed = torch.empty(packing.elements(widths), device="meta")
+            x = torch.empty(rows, packing.layers(widths)[0].inputs, device="meta")
+            arguments = x, packed, widths, "relu", "identity", "tf32", True
+            outputs = [torch.empty(shape, device="meta") for shape, _ in OP.allocations("", arguments)]
+            backward = OP.backward_arguments(arguments, outputs, OP.differentiable(outputs), [True, True])
+            found = []
+            for form, given, name in (("", arguments, "forward_kernel"), ("backward", backward, "chain_kernel")):
+                asked.clear()
+                plan.record(OP, form, given, OP.allocations(form, given), arch)
+                found.append((asked[name]["PRECISION"], asked[name]["OF_WEIGHTS"], "rounding_kernel" in asked))
+            return tuple(found)
+
+        within, before, none = ("tf32", "tf32", False), ("tf32", "ieee", True), ("ieee", "ieee", False)
+        assert rounding(2048, "367-512-256-1") == (within, within)
+        assert rounding(5000, "367-512-256-1") == (before, within)
+        assert rounding(2048, "367-512-256-1", 75) == (none, none)
+        assert rounding(128, "479-1024-1024-512-256-1") == (before, before)
+        assert rounding(128, "479-1024-1024-512-256-1", 75) == (none, none)
+
+    @INTERPRETED
+    def test_tf32_rounds_wherever_it_does(self, monkeypatch):
+        """Before the kernels or in them: the very same numbers."""
+        launcher = importlib.import_module("kernels.ops.fused_mlp.triton_launch")
+        x, weights, biases = mlp_call((40, 33, 21), 20).tensors
+        grad, found = torch.randn(20, 21), []
+        for least in (0, 2**30):
+            monkeypatch.setattr(launcher, "ROUNDED_BEFORE", least)
+            leaves = [each.clone().requires_grad_() for each in (x, *weights)]
+            out = self.function("triton")(leaves[0], leaves[1:], biases, "gelu", precision="tf32")
+            found.append((out, *torch.autograd.grad(out, leaves, grad)))
+        assert all(torch.equal(*each) for each in zip(*found, strict=True))
 
     @INTERPRETED
     def test_tf32_rounds_weights_and_no_bias_to_a_copy(self):

@@ -7,8 +7,8 @@ Three launches. chain_kernel: a program takes ROWS rows from the last layer to t
 way, and writes each g(l). weights_kernel: a program takes a tile of one layer's weight and a part of the rows; all
 layers are in one grid. The third adds the parts up, always in the same order (kernels/device/column_sum.py).
 
-In tf32 g, h and the weights are rounded when they are read (kernels/device/tf32.py): a bias's gradient is a sum of g as
-it is, and of h a forward may have kept every bit.
+In tf32 (kernels/device/tf32.py) g is rounded when it is read, for a bias's gradient is a sum of g as it is; h is as the
+forward kept it, but sigmoid's and x are rounded when they are read; weights are rounded as in the forward.
 
 Bytes: h, g and the weights read once and written once, and 4 bytes for each part of the rows and weight. FLOPs: twice
 the forward's.
@@ -18,8 +18,18 @@ import triton
 import triton.language as tl
 
 from kernels.device.activations import input_gradient
-from kernels.device.tf32 import operand
-from kernels.ops.fused_mlp.triton_kernel import block_of, count_of, kept, of_layer, product, rows_of, step_of, whole
+from kernels.device.tf32 import rounded
+from kernels.ops.fused_mlp.triton_kernel import (
+    block_of,
+    count_of,
+    keeps_rounded,
+    kept,
+    of_layer,
+    product,
+    rows_of,
+    step_of,
+    whole,
+)
 
 
 @triton.constexpr_function
@@ -79,7 +89,8 @@ def last_columns(
 def chain_columns(
     packed, hidden, hidden_stride, grads, grads_stride, grad_x, x_stride, row, in_rows,
     start, WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr,
-    PRECISION: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, OF_WEIGHTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, BUDGET: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """WIDTH columns, from `start` on, of the gradient of what a layer takes."""
     dtype: tl.constexpr = packed.dtype.element_ty
@@ -93,8 +104,8 @@ def chain_columns(
         g = rows_of(grads + gradient_start(WIDTHS, LAYER), grads_stride, row, in_rows, output, whole(N))
         mask = (output < whole(N))[:, None] & (column < whole(K))[None, :]
         at = packed + of_layer("weight", WIDTHS, LAYER) + output[:, None] * whole(K) + column[None, :]
-        weights = operand(tl.load(at, mask, other=0.0), PRECISION)
-        sums = product(operand(g, PRECISION), weights, sums, PRECISION)
+        weights = rounded(tl.load(at, mask, other=0.0), OF_WEIGHTS)
+        sums = product(rounded(g, PRECISION), weights, sums, PRECISION)
     if LAYER == 0:
         tl.store(grad_x + row * x_stride + column[None, :], sums.to(dtype), in_rows & (column < K)[None, :])
     else:
@@ -110,7 +121,8 @@ def chain_columns(
 def chain_layer(
     packed, hidden, hidden_stride, grads, grads_stride, grad_x, x_stride, row, in_rows,
     WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr,
-    PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, OF_WEIGHTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """The gradient of all that a layer takes: COLUMNS columns at a time in a loop, then those that are left."""
     K: tl.constexpr = of_layer("inputs", WIDTHS, LAYER)
@@ -118,12 +130,12 @@ def chain_layer(
     for start in tl.range(0, EVEN, COLUMNS):
         chain_columns(
             packed, hidden, hidden_stride, grads, grads_stride, grad_x, x_stride, row, in_rows, start,
-            WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION, ROWS, COLUMNS, BUDGET, STAGES,
+            WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION, OF_WEIGHTS, ROWS, COLUMNS, BUDGET, STAGES,
         )
     if EVEN < K:
         chain_columns(
             packed, hidden, hidden_stride, grads, grads_stride, grad_x, x_stride, row, in_rows, EVEN,
-            WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION, ROWS, block_of(K, EVEN, COLUMNS), BUDGET, STAGES,
+            WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION, OF_WEIGHTS, ROWS, block_of(K, EVEN, COLUMNS), BUDGET, STAGES,
         )
 
 
@@ -131,9 +143,9 @@ def chain_layer(
 def chain_kernel(
     grad_out_ptr, packed_ptr, hidden_ptr, out_ptr, grads_ptr, grad_x_ptr, rows, x_columns,
     WIDTHS: tl.constexpr, LOWEST: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
+    OF_WEIGHTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BUDGET: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """grads: [rows, Σ P(N)]. LOWEST: 0 where grad_x is wanted, else 1."""
+    """grads: [rows, Σ P(N)]. LOWEST: 0 where grad_x is wanted, else 1. OF_WEIGHTS: as in the forward."""
     LAST: tl.constexpr = count_of(WIDTHS) - 1
     hidden_stride: tl.constexpr = kept("columns", WIDTHS, ACTIVATION, FINAL, 0)
     grads_stride: tl.constexpr = gradient_start(WIDTHS, LAST + 1)
@@ -153,7 +165,7 @@ def chain_kernel(
         chain_layer(
             packed_ptr, hidden, hidden_stride, grads, grads_stride,
             grad_x_ptr if grad_x_ptr is None else grad_x_ptr + first * x_columns, x_columns, row, in_rows,
-            WIDTHS, LAST - back, ACTIVATION, FINAL, PRECISION, ROWS, COLUMNS, BUDGET, STAGES,
+            WIDTHS, LAST - back, ACTIVATION, FINAL, PRECISION, OF_WEIGHTS, ROWS, COLUMNS, BUDGET, STAGES,
         )
     if LOWEST == 0:  # x's columns that were not read
         for start in range(K, x_columns, 64):
@@ -166,8 +178,8 @@ def chain_kernel(
 @triton.jit
 def weight_tile(
     taken, taken_stride, grads, grads_stride, target, tile, first, last,
-    WIDTHS: tl.constexpr, LAYER: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
-    STAGES: tl.constexpr,
+    WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr,
+    STEP: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A tile of a layer's weight gradient, of rows first to last - 1; the first tile of a row of tiles has the bias.
 
@@ -186,7 +198,9 @@ def weight_tile(
         in_rows = row < last
         g = rows_of(grads + gradient_start(WIDTHS, LAYER), grads_stride, row, in_rows, output, whole(N))
         h = rows_of(taken, taken_stride, row, in_rows, column, K if LAYER == 0 else whole(K))
-        sums = product(operand(g, PRECISION).T, operand(h, PRECISION), sums, PRECISION)
+        if LAYER == 0 or not keeps_rounded(True, ACTIVATION):
+            h = rounded(h, PRECISION)
+        sums = product(rounded(g, PRECISION).T, h, sums, PRECISION)
         of_rows += g.to(sum_dtype)
     dtype: tl.constexpr = target.dtype.element_ty
     mask = (output < whole(N))[:, None] & (column < whole(K))[None, :]
@@ -215,8 +229,8 @@ def weights_kernel(
         if (tile >= 0) & (tl.program_id(0) < tile_start(WIDTHS, layer + 1, TILE)):
             if layer == 0:
                 weight_tile(x_ptr, x_columns, grads_ptr, grads_stride, target, tile, first, last,
-                            WIDTHS, layer, PRECISION, TILE, STEP, STAGES)
+                            WIDTHS, layer, ACTIVATION, PRECISION, TILE, STEP, STAGES)
             else:
                 weight_tile(hidden_ptr + kept("outputs", WIDTHS, ACTIVATION, FINAL, layer - 1), hidden_stride,
                             grads_ptr, grads_stride, target, tile, first, last,
-                            WIDTHS, layer, PRECISION, TILE, STEP, STAGES)
+                            WIDTHS, layer, ACTIVATION, PRECISION, TILE, STEP, STAGES)

@@ -13,7 +13,8 @@ between the layers twice. FLOPs: 2 B Σ N(l-1) N(l).
 
 In tf32 operands are rounded (kernels/device/tf32.py): x and weights each time that they are read, in the registers from
 which they are multiplied; what a layer gives, once, where it is written. Tiles of 64 rows or more multiply weights from
-shared memory: there a launch before rounds all weights to a copy, for they pass through no register.
+shared memory: there a launch before rounds all weights to a copy, for they pass through no register. Of many weights it
+does so for smaller tiles too (triton_launch.ROUNDED_BEFORE).
 
 `WIDTHS`, "K-N1-…-NL", is known when the kernel is compiled, and so is every loop's length. Masks select and never
 multiply: the NaN of a row stays in its row.
@@ -23,7 +24,7 @@ import triton
 import triton.language as tl
 
 from kernels.device.activations import INTERPRETED, activate
-from kernels.device.tf32 import operand, rounded
+from kernels.device.tf32 import rounded
 
 # ------------------------------------------------------------------------------------------------------------------
 # What packing.py and budget.py say of these widths. Triton follows every function that a module's names stand for, and
@@ -113,7 +114,7 @@ def weight_rows(packed, WIDTHS: tl.constexpr, LAYER: tl.constexpr, output, colum
     N: tl.constexpr = whole(of_layer("outputs", WIDTHS, LAYER))
     mask = (output < N)[:, None] & (column < K)[None, :]
     at = packed + of_layer("weight", WIDTHS, LAYER) + output[:, None] * K + column[None, :]
-    return operand(tl.load(at, mask, other=0.0), PRECISION)
+    return rounded(tl.load(at, mask, other=0.0), PRECISION)
 
 
 @triton.jit
@@ -164,7 +165,7 @@ def forward_columns(
     if CHAINED:  # the rows, all their columns
         X: tl.constexpr = of_layer("inputs", WIDTHS, 0)
         x_column = tl.arange(0, block_of(X, 0, 64))
-        x_rows = operand(rows_of(x, x_stride, row, in_rows, x_column, X), PRECISION)
+        x_rows = rounded(rows_of(x, x_stride, row, in_rows, x_column, X), PRECISION)
     output = START + tl.arange(0, WIDTH)
     sums = tl.zeros([ROWS, WIDTH], sum_dtype)
     END: tl.constexpr = K // STEP * STEP if LAYER == 0 and READ > K else whole(K)
@@ -179,19 +180,19 @@ def forward_columns(
             if KEEP and START == 0:
                 keep(hidden, hidden_stride, row, in_rows, column, z, h, dtype, WIDTHS, 0, ACTIVATION, FINAL,
                      PRECISION, KEEP)
-            h = operand(tl.where((column < K)[None, :], h, 0.0).to(dtype), PRECISION)
+            h = rounded(tl.where((column < K)[None, :], h, 0.0).to(dtype), PRECISION)
         elif LAYER == 0:  # x, which has no padding of its own, and may have columns that are not to be read
-            h = operand(rows_of(x, x_stride, row, in_rows, column, READ), PRECISION)
+            h = rounded(rows_of(x, x_stride, row, in_rows, column, READ), PRECISION)
         else:
             before = hidden + kept("outputs", WIDTHS, ACTIVATION, FINAL, LAYER - 1)
             h = rows_of(before, hidden_stride, row, in_rows, column, whole(K))
             if not keeps_rounded(KEEP, ACTIVATION):
-                h = operand(h, PRECISION)
+                h = rounded(h, PRECISION)
         sums = product(h, weights.T, sums, PRECISION)
     if whole(K) > END:
         column = END + tl.arange(0, block_of(whole(K), END, STEP))
         weights = weight_rows(packed, WIDTHS, LAYER, output, column, OF_WEIGHTS)
-        h = operand(rows_of(x, x_stride, row, in_rows, column, READ), PRECISION)
+        h = rounded(rows_of(x, x_stride, row, in_rows, column, READ), PRECISION)
         sums = product(tl.where((column < K)[None, :], h, 0.0), weights.T, sums, PRECISION)
     sums += bias_row(packed, WIDTHS, LAYER, output, sum_dtype)
     value = activate(sums, FINAL if count_of(WIDTHS) - 1 == LAYER else ACTIVATION)

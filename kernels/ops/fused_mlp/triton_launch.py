@@ -9,9 +9,12 @@ from kernels.device.column_sum_launch import add_chunks, sum_target
 from kernels.device.launch import cdiv, empty, interpreted, products_in, triton_functions
 from kernels.ops.fused_mlp import budget
 from kernels.ops.fused_mlp.budget import NARROW, PROCESSORS, FusedMLPError, OnChip, Tile
-from kernels.ops.fused_mlp.packing import hidden_parts, layers, padded
+from kernels.ops.fused_mlp.packing import elements, hidden_parts, layers, padded
 
 FROM_SHARED_MEMORY = 64  # rows of a tile from which on tensor cores (wgmma) take weights from shared memory alone
+# Weights from which on smaller tiles take them rounded to tf32 by a launch before, too. Else each program rounds all of
+# them when it reads them, 64 to 128 a clock: 2^19 take 2 to 5 µs. The launch, which reads and writes them, takes some 2.
+ROUNDED_BEFORE = 2**19
 
 functions = triton_functions("kernels.ops.fused_mlp.triton_kernel")
 backward_functions = triton_functions("kernels.ops.fused_mlp.triton_backward")
@@ -114,15 +117,21 @@ def forward(
     inputs = parts[0].inputs
     # Four bytes or more are copied asynchronously, aligned to 16 or not.
     read = padded(inputs) if x.itemsize < 4 and x.shape[1] >= padded(inputs) else inputs
-    of_weights = precision
-    if precision == "tf32" and x.dtype == torch.float32 and tile.rows >= FROM_SHARED_MEMORY:
-        packed, of_weights = _rounded(packed, widths), "ieee"
+    packed, of_weights = _for_products(packed, widths, precision, tile)
     functions.forward_kernel[(grid,)](
         x, packed, hidden, out, rows, x.shape[1], tiles,
         WIDTHS=widths, FIRST=int(len(parts) > 1 and inputs <= narrow), ACTIVATION=activation,
         FINAL=final_activation, PRECISION=precision, OF_WEIGHTS=of_weights, KEEP=keep, ROWS=tile.rows,
         COLUMNS=tile.columns, BUDGET=tile.budget, STAGES=tile.stages, READ=read, num_warps=tile.warps,
     )
+
+
+def _for_products(packed: Tensor, widths: str, precision: str, tile: Tile) -> tuple[Tensor, str]:
+    """(buffer, precision that its weights are rounded for when they are read): rounded before, "ieee"."""
+    many = elements(widths) >= ROUNDED_BEFORE or tile.rows >= FROM_SHARED_MEMORY
+    if many and precision == "tf32" and packed.dtype == torch.float32:
+        return _rounded(packed, widths), "ieee"
+    return packed, precision
 
 
 def _rounded(packed: Tensor, widths: str) -> Tensor:
@@ -155,10 +164,11 @@ def backward(
     grads = empty((rows, sum(padded(layer.outputs) for layer in layers(widths))), x.dtype, x)
     names = dict(WIDTHS=widths, ACTIVATION=activation, FINAL=final_activation, PRECISION=precision)
     if rows:
+        weights, of_weights = _for_products(packed, widths, precision, tile)
         backward_functions.chain_kernel[(cdiv(rows, tile.rows),)](
-            grad_out, packed, hidden, out, grads, grad_x, rows, x_columns,
-            **names, LOWEST=int(grad_x is None), ROWS=tile.rows, COLUMNS=tile.columns, BUDGET=tile.budget,
-            STAGES=tile.stages, num_warps=tile.warps,
+            grad_out, weights, hidden, out, grads, grad_x, rows, x_columns,
+            **names, OF_WEIGHTS=of_weights, LOWEST=int(grad_x is None), ROWS=tile.rows, COLUMNS=tile.columns,
+            BUDGET=tile.budget, STAGES=tile.stages, num_warps=tile.warps,
         )
     if grad_packed is None:
         return

@@ -17,8 +17,8 @@ each pair, those of j after the last pair of that J; c_sum_kernel adds the parts
 written on the way by fold_kernel, some pairs at a time, for a workspace of all of them would be half of the weight.
 
 In tf32 g and the folded weight are rounded when they are written, for they pass through no register where they are
-multiplied; a weight as given and c_i c_j are where they do. A bias's gradient is a sum of g as it is, which is turned
-over once more for it.
+multiplied; a weight as given and c_i c_j are where they do. A bias's gradient is a sum of g as it is: where it is
+wanted, bias_kernel rounds the turned g once it has read it.
 
 Tensor cores take a right operand in tf32 along its columns alone. So the weight is folded as [pairs, 256, H], and
 grad_weight reads g and c transposed, [H, B] and [C, B], which transpose_kernel writes first, with the activation's
@@ -41,7 +41,7 @@ import triton
 import triton.language as tl
 
 from kernels.device.activations import input_gradient
-from kernels.device.tf32 import operand, rounded
+from kernels.device.tf32 import rounded
 from kernels.ops.outer_linear.triton_kernel import BLOCK, no_sums, number, pair, sum_of_parts
 
 
@@ -76,13 +76,18 @@ def masked_kernel(
 
 
 @triton.jit(do_not_specialize=["outputs", "depths"])
-def bias_kernel(turned_ptr, grad_bias_ptr, outputs, depths, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr):
-    """grad_bias[h] = Σ_b turned[h, b], b below depths · DEPTH."""
+def bias_kernel(
+    turned_ptr, grad_bias_ptr, outputs, depths, PRECISION: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr
+):
+    """grad_bias[h] = Σ_b turned[h, b], b below depths · DEPTH; then turned as products in PRECISION take it."""
     h = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     sums = no_sums(turned_ptr, OUTPUTS, DEPTH)
     places = turned_ptr + h.to(tl.int64)[:, None] * (depths * DEPTH) + tl.arange(0, DEPTH)[None, :]
     for depth in range(0, depths):
-        sums += tl.load(places + depth * DEPTH, (h < outputs)[:, None], other=0.0).to(sums.dtype)
+        g = tl.load(places + depth * DEPTH, (h < outputs)[:, None], other=0.0)
+        sums += g.to(sums.dtype)
+        if PRECISION == "tf32":
+            tl.store(places + depth * DEPTH, rounded(g, PRECISION), (h < outputs)[:, None])
     tl.store(grad_bias_ptr + h, tl.sum(sums, axis=1), h < outputs)
 
 
@@ -107,7 +112,7 @@ def weight_kernel(
         ci, cj = number(tl.load(c_i + depth * DEPTH)), number(tl.load(c_j + depth * DEPTH))
         products = tl.reshape(ci[:, None, :] * cj[None, :, :], [BLOCK * BLOCK, DEPTH])
         gradient = number(tl.load(g + depth * DEPTH))
-        products = operand(products.to(gradient.dtype), PRECISION)
+        products = rounded(products.to(gradient.dtype), PRECISION)
         sums = tl.dot(products, gradient, sums, input_precision=PRECISION, out_dtype=sums.dtype)
     tile = tl.reshape(sums, [BLOCK, BLOCK, OUTPUTS])
     real = (i < columns)[:, None, None] & (j < columns)[None, :, None] & (h < outputs)[None, None, :]
@@ -216,7 +221,7 @@ def direct_c_kernel(
             # Always so. It makes the weight pass through registers: else it would be copied turned, 4 bytes at a time.
             weight = tl.where((step * DEPTH + depth < width)[:, None], weight, 0.0)
             gradient = number(tl.load(g + step * DEPTH))
-            weight = operand(weight, PRECISION)
+            weight = rounded(weight, PRECISION)
             tile = tl.dot(tl.trans(weight), gradient, tile, input_precision=PRECISION, out_dtype=tile.dtype)
         tile = tl.reshape(tile, [GROUP, WIDTH, ROWS])
         i = group * GROUP + tl.arange(0, GROUP)

@@ -7,7 +7,7 @@ through shared memory. For each i that costs ROWS · WIDTH multiplications, besi
 cores. Scaling the sums instead, Σ_i c_i (Σ_j c_j weight_ij), would cost ROWS · OUTPUTS of them, 8 times as many with
 128 outputs and 16 columns, and a second set of sums.
 
-In tf32 both operands are rounded (kernels/device/tf32.py): c_i c_j where it is formed, two instructions more than its
+In tf32 both operands are rounded (kernels/device/tf32.py): c_i c_j where it is formed, an instruction more than its
 multiplication; a weight that is folded on the way when it is stored; other weights when they are read, for which they
 pass through registers on their way to the tensor cores.
 
@@ -28,7 +28,7 @@ import triton
 import triton.language as tl
 
 from kernels.device.activations import INTERPRETED, activate
-from kernels.device.tf32 import operand, rounded
+from kernels.device.tf32 import rounded
 
 BLOCK = tl.constexpr(16)  # folding.BLOCK
 
@@ -78,8 +78,8 @@ def _multiply(
             weight = number(tl.load(weights[None, :] + place[:, None]))
         else:
             weight = number(tl.load(weights[None, :] + place[:, None], (j < columns)[:, None], other=0.0))
-        weight = operand(weight, OF_WEIGHTS)
-        products = operand(tl.reshape(products, [c_rows.shape[0], GROUP * WIDTH]).to(weight.dtype), PRECISION)
+        weight = rounded(weight, OF_WEIGHTS)
+        products = rounded(tl.reshape(products, [c_rows.shape[0], GROUP * WIDTH]).to(weight.dtype), PRECISION)
         sums = tl.dot(products, weight, sums, input_precision=PRECISION, out_dtype=sums.dtype)
     return sums
 
@@ -164,8 +164,8 @@ def few_rows_kernel(
         products = tl.where(own, number(tl.load(c_rows + i))[:, None] * cj, 0.0)
         k = tl.multiple_of(i * columns + begin, UNIT) + tl.arange(0, WIDTH)
         weight = number(tl.load(weights[None, :] + k[:, None], (j >= block * WIDTH)[:, None], other=0.0))
-        weight = operand(weight, PRECISION)
-        products = operand(products.to(weight.dtype), PRECISION)
+        weight = rounded(weight, PRECISION)
+        products = rounded(products.to(weight.dtype), PRECISION)
         sums = tl.dot(products, weight, sums, input_precision=PRECISION, out_dtype=sums.dtype)
     b_part = tl.program_id(0).to(tl.int64) * rows + b
     mask = (b < rows)[:, None] & (h < outputs)[None, :]

@@ -163,19 +163,17 @@ def backward(
     second = max(columns * stride if needs_weight else 0, of_c.folded_elements if needs_c else 0)
     second = launch.empty((second,), c.dtype, c)
     rounds = _precision(c, precision) == "tf32"
-
-    def turn(precision: str) -> None:
-        _turn(grad, out if relu else grad, turned, rows, outputs, depths * of_weight.depth, activation, precision)
-
-    if grad_bias is not None and outputs:
-        turn("ieee")  # no product takes what a bias's gradient is the sum of
+    summed = grad_bias is not None and outputs > 0  # of g as it is, so that it is rounded after
+    if summed or needs_weight:
+        _turn(grad, out if relu else grad, turned, rows, outputs, depths * of_weight.depth, activation,
+              "ieee" if summed else precision)
+    if summed:
         at_once = 128 if launch.interpreted() else 4
         backwards.bias_kernel[(launch.cdiv(outputs, at_once),)](
-            turned, grad_bias, outputs, depths, OUTPUTS=at_once, DEPTH=of_weight.depth, num_warps=1
+            turned, grad_bias, outputs, depths, PRECISION="tf32" if rounds and needs_weight else "ieee",
+            OUTPUTS=at_once, DEPTH=of_weight.depth, num_warps=1,
         )
     if needs_weight:
-        if rounds or grad_bias is None:
-            turn(precision)
         _weight_gradient(c, turned, second, grad_weight, depths, precision, of_weight)
     if needs_c:
         if (relu or rounds) and outputs:
