@@ -123,6 +123,18 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
         out = kernels.outer_linear_folded(tensors[0], folded, tensors[2], "identity", "tf32", backend=backend)
         assert_rounds(out, exact[0], like[0], same_operands=False)
 
+    @INTERPRETED
+    def test_a_folded_weight_is_rounded_some_outputs_at_a_time(self, monkeypatch):
+        """By a launch before the product's: 16, 16 and 8 outputs."""
+        monkeypatch.setattr(launcher(), "Limits", functools.partial(launcher().Limits, fold_from=0, fold_outputs=16))
+        c, weight, bias = torch.randn(9, 20), torch.randn(40, 400), torch.randn(40)
+        folded = kernels.fold_outer_weight(weight)
+        out = kernels.outer_linear_folded(c, folded, bias, "identity", "tf32", backend="triton")
+        exact = eager.outer_linear_folded(c.double(), folded.double(), bias.double())
+        with RoundedProducts():
+            like = eager.outer_linear_folded(c.double(), folded.double(), bias.double())
+        assert_rounds(out, exact, like)
+
     @kernel_backend
     def test_tf32_gradient_of_the_bias_is_a_sum(self, backend):
         """No product is in it, and nothing is rounded to tf32."""

@@ -30,16 +30,21 @@ def forward(
         _forward_of_few_rows(c, weight, bias, activation, precision, out)
         return
     from_row = limits.fold_from_ieee if precision == "ieee" else limits.fold_from
-    if folded or not columns or weight.dtype.itemsize < 4 or rows < from_row:
+    rounds = _precision(c, precision) == "tf32"
+    if not columns or weight.dtype.itemsize < 4 or rows < from_row or (folded and not rounds):
         product = _Product(c, bias, activation, precision, folded, out, outputs, changed)
         product.launch(weight, 0, outputs)
         return
+    # Folded, and rounded, once for all rows: some outputs at a time, for which there is a workspace.
     several, count = min(outputs, limits.fold_outputs), pairs(blocks(columns))
     part = launch.empty((several, folded_width(columns)), weight.dtype, weight)
     product = _Product(c, bias, activation, precision, True, out, several, changed)
     for first in range(0, outputs, several):
         here = min(outputs - first, several)
-        _fold(weight, part, columns, outputs=(first, here), pairs=(0, count), precision=precision)
+        if folded:
+            _masked(weight[first : first + here], None, part, "identity", precision)
+        else:
+            _fold(weight, part, columns, outputs=(first, here), pairs=(0, count), precision=precision)
         product.launch(part, first, here, rounded=True)
 
 
@@ -177,11 +182,16 @@ def backward(
         _weight_gradient(c, turned, second, grad_weight, depths, precision, of_weight)
     if needs_c:
         if (relu or rounds) and outputs:
-            backwards.masked_kernel[(launch.cdiv(grad.numel(), 4096),)](
-                grad, out if relu else grad, turned, grad.numel(),
-                ACTIVATION=activation, PRECISION=precision, TILE=4096, num_warps=8,
-            )
+            _masked(grad, out, turned, activation, precision)
         of_c.launch(turned if relu or rounds else grad, second)
+
+
+def _masked(grad: Tensor, out: Tensor | None, masked: Tensor, activation: str, precision: str) -> None:
+    """masked = grad times the activation's derivative, as products in `precision` take it. out: of relu."""
+    backwards.masked_kernel[(launch.cdiv(grad.numel(), 4096),)](
+        grad, grad if out is None else out, masked, grad.numel(),
+        ACTIVATION=activation, PRECISION=precision, TILE=4096, num_warps=8,
+    )
 
 
 def _turn(
