@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.check import Call, Case, compare, expected
+from kernels.check import Call, Case, compare, expected, watched
 from kernels.check.contract import DEVICE, PointwiseContract, every_backend
 
 
@@ -53,5 +53,6 @@ def test_as_generated_and_cleaned(shape):
         lambda x, bias, y, out: triton_kernel.launch_cleaned(x, bias, y, 0.5, out),
     ):
         out = torch.full_like(x, torch.nan)
-        launch(x, bias, y, out)
+        with watched():
+            launch(x, bias, y, out)
         compare(out, want)

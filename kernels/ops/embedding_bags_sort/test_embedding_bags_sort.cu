@@ -78,8 +78,9 @@ void check(testing::Report& report, const Shape& shape, Ids kind, bool in_bags, 
     using Signed = std::conditional_t<sizeof(Key) == 4, int, long long>;
     if (!report.wants<Signed>(shape)) return;
     const char* names[] = {"drawn", "alike", "hostile"};
-    long long rows = sizeof(Key) == 4 ? 1LL << 28 : 1LL << 40, padding = kind == Ids::hostile ? 2 : -1;
+    long long rows = sizeof(Key) == 4 ? 1LL << 28 : 1LL << 40, padding = -1;
     for (bool narrow : {false, true}) {
+        if (kind == Ids::hostile) padding = narrow ? 0 : 2;
         Case c(shape, kind, in_bags, narrow, rows, padding);
         long long count = (long long)c.ids.size();
         Buffer<long long> row_offsets(c.row_offsets), wide_ids(c.ids), offsets(c.offsets);

@@ -365,7 +365,7 @@ inline long long lists_size(long long count, long long chunk) { return 2 + 2 * (
 
 template <class T, int width, int packs>
 cudaError_t launch(const Occurrences<T>& all, const Target<T>& to, long long chunk, float* sums, int* lists,
-                   cudaStream_t stream) {
+                   cudaStream_t stream, unsigned most_blocks) {
     long long needed = (to.columns + (long long)width * packs - 1) / (width * packs), chunks = (all.count + chunk - 1) / chunk;
     int lanes = packs == 1 ? 1 : lanes_of_a_warp;
     while (lanes < needed) lanes *= 2;
@@ -381,7 +381,7 @@ cudaError_t launch(const Occurrences<T>& all, const Target<T>& to, long long chu
     error = launch_kernel(walk<T, width, packs>, dim3(unsigned((chunks + walking - 1) / walking)), block, staged, stream,
                           all, to, int(chunk), parts);
     if (error != cudaSuccess || chunks < 2) return error;
-    unsigned blocks = chunks / 2 < most_finish_blocks ? unsigned(chunks / 2) : most_finish_blocks;
+    unsigned blocks = chunks / 2 < most_blocks ? unsigned(chunks / 2) : most_blocks;
     int finishing = packs == 1 ? groups(finish_threads) : groups(walk_threads);
     size_t shared = finishing > 1 ? sizeof(float) * packs * width * lanes * finishing : 0;
     return launch_kernel(finish<T, width, packs>, dim3(blocks), dim3(unsigned(lanes), unsigned(finishing)), shared, stream,
@@ -391,16 +391,16 @@ cudaError_t launch(const Occurrences<T>& all, const Target<T>& to, long long chu
 // tables and state are written. sums, lists: sums_size and lists_size of them.
 template <class T>
 cudaError_t launch(const Occurrences<T>& all, const Target<T>& to, long long chunk, float* sums, int* lists,
-                   cudaStream_t stream) {
+                   cudaStream_t stream, unsigned most_blocks = most_finish_blocks) {
     if (all.count == 0 || to.columns == 0) return cudaSuccess;
     if (to.columns > most_columns) return cudaErrorInvalidValue;
     bool whole = to.columns % widest<T> == 0 && aligned(to.tables, all.grad) &&
                  (to.rule != Rule::adagrad || aligned(to.state));
     constexpr int widest = ::widest<T>;
-    if (whole && to.columns <= lanes_of_a_warp * widest) return launch<T, widest, 1>(all, to, chunk, sums, lists, stream);
-    if (whole) return launch<T, widest, held / widest>(all, to, chunk, sums, lists, stream);
-    if (to.columns <= lanes_of_a_warp) return launch<T, 1, 1>(all, to, chunk, sums, lists, stream);
-    return launch<T, 1, held>(all, to, chunk, sums, lists, stream);
+    auto go = launch<T, 1, held>;
+    if (to.columns <= lanes_of_a_warp) go = launch<T, 1, 1>;
+    if (whole) go = to.columns <= lanes_of_a_warp * widest ? launch<T, widest, 1> : launch<T, widest, held / widest>;
+    return go(all, to, chunk, sums, lists, stream, most_blocks);
 }
 #endif
 

@@ -10,7 +10,7 @@ using update::Rule;
 template <class T>
 struct Functions {
     cudaError_t (*launch)(const update::Occurrences<T>&, const update::Target<T>&, long long, float*, int*,
-                          cudaStream_t) = update::launch<T>;
+                          cudaStream_t, unsigned) = update::launch<T>;
 };
 using Kernels = Functions<float>;
 #ifdef BROKEN_KERNELS
@@ -136,7 +136,9 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& op =
                                                in_bags ? lengths.get() : nullptr, in_bags ? weights.get() : nullptr,
                                                grad.get(), c.count};
                     update::Target<T> to{tables.get(), state.get(), c.columns, rule, Scalar(rate), float(eps)};
-                    return op.launch(all, to, chunk, sums.get(), list.get(), cudaStream_t{});
+                    // By SGD one block finishes all rows of many chunks, one row after the other.
+                    unsigned most_blocks = rule == Rule::sgd ? 1 : update::most_finish_blocks;
+                    return op.launch(all, to, chunk, sums.get(), list.get(), cudaStream_t{}, most_blocks);
                 });
             }
         }
