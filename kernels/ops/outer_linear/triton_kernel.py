@@ -7,7 +7,7 @@ through shared memory. For each i that costs ROWS · WIDTH multiplications, besi
 cores. Scaling the sums instead, Σ_i c_i (Σ_j c_j weight_ij), would cost ROWS · OUTPUTS of them, 8 times as many with
 128 outputs and 16 columns, and a second set of sums.
 
-In tf32 both operands are rounded (kernels/device/tf32.py): c_i c_j where it is formed, two instructions more than its
+In tf32 both operands are rounded (kernels/device/tf32.py): c_i c_j where it is formed, an instruction more than its
 multiplication; a weight that is folded on the way when it is stored; other weights when they are read, for which they
 pass through registers on their way to the tensor cores.
 
