@@ -1,5 +1,11 @@
 """kernels/device/tf32.py rounds to the nearest; tests/cuda_on_host/tensor_cores.cu asks tf32.cuh the same."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,6 +15,26 @@ from kernels.check.tf32 import rounded
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 tf32 = pytest.importorskip("kernels.device.tf32")
+
+ROOT = Path(__file__).resolve().parent.parent
+# In a process of its own, without the interpreter: {architecture: the lines of PTX that round}.
+COMPILE = """
+import json
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from kernels.ops.fused_mlp.triton_kernel import rounding_kernel
+
+found = {}
+for arch in (80, 89, 90, 120):
+    source = ASTSource(
+        fn=rounding_kernel, constexprs={"WIDTHS": "16-16", "BLOCK": 128},
+        signature={"packed_ptr": "*fp32", "rounded_ptr": "*fp32", "WIDTHS": "constexpr", "BLOCK": "constexpr"},
+    )
+    ptx = triton.compile(source, target=GPUTarget("cuda", arch, 32)).asm["ptx"].splitlines()
+    found[arch] = sorted({line.split()[0] for line in ptx if line.lstrip().startswith(("cvt.rn.tf32", "fma.rn.f32"))})
+print(json.dumps(found))
+"""
 
 
 @triton.jit
@@ -93,3 +119,14 @@ def test_other_precisions_and_dtypes_stay_as_they_are():
     x = torch.randn(64, device=DEVICE)
     for precision, dtype in (("ieee", torch.float32), ("tf32", torch.float16), ("tf32", torch.float64)):
         assert torch.equal(run(x.to(dtype), precision), x.to(dtype))
+
+
+def test_one_instruction_from_sm_90_on():
+    """By the GPU that is compiled for, not by one that is here."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], env=os.environ | {"TRITON_INTERPRET": "0"}, cwd=ROOT, capture_output=True,
+        text=True, timeout=300, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    before, since = ["fma.rn.f32"], ["cvt.rn.tf32.f32"]
+    assert json.loads(done.stdout) == {"80": before, "89": before, "90": since, "120": since}

@@ -12,9 +12,8 @@ from kernels.ops.fused_mlp.budget import NARROW, PROCESSORS, FusedMLPError, OnCh
 from kernels.ops.fused_mlp.packing import elements, hidden_parts, layers, padded
 
 FROM_SHARED_MEMORY = 64  # rows of a tile from which on tensor cores (wgmma) take weights from shared memory alone
-# Weights from which on smaller tiles take them rounded to tf32 by a launch before, too. Else each program rounds all
-# of them when it reads them, 64 to 128 a clock: 2^19 take 2 to 5 µs. The launch, which reads and writes them, takes
-# some 2.
+# Weights from which on smaller tiles, too, take them rounded to tf32 by a launch before. Else each program rounds all
+# of them as it reads them, 64 to 128 a clock: 2^19 take 2 to 5 µs; the launch, which reads and writes them, some 2.
 ROUNDED_BEFORE = 2**19
 
 functions = triton_functions("kernels.ops.fused_mlp.triton_kernel")
