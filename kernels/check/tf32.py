@@ -63,12 +63,13 @@ def assert_rounds(found: Tensor, exact: Tensor, like: Tensor, same_operands: boo
     """Raise unless found's errors are as large as those of `like`, and as often away from zero as towards it.
 
     same_operands: as in `like`, so that these are the very errors, but for sums that come to lie on the other side of
-    where a layer's output is rounded up.
+    where a layer's output is rounded up. The largest of others' errors varies more: up to 1.5 times in some draws.
     """
     found, exact, like = (each.detach().double() for each in (found, exact, like))
     error, usual = found - exact, like - exact
     largest, most = float(error.abs().max()), float(usual.abs().max())
-    assert largest <= 1.5 * most, f"off by up to {largest:.3g}, where rounded operands are by {most:.3g}"
+    times = 1.5 if same_operands else 2
+    assert largest <= times * most, f"off by up to {largest:.3g}, where rounded operands are by {most:.3g}"
     mean, common = float(error.abs().mean()), float(usual.abs().mean())
     assert 0.8 * common <= mean <= 1.25 * common, f"off by {mean:.3g}, where rounded operands are by {common:.3g}"
     # Of some hundred weights a few more may be rounded up than down, but these are the same ones.

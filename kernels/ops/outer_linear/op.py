@@ -55,13 +55,14 @@ def outer_linear(
     Args:
         c: [B, C], float32, float16, bfloat16 or float64; any strides. weight: [H, C·C]. bias: [H].
         activation: identity or relu.
-        precision: of float32 products: "ieee" (full float32) or "tf32": tensor cores, for which c_i c_j and the weight
-            are rounded to the nearest number with 10 bits behind the leading one. Halves always go through tensor
-            cores, c_i c_j rounded to their dtype, and are added up in float32.
+        precision: of float32 products: "ieee" (full float32) or "tf32": tensor cores, for which c_i c_j (of few rows
+            c_j) and the weight are rounded to the nearest number with 10 bits behind the leading one. Halves always go
+            through tensor cores, c_i c_j rounded to their dtype, and are added up in float32.
         backend: "triton", "eager", or "auto": Triton for a CUDA tensor, else eager. There is no "cuda" kernel.
 
-    Of large float32 batches the kernel adds weight[:, i C + j] and weight[:, j C + i] before it multiplies, a part of
-    the weight at a time, so a row of c that has an Inf may give NaN where eager gives Inf, or the reverse.
+    From 128 rows on the kernel adds weight[:, i C + j] and weight[:, j C + i] before it multiplies, of float32 and
+    float64, into a workspace of half the weight's size. Of fewer rows in tf32 it multiplies by c_i last. Either way a
+    row of c that has an Inf may give NaN where eager gives Inf, or the reverse.
     Differentiable once, in reverse mode; every run gives the same bits. Under torch.autocast inputs of one dtype are
     computed in it, where nn.Linear would cast them to autocast's; inputs of differing dtypes are cast to that.
 

@@ -48,19 +48,18 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
     # ------------------------------------------------------------------------------------- the ways of computing it
 
     @INTERPRETED
-    @pytest.mark.parametrize("outputs", [16, 64])
-    def test_folded_on_the_way(self, monkeypatch, outputs):
-        """With many rows the weight is folded, some outputs at a time; limits of its own make that so with few rows."""
-        limits = launcher().Limits(fold_from=0, fold_from_ieee=0, fold_outputs=outputs)
+    def test_folded_first(self, monkeypatch):
+        """Of many rows; limits of its own make that so with few."""
+        limits = launcher().Limits(fold_from=0)
         monkeypatch.setattr(launcher(), "forward", functools.partial(launcher().forward, limits=limits))
         cases = [Case((rows, columns)) for rows, columns in ((1, 1), (7, 17), (3, 33), (300, 5))]
         cases += [Case((7, 33), torch.float64), Case((6, 17), layout="misaligned"), Case((6, 17), values="tiny")]
         check(self.op, self.function("triton"), cases=[replace(case, every_option=False) for case in cases])
 
     @INTERPRETED
-    def test_folded_on_the_way_and_added_up(self, monkeypatch):
-        """Steps so short that the sum has several parts, which are added up for 16, 16 and 8 outputs."""
-        limits = launcher().Limits(fold_from=0, fold_from_ieee=0, fold_outputs=16)
+    def test_folded_first_and_added_up(self, monkeypatch):
+        """Steps so short that the sum has several parts."""
+        limits = launcher().Limits(fold_from=0)
         forward = functools.partial(launcher().forward, limits=limits, group=4)
         monkeypatch.setattr(launcher(), "forward", forward)
         case = Case((6, 33), every_option=False)
@@ -116,24 +115,26 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
         exact = run(eager.outer_linear, torch.float64)
         with RoundedProducts():
             like = run(eager.outer_linear, torch.float64)
-        folds = rows >= triton_tiles.Limits().fold_from, rows > triton_tiles.Limits().few_rows, False
-        for *each, folded in zip(found, exact, like, folds, strict=True):
-            assert_rounds(*each, same_operands=not folded)
+        same = False, rows <= triton_tiles.Limits().few_rows, True  # else c_j, or a folded weight, is rounded
+        for *each, same_operands in zip(found, exact, like, same, strict=True):
+            assert_rounds(*each, same_operands=same_operands)
         folded = kernels.fold_outer_weight(tensors[1])
         out = kernels.outer_linear_folded(tensors[0], folded, tensors[2], "identity", "tf32", backend=backend)
         assert_rounds(out, exact[0], like[0], same_operands=False)
 
-    @INTERPRETED
-    def test_a_folded_weight_is_rounded_some_outputs_at_a_time(self, monkeypatch):
-        """By a launch before the product's: 16, 16 and 8 outputs."""
-        monkeypatch.setattr(launcher(), "Limits", functools.partial(launcher().Limits, fold_from=0, fold_outputs=16))
-        c, weight, bias = torch.randn(9, 20), torch.randn(40, 400), torch.randn(40)
+    @kernel_backend
+    def test_a_folded_weight_is_rounded_first(self, backend):
+        """Of many rows, by a launch before the product's, which leaves the weight as it is."""
+        rows = triton_tiles.Limits().round_from
+        c, weight, bias = (torch.randn(*shape, device=DEVICE) for shape in ((rows, 20), (40, 400), (40,)))
         folded = kernels.fold_outer_weight(weight)
-        out = kernels.outer_linear_folded(c, folded, bias, "identity", "tf32", backend="triton")
+        before = folded.clone()
+        out = kernels.outer_linear_folded(c, folded, bias, "identity", "tf32", backend=backend)
         exact = eager.outer_linear_folded(c.double(), folded.double(), bias.double())
         with RoundedProducts():
             like = eager.outer_linear_folded(c.double(), folded.double(), bias.double())
         assert_rounds(out, exact, like)
+        assert torch.equal(folded, before)
 
     @kernel_backend
     def test_tf32_gradient_of_the_bias_is_a_sum(self, backend):
@@ -281,7 +282,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
             return
         first = pairs // 2
         folded = torch.full((pairs - first, 256, 32), math.nan, device=DEVICE)
-        launcher()._fold(weight, folded, columns, outputs=(0, 21), pairs=(first, pairs - first), length=32)
+        launcher()._fold(weight, folded, columns, pairs=(first, pairs - first), length=32)
         assert torch.equal(folded[:, :, :21].flatten(0, 1).T, want[:, 256 * first :])
         assert (folded[:, :, 21:] == 0).all()
 
@@ -365,9 +366,11 @@ def workspace_bytes(rows: int, columns: int, outputs: int, precision: str, monke
 
 @pytest.mark.parametrize("rows", [128, 2048, 16384])
 def test_workspaces_are_small_beside_the_weight(rows, monkeypatch):
-    """At most a tenth of the weight, the input and the output, and in the backward of the weight's gradient."""
+    """At most a tenth of the weight, the input and the output, and in the backward of the weight's gradient; beside the
+    folded weight that a forward of many rows makes."""
     columns, outputs = 432, 512
     forward, backward = workspace_bytes(rows, columns, outputs, "tf32", monkeypatch)
     weight, others = 4 * outputs * columns**2, 4 * rows * (columns + outputs)
-    assert 0 < forward <= 0.1 * (weight + others)
+    folded = 4 * outputs * folding.folded_width(columns) if rows > 128 else 0
+    assert folded < forward <= folded + 0.1 * (weight + others)
     assert 0 < backward <= 0.1 * (2 * weight + 2 * others)

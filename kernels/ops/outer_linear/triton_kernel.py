@@ -8,8 +8,8 @@ cores. Scaling the sums instead, Σ_i c_i (Σ_j c_j weight_ij), would cost ROWS 
 128 outputs and 16 columns, and a second set of sums.
 
 In tf32 both operands are rounded (kernels/device/tf32.py): c_i c_j where it is formed, an instruction more than its
-multiplication; a weight that is folded on the way when it is stored; other weights when they are read, for which they
-pass through registers on their way to the tensor cores.
+multiplication; a weight of many rows by a launch before, which folds it if it is not; other weights when they are read,
+for which they pass through registers on their way to the tensor cores.
 
 Bytes: weight once for every ROWS rows, from the L2 but for the first; needed is once. FLOPs: 2 B H C², of a folded
 weight (folding.py) about half: 256 T (T + 1) B H with T = ⌈C / 16⌉.
@@ -18,7 +18,7 @@ The sum over (i, j) is cut into `splits` parts, so that few rows have a program 
 a workspace [splits, B, H], which finish_kernel adds up in a fixed order: no atomics, the same bits in every run.
 
 Few rows in tf32 are bound by the memory, and there what is read at a time must lie together: few_rows_kernel. On an
-H200, of 382 MB and 128 rows, its runs of 64, 128 and 256 bytes took 204, 177 and 142 µs, the floor being 90.
+H200, of 382 MB and 128 rows, runs of 128 bytes took 207 µs where runs of 256 took 163, the floor being 90.
 
 Columns beyond C, where a block of 16 or WIDTH is not full, give products that are set to 0, not multiplied by it: c may
 be infinite. C is units · UNIT, so that the compiler knows how far accesses are aligned without one kernel for each C.
@@ -84,12 +84,9 @@ def _multiply(
     return sums
 
 
-@triton.jit(do_not_specialize=[
-    "rows", "outputs", "units", "first_block", "last_block", "first_part", "splits", "first_output", "row_length"
-])
+@triton.jit(do_not_specialize=["rows", "outputs", "units", "first_block", "last_block", "first_part", "splits"])
 def forward_kernel(
     c_ptr, weight_ptr, bias_ptr, out_ptr, rows, outputs, units, first_block, last_block, first_part, splits,
-    first_output, row_length,
     UNIT: tl.constexpr, FOLDED: tl.constexpr, WHOLE: tl.constexpr, SPLIT: tl.constexpr, ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr, OF_WEIGHTS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, GROUP: tl.constexpr,
     WIDTH: tl.constexpr, STAGES: tl.constexpr,
@@ -97,9 +94,9 @@ def forward_kernel(
     """The sum over the blocks j from first_block to before last_block; WHOLE: all their columns exist. OF_WEIGHTS: the
     precision that weights are rounded for when they are read, "ieee" where they are already.
 
-    The grid is (row tiles, output tiles, splits). Output h of the weight is first_output + h of out [B, row_length]. Of
-    SPLIT there is neither bias nor activation, and out is the workspace, in which this launch's parts begin at
-    first_part. A weight as given goes by rows of i, so its GROUP is 1; a folded one by blocks of WIDTH = 16."""
+    The grid is (row tiles, output tiles, splits). Of SPLIT there is neither bias nor activation, and out is the
+    workspace, in which this launch's parts begin at first_part. A weight as given goes by rows of i, so its GROUP is 1;
+    a folded one by blocks of WIDTH = 16."""
     columns = units * UNIT
     b = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     h = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -132,9 +129,9 @@ def forward_kernel(
     if SPLIT:
         b += (first_part + split).to(tl.int64) * rows
     else:
-        bias = tl.load(bias_ptr + first_output + h, h < outputs, other=0.0).to(sums.dtype)
+        bias = tl.load(bias_ptr + h, h < outputs, other=0.0).to(sums.dtype)
         sums = activate(sums + bias[None, :], ACTIVATION)
-    tl.store(out_ptr + b[:, None] * row_length + (first_output + h)[None, :], sums, mask)
+    tl.store(out_ptr + b[:, None] * outputs + h[None, :], sums, mask)
 
 
 @triton.jit(do_not_specialize=["rows", "outputs", "units", "blocks", "splits"])
@@ -147,7 +144,11 @@ def few_rows_kernel(
 
     The grid is (blocks · splits, row tiles, output tiles). A program has one block of columns j and its split of the
     columns i. Neighbours have neighbouring blocks of the same i, so that what is read at a time lies together: DRAM
-    gives less of many short runs that lie far apart."""
+    gives less of many short runs that lie far apart.
+
+    Σ_i c_i (Σ_j weight_ij c_j): here the sums are scaled, OUTPUTS · ROWS multiplications for each i, and the weights
+    are the left operand. So they go to the tensor cores from registers, where they are rounded. As right operands they
+    would be written back to shared memory first: of 128 rows 205 µs on an H200, and 138 so."""
     columns = units * UNIT
     block, split = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     b = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -157,19 +158,16 @@ def few_rows_kernel(
     # The last block begins where it is whole, and leaves out what the one before has.
     begin = tl.multiple_of(tl.minimum(block * WIDTH, columns - WIDTH), UNIT)
     j = begin + tl.arange(0, WIDTH)
-    own = (j >= block * WIDTH)[None, :]
-    cj = number(tl.load(c_rows[:, None] + j[None, :]))
-    sums = no_sums(c_ptr, ROWS, OUTPUTS)
+    own = j >= block * WIDTH
+    cj = rounded(number(tl.load(c_rows[None, :] + j[:, None], own[:, None], other=0.0)), PRECISION)
+    sums = tl.zeros([OUTPUTS, ROWS], tl.float32)
     for i in tl.range(columns * split // splits, columns * (split + 1) // splits, num_stages=STAGES):
-        products = tl.where(own, number(tl.load(c_rows + i))[:, None] * cj, 0.0)
         k = tl.multiple_of(i * columns + begin, UNIT) + tl.arange(0, WIDTH)
-        weight = number(tl.load(weights[None, :] + k[:, None], (j >= block * WIDTH)[:, None], other=0.0))
-        weight = rounded(weight, PRECISION)
-        products = rounded(products.to(weight.dtype), PRECISION)
-        sums = tl.dot(products, weight, sums, input_precision=PRECISION, out_dtype=sums.dtype)
+        weight = rounded(number(tl.load(weights[:, None] + k[None, :], own[None, :], other=0.0)), PRECISION)
+        sums += number(tl.load(c_rows + i))[None, :] * tl.dot(weight, cj, input_precision=PRECISION)
     b_part = tl.program_id(0).to(tl.int64) * rows + b
-    mask = (b < rows)[:, None] & (h < outputs)[None, :]
-    tl.store(parts_ptr + b_part[:, None] * outputs + h[None, :], sums, mask)
+    mask = (h < outputs)[:, None] & (b < rows)[None, :]
+    tl.store(parts_ptr + b_part[None, :] * outputs + h[:, None], sums, mask)
 
 
 @triton.jit
@@ -185,18 +183,16 @@ def sum_of_parts(parts_ptr, place, elements, parts, AT_ONCE: tl.constexpr):
     return tl.sum(sums, axis=0)
 
 
-@triton.jit(do_not_specialize=["elements", "outputs", "splits", "first_output", "row_length"])
+@triton.jit(do_not_specialize=["elements", "outputs", "splits"])
 def finish_kernel(
-    parts_ptr, bias_ptr, out_ptr, elements, outputs, splits, first_output, row_length,
+    parts_ptr, bias_ptr, out_ptr, elements, outputs, splits,
     ACTIVATION: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr,
 ):
-    """out = act(Σ parts [splits, B, outputs] + bias), in the columns from first_output on; elements: B · outputs."""
+    """out = act(Σ parts [splits, B, H] + bias); elements: B · H."""
     place = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     sums = sum_of_parts(parts_ptr, place, elements, splits, AT_ONCE)
-    b, h = place // outputs, place % outputs
-    bias = tl.load(bias_ptr + first_output + h, place < elements, other=0.0).to(sums.dtype)
-    sums = activate(sums + bias, ACTIVATION)
-    tl.store(out_ptr + b * row_length + (first_output + h), sums, place < elements)
+    bias = tl.load(bias_ptr + place % outputs, place < elements, other=0.0).to(sums.dtype)
+    tl.store(out_ptr + place, activate(sums + bias, ACTIVATION), place < elements)
 
 
 @triton.jit
@@ -222,12 +218,12 @@ def folded_tile(weight_ptr, h, exists, i, j, columns, diagonal):
     return tile + tl.permute(other, (0, 2, 1))
 
 
-@triton.jit(do_not_specialize=["first_pair", "first_output", "outputs", "units", "length"])
+@triton.jit(do_not_specialize=["first_pair", "outputs", "units", "length"])
 def fold_kernel(
-    weight_ptr, folded_ptr, first_pair, first_output, outputs, units, length,
+    weight_ptr, folded_ptr, first_pair, outputs, units, length,
     UNIT: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr, OUTPUTS: tl.constexpr,
 ):
-    """The folded weight of `outputs` outputs from first_output on. The grid is (pairs, output tiles).
+    """The folded weight. The grid is (pairs, output tiles).
 
     folded [outputs, 256 pairs], in rows of `length`; or TURNED [pairs from first_pair on, 256, outputs], in rows of
     `length`, those beyond the outputs zero."""
@@ -237,7 +233,7 @@ def fold_kernel(
     across = tl.arange(0, BLOCK)
     h = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     i, j = block_i * BLOCK + across, block_j * BLOCK + across
-    tile = folded_tile(weight_ptr, first_output + h, h < outputs, i, j, columns, block_i == block_j)
+    tile = folded_tile(weight_ptr, h, h < outputs, i, j, columns, block_i == block_j)
     tile = rounded(tile, PRECISION)
     inside = across[:, None] * BLOCK + across[None, :]
     if TURNED:

@@ -24,28 +24,20 @@ def forward(
     if out.numel() == 0:
         return
     limits, precision = limits or Limits(), launch.products_in(precision)
-    rows, columns = c.shape
-    outputs = weight.shape[0]
+    (rows, columns), outputs = c.shape, weight.shape[0]
     if not folded and suits_few_rows(c, weight, precision, "few_rows", limits):
         _forward_of_few_rows(c, weight, bias, activation, precision, out)
         return
-    from_row = limits.fold_from_ieee if precision == "ieee" else limits.fold_from
     rounds = _precision(c, precision) == "tf32"
-    if not columns or weight.dtype.itemsize < 4 or rows < from_row or (folded and not rounds):
-        product = _Product(c, bias, activation, precision, folded, out, outputs, changed)
-        product.launch(weight, 0, outputs)
-        return
-    # Folded, and rounded, once for all rows: some outputs at a time, for which there is a workspace.
-    several, count = min(outputs, limits.fold_outputs), pairs(blocks(columns))
-    part = launch.empty((several, folded_width(columns)), weight.dtype, weight)
-    product = _Product(c, bias, activation, precision, True, out, several, changed)
-    for first in range(0, outputs, several):
-        here = min(outputs - first, several)
-        if folded:
-            _masked(weight[first : first + here], None, part, "identity", precision)
-        else:
-            _fold(weight, part, columns, outputs=(first, here), pairs=(0, count), precision=precision)
-        product.launch(part, first, here, rounded=True)
+    rounded = False  # whether the weight is as the products take it
+    if not folded and columns and weight.dtype.itemsize >= 4 and rows >= limits.fold_from:
+        given, weight = weight, launch.empty((outputs, folded_width(columns)), weight.dtype, weight)
+        _fold(given, weight, columns, pairs=(0, pairs(blocks(columns))), precision=precision)
+        folded, rounded = True, rounds
+    elif folded and rounds and rows >= limits.round_from:
+        given, weight, rounded = weight, launch.empty(weight.shape, weight.dtype, weight), True
+        _masked(given, None, weight, "identity", precision)
+    _product(c, weight, bias, activation, precision, folded, rounded, out, **changed)
 
 
 def _forward_of_few_rows(
@@ -56,22 +48,21 @@ def _forward_of_few_rows(
     blocks, row_tiles, output_tiles = (
         launch.cdiv(columns, tile.width), launch.cdiv(rows, tile.rows), launch.cdiv(outputs, tile.outputs)
     )
-    splits = max(1, min(processors_to_fill() // (blocks * row_tiles * output_tiles), columns // 8))
+    splits = max(1, min(2 * processors_to_fill() // (blocks * row_tiles * output_tiles), columns // 8))
     parts = launch.empty((blocks * splits, rows, outputs), torch.float32, c)
     kernels.few_rows_kernel[(blocks * splits, row_tiles, output_tiles)](
         c, weight, parts, rows, outputs, columns // size, blocks, splits,
         UNIT=size, PRECISION=precision, ROWS=tile.rows, OUTPUTS=tile.outputs, WIDTH=tile.width, STAGES=tile.stages,
         num_warps=tile.warps,
     )
-    _finish(parts, bias, out, 0, outputs, activation)
+    _finish(parts, bias, out, activation)
 
 
-def _finish(parts: Tensor, bias: Tensor, out: Tensor, first: int, outputs: int, activation: str) -> None:
-    """`outputs` columns of out from `first` on: the sums of parts [several, B, outputs …], with bias and activation."""
-    elements = out.shape[0] * outputs
+def _finish(parts: Tensor, bias: Tensor, out: Tensor, activation: str) -> None:
+    """out = act(the sum of parts [several, B, H] + bias)."""
     at_once, tile = _sums_of()
-    kernels.finish_kernel[(launch.cdiv(elements, tile),)](
-        parts, bias, out, elements, outputs, parts.shape[0], first, out.shape[1],
+    kernels.finish_kernel[(launch.cdiv(out.numel(), tile),)](
+        parts, bias, out, out.numel(), out.shape[1], parts.shape[0],
         ACTIVATION=activation, TILE=tile, AT_ONCE=at_once, num_warps=8,
     )
 
@@ -79,73 +70,59 @@ def _finish(parts: Tensor, bias: Tensor, out: Tensor, first: int, outputs: int, 
 def fold(weight: Tensor, columns: int, folded: Tensor) -> None:
     """folded [H, folded_width(C)] of weight [H, C²]; contiguous, of one dtype."""
     if folded.numel():
-        _fold(weight, folded, columns, outputs=(0, folded.shape[0]), pairs=(0, pairs(blocks(columns))))
+        _fold(weight, folded, columns, pairs=(0, pairs(blocks(columns))))
 
 
 def _fold(
-    weight: Tensor, folded: Tensor, columns: int, *, outputs: tuple[int, int], pairs: tuple[int, int], length: int = 0,
-    precision: str = "ieee",
+    weight: Tensor, folded: Tensor, columns: int, *, pairs: tuple[int, int], length: int = 0, precision: str = "ieee"
 ) -> None:
-    """Fold some outputs and pairs, each (first, how many), and round the sums for products in `precision`; for grad_c
-    with outputs innermost, in rows of `length`."""
-    size = unit(columns, weight.itemsize)
-    (first_output, several), (first_pair, count), turned = outputs, pairs, length > 0
-    at_once = 32 if turned else 16
+    """Fold pairs of blocks, (first, how many), and round the sums for products in `precision`; for grad_c with outputs
+    innermost, in rows of `length`."""
+    outputs, (first_pair, count), turned = weight.shape[0], pairs, length > 0
+    size, at_once = unit(columns, weight.itemsize), 32 if turned else 16
     if launch.interpreted():
-        at_once = max(16, min(128, launch.next_power_of_2(several)))
-    kernels.fold_kernel[(count, launch.cdiv(length if turned else several, at_once))](
-        weight, folded, first_pair, first_output, several, columns // size, length or folded_width(columns),
+        at_once = max(16, min(128, launch.next_power_of_2(outputs)))
+    kernels.fold_kernel[(count, launch.cdiv(length if turned else outputs, at_once))](
+        weight, folded, first_pair, outputs, columns // size, length or folded_width(columns),
         UNIT=size, TURNED=turned, PRECISION=precision, OUTPUTS=at_once, num_warps=8 if turned else 4,
     )
 
 
-class _Product:
-    """The forward for so many outputs at a time, with a workspace for all of these times."""
-
-    def __init__(
-        self, c: Tensor, bias: Tensor, activation: str, precision: str, folded: bool, out: Tensor, outputs: int,
-        changed: dict,
-    ) -> None:
-        self.c, self.bias, self.out, self.activation, self.folded = c, bias, out, activation, folded
-        self.precision = _precision(c, precision)
-        rows, columns = c.shape
-        tile = self.tile = tiles("folded" if folded else "forward", c.dtype, precision, rows, outputs, **changed)
-        programs = launch.cdiv(rows, tile.rows) * launch.cdiv(outputs, tile.outputs)
-        count, whole = launch.cdiv(columns, tile.width), columns // tile.width
-        if folded:
-            if whole < count and tile.rows * tile.outputs > 2**14 and "group" not in changed:
-                # The selection of a last block that is not full takes registers, too, and the operands would spill.
-                tile = self.tile = replace(tile, group=max(1, tile.group // 2))
-            steps = pairs(count) * (BLOCK // tile.group)
-            self.sums = [(whole == count, 0, count, splits(programs, steps // 8))]
-        else:
-            # The last block, if it is not full, by a launch of its own: in one kernel with the others it would keep
-            # the compiler from letting their tensor core instructions run asynchronously.
-            ranges = [(first, last) for first, last in ((0, whole), (whole, count)) if first < last] or [(0, 0)]
-            self.sums = [
-                (last <= whole, first, last, splits(programs, (last - first) * columns // 8)) for first, last in ranges
-            ]
-        several = sum(cut for *_, cut in self.sums)
-        self.parts = launch.empty((several, rows, outputs), _sum_dtype(c), c) if several > 1 else None
-
-    def launch(self, weight: Tensor, first: int, outputs: int, rounded: bool = False) -> None:
-        """The columns of out from `first` on, from as many rows of this weight. rounded: as the products take it."""
-        tile, (rows, columns), split = self.tile, self.c.shape, self.parts is not None
-        size, length = unit(columns, self.c.itemsize) if columns else 1, self.out.shape[1]
-        place = (0, outputs) if split else (first, length)
-        part = 0
-        for whole, first_block, last_block, cut in self.sums:
-            grid = launch.cdiv(rows, tile.rows), launch.cdiv(outputs, tile.outputs), cut
-            kernels.forward_kernel[grid](
-                self.c, weight, self.bias, self.parts if split else self.out, rows, outputs, columns // size,
-                first_block, last_block, part, cut, *place,
-                UNIT=size, FOLDED=self.folded, WHOLE=whole, SPLIT=split, ACTIVATION=self.activation,
-                PRECISION=self.precision, OF_WEIGHTS="ieee" if rounded else self.precision, ROWS=tile.rows,
-                OUTPUTS=tile.outputs, GROUP=tile.group, WIDTH=tile.width, STAGES=tile.stages, num_warps=tile.warps,
-            )
-            part += cut
-        if split:
-            _finish(self.parts, self.bias, self.out, first, outputs, self.activation)
+def _product(
+    c: Tensor, weight: Tensor, bias: Tensor, activation: str, precision: str, folded: bool, rounded: bool, out: Tensor,
+    **changed,
+) -> None:
+    """out = act(vec(c cᵀ) weightᵀ + bias). rounded: the weight is as products in `precision` take it."""
+    (rows, columns), outputs, precision = c.shape, weight.shape[0], _precision(c, precision)
+    tile = tiles("folded" if folded else "forward", c.dtype, precision, rows, outputs, **changed)
+    programs = launch.cdiv(rows, tile.rows) * launch.cdiv(outputs, tile.outputs)
+    count, whole = launch.cdiv(columns, tile.width), columns // tile.width
+    if folded:
+        if whole < count and tile.rows * tile.outputs > 2**14 and "group" not in changed:
+            # The selection of a last block that is not full takes registers, too, and the operands would spill.
+            tile = replace(tile, group=max(1, tile.group // 2))
+        steps = pairs(count) * (BLOCK // tile.group)
+        sums = [(whole == count, 0, count, splits(programs, steps // 8))]
+    else:
+        # The last block, if it is not full, by a launch of its own: in one kernel with the others it would keep the
+        # compiler from letting their tensor core instructions run asynchronously.
+        ranges = [(first, last) for first, last in ((0, whole), (whole, count)) if first < last] or [(0, 0)]
+        sums = [(last <= whole, first, last, splits(programs, (last - first) * columns // 8)) for first, last in ranges]
+    several, part = sum(cut for *_, cut in sums), 0
+    parts = launch.empty((several, rows, outputs), _sum_dtype(c), c) if several > 1 else None
+    size = unit(columns, c.itemsize) if columns else 1
+    for whole, first_block, last_block, cut in sums:
+        grid = launch.cdiv(rows, tile.rows), launch.cdiv(outputs, tile.outputs), cut
+        kernels.forward_kernel[grid](
+            c, weight, bias, out if parts is None else parts, rows, outputs, columns // size,
+            first_block, last_block, part, cut,
+            UNIT=size, FOLDED=folded, WHOLE=whole, SPLIT=parts is not None, ACTIVATION=activation, PRECISION=precision,
+            OF_WEIGHTS="ieee" if rounded else precision, ROWS=tile.rows, OUTPUTS=tile.outputs, GROUP=tile.group,
+            WIDTH=tile.width, STAGES=tile.stages, num_warps=tile.warps,
+        )
+        part += cut
+    if parts is not None:
+        _finish(parts, bias, out, activation)
 
 
 def backward(
@@ -283,8 +260,7 @@ class _CGradient:
             if outputs:
                 here = min(self.pairs - first, self.at_once)
                 length = self.depths * tile.depth
-                _fold(self.weight, folded, columns, outputs=(0, outputs), pairs=(first, here), length=length,
-                      precision=self.precision)
+                _fold(self.weight, folded, columns, pairs=(first, here), length=length, precision=self.precision)
             backwards.c_kernel[(launch.cdiv(rows, tile.rows), self.splits)](
                 c, folded, g, parts, rows, outputs // h_size, columns // size, first, self.pairs, self.at_once,
                 self.splits, self.depths,

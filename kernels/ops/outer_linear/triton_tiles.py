@@ -38,19 +38,20 @@ class Tiles:
 class Limits:
     """Where one way of computing gives way to another.
 
-    fold_from: rows from which on float32 weights are folded on the way, `fold_outputs` at a time, so that the workspace
-        is a small part of the weight. Folding moves the weight once and halves the products: at 4.3 TB/s and 400
-        TFLOP/s it pays from some 560 rows on, in full float32 (67 TFLOP/s) from 100. Halves are not folded, for that
-        would round the folded weight.
+    fold_from: rows from which on a float32 or float64 weight is folded first, into a workspace of half its size. That
+        moves the weight once, halves the products, and rounds to tf32 once for all rows: of C = 432 and H = 512 on an
+        H200, 454 µs for 553 of 256 rows, and 772 for 1850 of 2048. (64 outputs at a time, which takes an eighth of the
+        workspace, 1070.) Halves are not folded, for that would round the folded weight.
+    round_from: rows from which on a folded weight is rounded to tf32 first, too: of 512 rows 302 µs for 249, of 2048
+        718 for 832.
     share: of the weight, the most that each of grad_c's workspaces takes, one for a part of the folded weight, one for
         parts of the sums; but `least_pairs` pairs of blocks and `least` bytes of sums they may take in any case.
     few_rows: rows up to which the memory counts: in tf32 forward and grad_c then take the weight as given, in an order
-        that suits DRAM. Of 382 MB and 128 rows, on an H200: 142 µs instead of 166, grad_c 202 instead of 344.
+        that suits DRAM. Of 382 MB and 128 rows, on an H200: grad_c 202 µs instead of 344.
     """
 
-    fold_from: int = 512
-    fold_from_ieee: int = 128
-    fold_outputs: int = 64
+    fold_from: int = 128
+    round_from: int = 1024
     share: float = 0.09
     least: int = 2**24
     least_pairs: int = 16
@@ -104,8 +105,8 @@ def tiles(part: str, dtype: torch.dtype, precision: str, rows: int, outputs: int
             found = Tiles(rows=128 if enough else 64, depth=32 * wide, stages=4)
         elif part == "direct_c":  # two programs a processor: one multiplies while the other adds up its tile
             found = Tiles(rows=most, group=2, width=64, depth=32, stages=3, warps=4)
-        elif part == "few_rows":  # runs of 256 bytes: of 128 it took 177 µs, of 64 204
-            found = Tiles(most, few, width=64, stages=4)
+        elif part == "few_rows":  # runs of 256 bytes: of 128 it took longer; two programs a processor
+            found = Tiles(most, 64, width=64, stages=4, warps=4)
         elif folded:
             found = Tiles(most, few, group=4 * wide, stages=3)
         else:
