@@ -23,7 +23,7 @@ from kernels import runtime
 from kernels.measure import sources
 from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Row, implementations, label
 from kernels.measure.clock import Gpu
-from kernels.measure.judge import COPIES_AGREE, steady, summary
+from kernels.measure.judge import COPIES_AGREE, is_variant, steady, summary
 from kernels.measure.measuring import measure, measure_calls
 from kernels.measure.records import README_GPU, RESULTS, frame, load, of_cells, recorded, recorded_files, save
 
@@ -102,11 +102,15 @@ def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = ()
 
 
 def _without(cells: Iterable[Cell | Calls | FirstCall], names: Collection[str]) -> Iterator[Cell | Calls | FirstCall]:
-    """The cells without these implementations; not those where ours are left alone that were to be compared."""
+    """The cells without these implementations, however they are set; not those where ours are left alone that were to
+    be compared."""
     for cell in cells:
-        if isinstance(cell, Cell) and not {*names}.isdisjoint(cell.implementations):
-            left = {name: build for name, build in cell.implementations.items() if name not in names}
-            if {*left} <= {*OURS, "auto"}:
+        if isinstance(cell, Cell):
+            left = {
+                name: build for name, build in cell.implementations.items()
+                if not any(is_variant(name, without) for without in names)
+            }
+            if len(left) < len(cell.implementations) and {*left} <= {*OURS, "auto"}:
                 continue
             cell = replace(cell, implementations=left)
         yield cell
