@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -59,6 +60,7 @@ class Cell(Labelled):
         synchronisation; in place of the GPU's time alone beside the call's.
     smaller: gives the cell to measure if this one does not fit into the GPU's memory, or None.
     spec: what holds the results, if not the op's own (an op whose public functions take other arguments).
+    needs: implementation → the package without which it is not measured, and counted as skipped.
     """
 
     op: str
@@ -74,6 +76,14 @@ class Cell(Labelled):
     waits: bool = False
     smaller: Callable[[], Cell | None] = lambda: None
     spec: Spec | None = None
+    needs: Mapping[str, str] = field(default_factory=dict)
+
+    def missing(self) -> dict[str, str]:
+        """Of its implementations those whose package is not installed, and the package."""
+        return {
+            name: package for name, package in self.needs.items()
+            if name in self.implementations and importlib.util.find_spec(package) is None
+        }
 
 
 @dataclass(frozen=True)

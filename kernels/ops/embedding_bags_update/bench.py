@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import kernels
+from kernels.measure import fbgemm
 from kernels.measure.cells import OURS, Cell, Row, label
 from kernels.measure.judge import AtMost, CopyShare, Verdict, by_cell
 from kernels.measure.runs import generators
@@ -35,6 +36,7 @@ FEATURES = len(HEIGHTS)
 BATCHES = (2048, 16384, 65536)
 ZIPF = 1.05
 RATE = 0.01
+TBE_OPTIMIZERS = {"sgd": "EXACT_SGD", "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD"}
 SHOWN = {"rows": 65536, "width": 16, "ids": "uniform", "rule": "sgd"}
 
 
@@ -102,8 +104,24 @@ def _walk(rule: str, backend: str) -> Callable:
     return walk
 
 
+def _table_batch(rule: str) -> Callable:
+    """FBGEMM's backward and update. Its look-up, without which there is no backward, is made at the first call."""
+    outputs = []
+
+    def update(tables, state, row_offsets, indices, grad, keys, positions):
+        if not outputs:
+            options = {"learning_rate": RATE} | ({} if rule == "sgd" else {"state": state, "eps": EPS})
+            module = fbgemm.table_batch(tables, row_offsets, TBE_OPTIMIZERS[rule], **options)
+            with torch.enable_grad():
+                outputs.append(module(*fbgemm.by_feature(indices)))
+        torch.autograd.backward(outputs[0], grad.flatten(1), retain_graph=True)
+
+    return update
+
+
 def _implementations(rule: str, names: tuple[str, ...]) -> dict[str, Callable]:
     builders = {"torch.compile": lambda: torch.compile(_update(rule, "eager"), dynamic=False)}
+    builders[fbgemm.NAME] = functools.partial(_table_batch, rule)
     for backend in ("eager", *OURS):
         builders[backend] = functools.partial(_update, rule, backend)
         builders[f"{backend}, sorted before"] = functools.partial(_walk, rule, backend)
@@ -138,12 +156,13 @@ def _cell(part: str, rule: str, heights: tuple[int, ...], batch: int, width: int
         waits=part == "waits",
         smaller=lambda: _cell(part, rule, smaller, batch, width, zipf, names) if smaller else None,
         spec=whole(rule),
+        needs=fbgemm.NEEDS,
     )
 
 
 def cells(quick: bool = False) -> Iterator[Cell]:
     """By part: on the GPU alone, whole and without the sort; then against eager, whose sizes hang on the ids: it cannot
-    be captured, so there a call is waited for."""
+    be captured, so there a call is waited for, FBGEMM's too, whose backward is autograd's."""
     ours = ("cuda", "cuda, sorted before", "triton", "triton, sorted before")
     for width, heights in ((16, HEIGHTS), (128, CAPPED)):
         for batch in BATCHES[-1:] if quick else BATCHES:
@@ -152,5 +171,8 @@ def cells(quick: bool = False) -> Iterator[Cell]:
                     yield _cell("bandwidth", rule, heights, batch, width, zipf, ours)
     for batch in BATCHES[:1] if quick else BATCHES:
         for rule in RULES:
-            names = ("eager", "torch.compile", "triton", "cuda")
+            tbe = (fbgemm.NAME,) * (rule in TBE_OPTIMIZERS)
+            names = ("eager", "torch.compile", "triton", "cuda", *tbe)
             yield _cell("waits", rule, HEIGHTS, batch, 16, ZIPF, names)
+            if batch == 65536 and tbe:  # whose time on the GPU the READMEs show
+                yield _cell("waits", rule, HEIGHTS, batch, 16, 0.0, names)
