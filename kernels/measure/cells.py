@@ -125,6 +125,30 @@ class FirstCall(Labelled):
 
 
 @dataclass(frozen=True)
+class Lengths(Labelled):
+    """Calls from Python whose ids are of another number N each time, `count` of them that are new, beside as many calls
+    of one N, `fixed`.
+
+    inputs: inputs(draw, ids, n, *shared) → a set of the op's tensors with N = n. The rest is as of a Cell.
+    """
+
+    op: str
+    labels: Labels
+    inputs: Callable[..., tuple[Tensor, ...]]
+    implementations: Mapping[str, Callable[[], Callable]]
+    fixed: int = 1000
+    count: int = 200
+    options: tuple = ()
+    shared: Callable[[Callable[..., Tensor]], tuple[Tensor, ...]] | None = None
+    spec: Spec | None = None
+    form: str = "functional"
+    part: str = "lengths"
+
+
+ANOTHER_LENGTH = ", another N a call"  # behind an implementation's name
+
+
+@dataclass(frozen=True)
 class Row(Labelled):
     """One implementation on one cell. Times in µs, None where not measured; match: ok | baseline | FAILED: why.
 

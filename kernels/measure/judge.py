@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kernels.measure.cells import OURS, Labels, Row, label
+from kernels.measure.cells import ANOTHER_LENGTH, OURS, Labels, Row, label
 
 COPIES_AGREE = 1.05  # the fastest copy of a run over its slowest; beyond that it is no yardstick
 NEVER_SLOWER = 1.03
@@ -280,6 +280,26 @@ class FirstCallWithin:
         met = set(OURS) <= set(found) and not misses
         figure = ", ".join(f"{who} {taken:.1f} ms" for who, taken in found.items())
         return Verdict(self.part, met, f"{figure}; limit {self.milliseconds:.0f} ms", misses)
+
+
+@dataclass(frozen=True)
+class AnyLength:
+    """A call of ours with another N than any before takes at most `limit` × one with the same N each time."""
+
+    limit: float = 1.2
+    who: tuple[str, ...] = OURS
+    part: str = "lengths"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        found, misses = {}, []
+        for cell in by_cell(rows):
+            for who in self.who:
+                one, another = (cell.get(variant) for variant in (who, who + ANOTHER_LENGTH))
+                found[who] = taken = ratio(another and another.call_us, one and one.call_us)
+                if taken > self.limit:
+                    misses.append(f"{who}: {taken:.2f}, {self.limit} asked")
+        figure = ", ".join(f"{who} {taken:.2f}" for who, taken in found.items())
+        return Verdict(self.part, bool(found) and not misses, f"{figure} × one N's; limit {self.limit}", misses)
 
 
 # What every op must show of its calls.

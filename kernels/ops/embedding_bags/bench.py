@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.measure import fbgemm
-from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Row, calls, implementations
-from kernels.measure.judge import CALLS, AtMost, Verdict, name
+from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Lengths, Row, calls, implementations
+from kernels.measure.judge import CALLS, AnyLength, AtMost, Verdict, name
 from kernels.ops.embedding_bags.eager import forward_bytes
 
 OP = "embedding_bags"
@@ -68,7 +68,7 @@ class Within:
         return Verdict(self.part, met, f"µs: {', '.join(figures)}", misses)
 
 
-TARGETS = (Within(LIMITS), AtMost(0.2, "eager", "ragged"), AtMost(1.0, "eager", "backward"), *CALLS)
+TARGETS = (Within(LIMITS), AtMost(0.2, "eager", "ragged"), AtMost(1.0, "eager", "backward"), AnyLength(), *CALLS)
 
 
 def _offsets(heights: tuple[int, ...], like: Tensor) -> Tensor:
@@ -200,9 +200,24 @@ def _small(draw: Callable[..., Tensor], ids: Callable[..., Tensor]) -> tuple[Ten
     return tables, _offsets((16,) * 4, tables), ids(16, 4, below=16)
 
 
-def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
+def _lengths() -> Lengths:
+    """Four tables and 64 rows, so that the GPU is done before the next call comes."""
+    rows, heights = 64, (1000,) * 4
+
+    def inputs(draw: Callable, ids: Callable, n: int, tables: Tensor, row_offsets: Tensor) -> tuple[Tensor, ...]:
+        ends = ids(rows * len(heights) - 1, below=n).sort().values
+        offsets = torch.cat([ends.new_zeros(1), ends, ends.new_full((1,), n)])
+        return tables, row_offsets, ids(n, below=heights[0]), offsets
+
+    return Lengths(
+        OP, {"rows": rows, "features": len(heights), "width": 16, "dtype": "float32"}, inputs,
+        implementations(OP, (), ("eager", *OURS)), shared=_shared(heights, 16),
+    )
+
+
+def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall | Lengths]:
     """Cells by part: one id a feature against the bytes, ragged bags against nn.EmbeddingBag, the dense gradient, the
-    calls' cost."""
+    calls' cost, where the number of ids is another one each time too."""
     # Compiling 26 look-ups takes longer than measuring them: the peer is compiled for the cells that texts speak of.
     tbe = (fbgemm.NAME,)
     ours = tuple(name for name in NAMES if name != "torch.compile")
@@ -220,4 +235,5 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
     yield _cell("backward", 16384, 16, "uniform", heights=SMALL)
     labels = {"rows": 16, "features": 4, "width": 16, "dtype": "float32"}
     yield from calls(OP, labels, _small, ("tables", "row_offsets", "indices"), forms=("functional", "with a gradient"))
+    yield _lengths()
     yield _cell("auto", 2048, 16, "uniform", ("eager", "auto"), SMALL, waits=True)
