@@ -8,7 +8,7 @@ from fake_clock import Clock
 
 from kernels.check import Spec, Sums
 from kernels.dispatch.core import on_host
-from kernels.measure import bench, judge
+from kernels.measure import bench, judge, lengths
 from kernels.measure.cells import ANOTHER_LENGTH, Lengths
 from kernels.ops.embedding_bags import bench as bags
 from kernels.ops.embedding_bags_update import bench as update
@@ -45,7 +45,7 @@ def test_every_length_of_the_pass_is_new_and_met_once():
     new = {}
     for name, calls in seen.items():
         warm_up, timed, last = calls[:19], calls[19:-1], calls[-1]
-        assert {n % 16 for n in warm_up[1:17]} == {*range(16)}
+        assert {n % 16 for n in warm_up} == {*range(16)}
         fixed = [n for n in timed if n == 30]
         new[name] = [n for n in timed if n != 30]
         assert len(fixed) == len(new[name]) == len({*new[name]}) == 40
@@ -54,7 +54,14 @@ def test_every_length_of_the_pass_is_new_and_met_once():
         # By turns, batch by batch.
         assert [n == 30 for n in timed] == 4 * (10 * [True] + 10 * [False])
         assert new[name] != sorted(new[name])
+        assert min(new[name]) > 0
     assert {*new["a"]}.isdisjoint(new["b"]), "what one has planned would serve the other"
+
+
+def test_the_lengths_lie_around_the_one_that_is_fixed():
+    found = [n for own in lengths._lengths(replace(cell(a=None, b=None), fixed=1000)) for n in own[lengths.WARM_UP :]]
+    assert abs(sum(found) / len(found) - 1000) < 40
+    assert 1000 not in found
 
 
 def test_what_hangs_on_the_length_is_seen():
@@ -92,7 +99,7 @@ def test_one_slow_call_counts_with_its_share():
 @pytest.mark.parametrize("when", ["always", "later"])
 def test_what_does_not_match_has_no_time(when):
     def wrong(x, ids):
-        return x[ids] + (1.0 if when == "always" or len(ids) > 30 else 0.0)
+        return x[ids] + (1.0 if when == "always" or len(ids) != 30 else 0.0)
 
     rows = measured(cell(cuda=wrong, eager=lambda x, ids: x[ids]))
     for name in ("cuda", "cuda" + ANOTHER_LENGTH):

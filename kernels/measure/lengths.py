@@ -21,7 +21,7 @@ from kernels.measure.match import Match, fused
 from kernels.measure.runs import generators
 
 BATCH = 10  # calls between two synchronisations: few, so that no call waits for a place in the GPU's queue
-WARM_UP = 16  # lengths before the pass, of every residue of 16, by which plans may differ
+WARM_UP = 16  # lengths before the pass: with `fixed`, of every residue of 16, by which plans may differ
 
 
 def measure_lengths(cell: Lengths, gpu: Gpu) -> list[Row]:
@@ -66,12 +66,16 @@ def measure_lengths(cell: Lengths, gpu: Gpu) -> list[Row]:
 
 
 def _lengths(cell: Lengths) -> Iterator[list[int]]:
-    """For each implementation WARM_UP lengths in a row, and `count` in an order that is drawn, which no other gets."""
-    order = torch.randperm(cell.count * len(cell.implementations), generator=torch.Generator().manual_seed(0))
-    for k in range(len(cell.implementations)):
-        first = cell.fixed + 1 + k * WARM_UP
-        beyond = cell.fixed + 1 + len(cell.implementations) * WARM_UP
-        yield [*range(first, first + WARM_UP), *(beyond + order[k :: len(cell.implementations)]).tolist()]
+    """For each implementation WARM_UP lengths in a row, and `count` in an order that is drawn, which no other gets. All
+    lie around `fixed`, so that the calls have as much to do as those of one N."""
+    every = len(cell.implementations)
+    total = every * (WARM_UP + cell.count)
+    first = max(1, cell.fixed - total // 2)
+    numbers = [n for n in range(first, first + total + 1) if n != cell.fixed]
+    beyond = numbers[every * WARM_UP :]
+    order = torch.randperm(cell.count * every, generator=torch.Generator().manual_seed(0)).tolist()
+    for k in range(every):
+        yield [*numbers[k * WARM_UP : (k + 1) * WARM_UP], *(beyond[i] for i in order[k::every])]
 
 
 class _Pass:
