@@ -181,6 +181,24 @@ def test_ratio_verdict():
     assert not target.judge([row("triton", 11.0), row("cuda", 9.0)], STEADY).met
 
 
+@pytest.mark.parametrize("target", [judge.AtMost(1.0, "torch.compile"), judge.NeverSlower("torch.compile")])
+def test_a_peer_is_judged_as_it_is_set_best(target):
+    def verdict(**others):
+        rows = [row("torch.compile", 10.0), row("triton", 9.0), row("cuda", 8.0)]
+        rows += [row(name, us) for name, us in others.items()]
+        rows = [replace(each, us_p20=each.us_p50, us_p80=each.us_p50, part=target.part) for each in rows]
+        return target.judge(rows, STEADY)
+
+    assert verdict().met
+    assert "× torch.compile; " in verdict().figure
+    found = verdict(**{"torch.compile, padded": 8.5, "torch.compile, worse": 12.0})
+    assert found.misses == ["triton functional 100×10 float32: 1.059 of torch.compile, padded"]
+    assert "triton at worst 1.059 of 1, cuda at worst 0.941 of 1 × torch.compile, as it is set best; " in found.figure
+    # Another peer, whose name merely begins so; and a way that has no time, since it failed.
+    assert verdict(**{"torch.compiled": 1.0, "torch.compile, wrong": None}).met
+    assert judge.best_set({}, "eager") is None
+
+
 def test_never_slower_is_within_three_percent_and_the_spreads_touch():
     def verdict(ours, low, peer=100.0, high=103.0):
         rows = [replace(row("eager", peer), us_p80=high), replace(row("auto", ours), us_p20=low)]
@@ -408,6 +426,15 @@ def test_the_compiler_is_shown_as_it_is_set_best(record, tmp_path, best):
     rows = [row(name, us, shape=(65536, 512)).flat() for name, us in times.items()]
     bench.save(record | {"rows": rows}, tmp_path)
     assert "65,536 rows of 512, float32 | 0.9 | – | 5.5 | 9.0 | – |" in status.result_table(tmp_path)
+
+
+@pytest.mark.parametrize("best", ["eager", "eager, padded"])
+def test_eager_is_shown_as_it_is_set_best_and_ours_as_they_are(record, tmp_path, best):
+    times = {"eager": 8.0, "eager, padded": 7.0, "eagerly": 1.0, "cuda": 9.0, "cuda, sorted before": 2.0, best: 5.5}
+    rows = [row(name, us, shape=(65536, 512)).flat() for name, us in times.items()]
+    bench.save(record | {"rows": rows}, tmp_path)
+    assert "65,536 rows of 512, float32 | 0.9 | 5.5 | – | – | 9.0 |" in status.result_table(tmp_path)
+    assert "| [add_relu](ops/add_relu/) | 5.5 | – | 9.0 |" in status.readme_table(tmp_path)
 
 
 def test_each_row_of_the_front_page_has_words_of_its_own():

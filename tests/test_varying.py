@@ -3,6 +3,7 @@
 import itertools
 import shutil
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,7 @@ from kernels.dispatch.varying import Varying
 from kernels.ops.embedding_bags.op import OP as BAGS
 from kernels.ops.embedding_bags_sort.op import OP as SORT
 from kernels.ops.embedding_bags_update.op import OP as UPDATE
-from kernels.ops.id_table.op import LOOKUP
+from kernels.ops.id_table.op import EXPAND, LOOKUP
 from kernels.ops.id_table.table import IdTable
 
 pytestmark = [
@@ -120,7 +121,7 @@ def test_a_number_that_is_needed_as_such_holds_for_one_length():
 def planned(monkeypatch):
     """The ops that were planned, one after the other."""
     names = []
-    for op in (BAGS, SORT, UPDATE, LOOKUP):
+    for op in (BAGS, SORT, UPDATE, LOOKUP, EXPAND):
         allocations = op.allocations
 
         def noted(form, arguments, op=op, allocations=allocations):
@@ -211,3 +212,23 @@ def test_a_look_up_of_another_number_of_keys_is_no_new_plan(planned):
         with pytest.raises(ValueError, match="table_ids must have shape"):
             table(keys, tables[1:])
     assert planned.count("table_lookup") == 1
+
+
+@pytest.mark.parametrize("backend", ["cpp", "cuda"])
+def test_tables_of_another_number_of_keys_are_no_new_plan(planned, backend):
+    """The number is an argument, and no tensor has it as its length."""
+
+    def expanded(backend, count):
+        offsets = torch.linspace(0, count, 7).long()
+        return EXPAND.call(backend, offsets, None, 3, 2, count)
+
+    with on_host() if backend == "cuda" else nullcontext():
+        for count in (40, 41, 64, 100, 333, 6):
+            found = expanded(backend, count)
+            assert found.shape == (count,)
+            assert torch.equal(found, expanded("eager", count)), count
+        assert planned.count("expand_table_ids") == 1
+        assert expanded(backend, 0).shape == (0,)
+        assert planned.count("expand_table_ids") == 2, "no keys at all are another kind of call"
+        with pytest.raises(ValueError, match="num_elements must not be negative; got -1"):
+            EXPAND.call(backend, torch.zeros(7, dtype=torch.int64), None, 3, 2, -1)

@@ -8,13 +8,22 @@ from kernels.device.launch import cdiv, empty, interpreted, next_power_of_2, tri
 functions = triton_functions("kernels.device.column_sum")
 
 
-def row_chunks(rows: int, columns: int, chunks: int | None = None) -> tuple[int, int]:
-    """(chunks, rows in each but the last), by the shape alone, so that sums come out the same on every GPU.
+PROGRAMS = 1024  # that sum at once, if that makes from 256 to 512 chunks
 
-    A chunk has at least 16 rows, so that the workspace stays small beside what was read. chunks: so many instead.
+
+def row_chunks(rows: int, columns: int, column_block: int, chunks: int | None = None) -> tuple[int, int]:
+    """(chunks, rows in each but the last), by the shape and the dtype alone, so that sums come out the same on every
+    GPU.
+
+    A chunk has at least 16 rows, so that the workspace stays small beside what was read; and a matrix of few tiles is
+    cut into more chunks than one of many. At 65536 × 512 float32, four tiles, relu's and gelu's backward on an H200
+    take 142.9 and 173.1 µs with 256 chunks, 147.2 and 178.3 with 512, 156.7 and 181.8 with 128.
+
+    column_block: the columns of a tile. chunks: so many instead.
     """
     if chunks is None:
-        chunks = max(1, min(rows * columns >> 14, rows // 16, 512))
+        most = min(512, max(256, PROGRAMS // cdiv(columns, column_block)))
+        chunks = max(1, min(rows * columns >> 14, rows // 16, most))
     return chunks, cdiv(rows, chunks)
 
 

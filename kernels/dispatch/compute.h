@@ -53,7 +53,7 @@ class Compute : public c10::OperatorKernel {
    public:
     enum class Form { functional, in_place, backward };
 
-    // scalars: the positions of 0-d tensors that are numbers. ragged: of those whose length is N. planner: the op in
+    // scalars: the positions of 0-d tensors that are numbers. ragged: of those whose length is N, and of N itself. planner: the op in
     // Python that makes plans.
     Compute(const Declared& declared, Form form, const c10::FunctionSchema& schema, Positions scalars, Positions ragged,
             c10::OperatorHandle planner)
@@ -77,7 +77,9 @@ class Compute : public c10::OperatorKernel {
         at::Device device(declared_.device);
         int64_t n = -1;
         for (size_t i = 0; i < count; ++i) {
-            if (roles_[i].ragged)
+            if (roles_[i].ragged && arguments[i].isInt())
+                plan::describe_length(signature, arguments[i].toInt(), n);
+            else if (roles_[i].ragged)
                 plan::describe_ragged(signature, arguments[i].isTensor() ? arguments[i].toTensor() : none(), n);
             else
                 plan::describe(signature, arguments[i]);

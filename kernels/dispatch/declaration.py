@@ -30,10 +30,10 @@ class Declaration:
         name: fused_kernels::<name>, and the folder in kernels/ops/.
         schema: torch's, with named returns. A number that changes from call to call (a multiplier, a learning rate) is
             a Number: it may be given as a number or a 0-d tensor, and does not recompile. A tensor of ids whose number
-            changes from call to call is Ragged: another number of them is no new signature. What an optimizer's update
-            writes is Tensor(a!), and such an op returns nothing. "Report report" behind the returns: its kernels tell
-            the host what is wrong with their input (dispatch/input_errors.py), and the forward's launchers take one
-            tensor more, behind the outputs.
+            changes from call to call is Ragged, and that number, given as one, a Length: another one is no new
+            signature. What an optimizer's update writes is Tensor(a!), and such an op returns nothing. "Report report"
+            behind the returns: its kernels tell the host what is wrong with their input (dispatch/input_errors.py), and
+            the forward's launchers take one tensor more, behind the outputs.
         eager: the reference; eager_in_place: the same for the in-place form.
         check: called as check(name, *arguments); raises with the message for what is wrong with them. A
             checks.Arguments, where shapes, dtypes and names say all.

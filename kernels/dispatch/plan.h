@@ -146,6 +146,13 @@ inline void describe_ragged(Signature& signature, const Tensor& tensor, int64_t&
     signature.push_back(-1);
 }
 
+// The same of an N that is given as a number.
+inline void describe_length(Signature& signature, int64_t value, int64_t& n) {
+    if (n < 0) n = value;
+    bool varies = value == n && 0 < n && n < int64_t(1) << 31;
+    signature.push_back(varies ? -1 : value);
+}
+
 inline void describe(Signature& signature, const IValue& value) {
     if (value.isTensor()) return describe(signature, value.toTensor());
     if (value.isNone()) return signature.push_back(-1);

@@ -162,6 +162,8 @@ def record(
                 if length is not None and _has_length(schema, i, value, length.value):
                     value.shape = (length,)
             slot += 1
+        elif length is not None and _has_length(schema, i, value, length.value):
+            value = length
         stand_ins.append(value)
     if form == "_":
         outputs = [stand_ins[schema.mutated[0]]]
@@ -192,27 +194,36 @@ def launch(declaration: Declaration, form: str, arguments: Sequence, outputs: Se
 
 
 def length_of(schema: Form, arguments: Sequence) -> Varying | None:
-    """N of a call: the length of the first Ragged tensor of one dimension; None without one, or where N is 0 or at
-    least 2^31, for which a plan is made as for any other size (compute.h decides alike)."""
+    """N of a call: the length of the first Ragged tensor of one dimension, or the first Length; None without one, or
+    where N is 0 or at least 2^31, for which a plan is made as for any other size (compute.h decides alike)."""
     for i in schema.ragged:
-        if isinstance(arguments[i], Tensor) and arguments[i].dim() == 1:
-            length = len(arguments[i])
+        value = arguments[i]
+        if not isinstance(value, Tensor) or value.dim() == 1:
+            if value is None:
+                continue
+            length = len(value) if isinstance(value, Tensor) else value
             return Varying(length) if 0 < length < 2**31 else None
     return None
 
 
 def varied(schema: Form, arguments: Sequence, length: Varying | None) -> list:
-    """The arguments, with a stand-in of shape [N] for each tensor whose length is N."""
+    """The arguments, with a stand-in of shape [N] for each tensor whose length is N, and N for each number that is."""
     if length is None:
         return list(arguments)
+
+    def with_length(value: object) -> object:
+        return StandIn(-1, (length,), value.dtype) if isinstance(value, Tensor) else length
+
     return [
-        StandIn(-1, (length,), value.dtype) if _has_length(schema, i, value, length.value) else value
+        with_length(value) if _has_length(schema, i, value, length.value) else value
         for i, value in enumerate(arguments)
     ]
 
 
-def _has_length(schema: Form, position: int, tensor: object, length: int) -> bool:
-    return position in schema.ragged and tensor is not None and tuple(tensor.shape) == (length,)
+def _has_length(schema: Form, position: int, value: object, length: int) -> bool:
+    if position not in schema.ragged or value is None:
+        return False
+    return value == length if isinstance(value, int) else tuple(value.shape) == (length,)
 
 
 def returned(outputs: list, workspaces: list, launches: list, length: Varying | None) -> tuple:

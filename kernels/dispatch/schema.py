@@ -67,10 +67,12 @@ class Prepared:
     function: Callable[[str, Mapping[str, object]], Sequence[Tensor]]
 
 
-# Torch's types, and three that torch never sees. A Number changes from call to call, and is a Tensor to torch. So is a
-# Ragged: where it has one dimension, its length is N, which is another one in each call. A Report stands behind the
-# returns and is none of them.
-ARGUMENTS = ("Tensor", "Tensor?", "Tensor(a!)", "Number", "Ragged", "Ragged?", "str", "int", "SymInt", "float", "bool")
+# Torch's types, and four that torch never sees. A Number changes from call to call, and is a Tensor to torch. So is a
+# Ragged: where it has one dimension, its length is N, which is another one in each call. A Length is such an N given as
+# a number, a SymInt to torch. A Report stands behind the returns and is none of them.
+ARGUMENTS = (
+    "Tensor", "Tensor?", "Tensor(a!)", "Number", "Ragged", "Ragged?", "str", "int", "SymInt", "Length", "float", "bool"
+)
 RETURNS = ("Tensor", "Report")
 
 
@@ -87,11 +89,12 @@ class Argument:
 
     @property
     def is_ragged(self) -> bool:
-        return self.type.startswith("Ragged")
+        """Whether it has N: a tensor as its length, or as a number."""
+        return self.type.startswith(("Ragged", "Length"))
 
     @property
     def is_integer(self) -> bool:
-        return self.type in ("int", "SymInt")
+        return self.type in ("int", "SymInt", "Length")
 
     @property
     def is_report(self) -> bool:
@@ -140,6 +143,7 @@ class Form:
         self.ragged = [i for i, argument in enumerate(arguments) if argument.is_ragged]
         letters = iter("abcdefgh")
         plain = [re.sub("Number|Ragged", "Tensor", a.type.replace("(a!)", "")) for a in arguments]
+        plain = [type_.replace("Length", "SymInt") for type_ in plain]
         types = [f"Tensor({next(letters)}!)" if a.is_mutated else t for a, t in zip(arguments, plain, strict=True)]
         written = ", ".join(map("{} {}".format, types, self.names))
         self.schema = f"({written}) -> ({', '.join(f'{r.type} {r.name}' for r in returns)})"

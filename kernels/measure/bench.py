@@ -14,7 +14,8 @@ import argparse
 import importlib
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from kernels import runtime
 from kernels.measure import sources
 from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Row, implementations, label
 from kernels.measure.clock import Gpu
-from kernels.measure.judge import COPIES_AGREE, steady, summary
+from kernels.measure.judge import COPIES_AGREE, is_variant, steady, summary
 from kernels.measure.measuring import measure, measure_calls
 from kernels.measure.records import README_GPU, RESULTS, frame, load, of_cells, recorded, recorded_files, save
 
@@ -70,8 +71,8 @@ def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = ()
         copies.append(_rate(row))
 
     print(HEADER)
-    part, start = None, time.monotonic()
-    for index, cell in enumerate(_without(of(op).cells(quick), without)):
+    part, start, skipped = None, time.monotonic(), {}
+    for index, cell in enumerate(_installed(_without(of(op).cells(quick), without), skipped)):
         if index % CELLS_A_COPY == 0:
             copy()
         if part is not None and cell.part != part:
@@ -84,6 +85,8 @@ def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = ()
         gpu.clear()
     print(f"# {op} {part}: {time.monotonic() - start:.0f} s", flush=True)
     copy()
+    for text in skips_in_words(skipped):
+        print(f"# {op}: {text}")
     limit = max(copies)
     versions = runtime.versions()
     return {
@@ -102,14 +105,36 @@ def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = ()
 
 
 def _without(cells: Iterable[Cell | Calls | FirstCall], names: Collection[str]) -> Iterator[Cell | Calls | FirstCall]:
-    """The cells without these implementations; not those where ours are left alone that were to be compared."""
+    """The cells without these implementations, however they are set; not those where ours are left alone that were to
+    be compared."""
     for cell in cells:
-        if isinstance(cell, Cell) and not {*names}.isdisjoint(cell.implementations):
-            left = {name: build for name, build in cell.implementations.items() if name not in names}
-            if {*left} <= {*OURS, "auto"}:
+        if isinstance(cell, Cell):
+            left = {
+                name: build for name, build in cell.implementations.items()
+                if not any(is_variant(name, without) for without in names)
+            }
+            if len(left) < len(cell.implementations) and {*left} <= {*OURS, "auto"}:
                 continue
             cell = replace(cell, implementations=left)
         yield cell
+
+
+def _installed(
+    cells: Iterable[Cell | Calls | FirstCall], skipped: dict[str, str]
+) -> Iterator[Cell | Calls | FirstCall]:
+    """The cells without the implementations whose package is not installed, which are put into `skipped`."""
+    for cell in cells:
+        if isinstance(cell, Cell) and (missing := cell.missing()):
+            skipped.update(missing)
+            left = {name: build for name, build in cell.implementations.items() if name not in missing}
+            cell = replace(cell, implementations=left)
+        yield cell
+
+
+def skips_in_words(skipped: Mapping[str, str]) -> list[str]:
+    """A line for each package that is missing: how many peers need it; skipped: implementation → package."""
+    counts = Counter(skipped.values())
+    return [f"{n} peer{'s' * (n > 1)} skipped: {package} is not installed" for package, n in counts.items()]
 
 
 def _rate(row: Row) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -59,6 +60,7 @@ class Cell(Labelled):
         synchronisation; in place of the GPU's time alone beside the call's.
     smaller: gives the cell to measure if this one does not fit into the GPU's memory, or None.
     spec: what holds the results, if not the op's own (an op whose public functions take other arguments).
+    needs: implementation → the package without which it is not measured, and counted as skipped.
     """
 
     op: str
@@ -74,6 +76,14 @@ class Cell(Labelled):
     waits: bool = False
     smaller: Callable[[], Cell | None] = lambda: None
     spec: Spec | None = None
+    needs: Mapping[str, str] = field(default_factory=dict)
+
+    def missing(self) -> dict[str, str]:
+        """Of its implementations those whose package is not installed, and the package."""
+        return {
+            name: package for name, package in self.needs.items()
+            if name in self.implementations and importlib.util.find_spec(package) is None
+        }
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,30 @@ class FirstCall(Labelled):
     @property
     def labels(self) -> Labels:
         return self.calls.labels
+
+
+@dataclass(frozen=True)
+class Lengths(Labelled):
+    """Calls from Python whose ids are of another number N each time, `count` of them that are new, beside as many calls
+    of one N, `fixed`.
+
+    inputs: inputs(draw, ids, n, *shared) → a set of the op's tensors with N = n. The rest is as of a Cell.
+    """
+
+    op: str
+    labels: Labels
+    inputs: Callable[..., tuple[Tensor, ...]]
+    implementations: Mapping[str, Callable[[], Callable]]
+    fixed: int = 1000
+    count: int = 200
+    options: tuple = ()
+    shared: Callable[[Callable[..., Tensor]], tuple[Tensor, ...]] | None = None
+    spec: Spec | None = None
+    form: str = "functional"
+    part: str = "lengths"
+
+
+ANOTHER_LENGTH = ", another N a call"  # behind an implementation's name
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """What the figures must show: the targets that an op's bench.py lists as TARGETS, and their verdicts.
 
+A peer may be measured as it comes and as somebody sets it who knows it: "torch.compile", and "torch.compile, padded".
+What is compared with it is compared with the fastest of these.
+
 Never slower means: of two that ran by turns, the median is at most 3 % above the other's, and the spreads, 20th to 80th
 percentile, touch.
 """
@@ -10,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kernels.measure.cells import OURS, Labels, Row, label
+from kernels.measure.cells import ANOTHER_LENGTH, OURS, Labels, Row, label
 
 COPIES_AGREE = 1.05  # the fastest copy of a run over its slowest; beyond that it is no yardstick
 NEVER_SLOWER = 1.03
@@ -42,6 +45,18 @@ def by_cell(rows: Iterable[Row]) -> list[dict[str, Row]]:
     for row in rows:
         cells.setdefault((row.form, *row.labels.items()), {})[row.implementation] = row
     return list(cells.values())
+
+
+def best_set(cell: Mapping[str, Row], name: str) -> Row | None:
+    """The fastest row of the implementations `name` and "name, …", the best-set peer; one without a time if none has
+    one, None if there is none."""
+    rows = [row for who, row in cell.items() if is_variant(who, name)]
+    return min(rows, key=lambda row: _times(row)[1], default=None)
+
+
+def is_variant(implementation: str, name: str) -> bool:
+    """Whether it is `name`, or "name, …": the same with settings or inputs of its own."""
+    return implementation == name or implementation.startswith(f"{name}, ")
 
 
 def steady(copies: Mapping) -> bool:
@@ -140,8 +155,8 @@ class NearTheFastest:
 
 @dataclass(frozen=True)
 class AtMost:
-    """The time of ours at most `limit` × that of another implementation: the GPU's, or where it was not measured a
-    call's that is waited for."""
+    """The time of ours at most `limit` × that of another implementation, as it is set best: the GPU's, or where it was
+    not measured a call's that is waited for."""
 
     limit: float
     than: str = "torch.compile"
@@ -153,18 +168,18 @@ class AtMost:
         for cell in by_cell(rows):
             for who in self.who:
                 if who in cell:
-                    peer = cell.get(self.than)
+                    peer = best_set(cell, self.than)
                     worst[who].append(found := ratio(_times(cell[who])[1], peer and _times(peer)[1]))
                     if found > self.limit:
-                        misses.append(f"{name(cell[who])}: {found:.3f}")
+                        misses.append(f"{name(cell[who])}: {found:.3f}{_of(peer, self.than)}")
         met = all(worst.values()) and not misses
-        return Verdict(self.part, met, f"{_of_each(worst)} × {self.than}; limit {self.limit}", misses)
+        return Verdict(self.part, met, f"{_of_each(worst)} × {_set(rows, self.than)}; limit {self.limit}", misses)
 
 
 @dataclass(frozen=True)
 class NeverSlower:
-    """Implementations never slower than another in the cells where both are. Of cells that wait, a call's time as its
-    user sees it counts, of others the GPU's."""
+    """Implementations never slower than another, as it is set best, in the cells where both are. Of cells that wait, a
+    call's time as its user sees it counts, of others the GPU's."""
 
     than: str = "torch.compile"
     who: tuple[str, ...] = OURS
@@ -174,15 +189,28 @@ class NeverSlower:
         worst, misses = {who: [] for who in self.who}, []
         for cell in by_cell(rows):
             for who in self.who:
-                if who in cell and self.than in cell:
-                    (low, ours, _), (_, peer, high) = (_times(cell[each]) for each in (who, self.than))
+                best = best_set(cell, self.than)
+                if who in cell and best:
+                    (low, ours, _), (_, peer, high) = (_times(row) for row in (cell[who], best))
                     worst[who].append(found := ratio(ours, peer))
                     if found > NEVER_SLOWER or low > high:
                         beyond = "" if found > NEVER_SLOWER else f", and {low:.4g} µs is beyond {high:.4g}"
-                        misses.append(f"{name(cell[who])}: {found:.3f}{beyond}")
+                        misses.append(f"{name(cell[who])}: {found:.3f}{_of(best, self.than)}{beyond}")
         met = all(worst.values()) and not misses
-        figure = f"{_of_each(worst)} × {self.than}; never slower: within {NEVER_SLOWER}, and the spreads touch"
+        than = _set(rows, self.than)
+        figure = f"{_of_each(worst)} × {than}; never slower: within {NEVER_SLOWER}, and the spreads touch"
         return Verdict(self.part, met, figure, misses)
+
+
+def _of(peer: Row | None, name: str) -> str:
+    """Says which peer it is, if not the one of this name."""
+    return f" of {peer.implementation}" if peer and peer.implementation != name else ""
+
+
+def _set(rows: Iterable[Row], name: str) -> str:
+    """The peer's name, and that it is also measured in other ways, if it is."""
+    ways = {row.implementation for row in rows if is_variant(row.implementation, name)} - {name}
+    return f"{name}, as it is set best" if ways else name
 
 
 def _times(row: Row) -> tuple[float, float, float]:
@@ -252,6 +280,26 @@ class FirstCallWithin:
         met = set(OURS) <= set(found) and not misses
         figure = ", ".join(f"{who} {taken:.1f} ms" for who, taken in found.items())
         return Verdict(self.part, met, f"{figure}; limit {self.milliseconds:.0f} ms", misses)
+
+
+@dataclass(frozen=True)
+class AnyLength:
+    """A call of ours with another N than any before takes at most `limit` × one with the same N each time."""
+
+    limit: float = 1.2
+    who: tuple[str, ...] = OURS
+    part: str = "lengths"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        found, misses = {}, []
+        for cell in by_cell(rows):
+            for who in self.who:
+                one, another = (cell.get(variant) for variant in (who, who + ANOTHER_LENGTH))
+                found[who] = taken = ratio(another and another.call_us, one and one.call_us)
+                if taken > self.limit:
+                    misses.append(f"{who}: {taken:.2f}, {self.limit} asked")
+        figure = ", ".join(f"{who} {taken:.2f}" for who, taken in found.items())
+        return Verdict(self.part, bool(found) and not misses, f"{figure} × one N's; limit {self.limit}", misses)
 
 
 # What every op must show of its calls.

@@ -10,7 +10,7 @@ from torch import Tensor
 from kernels.check import spec
 from kernels.check.cases import Call
 from kernels.check.comparison import as_tuple, compare
-from kernels.measure.cells import OURS, Calls, Cell
+from kernels.measure.cells import OURS, Calls, Cell, Lengths
 
 
 class Match:
@@ -21,7 +21,8 @@ class Match:
     """
 
     def __init__(
-        self, cell: Cell | Calls, tensors: tuple[Tensor, ...], shared: Sequence[Tensor] = (), redraw: Callable = tuple
+        self, cell: Cell | Calls | Lengths, tensors: tuple[Tensor, ...], shared: Sequence[Tensor] = (),
+        redraw: Callable = tuple,
     ) -> None:
         self.spec = getattr(cell, "spec", None) or spec.spec_of(cell.op + "_" * (cell.form == "in place"))
         self.call = Call("", tensors, cell.options)

@@ -15,9 +15,10 @@ from dataclasses import replace
 
 import torch
 
-from kernels.measure.cells import Calls, Cell, FirstCall, Row, describe, label, public, reference
+from kernels.measure.cells import Calls, Cell, FirstCall, Lengths, Row, describe, label, public, reference
 from kernels.measure.clock import Gpu, batches, percentiles, timed, timer
 from kernels.measure.first_call import measure_first_call
+from kernels.measure.lengths import measure_lengths
 from kernels.measure.match import Match
 from kernels.measure.runs import BackwardRun, ForwardRun, Sets, WaitedRun, generators
 
@@ -26,12 +27,14 @@ LONG_CALL = 50e-6  # seconds: of a statement that takes k times as long a k-th o
 BATCH_US = 2000  # a batch of calls that are waited for
 
 
-def measure(cell: Cell | Calls | FirstCall, gpu: Gpu) -> list[Row]:
+def measure(cell: Cell | Calls | FirstCall | Lengths, gpu: Gpu) -> list[Row]:
     """A row for each of the cell's implementations, FAILED for one that raises or does not match."""
     if isinstance(cell, FirstCall):
         return measure_first_call(cell)
     if isinstance(cell, Calls):
         return measure_calls(cell, gpu)
+    if isinstance(cell, Lengths):
+        return measure_lengths(cell, gpu)
     asked, note = cell, ""
     while True:
         try:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
 
 from kernels.measure import sources
-from kernels.measure.cells import Row
-from kernels.measure.judge import steady
+from kernels.measure.cells import OURS, Row
+from kernels.measure.judge import best_set, steady
 from kernels.measure.records import README_GPU, RESULTS, recorded_files
 
 KERNELS = sources.KERNELS
@@ -82,9 +82,9 @@ def readme_table(results: Path = RESULTS) -> str:
     for op in sources.ops():
         records = records_of(op, results, README_GPU)
         rows = [row for record in records for row in shown(op, record)]
-        times = {row.implementation: row.us_p50 for row in rows if row.dtype == rows[0].dtype}
+        first = {row.implementation: row for row in rows if row.dtype == rows[0].dtype}
         cells = [
-            *(f"{times[name]:,.1f}" if name in times else "–" for name in names),
+            *_times(first, names),
             describe_tests(test_counts(op, results, README_GPU), op),
             describe_measurements(records, op),
         ]
@@ -109,10 +109,8 @@ def result_table(results: Path = RESULTS) -> str:
                 what = case(op, next(iter(rows.values())))
                 moved = next((row.bytes for row in rows.values() if row.bytes), None)
                 limit = f"{moved / copies['limit'] / 1e6:.1f}" if moved and steady(copies) else "–"
-                if compiled := [row for name, row in rows.items() if name.startswith("torch.compile")]:
-                    rows["torch.compile"] = min(compiled, key=lambda row: row.us_p50)  # the best-set one
-                times = [f"{rows[name].us_p50:,.1f}" if name in rows else "–" for name in names]
-                lines.append(f"| [{op}](kernels/ops/{op}/): {what} | {limit} | {' | '.join(times)} | {stops} |")
+                times = " | ".join(_times(rows, names))
+                lines.append(f"| [{op}](kernels/ops/{op}/): {what} | {limit} | {times} | {stops} |")
                 stops = "″"
                 machine = f"{record['GPU']}, torch {record['torch']}, triton {record['triton']}"
                 machines.setdefault(machine, set()).add(record["date"])
@@ -120,6 +118,12 @@ def result_table(results: Path = RESULTS) -> str:
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines]
     recorded = "; ".join(f"{machine}, {' and '.join(sorted(dates))}" for machine, dates in sorted(machines.items()))
     return "\n".join([*lines, "", f"Recorded on {recorded or 'no GPU yet'}.", *notes])
+
+
+def _times(rows: Mapping[str, Row], names: Iterable[str]) -> list[str]:
+    """The µs of these implementations, of a peer as it is set best."""
+    found = (rows.get(name) if name in OURS else best_set(rows, name) for name in names)
+    return [f"{row.us_p50:,.1f}" if row else "–" for row in found]
 
 
 def case(op: str, row: Row) -> str:

@@ -32,8 +32,8 @@ def backward(
     if columns == 0:
         return
     rows = grad.numel() // columns
-    chunks, chunk_rows = row_chunks(rows, columns, chunks)
     row_block, column_block = tile_shape(columns, grad.itemsize)
+    chunks, chunk_rows = row_chunks(rows, columns, column_block, chunks)
     sums = None if grad_bias is None else sum_target(grad_bias, chunks)
     functions.backward_kernel[(cdiv(columns, column_block), chunks)](
         grad, out, grad_x, sums, rows, chunk_rows,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Row, calls, implementations
-from kernels.measure.judge import CALLS, AtMost, Verdict, name
+from kernels.measure import fbgemm
+from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Lengths, Row, calls, implementations
+from kernels.measure.judge import CALLS, AnyLength, AtMost, Verdict, name
 from kernels.ops.embedding_bags.eager import forward_bytes
 
 OP = "embedding_bags"
@@ -67,7 +68,7 @@ class Within:
         return Verdict(self.part, met, f"µs: {', '.join(figures)}", misses)
 
 
-TARGETS = (Within(LIMITS), AtMost(0.2, "eager", "ragged"), AtMost(1.0, "eager", "backward"), *CALLS)
+TARGETS = (Within(LIMITS), AtMost(0.2, "eager", "ragged"), AtMost(1.0, "eager", "backward"), AnyLength(), *CALLS)
 
 
 def _offsets(heights: tuple[int, ...], like: Tensor) -> Tensor:
@@ -82,9 +83,14 @@ def _shared(heights: tuple[int, ...], width: int) -> Callable:
     return shared
 
 
-def _single(heights: tuple[int, ...], rows: int, zipf: float) -> Callable:
+def _single(heights: tuple[int, ...], rows: int, zipf: float, prepared: dict | None) -> Callable:
+    """prepared: gets the ids of each set as FBGEMM wants them, by the place of ours in memory."""
+
     def inputs(draw: Callable, ids: Callable, tables: Tensor, row_offsets: Tensor) -> tuple[Tensor, ...]:
-        return tables, row_offsets, torch.stack([ids(rows, below=height, zipf=zipf) for height in heights], dim=1)
+        indices = torch.stack([ids(rows, below=height, zipf=zipf) for height in heights], dim=1)
+        if prepared is not None:
+            prepared[indices.data_ptr()] = fbgemm.by_feature(indices)
+        return tables, row_offsets, indices
 
     return inputs
 
@@ -97,7 +103,7 @@ def lengths(rows: int) -> Tensor:
     return (1 + quantiles * (top**power - 1)).pow(1 / power).long()
 
 
-def _ragged(heights: tuple[int, ...], rows: int, zipf: float) -> Callable:
+def _ragged(heights: tuple[int, ...], rows: int, zipf: float, prepared: dict | None) -> Callable:
     def inputs(draw: Callable, ids: Callable, tables: Tensor, row_offsets: Tensor) -> tuple[Tensor, ...]:
         of_bags = lengths(rows).to(tables.device)
         drawn = [of_bags[draw(rows).argsort()] for _ in heights]
@@ -133,12 +139,26 @@ def _bag_by_bag(heights: tuple[int, ...], rows: int) -> Callable:
     return look_up
 
 
-def _implementations(peer: Callable, names: tuple[str, ...]) -> dict[str, Callable]:
+def _table_batch(prepared: dict) -> Callable:
+    """FBGEMM's look-up of all tables, made at the first call."""
+    made = []
+
+    def look_up(tables: Tensor, row_offsets: Tensor, indices: Tensor, offsets: Tensor | None = None) -> Tensor:
+        if not made:
+            made.append(fbgemm.table_batch(tables, row_offsets))
+        ids, offsets = prepared[indices.data_ptr()] if offsets is None else (indices, offsets)
+        return made[0](ids, offsets).unflatten(1, (-1, tables.shape[1]))
+
+    return look_up
+
+
+def _implementations(peer: Callable, names: tuple[str, ...], prepared: dict) -> dict[str, Callable]:
     ours = implementations(OP, (), [each for each in names if each in ("auto", *OURS)])
     compiled = functools.partial(torch.compile, peer, dynamic=False)
     peers = {"eager": lambda: peer, "torch.compile": compiled}
     peers[COMBO] = functools.partial(compiled, options={"combo_kernels": True})
     most = {"max_pointwise_cat_inputs": 32, "max_complex_pointwise_cat_inputs": 32}
+    peers[fbgemm.NAME] = functools.partial(_table_batch, prepared)
     peers[TOGETHER] = functools.partial(compiled, options=most)
     return {each: peers.get(each) or ours[each] for each in names}
 
@@ -154,17 +174,25 @@ def _cell(
     gradient = FEATURES * rows * (width * 4 + 8) + sum(heights) * width * 4
     capped = tuple(min(height, MOST_ROWS) for height in heights)
     smaller = functools.partial(_cell, part, rows, width, ids, names, capped, **more)
+    prepared = {}
+    draws = _ragged if ragged else _single
     kind = "all rows" if heights == HEIGHTS else f"at most {max(heights):,} rows a table"
-    return Cell(
+    cell = Cell(
         OP, part, "backward" if backward else "functional",
         {"rows": rows, "features": FEATURES, "width": width, "dtype": "float32", "ids": ids, "tables": kind},
         shared=_shared(heights, width),
-        inputs=(_ragged if ragged else _single)(heights, rows, zipf),
-        implementations=_implementations(_bag_by_bag(heights, rows) if ragged else _table_by_table(heights), names),
+        inputs=draws(heights, rows, zipf, None),
+        implementations=_implementations(
+            _bag_by_bag(heights, rows) if ragged else _table_by_table(heights), names, prepared
+        ),
         bytes=gradient if backward else forward_bytes,
         smaller=lambda: smaller() if capped != heights else None,
+        needs=fbgemm.NEEDS,
         **more,
     )
+    if fbgemm.NAME in names and not cell.missing():
+        return replace(cell, inputs=draws(heights, rows, zipf, prepared))
+    return cell
 
 
 def _small(draw: Callable[..., Tensor], ids: Callable[..., Tensor]) -> tuple[Tensor, ...]:
@@ -172,22 +200,40 @@ def _small(draw: Callable[..., Tensor], ids: Callable[..., Tensor]) -> tuple[Ten
     return tables, _offsets((16,) * 4, tables), ids(16, 4, below=16)
 
 
-def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
+def _lengths() -> Lengths:
+    """Four tables and 64 rows, so that the GPU is done before the next call comes."""
+    rows, heights = 64, (1000,) * 4
+
+    def inputs(draw: Callable, ids: Callable, n: int, tables: Tensor, row_offsets: Tensor) -> tuple[Tensor, ...]:
+        ends = ids(rows * len(heights) - 1, below=n).sort().values
+        offsets = torch.cat([ends.new_zeros(1), ends, ends.new_full((1,), n)])
+        return tables, row_offsets, ids(n, below=heights[0]), offsets
+
+    return Lengths(
+        OP, {"rows": rows, "features": len(heights), "width": 16, "dtype": "float32"}, inputs,
+        implementations(OP, (), ("eager", *OURS)), shared=_shared(heights, 16),
+    )
+
+
+def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall | Lengths]:
     """Cells by part: one id a feature against the bytes, ragged bags against nn.EmbeddingBag, the dense gradient, the
-    calls' cost."""
+    calls' cost, where the number of ids is another one each time too."""
     # Compiling 26 look-ups takes longer than measuring them: the peer is compiled for the cells that texts speak of.
+    tbe = (fbgemm.NAME,)
     ours = tuple(name for name in NAMES if name != "torch.compile")
     for rows in ROWS:
         for ids in ("uniform", "zipf"):
             compiled = not quick and (rows == 65536 or (rows, ids) == (2048, "uniform"))
             together = (TOGETHER,) * (compiled and ids == "uniform")
             combo = (COMBO,) * (compiled and rows == 2048)  # where launches count most
-            yield _cell("bandwidth", rows, 16, ids, (*(NAMES if compiled else ours), *together, *combo))
-    yield _cell("bandwidth", 65536, 128, "uniform")
-    yield _cell("bandwidth", 8192, 128, "uniform", ours, CAPPED)  # an output as large as that of 65536 rows of 16
+            yield _cell("bandwidth", rows, 16, ids, (*(NAMES if compiled else ours), *together, *combo, *tbe))
+    yield _cell("bandwidth", 65536, 128, "uniform", (*NAMES, *tbe))
+    # An output as large as that of 65536 rows of 16.
+    yield _cell("bandwidth", 8192, 128, "uniform", (*ours, *tbe), CAPPED)
     for rows in (2048, 16384):
-        yield _cell("ragged", rows, 16, "zipf")
+        yield _cell("ragged", rows, 16, "zipf", (*NAMES, *tbe))
     yield _cell("backward", 16384, 16, "uniform", heights=SMALL)
     labels = {"rows": 16, "features": 4, "width": 16, "dtype": "float32"}
     yield from calls(OP, labels, _small, ("tables", "row_offsets", "indices"), forms=("functional", "with a gradient"))
+    yield _lengths()
     yield _cell("auto", 2048, 16, "uniform", ("eager", "auto"), SMALL, waits=True)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 import kernels
-from kernels.measure.cells import OURS, Cell, Row, label
-from kernels.measure.judge import AtMost, CopyShare, Verdict, by_cell
+from kernels.measure import fbgemm
+from kernels.measure.cells import OURS, Cell, Lengths, Row, label
+from kernels.measure.judge import AnyLength, AtMost, CopyShare, Verdict, by_cell
 from kernels.measure.runs import generators
 from kernels.ops.embedding_bags_sort.eager import embedding_bags_sort
 from kernels.ops.embedding_bags_update import eager
@@ -35,6 +36,7 @@ FEATURES = len(HEIGHTS)
 BATCHES = (2048, 16384, 65536)
 ZIPF = 1.05
 RATE = 0.01
+TBE_OPTIMIZERS = {"sgd": "EXACT_SGD", "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD"}
 SHOWN = {"rows": 65536, "width": 16, "ids": "uniform", "rule": "sgd"}
 
 
@@ -64,7 +66,7 @@ class LargestShare(CopyShare):
 
 
 # An update that is waited for must take at most a fifth of what eager's sparse gradient and its update take.
-TARGETS = (LargestShare(lambda labels: 60.0), SortShare(), AtMost(0.2, "eager", "waits"))
+TARGETS = (LargestShare(lambda labels: 60.0), SortShare(), AtMost(0.2, "eager", "waits"), AnyLength())
 
 
 def _offsets(heights: tuple[int, ...], device: torch.device) -> Tensor:
@@ -81,9 +83,9 @@ def distinct_rows(heights: tuple[int, ...], batch: int, zipf: float) -> int:
 def _update(rule: str, backend: str) -> Callable:
     """The public function on (tables, state, row_offsets, indices, grad, …)."""
 
-    def update(tables, state, row_offsets, indices, grad, keys, positions):
+    def update(tables, state, row_offsets, indices, grad, keys, positions, bags=None, offsets=None):
         function = getattr(eager if backend == "eager" else kernels, f"embedding_bags_{rule}_")
-        more = {} if backend == "eager" else {"backend": backend}
+        more = {"offsets": offsets} | ({} if backend == "eager" else {"backend": backend})
         if rule == "sgd":
             function(tables, row_offsets, indices, grad, RATE, **more)
         else:
@@ -95,15 +97,31 @@ def _update(rule: str, backend: str) -> Callable:
 def _walk(rule: str, backend: str) -> Callable:
     """The walk alone, of ids that were sorted before."""
 
-    def walk(tables, state, row_offsets, indices, grad, keys, positions):
+    def walk(tables, state, row_offsets, indices, grad, keys, positions, bags=None, offsets=None):
         grad = grad.view(-1, tables.shape[1])
         DECLARED.call(backend, tables, state, keys, positions, grad, None, None, None, RATE, rule, EPS, 0)
 
     return walk
 
 
+def _table_batch(rule: str) -> Callable:
+    """FBGEMM's backward and update. Its look-up, without which there is no backward, is made at the first call."""
+    outputs = []
+
+    def update(tables, state, row_offsets, indices, grad, keys, positions, bags=None, offsets=None):
+        if not outputs:
+            options = {"learning_rate": RATE} | ({} if rule == "sgd" else {"state": state, "eps": EPS})
+            module = fbgemm.table_batch(tables, row_offsets, TBE_OPTIMIZERS[rule], **options)
+            with torch.enable_grad():
+                outputs.append(module(*fbgemm.by_feature(indices)))
+        torch.autograd.backward(outputs[0], grad.flatten(1), retain_graph=True)
+
+    return update
+
+
 def _implementations(rule: str, names: tuple[str, ...]) -> dict[str, Callable]:
     builders = {"torch.compile": lambda: torch.compile(_update(rule, "eager"), dynamic=False)}
+    builders[fbgemm.NAME] = functools.partial(_table_batch, rule)
     for backend in ("eager", *OURS):
         builders[backend] = functools.partial(_update, rule, backend)
         builders[f"{backend}, sorted before"] = functools.partial(_walk, rule, backend)
@@ -119,7 +137,7 @@ def _cell(part: str, rule: str, heights: tuple[int, ...], batch: int, width: int
     def inputs(draw, ids, tables, state, row_offsets) -> tuple[Tensor, ...]:
         indices = torch.stack([ids(batch, below=height, zipf=zipf) for height in heights], dim=1)
         keys, positions, *_ = embedding_bags_sort(indices, row_offsets, None, sum(heights))
-        return tables, state, row_offsets, indices, draw(batch, FEATURES, width), keys, positions
+        return tables, state, row_offsets, indices, draw(batch, FEATURES, width), keys, positions, None, None
 
     smaller = SMALL if heights == CAPPED else CAPPED if heights == HEIGHTS else None
     ids = batch * FEATURES
@@ -138,12 +156,35 @@ def _cell(part: str, rule: str, heights: tuple[int, ...], batch: int, width: int
         waits=part == "waits",
         smaller=lambda: _cell(part, rule, smaller, batch, width, zipf, names) if smaller else None,
         spec=whole(rule),
+        needs=fbgemm.NEEDS,
     )
 
 
-def cells(quick: bool = False) -> Iterator[Cell]:
+def _lengths(rule: str) -> Lengths:
+    """Four tables and 64 rows, so that the GPU is done before the next call comes."""
+    rows, heights, width = 64, (1000,) * 4, 16
+
+    def shared(draw: Callable) -> tuple[Tensor, ...]:
+        tables = draw(sum(heights), width)
+        return tables, draw(0), _offsets(heights, tables.device)
+
+    def inputs(draw, ids, n, tables, state, row_offsets) -> tuple[Tensor, ...]:
+        indices = ids(n, below=heights[0])
+        ends = ids(rows * len(heights) - 1, below=n).sort().values
+        offsets = torch.cat([ends.new_zeros(1), ends, ends.new_full((1,), n)])
+        keys, positions, bags, _ = embedding_bags_sort(indices, row_offsets, offsets, sum(heights))
+        return tables, state, row_offsets, indices, draw(rows, len(heights), width), keys, positions, bags, offsets
+
+    return Lengths(
+        OP, {"rows": rows, "width": width, "ids": "ragged", "rule": rule}, inputs,
+        _implementations(rule, ("eager", *OURS)), options=(RATE,), shared=shared, spec=whole(rule),
+    )
+
+
+def cells(quick: bool = False) -> Iterator[Cell | Lengths]:
     """By part: on the GPU alone, whole and without the sort; then against eager, whose sizes hang on the ids: it cannot
-    be captured, so there a call is waited for."""
+    be captured, so there a call is waited for, FBGEMM's too, whose backward is autograd's; last calls whose number of
+    ids is another one each time."""
     ours = ("cuda", "cuda, sorted before", "triton", "triton, sorted before")
     for width, heights in ((16, HEIGHTS), (128, CAPPED)):
         for batch in BATCHES[-1:] if quick else BATCHES:
@@ -152,5 +193,9 @@ def cells(quick: bool = False) -> Iterator[Cell]:
                     yield _cell("bandwidth", rule, heights, batch, width, zipf, ours)
     for batch in BATCHES[:1] if quick else BATCHES:
         for rule in RULES:
-            names = ("eager", "torch.compile", "triton", "cuda")
+            tbe = (fbgemm.NAME,) * (rule in TBE_OPTIMIZERS)
+            names = ("eager", "torch.compile", "triton", "cuda", *tbe)
             yield _cell("waits", rule, HEIGHTS, batch, 16, ZIPF, names)
+            if batch == 65536 and tbe:  # whose time on the GPU the READMEs show
+                yield _cell("waits", rule, HEIGHTS, batch, 16, 0.0, names)
+    yield _lengths("sgd")

@@ -99,17 +99,20 @@ class _Updates(Sums):
 
 
 def whole(rule: str) -> Spec:
-    """A whole update of one id a feature, from ids to tables; keys and positions are those of the ids, sorted."""
+    """A whole update, from ids to tables; keys and positions are those of the ids, sorted, and bags too where there are
+    offsets."""
 
-    def reference(tables, state, row_offsets, indices, grad, keys, positions, learning_rate):
-        update = (tables, state, keys, positions, grad.flatten(0, 1), None, None, None)
+    def reference(
+        tables, state, row_offsets, indices, grad, keys, positions, bags=None, offsets=None, learning_rate=0.0
+    ):
+        update = (tables, state, keys, positions, grad.flatten(0, 1), bags, None, None)
         embedding_bags_update(*update, learning_rate, rule, EPS)
 
     @dataclass(frozen=True)
     class _Whole(_Updates):
         def errors(self, _, call, exact):
-            tables, state, _, _, grad, keys, positions = call.tensors
-            walk = (tables, state, keys, positions, grad.flatten(0, 1), None, None, None)
+            tables, state, _, _, grad, keys, positions, bags, _ = call.tensors
+            walk = (tables, state, keys, positions, grad.flatten(0, 1), bags, None, None)
             return super().errors(embedding_bags_update, Call("", walk, (*call.options, rule, EPS, 0)), exact)
 
     return Spec(reference, lambda case, device: (), outputs=(), mutated=("tables", "state"), scale=_Whole())

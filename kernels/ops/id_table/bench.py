@@ -10,9 +10,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from kernels.measure.cells import Cell, implementations
-from kernels.measure.judge import AtMost, NeverSlower
+from kernels.check import Spec
+from kernels.measure.cells import Cell, Lengths, implementations
+from kernels.measure.judge import AnyLength, AtMost, NeverSlower
 from kernels.measure.runs import generators
+from kernels.ops.id_table import eager, op
 from kernels.ops.id_table.eager import BUCKET_SLOTS
 from kernels.ops.id_table.table import IdTable
 
@@ -24,12 +26,14 @@ KAGGLE = (
 LOAD_LIMIT = 0.875
 BATCH = 65536
 COMPARED = 1460  # the cardinality of `index`, which takes 0.5 GB to compare a batch with all of it, 5 bytes each
+SMALL, BAGS = (1000, 1000, 1000, 1000), 64  # tables, and rows of bags, whose look-up is done before the next call
 UNKNOWN = 1 << 40  # added to an id, makes it one that no table has
 SHOWN = {"batch": BATCH, "ids": "uniform"}
 TARGETS = (
     AtMost(1 / 3, "searchsorted", "bandwidth", ("cuda",)),
     AtMost(1 / 10, "index", "index", ("cuda",)),
     NeverSlower("eager", ("auto",), "auto"),
+    AnyLength(who=("cuda",)),
 )
 
 
@@ -132,8 +136,36 @@ def _cell(part: str, names: tuple[str, ...], sizes=KAGGLE, batch=BATCH, ids="uni
     )
 
 
-def cells(quick: bool = False) -> Iterator[Cell]:
-    """Look-ups of a batch in all tables; of one table beside `index`; small batches beside eager; building."""
+def _in_bags(module, **backend):
+    """A look-up of a batch of bags: first each key's table, from the bags' offsets."""
+
+    def look_up(tags, slots, bucket_offsets, seeds, keys, offsets):
+        tables = module.expand_table_ids(offsets, None, len(SMALL), BAGS, len(keys), **backend)
+        return module.table_lookup(tags, slots, bucket_offsets, seeds, keys, tables, **backend)
+
+    return look_up
+
+
+def _lengths() -> Lengths:
+    def inputs(draw, ids, n, *storage) -> tuple[Tensor, ...]:
+        ends = ids(len(SMALL) * BAGS - 1, below=n).sort().values
+        offsets = torch.cat([ends.new_zeros(1), ends, ends.new_full((1,), n)])
+        return *storage, _ids(ids(n, below=SMALL[0]) + 1, SMALL[0]), offsets
+
+    return Lengths(
+        OP, {"batch": BAGS, "ids": "in bags", "table": f"{sum(SMALL) / 1e6:.4g} M ids of {len(SMALL)}"}, inputs,
+        {
+            "eager": functools.partial(_in_bags, eager),
+            "cuda": functools.partial(_in_bags, op, backend="cuda"),
+        },
+        shared=lambda draw: _table(SMALL, draw(1).device).storage(),
+        spec=Spec(_in_bags(eager), lambda case, device: iter(()), outputs=("found", "rows")),
+    )
+
+
+def cells(quick: bool = False) -> Iterator[Cell | Lengths]:
+    """Look-ups of a batch in all tables; of one table beside `index`; small batches beside eager; with another number
+    of keys each time; building."""
     for ids in ("uniform",) if quick else ("uniform", "zipf", "half unknown"):
         yield _cell("bandwidth", ("searchsorted", "cuda"), ids=ids)
     if not quick:
@@ -141,6 +173,7 @@ def cells(quick: bool = False) -> Iterator[Cell]:
     yield _cell("index", ("index", "cuda"), sizes=(COMPARED,))
     for batch in (64, 2048):
         yield _cell("auto", ("eager", "auto"), batch=batch, sizes=KAGGLE[5:10], waits=True)
+    yield _lengths()
     # Building all tables and a batch's look-up, as its user waits for them: the look-up shows that it was built right.
     if not quick:
         yield _cell("build", ("cuda",), waits=True)

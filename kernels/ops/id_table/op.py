@@ -53,7 +53,7 @@ CLAIM = _op("table_claim_", f"({_WRITTEN}) -> Tensor where", KEYS, {"where": _li
 ERASE = _op("table_erase_", f"({_WRITTEN}) -> Tensor where", KEYS, {"where": _like_keys(torch.int64)})
 EXPAND = _op(
     "expand_table_ids",
-    "(Tensor offsets, Tensor? table_offsets, int num_tables, SymInt batch_size, SymInt num_elements) -> Tensor out",
+    "(Tensor offsets, Tensor? table_offsets, int num_tables, SymInt batch_size, Length num_elements) -> Tensor out",
     check_expand,
     {"out": lambda given: ((given["num_elements"],), torch.int32)},
 )

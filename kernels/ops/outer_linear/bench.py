@@ -33,7 +33,7 @@ SHOWN = {"rows": 2048, "columns": COLUMNS}
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """A call of ours holds at most its inputs, its results, and a tenth of them; and a weight that it folds or rounds."""
+    """A call of ours holds at most its inputs, its results, a tenth of them, and a weight that it folds or rounds."""
 
     more: float = 0.1
     part: str = "memory"

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from kernels.dispatch import checks
 from kernels.dispatch.op import Op, like
-from kernels.ops.softmax import eager
+from kernels.ops.softmax import choice, eager
 
 check = checks.Arguments("x [..., N]: floating")
 OP = Op(
@@ -17,6 +17,7 @@ OP = Op(
     in_place="x",
     saves=("out",),
     gradients={"x": like("grad_out")},
+    auto=choice.auto,
 )
 
 
@@ -25,7 +26,8 @@ def softmax(x: Tensor, *, backend: str = "auto") -> Tensor:
 
     Args:
         x: [..., N], float32, float16, bfloat16 or float64; any strides.
-        backend: "triton", "cuda", "eager", or "auto": Triton for a CUDA tensor, else eager.
+        backend: "triton", "cuda", "eager", or "auto": for a CUDA tensor Triton, or CUDA where it can run if rows are
+            long or of an odd number of columns (not under torch.compile); else eager.
 
     Float16 and bfloat16 are computed in float32. Differentiable once, in reverse mode; every run gives the same bits.
 

@@ -11,6 +11,11 @@ import torch
 from kernels import runtime
 from kernels.check import Call, Case, check, check_gradients, gradients
 from kernels.check.contract import DEVICE, Dispatch, Gradients, InPlace, OnGpu, Values, kernel_backend
+from kernels.measure.bench import load
+from kernels.measure.cells import Row
+from kernels.measure.judge import by_cell
+from kernels.ops.softmax import choice
+from kernels.ops.softmax.op import OP
 
 INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 
@@ -64,3 +69,45 @@ class TestSoftmax(Values, InPlace, Gradients, Dispatch, OnGpu):
         call = Call("", (torch.tensor([[1.0, 2, 3], [1, 2, -inf], [1, 2, 3]], device=DEVICE),))
         found, want = (gradients(self.function(b), call, (True,), incoming)[0] for b in (backend, "eager"))
         torch.testing.assert_close(found, want, equal_nan=True)
+
+
+def chosen(shape, dtype=torch.float32):
+    return choice.auto(torch.empty(shape, dtype=dtype, device="meta"))
+
+
+class TestAuto:
+    @pytest.fixture(autouse=True)
+    def _cuda_runs(self, monkeypatch):
+        monkeypatch.setattr(choice, "cuda_runs", lambda: True)
+
+    def test_the_recorded_cells_go_to_the_faster_kernel(self):
+        """Those of CUDA to CUDA, and all others to Triton that CUDA does not win by more than 11 %."""
+        rows = [Row.of(flat) for flat in load("softmax")["rows"] if flat["part"] == "grid"]
+        cells = by_cell(rows)
+        assert len(cells) > 30
+        by_cuda = 0
+        for cell in cells:
+            triton, cuda = cell["triton"], cell["cuda"]
+            backend = chosen(triton.shape, triton.dtype)
+            ratio = triton.us_p50 / cuda.us_p50
+            assert ratio > 1 if backend == "cuda" else ratio < 1.11, (triton.labels, backend, ratio)
+            by_cuda += backend == "cuda"
+        assert by_cuda == 16
+
+    def test_its_limits(self):
+        sizes = {torch.float32: 32768, torch.float64: 32768, torch.bfloat16: 16384, torch.float16: 16384}
+        for dtype, longest in sizes.items():
+            assert (chosen((4, longest), dtype), chosen((4, longest + 2), dtype)) == ("triton", "cuda")
+        found = [chosen((4, columns)) for columns in (31, 32, 33, 34, 35)]
+        assert found == ["triton", "triton", "cuda", "triton", "cuda"]
+        assert chosen(()) == chosen((3, 0)) == "triton"
+
+    def test_it_is_triton_where_cuda_does_not_run_and_in_a_compiled_graph(self, monkeypatch):
+        with monkeypatch.context() as patched:
+            patched.setattr(choice, "is_compiling", lambda: True)
+            assert chosen((512, 50257)) == "triton"
+        monkeypatch.setattr(choice, "cuda_runs", lambda: False)
+        assert chosen((512, 50257)) == "triton"
+
+    def test_the_op_goes_by_it(self):
+        assert OP.auto is choice.auto

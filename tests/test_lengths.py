@@ -1,0 +1,136 @@
+"""kernels/measure/lengths.py: calls with another N each time, beside calls of one N, without a GPU."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from fake_clock import Clock
+
+from kernels.check import Spec, Sums
+from kernels.dispatch.core import on_host
+from kernels.measure import bench, judge, lengths
+from kernels.measure.cells import ANOTHER_LENGTH, Lengths
+from kernels.ops.embedding_bags import bench as bags
+from kernels.ops.embedding_bags_update import bench as update
+from kernels.ops.id_table import bench as table
+
+SPEC = Spec(lambda x, ids: x[ids], lambda case, device: iter(()), scale=Sums())
+STEADY = {"before": 4.0, "after": 4.0, "limit": 4.0}
+
+
+def cell(**implementations):
+    def inputs(draw, ids, n, x):
+        return x, ids(n, below=8)
+
+    return Lengths(
+        "toy", {"rows": 8, "dtype": "float32"}, inputs,
+        {name: (lambda function=function: function) for name, function in implementations.items()},
+        fixed=30, count=40, shared=lambda draw: (draw(8),), spec=SPEC,
+    )
+
+
+def measured(found):
+    return {row.implementation: row for row in bench.measure(found, Clock())}
+
+
+def test_every_length_of_the_pass_is_new_and_met_once():
+    seen = {"a": [], "b": []}
+
+    def noting(name):
+        return lambda x, ids: seen[name].append(len(ids)) or x[ids]
+
+    rows = measured(cell(a=noting("a"), b=noting("b")))
+    assert list(rows) == ["a", "a" + ANOTHER_LENGTH, "b", "b" + ANOTHER_LENGTH]
+    assert {row.match for row in rows.values()} == {"ok"}
+    new = {}
+    for name, calls in seen.items():
+        warm_up, timed, last = calls[:19], calls[19:-1], calls[-1]
+        assert {n % 16 for n in warm_up} == {*range(16)}
+        fixed = [n for n in timed if n == 30]
+        new[name] = [n for n in timed if n != 30]
+        assert len(fixed) == len(new[name]) == len({*new[name]}) == 40
+        assert {*new[name]}.isdisjoint(warm_up)
+        assert last == new[name][-1]
+        # By turns, batch by batch.
+        assert [n == 30 for n in timed] == 4 * (10 * [True] + 10 * [False])
+        assert new[name] != sorted(new[name])
+        assert min(new[name]) > 0
+    assert {*new["a"]}.isdisjoint(new["b"]), "what one has planned would serve the other"
+
+
+def test_the_lengths_lie_around_the_one_that_is_fixed():
+    found = [n for own in lengths._lengths(replace(cell(a=None, b=None), fixed=1000)) for n in own[lengths.WARM_UP :]]
+    assert abs(sum(found) / len(found) - 1000) < 40
+    assert 1000 not in found
+
+
+def test_what_hangs_on_the_length_is_seen():
+    """A plan made for each N that is new takes a millisecond here; and one that is kept costs nothing again."""
+    planned = set()
+
+    def planning(x, ids):
+        if len(ids) not in planned:
+            planned.add(len(ids))
+            time.sleep(1e-3)
+        return x[ids]
+
+    rows = measured(cell(cuda=planning, triton=lambda x, ids: x[ids]))
+    assert rows["cuda" + ANOTHER_LENGTH].call_us > 900 > 5 * rows["cuda"].call_us
+    verdict = judge.AnyLength().judge([*rows.values()], STEADY)
+    assert any(miss.startswith("cuda: ") and miss.endswith(", 1.2 asked") for miss in verdict.misses)
+    assert not verdict.met
+
+
+def test_one_slow_call_counts_with_its_share():
+    """The mean, not the median: what happens to one length in forty is part of what a call costs."""
+    calls = []
+
+    def slow_once(x, ids):
+        calls.append(len(ids))
+        if len(calls) == 19 + 15:
+            time.sleep(0.04)
+        return x[ids]
+
+    row = measured(cell(cuda=slow_once))["cuda" + ANOTHER_LENGTH]
+    assert row.call_us > 900
+    assert row.call_us_low < 500
+
+
+@pytest.mark.parametrize("when", ["always", "later"])
+def test_what_does_not_match_has_no_time(when):
+    def wrong(x, ids):
+        return x[ids] + (1.0 if when == "always" or len(ids) != 30 else 0.0)
+
+    rows = measured(cell(cuda=wrong, eager=lambda x, ids: x[ids]))
+    for name in ("cuda", "cuda" + ANOTHER_LENGTH):
+        assert rows[name].failed
+        assert rows[name].call_us is None
+    assert rows["eager"].match == rows["eager" + ANOTHER_LENGTH].match == "ok"
+
+
+def test_the_verdict():
+    def verdict(another, who=("cuda",)):
+        labels = {"rows": 8}
+        times = {"cuda": 10.0, "cuda" + ANOTHER_LENGTH: another}
+        rows = [judge.Row("toy", "lengths", "functional", name, labels, call_us=us) for name, us in times.items()]
+        return judge.AnyLength(who=who).judge(rows, STEADY)
+
+    assert verdict(12.0).met
+    assert verdict(12.0).figure == "cuda 1.20 × one N's; limit 1.2"
+    assert verdict(12.1).misses == ["cuda: 1.21, 1.2 asked"]
+    assert not verdict(None).met
+    assert not verdict(12.0, ("cuda", "triton")).met
+    assert not judge.AnyLength().judge([], STEADY).met
+
+
+@pytest.mark.parametrize("made", [bags._lengths, lambda: update._lengths("sgd"), table._lengths])
+def test_the_ops_cuda_kernels_take_any_length_on_the_host(made):
+    found = made()
+    names = [name for name in ("eager", "cuda") if name in found.implementations]
+    small = {name: found.implementations[name] for name in names}
+    with on_host():
+        rows = measured(replace(found, implementations=small, fixed=50, count=10))
+    assert {row.match for row in rows.values()} == {"ok"}
+    assert len(rows) == 4
+    assert any(isinstance(target, judge.AnyLength) for target in (bags.TARGETS + update.TARGETS + table.TARGETS))
+    assert found.count == 200
