@@ -8,13 +8,14 @@ import pytest
 import torch
 
 import kernels
+from kernels import runtime
 from kernels.ops.embedding_bags_update import eager
 from model.bench import steps, training
 from model.bench.shadow import MOST_STRAY, Shadow
 from model.bench.trainer import RATES, TABLES, Trainer
 from model.config import Precision, TableOptimizer, preset
 
-CPU = torch.device("cpu")
+CPU, DEVICE = torch.device("cpu"), runtime.device()
 SGD, ADAGRAD, ROWWISE = training.RULES
 SHAPE = replace(preset("mini").model, embedding_dim=4, bottom=(13, 8, 4), cardinalities=(3, 5000, 50))
 ROWS = 1024  # enough that gradients are as small as in training, beside Adagrad's eps too
@@ -37,26 +38,27 @@ def batches() -> list:
     return list(zip(labels, dense, torch.stack(ids, dim=2), strict=True))
 
 
-def match(trainer: Trainer, rule: TableOptimizer, batches: list) -> str:
-    shadow, row, turns = Shadow(SHAPE, rule, RATES[rule], CPU), {}, itertools.cycle(batches)
-    steps.judge(row, [shadow.follow(trainer, next(turns)) for _ in range(5)], Precision.FP32)
+def match(trainer: Trainer, rule: TableOptimizer, batches: list, device: torch.device = CPU) -> str:
+    turns = itertools.cycle([[tensor.to(device) for tensor in batch] for batch in batches])
+    shadow, row = Shadow(SHAPE, rule, RATES[rule], device), {}
+    steps.judge(row, [shadow.follow(trainer, next(turns)) for _ in range(6)], Precision.FP32)
     assert (row["match"] == "ok") == (row["stray"] <= MOST_STRAY[Precision.FP32] and row["loss_error"] <= 1e-4)
     return row["match"]
 
 
 @pytest.mark.parametrize(
     ("rule", "name"),
-    [(rule, name) for rule in training.RULES for name in training.names_of(rule, CPU, training.IMPLEMENTATIONS)
+    [(rule, name) for rule in training.RULES for name in training.names_of(rule, DEVICE, training.IMPLEMENTATIONS)
      if name != "torch.compile"],
 )
 @pytest.mark.parametrize("reordered", [False, True])
 def test_what_is_right_passes(rule, name, reordered, batches):
-    """The rows of a batch in another order: every gradient is rounded otherwise."""
-    trainer = Trainer(name, rule, SHAPE, ROWS, CPU)
+    """The rows of a batch in another order: every gradient is rounded otherwise. A GPU's last steps are replays."""
+    trainer = Trainer(name, rule, SHAPE, ROWS, DEVICE)
     if reordered:
-        step, order = trainer.step, torch.randperm(ROWS, generator=torch.Generator().manual_seed(1))
+        step, order = trainer.step, torch.randperm(ROWS, generator=torch.Generator().manual_seed(1)).to(DEVICE)
         trainer.step = lambda *batch: step(*(tensor[order] for tensor in batch))
-    assert match(trainer, rule, batches) == "ok"
+    assert match(trainer, rule, batches, DEVICE) == "ok"
 
 
 def drop_the_update(trainer, monkeypatch):

@@ -180,6 +180,17 @@ def test_a_row_says_how_it_compares_with_the_best_peer_and_what_it_was_held_to()
     )
 
 
+def test_losses_are_held_to_what_the_reference_itself_parts_by():
+    expected = torch.tensor([0.7, 0.6])
+    for losses, match in (
+        ([0.7, 0.602], "ok"), ([0.7, 0.604], "FAILED: losses 0.002 from the reference's, limit 0.0015"),
+        ([0.7, float("nan")], "FAILED: losses nan from the reference's, limit 0.0015"),
+    ):
+        row = {}
+        training.compare(row, torch.tensor(losses), expected, 0.0015)
+        assert row["match"] == match
+
+
 def test_small_batches_are_measured_in_both_precisions():
     cuda = torch.device("cuda")
     assert training.precisions(2048, cuda) == (Precision.TF32, Precision.FP32)

@@ -3,7 +3,8 @@
 `main` with `dot`, Kaggle's cardinalities (33.8 million ids, 2.2 GB of tables), the modulus hash, float32, but where
 it says otherwise. By parts, which --only chooses:
 
-    steps   ms a step, the batch being on the device, by turns; and the most memory that it takes
+    steps   ms a step, the batch being on the device, by turns; and the most memory that it takes; of 2048 rows in TF32
+            too
     epoch   rows/s of one epoch from Parquet, read and shuffled as model.train does, without checkpoints and evaluation;
             by turns, and the losses of its steps beside eager's
     outer, dot, inference    a step and a prediction with everything fused, as model.bench.whole_model has it
