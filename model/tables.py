@@ -126,7 +126,9 @@ class FusedTables(BatchedTables):
 
 def separate_tables(rows: Sequence[int], width: int) -> nn.ModuleList:
     """An nn.Embedding a table, with dense gradients."""
-    tables = nn.ModuleList(nn.utils.skip_init(nn.Embedding, number, width) for number in rows)
+    # skip_init would make them on the CPU, and draw from its generator, whatever device is the default.
+    device = torch.get_default_device()
+    tables = nn.ModuleList(nn.utils.skip_init(nn.Embedding, number, width, device=device) for number in rows)
     for table in tables:
         _init_table(table.weight)
     return tables

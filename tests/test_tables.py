@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import kernels  # noqa: F401  chooses Triton's interpreter
 from model.config import TableOptimizer
 from model.table_update import TableUpdate
-from model.tables import BatchedTables, FusedTables
+from model.tables import BatchedTables, FusedTables, separate_tables
 
 ROWS, WIDTH = (5, 1, 8), 4
 SGD, ADAGRAD, ROWWISE = TableOptimizer.SGD, TableOptimizer.ADAGRAD, TableOptimizer.ROWWISE_ADAGRAD
@@ -289,3 +289,27 @@ def test_a_rate_that_is_none_is_refused_and_nothing_copied(option, value):
     with pytest.raises(ValueError, match=f"{option}: expected a number from 0 on"):
         update.load_state_dict(state)
     assert not update.state["sum"].any()
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        "meta",
+        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")),
+    ],
+)
+def test_every_layout_draws_the_same_weights_on_the_default_device(device):
+    """A device has its own generator: drawn elsewhere, the tables of one layout, and all that is drawn after them,
+    would be others than those of the next."""
+    drawn = []
+    for make in (separate_tables, BatchedTables, FusedTables):
+        torch.manual_seed(0)
+        with torch.device(device):
+            tables = make(ROWS, WIDTH)
+            drawn.append((torch.cat([weight.detach() for weight in tables.parameters()]), torch.rand(3)))
+    for weights, following in drawn:
+        assert weights.device.type == following.device.type == device
+        if device != "meta":
+            assert torch.equal(weights, drawn[0][0])
+            assert torch.equal(following, drawn[0][1])

@@ -1,4 +1,4 @@
-"""What model.bench measures: implementations of a training step, the memory they take, whether their losses agree."""
+"""What model.bench measures: the implementations of a training step, their state, and the memory that they take."""
 
 import itertools
 from collections.abc import Sequence
@@ -7,20 +7,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-import kernels
-from kernels.measure.clock import percentiles
 from model.config import DLRMConfig, Kernels, Optimizer, Precision, Preset, TableOptimizer, TrainConfig
 from model.dlrm import DLRM
 from model.optimizers import Optimizers, make_optimizer
-from model.profiling.recording import step_times
 from model.step import make_step
 from model.table_update import TableUpdate
 
 RATES = {TableOptimizer.SGD: 0.1, TableOptimizer.ADAGRAD: 0.01, TableOptimizer.ROWWISE_ADAGRAD: 0.01}
-# How far a loss or a probability may be off. TF32 has 11 bits in each factor, and another order of a sum rounds
-# otherwise.
-TOLERANCES = {Precision.FP32: 1e-4, Precision.TF32: 2e-3}
-TOLERANCE = TOLERANCES[Precision.FP32]
+TABLES = "sparse_arch.tables.weight"  # all of them, by their name where they are one tensor
 # Implementation → what of DLRMConfig it changes; whether it is compiled; whether it is a CUDA graph.
 IMPLEMENTATIONS = {
     "eager sparse": ({}, False, False),
@@ -49,32 +43,46 @@ class Trainer:
         settings = TrainConfig(
             mlps, RATES[rule], rule, RATES[rule], weight_decay=0.0, precision=precision, batch_size=rows
         )
+        self.peak = Peak(device)
         torch.manual_seed(0)
-        with torch.device(device):  # where drawing 540 million weights takes no time
+        with self.peak, torch.device(device):  # where drawing 540 million weights takes no time
             model = DLRM(shape).to(device)
-        optimizer = make_optimizer(model, Preset(shape, settings), capturable=graph)
-        if name == "fused, eager update":
-            tables = TableUpdate(model.sparse_arch.tables, rule, RATES[rule], backend="eager")
-            optimizer = Optimizers(optimizer.parts | {"tables": tables}, optimizer.rates, 0)
+            optimizer = make_optimizer(model, Preset(shape, settings), capturable=graph)
+            if name == "fused, eager update":
+                tables = TableUpdate(model.sparse_arch.tables, rule, RATES[rule], backend="eager")
+                optimizer = Optimizers(optimizer.parts | {"tables": tables}, optimizer.rates, 0)
         weights = sum(parameter.nbytes for parameter in model.sparse_arch.tables.parameters())
         state = {TableOptimizer.SGD: 0.0, TableOptimizer.ADAGRAD: 1.0}.get(rule, 1 / shape.embedding_dim)
         self.floor = weights * (1 + state)
+        self.model, self.optimizer = model, optimizer
         forward = torch.compile(model, dynamic=False) if compiled else model
         self.step = make_step(forward, optimizer, rows, device, precision, cuda_graph=graph)
 
+    def state(self) -> dict[str, list[Tensor]]:
+        """Each parameter, and its sum of squared gradients if it has one; all tables as one, whatever their layout."""
+        tables = [parameter.detach() for parameter in self.model.sparse_arch.tables.parameters()]
+        found, numbers = {TABLES: [joined(tables)]}, itertools.count()
+        sums = {name: own["state"] for name, own in self.optimizer.state_dict().items() if name != "steps"}
+        for name, parameter in self.model.named_parameters():
+            if not name.startswith("sparse_arch.tables."):
+                own = sums["mlps"].get(next(numbers), {}).get("sum")
+                found[name] = [parameter.detach(), *([] if own is None else [own])]
+        if sums["tables"].get(0, {}).get("sum") is not None:
+            found[TABLES].append(joined([sums["tables"][table]["sum"] for table in range(len(tables))]))
+        return found
 
-def compare(row: dict, losses: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> None:
-    """Say in the row whether the losses are those expected."""
-    error = (losses - expected).abs().max().item()
-    row["loss_error"] = error
-    row["match"] = "ok" if error <= tolerance else f"FAILED: a loss differs from the reference's by {error:.2g}"
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """All rows as one tensor, without a copy where they are."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
 class Peak:
-    """bytes: the most memory that was allocated within, beyond what was before; None on the CPU."""
+    """bytes: the most memory that what is done within takes, over all times; None on the CPU. What is allocated between
+    the times does not count."""
 
     def __init__(self, device: torch.device):
-        self.device, self.bytes = device, None
+        self.device, self.bytes, self.kept = device, None, 0
 
     def __enter__(self) -> "Peak":
         if self.device.type == "cuda":
@@ -84,7 +92,9 @@ class Peak:
 
     def __exit__(self, *_) -> None:
         if self.device.type == "cuda":
-            self.bytes = torch.cuda.max_memory_allocated(self.device) - self.before
+            most = self.kept + torch.cuda.max_memory_allocated(self.device) - self.before
+            self.bytes = max(self.bytes or 0, most)
+            self.kept += torch.cuda.memory_allocated(self.device) - self.before
 
 
 class noting:
@@ -101,33 +111,3 @@ class noting:
             self.row["match"] = f"FAILED: {kind.__name__}: {(str(error).splitlines() or [''])[0]}"
             return True
         return False
-
-
-def bench_steps(
-    rule: TableOptimizer, shape: DLRMConfig, batches: list, device: torch.device, names: Sequence[str],
-    precision: Precision = Precision.FP32, part: str = "steps",
-) -> list[dict]:
-    """A row for each implementation, the reference first: its step on these batches."""
-    steps, rows, expected = {}, {}, None
-    count = len(batches[0][0])
-    for name in names:
-        row = rows[name] = {
-            "part": part, "optimizer": str(rule), "rows": count, "precision": str(precision), "implementation": name
-        }
-        with Peak(device) as peak, noting(row):
-            trainer = Trainer(name, rule, shape, count, device, precision)
-            turns = itertools.cycle(batches)
-            # Where the step is a graph, the last of these steps are replays.
-            losses = torch.stack([trainer.step(*next(turns)).clone() for _ in range(8)])
-            expected = losses if expected is None else expected
-            compare(row, losses, expected, TOLERANCES[precision])
-            steps[name] = lambda step=trainer.step, turns=turns: step(*next(turns))
-            row["floor_mb"] = trainer.floor / 1e6
-        row["peak_mb"] = peak.bytes and peak.bytes / 1e6
-    good = {name: step for name, step in steps.items() if rows[name]["match"] == "ok"}
-    times = step_times(good) if good else {}
-    for name in good:
-        low, middle, high = percentiles(times[name].tolist())
-        rows[name] |= {"ms": middle, "ms_low": low, "ms_high": high}
-    kernels.check_ids()
-    return list(rows.values())

@@ -1,0 +1,113 @@
+"""Whether a training step is right: what it changes, beside the same step in float64 from the same state.
+
+Losses alone do not tell. Adagrad's first update of a weight is lr · g / (|g| + eps), which is lr · sign(g) however
+small g is. Where g is no larger than its rounding, two right implementations move the weight by lr in opposite
+directions, and from there on their losses part. So no step is held to the steps before it: each begins with the
+implementation's own weights and sums of squares. Eager operations take the gradient of that state twice, in float64 and
+in the implementation's precision. The new weights and sums must lie between those that the rule makes of the float64
+gradient less and plus twice eager's error, the largest of a row: both signs are between these only where a gradient is
+at rounding's scale. What lies outside, summed over a tensor, is its stray, a share of its update. Each table counts as
+a tensor, of the rows that the batch looks up; a row that it does not look up must stay as it is.
+"""
+
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model.bench.trainer import TABLES, Trainer
+from model.config import DLRMConfig, Precision, TableOptimizer
+from model.dlrm import DLRM
+from model.step import Batch
+
+# How much may stray. A sum at ReLU's zero is cut off by one rounding and not by another, and then a row of the batch
+# gives other gradients: in float32 hardly ever, in TF32 often, where Adagrad moves a unit that few rows reach by lr.
+MOST_STRAY = {Precision.FP32: 0.01, Precision.TF32: 0.1}
+ADAGRAD_EPS = 1e-10  # torch's default, which no configuration changes
+ROUNDING = torch.finfo(torch.float32).eps
+
+
+class Shadow:
+    """Eager models that take a step from another model's state, in float64 and in float32 (TF32 where that is set)."""
+
+    def __init__(self, shape: DLRMConfig, rule: TableOptimizer, rate: float, device: torch.device):
+        self.rule, self.rate = rule, rate
+        with torch.device(device):
+            self.exact, self.rounded = DLRM(shape).to(device).double(), DLRM(shape).to(device)
+
+    def follow(self, trainer: Trainer, batch: Batch) -> tuple[Tensor, Tensor, dict[str, float]]:
+        """The trainer's step on the batch: its loss, the float64 loss, and the stray of each tensor."""
+        weights, before = trainer.model.state_dict(), trainer.state()
+        before = {name: [tensor.clone() for tensor in own] for name, own in before.items()}
+        expected, exact = _backward(self.exact, weights, batch)
+        _, rounded = _backward(self.rounded, weights, batch)
+        with trainer.peak:
+            loss = trainer.step(*batch).clone()
+        after = trainer.state()
+        strays = self._strays_of_tables(*(found.pop(TABLES) for found in (before, after, exact, rounded)))
+        for name in exact:
+            strays[name] = self._stray(before[name], after[name], exact[name], rounded[name])
+        return loss, expected, {name: stray.item() for name, stray in strays.items()}
+
+    def _strays_of_tables(
+        self, before: list[Tensor], after: list[Tensor], exact: Tensor, rounded: Tensor
+    ) -> dict[str, Tensor]:
+        exact = exact.coalesce()
+        rows, starts = exact.indices()[0], self.exact.sparse_arch.tables.starts
+        states = [[tensor[rows] for tensor in state] for state in (before, after)]
+        same = all(torch.equal(old.index_copy_(0, rows, new[rows]), new)
+                   for old, new in zip(before, after, strict=True))
+        strays = {"the rows that are not looked up": exact.values().new_tensor(0.0 if same else torch.inf)}
+        gradients = exact.values(), self._as_eager_adds(states[0][0], rows, rounded)
+        bounds = [*torch.searchsorted(rows, starts).tolist(), len(rows)]
+        for table, (begin, end) in enumerate(pairwise(bounds)):
+            old, new = ([tensor[begin:end] for tensor in state] for state in states)
+            strays[f"table {table}"] = self._stray(
+                old, new, *(gradient[begin:end] for gradient in gradients),
+                self.rule is TableOptimizer.ROWWISE_ADAGRAD,
+            )
+        return strays
+
+    def _as_eager_adds(self, weights: Tensor, rows: Tensor, gradient: Tensor) -> Tensor:
+        """The gradients of these rows, with the error that they come to in eager's update. torch.optim's Adagrad sums
+        a row's gradients first; its SGD adds one by one to the weight, and what is small beside that is lost."""
+        if self.rule is not TableOptimizer.SGD:
+            return gradient.coalesce().values()
+        place = torch.searchsorted(rows, gradient._indices()[0])
+        new = weights.index_add(0, place, gradient._values(), alpha=-self.rate)
+        return (weights.double() - new) / self.rate
+
+    def _stray(
+        self, before: list[Tensor], after: list[Tensor], exact: Tensor, rounded: Tensor, row_wise: bool = False
+    ) -> Tensor:
+        """Of weights, and of their sums of squares if there are some, the larger."""
+        error = 2 * (rounded - exact).abs().amax(-1, keepdim=True)
+        right, *ends = (self._applied(before, exact + sign * error, row_wise) for sign in (0, -1, 1))
+        shares = []
+        for old, new, target, low, high in zip(before, after, right, *ends, strict=True):
+            outside = torch.maximum(torch.minimum(low, high) - new, new - torch.maximum(low, high))
+            outside -= ROUNDING * torch.maximum(old.abs(), new.abs())
+            shares.append(outside.clamp(min=0).sum() / (target - old).abs().sum().clamp(min=1e-30))
+        return torch.stack(shares).amax()
+
+    def _applied(self, before: list[Tensor], gradient: Tensor, row_wise: bool) -> list[Tensor]:
+        """The rule's new weights, and sums of squares if it has some, in float64."""
+        weight, *sums = (tensor.double() for tensor in before)
+        if not sums:
+            return [weight - self.rate * gradient]
+        squares = gradient.square()
+        total = sums[0] + (squares.mean(-1) if row_wise else squares)
+        root = total.sqrt() + ADAGRAD_EPS
+        return [weight - self.rate * gradient / (root.unsqueeze(-1) if row_wise else root), total]
+
+
+def _backward(model: DLRM, weights: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of the batch with these weights, and the gradients."""
+    labels, dense, sparse = batch
+    model.load_state_dict(weights)
+    model.zero_grad()
+    dtype = model.over_arch.logit.weight.dtype
+    loss = F.binary_cross_entropy_with_logits(model(dense.to(dtype), sparse), labels.to(dtype))
+    loss.backward()
+    return loss.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}

@@ -1,0 +1,66 @@
+"""Steps of all implementations by turns, each judged by a `Shadow`: their ms and the most memory that they take."""
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+import kernels
+from kernels.measure.clock import percentiles
+from model.bench.shadow import MOST_STRAY, Shadow
+from model.bench.trainer import RATES, Trainer, noting
+from model.config import DLRMConfig, Precision, TableOptimizer
+from model.profiling.recording import step_times
+
+OURS = ("fused", "fused graph")
+# How far a loss or a probability may be off. TF32 has 11 bits in each factor, and another order of a sum rounds
+# otherwise.
+TOLERANCES = {Precision.FP32: 1e-4, Precision.TF32: 2e-3}
+
+
+def judge(row: dict, steps: Sequence[tuple[Tensor, Tensor, dict[str, float]]], precision: Precision) -> None:
+    """Say in the row whether these steps, which a `Shadow` followed, are right."""
+    faults = []
+    for index, (loss, expected, strays) in enumerate(steps):
+        error = (abs(loss - expected) / max(1, expected)).item()
+        row["loss_error"] = max(error, row.get("loss_error", 0.0))
+        row["stray"] = max(row.get("stray", 0.0), *strays.values())
+        if not error <= TOLERANCES[precision]:
+            faults.append(f"step {index}: the loss differs from float64's by {error:.2g}")
+        for name, stray in strays.items():
+            if not stray <= MOST_STRAY[precision]:
+                faults.append(f"step {index}: {stray:.2g} of the update of {name} is not float64's")
+    row["match"] = f"FAILED: {faults[0]}" if faults else "ok"
+
+
+def bench_steps(
+    rule: TableOptimizer, shape: DLRMConfig, batches: list, device: torch.device, names: Sequence[str],
+    precision: Precision = Precision.FP32, part: str = "steps",
+) -> list[dict]:
+    """A row for each implementation: its step on these batches, as `Shadow` judges it."""
+    steps, rows = {}, {}
+    shadow = Shadow(shape, rule, RATES[rule], device)
+    count = len(batches[0][0])
+    for name in names:
+        row = rows[name] = {
+            "part": part, "optimizer": str(rule), "rows": count, "precision": str(precision), "implementation": name
+        }
+        with noting(row):
+            trainer = Trainer(name, rule, shape, count, device, precision)
+            turns = itertools.cycle(batches)
+            # Where the step is a graph, the last of these steps are replays.
+            judge(row, [shadow.follow(trainer, next(turns)) for _ in range(8)], precision)
+            steps[name] = lambda step=trainer.step, turns=turns: step(*next(turns))
+            row |= {"floor_mb": trainer.floor / 1e6, "peak_mb": trainer.peak.bytes and trainer.peak.bytes / 1e6}
+    del shadow
+    good = {name: step for name, step in steps.items() if rows[name]["match"] == "ok"}
+    times = step_times(good) if good else {}
+    for name in good:
+        low, middle, high = percentiles(times[name].tolist())
+        rows[name] |= {"ms": middle, "ms_low": low, "ms_high": high}
+    peers = [rows[name]["ms"] for name in good if name not in OURS]
+    for name in good.keys() & OURS if peers else ():
+        rows[name]["factor"] = min(peers) / rows[name]["ms"]
+    kernels.check_ids()
+    return list(rows.values())

@@ -1,0 +1,234 @@
+"""model.bench.shadow: a step that is right passes however it rounds, and none that is wrong, whatever the rule."""
+
+import itertools
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+import kernels
+from kernels import runtime
+from kernels.ops.embedding_bags_update import eager
+from model.bench import steps, training
+from model.bench.shadow import MOST_STRAY, Shadow
+from model.bench.trainer import RATES, TABLES, Trainer
+from model.config import Precision, TableOptimizer, preset
+
+CPU, DEVICE = torch.device("cpu"), runtime.device()
+SGD, ADAGRAD, ROWWISE = training.RULES
+SHAPE = replace(preset("mini").model, embedding_dim=4, bottom=(13, 8, 4), cardinalities=(3, 5000, 50))
+ROWS = 1024  # enough that gradients are as small as in training, beside Adagrad's eps too
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny operations: sharing them costs more than it saves."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def batches() -> list:
+    generator = torch.Generator().manual_seed(0)
+    labels, dense = torch.rand(3, ROWS, generator=generator).round(), torch.randn(3, ROWS, 13, generator=generator)
+    ids = [torch.randint(ids, (3, ROWS), generator=generator) for ids in SHAPE.cardinalities]
+    return list(zip(labels, dense, torch.stack(ids, dim=2), strict=True))
+
+
+def match(trainer: Trainer, rule: TableOptimizer, batches: list, device: torch.device = CPU) -> str:
+    turns = itertools.cycle([[tensor.to(device) for tensor in batch] for batch in batches])
+    shadow, row = Shadow(SHAPE, rule, RATES[rule], device), {}
+    steps.judge(row, [shadow.follow(trainer, next(turns)) for _ in range(6)], Precision.FP32)
+    assert (row["match"] == "ok") == (row["stray"] <= MOST_STRAY[Precision.FP32] and row["loss_error"] <= 1e-4)
+    return row["match"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [(rule, name) for rule in training.RULES for name in training.names_of(rule, DEVICE, training.IMPLEMENTATIONS)
+     if name != "torch.compile"],
+)
+@pytest.mark.parametrize("reordered", [False, True])
+def test_what_is_right_passes(rule, name, reordered, batches):
+    """The rows of a batch in another order: every gradient is rounded otherwise. A GPU's last steps are replays."""
+    trainer = Trainer(name, rule, SHAPE, ROWS, DEVICE)
+    if reordered:
+        step, order = trainer.step, torch.randperm(ROWS, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+        trainer.step = lambda *batch: step(*(tensor[order] for tensor in batch))
+    assert match(trainer, rule, batches, DEVICE) == "ok"
+
+
+def drop_the_update(trainer, monkeypatch):
+    trainer.optimizer.parts["tables"].step = lambda: None
+
+
+def drop_an_mlps_update(trainer, monkeypatch):
+    trainer.optimizer.parts["mlps"].step = lambda: None
+
+
+def drop_a_later_update(trainer, monkeypatch):
+    step, calls = trainer.optimizer.parts["tables"].step, itertools.count()
+    trainer.optimizer.parts["tables"].step = lambda: step() if next(calls) != 3 else None
+
+
+def double_the_rate(trainer, monkeypatch):
+    trainer.optimizer.parts["tables"].param_groups[0]["lr"] *= 2
+
+
+def double_the_mlps_rate(trainer, monkeypatch):
+    trainer.optimizer.parts["mlps"].param_groups[0]["lr"] *= 2
+
+
+def take_a_rate_off_by_two_percent(trainer, monkeypatch):
+    trainer.optimizer.parts["tables"].param_groups[0]["lr"] *= 1.02
+
+
+def add(trainer, monkeypatch):
+    trainer.optimizer.parts["tables"].param_groups[0]["lr"] *= -1
+
+
+def forget_a_table(trainer, monkeypatch):
+    step, tables = trainer.step, trainer.model.sparse_arch
+
+    def wrong(*batch):
+        kept = tables.table(0).clone()
+        loss = step(*batch)
+        tables.table(0).copy_(kept)
+        return loss
+
+    trainer.step = wrong
+
+
+def write_a_row_that_is_not_looked_up(trainer, monkeypatch):
+    step, tables = trainer.step, trainer.model.sparse_arch
+
+    def wrong(*batch):
+        loss = step(*batch)
+        missing = set(range(1, 5000)) - set((batch[2][:, 1] + 1).tolist())
+        tables.table(1)[min(missing)] += 1e-6
+        return loss
+
+    trainer.step = wrong
+
+
+def train_on_the_batch_before(trainer, monkeypatch):
+    step, before = trainer.step, []
+
+    def wrong(*batch):
+        before.append(batch)
+        return step(*before[max(len(before) - 2, 0)])
+
+    trainer.step = wrong
+
+
+def update_otherwise(monkeypatch, gradient_and_squares):
+    """The tables' update with other gradients and squares [U, D] of the rows than their sums and the sums' squares.
+
+    gradient_and_squares: of (place int64 [B F] of each id's row among the U, gradients [B F, D], sums [U, D])."""
+
+    def update(rule, tables, *arguments, eps=0.0, backend="auto"):
+        *state, row_offsets, indices, grad, rate, offsets = arguments
+        rows, sums = eager.row_gradients(tables, row_offsets, indices, grad, offsets, "sum", None, None)
+        place = torch.searchsorted(rows, (indices + row_offsets[:-1]).flatten())
+        step, squares = gradient_and_squares(place, grad.reshape(-1, grad.shape[2]), sums)
+        for total in state:
+            total[rows] += squares.mean(1) if rule is ROWWISE else squares
+            root = total[rows].sqrt() + eps
+            step = step / (root[:, None] if rule is ROWWISE else root)
+        tables[rows] -= rate * step
+
+    for rule in training.RULES:
+        monkeypatch.setattr(kernels, f"embedding_bags_{rule}_", partial(update, rule))
+
+
+def take_one_of_several_gradients(trainer, monkeypatch):
+    """A row that several ids name gets the last one's gradient, not the sum."""
+
+    def last(place, gradients, sums):
+        one = sums.index_copy(0, place, gradients)
+        return one, one.square()
+
+    update_otherwise(monkeypatch, last)
+
+
+def sum_the_squares_of_each_gradient(trainer, monkeypatch):
+    """The state grows by the squares of a row's gradients, not by the square of their sum."""
+    update_otherwise(
+        monkeypatch, lambda place, gradients, sums: (sums, torch.zeros_like(sums).index_add(0, place, gradients**2))
+    )
+
+
+def put_eps_under_the_root(trainer, monkeypatch):
+    def update(tables, state, rows, gradients, rate, rule, eps=0.0):
+        squares = gradients.square()
+        state[rows] += squares.mean(1) if rule == "rowwise_adagrad" else squares
+        root = (state[rows] + eps).sqrt()
+        tables[rows] -= rate * gradients / (root[:, None] if rule == "rowwise_adagrad" else root)
+        return tables
+
+    monkeypatch.setattr(eager, "update_", update)
+
+
+def begin_the_sums_anew(trainer, monkeypatch):
+    part = trainer.optimizer.parts["tables"]
+    step = part.step
+
+    def wrong():
+        part.state["sum"].zero_()
+        step()
+
+    part.step = wrong
+
+
+WRONG = [
+    drop_the_update, drop_an_mlps_update, drop_a_later_update, double_the_rate, double_the_mlps_rate,
+    take_a_rate_off_by_two_percent, add, forget_a_table, write_a_row_that_is_not_looked_up, train_on_the_batch_before,
+    take_one_of_several_gradients,
+]
+OF_ADAGRAD = [sum_the_squares_of_each_gradient, put_eps_under_the_root, begin_the_sums_anew]
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [(rule, change) for rule in training.RULES for change in WRONG + (OF_ADAGRAD if rule is not SGD else [])],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_what_is_wrong_fails(rule, change, batches, monkeypatch):
+    """BROKEN ON PURPOSE, each of these: the fused step, whose update a CPU does by the op's eager operations."""
+    trainer = Trainer("fused", rule, SHAPE, ROWS, CPU)
+    change(trainer, monkeypatch)
+    assert match(trainer, rule, batches).startswith("FAILED: step ")
+
+
+@pytest.mark.parametrize("rule", training.RULES)
+def test_the_update_that_the_wrong_ones_are_edits_of_passes(rule, batches, monkeypatch):
+    trainer = Trainer("fused", rule, SHAPE, ROWS, CPU)
+    update_otherwise(monkeypatch, lambda place, gradients, sums: (sums, sums.square()))
+    assert match(trainer, rule, batches) == "ok"
+
+
+def test_a_gradient_at_roundings_scale_may_have_either_sign_and_no_other_size():
+    """Adagrad's first update of a weight, by a gradient of which rounding leaves not even the sign."""
+    shadow = Shadow(SHAPE, ADAGRAD, RATES[ADAGRAD], CPU)
+    before, exact = [torch.zeros(4), torch.zeros(4)], torch.tensor([1e-3, 2e-3, -1e-3, 1e-9], dtype=torch.float64)
+    rounded = exact - torch.tensor([0, 0, 0, 2e-9])
+    for last, right in ((-0.01, True), (0.01, True), (0.02, False), (float("nan"), False)):
+        after = [torch.tensor([-0.01, -0.01, 0.01, last]), exact.square().float()]
+        assert (shadow._stray(before, after, exact, rounded) <= MOST_STRAY[Precision.FP32]).item() is right
+    after[0] = torch.tensor([-0.01, 0.01, 0.01, 0.01])
+    assert shadow._stray(before, after, exact, rounded) > 0.4
+
+
+def test_a_state_is_the_same_whatever_the_layout(batches):
+    states = {}
+    for name in ("eager sparse", "eager dense", "fused"):
+        trainer = Trainer(name, ADAGRAD, SHAPE, ROWS, CPU)
+        trainer.step(*batches[0])
+        states[name] = trainer.state()
+    for name, state in states.items():
+        assert state.keys() == states["fused"].keys()
+        assert [len(tensors) for tensors in state.values()] == [2] * len(state), name
+        assert state[TABLES][0].shape == state[TABLES][1].shape == (sum(SHAPE.cardinalities) + 3, 4)
