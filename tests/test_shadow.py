@@ -222,6 +222,16 @@ def test_a_gradient_at_roundings_scale_may_have_either_sign_and_no_other_size():
     assert shadow._stray(before, after, exact, rounded) > 0.4
 
 
+def test_a_square_may_be_less_than_those_of_both_ends():
+    """Of a gradient between two of opposite signs."""
+    shadow = Shadow(SHAPE, ADAGRAD, RATES[ADAGRAD], CPU)
+    exact, taken = (torch.tensor(values, dtype=torch.float64) for values in ([1e-3, 1e-4], [1e-3, 1e-6]))
+    before = [torch.zeros(2), torch.zeros(2)]
+    after = [(-RATES[ADAGRAD] * taken / (taken.abs() + 1e-10)).float(), taken.square().float()]
+    assert shadow._stray(before, after, exact, exact + torch.tensor([0, 1.5e-4])) == 0
+    assert shadow._stray(before, after, exact, exact + torch.tensor([0, 1e-5])) > 0
+
+
 def test_a_state_is_the_same_whatever_the_layout(batches):
     states = {}
     for name in ("eager sparse", "eager dense", "fused"):

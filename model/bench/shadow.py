@@ -83,23 +83,37 @@ class Shadow:
     ) -> Tensor:
         """Of weights, and of their sums of squares if there are some, the larger."""
         error = 2 * (rounded - exact).abs().amax(-1, keepdim=True)
-        right, *ends = (self._applied(before, exact + sign * error, row_wise) for sign in (0, -1, 1))
-        shares = []
-        for old, new, target, low, high in zip(before, after, right, *ends, strict=True):
-            outside = torch.maximum(torch.minimum(low, high) - new, new - torch.maximum(low, high))
+        applied, shares = self._applied(before, exact, error, row_wise), []
+        for old, new, (low, right, high) in zip(before, after, applied, strict=True):
+            outside = torch.maximum(low - new, new - high)
             outside -= ROUNDING * torch.maximum(old.abs(), new.abs())
-            shares.append(outside.clamp(min=0).sum() / (target - old).abs().sum().clamp(min=1e-30))
+            shares.append(outside.clamp(min=0).sum() / (right - old).abs().sum().clamp(min=1e-30))
         return torch.stack(shares).amax()
 
-    def _applied(self, before: list[Tensor], gradient: Tensor, row_wise: bool) -> list[Tensor]:
-        """The rule's new weights, and sums of squares if it has some, in float64."""
+    def _applied(
+        self, before: list[Tensor], exact: Tensor, error: Tensor, row_wise: bool
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The rule's new weights, and sums of squares if it has some, in float64: the least, those of the exact
+        gradient, and the most, of gradients that are up to `error` off."""
         weight, *sums = (tensor.double() for tensor in before)
+        gradients = exact - error, exact, exact + error
         if not sums:
-            return [weight - self.rate * gradient]
-        squares = gradient.square()
-        total = sums[0] + (squares.mean(-1) if row_wise else squares)
-        root = total.sqrt() + ADAGRAD_EPS
-        return [weight - self.rate * gradient / (root.unsqueeze(-1) if row_wise else root), total]
+            most, right, least = (weight - self.rate * gradient for gradient in gradients)
+            return [(least, right, most)]
+        low, square, high = (gradient.square() for gradient in gradients)
+        squares = torch.where(exact.abs() <= error, 0.0, torch.minimum(low, high)), square, torch.maximum(low, high)
+        totals = [sums[0] + (each.mean(-1) if row_wise else each) for each in squares]
+        if row_wise:  # all elements of a row are divided by one root, between those of the least and the most sum
+            steps = [g / self._root(total).unsqueeze(-1) for g in gradients for total in totals]
+        else:  # g / (√(sum + g²) + ε) rises with g
+            steps = [g / self._root(sums[0] + g.square()) for g in gradients]
+        moved = weight - self.rate * torch.stack(steps)
+        right = moved[len(moved) // 2]
+        return [(moved.amin(0), right, moved.amax(0)), tuple(totals)]
+
+    @staticmethod
+    def _root(total: Tensor) -> Tensor:
+        return total.sqrt() + ADAGRAD_EPS
 
 
 def _backward(model: DLRM, weights: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
