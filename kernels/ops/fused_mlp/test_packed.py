@@ -19,7 +19,7 @@ BACKENDS = ("eager", KERNEL)
 
 def layers():
     torch.manual_seed(0)
-    return [nn.Linear(13, 32).to(DEVICE), nn.Linear(32, 5).to(DEVICE)]
+    return [nn.Linear(13, 20).to(DEVICE), nn.Linear(20, 5).to(DEVICE)]
 
 
 def of(linears):

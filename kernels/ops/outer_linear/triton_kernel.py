@@ -91,8 +91,8 @@ def forward_kernel(
     PRECISION: tl.constexpr, OF_WEIGHTS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, GROUP: tl.constexpr,
     WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """The sum over the blocks j from first_block to before last_block; WHOLE: all their columns exist. OF_WEIGHTS: the
-    precision that weights are rounded for when they are read, "ieee" where they are already.
+    """The sum over the blocks j from first_block (FOLDED: 0) to before last_block; WHOLE: all their columns exist.
+    OF_WEIGHTS: the precision that weights are rounded for when they are read, "ieee" where they are already.
 
     The grid is (row tiles, output tiles, splits). Of SPLIT there is neither bias nor activation, and out is the
     workspace, in which this launch's parts begin at first_part. A weight as given goes by rows of i, so its GROUP is 1;
@@ -105,8 +105,7 @@ def forward_kernel(
     total = (last_block - first_block) * columns
     length = columns.to(tl.int64) * columns
     if FOLDED:
-        start = first_block * (first_block + 1) // 2 * (BLOCK // GROUP)
-        total = last_block * (last_block + 1) // 2 * (BLOCK // GROUP) - start
+        total = last_block * (last_block + 1) // 2 * (BLOCK // GROUP)
         blocks = tl.cdiv(columns, BLOCK).to(tl.int64)
         length = blocks * (blocks + 1) // 2 * (BLOCK * BLOCK)
     weights = weight_ptr + tl.minimum(h, outputs - 1).to(tl.int64) * length
