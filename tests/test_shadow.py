@@ -11,7 +11,7 @@ import kernels
 from kernels import runtime
 from kernels.ops.embedding_bags_update import eager
 from model.bench import steps, training
-from model.bench.shadow import MOST_STRAY, Shadow
+from model.bench.shadow import MOST_OF_A_ROW, MOST_STRAY, Shadow, _share
 from model.bench.trainer import RATES, TABLES, Trainer
 from model.config import Precision, TableOptimizer, preset
 
@@ -42,7 +42,8 @@ def match(trainer: Trainer, rule: TableOptimizer, batches: list, device: torch.d
     turns = itertools.cycle([[tensor.to(device) for tensor in batch] for batch in batches])
     shadow, row = Shadow(SHAPE, rule, RATES[rule], device), {}
     steps.judge(row, [shadow.follow(trainer, next(turns)) for _ in range(6)], Precision.FP32)
-    assert (row["match"] == "ok") == (row["stray"] <= MOST_STRAY[Precision.FP32] and row["loss_error"] <= 1e-4)
+    strays = row["stray"] <= MOST_STRAY[Precision.FP32], row["row_stray"] <= MOST_OF_A_ROW[Precision.FP32]
+    assert (row["match"] == "ok") == (all(strays) and row["loss_error"] <= 1e-4)
     return row["match"]
 
 
@@ -97,6 +98,20 @@ def forget_a_table(trainer, monkeypatch):
         kept = tables.table(0).clone()
         loss = step(*batch)
         tables.table(0).copy_(kept)
+        return loss
+
+    trainer.step = wrong
+
+
+def forget_the_last_id(trainer, monkeypatch):
+    """Of a table in which few other rows of the batch name its row: a thousandth of the update."""
+    step, tables = trainer.step, trainer.model.sparse_arch
+
+    def wrong(*batch):
+        row = batch[2][-1, 1] + 1
+        kept = tables.table(1)[row].clone()
+        loss = step(*batch)
+        tables.table(1)[row] = kept
         return loss
 
     trainer.step = wrong
@@ -185,8 +200,8 @@ def begin_the_sums_anew(trainer, monkeypatch):
 
 WRONG = [
     drop_the_update, drop_an_mlps_update, drop_a_later_update, double_the_rate, double_the_mlps_rate,
-    take_a_rate_off_by_two_percent, add, forget_a_table, write_a_row_that_is_not_looked_up, train_on_the_batch_before,
-    take_one_of_several_gradients,
+    take_a_rate_off_by_two_percent, add, forget_a_table, forget_the_last_id, write_a_row_that_is_not_looked_up,
+    train_on_the_batch_before, take_one_of_several_gradients,
 ]
 OF_ADAGRAD = [sum_the_squares_of_each_gradient, put_eps_under_the_root, begin_the_sums_anew]
 
@@ -200,7 +215,7 @@ def test_what_is_wrong_fails(rule, change, batches, monkeypatch):
     """BROKEN ON PURPOSE, each of these: the fused step, whose update a CPU does by the op's eager operations."""
     trainer = Trainer("fused", rule, SHAPE, ROWS, CPU)
     change(trainer, monkeypatch)
-    assert match(trainer, rule, batches).startswith("FAILED: step ")
+    assert match(trainer, rule, batches).startswith(("FAILED: step ", "FAILED: half of the steps: "))
 
 
 @pytest.mark.parametrize("rule", training.RULES)
@@ -217,9 +232,9 @@ def test_a_gradient_at_roundings_scale_may_have_either_sign_and_no_other_size():
     rounded = exact - torch.tensor([0, 0, 0, 2e-9])
     for last, right in ((-0.01, True), (0.01, True), (0.02, False), (float("nan"), False)):
         after = [torch.tensor([-0.01, -0.01, 0.01, last]), exact.square().float()]
-        assert (shadow._stray(before, after, exact, rounded) <= MOST_STRAY[Precision.FP32]).item() is right
+        assert (_share(shadow._outside(before, after, exact, rounded)) <= MOST_STRAY[Precision.FP32]).item() is right
     after[0] = torch.tensor([-0.01, 0.01, 0.01, 0.01])
-    assert shadow._stray(before, after, exact, rounded) > 0.4
+    assert _share(shadow._outside(before, after, exact, rounded)) > 0.4
 
 
 def test_a_square_may_be_less_than_those_of_both_ends():
@@ -228,8 +243,8 @@ def test_a_square_may_be_less_than_those_of_both_ends():
     exact, taken = (torch.tensor(values, dtype=torch.float64) for values in ([1e-3, 1e-4], [1e-3, 1e-6]))
     before = [torch.zeros(2), torch.zeros(2)]
     after = [(-RATES[ADAGRAD] * taken / (taken.abs() + 1e-10)).float(), taken.square().float()]
-    assert shadow._stray(before, after, exact, exact + torch.tensor([0, 1.5e-4])) == 0
-    assert shadow._stray(before, after, exact, exact + torch.tensor([0, 1e-5])) > 0
+    assert _share(shadow._outside(before, after, exact, exact + torch.tensor([0, 1.5e-4]))) == 0
+    assert _share(shadow._outside(before, after, exact, exact + torch.tensor([0, 1e-5]))) > 0
 
 
 def test_a_state_is_the_same_whatever_the_layout(batches):

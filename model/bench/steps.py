@@ -8,7 +8,7 @@ from torch import Tensor
 
 import kernels
 from kernels.measure.clock import percentiles
-from model.bench.shadow import MOST_STRAY, Shadow
+from model.bench.shadow import MOST_OF_A_ROW, MOST_STRAY, ROW, Shadow
 from model.bench.trainer import RATES, Trainer, noting
 from model.config import DLRMConfig, Precision, TableOptimizer
 from model.profiling.recording import step_times
@@ -21,16 +21,21 @@ TOLERANCES = {Precision.FP32: 1e-4, Precision.TF32: 2e-3}
 
 def judge(row: dict, steps: Sequence[tuple[Tensor, Tensor, dict[str, float]]], precision: Precision) -> None:
     """Say in the row whether these steps, which a `Shadow` followed, are right."""
-    faults = []
+    faults, of_rows = [], []
     for index, (loss, expected, strays) in enumerate(steps):
         error = (abs(loss - expected) / max(1, expected)).item()
         row["loss_error"] = max(error, row.get("loss_error", 0.0))
+        strays = dict(strays)
+        of_rows.append(strays.pop(ROW))
         row["stray"] = max(row.get("stray", 0.0), *strays.values())
         if not error <= TOLERANCES[precision]:
             faults.append(f"step {index}: the loss differs from float64's by {error:.2g}")
         for name, stray in strays.items():
             if not stray <= MOST_STRAY[precision]:
                 faults.append(f"step {index}: {stray:.2g} of the update of {name} is not float64's")
+    row["row_stray"] = sorted(of_rows)[len(of_rows) // 2]
+    if not row["row_stray"] <= MOST_OF_A_ROW[precision]:
+        faults.append(f"half of the steps: {row['row_stray']:.2g} of the update of {ROW} is not float64's")
     row["match"] = f"FAILED: {faults[0]}" if faults else "ok"
 
 
