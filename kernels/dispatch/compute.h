@@ -53,8 +53,8 @@ class Compute : public c10::OperatorKernel {
    public:
     enum class Form { functional, in_place, backward };
 
-    // scalars: the positions of 0-d tensors that are numbers. ragged: of those whose length is N, and of N itself. planner: the op in
-    // Python that makes plans.
+    // scalars: the positions of 0-d tensors that are numbers. ragged: of tensors whose length is N, and of N itself.
+    // planner: the op in Python that makes plans.
     Compute(const Declared& declared, Form form, const c10::FunctionSchema& schema, Positions scalars, Positions ragged,
             c10::OperatorHandle planner)
         : declared_(declared), form_(form), planner_(planner) {
