@@ -375,3 +375,10 @@ def test_workspaces_are_small_beside_the_weight(rows, monkeypatch):
     assert forward > 0
     assert folded <= forward <= folded + 0.1 * (weight + others)
     assert 0 < backward <= 0.1 * (2 * weight + 2 * others)
+
+
+@pytest.mark.parametrize("rows", [127, 128])
+def test_a_weight_is_folded_first_from_128_rows_on(rows, monkeypatch):
+    columns, outputs = 432, 512
+    forward, _ = workspace_bytes(rows, columns, outputs, "ieee", monkeypatch)
+    assert (forward >= 4 * outputs * folding.folded_width(columns)) == (rows == 128)
