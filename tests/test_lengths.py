@@ -123,14 +123,24 @@ def test_the_verdict():
     assert not judge.AnyLength().judge([], STEADY).met
 
 
-@pytest.mark.parametrize("made", [bags._lengths, lambda: update._lengths("sgd"), table._lengths])
-def test_the_ops_cuda_kernels_take_any_length_on_the_host(made):
-    found = made()
+def test_of_several_cells_the_worst_counts():
+    rows = [
+        judge.Row("toy", "lengths", "functional", name, {"rows": count}, call_us=us)
+        for count, another in ((8, 15.0), (16, 11.0))
+        for name, us in (("cuda", 10.0), ("cuda" + ANOTHER_LENGTH, another))
+    ]
+    verdict = judge.AnyLength(who=("cuda",)).judge(rows, STEADY)
+    assert (verdict.met, verdict.figure) == (False, "cuda 1.50 × one N's; limit 1.2")
+
+
+@pytest.mark.parametrize("module", [bags, update, table], ids=["bags", "update", "table"])
+def test_the_ops_cuda_kernels_take_any_length_on_the_host(module):
+    (found,) = (each for each in module.cells() if isinstance(each, Lengths))
     names = [name for name in ("eager", "cuda") if name in found.implementations]
     small = {name: found.implementations[name] for name in names}
     with on_host():
         rows = measured(replace(found, implementations=small, fixed=50, count=10))
     assert {row.match for row in rows.values()} == {"ok"}
     assert len(rows) == 4
-    assert any(isinstance(target, judge.AnyLength) for target in (bags.TARGETS + update.TARGETS + table.TARGETS))
+    assert sum(isinstance(target, judge.AnyLength) for target in module.TARGETS) == 1
     assert found.count == 200

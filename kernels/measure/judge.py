@@ -295,7 +295,8 @@ class AnyLength:
         for cell in by_cell(rows):
             for who in self.who:
                 one, another = (cell.get(variant) for variant in (who, who + ANOTHER_LENGTH))
-                found[who] = taken = ratio(another and another.call_us, one and one.call_us)
+                taken = ratio(another and another.call_us, one and one.call_us)
+                found[who] = max(taken, found.get(who, 0.0))
                 if taken > self.limit:
                     misses.append(f"{who}: {taken:.2f}, {self.limit} asked")
         figure = ", ".join(f"{who} {taken:.2f}" for who, taken in found.items())

@@ -61,8 +61,10 @@ def outer_linear(
         backend: "triton", "eager", or "auto": Triton for a CUDA tensor, else eager. There is no "cuda" kernel.
 
     From 128 rows on the kernel adds weight[:, i C + j] and weight[:, j C + i] before it multiplies, of float32 and
-    float64, into a workspace of half the weight's size. Of fewer rows in tf32 it multiplies by c_i last. Either way a
-    row of c that has an Inf may give NaN where eager gives Inf, or the reverse.
+    float64, where that leaves three quarters of the columns or less, as it does of C >= 98; the sums are a workspace.
+    Of up to 128 rows in tf32 it may multiply by c_i last instead. Either way a row of c that has an Inf may give NaN
+    where eager gives Inf, or the reverse; and so may finite numbers of which some w c_j, or a sum of two weights, is
+    beyond the largest one.
     Differentiable once, in reverse mode; every run gives the same bits. Under torch.autocast inputs of one dtype are
     computed in it, where nn.Linear would cast them to autocast's; inputs of differing dtypes are cast to that.
 

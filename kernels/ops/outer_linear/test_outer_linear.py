@@ -50,7 +50,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
     @INTERPRETED
     def test_folded_first(self, monkeypatch):
         """Of many rows; limits of its own make that so with few."""
-        limits = launcher().Limits(fold_from=0)
+        limits = launcher().Limits(fold_from=0, fold_share=math.inf)
         monkeypatch.setattr(launcher(), "forward", functools.partial(launcher().forward, limits=limits))
         cases = [Case((rows, columns)) for rows, columns in ((1, 1), (7, 17), (3, 33), (300, 5))]
         cases += [Case((7, 33), torch.float64), Case((6, 17), layout="misaligned"), Case((6, 17), values="tiny")]
@@ -59,7 +59,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
     @INTERPRETED
     def test_folded_first_and_added_up(self, monkeypatch):
         """Steps so short that the sum has several parts."""
-        limits = launcher().Limits(fold_from=0)
+        limits = launcher().Limits(fold_from=0, fold_share=math.inf)
         forward = functools.partial(launcher().forward, limits=limits, group=4)
         monkeypatch.setattr(launcher(), "forward", forward)
         case = Case((6, 33), every_option=False)
@@ -375,3 +375,16 @@ def test_workspaces_are_small_beside_the_weight(rows, monkeypatch):
     assert forward > 0
     assert folded <= forward <= folded + 0.1 * (weight + others)
     assert 0 < backward <= 0.1 * (2 * weight + 2 * others)
+
+
+@pytest.mark.parametrize("rows", [127, 128])
+def test_a_weight_is_folded_first_from_128_rows_on(rows, monkeypatch):
+    columns, outputs = 432, 512
+    forward, _ = workspace_bytes(rows, columns, outputs, "ieee", monkeypatch)
+    assert (forward >= 4 * outputs * folding.folded_width(columns)) == (rows == 128)
+
+
+def test_a_weight_of_few_columns_is_not_folded():
+    """Blocks of 16 would make more of it than there is."""
+    tried = (0, 1, 16, 17, 32, 33, 45, 46, 48, 49, 64, 97, 98, 432)
+    assert [columns for columns in tried if triton_tiles.Limits().folds(columns)] == [32, 46, 48, 64, 98, 432]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.device import launch
-from kernels.ops.outer_linear.folding import BLOCK
+from kernels.ops.outer_linear.folding import BLOCK, folded_width
 
 PROGRAMS = 132  # an H200's processors, each of which has room for one of these programs
 INTERPRETED = 4  # in place of it: the interpreter runs one after the other
@@ -38,9 +38,10 @@ class Tiles:
 class Limits:
     """Where one way of computing gives way to another.
 
-    fold_from: rows from which on a float32 or float64 weight is folded first, into a workspace of half its size. That
-        moves the weight once, halves the products, and rounds to tf32 once for all rows: of C = 432 and H = 512 on an
-        H200, 454 µs for 553 of 256 rows, and 772 for 1850 of 2048. (64 outputs at a time, which takes an eighth of the
+    fold_from: rows from which on a float32 or float64 weight is folded first, into a workspace of some half its size,
+        if that leaves at most `fold_share` of its columns: to fill few up to 16 makes more of them. Folding moves the
+        weight once, halves the products, and rounds to tf32 once for all rows: of C = 432 and H = 512 on an H200,
+        454 µs for 553 of 256 rows, and 772 for 1850 of 2048. (64 outputs at a time, which takes an eighth of the
         workspace, 1070.) Halves are not folded, for that would round the folded weight.
     round_from: rows from which on a folded weight is rounded to tf32 first, too: of 512 rows 302 µs for 249, of 2048
         718 for 832.
@@ -51,11 +52,16 @@ class Limits:
     """
 
     fold_from: int = 128
+    fold_share: float = 0.75
     round_from: int = 1024
     share: float = 0.09
     least: int = 2**24
     least_pairs: int = 16
     few_rows: int = 128
+
+    def folds(self, columns: int) -> bool:
+        """Whether the weight of so many columns of c is worth folding."""
+        return 0 < folded_width(columns) <= self.fold_share * columns**2
 
     def pairs_at_once(self, weight_bytes: int, pair_bytes: int) -> int:
         """Pairs of blocks that grad_c folds at once: by sixteens, for then one kernel, compiled for numbers that are
