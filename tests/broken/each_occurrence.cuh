@@ -23,7 +23,7 @@ __global__ void kernel(update::Occurrences<T> all, update::Target<T> to) {
 
 template <class T>
 cudaError_t launch(const update::Occurrences<T>& all, const update::Target<T>& to, long long, float*, int*,
-                   cudaStream_t stream) {
+                   cudaStream_t stream, unsigned) {
     return launch_kernel(kernel<T>, dim3(unsigned((to.columns + 63) / 64)), dim3(64), 0, stream, all, to);
 }
 
