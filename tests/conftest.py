@@ -24,6 +24,17 @@ def criteo_tsv() -> Path:
     return Path(os.environ["CRITEO_TSV"])
 
 
+@pytest.fixture
+def one_thread():
+    """For tiny operations: sharing them among threads costs more than it saves."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def pytest_terminal_summary(terminalreporter):
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.getreports("skipped"))
     for reason, count in reasons.items():

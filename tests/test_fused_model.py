@@ -26,17 +26,15 @@ from model.lora import apply_lora
 from model.optimizers import make_optimizer
 from model.step import train_step
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 DEVICE = runtime.device()
 BACKENDS = ("eager", "triton")
 INTERACTIONS = list(Interaction)
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def compiled_anew():
     yield
-    torch.set_num_threads(before)
     torch._dynamo.reset()
 
 

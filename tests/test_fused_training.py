@@ -24,6 +24,7 @@ from model.optimizers import CapturableAdagrad, make_optimizer
 from model.step import train_step
 from model.tables import FusedTables
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 FUSED = [TableOptimizer.SGD, TableOptimizer.ADAGRAD, TableOptimizer.ROWWISE_ADAGRAD]
 BOTH = FUSED[:2]  # the rules that eager training has too
 LONG = {"epochs": 27, "table_learning_rate": 0.1, "learning_rate": 3e-3}  # 27 × 19 = 513 steps
@@ -34,15 +35,6 @@ def data(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("fused") / "data"
     write_dataset([lambda: table(700)], out)  # 600, 50 and 50 rows
     return out
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As the small models train: sharing their operations costs more than it saves."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def fused(rule: TableOptimizer = TableOptimizer.ADAGRAD, hash: Hash = Hash.MODULUS, **settings):

@@ -19,15 +19,7 @@ CPU, DEVICE = torch.device("cpu"), runtime.device()
 SGD, ADAGRAD, ROWWISE = training.RULES
 SHAPE = replace(preset("mini").model, embedding_dim=4, bottom=(13, 8, 4), cardinalities=(3, 5000, 50))
 ROWS = 1024  # enough that gradients are as small as in training, beside Adagrad's eps too
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny operations: sharing them costs more than it saves."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

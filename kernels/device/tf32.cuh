@@ -5,9 +5,9 @@
 
 #include "device/launch.cuh"
 
-// In the upper 19 bits; on a GPU the others are anything, on the host they are zero, for the interpreter's products, which
-// take what a kernel kept, do not cut. Before sm_90: x and half of tf32's last place, 2^(e - 11) where x = ± m 2^e, which
-// cut is x rounded.
+// The upper 19 bits hold the result. On a GPU the others are anything. On the host they are zero: there the products of
+// Triton's interpreter take what a kernel kept, and do not cut it. Before sm_90 half of tf32's last place is added, which
+// is 2^(e - 11) where x = ± m 2^e.
 __device__ inline float rounded_to_tf32(float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     unsigned bits;

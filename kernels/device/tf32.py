@@ -8,8 +8,8 @@ From sm_90 on cvt.rn.tf32.f32 is one instruction. Before, cvt.rna.tf32.f32 would
 half of tf32's last place is ± 2^(e - 11), and x with it added, then cut, is x rounded. One instruction is for ± 2^e,
 which are x's sign and exponent, and one for the sum.
 
-Of two numbers that are as near the first takes the even one, the second the one that is further from zero. NaN stays
-NaN, Inf stays Inf, and what is nearer to 2^128 than to tf32's largest number becomes Inf. What is smaller than 2^-126
+Halfway between two numbers cvt.rn takes the even one; the sum, cut, is the one further from zero. NaN stays NaN, Inf
+stays Inf, and what is nearer to 2^128 than to tf32's largest number becomes Inf. What is smaller than 2^-126
 becomes one of the two numbers beside it.
 """
 
@@ -37,8 +37,8 @@ def _raised(x):
 def rounded(values, PRECISION: tl.constexpr):
     """float32 `values` rounded to tf32 if that is the products' PRECISION; others as they are.
 
-    In the upper 19 bits, which are all that products read. The others are anything, by which what was rounded before
-    may be raised once more: round what is stored when it is stored, or when it is read.
+    The upper 19 bits hold the result, and products read no others. The lower 13 are anything, so that rounding twice
+    may raise a number once more: round what is stored when it is stored, or when it is read, not both times.
     """
     if PRECISION != "tf32" or values.dtype != tl.float32:
         return values

@@ -123,7 +123,7 @@ def result_table(results: Path = RESULTS) -> str:
 def _times(rows: Mapping[str, Row], names: Iterable[str]) -> list[str]:
     """The µs of these implementations, of a peer as it is set best."""
     found = (rows.get(name) if name in OURS else best_set(rows, name) for name in names)
-    return [f"{row.us_p50:,.1f}" if row else "–" for row in found]
+    return [f"{row.us_p50:,.1f}" if row and row.us_p50 else "–" for row in found]
 
 
 def case(op: str, row: Row) -> str:

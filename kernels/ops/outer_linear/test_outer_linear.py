@@ -384,7 +384,11 @@ def test_a_weight_is_folded_first_from_128_rows_on(rows, monkeypatch):
     assert (forward >= 4 * outputs * folding.folded_width(columns)) == (rows == 128)
 
 
-def test_a_weight_of_few_columns_is_not_folded():
-    """Blocks of 16 would make more of it than there is."""
+def test_which_weights_are_folded():
+    """Not those of few columns, of which blocks of 16 would make more; nor of more outputs than a grid is high."""
+    folds = triton_tiles.Limits().folds
     tried = (0, 1, 16, 17, 32, 33, 45, 46, 48, 49, 64, 97, 98, 432)
-    assert [columns for columns in tried if triton_tiles.Limits().folds(columns)] == [32, 46, 48, 64, 98, 432]
+    assert [columns for columns in tried if folds(128, columns, 512)] == [32, 46, 48, 64, 98, 432]
+    assert folds(128, 32, 16 * 65535)
+    assert not folds(128, 32, 16 * 65535 + 1)
+    assert not folds(127, 32, 512)

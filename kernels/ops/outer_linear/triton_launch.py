@@ -30,7 +30,7 @@ def forward(
         return
     rounds = _precision(c, precision) == "tf32"
     rounded = False  # whether the weight is as the products take it
-    if not folded and weight.dtype.itemsize >= 4 and rows >= limits.fold_from and limits.folds(columns):
+    if not folded and weight.dtype.itemsize >= 4 and limits.folds(rows, columns, outputs):
         given, weight = weight, launch.empty((outputs, folded_width(columns)), weight.dtype, weight)
         _fold(given, weight, columns, pairs=(0, pairs(blocks(columns))), precision=precision)
         folded, rounded = True, rounds

@@ -43,6 +43,8 @@ class Limits:
         weight once, halves the products, and rounds to tf32 once for all rows: of C = 432 and H = 512 on an H200,
         454 µs for 553 of 256 rows, and 772 for 1850 of 2048. (64 outputs at a time, which takes an eighth of the
         workspace, 1070.) Halves are not folded, for that would round the folded weight.
+    fold_outputs: the most that the folding kernel's grid has room for, 16 a program and 65535 programs high. A weight
+        of more outputs is taken as given.
     round_from: rows from which on a folded weight is rounded to tf32 first, too: of 512 rows 302 µs for 249, of 2048
         718 for 832.
     share: of the weight, the most that each of grad_c's workspaces takes, one for a part of the folded weight, one for
@@ -53,15 +55,17 @@ class Limits:
 
     fold_from: int = 128
     fold_share: float = 0.75
+    fold_outputs: int = 16 * 65535
     round_from: int = 1024
     share: float = 0.09
     least: int = 2**24
     least_pairs: int = 16
     few_rows: int = 128
 
-    def folds(self, columns: int) -> bool:
-        """Whether the weight of so many columns of c is worth folding."""
-        return 0 < folded_width(columns) <= self.fold_share * columns**2
+    def folds(self, rows: int, columns: int, outputs: int) -> bool:
+        """Whether a weight is folded first, for c [rows, columns]."""
+        is_less = 0 < folded_width(columns) <= self.fold_share * columns**2
+        return rows >= self.fold_from and is_less and outputs <= self.fold_outputs
 
     def pairs_at_once(self, weight_bytes: int, pair_bytes: int) -> int:
         """Pairs of blocks that grad_c folds at once: by sixteens, for then one kernel, compiled for numbers that are

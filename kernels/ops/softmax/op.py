@@ -26,8 +26,8 @@ def softmax(x: Tensor, *, backend: str = "auto") -> Tensor:
 
     Args:
         x: [..., N], float32, float16, bfloat16 or float64; any strides.
-        backend: "triton", "cuda", "eager", or "auto": for a CUDA tensor Triton, or CUDA where it can run if rows are
-            long or of an odd number of columns (not under torch.compile); else eager.
+        backend: "triton", "cuda", "eager", or "auto". On a GPU "auto" is Triton; for long rows and for an odd number of
+            columns it is CUDA, where that can run and torch.compile does not trace. On a CPU it is eager.
 
     Float16 and bfloat16 are computed in float32. Differentiable once, in reverse mode; every run gives the same bits.
 

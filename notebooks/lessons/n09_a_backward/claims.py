@@ -247,11 +247,11 @@ claim(NOTEBOOK, "for relu it moves {} bytes a number to our {}, and is faster: t
       "ours at {:.0f} %.", _relu_bytes)
 claim(NOTEBOOK, "but its sum reads one more: {} bytes each, at {:.0f} and {:.0f} %.", _gelu_bytes)
 claim(NOTEBOOK, "For sigmoid it reads `out`, {} bytes to our {}.", _sigmoid_bytes)
-claim(NOTEBOOK, "With 512 chunks, of which these times are, the sum explains the smaller part: {:.1f} µs without "
+claim(NOTEBOOK, "These times are with 512 chunks. The sum explains the smaller part: {:.1f} µs without "
       "`grad_bias`, {:.1f} µs with it.", _without_sums)
 claim(NOTEBOOK, "Without it 4096 chunks take {:.1f} µs, at the compiler's {:.0f} %; with it they take {:.1f} µs, "
       "for the second launch has more to add.", _many)
-claim(NOTEBOOK, "512 is not the best: 256, as our op has here, take {:.1f} µs. Why 512 stands out", _best)
+claim(NOTEBOOK, "512 is not the best: with 256 it takes {:.1f} µs, and our op has 256 here. Why 512 stands out", _best)
 claim(NOTEBOOK, "Our CUDA kernel takes {:.1f} µs for relu, less than the compiler, and {:.1f} µs for gelu, "
       "more.", _cuda)
 claim(NOTEBOOK, "in all it moves {} bytes a number to our {} for relu, {} to {} for gelu.", _in_all)
