@@ -62,7 +62,7 @@ def test_a_signal_while_modules_are_imported(tmp_path, command, importing, numbe
     (tmp_path / f"{importing}.py").write_text(
         f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(60)\nraise ImportError('no signal came')\n"
     )
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])}
     done = subprocess.run(
         [sys.executable, "-m", command], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60
     )

@@ -221,18 +221,19 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall | Lengths]:
     # Compiling 26 look-ups takes longer than measuring them: the peer is compiled for the cells that texts speak of.
     tbe = (fbgemm.NAME,)
     ours = tuple(name for name in NAMES if name != "torch.compile")
+    names = ours if quick else NAMES
     for rows in ROWS:
         for ids in ("uniform", "zipf"):
             compiled = not quick and (rows == 65536 or (rows, ids) == (2048, "uniform"))
             together = (TOGETHER,) * (compiled and ids == "uniform")
             combo = (COMBO,) * (compiled and rows == 2048)  # where launches count most
             yield _cell("bandwidth", rows, 16, ids, (*(NAMES if compiled else ours), *together, *combo, *tbe))
-    yield _cell("bandwidth", 65536, 128, "uniform", (*NAMES, *tbe))
+    yield _cell("bandwidth", 65536, 128, "uniform", (*names, *tbe))
     # An output as large as that of 65536 rows of 16.
     yield _cell("bandwidth", 8192, 128, "uniform", (*ours, *tbe), CAPPED)
     for rows in (2048, 16384):
-        yield _cell("ragged", rows, 16, "zipf", (*NAMES, *tbe))
-    yield _cell("backward", 16384, 16, "uniform", heights=SMALL)
+        yield _cell("ragged", rows, 16, "zipf", (*names, *tbe))
+    yield _cell("backward", 16384, 16, "uniform", names, SMALL)
     labels = {"rows": 16, "features": 4, "width": 16, "dtype": "float32"}
     yield from calls(OP, labels, _small, ("tables", "row_offsets", "indices"), forms=("functional", "with a gradient"))
     yield _lengths()
