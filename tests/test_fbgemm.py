@@ -205,7 +205,9 @@ def test_it_is_measured_where_it_is_installed_and_nowhere_else(module, missing, 
     skipped = {}
     left = list(bench._installed(found, skipped))
     assert len(left) == len(found)
-    assert not any(fbgemm.NAME in one.implementations for one in left)
+    smaller = [one.smaller() for one in left]  # what is measured where the GPU's memory is too small
+    assert any(smaller)
+    assert not any(fbgemm.NAME in one.implementations for one in [*left, *filter(None, smaller)])
     assert bench.skips_in_words(skipped) == ["1 peer skipped: fbgemm_gpu is not installed"]
 
 

@@ -109,13 +109,11 @@ def _without(cells: Iterable[Cell | Calls | FirstCall], names: Collection[str]) 
     be compared."""
     for cell in cells:
         if isinstance(cell, Cell):
-            left = {
-                name: build for name, build in cell.implementations.items()
-                if not any(is_variant(name, without) for without in names)
-            }
-            if len(left) < len(cell.implementations) and {*left} <= {*OURS, "auto"}:
+            out = [each for each in cell.implementations if any(is_variant(each, name) for name in names)]
+            less = cell.without(out)
+            if len(less.implementations) < len(cell.implementations) and {*less.implementations} <= {*OURS, "auto"}:
                 continue
-            cell = replace(cell, implementations=left)
+            cell = less
         yield cell
 
 
@@ -126,8 +124,7 @@ def _installed(
     for cell in cells:
         if isinstance(cell, Cell) and (missing := cell.missing()):
             skipped.update(missing)
-            left = {name: build for name, build in cell.implementations.items() if name not in missing}
-            cell = replace(cell, implementations=left)
+            cell = cell.without(missing)
         yield cell
 
 

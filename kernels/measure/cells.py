@@ -10,8 +10,8 @@ import functools
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 
 import torch
@@ -77,6 +77,16 @@ class Cell(Labelled):
     smaller: Callable[[], Cell | None] = lambda: None
     spec: Spec | None = None
     needs: Mapping[str, str] = field(default_factory=dict)
+
+    def without(self, names: Container[str]) -> Cell:
+        """The cell without these of its implementations; nor has a smaller cell that is measured in its place."""
+        left = {name: build for name, build in self.implementations.items() if name not in names}
+
+        def smaller() -> Cell | None:
+            cell = self.smaller()
+            return cell and cell.without(names)
+
+        return replace(self, implementations=left, smaller=smaller)
 
     def missing(self) -> dict[str, str]:
         """Of its implementations those whose package is not installed, and the package."""
