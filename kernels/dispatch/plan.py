@@ -123,7 +123,9 @@ def _argument(argument: object) -> tuple:
         return ("none",)
     if type(argument) is int or isinstance(argument, Varying):
         type_ = "i32" if -(2**31) <= argument < 2**31 else "i64"
-        return type_ + ":16" * (argument % 16 == 0), COMPUTED if isinstance(argument, Varying) else LITERAL, argument
+        if isinstance(argument, Varying):  # what follows N is compiled for every N, whether 16 divides it or not
+            return type_, COMPUTED, argument
+        return type_ + ":16" * (argument % 16 == 0), LITERAL, argument
     if type(argument) is float:
         return "fp32", LITERAL, struct.unpack("<i", struct.pack("<f", argument))[0]
     raise TypeError(f"a launcher gave a kernel an argument of type {type(argument).__name__}")

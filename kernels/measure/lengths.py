@@ -21,7 +21,7 @@ from kernels.measure.match import Match, fused
 from kernels.measure.runs import generators
 
 BATCH = 10  # calls between two synchronisations: few, so that no call waits for a place in the GPU's queue
-WARM_UP = 16  # lengths before the pass: with `fixed`, of every residue of 16, by which plans may differ
+WARM_UP = 2  # lengths before the pass
 
 
 def measure_lengths(cell: Lengths, gpu: Gpu) -> list[Row]:
