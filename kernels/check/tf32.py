@@ -31,11 +31,14 @@ def rounded(x: Tensor) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """F.linear, each of its three products of rounded operands."""
+    """F.linear, each of its three products of rounded operands. Of one output only the gradient of the weight is a
+    product of matrices: nothing is rounded for the others."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         ctx.save_for_backward(x, weight)
+        if len(weight) == 1:
+            return F.linear(x, weight, bias)
         return F.linear(rounded(x), rounded(weight), bias)
 
     @staticmethod
@@ -43,7 +46,10 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         g = grad.flatten(0, -2)
         of_bias = g.sum(0) if ctx.needs_input_grad[2] else None
-        return rounded(grad) @ rounded(weight), rounded(g).T @ rounded(x.flatten(0, -2)), of_bias
+        of_weight = rounded(g).T @ rounded(x.flatten(0, -2))
+        if len(weight) == 1:
+            return grad * weight[0], of_weight, of_bias
+        return rounded(grad) @ rounded(weight), of_weight, of_bias
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

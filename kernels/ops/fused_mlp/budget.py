@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernels.device import launch
-from kernels.ops.fused_mlp.packing import elements, layers, padded
+from kernels.ops.fused_mlp.packing import Layer, elements, layers, padded
 
 PROCESSORS = 132  # streaming multiprocessors of an H100 or H200
 REGISTERS = 64 * 1024 * 4  # bytes of a processor's registers
@@ -79,6 +79,11 @@ def block(columns: int, first: int, most: int) -> int:
     return max(16, min(most, 1 << (columns - first - 1).bit_length()))
 
 
+def is_chained(parts: Sequence[Layer], narrow: int = NARROW) -> bool:
+    """Whether the first layer is computed within the second one's loop."""
+    return len(parts) > 1 and parts[0].inputs <= narrow and parts[1].outputs > 1
+
+
 def on_chip_bytes(
     widths: str | Sequence[int], tile: Tile, dtype: torch.dtype, programs: int = PROCESSORS,
     available: int | None = None, narrow: int = NARROW, keep: bool = False,
@@ -90,7 +95,7 @@ def on_chip_bytes(
     """
     text = widths if isinstance(widths, str) else "-".join(map(str, widths))
     parts, size = layers(text), dtype.itemsize
-    chained = len(parts) > 1 and parts[0].inputs <= narrow
+    chained = is_chained(parts, narrow)
     registers = shared = 0
     for layer in parts:  # a narrow first one too, as if it were computed by itself
         x = block(parts[0].inputs, 0, NARROW) if chained and layer is parts[1] else 0

@@ -10,7 +10,8 @@
 //
 // In tf32 every operand is rounded (device/tf32.cuh): what a layer takes when it is written on chip, weights when a warp
 // reads them from the ring. `hidden` has outputs as the next layer takes them, so that the backward need not round them
-// whenever it reads them; but of sigmoid, whose derivative h (1 - h) is of every bit, as they are.
+// whenever it reads them; but of sigmoid, whose derivative h (1 - h) is of every bit, as they are. A layer of one output
+// is no product of matrices: in tf32, too, it takes all numbers as they are.
 //
 // The weights do not hang on what the layers compute: they come through a ring of stages, whose copies run ahead of the
 // products over the ends of layers and tiles, so that a block that waits for others reads meanwhile.
@@ -86,6 +87,11 @@ struct Block {
         return memory + net.buffer[l % 2] + r * net.row_bytes[l % 2] + c * int(sizeof(T));
     }
     __device__ char* stage(int number) const { return memory + number * S::stage_bytes; }
+    // Whether layer l, if there is one, takes numbers as they are where others round them.
+    __device__ bool is_plain(int l) const {
+        return tensor_cores && sizeof(T) == 4 && l < net.count && net.layers[l].outputs == 1;
+    }
+    __device__ static T as_taken(T value, bool plain) { return plain ? value : as_input<T, tensor_cores>(value); }
 
     // --------------------------------------------------------------------------------------- the ring of the weights
 
@@ -158,6 +164,7 @@ struct Block {
         constexpr int rows = S::rows / warps, places = rows < 8 ? 8 / rows : 1;
         int columns = net.layers[0].inputs, all = covered(columns, int(sizeof(T)));
         int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32 * step;
+        bool plain = is_plain(0);
         for (int start = lane; start < all; start += places * 32 * step) {
             Pack<T, step> pack[places][rows];  // all are under way before the first is waited for
 #pragma unroll
@@ -179,7 +186,7 @@ struct Block {
 #pragma unroll
                     for (int e = 0; e < step; ++e) {
                         T& element = pack[p][r].element[e];
-                        element = c + e < columns ? as_input<T, tensor_cores>(element) : narrow<T>(C(0));
+                        element = c + e < columns ? as_taken(element, plain) : narrow<T>(C(0));
                     }
                     *reinterpret_cast<Pack<T, step>*>(input(0, warp + r * warps, c)) = pack[p][r];
                 }
@@ -192,7 +199,7 @@ struct Block {
                           long long first_row, int first_column) {
         constexpr int run = Products<T, tensor_cores, S>::run;
         const Layer<T>& layer = net.layers[l];
-        bool last = l + 1 == net.count;
+        bool last = l + 1 == net.count, plain = is_plain(l + 1);
         int end = slice_end(layer), own = first_column + warp_column();
         products.each([&](int, int n, int i, C& z) { z += bias[n][i % run]; });
         if (net.hidden && layer.input_kept >= 0) keep(layer, products, layer.input_kept, first_row, own, end, false);
@@ -205,7 +212,7 @@ struct Block {
             default: __builtin_unreachable();
         }
         if (net.hidden && layer.output_kept >= 0)
-            keep(layer, products, layer.output_kept, first_row, own, end, net.activation != Activation::sigmoid);
+            keep(layer, products, layer.output_kept, first_row, own, end, net.activation != Activation::sigmoid && !plain);
         products.each_run([&](int m, int n, int i) {
             int column = own + products.column(n, 0), r = warp_row() + products.row(m, i);
             if (column >= end) return;
@@ -214,8 +221,7 @@ struct Block {
                 Pack<T, run> pack;
 #pragma unroll
                 for (int e = 0; e < run; ++e)
-                    pack.element[e] =
-                        as_input<T, tensor_cores>(narrow<T>(column + e < layer.outputs ? values[e] : C(0)));
+                    pack.element[e] = as_taken(narrow<T>(column + e < layer.outputs ? values[e] : C(0)), plain);
                 *reinterpret_cast<Pack<T, run>*>(input(l + 1, r, column)) = pack;
             } else if (first_row + r < net.rows) {
 #pragma unroll
@@ -260,17 +266,20 @@ struct Block {
     // ------------------------------------------------------------------------------------------------- a layer, a tile
 
     __device__ void multiply(int l, int column, Products<T, tensor_cores, S>& products) {
-        bool idle = column + warp_column() >= slice_end(net.layers[l]);
+        bool idle = column + warp_column() >= slice_end(net.layers[l]), plain = is_plain(l);
         const char* inputs = input(l, warp_row(), 0);
         int input_row = net.row_bytes[l % 2];
         for (int bytes = net.layers[l].inputs * int(sizeof(T)); bytes > 0; bytes -= S::chunk) {
             copies.wait(S::stages - 2);
             __syncthreads();  // all have copied this stage, and are done with the one that is filled next
             fetch();
-            if (!idle) products.add(inputs, input_row, stage(next_stage) + warp_column() * S::ring_row, bytes);
+            const char* weights = stage(next_stage) + warp_column() * S::ring_row;
+            if (!idle && plain) products.add_first_column(inputs, input_row, weights, bytes);
+            if (!idle && !plain) products.add(inputs, input_row, weights, bytes);
             inputs += S::chunk;
             if (++next_stage == S::stages) next_stage = 0;
         }
+        if (plain) products.sum_first_column();
     }
     __device__ void run_layer(int l, long long first_row) {
         constexpr int run = Products<T, tensor_cores, S>::run;

@@ -2,6 +2,7 @@
 // memory with k contiguous. On tensor cores, or plainly: every product in full float or double, added in the order of k.
 #pragma once
 
+#include "device/reduce.cuh"
 #include "device/tensor_core.cuh"
 #include "device/tf32.cuh"
 #include "plan.cuh"
@@ -73,6 +74,30 @@ struct Products {
             for (; groups > 0; --groups, inputs += group_bytes, weights += group_bytes)
                 add_plainly(inputs, input_row, weights);
         }
+    }
+
+    // The same for the weights' first column alone, plainly. The four lanes that share rows add up a quarter of k each.
+    __device__ void add_first_column(const char* inputs, int input_row, const char* weights, int bytes) {
+        constexpr int width = widest<T>;
+        auto at = [](const char* place) { return load<width>(reinterpret_cast<const T*>(place)); };
+        int end = bytes < S::chunk ? bytes : S::chunk;
+        for (int k = lane() % 4 * 16; k < end; k += group_bytes) {
+            Pack<T, width> b = at(weights + k);
+#pragma unroll
+            for (int m = 0; m < S::m_tiles; ++m)
+#pragma unroll
+                for (int i = 0; i < 4; i += 2) {
+                    Pack<T, width> a = at(inputs + row(m, i) * input_row + k);
+#pragma unroll
+                    for (int e = 0; e < width; ++e) value[m][0][i] += widen(a.element[e]) * widen(b.element[e]);
+                }
+        }
+    }
+    __device__ void sum_first_column() {
+#pragma unroll
+        for (int m = 0; m < S::m_tiles; ++m)
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) value[m][0][i] = reduce_lanes<Sum>(value[m][0][i], 4);
     }
 
 private:

@@ -76,18 +76,20 @@ struct Case {
         op::Widths widths;
         op::parse(p.widths, widths);
         x = testing::random<T>(p.shape.elements(), 1, p.shape.special);
-        bool exact = std::is_same_v<T, float> && !p.tf32, wide = std::is_same_v<T, double>;
-        double sum_error = wide ? 0x1p-50 : exact ? 0x1p-22 : 0x1p-19;
-        double rounding = std::is_same_v<T, float> && p.tf32 ? 0x1p-10 : testing::Dtype<T>::epsilon;
+        bool single = std::is_same_v<T, float>, wide = std::is_same_v<T, double>;
+        // Whether layer l rounds what it takes: one of a single output is no product of matrices.
+        auto rounds = [&](int l) { return single && p.tf32 && widths.width[l + 1] > 1; };
         long long rows = p.shape.rows;
         std::vector<double> values(size_t(rows * widths.width[0])), variance(values.size());
         for (long long r = 0; r < rows; ++r)
             for (int k = 0; k < widths.width[0]; ++k)
                 values[size_t(r * widths.width[0] + k)] =
-                    as_operand<T>(testing::to_double(x[size_t(r * p.shape.columns + k)]), p.tf32);
+                    as_operand<T>(testing::to_double(x[size_t(r * p.shape.columns + k)]), rounds(0));
         for (int l = 0; l < widths.count; ++l) {
             bool last = l + 1 == widths.count;
             Activation activation = last ? p.last : p.activation;
+            double sum_error = wide ? 0x1p-50 : single && !rounds(l) ? 0x1p-22 : 0x1p-19;
+            double rounding = !last && rounds(l + 1) ? 0x1p-10 : testing::Dtype<T>::epsilon;
             int columns = widths.width[l], width = widths.width[l + 1];
             long long stride = op::round_up(columns, 16), padded = op::round_up(width, 16);
             std::vector<T> weight = testing::random<T>(columns * width, unsigned(10 + l));
@@ -109,13 +111,13 @@ struct Case {
                     double z = testing::to_double(bias[size_t(n)]), size = std::fabs(z), squares = 0;
                     for (int k = 0; k < columns; ++k) {
                         size_t i = size_t(r * columns + k);
-                        double w = as_operand<T>(testing::to_double(weight[size_t(n) * size_t(columns) + size_t(k)]), p.tf32);
+                        double w = as_operand<T>(testing::to_double(weight[size_t(n) * size_t(columns) + size_t(k)]), rounds(l));
                         z += w * values[i], size += std::fabs(w * values[i]), squares += w * w * variance[i];
                     }
                     size_t i = size_t(r * width + n);
                     double value = activated(activation, z);
                     double error = 1.3 * (squares + sum_error * sum_error * size * size);  // gelu is up to 1.13 steep
-                    next[i] = last ? value : as_operand<T>(value, p.tf32);
+                    next[i] = last ? value : as_operand<T>(value, rounds(l + 1));
                     // `out` and what gelu is taken of are of the dtype; what is kept of a layer's outputs, but for sigmoid,
                     // is as the next one takes it.
                     double least = wide ? 1e-12 : 5e-7 * std::fmax(1, std::fabs(value));
@@ -224,6 +226,8 @@ void check_widths(testing::Report& report, bool tf32) {
     check<T>(report, {{20, 3, 0, true}, "3-20-9", A::relu, A::identity, tf32});    // NaN and Inf stay in their rows,
     check<T>(report, {{20, 13, 0, true}, "3-20-9", A::sigmoid, A::gelu, tf32, true});  // and beyond K nothing is read
     check<T>(report, {{5, 24, Shape::all}, "24-16-7", A::identity, A::relu, tf32, true});
+    check<T>(report, {{21, 37}, "37-1", A::relu, A::identity, tf32});  // one output is added up plainly, in any layer
+    check<T>(report, {{18, 24, 0, true}, "24-1-200-1-9", A::relu, A::gelu, tf32, true});
     if (testing::few_rows()) return;
     check<T>(report, {{33, 24, 1u << the_x}, "24-40-10", A::relu, A::relu, tf32});
     check<T>(report, {{33, 24, 1u << the_packed}, "24-40-10", A::relu, A::relu, tf32});

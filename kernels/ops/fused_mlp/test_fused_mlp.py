@@ -294,6 +294,8 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             ((13, 160, 96, 40), 30, "relu"),
             ((13, 160, 96, 40), 150, "gelu"),
             ((100, 160, 96, 40), 150, "sigmoid"),
+            ((13, 160, 96, 1), 30, "sigmoid"),
+            ((100, 160, 1), 150, "gelu"),
         ],
         ids=str,
     )
@@ -317,6 +319,22 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             like = run(eager, torch.float64)
         for each in zip(found, exact, like, strict=True):
             assert_rounds(*each)
+
+    @kernel_backend
+    @pytest.mark.parametrize("rows", [20, 150])
+    def test_tf32_takes_what_one_output_is_made_of_as_it_is(self, backend, rows):
+        """It is no product of matrices. Of whole numbers that tf32 has no bits for the sums of products are exact."""
+        draw = functools.partial(torch.randint, dtype=torch.float32, device=DEVICE)
+        x, same = draw(-512, 512, (rows, 40)).requires_grad_(), torch.eye(40, device=DEVICE)
+        weight, bias = 2 * draw(1024, 1152, (1, 40)) + 1, draw(2560, 2568, (40,))
+        weight[:, 1:-1] = 0
+        one, two = ([weight], [bias[:1]], weight), ([same, weight], [bias, bias[:1]], rounded(weight))
+        for weights, biases, of_x in (one, two):  # x's gradient by the first of two layers is a product
+            out = self.function(backend)(x, weights, biases, "relu", precision="tf32")
+            taken = x.double() + (bias if len(weights) > 1 else 0)
+            assert torch.equal(out.double(), taken @ weight.double().T + bias[0])
+            (grad_x,) = torch.autograd.grad(out, x, torch.ones_like(out))
+            assert torch.equal(grad_x, of_x.expand(rows, -1))
 
     @kernel_backend
     def test_tf32_gradient_of_a_bias_is_a_sum(self, backend):
@@ -373,13 +391,13 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         assert all(torch.equal(*each) for each in zip(*found, strict=True))
 
     @INTERPRETED
-    def test_tf32_rounds_weights_and_no_bias_to_a_copy(self):
-        _, weights, biases = mlp_call((13, 33, 5), 3).tensors
+    def test_tf32_rounds_weights_to_a_copy_that_products_take(self):
+        _, weights, biases = mlp_call((13, 33, 1, 5), 3).tensors
         buffer, widths = packing.pack(weights, biases)
         launcher = importlib.import_module("kernels.ops.fused_mlp.triton_launch")
         copied = packing.views(launcher._rounded(buffer, widths), widths)
         for (weight, bias), (of_weight, of_bias) in zip(packing.views(buffer, widths), copied, strict=True):
-            assert torch.equal(of_weight, rounded(weight))
+            assert torch.equal(of_weight, rounded(weight) if len(weight) > 1 else weight)
             assert torch.equal(of_bias, bias)
 
     @kernel_backend

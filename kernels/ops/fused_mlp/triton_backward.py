@@ -8,7 +8,8 @@ way, and writes each g(l). weights_kernel: a program takes a tile of one layer's
 layers are in one grid. The third adds the parts up, always in the same order (kernels/device/column_sum.py).
 
 In tf32 (kernels/device/tf32.py) g is rounded when it is read, for a bias's gradient is a sum of g as it is; h is as the
-forward kept it, but sigmoid's and x are rounded when they are read; weights are rounded as in the forward.
+forward kept it, but x and what the forward kept as it is are rounded when they are read; weights are rounded as in the
+forward. Of a layer of one output g Wl is no product of matrices, and nothing of it is rounded.
 
 Bytes: h, g and the weights read once and written once, and 4 bytes for each part of the rows and weight. FLOPs: twice
 the forward's.
@@ -99,13 +100,18 @@ def chain_columns(
     STEP: tl.constexpr = step_of(whole(N), WIDTH + ROWS, BUDGET, dtype)
     column = start + tl.arange(0, WIDTH)
     sums = tl.zeros([ROWS, WIDTH], tl.float64 if dtype == tl.float64 else tl.float32)
-    for n in tl.range(0, whole(N), STEP, num_stages=STAGES):
-        output = n + tl.arange(0, STEP)
-        g = rows_of(grads + gradient_start(WIDTHS, LAYER), grads_stride, row, in_rows, output, whole(N))
-        mask = (output < whole(N))[:, None] & (column < whole(K))[None, :]
-        at = packed + of_layer("weight", WIDTHS, LAYER) + output[:, None] * whole(K) + column[None, :]
-        weights = rounded(tl.load(at, mask, other=0.0), OF_WEIGHTS)
-        sums = product(rounded(g, PRECISION), weights, sums, PRECISION)
+    if N == 1:
+        g = rows_of(grads + gradient_start(WIDTHS, LAYER), grads_stride, row, in_rows, tl.arange(0, 1), N)
+        weight = tl.load(packed + of_layer("weight", WIDTHS, LAYER) + column, column < whole(K), other=0.0)
+        sums += g.to(sums.dtype) * weight.to(sums.dtype)[None, :]
+    else:
+        for n in tl.range(0, whole(N), STEP, num_stages=STAGES):
+            output = n + tl.arange(0, STEP)
+            g = rows_of(grads + gradient_start(WIDTHS, LAYER), grads_stride, row, in_rows, output, whole(N))
+            mask = (output < whole(N))[:, None] & (column < whole(K))[None, :]
+            at = packed + of_layer("weight", WIDTHS, LAYER) + output[:, None] * whole(K) + column[None, :]
+            weights = rounded(tl.load(at, mask, other=0.0), OF_WEIGHTS)
+            sums = product(rounded(g, PRECISION), weights, sums, PRECISION)
     if LAYER == 0:
         tl.store(grad_x + row * x_stride + column[None, :], sums.to(dtype), in_rows & (column < K)[None, :])
     else:
@@ -198,7 +204,7 @@ def weight_tile(
         in_rows = row < last
         g = rows_of(grads + gradient_start(WIDTHS, LAYER), grads_stride, row, in_rows, output, whole(N))
         h = rows_of(taken, taken_stride, row, in_rows, column, K if LAYER == 0 else whole(K))
-        if LAYER == 0 or not keeps_rounded(True, ACTIVATION):
+        if LAYER == 0 or not keeps_rounded(WIDTHS, LAYER - 1, True, ACTIVATION):
             h = rounded(h, PRECISION)
         sums = product(rounded(g, PRECISION).T, h, sums, PRECISION)
         of_rows += g.to(sum_dtype)

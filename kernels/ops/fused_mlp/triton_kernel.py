@@ -6,7 +6,8 @@ ahead of the product. What a layer gives goes to the program's own part of a wor
 the next layer reads it from there, the weights' neighbour. Where a gradient is recorded, the workspace is `hidden`.
 
 A first layer that is narrow (at most 64 columns) is not written at all: the second layer's loop computes each `depth`
-columns of it when it needs them, from the rows and the weights that it holds.
+columns of it when it needs them, from the rows and the weights that it holds. A layer of one output is no product of
+matrices: it is added up plainly, in full float32 in every precision, as PyTorch's own is.
 
 Bytes: to and from memory x, out and the weights; from the L2 cache every weight once for each ROWS rows, and what is
 between the layers twice. FLOPs: 2 B Σ N(l-1) N(l).
@@ -94,11 +95,13 @@ def product(a, b, sums, PRECISION: tl.constexpr):
 
 
 @triton.constexpr_function
-def keeps_rounded(KEEP, ACTIVATION):
-    """Whether `hidden` has what the layers give as products take it. relu's derivative is of the sign, gelu's and
-    identity's of nothing that a layer gives; but sigmoid's, h (1 - h), is of every bit, and is no more than rounding's
-    error where h is near 1."""
-    return not (KEEP and ACTIVATION == "sigmoid")
+def keeps_rounded(widths, layer, KEEP, ACTIVATION):
+    """Whether `hidden` has what a layer gives as the next one's product takes it; a next layer of one output takes it
+    as it is. relu's derivative is of the sign, gelu's and identity's of nothing that a layer gives; but sigmoid's,
+    h (1 - h), is of every bit, and is no more than rounding's error where h is near 1."""
+    from kernels.ops.fused_mlp.packing import layers
+
+    return layers(widths)[layer + 1].outputs > 1 and not (KEEP and ACTIVATION == "sigmoid")
 
 
 @triton.jit
@@ -135,7 +138,7 @@ def keep(
     mask = in_rows & (output < whole(of_layer("outputs", WIDTHS, LAYER)))[None, :]
     at = hidden + row * stride + output[None, :]
     if count_of(WIDTHS) - 1 != LAYER:
-        if keeps_rounded(KEEP, ACTIVATION):
+        if keeps_rounded(WIDTHS, LAYER, KEEP, ACTIVATION):
             value = rounded(value, PRECISION)
         tl.store(at + kept("outputs", WIDTHS, ACTIVATION, FINAL, LAYER), value.to(dtype), mask)
     if KEEP and kept("inputs", WIDTHS, ACTIVATION, FINAL, LAYER) >= 0:
@@ -186,7 +189,7 @@ def forward_columns(
         else:
             before = hidden + kept("outputs", WIDTHS, ACTIVATION, FINAL, LAYER - 1)
             h = rows_of(before, hidden_stride, row, in_rows, column, whole(K))
-            if not keeps_rounded(KEEP, ACTIVATION):
+            if not keeps_rounded(WIDTHS, LAYER - 1, KEEP, ACTIVATION):
                 h = rounded(h, PRECISION)
         sums = product(h, weights.T, sums, PRECISION)
     if whole(K) > END:
@@ -194,9 +197,48 @@ def forward_columns(
         weights = weight_rows(packed, WIDTHS, LAYER, output, column, OF_WEIGHTS)
         h = rounded(rows_of(x, x_stride, row, in_rows, column, READ), PRECISION)
         sums = product(tl.where((column < K)[None, :], h, 0.0), weights.T, sums, PRECISION)
-    sums += bias_row(packed, WIDTHS, LAYER, output, sum_dtype)
-    value = activate(sums, FINAL if count_of(WIDTHS) - 1 == LAYER else ACTIVATION)
-    keep(hidden, hidden_stride, row, in_rows, output, sums, value, dtype, WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION,
+    finish(sums, packed, hidden, hidden_stride, out, row, in_rows, output, WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION,
+           KEEP)
+
+
+@triton.jit
+def only_column(
+    x, x_stride, packed, hidden, hidden_stride, out, row, in_rows,
+    WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
+    KEEP: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
+):
+    """The output of a layer that has one, for the program's rows. All loads may be on their way at once."""
+    sum_dtype: tl.constexpr = tl.float64 if packed.dtype.element_ty == tl.float64 else tl.float32
+    K: tl.constexpr = of_layer("inputs", WIDTHS, LAYER)
+    WIDTH: tl.constexpr = block_of(K, 0, STEP)
+    sums = tl.zeros([ROWS, WIDTH], sum_dtype)
+    for k in tl.static_range(0, K, WIDTH):
+        column = k + tl.arange(0, WIDTH)
+        if LAYER == 0:
+            h = rows_of(x, x_stride, row, in_rows, column, K)
+        else:
+            before = hidden + kept("outputs", WIDTHS, ACTIVATION, FINAL, LAYER - 1)
+            h = rows_of(before, hidden_stride, row, in_rows, column, whole(K))
+        weight = tl.load(packed + of_layer("weight", WIDTHS, LAYER) + column, column < K, other=0.0)
+        sums += h.to(sum_dtype) * weight.to(sum_dtype)[None, :]
+    output = tl.arange(0, block_of(1, 0, 1))
+    z = tl.where((output == 0)[None, :], tl.sum(sums, axis=1, keep_dims=True), 0.0)
+    finish(z, packed, hidden, hidden_stride, out, row, in_rows, output, WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION,
+           KEEP)
+
+
+@triton.jit
+def finish(
+    sums, packed, hidden, hidden_stride, out, row, in_rows, output,
+    WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
+    KEEP: tl.constexpr,
+):
+    """Bias and activation of a layer's sums, to where they are read: `hidden`, or `out`."""
+    dtype: tl.constexpr = packed.dtype.element_ty
+    N: tl.constexpr = of_layer("outputs", WIDTHS, LAYER)
+    z = sums + bias_row(packed, WIDTHS, LAYER, output, sums.dtype)
+    value = activate(z, FINAL if count_of(WIDTHS) - 1 == LAYER else ACTIVATION)
+    keep(hidden, hidden_stride, row, in_rows, output, z, value, dtype, WIDTHS, LAYER, ACTIVATION, FINAL, PRECISION,
          KEEP)
     if count_of(WIDTHS) - 1 == LAYER:
         tl.store(out + row * N + output[None, :], value.to(dtype), in_rows & (output < N)[None, :])
@@ -217,25 +259,34 @@ def forward_kernel(
         first = tile * tl.full((), ROWS, tl.int64)
         in_rows = first + row < rows
         hidden = hidden_ptr + (first if KEEP else tl.program_id(0).to(tl.int64) * ROWS) * stride
+        x = x_ptr + first * x_stride
+        out = out_ptr + first * of_layer("outputs", WIDTHS, count_of(WIDTHS) - 1)
         for layer in tl.static_range(FIRST, count_of(WIDTHS)):
-            for start in tl.static_range(0, of_layer("outputs", WIDTHS, layer), COLUMNS):
-                forward_columns(
-                    x_ptr + first * x_stride, x_stride, packed_ptr, hidden, stride,
-                    out_ptr + first * of_layer("outputs", WIDTHS, count_of(WIDTHS) - 1), row, in_rows,
-                    WIDTHS, layer, layer == FIRST and FIRST == 1, start, ACTIVATION, FINAL, PRECISION, OF_WEIGHTS,
-                    KEEP, ROWS, COLUMNS, BUDGET, STAGES, READ,
+            if of_layer("outputs", WIDTHS, layer) == 1:
+                only_column(
+                    x, x_stride, packed_ptr, hidden, stride, out, row, in_rows,
+                    WIDTHS, layer, ACTIVATION, FINAL, PRECISION, KEEP, ROWS, COLUMNS // 2,
                 )
+            else:
+                for start in tl.static_range(0, of_layer("outputs", WIDTHS, layer), COLUMNS):
+                    forward_columns(
+                        x, x_stride, packed_ptr, hidden, stride, out, row, in_rows,
+                        WIDTHS, layer, layer == FIRST and FIRST == 1, start, ACTIVATION, FINAL, PRECISION, OF_WEIGHTS,
+                        KEEP, ROWS, COLUMNS, BUDGET, STAGES, READ,
+                    )
             tl.debug_barrier()  # other threads read a layer than wrote it
 
 
 @triton.jit
 def rounding_kernel(packed_ptr, rounded_ptr, WIDTHS: tl.constexpr, BLOCK: tl.constexpr):
-    """rounded: the buffer with all weights rounded to tf32. Biases stay as they are: no product takes them."""
+    """rounded: the buffer with the weights rounded to tf32 that products take: no biases, no layer of one output."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     exists = place < of_layer("end", WIDTHS, count_of(WIDTHS) - 1)
     values = tl.load(packed_ptr + place, exists)
     found = rounded(values, "tf32")
     for layer in tl.static_range(count_of(WIDTHS)):
-        of_bias = (place >= of_layer("bias", WIDTHS, layer)) & (place < of_layer("end", WIDTHS, layer))
-        found = tl.where(of_bias, values, found)
+        first = of_layer("bias", WIDTHS, layer)
+        if of_layer("outputs", WIDTHS, layer) == 1:
+            first = of_layer("weight", WIDTHS, layer)
+        found = tl.where((place >= first) & (place < of_layer("end", WIDTHS, layer)), values, found)
     tl.store(rounded_ptr + place, found, exists)

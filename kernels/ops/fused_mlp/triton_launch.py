@@ -121,7 +121,7 @@ def forward(
     packed, of_weights = _for_products(packed, widths, precision, tile)
     functions.forward_kernel[(grid,)](
         x, packed, hidden, out, rows, x.shape[1], tiles,
-        WIDTHS=widths, FIRST=int(len(parts) > 1 and inputs <= narrow), ACTIVATION=activation,
+        WIDTHS=widths, FIRST=int(budget.is_chained(parts, narrow)), ACTIVATION=activation,
         FINAL=final_activation, PRECISION=precision, OF_WEIGHTS=of_weights, KEEP=keep, ROWS=tile.rows,
         COLUMNS=tile.columns, BUDGET=tile.budget, STAGES=tile.stages, READ=read, num_warps=tile.warps,
     )
