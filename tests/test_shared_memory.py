@@ -23,7 +23,7 @@ from kernels.dispatch import cubin, find, plan
 from kernels.dispatch.intercept import recording
 from kernels.dtypes import DTYPES
 from kernels.ops.fused_mlp import budget, packing
-from kernels.ops.fused_mlp import triton_launch as fused_mlp
+from kernels.ops.fused_mlp import tiles as fused_mlp
 from kernels.ops.fused_mlp.budget import Tile
 from kernels.ops.outer_linear import triton_tiles as outer_linear
 from kernels.ops.outer_linear.folding import folded_width

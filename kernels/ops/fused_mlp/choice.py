@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 
 from kernels import runtime
 from kernels.device import launch
-from kernels.ops.fused_mlp import budget, packing
+from kernels.ops.fused_mlp import budget, packing, tiles
 
 FEW = 100_000  # weights a layer, on average: an MLP of fewer is Triton's
 
@@ -53,24 +53,18 @@ def cuda_rows(widths: str, dtype: torch.dtype, precision: str, device: torch.dev
     return 128 if of_layer < 2 * FEW else 1024 // dtype.itemsize
 
 
-# A tile is for up to so many rows (triton_launch.tile_of), or for more; what it takes of a chip grows with them.
-MOST_ROWS = (256, 16 * budget.PROCESSORS, 32 * budget.PROCESSORS, 1 << 20)
-
-
 @functools.lru_cache(maxsize=1024)
 def takes(
     backend: str, rows: int, widths: str, dtype: torch.dtype, precision: str, keep: bool, device: torch.device
 ) -> bool:
     """Whether the backend's kernels take such a call: a forward, and with `keep` the backward, which is Triton's."""
-    from kernels.ops.fused_mlp.triton_launch import backward_tile, forward_tile  # a launcher, first needed by a call
-
     available = launch.shared_memory(device)
     if backend == "eager":
         return True
-    if keep and not backward_tile(rows, widths, dtype, precision, available=available)[1].fits:
+    if keep and not tiles.backward_tile(rows, widths, dtype, precision, available=available)[1].fits:
         return False
     if backend == "triton":
-        return forward_tile(rows, widths, dtype, precision, keep=keep, available=available)[1].fits
+        return tiles.forward_tile(rows, widths, dtype, precision, keep=keep, available=available)[1].fits
     try:
         budget.check_cuda("fused_mlp", widths, dtype, device)
     except budget.FusedMLPError:
@@ -81,7 +75,7 @@ def takes(
 @functools.lru_cache(maxsize=256)
 def takes_any_rows(backend: str, widths: str, dtype: torch.dtype, precision: str, device: torch.device) -> bool:
     """The same of any number of rows, with and without a backward, as a compiled graph has them."""
-    kinds = itertools.product(MOST_ROWS, (False, True))
+    kinds = itertools.product(tiles.MOST_ROWS, (False, True))
     return all(takes(backend, rows, widths, dtype, precision, keep, device) for rows, keep in kinds)
 
 

@@ -16,7 +16,7 @@ from kernels.ops.fused_mlp import budget, choice, packing
 from kernels.ops.fused_mlp.budget import Tile
 from kernels.ops.fused_mlp.choice import cuda_rows
 from kernels.ops.fused_mlp.op import OP
-from kernels.ops.fused_mlp.triton_launch import forward_tile
+from kernels.ops.fused_mlp.tiles import forward_tile
 
 # For each of CASES, on an H200 and on a GPU without clusters whose blocks have 99 KB: whether choose() finds a plan,
 # and the shared memory that 16 rows at once would do with.

@@ -1,4 +1,4 @@
-"""Which tiles triton_kernel.py's kernels take, and whether they fit."""
+"""How triton_kernel.py's and triton_backward.py's kernels are launched."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kernels.device.launch import cdiv, empty, interpreted, products_in, triton_
 from kernels.ops.fused_mlp import budget
 from kernels.ops.fused_mlp.budget import NARROW, PROCESSORS, FusedMLPError, OnChip, Tile
 from kernels.ops.fused_mlp.packing import elements, hidden_parts, layers, padded
+from kernels.ops.fused_mlp.tiles import backward_tile, forward_tile, weight_parts
 
 FROM_SHARED_MEMORY = 64  # rows of a tile from which on tensor cores (wgmma) take weights from shared memory alone
 # Weights from which on smaller tiles, too, take them rounded to tf32 by a launch before. Else each program rounds all
@@ -19,65 +20,6 @@ ROUNDED_BEFORE = 2**19
 
 functions = triton_functions("kernels.ops.fused_mlp.triton_kernel")
 backward_functions = triton_functions("kernels.ops.fused_mlp.triton_backward")
-
-
-def tile_of(
-    rows: int, dtype: torch.dtype, precision: str, *, tile_rows: int = 0, columns: int = 0, stages: int = 0,
-    budget: int = 0, warps: int = 0,
-) -> Tile:
-    """The tile for so many rows; a number that is not 0 is taken instead.
-
-    A tile of more rows reads the weights less often, one of fewer gives work to more processors: 16 rows while every
-    program has a processor, then 32; beyond 32 rows for each of them 64, and of halves, whose products take half the
-    shared memory, 128. The weights of few rows are bound by how many are on their way. Of what was tried on an H200
-    (16 to 128 rows, 128 to 512 columns, 3 and 4 stages, 48 and 80 KB, 4 and 8 warps) this was the fastest, or within
-    5 % of it. Full float32 products go without tensor cores and hold both operands in registers: small tiles.
-    """
-    if dtype == torch.float64 or (dtype == torch.float32 and precision == "ieee"):
-        height = 16 if rows <= 256 else 32 if rows <= 32 * PROCESSORS else 64
-        own = Tile(height, 64 if dtype == torch.float64 else 128, 2, 16 * 1024, 4)
-    elif rows <= 16 * PROCESSORS:
-        own = Tile(16, 512, 3, (80 if dtype == torch.float32 else 48) * 1024, 4)
-    elif rows <= 32 * PROCESSORS:
-        own = Tile(32, 512, 3, 80 * 1024, 8)
-    elif dtype == torch.float32:
-        own = Tile(64, 512, 4, 48 * 1024, 8)
-    else:
-        own = Tile(128, 256, 3, 48 * 1024, 8)
-    return Tile(
-        tile_rows or own.rows, columns or own.columns, stages or own.stages, budget or own.budget, warps or own.warps
-    )
-
-
-def forward_tile(
-    rows: int, widths: str, dtype: torch.dtype, precision: str, *, tile: Tile | None = None, programs: int = PROCESSORS,
-    narrow: int = NARROW, keep: bool = False, available: int | None = None, **changed,
-) -> tuple[Tile, OnChip]:
-    """tile_of's tile, made smaller where a block may have less shared memory than an H200's, and what it takes. A
-    `tile` that is given stays. keep, available: as in on_chip_bytes; changed: as tile_of takes it."""
-
-    def needed(tile: Tile) -> OnChip:
-        return budget.on_chip_bytes(widths, tile, dtype, min(programs, cdiv(rows, tile.rows)), available, narrow, keep)
-
-    tile = tile or budget.fitted(tile_of(rows, dtype, precision, **changed), needed)
-    return tile, needed(tile)
-
-
-def backward_tile(
-    rows: int, widths: str, dtype: torch.dtype, precision: str, *, tile: Tile | None = None,
-    available: int | None = None, **changed,
-) -> tuple[Tile, OnChip]:
-    """The same for the backward's rows."""
-    # Tensor cores take float32 weights [out, in] across from 64 rows on by way of registers, which then do not suffice.
-    most = min(rows, 32 * PROCESSORS) if dtype == torch.float32 else rows
-    if most > 32 * PROCESSORS:
-        changed = {"tile_rows": 64, **changed}
-
-    def needed(tile: Tile) -> OnChip:
-        return budget.backward_on_chip_bytes(widths, tile, dtype, available)
-
-    tile = tile or budget.fitted(tile_of(most, dtype, precision, **changed), needed)
-    return tile, needed(tile)
 
 
 def _checked(widths: str, needed: OnChip) -> None:
@@ -140,15 +82,6 @@ def _rounded(packed: Tensor, widths: str) -> Tensor:
     copy, block = empty((packed.numel(),), packed.dtype, packed), 2**16 if interpreted() else 1024
     functions.rounding_kernel[(cdiv(packed.numel(), block),)](packed, copy, WIDTHS=widths, BLOCK=block, num_warps=8)
     return copy
-
-
-def weight_parts(rows: int, widths: str, tile: int, parts: int = 0) -> tuple[int, int]:
-    """(parts of the rows, rows in each but the last), by the shape alone: every GPU adds up in the same order.
-
-    Enough to give each processor four tiles, of at least 256 rows each. parts: so many instead.
-    """
-    parts = parts or max(1, min(cdiv(4 * PROCESSORS, budget.weight_tiles(widths, tile)[-1]), cdiv(rows, 256)))
-    return parts, cdiv(rows, parts)
 
 
 def backward(
