@@ -1,6 +1,7 @@
 """What measured figures are held against, and how they are recorded and shown."""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -338,6 +339,27 @@ def test_saved_is_complete_and_read_back(record, tmp_path, capsys):
     bench.save(record | {"sources_sha256": "0", "bench_sha256": "0"}, tmp_path)
     bench.show("add_relu", results=tmp_path)
     assert "sources and bench changed since." in capsys.readouterr().out
+
+
+def test_a_record_is_valid_json_whatever_was_measured_and_is_read_as_it_was(record, tmp_path):
+    """A faulty row may hold NaN or Inf, for which JSON has no number."""
+    faulty = {"a": math.nan, "b": math.inf, "c": [1.0, -math.inf], "d": {"e": math.nan}, "f": None}
+    rows = [faulty | {"match": "FAILED: nan"}]
+    bench.save(record | {"copy_tb_per_s": {"limit": math.nan}, "rows": rows}, tmp_path)
+
+    def refuse(literal):
+        raise AssertionError(f"{literal} is not JSON")
+
+    path = tmp_path / "h200" / "add_relu.json"
+    json.loads(path.read_text(), parse_constant=refuse)
+    for found in (bench.load("add_relu", results=tmp_path), *status.records_of("add_relu", tmp_path)):
+        assert math.isnan(found["copy_tb_per_s"]["limit"])
+        (row,) = found["rows"]
+        assert (row["b"], row["c"], row["match"], row["f"]) == (math.inf, [1.0, -math.inf], "FAILED: nan", None)
+        assert math.isnan(row["a"])
+        assert math.isnan(row["d"]["e"])
+    frame = bench.recorded("add_relu", results=tmp_path)
+    assert frame["b"].dtype == "float64"
 
 
 def test_a_good_record_is_only_replaced_by_a_good_one_of_its_gpu(record, tmp_path):

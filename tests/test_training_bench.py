@@ -1,6 +1,7 @@
 """model.bench: rows only of what agrees with its reference, verdicts with their figures, and no partial records."""
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -210,6 +211,30 @@ def test_a_record_is_saved_and_shown(tmp_path, capsys, monkeypatch):
     assert out.count("\n") == 1 + 5 + 4 + 1
     assert out.endswith("nothing is recorded of outer, dot, inference: python -m model.bench --save, on a GPU\n")
     assert "1,000,000 rows/s, loss 0.7000 to 0.5000" in out
+
+
+def test_a_row_of_losses_that_are_no_number_is_recorded_and_judged(tmp_path, monkeypatch):
+    versions = training.runtime.versions() | {"GPU": "NVIDIA H200"}
+    monkeypatch.setattr(training.runtime, "versions", lambda: versions)
+    row = {"part": "epoch", "optimizer": "sgd", "rows": 2048, "implementation": "fused", "steps": 2}
+    training.compare(row, torch.tensor([0.7, float("nan")]), torch.tensor([0.7, 0.6]), 0.0015)
+    records.save(training._record("training", [row]), tmp_path)
+    json.loads((tmp_path / "h200" / "training.json").read_text(), parse_constant=pytest.fail)
+    (found,) = records.load("training", results=tmp_path)["rows"]
+    assert training.verdicts([found]) == [
+        "MISSED: epoch sgd 2048 fp32: fused: losses of 2 steps beside the reference's: nan; limit 0.0015"
+    ]
+
+
+def test_a_fault_is_not_forgotten_by_the_steps_behind_it():
+    """The largest error of a step that has none is no number either."""
+    row, nan = {}, float("nan")
+    good, bad = ({"table 0": stray, steps.ROW: stray} for stray in (0.0, nan))
+    followed = [(torch.tensor(loss), torch.tensor(0.5), strays) for loss, strays in ((nan, bad), (0.5, good))]
+    steps.judge(row, followed, Precision.FP32)
+    assert row["match"] == "FAILED: step 0: the loss differs from float64's by nan"
+    assert math.isnan(row["loss_error"])
+    assert math.isnan(row["stray"])
 
 
 @pytest.mark.parametrize("option", [["--only", "steps"], ["--device", "cpu"], ["--without", "fused"]])
