@@ -10,8 +10,8 @@ import torch
 
 import kernels
 from kernels.measure import records
-from model.bench import steps, training, whole_model
-from model.config import Precision, TableOptimizer, preset
+from model.bench import steps, trainer, training, whole_model
+from model.config import Kernels, Precision, TableOptimizer, preset
 from model.table_update import TableUpdate
 
 SMALL = ["--device", "cpu", "--largest-table", "50", "--without", "torch.compile", "--without", "eager dense"]
@@ -54,6 +54,43 @@ def test_what_does_not_agree_has_no_time(small, capsys, monkeypatch):
         assert (apart if line.startswith("epoch") else stray) in line
         assert " ms (" not in line
         assert "rows/s" not in line
+
+
+def test_what_has_no_reference_is_not_judged_by_itself(small, capsys, monkeypatch):
+    """BROKEN ON PURPOSE here: the reference of each rule."""
+    plain = trainer.make_step
+
+    def raising(model, optimizer, rows, device, precision, cuda_graph):
+        if model.config.kernels is Kernels.FUSED and getattr(optimizer.parts["tables"], "backend", "") != "eager":
+            return plain(model, optimizer, rows, device, precision, cuda_graph)
+        raise RuntimeError("no such step")
+
+    monkeypatch.setattr(trainer, "make_step", raising)
+    assert training.main([*SMALL, "--only", "epoch"]) == 1
+    out = capsys.readouterr().out
+    for rule, reference in (("adagrad", "eager sparse"), ("rowwise_adagrad", "fused, eager update")):
+        (of_reference, fused) = (line for line in out.splitlines() if line.startswith(f"epoch  {rule} "))
+        assert reference in of_reference
+        assert of_reference.endswith("  FAILED: RuntimeError: no such step")
+        assert fused.endswith(f"  FAILED: there is no reference: {reference}: RuntimeError: no such step")
+    assert "rows/s" not in out
+
+
+def test_what_fails_in_the_first_epoch_says_why(small, capsys, monkeypatch):
+    """BROKEN ON PURPOSE here: an implementation that cannot be made, of which there is none for a second epoch."""
+    plain = trainer.make_step
+
+    def raising(model, *arguments, **more):
+        if model.config.kernels is Kernels.FUSED:
+            raise RuntimeError("no such step")
+        return plain(model, *arguments, **more)
+
+    monkeypatch.setattr(trainer, "make_step", raising)
+    monkeypatch.setattr(training, "RULES", (TableOptimizer.ADAGRAD,))  # whose reference is not fused
+    assert training.main([*SMALL, "--only", "epoch"]) == 1
+    of_reference, fused = (line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch "))
+    assert of_reference.partition("  ok")[1]
+    assert fused.endswith("  FAILED: RuntimeError: no such step")
 
 
 @pytest.fixture
