@@ -209,6 +209,25 @@ def test_verdicts():
     assert training.verdicts(in_tf32)[0] == "MISSED: steps sgd 2048 tf32: ms as a graph: 0.5; limit 0.41"
 
 
+def test_an_epoch_without_a_limit_in_its_record_is_judged_by_what_stands_there():
+    """As in records of an older form, and where the epoch raised."""
+    epoch = {"part": "epoch", "optimizer": "sgd", "rows": 2048, "steps": 500}
+    older = [
+        epoch | {"implementation": "fused", "loss_error": 8.5e-05, "match": "ok"},
+        epoch | {"implementation": "fused graph", "loss_error": 0.037, "match": "FAILED: a loss differs by 0.037"},
+    ]
+    where = "epoch sgd 2048 fp32"
+    assert training.verdicts(older) == [
+        f"met: {where}: fused: losses of 500 steps beside the reference's: ok; no limit recorded",
+        f"MISSED: {where}: fused graph: losses of 500 steps beside the reference's: FAILED: a loss differs by 0.037; "
+        "no limit recorded",
+    ]
+    raised = {name: value for name, value in epoch.items() if name != "steps"}
+    assert training.verdicts([raised | {"implementation": "fused", "match": "FAILED: RuntimeError: x"}]) == [
+        f"MISSED: {where}: fused: losses beside the reference's: FAILED: RuntimeError: x; no limit recorded"
+    ]
+
+
 def test_a_row_says_how_it_compares_with_the_best_peer_and_what_it_was_held_to():
     row = {"part": "steps", "optimizer": "sgd", "rows": 2048, "precision": "tf32", "implementation": "fused", "ms": 1.0,
            "ms_low": 1.0, "ms_high": 1.0, "factor": 2.5, "peak_mb": None, "match": "ok", "loss_error": 1e-7,

@@ -229,11 +229,7 @@ def verdicts(rows: list[dict]) -> list[str]:
     for (part, rule, count, precision), cell in cells.items():
         where = f"{part} {rule} {count} {precision}"
         if part == "epoch":
-            for name in ("fused", "fused graph"):
-                if name in cell:
-                    apart, most = cell[name].get("loss_apart"), cell[name].get("loss_apart_most", 0.0)
-                    judge(f"{where}: {name}: losses of {cell[name].get('steps')} steps beside the reference's",
-                          apart, most, apart is not None and apart <= most)
+            lines += [_of_losses(f"{where}: {name}", cell[name]) for name in ("fused", "fused graph") if name in cell]
             continue
         ours, graph = (cell.get(name, {}) for name in ("fused", "fused graph"))
         if graph:
@@ -250,6 +246,17 @@ def verdicts(rows: list[dict]) -> list[str]:
             judge(f"{where}: times as fast as the best peer, without a graph", factor, LEAST_FACTOR,
                   factor is not None and factor >= LEAST_FACTOR)
     return lines + whole_model.verdicts(rows)
+
+
+def _of_losses(where: str, row: Mapping) -> str:
+    """The verdict on an epoch; of one that says no limit, as older records, by what it says."""
+    steps = f" of {row['steps']} steps" if "steps" in row else ""
+    if "loss_apart" in row:
+        apart, most = row["loss_apart"], row["loss_apart_most"]
+        met, figures = apart <= most, f"{apart:.3g}; limit {most:g}"
+    else:
+        met, figures = row["match"] == "ok", f"{row['match']}; no limit recorded"
+    return f"{'met' if met else 'MISSED'}: {where}: losses{steps} beside the reference's: {figures}"
 
 
 def _record(name: str, rows: list[dict], **more) -> dict:
