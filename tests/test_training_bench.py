@@ -76,6 +76,25 @@ def test_what_has_no_reference_is_not_judged_by_itself(small, capsys, monkeypatc
     assert "rows/s" not in out
 
 
+@pytest.mark.parametrize(("method", "whose"), [("__init__", "the judge: "), ("follow", "")])
+def test_an_error_of_the_judge_fails_the_rows_and_does_not_end_the_run(small, capsys, monkeypatch, method, whose):
+    """BROKEN ON PURPOSE here: the float64 model has no memory."""
+    calls = []
+
+    def raising(*arguments, **more):
+        calls.append(arguments)
+        raise torch.OutOfMemoryError("no memory for float64")
+
+    monkeypatch.setattr(steps.Shadow, method, raising)
+    assert training.main([*SMALL, "--only", "steps"]) == 1
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if line.startswith("steps ")]
+    assert len(lines) == 4  # each rule's reference, and fused
+    assert all(line.endswith(f"  FAILED: {whose}OutOfMemoryError: no memory for float64") for line in lines)
+    assert " ms (" not in out
+    assert len(calls) == (2 if method == "__init__" else 4)  # where it cannot be made, it is not made for each row
+
+
 def test_what_fails_in_the_first_epoch_says_why(small, capsys, monkeypatch):
     """BROKEN ON PURPOSE here: an implementation that cannot be made, of which there is none for a second epoch."""
     plain = trainer.make_step

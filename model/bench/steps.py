@@ -51,13 +51,17 @@ def bench_steps(
     precision: Precision = Precision.FP32, part: str = "steps",
 ) -> list[dict]:
     """A row for each implementation: its step on these batches, as `Shadow` judges it."""
-    steps, rows = {}, {}
-    shadow = Shadow(shape, rule, RATES[rule], device)
+    steps, rows, judged = {}, {}, {}
+    with noting(judged, "the judge: "):
+        shadow = Shadow(shape, rule, RATES[rule], device)
     count = len(batches[0][0])
     for name in names:
         row = rows[name] = {
-            "part": part, "optimizer": str(rule), "rows": count, "precision": str(precision), "implementation": name
+            "part": part, "optimizer": str(rule), "rows": count, "precision": str(precision), "implementation": name,
+            **judged,
         }
+        if judged:  # there is no judge, only what became of it
+            continue
         with noting(row):
             trainer = Trainer(name, rule, shape, count, device, precision)
             turns = itertools.cycle(batches)
@@ -65,7 +69,7 @@ def bench_steps(
             judge(row, [shadow.follow(trainer, next(turns)) for _ in range(8)], precision)
             steps[name] = lambda step=trainer.step, turns=turns: step(*next(turns))
             row |= {"floor_mb": trainer.floor / 1e6, "peak_mb": trainer.peak.bytes and trainer.peak.bytes / 1e6}
-    del shadow
+    shadow = None  # its memory
     good = {name: step for name, step in steps.items() if rows[name]["match"] == "ok"}
     times = step_times(good) if good else {}
     for name in good:

@@ -98,16 +98,16 @@ class Peak:
 
 
 class noting:
-    """row["match"] says what is raised in here."""
+    """row["match"] says what is raised in here. whose: what it says before."""
 
-    def __init__(self, row: dict):
-        self.row = row
+    def __init__(self, row: dict, whose: str = ""):
+        self.row, self.whose = row, whose
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind, error, traceback) -> bool:
         if isinstance(error, Exception):
-            self.row["match"] = f"FAILED: {kind.__name__}: {(str(error).splitlines() or [''])[0]}"
+            self.row["match"] = f"FAILED: {self.whose}{kind.__name__}: {(str(error).splitlines() or [''])[0]}"
             return True
         return False
