@@ -214,6 +214,7 @@ def test_a_peer_is_judged_as_it_is_set_best(target):
         ("fused, eager update", "fused", False),
         ("eager sparse", "eager", False),
         ("eager, ", "eager", False),
+        ("cuda, sorted before", "cuda, sorted before", True),
         ("eager", "eager, padded", False),
     ],
 )

@@ -126,8 +126,7 @@ def small_model(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_the_fused_parts_on_the_cpu(small_model, capsys, monkeypatch):
-    monkeypatch.setattr(whole_model, "INFERENCE", {n: v for n, v in whole_model.INFERENCE.items() if not v[1]})
+def test_the_fused_parts_on_the_cpu(small_model, capsys):
     assert training.main([*SMALL, "--only", "inference,outer,dot"]) == 0
     out = capsys.readouterr().out
     assert out.count(" µs (") == 4
@@ -151,7 +150,6 @@ def test_a_prediction_that_does_not_agree_has_no_time(small_model, capsys, monke
         return plain(module)
 
     monkeypatch.setattr(kernels, "pack_mlp", changed)
-    monkeypatch.setattr(whole_model, "INFERENCE", {n: v for n, v in whole_model.INFERENCE.items() if not v[1]})
     assert training.main([*SMALL, "--only", "inference"]) == 1
     fused = [line for line in capsys.readouterr().out.splitlines() if " fused " in line]
     assert len(fused) == 2
@@ -183,6 +181,14 @@ def test_the_whole_models_verdicts_and_its_lines_of_the_readme(tmp_path, monkeyp
     assert "| inference, 128 rows, TF32 | 1.0 | 120.0 | – | 39.0 |" in table
     assert "| a training step of `outer`, 2,048 rows, TF32 | 0.0 | 15,000.0 | – | 4,500.0 |" in table
     assert "Recorded on NVIDIA H200" in table
+    compiled = [WHOLE[0] | {"implementation": name, "us": us} for name, us in (
+        ("torch.compile", 60.0), ("torch.compile, padded", 52.0), ("torch.compile, 32 look-ups a kernel", 55.0),
+        ("torch.compile, wrong", 1.0),
+    )]
+    for first, shown in ((0, "52.0 (padded)"), (2, "55.0 (32 look-ups a kernel)")):
+        records.save(training._record("whole_model", WHOLE + compiled[first:], copy_tb_per_s=4.0), tmp_path)
+        best = whole_model.readme_table(results=tmp_path)
+        assert f"| inference, 128 rows, TF32 | 1.0 | 120.0 | {shown} | 39.0 |" in best
     begin, end = whole_model.BEGIN, whole_model.END
     assert whole_model.with_table(f"a\n{begin}\n{end}\n", table) == f"a\n{begin}\n\n{table}\n\n{end}\n"
 
@@ -218,6 +224,8 @@ def test_verdicts():
         "met: steps sgd 2048 fp32: times as fast as the best peer, without a graph: 2.5; limit 2",
         "MISSED: epoch sgd 2048 fp32: fused: losses of 500 steps beside the reference's: 0.0002; limit 0.0001",
     ]
+    padded = training.verdicts(rows(**{"torch.compile, padded": 1.5}))
+    assert padded[2] == "MISSED: steps sgd 2048 fp32: times as fast as the best peer, without a graph: 1.5; limit 2"
     slower = training.verdicts(rows(**{"fused": 1.3, "fused graph": 0.9}))
     assert [line.split(":")[0] for line in slower[:3]] == ["MISSED", "met", "MISSED"]
     unmeasured = training.verdicts(rows(**{"fused": None, "fused graph": None}))

@@ -60,7 +60,7 @@ def best_set(cell: Mapping[str, Row], name: str) -> Row | None:
 def is_variant(implementation: str, name: str) -> bool:
     """Whether it is `name`, or "name, …" with nothing but SETTINGS behind: "torch.compile, padded" say."""
     first, *settings = implementation.split(", ")
-    return first == name and all(setting in SETTINGS for setting in settings)
+    return implementation == name or (first == name and all(setting in SETTINGS for setting in settings))
 
 
 def steady(copies: Mapping) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import kernels
 from kernels.measure.clock import percentiles
+from model.bench.peers import COMPILED
 from model.bench.shadow import MOST_OF_A_ROW, MOST_STRAY, ROW, Shadow
 from model.bench.trainer import RATES, Trainer, noting
 from model.config import DLRMConfig, Precision, TableOptimizer
@@ -50,12 +51,15 @@ def bench_steps(
     rule: TableOptimizer, shape: DLRMConfig, batches: list, device: torch.device, names: Sequence[str],
     precision: Precision = Precision.FP32, part: str = "steps",
 ) -> list[dict]:
-    """A row for each implementation: its step on these batches, as `Shadow` judges it."""
+    """A row for each implementation, but for peers whose settings do not help here: its step on these batches, as
+    `Shadow` judges it."""
     steps, rows, judged = {}, {}, {}
     with noting(judged, "the judge: "):
         shadow = Shadow(shape, rule, RATES[rule], device)
     count = len(batches[0][0])
     for name in names:
+        if name in COMPILED and not COMPILED[name].may_win(shape, count, precision, training=True):
+            continue
         row = rows[name] = {
             "part": part, "optimizer": str(rule), "rows": count, "precision": str(precision), "implementation": name,
             **judged,
