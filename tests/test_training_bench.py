@@ -156,6 +156,23 @@ def test_a_prediction_that_does_not_agree_has_no_time(small_model, capsys, monke
     assert all("FAILED: a probability differs by 0.0" in line and " µs (" not in line for line in fused)
 
 
+def test_predictions_without_a_reference_are_not_judged_by_each_other(small_model, capsys, monkeypatch):
+    """BROKEN ON PURPOSE here: eager's."""
+    plain = whole_model.DLRM
+
+    def raising(shape):
+        if shape.kernels is Kernels.EAGER:
+            raise RuntimeError("no such model")
+        return plain(shape)
+
+    monkeypatch.setattr(whole_model, "DLRM", raising)
+    assert training.main([*SMALL, "--only", "inference"]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("inference ")]
+    why = "RuntimeError: no such model"
+    ends = [f"  FAILED: {why}", f"  FAILED: there is no reference: eager: {why}"] * 2
+    assert [line.endswith(end) for line, end in zip(lines, ends, strict=True)] == [True] * 4
+
+
 WHOLE = [
     {"part": "inference", "rows": 128, "precision": "tf32", "implementation": name, "us": us, "us_low": us,
      "us_high": us, "bytes": 4_000_000, "match": "ok"} for name, us in (("eager", 120.0), ("fused", 39.0))

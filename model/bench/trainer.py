@@ -1,7 +1,7 @@
 """What model.bench measures: the implementations of a training step, their state, and the memory that they take."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -108,6 +108,11 @@ class Peak:
             most = self.kept + torch.cuda.max_memory_allocated(self.device) - self.before
             self.bytes = max(self.bytes or 0, most)
             self.kept += torch.cuda.memory_allocated(self.device) - self.before
+
+
+def no_reference(failed: Mapping) -> str:
+    """What a row's match is where the row that it is compared with failed."""
+    return f"FAILED: there is no reference: {failed['implementation']}: {failed['match'].removeprefix('FAILED: ')}"
 
 
 class noting:

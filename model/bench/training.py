@@ -46,7 +46,7 @@ from model.bench import whole_model as whole_model
 from model.bench.peers import COMPILED
 from model.bench.shadow import ROUNDING
 from model.bench.steps import bench_steps
-from model.bench.trainer import IMPLEMENTATIONS, Trainer, noting
+from model.bench.trainer import IMPLEMENTATIONS, Trainer, no_reference, noting
 from model.config import DLRMConfig, Precision, TableOptimizer, preset
 from model.device import choose, settings
 from model.profiling.recording import today
@@ -96,8 +96,7 @@ def bench_epoch(
                 name, {"part": "epoch", "optimizer": str(rule), "rows": EPOCH_ROWS, "implementation": name}
             )
             if expected is None and name != chosen[0]:
-                why = rows[chosen[0]]["match"].removeprefix("FAILED: ")
-                row["match"] = f"FAILED: there is no reference: {chosen[0]}: {why}"
+                row["match"] = no_reference(rows[chosen[0]])
             if row.get("match", "ok") != "ok":
                 continue
             with noting(row):
