@@ -407,6 +407,11 @@ def test_without_an_implementation_what_is_only_compared_with_it_is_not_measured
     monkeypatch.setattr(bench, "measure", lambda one, gpu: measured.append(one) or [])
     assert bench.run("add_relu", Clock(), without=["max-autotune"])["without"] == ["max-autotune"]
     assert len(measured) == len(left)
+    cells = [one for one in bench.of("embedding_bags_update").cells() if "cuda, sorted before" in one.implementations]
+    for one in bench._without(cells, {"cuda"}):  # with a part of its work done before, it is CUDA's too
+        assert not any(name.startswith("cuda") for name in one.implementations)
+    (one,) = bench._without(cells[:1], {"cuda, sorted before"})
+    assert {*cells[0].implementations} - {*one.implementations} == {"cuda, sorted before"}
 
 
 def test_auto_is_measured_at_every_size_of_the_grid():

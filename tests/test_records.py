@@ -1,6 +1,7 @@
 """What measured figures are held against, and how they are recorded and shown."""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from fake_clock import Clock, cell
 from kernels import runtime
 from kernels.dispatch import included_files
 from kernels.measure import bench, judge, records, sources, status
-from kernels.measure.cells import Row
+from kernels.measure.cells import Cell, Row
 
 ROOT = Path(__file__).resolve().parent.parent
 without_gpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="there is a GPU")
@@ -191,12 +192,45 @@ def test_a_peer_is_judged_as_it_is_set_best(target):
 
     assert verdict().met
     assert "× torch.compile; " in verdict().figure
-    found = verdict(**{"torch.compile, padded": 8.5, "torch.compile, worse": 12.0})
+    found = verdict(**{"torch.compile, padded": 8.5, "torch.compile, combo_kernels": 12.0})
     assert found.misses == ["triton functional 100×10 float32: 1.059 of torch.compile, padded"]
     assert "triton at worst 1.059 of 1, cuda at worst 0.941 of 1 × torch.compile, as it is set best; " in found.figure
     # Another peer, whose name merely begins so; and a way that has no time, since it failed.
-    assert verdict(**{"torch.compiled": 1.0, "torch.compile, wrong": None}).met
+    assert verdict(**{"torch.compiled": 1.0, "torch.compile, padded": None}).met
+    # A part of whose work was done before is no peer's setting.
+    assert verdict(**{"torch.compile, sorted before": 1.0}).met
     assert judge.best_set({}, "eager") is None
+
+
+@pytest.mark.parametrize(
+    ("implementation", "name", "whether"),
+    [
+        ("eager", "eager", True),
+        ("eager, padded", "eager", True),
+        ("torch.compile, 32 look-ups a kernel, padded", "torch.compile", True),
+        ("eager, sorted before", "eager", False),
+        ("eager, padded, sorted before", "eager", False),
+        ("triton, folded before", "triton", False),
+        ("fused, eager update", "fused", False),
+        ("eager sparse", "eager", False),
+        ("eager, ", "eager", False),
+        ("cuda, sorted before", "cuda, sorted before", True),
+        ("eager", "eager, padded", False),
+    ],
+)
+def test_a_variant_is_the_same_by_settings_that_are_known(implementation, name, whether):
+    assert judge.is_variant(implementation, name) is whether
+
+
+def test_the_settings_of_every_ops_peers_are_known():
+    """Else a peer that is set better than another would not count."""
+    implementations = {
+        name for op in bench.ops() for one in bench.of(op).cells() if isinstance(one, Cell)
+        for name in one.implementations
+    }
+    ways = [name for name in implementations if name.startswith(("eager, ", "torch.compile, ", "max-autotune, "))]
+    assert "torch.compile, 32 look-ups a kernel" in ways
+    assert [name for name in ways if not judge.is_variant(name, name.partition(", ")[0])] == []
 
 
 def test_never_slower_is_within_three_percent_and_the_spreads_touch():
@@ -306,6 +340,27 @@ def test_saved_is_complete_and_read_back(record, tmp_path, capsys):
     bench.save(record | {"sources_sha256": "0", "bench_sha256": "0"}, tmp_path)
     bench.show("add_relu", results=tmp_path)
     assert "sources and bench changed since." in capsys.readouterr().out
+
+
+def test_a_record_is_valid_json_whatever_was_measured_and_is_read_as_it_was(record, tmp_path):
+    """A faulty row may hold NaN or Inf, for which JSON has no number."""
+    faulty = {"a": math.nan, "b": math.inf, "c": [1.0, -math.inf], "d": {"e": math.nan}, "f": None}
+    rows = [faulty | {"match": "FAILED: nan"}]
+    bench.save(record | {"copy_tb_per_s": {"limit": math.nan}, "rows": rows}, tmp_path)
+
+    def refuse(literal):
+        raise AssertionError(f"{literal} is not JSON")
+
+    path = tmp_path / "h200" / "add_relu.json"
+    json.loads(path.read_text(), parse_constant=refuse)
+    for found in (bench.load("add_relu", results=tmp_path), *status.records_of("add_relu", tmp_path)):
+        assert math.isnan(found["copy_tb_per_s"]["limit"])
+        (row,) = found["rows"]
+        assert (row["b"], row["c"], row["match"], row["f"]) == (math.inf, [1.0, -math.inf], "FAILED: nan", None)
+        assert math.isnan(row["a"])
+        assert math.isnan(row["d"]["e"])
+    frame = bench.recorded("add_relu", results=tmp_path)
+    assert frame["b"].dtype == "float64"
 
 
 def test_a_good_record_is_only_replaced_by_a_good_one_of_its_gpu(record, tmp_path):
@@ -420,9 +475,9 @@ def test_the_readmes_show_one_gpu_whatever_others_measured(record, tmp_path):
     assert table.endswith("The copies of add_relu's run differ by more than 5 %: they are no yardstick.")
 
 
-@pytest.mark.parametrize("best", ["torch.compile", "torch.compile, so many a kernel"])
+@pytest.mark.parametrize("best", ["torch.compile", "torch.compile, 32 look-ups a kernel"])
 def test_the_compiler_is_shown_as_it_is_set_best(record, tmp_path, best):
-    times = {"torch.compile": 8.0, "torch.compile, so many a kernel": 7.0, "triton": 9.0, best: 5.5}
+    times = {"torch.compile": 8.0, "torch.compile, 32 look-ups a kernel": 7.0, "triton": 9.0, best: 5.5}
     rows = [row(name, us, shape=(65536, 512)).flat() for name, us in times.items()]
     bench.save(record | {"rows": rows}, tmp_path)
     assert "65,536 rows of 512, float32 | 0.9 | – | 5.5 | 9.0 | – |" in status.result_table(tmp_path)

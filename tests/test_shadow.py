@@ -11,6 +11,7 @@ import kernels
 from kernels import runtime
 from kernels.ops.embedding_bags_update import eager
 from model.bench import steps, training
+from model.bench.peers import Compiled
 from model.bench.shadow import MOST_OF_A_ROW, MOST_STRAY, Shadow, _share
 from model.bench.trainer import RATES, TABLES, Trainer
 from model.config import Precision, TableOptimizer, preset
@@ -42,11 +43,13 @@ def match(trainer: Trainer, rule: TableOptimizer, batches: list, device: torch.d
 @pytest.mark.parametrize(
     ("rule", "name"),
     [(rule, name) for rule in training.RULES for name in training.names_of(rule, DEVICE, training.IMPLEMENTATIONS)
-     if name != "torch.compile"],
+    ],
 )
 @pytest.mark.parametrize("reordered", [False, True])
-def test_what_is_right_passes(rule, name, reordered, batches):
-    """The rows of a batch in another order: every gradient is rounded otherwise. A GPU's last steps are replays."""
+def test_what_is_right_passes(rule, name, reordered, batches, monkeypatch):
+    """The rows of a batch in another order: every gradient is rounded otherwise. A GPU's last steps are replays. What
+    the compiler makes of its peers is tested in test_peers.py."""
+    monkeypatch.setattr(Compiled, "compile", lambda how, model: model)
     trainer = Trainer(name, rule, SHAPE, ROWS, DEVICE)
     if reordered:
         step, order = trainer.step, torch.randperm(ROWS, generator=torch.Generator().manual_seed(1)).to(DEVICE)
@@ -239,13 +242,16 @@ def test_a_square_may_be_less_than_those_of_both_ends():
     assert _share(shadow._outside(before, after, exact, exact + torch.tensor([0, 1e-5]))) > 0
 
 
-def test_a_state_is_the_same_whatever_the_layout(batches):
+def test_a_state_is_the_same_whatever_the_layout(batches, monkeypatch):
+    monkeypatch.setattr(Compiled, "compile", lambda how, model: model)
     states = {}
-    for name in ("eager sparse", "eager dense", "fused"):
+    for name in ("eager sparse", "eager dense", "torch.compile, 32 look-ups a kernel, padded", "fused"):
         trainer = Trainer(name, ADAGRAD, SHAPE, ROWS, CPU)
         trainer.step(*batches[0])
         states[name] = trainer.state()
     for name, state in states.items():
         assert state.keys() == states["fused"].keys()
         assert [len(tensors) for tensors in state.values()] == [2] * len(state), name
+        shapes, expected = ([t.shape for own in each.values() for t in own] for each in (state, states["fused"]))
+        assert shapes == expected, name
         assert state[TABLES][0].shape == state[TABLES][1].shape == (sum(SHAPE.cardinalities) + 3, 4)

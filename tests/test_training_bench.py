@@ -1,6 +1,7 @@
 """model.bench: rows only of what agrees with its reference, verdicts with their figures, and no partial records."""
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -9,8 +10,8 @@ import torch
 
 import kernels
 from kernels.measure import records
-from model.bench import steps, training, whole_model
-from model.config import Precision, TableOptimizer, preset
+from model.bench import steps, trainer, training, whole_model
+from model.config import Kernels, Precision, TableOptimizer, preset
 from model.table_update import TableUpdate
 
 SMALL = ["--device", "cpu", "--largest-table", "50", "--without", "torch.compile", "--without", "eager dense"]
@@ -55,6 +56,62 @@ def test_what_does_not_agree_has_no_time(small, capsys, monkeypatch):
         assert "rows/s" not in line
 
 
+def test_what_has_no_reference_is_not_judged_by_itself(small, capsys, monkeypatch):
+    """BROKEN ON PURPOSE here: the reference of each rule."""
+    plain = trainer.make_step
+
+    def raising(model, optimizer, rows, device, precision, cuda_graph):
+        if model.config.kernels is Kernels.FUSED and getattr(optimizer.parts["tables"], "backend", "") != "eager":
+            return plain(model, optimizer, rows, device, precision, cuda_graph)
+        raise RuntimeError("no such step")
+
+    monkeypatch.setattr(trainer, "make_step", raising)
+    assert training.main([*SMALL, "--only", "epoch"]) == 1
+    out = capsys.readouterr().out
+    for rule, reference in (("adagrad", "eager sparse"), ("rowwise_adagrad", "fused, eager update")):
+        (of_reference, fused) = (line for line in out.splitlines() if line.startswith(f"epoch  {rule} "))
+        assert reference in of_reference
+        assert of_reference.endswith("  FAILED: RuntimeError: no such step")
+        assert fused.endswith(f"  FAILED: there is no reference: {reference}: RuntimeError: no such step")
+    assert "rows/s" not in out
+
+
+@pytest.mark.parametrize(("method", "whose"), [("__init__", "the judge: "), ("follow", "")])
+def test_an_error_of_the_judge_fails_the_rows_and_does_not_end_the_run(small, capsys, monkeypatch, method, whose):
+    """BROKEN ON PURPOSE here: the float64 model has no memory."""
+    calls = []
+
+    def raising(*arguments, **more):
+        calls.append(arguments)
+        raise torch.OutOfMemoryError("no memory for float64")
+
+    monkeypatch.setattr(steps.Shadow, method, raising)
+    assert training.main([*SMALL, "--only", "steps"]) == 1
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if line.startswith("steps ")]
+    assert len(lines) == 4  # each rule's reference, and fused
+    assert all(line.endswith(f"  FAILED: {whose}OutOfMemoryError: no memory for float64") for line in lines)
+    assert " ms (" not in out
+    assert len(calls) == (2 if method == "__init__" else 4)  # where it cannot be made, it is not made for each row
+
+
+def test_what_fails_in_the_first_epoch_says_why(small, capsys, monkeypatch):
+    """BROKEN ON PURPOSE here: an implementation that cannot be made, of which there is none for a second epoch."""
+    plain = trainer.make_step
+
+    def raising(model, *arguments, **more):
+        if model.config.kernels is Kernels.FUSED:
+            raise RuntimeError("no such step")
+        return plain(model, *arguments, **more)
+
+    monkeypatch.setattr(trainer, "make_step", raising)
+    monkeypatch.setattr(training, "RULES", (TableOptimizer.ADAGRAD,))  # whose reference is not fused
+    assert training.main([*SMALL, "--only", "epoch"]) == 1
+    of_reference, fused = (line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch "))
+    assert of_reference.partition("  ok")[1]
+    assert fused.endswith("  FAILED: RuntimeError: no such step")
+
+
 @pytest.fixture
 def small_model(monkeypatch):
     """A model whose outer product a CPU holds."""
@@ -69,8 +126,7 @@ def small_model(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_the_fused_parts_on_the_cpu(small_model, capsys, monkeypatch):
-    monkeypatch.setattr(whole_model, "INFERENCE", {n: v for n, v in whole_model.INFERENCE.items() if not v[1]})
+def test_the_fused_parts_on_the_cpu(small_model, capsys):
     assert training.main([*SMALL, "--only", "inference,outer,dot"]) == 0
     out = capsys.readouterr().out
     assert out.count(" µs (") == 4
@@ -94,11 +150,27 @@ def test_a_prediction_that_does_not_agree_has_no_time(small_model, capsys, monke
         return plain(module)
 
     monkeypatch.setattr(kernels, "pack_mlp", changed)
-    monkeypatch.setattr(whole_model, "INFERENCE", {n: v for n, v in whole_model.INFERENCE.items() if not v[1]})
     assert training.main([*SMALL, "--only", "inference"]) == 1
     fused = [line for line in capsys.readouterr().out.splitlines() if " fused " in line]
     assert len(fused) == 2
     assert all("FAILED: a probability differs by 0.0" in line and " µs (" not in line for line in fused)
+
+
+def test_predictions_without_a_reference_are_not_judged_by_each_other(small_model, capsys, monkeypatch):
+    """BROKEN ON PURPOSE here: eager's."""
+    plain = whole_model.DLRM
+
+    def raising(shape):
+        if shape.kernels is Kernels.EAGER:
+            raise RuntimeError("no such model")
+        return plain(shape)
+
+    monkeypatch.setattr(whole_model, "DLRM", raising)
+    assert training.main([*SMALL, "--only", "inference"]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("inference ")]
+    why = "RuntimeError: no such model"
+    ends = [f"  FAILED: {why}", f"  FAILED: there is no reference: eager: {why}"] * 2
+    assert [line.endswith(end) for line, end in zip(lines, ends, strict=True)] == [True] * 4
 
 
 WHOLE = [
@@ -126,6 +198,14 @@ def test_the_whole_models_verdicts_and_its_lines_of_the_readme(tmp_path, monkeyp
     assert "| inference, 128 rows, TF32 | 1.0 | 120.0 | – | 39.0 |" in table
     assert "| a training step of `outer`, 2,048 rows, TF32 | 0.0 | 15,000.0 | – | 4,500.0 |" in table
     assert "Recorded on NVIDIA H200" in table
+    compiled = [WHOLE[0] | {"implementation": name, "us": us} for name, us in (
+        ("torch.compile", 60.0), ("torch.compile, padded", 52.0), ("torch.compile, 32 look-ups a kernel", 55.0),
+        ("torch.compile, wrong", 1.0),
+    )]
+    for first, shown in ((0, "52.0 (padded)"), (2, "55.0 (32 look-ups a kernel)")):
+        records.save(training._record("whole_model", WHOLE + compiled[first:], copy_tb_per_s=4.0), tmp_path)
+        best = whole_model.readme_table(results=tmp_path)
+        assert f"| inference, 128 rows, TF32 | 1.0 | 120.0 | {shown} | 39.0 |" in best
     begin, end = whole_model.BEGIN, whole_model.END
     assert whole_model.with_table(f"a\n{begin}\n{end}\n", table) == f"a\n{begin}\n\n{table}\n\n{end}\n"
 
@@ -161,6 +241,8 @@ def test_verdicts():
         "met: steps sgd 2048 fp32: times as fast as the best peer, without a graph: 2.5; limit 2",
         "MISSED: epoch sgd 2048 fp32: fused: losses of 500 steps beside the reference's: 0.0002; limit 0.0001",
     ]
+    padded = training.verdicts(rows(**{"torch.compile, padded": 1.5}))
+    assert padded[2] == "MISSED: steps sgd 2048 fp32: times as fast as the best peer, without a graph: 1.5; limit 2"
     slower = training.verdicts(rows(**{"fused": 1.3, "fused graph": 0.9}))
     assert [line.split(":")[0] for line in slower[:3]] == ["MISSED", "met", "MISSED"]
     unmeasured = training.verdicts(rows(**{"fused": None, "fused graph": None}))
@@ -169,6 +251,25 @@ def test_verdicts():
     assert training.MOST_MS[TableOptimizer.ADAGRAD, 16384] == 3.0
     in_tf32 = [row | {"precision": "tf32"} for row in rows() if row["part"] == "steps"]
     assert training.verdicts(in_tf32)[0] == "MISSED: steps sgd 2048 tf32: ms as a graph: 0.5; limit 0.41"
+
+
+def test_an_epoch_without_a_limit_in_its_record_is_judged_by_what_stands_there():
+    """As in records of an older form, and where the epoch raised."""
+    epoch = {"part": "epoch", "optimizer": "sgd", "rows": 2048, "steps": 500}
+    older = [
+        epoch | {"implementation": "fused", "loss_error": 8.5e-05, "match": "ok"},
+        epoch | {"implementation": "fused graph", "loss_error": 0.037, "match": "FAILED: a loss differs by 0.037"},
+    ]
+    where = "epoch sgd 2048 fp32"
+    assert training.verdicts(older) == [
+        f"met: {where}: fused: losses of 500 steps beside the reference's: ok; no limit recorded",
+        f"MISSED: {where}: fused graph: losses of 500 steps beside the reference's: FAILED: a loss differs by 0.037; "
+        "no limit recorded",
+    ]
+    raised = {name: value for name, value in epoch.items() if name != "steps"}
+    assert training.verdicts([raised | {"implementation": "fused", "match": "FAILED: RuntimeError: x"}]) == [
+        f"MISSED: {where}: fused: losses beside the reference's: FAILED: RuntimeError: x; no limit recorded"
+    ]
 
 
 def test_a_row_says_how_it_compares_with_the_best_peer_and_what_it_was_held_to():
@@ -210,6 +311,30 @@ def test_a_record_is_saved_and_shown(tmp_path, capsys, monkeypatch):
     assert out.count("\n") == 1 + 5 + 4 + 1
     assert out.endswith("nothing is recorded of outer, dot, inference: python -m model.bench --save, on a GPU\n")
     assert "1,000,000 rows/s, loss 0.7000 to 0.5000" in out
+
+
+def test_a_row_of_losses_that_are_no_number_is_recorded_and_judged(tmp_path, monkeypatch):
+    versions = training.runtime.versions() | {"GPU": "NVIDIA H200"}
+    monkeypatch.setattr(training.runtime, "versions", lambda: versions)
+    row = {"part": "epoch", "optimizer": "sgd", "rows": 2048, "implementation": "fused", "steps": 2}
+    training.compare(row, torch.tensor([0.7, float("nan")]), torch.tensor([0.7, 0.6]), 0.0015)
+    records.save(training._record("training", [row]), tmp_path)
+    json.loads((tmp_path / "h200" / "training.json").read_text(), parse_constant=pytest.fail)
+    (found,) = records.load("training", results=tmp_path)["rows"]
+    assert training.verdicts([found]) == [
+        "MISSED: epoch sgd 2048 fp32: fused: losses of 2 steps beside the reference's: nan; limit 0.0015"
+    ]
+
+
+def test_a_fault_is_not_forgotten_by_the_steps_behind_it():
+    """The largest error of a step that has none is no number either."""
+    row, nan = {}, float("nan")
+    good, bad = ({"table 0": stray, steps.ROW: stray} for stray in (0.0, nan))
+    followed = [(torch.tensor(loss), torch.tensor(0.5), strays) for loss, strays in ((nan, bad), (0.5, good))]
+    steps.judge(row, followed, Precision.FP32)
+    assert row["match"] == "FAILED: step 0: the loss differs from float64's by nan"
+    assert math.isnan(row["loss_error"])
+    assert math.isnan(row["stray"])
 
 
 @pytest.mark.parametrize("option", [["--only", "steps"], ["--device", "cpu"], ["--without", "fused"]])

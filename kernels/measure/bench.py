@@ -24,7 +24,7 @@ from kernels import runtime
 from kernels.measure import sources
 from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Row, implementations, label
 from kernels.measure.clock import Gpu
-from kernels.measure.judge import COPIES_AGREE, is_variant, steady, summary
+from kernels.measure.judge import COPIES_AGREE, steady, summary
 from kernels.measure.measuring import measure, measure_calls
 from kernels.measure.records import README_GPU, RESULTS, frame, load, of_cells, recorded, recorded_files, save
 
@@ -105,11 +105,11 @@ def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = ()
 
 
 def _without(cells: Iterable[Cell | Calls | FirstCall], names: Collection[str]) -> Iterator[Cell | Calls | FirstCall]:
-    """The cells without these implementations, however they are set; not those where ours are left alone that were to
-    be compared."""
+    """The cells without these implementations, whatever stands behind their names; not those where ours are left alone
+    that were to be compared."""
     for cell in cells:
         if isinstance(cell, Cell):
-            out = [each for each in cell.implementations if any(is_variant(each, name) for name in names)]
+            out = [each for each in cell.implementations if any(f"{each}, ".startswith(f"{name}, ") for name in names)]
             less = cell.without(out)
             if len(less.implementations) < len(cell.implementations) and {*less.implementations} <= {*OURS, "auto"}:
                 continue

@@ -1,7 +1,8 @@
 """What the figures must show: the targets that an op's bench.py lists as TARGETS, and their verdicts.
 
 A peer may be measured as it comes and as somebody sets it who knows it: "torch.compile", and "torch.compile, padded".
-What is compared with it is compared with the fastest of these.
+What is compared with it is compared with the fastest of these. SETTINGS are the words for that. Other words behind a
+name say that it does other work ("cuda, sorted before"), and then it is no variant.
 
 Never slower means: of two that ran by turns, the median is at most 3 % above the other's, and the spreads, 20th to 80th
 percentile, touch.
@@ -18,6 +19,8 @@ from kernels.measure.cells import ANOTHER_LENGTH, OURS, Labels, Row, label
 COPIES_AGREE = 1.05  # the fastest copy of a run over its slowest; beyond that it is no yardstick
 NEVER_SLOWER = 1.03
 PEERS = ("eager", "jit", "torch.compile", "as generated")
+# What may stand behind a peer's name: an option of Inductor's, or how its rows are filled up. It does the same work.
+SETTINGS = ("combo_kernels", "32 look-ups a kernel", "padded", "padded in the call")
 
 
 @dataclass(frozen=True)
@@ -48,15 +51,16 @@ def by_cell(rows: Iterable[Row]) -> list[dict[str, Row]]:
 
 
 def best_set(cell: Mapping[str, Row], name: str) -> Row | None:
-    """The fastest row of the implementations `name` and "name, …", the best-set peer; one without a time if none has
-    one, None if there is none."""
+    """The fastest row of the implementation's variants, the best-set peer; one without a time if none has one, None if
+    there is none."""
     rows = [row for who, row in cell.items() if is_variant(who, name)]
     return min(rows, key=lambda row: _times(row)[1], default=None)
 
 
 def is_variant(implementation: str, name: str) -> bool:
-    """Whether it is `name`, or "name, …": the same with settings or inputs of its own."""
-    return implementation == name or implementation.startswith(f"{name}, ")
+    """Whether it is `name`, or "name, …" with nothing but SETTINGS behind: "torch.compile, padded" say."""
+    first, *settings = implementation.split(", ")
+    return implementation == name or (first == name and all(setting in SETTINGS for setting in settings))
 
 
 def steady(copies: Mapping) -> bool:

@@ -1,13 +1,18 @@
-"""What was measured and tested, in traces/results/<gpu>/: <op>.json, which `bench --save` writes, and tests.json."""
+"""What was measured and tested, in traces/results/<gpu>/: <op>.json, which `bench --save` writes, and tests.json.
+
+JSON has no number for NaN and Inf, which a faulty row may hold: the files have the words of `NO_NUMBERS` for them, and
+`read` gives the numbers again.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernels.measure.cells import Cell, Row
 from kernels.runtime import KERNELS
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
 RESULTS = KERNELS.parent / "traces" / "results"
 # Whose record is shown in the READMEs and the notebooks, whatever the reader measures on another GPU.
 README_GPU = "h200"
+NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 
 
 def slug(gpu: str) -> str:
@@ -38,11 +44,11 @@ def save(record: dict, results: Path = RESULTS) -> str:
     path = results / slug(record["GPU"]) / f"{record['op']}.json"
     shown = "/".join(path.parts[-4:])
     failed = _failed(record)
-    if failed and path.exists() and not _failed(before := json.loads(path.read_text())):
+    if failed and path.exists() and not _failed(before := read(path)):
         return f"kept {shown} of {before['date']}: of what was measured now, {failed} rows FAILED"
     head = {key: value for key, value in record.items() if key != "rows"}
-    rows = ",\n".join("  " + json.dumps(_rounded(row), ensure_ascii=False) for row in record["rows"])
-    write(path, json.dumps(head, indent=1, ensure_ascii=False)[:-2] + f',\n "rows": [\n{rows}\n ]\n}}\n')
+    rows = ",\n".join("  " + _json(_rounded(row)) for row in record["rows"])
+    write(path, _json(head, indent=1)[:-2] + f',\n "rows": [\n{rows}\n ]\n}}\n')
     return f"saved {shown}"
 
 
@@ -65,6 +71,27 @@ def _rounded(row: dict) -> dict:
     return {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items()}
 
 
+def _json(value: dict, indent: int | None = None) -> str:
+    def in_words(number: float) -> float | str:
+        return number if math.isfinite(number) else json.dumps(number)
+
+    return json.dumps(_each(value, float, in_words), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def read(path: Path) -> dict:
+    """The record in a file that `save` wrote."""
+    return _each(json.loads(path.read_text()), str, lambda text: float(text) if text in NO_NUMBERS else text)
+
+
+def _each(value: Any, kind: type, change: Callable) -> Any:
+    """The value with what is of this kind changed in it, in its lists and dicts too."""
+    if isinstance(value, dict):
+        return {key: _each(own, kind, change) for key, own in value.items()}
+    if isinstance(value, list | tuple):
+        return [_each(own, kind, change) for own in value]
+    return change(value) if isinstance(value, kind) else value
+
+
 def load(op: str, gpu: str = README_GPU, results: Path = RESULTS) -> dict:
     """The record as it was saved; gpu: the folder's name.
 
@@ -78,7 +105,7 @@ def load(op: str, gpu: str = README_GPU, results: Path = RESULTS) -> dict:
         raise FileNotFoundError(
             f"{op}: nothing recorded on {gpu}{elsewhere}; its command with --save records it, on a GPU"
         )
-    return json.loads(path.read_text())
+    return read(path)
 
 
 def recorded(op: str, gpu: str = README_GPU, results: Path = RESULTS) -> pandas.DataFrame:

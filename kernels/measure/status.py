@@ -16,7 +16,7 @@ import torch
 from kernels.measure import sources
 from kernels.measure.cells import OURS, Row
 from kernels.measure.judge import best_set, steady
-from kernels.measure.records import README_GPU, RESULTS, recorded_files
+from kernels.measure.records import README_GPU, RESULTS, read, recorded_files
 
 KERNELS = sources.KERNELS
 README, FRONT_PAGE = KERNELS / "README.md", KERNELS.parent / "README.md"
@@ -33,7 +33,7 @@ def test_counts(op: str, results: Path, gpu: str | None) -> list[dict]:
 
 def records_of(op: str, results: Path, gpu: str | None = None) -> list[dict]:
     """The records of an op, one dict a GPU; gpu: of this one only."""
-    return [json.loads(path.read_text()) for path in recorded_files(f"{op}.json", results, gpu)]
+    return [read(path) for path in recorded_files(f"{op}.json", results, gpu)]
 
 
 def describe_tests(entries: Iterable[dict], op: str) -> str:

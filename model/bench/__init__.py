@@ -2,6 +2,7 @@
 
     training.py     steps and epochs; the command
     whole_model.py  the parts in which everything is fused, and README's table
+    peers.py        torch.compile as it is set best
     trainer.py      the implementations of a step, their state, and the memory that they take
     shadow.py       whether a step is right: the same step in float64, from where it began
     steps.py        their steps by turns

@@ -43,7 +43,7 @@ class Shadow:
 
     def follow(self, trainer: Trainer, batch: Batch) -> tuple[Tensor, Tensor, dict[str, float]]:
         """The trainer's step on the batch: its loss, the float64 loss, and the stray of each tensor."""
-        weights, before = trainer.model.state_dict(), trainer.state()
+        weights, before = trainer.weights(), trainer.state()
         before = {name: [tensor.clone() for tensor in own] for name, own in before.items()}
         expected, exact = _backward(self.exact, weights, batch)
         _, rounded = _backward(self.rounded, weights, batch)

@@ -1,12 +1,13 @@
 """What model.bench measures: the implementations of a training step, their state, and the memory that they take."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from model.bench.peers import COMPILED
 from model.config import DLRMConfig, Kernels, Optimizer, Precision, Preset, TableOptimizer, TrainConfig
 from model.dlrm import DLRM
 from model.optimizers import Optimizers, make_optimizer
@@ -15,14 +16,15 @@ from model.table_update import TableUpdate
 
 RATES = {TableOptimizer.SGD: 0.1, TableOptimizer.ADAGRAD: 0.01, TableOptimizer.ROWWISE_ADAGRAD: 0.01}
 TABLES = "sparse_arch.tables.weight"  # all of them, by their name where they are one tensor
-# Implementation → what of DLRMConfig it changes; whether it is compiled; whether it is a CUDA graph.
+FIRST = "over_arch.mlp.0.weight"  # the weight that a peer may fill up
+# Implementation → what of DLRMConfig it changes; how it is compiled, if it is; whether it is a CUDA graph.
 IMPLEMENTATIONS = {
-    "eager sparse": ({}, False, False),
-    "eager dense": ({"sparse_gradients": False}, False, False),
-    "torch.compile": ({}, True, False),
-    "fused, eager update": ({"kernels": Kernels.FUSED}, False, False),
-    "fused": ({"kernels": Kernels.FUSED}, False, False),
-    "fused graph": ({"kernels": Kernels.FUSED}, False, True),
+    "eager sparse": ({}, None, False),
+    "eager dense": ({"sparse_gradients": False}, None, False),
+    **{name: ({"sparse_gradients": not how.together}, how, False) for name, how in COMPILED.items()},
+    "fused, eager update": ({"kernels": Kernels.FUSED}, None, False),
+    "fused": ({"kernels": Kernels.FUSED}, None, False),
+    "fused graph": ({"kernels": Kernels.FUSED}, None, True),
 }
 
 
@@ -47,6 +49,8 @@ class Trainer:
         torch.manual_seed(0)
         with self.peak, torch.device(device):  # where drawing 540 million weights takes no time
             model = DLRM(shape).to(device)
+            if compiled:
+                compiled.prepare(model)
             optimizer = make_optimizer(model, Preset(shape, settings), capturable=graph)
             if name == "fused, eager update":
                 tables = TableUpdate(model.sparse_arch.tables, rule, RATES[rule], backend="eager")
@@ -55,8 +59,16 @@ class Trainer:
         state = {TableOptimizer.SGD: 0.0, TableOptimizer.ADAGRAD: 1.0}.get(rule, 1 / shape.embedding_dim)
         self.floor = weights * (1 + state)
         self.model, self.optimizer = model, optimizer
-        forward = torch.compile(model, dynamic=False) if compiled else model
+        forward = compiled.compile(model) if compiled else model
         self.step = make_step(forward, optimizer, rows, device, precision, cuda_graph=graph)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The model's state_dict, as a DLRM loads it that fills up nothing."""
+        weights = self.model.state_dict()
+        return weights | {FIRST: self._unpadded(weights[FIRST])}
+
+    def _unpadded(self, weight: Tensor) -> Tensor:
+        return weight[:, : self.model.interaction_arch.out_features]
 
     def state(self) -> dict[str, list[Tensor]]:
         """Each parameter, and its sum of squared gradients if it has one; all tables as one, whatever their layout."""
@@ -69,6 +81,7 @@ class Trainer:
                 found[name] = [parameter.detach(), *([] if own is None else [own])]
         if sums["tables"].get(0, {}).get("sum") is not None:
             found[TABLES].append(joined([sums["tables"][table]["sum"] for table in range(len(tables))]))
+        found[FIRST] = [self._unpadded(tensor) for tensor in found[FIRST]]
         return found
 
 
@@ -97,17 +110,22 @@ class Peak:
             self.kept += torch.cuda.memory_allocated(self.device) - self.before
 
 
-class noting:
-    """row["match"] says what is raised in here."""
+def no_reference(failed: Mapping) -> str:
+    """What a row's match is where the row that it is compared with failed."""
+    return f"FAILED: there is no reference: {failed['implementation']}: {failed['match'].removeprefix('FAILED: ')}"
 
-    def __init__(self, row: dict):
-        self.row = row
+
+class noting:
+    """row["match"] says what is raised in here. whose: what it says before."""
+
+    def __init__(self, row: dict, whose: str = ""):
+        self.row, self.whose = row, whose
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind, error, traceback) -> bool:
         if isinstance(error, Exception):
-            self.row["match"] = f"FAILED: {kind.__name__}: {(str(error).splitlines() or [''])[0]}"
+            self.row["match"] = f"FAILED: {self.whose}{kind.__name__}: {(str(error).splitlines() or [''])[0]}"
             return True
         return False

@@ -23,16 +23,18 @@ import kernels
 from data.criteo import CriteoBatches
 from data.synthetic import SyntheticConfig
 from kernels.measure.clock import Gpu, percentiles
+from kernels.measure.judge import is_variant
 from kernels.measure.records import load
+from model.bench.peers import COMPILED
 from model.bench.steps import TOLERANCES, bench_steps
-from model.bench.trainer import noting
-from model.config import DLRMConfig, Interaction, Kernels, Precision, TableOptimizer, preset
+from model.bench.trainer import IMPLEMENTATIONS, no_reference, noting
+from model.config import DLRMConfig, Interaction, Precision, TableOptimizer, preset
 from model.device import settings
 from model.dlrm import DLRM, InteractionArch
 
 PARTS = ("outer", "dot", "inference")
-STEPS = ("eager sparse", "torch.compile", "fused", "fused graph")  # the implementations of a step
-INFERENCE = {"eager": (Kernels.EAGER, False), "torch.compile": (Kernels.EAGER, True), "fused": (Kernels.FUSED, False)}
+STEPS = ("eager sparse", *COMPILED, "fused", "fused graph")  # the implementations of a step
+INFERENCE = ("eager", *COMPILED, "fused")
 INFERENCE_ROWS = (128, 2048)
 OUTER_ROWS, OUTER_IDS = 2048, 1000
 DOT = ((2048, Precision.TF32), (16384, Precision.FP32))  # rows of a step, and what it computes in
@@ -47,6 +49,7 @@ LIMITS = {
 }
 OURS = {"outer": "fused graph", "dot": "fused graph", "inference": "fused"}
 RECORD = "whole_model"  # its file's name
+NAME = max(map(len, COMPILED)) + 1  # how wide an implementation's name is printed
 
 
 def run(
@@ -80,7 +83,7 @@ def run(
         for rows in INFERENCE_ROWS:
             ((_, *features),) = _batches(folder / "large", rows, 1, device)
             for precision in dict.fromkeys((tf32_on(device), Precision.FP32)):
-                yield bench_inference(shape, features, device, precision)
+                yield bench_inference(shape, features, device, precision, ["eager", *names])
 
 
 def tf32_on(device: torch.device) -> Precision:
@@ -102,24 +105,35 @@ def _steps(part: str, shape: DLRMConfig, batches: list, device: torch.device, na
 
 @torch.no_grad()
 def bench_inference(
-    shape: DLRMConfig, features: Sequence[Tensor], device: torch.device, precision: Precision
+    shape: DLRMConfig, features: Sequence[Tensor], device: torch.device, precision: Precision, names: Sequence[str]
 ) -> list[dict]:
-    """A row for each implementation: its probabilities of these rows, by a graph's replay; on a CPU by calls."""
+    """A row for each of INFERENCE that is named, but for peers whose settings do not help here: its probabilities of
+    these rows, by a graph's replay; on a CPU by calls."""
     torch._dynamo.reset()
     rows, calls, expected = {}, {}, None
     with settings(torch.get_num_threads(), precision):
-        for name, (kind, compiled) in INFERENCE.items():
+        for name in (name for name in INFERENCE if name in names):
+            changes, compiled, _ = IMPLEMENTATIONS["eager sparse" if name == "eager" else name]
+            count = len(features[0])
+            if compiled and not compiled.may_win(shape, count, precision, training=False):
+                continue
             row = rows[name] = {
-                "part": "inference", "rows": len(features[0]), "precision": str(precision), "implementation": name
+                "part": "inference", "rows": count, "precision": str(precision), "implementation": name
             }
+            if expected is None and name != "eager":
+                row["match"] = no_reference(rows["eager"])
+                continue
             with noting(row):
                 torch.manual_seed(0)
                 with torch.device(device):
-                    model = DLRM(replace(shape, kernels=kind)).to(device).eval()
-                if kind is Kernels.FUSED:  # once: a captured call would lay the weights out at every replay
+                    model = DLRM(replace(shape, **changes)).to(device).eval()
+                if name == "fused":  # once: a captured call would lay the weights out at every replay
                     kernels.pack_mlp(model.dense_arch)
                     kernels.pack_mlp(model.over_arch)
-                call = torch.compile(model.predict, dynamic=False) if compiled else model.predict
+                call = model.predict
+                if compiled:
+                    compiled.prepare(model)
+                    call = compiled.compile(call)
                 calls[name], found = _captured(lambda call=call: call(*features), device)
                 calls[name]()
                 expected = found.clone() if expected is None else expected
@@ -212,7 +226,7 @@ def verdicts(rows: Iterable[Mapping]) -> list[str]:
 
 def line(row: Mapping) -> str:
     """A row of inference as a line of the printed table."""
-    text = f"{row['part']:9} {row['precision']:4} {row['rows']:6}  {row['implementation']:20}"
+    text = f"{row['part']:9} {row['precision']:4} {row['rows']:6}  {row['implementation']:{NAME}}"
     if row.get("us"):
         text += f" {row['us']:8.1f} µs ({row['us_low']:.1f} – {row['us_high']:.1f})"
     return f"{text}  {row['match']}"
@@ -230,11 +244,13 @@ WORDS = {
     "inference": "inference", "dot": "a training step", "outer": "a training step of `outer`",
     "tf32": "TF32", "fp32": "float32",
 }
+PEER = "torch.compile"
 BEGIN, END = "<!-- begin: python -m model.bench --write -->", "<!-- end -->"
 
 
 def readme_table(**where) -> str:
-    """The whole model's lines of README.md: what was recorded, and – for what was not. where: of the record."""
+    """The whole model's lines of README.md: what was recorded, and – for what was not; torch.compile as it is set best,
+    and how. where: of the record."""
     try:
         record = load(RECORD, **where)
     except FileNotFoundError:
@@ -247,7 +263,10 @@ def readme_table(**where) -> str:
         copy = record["copy_tb_per_s"]
         limit = f"{1e-6 * ours['bytes'] / copy:.1f}" if ours and copy else "–"
         eager = cell.get("eager") or cell.get("eager sparse") or {}
-        times = (_us(row) for row in (eager, cell.get("torch.compile", {}), ours))
+        peers = (row for name, row in cell.items() if is_variant(name, PEER))
+        peer = min(peers, key=lambda row: row.get("us") or row["ms"], default={})
+        how = peer.get("implementation", PEER).removeprefix(PEER).removeprefix(", ")
+        times = (_us(eager), _us(peer) + f" ({how})" * bool(how), _us(ours))
         lines.append(f"| {WORDS[part]}, {rows:,} rows, {WORDS[precision]} | {limit} | {' | '.join(times)} |")
     if record["rows"]:
         lines += ["", f"Recorded on {record['GPU']}, torch {record['torch']}, triton {record['triton']}, "

@@ -1,0 +1,97 @@
+"""The peers of what is fused: torch.compile as it comes, and as somebody sets it who knows it.
+
+    torch.compile             the tables in one tensor, whose look-up Inductor leaves to PyTorch's own kernel, since its
+                              gradient is sparse
+    …, 32 look-ups a kernel   a tensor a table, with dense gradients: Inductor writes the look-ups, in one kernel for up
+                              to 32 tables, where its defaults stop at 8
+    …, padded                 the rows that the top MLP reads, and its first weight's, are filled up with zeros to a
+                              multiple of 8 columns, since cuBLAS is slow on rows that are no multiple of 16 bytes
+
+The weight is filled up once, before. A step leaves these columns as they are: they are multiplied by zeros, so their
+gradient is zero, and neither SGD nor Adagrad moves them. To fill up the weight in each step would cost a copy more. The
+rows are filled up in the kernel that picks the interaction's pairs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernels.inductor import has_option
+from model.arches import InteractionArch
+from model.config import DLRMConfig, Interaction, Precision
+from model.dlrm import DLRM
+
+COLUMNS = 8  # 16 bytes in half precision, 32 in float32
+MOST_LOOK_UPS = 32
+OPTIONS = ("max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs")  # of Inductor, where this torch has them
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A way to compile a DLRM of eager kernels.
+
+    together: with 32 look-ups a kernel. padded: with rows that are filled up. See above.
+    """
+
+    together: bool = False
+    padded: bool = False
+
+    def may_win(self, shape: DLRMConfig, rows: int, precision: Precision, training: bool) -> bool:
+        """Whether its settings change what is computed, and may save time.
+
+        Rows that are aligned need no filling up, nor do rows that no tensor core reads. In training a dense gradient
+        has a row for each row of the tables, and a sparse one a row for each id of the batch. So a tensor a table does
+        not pay where the tables have more rows than the batch has ids.
+        """
+        features = len(shape.cardinalities)
+        inputs = InteractionArch(shape.interaction, features, shape.embedding_dim).out_features
+        unaligned = shape.interaction is Interaction.DOT and bool(_fill(inputs))
+        fits_padding = not self.padded or (unaligned and precision is not Precision.FP32)
+        fits_dense = not self.together or not training or sum(shape.cardinalities) <= rows * features
+        return fits_padding and fits_dense
+
+    def prepare(self, model: DLRM) -> None:
+        """Fill up what the model reads and its weight, if asked for; before there is an optimizer."""
+        if self.padded:
+            plain, first = model.interaction_arch, model.over_arch.mlp[0]
+            model.interaction_arch = PaddedDot(plain.num_features, plain.embedding_dim).to(first.weight.device)
+            first.weight = nn.Parameter(F.pad(first.weight.detach(), (0, _fill(first.in_features))))
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Inductor's options."""
+        return {name: MOST_LOOK_UPS for name in OPTIONS if self.together and has_option(name)}
+
+    def compile(self, function: Callable) -> Callable:
+        """The function, a model or its method, compiled."""
+        return torch.compile(function, dynamic=False, options=self.options)
+
+
+COMPILED = {
+    "torch.compile": Compiled(),
+    "torch.compile, padded": Compiled(padded=True),
+    "torch.compile, 32 look-ups a kernel": Compiled(together=True),
+    "torch.compile, 32 look-ups a kernel, padded": Compiled(together=True, padded=True),
+}
+
+
+class PaddedDot(InteractionArch):
+    """The dot interaction, with columns of zeros behind: dense [B, D], sparse [B, F, D] → [B, a multiple of 8]."""
+
+    def __init__(self, num_features: int, embedding_dim: int):
+        super().__init__(Interaction.DOT, num_features, embedding_dim)
+        self.fill = _fill(self.out_features)
+
+    def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
+        vectors = torch.cat([dense.unsqueeze(1), sparse], dim=1)
+        i, j = self.pairs
+        pairs = (vectors @ vectors.transpose(1, 2))[:, i, j]
+        # Inductor fuses the filling up of the pairs into their kernel; of the whole row it makes one more.
+        return torch.cat([dense, F.pad(pairs, (0, self.fill))], dim=1)
+
+
+def _fill(columns: int) -> int:
+    return -columns % COLUMNS
