@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.inductor import has_option
 from kernels.measure import fbgemm
 from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Lengths, Row, calls, implementations
 from kernels.measure.judge import CALLS, AnyLength, AtMost, Verdict, name
@@ -157,7 +158,7 @@ def _implementations(peer: Callable, names: tuple[str, ...], prepared: dict) -> 
     compiled = functools.partial(torch.compile, peer, dynamic=False)
     peers = {"eager": lambda: peer, "torch.compile": compiled}
     peers[COMBO] = functools.partial(compiled, options={"combo_kernels": True})
-    most = {"max_pointwise_cat_inputs": 32, "max_complex_pointwise_cat_inputs": 32}
+    most = {name: 32 for name in ("max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs") if has_option(name)}
     peers[fbgemm.NAME] = functools.partial(_table_batch, prepared)
     peers[TOGETHER] = functools.partial(compiled, options=most)
     return {each: peers.get(each) or ours[each] for each in names}
