@@ -80,8 +80,8 @@ def block(columns: int, first: int, most: int) -> int:
 
 
 def is_chained(parts: Sequence[Layer], narrow: int = NARROW) -> bool:
-    """Whether the first layer is computed within the second one's loop."""
-    return len(parts) > 1 and parts[0].inputs <= narrow and parts[1].outputs > 1
+    """Whether the first layer is computed within the second one's loop: where both are products of matrices."""
+    return len(parts) > 1 and parts[0].inputs <= narrow and parts[0].outputs > 1 and parts[1].outputs > 1
 
 
 def on_chip_bytes(

@@ -7,6 +7,7 @@ import functools
 import importlib
 import itertools
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -335,6 +336,37 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             assert torch.equal(out.double(), taken @ weight.double().T + bias[0])
             (grad_x,) = torch.autograd.grad(out, x, torch.ones_like(out))
             assert torch.equal(grad_x, of_x.expand(rows, -1))
+
+    @kernel_backend
+    @pytest.mark.parametrize("rows", [20, 150])
+    def test_tf32_takes_what_a_narrow_first_layer_of_one_output_is_made_of_as_it_is(self, backend, rows):
+        """It is not computed within the second one's loop, which rounds what it computes."""
+        draw = functools.partial(torch.randint, dtype=torch.float32, device=DEVICE)
+        x, weight, bias = draw(-512, 512, (rows, 40)), 2 * draw(1024, 1152, (1, 40)) + 1, draw(2560, 2568, (1,))
+        weight[:, 1:-1] = 0
+        ones, zeros = torch.ones(3, 1, device=DEVICE), torch.zeros(3, device=DEVICE)
+        out = self.function(backend)(x, [weight, ones], [bias, zeros], "relu", precision="tf32")
+        taken = (x.double() @ weight.double().T + bias).relu().float()
+        assert torch.equal(out, rounded(taken).expand(-1, 3))
+
+    def test_code_of_one_output_is_as_long_however_many_columns_it_is_made_of(self, monkeypatch, tmp_path):
+        """A step written out for each 256 columns takes minutes to compile, and all registers."""
+        asked = []
+
+        def note(kernel, device):
+            asked.append(kernel)
+            return 0, cubin.Compiled("", "", 0, 0, 0, cubin.PLAIN)
+
+        monkeypatch.setattr(plan, "_function", note)
+
+        def length(widths):
+            packed = torch.empty(packing.elements(widths), device="meta")
+            x = torch.empty(5000, packing.layers(widths)[0].inputs, device="meta")
+            arguments = x, packed, widths, "relu", "identity", "ieee", False
+            plan.record(OP, "", arguments, OP.allocations("", arguments), 90)
+            return Path(cubin.compiled(asked[-1], tmp_path).path).stat().st_size
+
+        assert length("8192-1") < 1.1 * length("1024-1")
 
     @kernel_backend
     def test_tf32_gradient_of_a_bias_is_a_sum(self, backend):

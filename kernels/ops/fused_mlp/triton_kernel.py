@@ -207,12 +207,13 @@ def only_column(
     WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
     KEEP: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
 ):
-    """The output of a layer that has one, for the program's rows. All loads may be on their way at once."""
+    """The output of a layer that has one, for the program's rows. The loads of two steps may be on their way at once:
+    of more there would be no registers, and a layer of 16,384 written out takes ten seconds to compile."""
     sum_dtype: tl.constexpr = tl.float64 if packed.dtype.element_ty == tl.float64 else tl.float32
     K: tl.constexpr = of_layer("inputs", WIDTHS, LAYER)
     WIDTH: tl.constexpr = block_of(K, 0, STEP)
     sums = tl.zeros([ROWS, WIDTH], sum_dtype)
-    for k in tl.static_range(0, K, WIDTH):
+    for k in tl.range(0, K, WIDTH, loop_unroll_factor=2):
         column = k + tl.arange(0, WIDTH)
         if LAYER == 0:
             h = rows_of(x, x_stride, row, in_rows, column, K)
