@@ -228,6 +228,7 @@ void check_widths(testing::Report& report, bool tf32) {
     check<T>(report, {{5, 24, Shape::all}, "24-16-7", A::identity, A::relu, tf32, true});
     check<T>(report, {{21, 37}, "37-1", A::relu, A::identity, tf32});  // one output is added up plainly, in any layer
     check<T>(report, {{18, 24, 0, true}, "24-1-200-1-9", A::relu, A::gelu, tf32, true});
+    check<T>(report, {{18, 24}, "24-40-1", A::relu, A::identity, tf32, true});  // and `hidden` has it unrounded
     if (testing::few_rows()) return;
     check<T>(report, {{33, 24, 1u << the_x}, "24-40-10", A::relu, A::relu, tf32});
     check<T>(report, {{33, 24, 1u << the_packed}, "24-40-10", A::relu, A::relu, tf32});
