@@ -207,13 +207,15 @@ def only_column(
     WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
     KEEP: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
 ):
-    """The output of a layer that has one, for the program's rows. The loads of two steps may be on their way at once:
-    of more there would be no registers, and a layer of 16,384 written out takes ten seconds to compile."""
+    """The output of a layer that has one, for the program's rows. Of halves the loads of two steps are on their way at
+    once, of others those of one: of more there would be no registers. Written out, 16,384 columns take ten seconds to
+    compile."""
     sum_dtype: tl.constexpr = tl.float64 if packed.dtype.element_ty == tl.float64 else tl.float32
     K: tl.constexpr = of_layer("inputs", WIDTHS, LAYER)
     WIDTH: tl.constexpr = block_of(K, 0, STEP)
+    AT_ONCE: tl.constexpr = 2 if packed.dtype.element_ty.primitive_bitwidth == 16 else 1
     sums = tl.zeros([ROWS, WIDTH], sum_dtype)
-    for k in tl.range(0, K, WIDTH, loop_unroll_factor=2):
+    for k in tl.range(0, K, WIDTH, loop_unroll_factor=AT_ONCE):
         column = k + tl.arange(0, WIDTH)
         if LAYER == 0:
             h = rows_of(x, x_stride, row, in_rows, column, K)
