@@ -137,10 +137,10 @@ DECLINED = {
         lambda: interaction(vectors=lambda d, s: F.normalize(stacked(d, s), dim=2)), "the vectors come from aten.div",
     ),
     "two_matrices": (
-        lambda: interaction(gram=lambda t: torch.bmm(t, (t * 1.5).transpose(1, 2))), "not of one tensor",
+        lambda: interaction(gram=lambda t: torch.bmm(t, (t * 1.5).transpose(1, 2))), "the product is of two tensors",
     ),
     "gram_of_columns": (
-        lambda: interaction(gram=lambda t: torch.bmm(t.transpose(1, 2), t)), "of the columns and not of the vectors",
+        lambda: interaction(gram=lambda t: torch.bmm(t.transpose(1, 2), t)), "TᵀT, of columns",
     ),
     "view_that_mixes": (
         lambda: interaction(vectors=lambda d, s: torch.cat([d, s.reshape(-1, 24)], 1).view(-1, 8, 4)),

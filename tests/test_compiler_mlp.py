@@ -125,6 +125,7 @@ REPLACED = {
     "no_bias": lambda: nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 8)),
     "no_bias_by_matmul": lambda: two_layers(lambda m, x: m.b(torch.relu(x @ m.a.weight.t()))),
     "dropout_eval": lambda: sequence(nn.ReLU(), nn.Dropout(0.5)).eval(),
+    "dropout_of_none": lambda: sequence(nn.ReLU(), nn.Dropout(0.0)),
     "whole_slice_between": lambda: two_layers(lambda m, x: m.b(torch.relu(m.a(x))[:])),
     "shared_weights": one_layer_for_both,
     "shared_transpose": lambda: two_layers(
@@ -161,7 +162,6 @@ DECLINED = {
     "batchnorm": (lambda: sequence(nn.BatchNorm1d(8), nn.ReLU()), "aten.batch_norm.default"),
     "layer_norm": (lambda: sequence(nn.ReLU(), nn.LayerNorm(8)), "aten.layer_norm.default"),
     "dropout_train_half": (lambda: sequence(nn.ReLU(), nn.Dropout(0.5)), "aten.dropout.default"),
-    "dropout_train_zero": (lambda: sequence(nn.ReLU(), nn.Dropout(0.0)), "aten.dropout.default"),
     "scaled_between": (lambda: two_layers(lambda m, x: m.b(torch.relu(m.a(x)) * 0.5)), "aten.mul.Tensor"),
     "residual": (lambda: two_layers(lambda m, x: m.b(h := torch.relu(m.a(x))) + h), "two layers is read by others"),
     "returns_hidden": (lambda: two_layers(two_outputs), "what lies between two layers is read by others too"),

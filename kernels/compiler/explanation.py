@@ -39,8 +39,9 @@ class Explanation:
     graphs: int = 0
 
     def __str__(self) -> str:
-        lines = [f"{self.graphs} graph{'' if self.graphs == 1 else 's'}"]
-        lines += ["replaced:", *(f"  {each}" for each in self.replaced)] if self.replaced else ["nothing is replaced"]
+        cut = ", between which nothing is matched" if self.graphs > 1 else ""
+        lines = [f"torch.compile makes {self.graphs or 'no'} graph{'' if self.graphs == 1 else 's'} of it{cut}"]
+        lines += ["replaced:" if self.replaced else "nothing is replaced", *(f"  {each}" for each in self.replaced)]
         lines += ["not replaced:", *(f"  {sentence}" for sentence in self.declined)] if self.declined else []
         return "\n".join(lines)
 
@@ -79,7 +80,7 @@ def place_of(node: fx.Node) -> str:
     """The module and the line of the program that a node comes from, where they are known: ", top.2, model.py:12"."""
     path = [path for path, _ in node.meta.get("nn_module_stack", {}).values()][-1:]
     module = [name for name in (each.partition("].")[2] for each in path) if name]
-    lines = re.findall(r'File "(?:.*[/\\])?([^"/\\]+)", line (\d+), in (\w+)', node.meta.get("stack_trace") or "")
+    lines = re.findall(r'File "(?:.*[/\\])?([^"/\\]+)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
     # The last line is that of explain's own call where the model is one of torch's modules.
     line = [f"{file}:{number}" for file, number, function in lines[-1:] if (file, function) != ("lower.py", "call")]
     return "".join(f", {part}" for part in (*module, *line))

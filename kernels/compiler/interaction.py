@@ -55,14 +55,11 @@ def gram(node: fx.Node) -> tuple[fx.Node, list[fx.Node]] | None:
     if not is_call(node, aten.bmm.default, aten.matmul.default) or value(node).dim() != 3:
         return None
     a, b = node.args
-    if transposed(a, 3) is b:
-        raise Miss("the product is TᵀT, of the columns and not of the vectors", node)
-    vectors = transposed(b, 3)
-    if vectors is None:
-        return None
-    if vectors is not a:
-        raise Miss("the product is not of one tensor and its transpose", node)
-    return vectors, [b]
+    if transposed(b, 3) is a:
+        return a, [b]
+    if any(is_call(reader, aten.index.Tensor) for reader in node.users):
+        raise Miss("the product is TᵀT, of columns" if transposed(a, 3) is b else "the product is of two tensors")
+    return None
 
 
 def is_gram(equation: str) -> bool:

@@ -122,7 +122,9 @@ def linear(node: fx.Node) -> Layer | None:
                     raise Miss("the product before the bias is read by others too", term)
                 return layer
     if is_product(node) and not any(is_call(reader, aten.add.Tensor) for reader in node.users):
-        return product(node, *node.args, None, [node])
+        layer = product(node, *node.args, None, [node])
+        # A product with what is computed may be anything; of a layer it is one with a parameter.
+        return layer if layer is not None and layer.weight.op == "placeholder" else None
     return None
 
 

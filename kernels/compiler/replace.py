@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from kernels.compiler import add_mul_activation, add_relu, interaction, look_ups, mlp
 from kernels.compiler.constants import Constants, buffers_of
 from kernels.compiler.match import Declined, Found, Miss, same_size, value
-from kernels.compiler.view import View, example
+from kernels.compiler.view import NUMBERS, View, example
 
 
 @dataclass
@@ -192,8 +192,7 @@ def is_of_numbers(call: fx.Node) -> bool:
     """Whether a call only computes numbers, or asserts something of them, or takes a value out of a tuple."""
     if call.target is operator.getitem or call.target is torch.ops.aten._assert_scalar.default:
         return True
-    numbers = int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool
-    return isinstance(example(call), numbers)
+    return isinstance(example(call), NUMBERS)
 
 
 # ------------------------------------------------------------------------------------------------------ the replacement

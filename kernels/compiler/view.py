@@ -19,6 +19,7 @@ from kernels.compiler.match import arguments, aten, is_call
 
 # Methods that give a tensor but do more to it than an operator does.
 EFFECTS = {"register_hook", "requires_grad_", "retain_grad"}
+NUMBERS = int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool
 
 
 class View:
@@ -133,9 +134,9 @@ def is_traceable(node: fx.Node) -> bool:
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value is no tensor, or one as Dynamo makes them: no subclass, and none that torch.func has wrapped."""
+    """Whether a value is a number, or a tensor as Dynamo makes them: no subclass, and none that torch.func wrapped."""
     if not isinstance(value, Tensor):
-        return True
+        return isinstance(value, NUMBERS)
     return isinstance(value, FakeTensor) and not torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 
@@ -147,7 +148,7 @@ def is_unbacked(value: object) -> bool:
 
 
 def without_identities(graph: fx.Graph) -> None:
-    """Take out the calls that give their argument: x[:], dropout in eval mode, aliases."""
+    """Take out the calls that give their argument: x[:], aliases, dropout in eval mode or of none."""
     for node in list(graph.nodes):
         if node.op == "call_function" and is_identity(node):
             node.replace_all_uses_with(node.args[0])
@@ -160,7 +161,7 @@ def is_identity(node: fx.Node) -> bool:
         whole = given["end"] is None or (isinstance(given["end"], int) and given["end"] >= 2**63 - 1)
         return given["start"] in (0, None) and whole and given["step"] == 1
     if is_call(node, aten.dropout.default):
-        return not arguments(node)["train"]
+        return not (arguments(node)["train"] and arguments(node)["p"])
     if is_call(node, aten.detach_.default):  # how torch.tensor([1, 2]) ends
         return is_call(node.args[0], aten.lift_fresh_copy.default)
     return is_call(node, aten.alias.default)
