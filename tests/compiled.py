@@ -1,4 +1,7 @@
-"""What the tests of kernels.compiler share: a model compiled and beside it eager, and small modules to compile."""
+"""What the tests of kernels.compiler share: a model compiled and beside it eager, and small modules to compile.
+
+torch._dynamo, which imports Triton, is not imported before kernels has chosen Triton's interpreter.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo import lookup_backend
 
 import kernels
 from kernels.compiler import compiled, explanation, replace
@@ -60,7 +62,7 @@ def recording(inner: str = "aot_eager") -> tuple[Callable, Recorded]:
     def inner_backend(gm, example_inputs):
         recorded.graphs += 1
         recorded.ops += [OPS[node.target] for node in gm.graph.nodes if node.target in OPS]
-        return lookup_backend(inner)(gm, example_inputs)
+        return torch._dynamo.lookup_backend(inner)(gm, example_inputs)
 
     def recorded_rewrite(gm, example_inputs):
         done = rewrite(gm, example_inputs)

@@ -34,7 +34,7 @@ OTHERS = [
     lambda m, v, u: v + m.b[0], lambda m, v, u: v + 0.5 * u + m.b[1], lambda m, v, u: v + u, lambda m, v, u: v[:],
     lambda m, v, u: v.detach(), lambda m, v, u: v * 2, lambda m, v, u: v.view(-1, D), lambda m, v, u: v.t().t(),
     lambda m, v, u: v.clone(), lambda m, v, u: F.dropout(v, 0.5, training=False), lambda m, v, u: v.mul_(0.5),
-    lambda m, v, u: torch.relu(v.flip(0) + m.b[0]).flip(0), lambda m, v, u: torch.cat([v, u], 1)[:, :D], 
+    lambda m, v, u: torch.relu(v.flip(0) + m.b[0]).flip(0), lambda m, v, u: torch.cat([v, u], 1)[:, :D],
     lambda m, v, u: v.double().float(), lambda m, v, u: torch.tanh(v.flip(0) + 0.5 * u.flip(1) + m.b[2]).flip(0),
 ]  # fmt: skip
 

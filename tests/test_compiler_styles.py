@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from compiled import check, recording
 from compiled_styles import FEATURES, ROWS, Facebook, Torchrec
 from torch import nn
 
+import kernels
+from kernels import dispatch
 from model.config import DLRMConfig
 from model.dlrm import DLRM
 
@@ -104,3 +107,38 @@ def test_through_inductor(style):
     torch.manual_seed(0)
     model = STYLES[style][0]()
     assert check(model, model.inputs(4), inner="inductor").ops == OPS
+
+
+@pytest.fixture
+def on_triton(monkeypatch):
+    """As on a GPU: "auto" is a kernel, here Triton's in the interpreter, and AOTAutograd sees the dispatcher's ops."""
+    for op in set(OPS):
+        monkeypatch.setattr(dispatch.find(op), "auto_on_cpu", "triton")
+
+
+@pytest.mark.parametrize("style", ["facebook", "torchrec"])
+def test_the_kernels_run_within_a_compiled_model(on_triton, style):
+    torch.manual_seed(0)
+    model = STYLES[style][0]()
+    assert check(model, model.inputs(4), atol=1e-5, rtol=1e-4).ops == OPS
+
+
+def test_the_kernels_are_compiled_once_for_batches_from_two_on(on_triton):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, graphs = Facebook(), []
+
+    def forward_compiler(gm, example_inputs):
+        graphs.append(gm)
+        return importlib.import_module("functorch.compile").make_boxed_func(gm.forward)
+
+    def inner(gm, example_inputs):
+        return torch._dynamo.backends.common.aot_autograd(fw_compiler=forward_compiler)(gm, example_inputs)
+
+    compiled = torch.compile(model, backend=lambda gm, given: kernels.compiler.compiled(gm, given, inner), dynamic=True)
+    for rows in (4, 7, 2):
+        inputs = model.inputs(rows)
+        torch.testing.assert_close(compiled(*inputs), model(*inputs), atol=1e-5, rtol=1e-4)
+    forward, backward = ([str(node.target) for node in gm.graph.nodes] for gm in graphs)  # and no third graph
+    assert [target for target in forward if "fused" in target] == [f"fused_kernels.{op}.triton" for op in OPS]
+    assert [target for target in backward if "fused" in target] == [f"fused_kernels.{op}_backward.triton" for op in OPS]
