@@ -234,3 +234,31 @@ def test_a_buffer_that_changes_has_its_gradients():
     want = torch.autograd.grad((module(dense, sparse) * weights).sum(), (dense, sparse))
     got = torch.autograd.grad((compiled(dense, sparse) * weights).sum(), (dense, sparse))
     torch.testing.assert_close(got, want)
+
+
+def test_a_buffer_that_two_interactions_read_is_checked_for_the_one_that_is_replaced():
+    torch._dynamo.reset()
+
+    def function(m, dense, sparse):
+        (i, j), z = m.pairs, products(stacked(dense, sparse))
+        return torch.cat([dense, z[:, i, j] * 2], 1), torch.cat([dense, products(stacked(dense, -sparse))[:, i, j]], 1)
+
+    module, (backend, recorded) = of(function), recording()
+    compiled = torch.compile(module, backend=backend)
+    compiled(*inputs())
+    assert recorded.ops == ["dot_interaction"]
+    module.pairs.copy_(TRIL[:, SHUFFLED])
+    torch.testing.assert_close(compiled(*inputs()), module(*inputs()))
+
+
+def test_a_buffer_that_is_an_inference_tensor():
+    """What is written to it is counted by nobody, so its values are compared at each call."""
+    torch._dynamo.reset()
+    module, (backend, recorded) = interaction(), recording()
+    with torch.inference_mode():
+        module.pairs = TRIL.clone()
+        compiled = torch.compile(module, backend=backend)
+        torch.testing.assert_close(compiled(*inputs()), module(*inputs()))
+        module.pairs.copy_(TRIL[:, SHUFFLED])
+        torch.testing.assert_close(compiled(*inputs()), module(*inputs()))
+    assert recorded.ops == ["dot_interaction"]

@@ -20,9 +20,7 @@ class Constants:
     """
 
     def __init__(self, view: View, buffers: Mapping[fx.Node, Tensor]) -> None:
-        self._known = {node: view.literals[node.target] for node in view.graph.find_nodes(op="get_attr")
-                       if node.target in view.literals}  # fmt: skip
-        self._buffers = buffers
+        self._literals, self._buffers = view.literals, buffers
         self.read: list[fx.Node] = []
 
     def integers(self, node: fx.Node) -> list[int]:
@@ -36,19 +34,16 @@ class Constants:
     def _value(self, node: fx.Node) -> Tensor:
         if node in self._buffers:
             self.read.append(node)
-            self._known[node] = self._buffers[node].cpu()
-        if node not in self._known:
-            self._known[node] = self._computed(node)
-        return self._known[node]
-
-    def _computed(self, node: fx.Node) -> Tensor:
+            return self._buffers[node].cpu()
+        if node.op == "get_attr" and node.target in self._literals:
+            return self._literals[node.target]
         target = node.target
         if node.op != "call_function" or not (target is operator.getitem or isinstance(target, torch._ops.OpOverload)):
             raise Miss("the pairs' indices are not known when compiling", node)
         if target is not operator.getitem:
             if torch.Tag.nondeterministic_seeded in target.tags:
                 raise Miss("the pairs' indices are random", node)
-            if target._schema.is_mutable and target is not torch.ops.aten.detach_.default:
+            if target._schema.is_mutable:
                 raise Miss("the pairs' indices are written to", node)
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._value)
         return target(*args, **(kwargs | {"device": "cpu"} if "device" in kwargs else kwargs))
@@ -111,6 +106,6 @@ class Checked:
 
 
 def state(tensor: Tensor) -> tuple:
-    """What changes when a tensor is replaced or written to."""
-    version = None if tensor.is_inference() else tensor._version
+    """What changes when a tensor is replaced or written to. Of an inference tensor nobody counts what is written."""
+    version = object() if tensor.is_inference() else tensor._version
     return tensor.data_ptr(), version, tensor.shape, tensor.stride()

@@ -64,10 +64,8 @@ class View:
     def _copied(self, node: fx.Node) -> fx.Node:
         made = self.graph.node_copy(node, self.image.__getitem__)
         made.meta = node.meta | {"val": example(node)}
-        if node.op in ("call_function", "call_method", "call_module"):
-            known = isinstance(node.target, torch._ops.OpOverload) or node.target is operator.getitem
-            if not known:
-                self.opaque.add(made)
+        if node.op.startswith("call_") and node.target is not operator.getitem:
+            self.opaque.add(made)
         return made
 
     def _part(self, node: fx.Node) -> fx.Graph | None:
@@ -116,7 +114,7 @@ def mode_of(graph: fx.Graph) -> FakeTensorMode | None:
 
 
 def is_traceable(node: fx.Node) -> bool:
-    """Whether a call is one of torch's functions from tensors and numbers to tensors, not in ATen already."""
+    """Whether a call is one of torch's functions from tensors and numbers to tensors."""
     result = example(node)
     results = result if isinstance(result, tuple | list) else [result]
     if node.op not in ("call_function", "call_method") or not all(isinstance(each, Tensor) for each in results):
@@ -124,7 +122,7 @@ def is_traceable(node: fx.Node) -> bool:
     if node.op == "call_method" and node.target in EFFECTS:
         return False
     if node.op == "call_function":
-        if isinstance(node.target, torch._ops.OpOverload | torch._ops.HigherOrderOperator):
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
             return False
         module = getattr(node.target, "__module__", None) or "torch"  # torch's built-in functions have none
         if module.split(".")[0] not in ("torch", "_operator", "builtins"):
