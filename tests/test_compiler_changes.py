@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from compiled import check, recording, two_layers
+from compiled import Of, check, recording, two_layers
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -179,3 +179,23 @@ def test_an_output_that_is_an_input_of_the_next_part():
     for name, part in parts.items():
         setattr(module, name, part)
     assert check(module, (torch.randn(3, 8),)).ops == ["fused_mlp", "fused_mlp"]
+
+
+def test_wrapped_by_distributed_data_parallel(tmp_path):
+    """Dynamo cuts the graph into DDP's buckets, and each piece is a graph of its own."""
+    torch._dynamo.reset()
+    model = Of(lambda m, x: m.layers(x), layers=nn.Sequential(*[nn.Linear(512, 512), nn.ReLU()] * 2, nn.Linear(512, 4)))
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
+        backend, recorded = recording()
+        x = torch.randn(3, 512)
+        got, want = torch.compile(wrapped, backend=backend)(x), model(x)
+        torch.testing.assert_close(got, want)
+        got.square().sum().backward()
+        want.square().sum().backward()
+        for one, another in zip(wrapped.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, another.grad)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert set(recorded.ops) == {"fused_mlp"}

@@ -73,6 +73,11 @@ def autocast_inside(m, x):
         return m.b(torch.relu(m.a(x)))
 
 
+def no_autocast_around(m, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
+        return m.b(torch.relu(m.a(x)))
+
+
 def gradient_hook(m, x):
     h = torch.relu(m.a(x))
     h.register_hook(lambda grad: grad * 3)
@@ -139,6 +144,7 @@ REPLACED = {
     ),
     "frozen": lambda: sequence(nn.ReLU()).requires_grad_(False),
     "no_grad_around": lambda: two_layers(no_grad_around),
+    "no_autocast_around": lambda: two_layers(no_autocast_around),
     "hooked_behind": lambda: two_layers(hooked_behind),
     "bfloat16_by_cast": lambda: two_layers(
         lambda m, x: F.linear(

@@ -41,13 +41,14 @@ def compiled(gm: torch.fx.GraphModule, example_inputs: list, inner: Callable | s
     from torch._dynamo import lookup_backend
 
     from kernels.compiler.constants import Checked
-    from kernels.compiler.replace import rewrite, values_read
+    from kernels.compiler.replace import rewrite
 
     done = rewrite(gm, example_inputs)
     function = lookup_backend(inner)(gm, example_inputs)
     if not done.read:
         return function
-    return Checked(function, done.original, inner, values_read(done, example_inputs))
+    values = {position: example_inputs[position] for position in done.read}
+    return Checked(function, done.original, inner, values)
 
 
 def explain(model: Callable, *inputs) -> Explanation:

@@ -190,7 +190,8 @@ def found(out: fx.Node, layers: list[Layer]) -> Found:
 
 def precision(result: torch.Tensor) -> str:
     """What torch is set to compute float32 products in: Dynamo guards that switch."""
-    return "tf32" if result.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32 else "ieee"
+    tf32 = result.device.type == "cuda" and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return "tf32" if tf32 else "ieee"
 
 
 def check_layers(x: fx.Node, weights: list[fx.Node], biases: list[fx.Node | None]) -> None:

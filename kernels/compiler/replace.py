@@ -13,13 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from kernels.compiler import add_mul_activation, add_relu, interaction, look_ups, mlp
 from kernels.compiler.constants import Constants, buffers_of
 from kernels.compiler.match import Declined, Found, Miss, same_size, value
 from kernels.compiler.view import NUMBERS, View, example
+
+NESTING = "_increment_nesting"  # how the functions end that open a transform of torch.func
+TRANSFORM = "a transform of torch.func is around it, for which the ops have no rule"
+AUTOCAST = "torch.autocast is on: what eager computes in its dtype, the op computes in its inputs'"
 
 
 @dataclass
@@ -109,11 +113,6 @@ def not_looked_at(view: View) -> Iterator[Declined]:
 
 # ------------------------------------------------------------------------------------------- whether it may be replaced
 
-NESTING = "_increment_nesting"  # how the functions end that open a transform of torch.func
-TRANSFORM = "a transform of torch.func is around it, for which the ops have no rule"
-AUTOCAST = "torch.autocast is on: what eager computes in its dtype, the op computes in its inputs'"
-
-
 def is_autocast() -> bool:
     return any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
 
@@ -161,7 +160,7 @@ def check_between(view: View, calls: set[fx.Node], last: fx.Node) -> None:
     for call in last.graph.nodes:
         if call is last:
             break
-        change_contexts(contexts, name_of(call))
+        change_contexts(contexts, call)
         started = started or call in calls
         if not started or call in calls or call.op in ("placeholder", "get_attr") or is_of_numbers(call):
             continue
@@ -170,18 +169,20 @@ def check_between(view: View, calls: set[fx.Node], last: fx.Node) -> None:
                 raise Miss(f"{name_of(call)} stands between the parts", call)
             if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
                 raise Miss(f"{node.target} writes in place between the parts", call)
-    if contexts:
-        raise Miss(contexts[-1], last)
+    for reason in filter(None, contexts):
+        raise Miss(reason, last)
 
 
 def name_of(call: fx.Node) -> str:
     return getattr(call.target, "__name__", str(call.target))
 
 
-def change_contexts(contexts: list[str], name: str) -> None:
-    """Keep the list of the contexts that are open, in which an op would do something else."""
+def change_contexts(contexts: list[str], call: fx.Node) -> None:
+    """Keep the list of the contexts that are open: why an op would do something else there; "" for autocast(False)."""
+    name = name_of(call)
     if name == "_enter_autocast":
-        contexts.append(AUTOCAST)
+        enabled = call.args[2]
+        contexts.append(AUTOCAST if enabled else "")
     elif name.endswith(NESTING):
         contexts.append(TRANSFORM)
     elif (name == "_exit_autocast" or name.endswith("_decrement_nesting")) and contexts:
@@ -214,7 +215,3 @@ def replacement(graph: fx.Graph, site: Site, replaced: Mapping[fx.Node, fx.Node]
     for result in site.results:
         result.replace_all_uses_with(new)
     return new
-
-
-def values_read(done: Rewritten, example_inputs: list) -> dict[int, Tensor]:
-    return {position: example_inputs[position] for position in sorted(done.read)}
