@@ -64,8 +64,8 @@ def recording(inner: str = "aot_eager") -> tuple[Callable, Recorded]:
         recorded.ops += [OPS[node.target] for node in gm.graph.nodes if node.target in OPS]
         return torch._dynamo.lookup_backend(inner)(gm, example_inputs)
 
-    def recorded_rewrite(gm, example_inputs):
-        done = rewrite(gm, example_inputs)
+    def recorded_rewrite(gm, values):
+        done = rewrite(gm, values)
         recorded.declined += [explanation.sentence(declined) for declined in done.declined]
         return done
 

@@ -40,10 +40,10 @@ def compiled(gm: torch.fx.GraphModule, example_inputs: list, inner: Callable | s
     """The graph, rewritten and compiled by the backend `inner`."""
     from torch._dynamo import lookup_backend
 
-    from kernels.compiler.constants import Checked
+    from kernels.compiler.constants import Checked, buffers_of
     from kernels.compiler.replace import rewrite
 
-    done = rewrite(gm, example_inputs)
+    done = rewrite(gm, buffers_of(gm, example_inputs))
     function = lookup_backend(inner)(gm, example_inputs)
     if not done.read:
         return function

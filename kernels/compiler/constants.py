@@ -49,30 +49,34 @@ class Constants:
         return target(*args, **(kwargs | {"device": "cpu"} if "device" in kwargs else kwargs))
 
 
-def buffers_of(view: View, placeholders: Mapping[fx.Node, object]) -> dict[fx.Node, Tensor]:
-    """The integer buffers of a model that may be looked at, by their nodes of the view.
+def buffers_of(gm: fx.GraphModule, example_inputs: list) -> dict[fx.Node, Tensor]:
+    """The placeholders of a Dynamo graph that are integer buffers, with their values.
 
-    placeholders: those of Dynamo's graph, each with what it was called with. A buffer is the same tensor at each call
-    until somebody assigns another or writes to it, which `Checked` looks for; but nothing tells what the graph itself
-    writes, so then there are none.
+    A buffer is the same tensor at each call until somebody assigns another or writes to it, which `Checked` looks for.
     """
-    if any(writes_integers(node) for node in view.graph.nodes):
-        return {}
+    placeholders = zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
     return {
-        view.image[node]: tensor
-        for node, tensor in placeholders.items()
+        node: tensor
+        for node, tensor in placeholders
         if "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
         and isinstance(tensor, Tensor)
         and not isinstance(tensor, FakeTensor)
         and not (tensor.is_floating_point() or tensor.is_complex())
-        and not any(reader in view.opaque for reader in view.image[node].users)
     }
+
+
+def readable(view: View, values: Mapping[fx.Node, Tensor]) -> dict[fx.Node, Tensor]:
+    """The values by the view's nodes, but those that an unknown call reads. None where the graph itself writes to
+    integers: nobody tells whether to these."""
+    if any(writes_integers(node) for node in view.graph.nodes):
+        return {}
+    images = {view.image[node]: tensor for node, tensor in values.items()}
+    return {node: tensor for node, tensor in images.items() if not view.opaque & node.users.keys()}
 
 
 def writes_integers(node: fx.Node) -> bool:
     mutable = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-    result = node.meta.get("val", example(node))
-    return mutable and isinstance(result, Tensor) and not result.is_floating_point()
+    return mutable and isinstance(example(node), Tensor) and not example(node).is_floating_point()
 
 
 class Checked:

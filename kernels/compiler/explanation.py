@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from torch import fx
 
+from kernels.compiler.constants import buffers_of
 from kernels.compiler.match import Declined
 from kernels.compiler.replace import Site, rewrite
 
@@ -51,10 +52,8 @@ def explain_with(run: Callable[[Callable], None]) -> Explanation:
     compiled: dict[object, tuple[list[Replaced], list[str]]] = {}
 
     def backend(gm: fx.GraphModule, example_inputs: list) -> Callable:
-        order = {node: position for position, node in enumerate(gm.graph.nodes)}
-        names = {node: node.name for node in order}
-        done = rewrite(gm, example_inputs)
-        told = [replaced(site, order, names) for site in done.sites], [sentence(each) for each in done.declined]
+        done = rewrite(gm, buffers_of(gm, example_inputs))
+        told = [replaced(site) for site in done.sites], [sentence(each) for each in done.declined]
         # Dynamo may start over with a graph: the last one of a compilation is what runs.
         compiled[gm.meta.get("dynamo_compile_id", len(compiled))] = told
         return done.original.forward
@@ -67,9 +66,8 @@ def explain_with(run: Callable[[Callable], None]) -> Explanation:
     return explanation
 
 
-def replaced(site: Site, order: dict[fx.Node, int], names: dict[fx.Node, str]) -> Replaced:
-    calls = sorted(site.calls, key=order.__getitem__)
-    return Replaced(site.found.op, tuple(names[node] for node in calls), site.found.note, place_of(calls[-1]))
+def replaced(site: Site) -> Replaced:
+    return Replaced(site.found.op, tuple(call.name for call in site.calls), site.found.note, place_of(site.calls[-1]))
 
 
 def sentence(declined: Declined) -> str:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from kernels.compiler import add_mul_activation, add_relu, interaction, look_ups, mlp
-from kernels.compiler.constants import Constants, buffers_of
+from kernels.compiler.constants import Constants, readable
 from kernels.compiler.match import Declined, Found, Miss, same_size, value
 from kernels.compiler.view import NUMBERS, View, example
 
@@ -28,10 +28,10 @@ AUTOCAST = "torch.autocast is on: what eager computes in its dtype, the op compu
 
 @dataclass
 class Site:
-    """Where a Found lies in Dynamo's graph: the calls it replaces, those with its result, and its inputs."""
+    """Where a Found lies in the graph: the calls it replaces, in order, those with its result, and its inputs."""
 
     found: Found
-    calls: set[fx.Node]
+    calls: list[fx.Node]
     results: list[fx.Node]
     inputs: list[fx.Node]
 
@@ -40,8 +40,8 @@ class Site:
 class Rewritten:
     """A graph in which what was found is replaced.
 
-    original: the graph as it was. sites, declined: what was replaced, and what was not; their nodes are of Dynamo's
-    graph. read: the placeholders whose values were looked at, by position.
+    original: the graph as it was. sites, declined: what was replaced, and what was not; their nodes are the graph's
+    own. read: the placeholders whose values were looked at, by position.
     """
 
     original: fx.GraphModule
@@ -50,15 +50,19 @@ class Rewritten:
     read: set[int] = field(default_factory=set)
 
 
-def rewrite(gm: fx.GraphModule, example_inputs: list) -> Rewritten:
-    """Replace in Dynamo's graph `gm`, called with these inputs, whatever a pattern finds."""
+def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callable | None = None) -> Rewritten:
+    """Replace in a graph whatever a pattern finds.
+
+    gm: Dynamo's, or torch.export's. values: of the placeholders whose values may be looked at. insert: what adds a
+    site's replacement to the graph, by default as calls of the ops' public functions.
+    """
     done = Rewritten(fx.GraphModule(gm, copy.deepcopy(gm.graph)))
     placeholders = gm.graph.find_nodes(op="placeholder")
     if is_autocast():
         done.declined.append(Declined("every op", next(iter(gm.graph.nodes)), AUTOCAST))
         return done
     view = View(gm.graph)
-    for answer in answers(view, dict(zip(placeholders, example_inputs, strict=True))):
+    for answer in answers(view, values):
         try:
             if isinstance(answer, Found):
                 done.sites.append(site_of(view, answer))
@@ -72,7 +76,8 @@ def rewrite(gm: fx.GraphModule, example_inputs: list) -> Rewritten:
     done.declined.sort(key=lambda declined: order.get(declined.node, 0))
     replaced: dict[fx.Node, fx.Node] = {}
     for site in done.sites:
-        new = replacement(gm.graph, site, replaced)
+        inputs = [replaced.get(node, node) for node in site.inputs]
+        new = replacement(site, inputs, insert or as_calls)
         replaced |= dict.fromkeys(site.results, new)
     gone = set().union(*(site.calls for site in done.sites))
     for node in reversed(gm.graph.nodes):
@@ -83,9 +88,9 @@ def rewrite(gm: fx.GraphModule, example_inputs: list) -> Rewritten:
     return done
 
 
-def answers(view: View, placeholders: Mapping[fx.Node, object]) -> list[Found | Declined]:
+def answers(view: View, values: Mapping[fx.Node, Tensor]) -> list[Found | Declined]:
     """What the patterns say, the larger ones first. What one declines is not told where another op is found."""
-    constants = Constants(view, buffers_of(view, placeholders))
+    constants = Constants(view, readable(view, values))
     patterns = (
         interaction.find(view, constants), mlp.find(view), add_mul_activation.find(view), add_relu.find(view),
         look_ups.find(view), not_looked_at(view),
@@ -132,7 +137,8 @@ def site_of(view: View, found: Found) -> Site:
             raise Miss("an intermediate is read by others too", call)
     check_tensors(found)
     check_between(view, calls, results[0])
-    return Site(found, calls, results, [view.source[node] for node in found.inputs])
+    in_order = [call for call in results[0].graph.nodes if call in calls]
+    return Site(found, in_order, results, [view.source[node] for node in found.inputs])
 
 
 def check_tensors(found: Found) -> None:
@@ -199,19 +205,23 @@ def is_of_numbers(call: fx.Node) -> bool:
 # ------------------------------------------------------------------------------------------------------ the replacement
 
 
-def replacement(graph: fx.Graph, site: Site, replaced: Mapping[fx.Node, fx.Node]) -> fx.Node:
-    """Add the calls that compute a site's result, in place of the last of its own calls."""
+def replacement(site: Site, inputs: list[fx.Node], insert: Callable) -> fx.Node:
+    """Compute a site's result in place of the last of its own calls."""
     last = site.results[0]
+    present = set(last.graph.nodes)
+    with last.graph.inserting_before(last):
+        new = insert(site, inputs)
     shown = {key: last.meta[key] for key in ("nn_module_stack", "stack_trace") if key in last.meta}
-
-    def call(function: Callable, *args, **kwargs) -> fx.Node:
-        node = graph.call_function(function, args, kwargs)
+    for node in set(last.graph.nodes) - present:
         node.meta |= shown
-        return node
-
-    with graph.inserting_before(last):
-        new = site.found.build(call, *(replaced.get(node, node) for node in site.inputs))
-    new.meta["example_value"] = example(last)
     for result in site.results:
         result.replace_all_uses_with(new)
+    return new
+
+
+def as_calls(site: Site, inputs: list[fx.Node]) -> fx.Node:
+    """The replacement as calls of the ops' public functions, which AOTAutograd traces with what the model becomes."""
+    graph = site.results[0].graph
+    new = site.found.build(lambda function, *args, **kwargs: graph.call_function(function, args, kwargs), *inputs)
+    new.meta["example_value"] = example(site.results[0])
     return new

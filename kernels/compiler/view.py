@@ -1,12 +1,14 @@
-"""Dynamo's graph with each call in ATen, to match on: F.relu, x.relu() and nn.ReLU are all aten.relu there.
+"""A graph with each call in ATen, to match on: F.relu, x.relu() and nn.ReLU are all aten.relu there.
 
 Only matching is done on it. What is not replaced stays in Dynamo's graph as Dynamo made it, with its hooks, contexts,
-checkpoints and metadata: a graph that was traced again as a whole would lose them.
+checkpoints and metadata: a graph that was traced again as a whole would lose them. Of torch.export's graph, which is in
+ATen already, the view is a copy.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
 from unittest import mock
 
 import torch
@@ -19,6 +21,7 @@ from kernels.compiler.match import arguments, aten, is_call
 
 # Methods that give a tensor but do more to it than an operator does.
 EFFECTS = {"register_hook", "requires_grad_", "retain_grad"}
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # which have no gradient
 NUMBERS = int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool
 
 
@@ -85,9 +88,7 @@ class View:
         fakes = [example(source) for source in inputs]
         fakes = [fake.detach() if isinstance(fake, Tensor) else fake for fake in fakes]
         try:
-            # As torch.export does, for torch.tensor([1, 2]): its literal is no fake tensor.
-            with self._mode, mock.patch.object(self._mode, "allow_non_fake_inputs", True):
-                part = make_fx(call, pre_dispatch=True)(*fakes)
+            part = traced(call, fakes, self._mode)
         except Exception:  # whatever it was, the call stays opaque
             return None
         literals = {made: getattr(part, made.target) for made in part.graph.find_nodes(op="get_attr")}
@@ -100,9 +101,16 @@ class View:
         return part.graph if keeps_gradients(node, part.graph) else None
 
 
+def traced(function: Callable, fakes: Sequence, mode: FakeTensorMode) -> fx.GraphModule:
+    """A function of fake tensors and numbers in ATen, before autograd."""
+    # As torch.export does, for torch.tensor([1, 2]): its literal is no fake tensor.
+    with mode, mock.patch.object(mode, "allow_non_fake_inputs", True):
+        return make_fx(function, pre_dispatch=True)(*fakes)
+
+
 def example(node: fx.Node) -> object:
-    """The value that Dynamo traced a node with, a fake tensor or a number; None if it has none."""
-    return node.meta.get("example_value")
+    """The value that a node was traced with, a fake tensor or a number; None if it has none."""
+    return node.meta.get("example_value", node.meta.get("val"))
 
 
 def mode_of(graph: fx.Graph) -> FakeTensorMode | None:
@@ -161,7 +169,7 @@ def is_identity(node: fx.Node) -> bool:
     if is_call(node, aten.dropout.default):
         return not (arguments(node)["train"] and arguments(node)["p"])
     if is_call(node, aten.detach_.default):  # how torch.tensor([1, 2]) ends
-        return is_call(node.args[0], aten.lift_fresh_copy.default)
+        return is_call(node.args[0], aten.lift_fresh_copy.default) or node.meta["val"].dtype in INTEGERS
     return is_call(node, aten.alias.default)
 
 
