@@ -31,20 +31,18 @@ class Package(Distribution):
 class Finder(DistributionFinder):
     """Finds that package, and no module."""
 
-    @staticmethod
-    def find_spec(name, path=None, target=None) -> None:
+    def find_spec(self, name, path=None, target=None) -> None:
         return None
 
-    @staticmethod
-    def find_distributions(context: DistributionFinder.Context = DistributionFinder.Context()) -> list[Distribution]:  # noqa: B008
-        return [Package()] if context.name in (None, PACKAGE) else []
+    def find_distributions(self, context: DistributionFinder.Context | None = None) -> list[Distribution]:
+        return [Package()] if context is None or context.name in (None, PACKAGE) else []
 
 
 def register(backend: Callable) -> None:
     """Have torch.compile know the backend by its name."""
     if "torch._dynamo" not in sys.modules:
-        if Finder not in sys.meta_path:
-            sys.meta_path.append(Finder)
+        if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+            sys.meta_path.append(Finder())
         return
     from torch._dynamo import list_backends, register_backend
 
