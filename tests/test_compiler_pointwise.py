@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import Of, check
+from compiled import Of, check, recording
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -103,6 +103,24 @@ def test_a_multiplier_that_is_a_tensor(trained):
     module = Of(lambda m, x, y: torch.sigmoid(x + m.scale * y + m.b), b=torch.randn(N), scale=multiplier)
     recorded = check(module, inputs())
     assert recorded.ops == ([] if trained else ["add_mul_activation"])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y, b: torch.relu(x + x.shape[0]),
+        lambda x, y, b: torch.sigmoid(x + x.shape[0] * y + b),
+        lambda x, y, b: torch.sigmoid(x + x.shape[0] + b),
+        lambda x, y, b: torch.relu(x @ y[:N].t() + x.shape[0]) @ y[:N].t() + b,
+    ],
+)
+def test_a_size_that_is_a_symbol_is_no_tensor(function):
+    torch._dynamo.reset()
+    module, (backend, _) = of_bias(function), recording("eager")
+    compiled = torch.compile(module, backend=backend, dynamic=True)
+    for rows in (9, 12):
+        given = inputs(shape=(rows, N))
+        torch.testing.assert_close(compiled(*given), module(*given))
 
 
 # ------------------------------------------------------------------------------------------------------------- look-ups

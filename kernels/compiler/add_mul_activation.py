@@ -8,7 +8,18 @@ from numbers import Real
 import torch
 from torch import fx
 
-from kernels.compiler.match import Declined, Found, Miss, arguments, aten, is_call, only_reader, same_shape, value
+from kernels.compiler.match import (
+    Declined,
+    Found,
+    Miss,
+    arguments,
+    aten,
+    is_call,
+    is_tensor,
+    only_reader,
+    same_shape,
+    value,
+)
 from kernels.compiler.pointwise import bias_and_rest, check
 from kernels.compiler.view import View
 from kernels.ops.add_mul_activation.op import add_mul_activation
@@ -67,7 +78,7 @@ def found(out: fx.Node) -> Found | None:
 def scaled_sum(node: fx.Node) -> tuple[fx.Node, fx.Node, float | fx.Node, list[fx.Node]] | None:
     """x, y, m and the nodes between, where a node is x + m · y of one shape; m is 1 where nothing is multiplied."""
     a, b = node.args
-    if not all(isinstance(term, fx.Node) and same_shape(value(term), value(node)) for term in (a, b)):
+    if not all(is_tensor(term) and same_shape(value(term), value(node)) for term in (a, b)):
         return None
     alpha = node.kwargs.get("alpha", 1)
     if alpha != 1:
@@ -75,7 +86,7 @@ def scaled_sum(node: fx.Node) -> tuple[fx.Node, fx.Node, float | fx.Node, list[f
     for x, product in ((a, b), (b, a)):
         if is_call(product, aten.mul.Tensor):
             for y, multiplier in (product.args, product.args[::-1]):
-                if isinstance(y, fx.Node) and same_shape(value(y), value(node)) and is_scalar(multiplier):
+                if is_tensor(y) and same_shape(value(y), value(node)) and is_scalar(multiplier):
                     return x, y, multiplier, [product]
     return a, b, 1.0, []
 

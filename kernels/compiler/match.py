@@ -68,6 +68,11 @@ def value(node: fx.Node) -> Tensor:
     return node.meta["val"]
 
 
+def is_tensor(node: object) -> bool:
+    """Whether an argument is a node with a tensor: it may be a number, too, or a node of one."""
+    return isinstance(node, fx.Node) and isinstance(value(node), Tensor)
+
+
 def same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
     """Whether two sizes are equal whatever the symbols in them are: it adds no guard."""
     a, b = (size.node.expr if isinstance(size, torch.SymInt) else size for size in (a, b))

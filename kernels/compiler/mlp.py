@@ -21,6 +21,7 @@ from kernels.compiler.match import (
     aten,
     check_dtypes,
     is_call,
+    is_tensor,
     same_size,
     transposed,
     value,
@@ -112,7 +113,7 @@ def linear(node: fx.Node) -> Layer | None:
     if is_call(node, aten.add.Tensor):
         a, b = node.args
         for term, bias in ((a, b), (b, a)):
-            if is_product(term) and isinstance(bias, fx.Node) and not is_product(bias):
+            if is_product(term) and is_tensor(bias) and not is_product(bias):
                 layer = product(node, *term.args, bias, [term, node])
                 if layer is None:
                     raise Miss("the product is with a weight that is not transposed", term)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from kernels.compiler.match import Miss, aten, check_dtypes, is_call, same_shape, same_size, value
+from kernels.compiler.match import Miss, aten, check_dtypes, is_call, is_tensor, same_shape, same_size, value
 
 PRODUCTS = (
     aten.linear.default, aten.addmm.default, aten.mm.default, aten.bmm.default, aten.matmul.default,
@@ -15,7 +15,7 @@ PRODUCTS = (
 
 def sum_of(node: object) -> tuple[fx.Node, fx.Node] | None:
     """a and b, where a node is a + b, both tensors."""
-    if is_call(node, aten.add.Tensor) and all(isinstance(term, fx.Node) for term in node.args):
+    if is_call(node, aten.add.Tensor) and all(map(is_tensor, node.args)):
         if node.kwargs.get("alpha", 1) != 1:
             raise Miss(f"add has alpha={node.kwargs['alpha']}", node)
         return node.args
