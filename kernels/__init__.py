@@ -13,9 +13,10 @@ from kernels.runtime import has_nvidia_driver
 if "triton" not in sys.modules and not has_nvidia_driver():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from kernels.compiler import explain
 from kernels.dispatch import ops
 
-__all__ = []
+__all__ = ["explain"]
 for _name in ops():
     _package = importlib.import_module(f"kernels.ops.{_name}")
     for _public in _package.__all__:

@@ -1,0 +1,38 @@
+"""add_relu: relu(x + bias), x [..., N] and bias [N]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import fx
+
+from kernels.compiler.match import Declined, Found, Miss, aten, is_call, only_reader, value
+from kernels.compiler.pointwise import bias_and_rest, check
+from kernels.compiler.view import View
+from kernels.ops.add_relu.op import add_relu
+
+OP = "add_relu"
+
+
+def find(view: View) -> Iterator[Found | Declined]:
+    for node in view.graph.nodes:
+        if is_call(node, aten.relu.default, aten.relu_.default):
+            try:
+                match = found(node)
+            except Miss as miss:
+                yield Declined(OP, miss.node, miss.reason)
+            else:
+                if match is not None:
+                    yield match
+
+
+def found(out: fx.Node) -> Found | None:
+    total = out.args[0]
+    terms = bias_and_rest(total)
+    if terms is None:
+        return None
+    only_reader(total)
+    x, bias = terms
+    check(out, bias, x)
+    return Found(OP, out, [total, out], [x, bias], lambda call, *inputs: call(add_relu, *inputs),
+                 f"{list(value(x).shape)}")  # fmt: skip

@@ -1,0 +1,115 @@
+"""Values that are known when a graph is compiled: what a program computes of literals and of its buffers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+
+from kernels.compiler.match import Miss
+from kernels.compiler.view import View, example
+
+
+class Constants:
+    """Evaluates nodes of a view.
+
+    buffers: the tensors of the placeholders of the view that may be looked at. read: those that were.
+    """
+
+    def __init__(self, view: View, buffers: Mapping[fx.Node, Tensor]) -> None:
+        self._literals, self._buffers = view.literals, buffers
+        self.read: list[fx.Node] = []
+
+    def integers(self, node: fx.Node) -> list[int]:
+        """The numbers of a node, one-dimensional. Miss if they are not known, or no such thing."""
+        with unset_fake_temporarily(), torch.no_grad():
+            tensor = self._value(node)
+            if tensor.dim() != 1 or tensor.is_floating_point() or tensor.dtype == torch.bool:
+                raise Miss(f"an index of dtype {tensor.dtype} and {tensor.dim()} dimensions", node)
+            return tensor.tolist()
+
+    def _value(self, node: fx.Node) -> Tensor:
+        if node in self._buffers:
+            self.read.append(node)
+            return self._buffers[node].cpu()
+        if node.op == "get_attr" and node.target in self._literals:
+            return self._literals[node.target]
+        target = node.target
+        if node.op != "call_function" or not (target is operator.getitem or isinstance(target, torch._ops.OpOverload)):
+            raise Miss("the pairs' indices are not known when compiling", node)
+        if target is not operator.getitem:
+            if torch.Tag.nondeterministic_seeded in target.tags:
+                raise Miss("the pairs' indices are random", node)
+            if target._schema.is_mutable:
+                raise Miss("the pairs' indices are written to", node)
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._value)
+        return target(*args, **(kwargs | {"device": "cpu"} if "device" in kwargs else kwargs))
+
+
+def buffers_of(gm: fx.GraphModule, example_inputs: list) -> dict[fx.Node, Tensor]:
+    """The placeholders of a Dynamo graph that are integer buffers, with their values.
+
+    A buffer is the same tensor at each call until somebody assigns another or writes to it, which `Checked` looks for.
+    """
+    placeholders = zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
+    return {
+        node: tensor
+        for node, tensor in placeholders
+        if "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
+        and isinstance(tensor, Tensor)
+        and not isinstance(tensor, FakeTensor)
+        and not (tensor.is_floating_point() or tensor.is_complex())
+    }
+
+
+def readable(view: View, values: Mapping[fx.Node, Tensor]) -> dict[fx.Node, Tensor]:
+    """The values by the view's nodes, but those that an unknown call reads. None where the graph itself writes to
+    integers: nobody tells whether to these."""
+    if any(writes_integers(node) for node in view.graph.nodes):
+        return {}
+    images = {view.image[node]: tensor for node, tensor in values.items()}
+    return {node: tensor for node, tensor in images.items() if not view.opaque & node.users.keys()}
+
+
+def writes_integers(node: fx.Node) -> bool:
+    mutable = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return mutable and isinstance(example(node), Tensor) and not example(node).is_floating_point()
+
+
+class Checked:
+    """A compiled graph that holds for the values that some of its inputs had; others run the graph as it was.
+
+    values: of the inputs that were looked at, by position. Assigning another tensor, or writing to one, is noticed by
+    address and version, and then the values are compared, which waits for the device. What PyTorch does not count, a
+    write through NumPy, say, is not noticed.
+    """
+
+    def __init__(self, compiled, original: fx.GraphModule, backend, values: Mapping[int, Tensor]) -> None:
+        self._compiled, self._original, self._backend = compiled, original, backend
+        self._values = {position: tensor.clone() for position, tensor in values.items()}
+        self._seen = {position: state(tensor) for position, tensor in values.items()}
+        self._compiled_original = None
+
+    def __call__(self, *args):
+        given = args[0] if len(args) == 1 and isinstance(args[0], list) else args  # AOTAutograd's take either
+        for position, seen in self._seen.items():
+            tensor = given[position]
+            if state(tensor) != seen:
+                if not torch.equal(tensor, self._values[position]):
+                    return self._as_it_was(*given)
+                self._seen[position] = state(tensor)
+        return self._compiled(*args)
+
+    def _as_it_was(self, *args):
+        if self._compiled_original is None:
+            self._compiled_original = torch.compile(self._original, backend=self._backend)
+        return self._compiled_original(*args)
+
+
+def state(tensor: Tensor) -> tuple:
+    """What changes when a tensor is replaced or written to. Of an inference tensor nobody counts what is written."""
+    version = object() if tensor.is_inference() else tensor._version
+    return tensor.data_ptr(), version, tensor.shape, tensor.stride()

@@ -1,0 +1,84 @@
+"""What the backend replaced in a model's graphs, and what it nearly did: kernels.explain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import fx
+
+from kernels.compiler.constants import buffers_of
+from kernels.compiler.match import Declined
+from kernels.compiler.replace import Site, rewrite
+
+
+class Replaced(NamedTuple):
+    """One op in place of some calls: its name, their names in Dynamo's graph, its shape, its place in the program."""
+
+    op: str
+    nodes: tuple[str, ...]
+    note: str
+    place: str
+
+    def __str__(self) -> str:
+        names = self.nodes[0] if len(self.nodes) == 1 else f"{self.nodes[0]} … {self.nodes[-1]}"
+        return f"{self.op}: {self.note} (for {names}{self.place})"
+
+
+@dataclass
+class Explanation:
+    """What became of a model. `print` shows it.
+
+    replaced: what was replaced by which op. declined: a sentence for each place that a pattern nearly matched: the op,
+    the condition that failed, the node, the line. graphs: how many torch.compile made of the model.
+    """
+
+    replaced: list[Replaced] = field(default_factory=list)
+    declined: list[str] = field(default_factory=list)
+    graphs: int = 0
+
+    def __str__(self) -> str:
+        cut = ", between which nothing is matched" if self.graphs > 1 else ""
+        lines = [f"torch.compile makes {self.graphs or 'no'} graph{'' if self.graphs == 1 else 's'} of it{cut}"]
+        lines += ["replaced:" if self.replaced else "nothing is replaced", *(f"  {each}" for each in self.replaced)]
+        lines += ["not replaced:", *(f"  {sentence}" for sentence in self.declined)] if self.declined else []
+        return "\n".join(lines)
+
+
+def explain_with(run: Callable[[Callable], None]) -> Explanation:
+    """What is made of the graphs that `run(backend)` has compiled by a backend."""
+    compiled: dict[object, tuple[list[Replaced], list[str]]] = {}
+
+    def backend(gm: fx.GraphModule, example_inputs: list) -> Callable:
+        done = rewrite(gm, buffers_of(gm, example_inputs))
+        told = [replaced(site) for site in done.sites], [sentence(each) for each in done.declined]
+        # Dynamo may start over with a graph: the last one of a compilation is what runs.
+        compiled[gm.meta.get("dynamo_compile_id", len(compiled))] = told
+        return done.original.forward
+
+    run(backend)
+    explanation = Explanation(graphs=len(compiled))
+    for found, declined in compiled.values():
+        explanation.replaced += found
+        explanation.declined += declined
+    return explanation
+
+
+def replaced(site: Site) -> Replaced:
+    return Replaced(site.found.op, tuple(call.name for call in site.calls), site.found.note, place_of(site.calls[-1]))
+
+
+def sentence(declined: Declined) -> str:
+    return f"{declined.op}: {declined.reason} (at {declined.node.name}{place_of(declined.node)})"
+
+
+def place_of(node: fx.Node) -> str:
+    """The module and the line of the program that a node comes from, where they are known: ", top.2, model.py:12"."""
+    path = [path for path, _ in node.meta.get("nn_module_stack", {}).values()][-1:]
+    module = [name for name in (each.partition("].")[2] for each in path) if name]
+    lines = re.findall(r'File "(?:.*[/\\])?([^"/\\]+)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
+    # The last line is that of explain's own call where the model is one of torch's modules.
+    line = [f"{file}:{number}" for file, number, function in lines[-1:] if (file, function) != ("lower.py", "call")]
+    return "".join(f", {part}" for part in (*module, *line))

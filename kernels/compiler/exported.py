@@ -1,0 +1,58 @@
+"""The same replacements in a program that torch.export made."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from kernels.compiler.explanation import Explanation, replaced, sentence
+from kernels.compiler.replace import Site, rewrite
+from kernels.compiler.view import example, mode_of, traced
+
+
+def replace_in(program: ExportedProgram) -> Explanation:
+    """Replace in an exported program, which is changed, what torch.compile's backend would; returns what was replaced.
+
+    The program then holds the ops' overloads of the device that it was exported for, on a CPU their eager forms, and
+    loads after `import kernels`.
+    """
+    signature, placeholders = program.graph_signature, program.graph.find_nodes(op="placeholder")
+    for node in placeholders:  # the ops keep what a backward reads if a gradient is needed
+        name = signature.inputs_to_parameters.get(node.name)
+        if name is not None:
+            node.meta["val"].requires_grad_(program.state_dict[name].requires_grad)
+    # An output that is replaced gets another name, which the signature must learn.
+    with program.graph_module._set_replace_hook(signature.get_replace_hook()):
+        done = rewrite(program.graph_module, constants_of(program), as_operators)
+    program.validate()
+    return Explanation([replaced(site) for site in done.sites], [sentence(each) for each in done.declined], graphs=1)
+
+
+def constants_of(program: ExportedProgram) -> dict[fx.Node, Tensor]:
+    """The placeholders that are integers of no state_dict, and written by nobody: constants of the program."""
+    signature = program.graph_signature
+    placeholders = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    written = set(signature.buffers_to_mutate.values())
+    values = {}
+    for spec in signature.input_specs:
+        buffer = spec.kind is InputKind.BUFFER and spec.persistent is False
+        if (buffer or spec.kind is InputKind.CONSTANT_TENSOR) and spec.target not in written:
+            values[placeholders[spec.arg.name]] = program.constants[spec.target]
+    return {node: tensor for node, tensor in values.items() if not tensor.is_floating_point()}
+
+
+def as_operators(site: Site, inputs: list[fx.Node]) -> fx.Node:
+    """The replacement traced to operators: an exported program holds no Python functions."""
+    graph = site.results[0].graph
+
+    def function(*values):
+        return site.found.build(lambda operation, *args, **kwargs: operation(*args, **kwargs), *values)
+
+    # By this the ops know that they are traced.
+    with mock.patch.object(torch.compiler, "_is_compiling_flag", True):
+        part = traced(function, [example(node) for node in inputs], mode_of(graph))
+    return graph.graph_copy(part.graph, dict(zip(part.graph.find_nodes(op="placeholder"), inputs, strict=True)))

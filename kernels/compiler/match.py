@@ -1,0 +1,114 @@
+"""What a pattern is told and what it answers: calls in ATen to read, and Found, Declined or Miss.
+
+A pattern is a module with `find(view)`, a generator of Found and Declined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, fx
+
+aten = torch.ops.aten
+CAT = (aten.cat.default, aten.concat.default, aten.concatenate.default)
+FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+@dataclass
+class Found:
+    """Calls that an op computes.
+
+    op: its name. nodes: the calls, of the view; `out`, one of them, has the result. inputs: the view's nodes that
+    `build(call, *inputs)` makes the replacement of: call(function, *args, **kwargs) adds a call to the graph and
+    returns its node. note: the shape of it, for people. constants: the buffers whose values were looked at.
+    """
+
+    op: str
+    out: fx.Node
+    nodes: list[fx.Node]
+    inputs: list[fx.Node]
+    build: Callable[..., fx.Node]
+    note: str
+    constants: list[fx.Node] = field(default_factory=list)
+
+
+@dataclass
+class Declined:
+    """What was nearly matched: the op, the node, and the condition that does not hold there."""
+
+    op: str
+    node: fx.Node
+    reason: str
+
+
+class Miss(Exception):
+    """A pattern does not match here. With a reason it nearly does."""
+
+    def __init__(self, reason: str = "", node: fx.Node | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.node = reason, node
+
+
+def is_call(node: object, *targets: Callable) -> bool:
+    return isinstance(node, fx.Node) and node.op == "call_function" and node.target in targets
+
+
+def arguments(node: fx.Node) -> dict[str, object]:
+    """The arguments of a call of an ATen operator by name, with its defaults."""
+    schema = node.target._schema.arguments
+    values = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+    names = (argument.name for argument in schema)
+    return values | dict(zip(names, node.args, strict=False)) | node.kwargs
+
+
+def value(node: fx.Node) -> Tensor:
+    """The fake tensor that stands for a node's result."""
+    return node.meta["val"]
+
+
+def is_tensor(node: object) -> bool:
+    """Whether an argument is a node with a tensor: it may be a number, too, or a node of one."""
+    return isinstance(node, fx.Node) and isinstance(value(node), Tensor)
+
+
+def same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
+    """Whether two sizes are equal whatever the symbols in them are: it adds no guard."""
+    a, b = (size.node.expr if isinstance(size, torch.SymInt) else size for size in (a, b))
+    return bool(a == b)
+
+
+def same_shape(a: Tensor, b: Tensor) -> bool:
+    return a.dim() == b.dim() and all(map(same_size, a.shape, b.shape))
+
+
+def only_reader(node: fx.Node) -> fx.Node:
+    if len(node.users) != 1:
+        raise Miss("an intermediate is read by others too", node)
+    return next(iter(node.users))
+
+
+def transposed(node: object, dims: int) -> fx.Node | None:
+    """The matrix, or the batch of matrices, of `dims` dimensions, whose transpose a node is; None if it is none."""
+    if not (isinstance(node, fx.Node) and node.args and isinstance(node.args[0], fx.Node)):
+        return None
+    source = node.args[0]
+    if is_call(node, aten.t.default, aten.numpy_T.default, aten.mT.default):
+        swaps = node.target is aten.mT.default or dims == 2
+    elif is_call(node, aten.transpose.int):
+        swaps = {dim % dims for dim in node.args[1:]} == {dims - 2, dims - 1}
+    elif is_call(node, aten.permute.default):
+        swaps = [dim % dims for dim in node.args[1]] == [*range(dims - 2), dims - 1, dims - 2]
+    else:
+        return None
+    return source if swaps and value(source).dim() == dims else None
+
+
+def check_dtypes(*nodes: fx.Node) -> None:
+    """Miss unless the nodes are of one floating dtype."""
+    dtypes = {value(node).dtype for node in nodes}
+    if len(dtypes) > 1:
+        raise Miss(f"the dtypes differ: {', '.join(sorted(map(str, dtypes)))}", nodes[0])
+    if not dtypes <= set(FLOATING):
+        raise Miss(f"the dtype is {dtypes.pop()}", nodes[0])

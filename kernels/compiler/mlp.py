@@ -1,0 +1,207 @@
+"""fused_mlp: linear layers with activations between them.
+
+    x → linear → act → linear → act → … → linear [→ final]        two layers or more, one activation between them all
+
+A linear layer may be spelled F.linear, addmm, or x @ w.t() + b. Each intermediate has one reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from kernels.compiler.match import (
+    Declined,
+    Found,
+    Miss,
+    arguments,
+    aten,
+    check_dtypes,
+    is_call,
+    is_tensor,
+    same_size,
+    transposed,
+    value,
+)
+from kernels.compiler.view import View
+from kernels.ops.fused_mlp.op import fused_mlp
+
+OP = "fused_mlp"
+ACTIVATIONS = {
+    aten.relu.default: "relu",
+    aten.relu_.default: "relu",  # of what nobody else reads in place is the same
+    aten.sigmoid.default: "sigmoid",
+    aten.sigmoid_.default: "sigmoid",
+}
+
+
+@dataclass
+class Layer:
+    """act(x weightᵀ + bias), and the nodes that compute it."""
+
+    x: fx.Node
+    weight: fx.Node
+    bias: fx.Node | None
+    nodes: list[fx.Node]
+    activation: str = "identity"
+
+
+def find(view: View) -> Iterator[Found | Declined]:
+    taken: set[fx.Node] = set()
+    for node in reversed(view.graph.nodes):
+        if node in taken:
+            continue
+        try:
+            layers = [layer_of(node)]
+        except Miss as miss:
+            if miss.reason:
+                yield Declined(OP, miss.node, miss.reason)
+            continue
+        if layers[0] is None:
+            continue
+        try:
+            while (before := layer_before(layers)) is not None:
+                layers.insert(0, before)
+        except Miss as miss:
+            yield Declined(OP, miss.node, miss.reason)
+        taken.update(part for layer in layers for part in layer.nodes)
+        if len(layers) > 1 or layers[0].activation != "identity":
+            try:
+                yield found(node, layers)
+            except Miss as miss:
+                yield Declined(OP, miss.node, miss.reason)
+
+
+def layer_of(node: fx.Node) -> Layer | None:
+    """The layer that ends in a node, None if none does."""
+    name = activation_of(node)
+    if name is None:
+        return linear(node)
+    product = node.args[0]
+    layer = linear(product)
+    if layer is not None:
+        if len(product.users) > 1:
+            raise Miss("what the activation is applied to is read by others too", product)
+        layer.activation = name
+        layer.nodes.append(node)
+    return layer
+
+
+def activation_of(node: fx.Node) -> str | None:
+    """clamp(min=0), maximum(x, 0) and where(x > 0, x, 0) are none: their derivative at 0 or their NaN is another."""
+    if is_call(node, aten.threshold.default):
+        given = arguments(node)
+        return "relu" if given["threshold"] == 0 and given["value"] == 0 else None
+    if is_call(node, aten.gelu.default):
+        return "gelu" if arguments(node)["approximate"] == "none" else None
+    return ACTIVATIONS.get(node.target) if node.op == "call_function" else None
+
+
+def linear(node: fx.Node) -> Layer | None:
+    """node = x weightᵀ + bias as a layer without an activation, None if it is no such thing."""
+    if is_call(node, aten.linear.default):
+        given = arguments(node)
+        return Layer(given["input"], given["weight"], given["bias"], [node])
+    if is_call(node, aten.addmm.default):
+        given = arguments(node)
+        if given["alpha"] != 1 or given["beta"] != 1:
+            raise Miss(f"addmm has alpha={given['alpha']} and beta={given['beta']}", node)
+        return product(node, given["mat1"], given["mat2"], given["self"], [node])
+    if is_call(node, aten.add.Tensor):
+        a, b = node.args
+        for term, bias in ((a, b), (b, a)):
+            if is_product(term) and is_tensor(bias) and not is_product(bias):
+                layer = product(node, *term.args, bias, [term, node])
+                if layer is None:
+                    raise Miss("the product is with a weight that is not transposed", term)
+                if arguments(node)["alpha"] != 1:
+                    raise Miss(f"add has alpha={arguments(node)['alpha']}", node)
+                if len(term.users) > 1:
+                    raise Miss("the product before the bias is read by others too", term)
+                return layer
+    if is_product(node) and not any(is_call(reader, aten.add.Tensor) for reader in node.users):
+        layer = product(node, *node.args, None, [node])
+        # A product with what is computed may be anything; of a layer it is one with a parameter.
+        return layer if layer is not None and layer.weight.op == "placeholder" else None
+    return None
+
+
+def is_product(node: object) -> bool:
+    return is_call(node, aten.matmul.default, aten.mm.default) and value(node.args[1]).dim() == 2
+
+
+def product(node: fx.Node, x: fx.Node, matrix: fx.Node, bias: fx.Node | None, nodes: list[fx.Node]) -> Layer | None:
+    weight = transposed(matrix, 2)
+    if weight is None:
+        return None
+    # What others read of the transpose stays for them.
+    return Layer(x, weight, bias, [matrix, *nodes] if len(matrix.users) == 1 else nodes)
+
+
+def layer_before(layers: list[Layer]) -> Layer | None:
+    """The layer that feeds the first of these. None if there is none; Miss where one nearly does: the chain is cut."""
+    x = layers[0].x
+    try:
+        layer = layer_of(x)
+    except Miss as miss:
+        raise Miss(miss.reason or "no layer", miss.node or x) from None
+    if layer is None:
+        x = x.args[0] if activation_of(x) else x
+        if x.op not in ("placeholder", "get_attr") and follows_linear(x):
+            raise Miss(f"{x.target} stands between two layers: fused_mlp has relu, sigmoid and gelu (of erf)", x)
+        return None
+    if layer.activation == "identity":
+        raise Miss("no activation between two linear layers", x)
+    if len(x.users) > 1:
+        raise Miss("what lies between two layers is read by others too", x)
+    if len(layers) > 1 and layer.activation != layers[0].activation:
+        raise Miss(f"{layer.activation} and then {layers[0].activation} between the layers of one MLP", x)
+    return layer
+
+
+def follows_linear(node: fx.Node, steps: int = 3) -> bool:
+    """Whether a node comes from a linear layer by some few calls."""
+    if is_call(node, aten.linear.default, aten.addmm.default):
+        return True
+    return steps > 0 and any(follows_linear(source, steps - 1) for source in node.all_input_nodes)
+
+
+def found(out: fx.Node, layers: list[Layer]) -> Found:
+    x, weights, biases = layers[0].x, [layer.weight for layer in layers], [layer.bias for layer in layers]
+    check_layers(x, weights, biases)
+    if len(layers) == 1:
+        raise Miss("one layer by itself: there is nothing between layers to keep on the chip", out)
+    hidden, final = layers[0].activation, layers[-1].activation
+    given = [bias for bias in biases if bias is not None]
+
+    def build(call, x, *parameters):
+        rest = iter(parameters[len(weights) :])
+        return call(
+            fused_mlp, x, list(parameters[: len(weights)]), [None if bias is None else next(rest) for bias in biases],
+            hidden, final, precision(value(out)),
+        )
+
+    widths = "-".join(str(size) for size in (value(weights[0]).shape[1], *(value(w).shape[0] for w in weights)))
+    nodes = [node for layer in layers for node in layer.nodes]
+    return Found(OP, out, nodes, [x, *weights, *given], build, f"{widths}, {hidden}, {final}")
+
+
+def precision(result: torch.Tensor) -> str:
+    """What torch is set to compute float32 products in: Dynamo guards that switch."""
+    tf32 = result.device.type == "cuda" and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return "tf32" if tf32 else "ieee"
+
+
+def check_layers(x: fx.Node, weights: list[fx.Node], biases: list[fx.Node | None]) -> None:
+    given = [bias for bias in biases if bias is not None]
+    check_dtypes(x, *weights, *given)
+    for node in (*weights, *given):
+        if not all(isinstance(size, int) and size for size in value(node).shape):
+            raise Miss("a weight's or a bias's size is no number, or zero", node)
+    for weight, bias in zip(weights, biases, strict=True):
+        if bias is not None and (value(bias).dim() != 1 or not same_size(value(bias).shape[0], value(weight).shape[0])):
+            shapes = f"{list(value(bias).shape)} beside a weight of {list(value(weight).shape)}"
+            raise Miss(f"the bias has shape {shapes}", bias)

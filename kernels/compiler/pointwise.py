@@ -1,0 +1,56 @@
+"""What the patterns of pointwise ops share: x, y [..., N] and bias [N], and neighbours that leave them a kernel."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from kernels.compiler.match import Miss, aten, check_dtypes, is_call, is_tensor, same_shape, same_size, value
+
+PRODUCTS = (
+    aten.linear.default, aten.addmm.default, aten.mm.default, aten.bmm.default, aten.matmul.default,
+    aten.baddbmm.default,
+)  # fmt: skip
+
+
+def sum_of(node: object) -> tuple[fx.Node, fx.Node] | None:
+    """a and b, where a node is a + b, both tensors."""
+    if is_call(node, aten.add.Tensor) and all(map(is_tensor, node.args)):
+        if node.kwargs.get("alpha", 1) != 1:
+            raise Miss(f"add has alpha={node.kwargs['alpha']}", node)
+        return node.args
+    return None
+
+
+def bias_and_rest(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """(rest [..., N], bias [N]) where a node is their sum, in either order."""
+    terms = sum_of(node)
+    if terms is None:
+        return None
+    for rest, bias in (terms, terms[::-1]):
+        if is_bias(value(bias), value(rest)) and same_shape(value(rest), value(node)):
+            return rest, bias
+    return None
+
+
+def is_bias(bias: torch.Tensor, rest: torch.Tensor) -> bool:
+    return bias.dim() == 1 and rest.dim() > 1 and same_size(bias.shape[0], rest.shape[-1])
+
+
+def check(out: fx.Node, bias: fx.Node, *others: fx.Node) -> None:
+    """Miss unless the dtypes are one, and the op would be a kernel without it, too.
+
+    What stands beside pointwise calls the compiler fuses with these, and a product's kernel adds the bias itself: there
+    a kernel more would cost more.
+    """
+    check_dtypes(bias, *others)
+    for product in others:
+        if is_call(product, *PRODUCTS):
+            raise Miss(f"{product.target} is before it, whose kernel can add the bias", product)
+    for neighbour in (*others, *out.users):
+        if is_pointwise(neighbour):
+            raise Miss(f"{neighbour.target} is beside it: the compiler makes one kernel of both", neighbour)
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags

@@ -1,0 +1,227 @@
+"""Whether calls may be replaced by an op without changing anything else, and the replacement in Dynamo's graph.
+
+The op stands where the last of the calls stood. So the calls must have no other reader, and nothing that lies between
+the first and the last may write to memory, change a mode, or be unknown.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from kernels.compiler import add_mul_activation, add_relu, interaction, look_ups, mlp
+from kernels.compiler.constants import Constants, readable
+from kernels.compiler.match import Declined, Found, Miss, same_size, value
+from kernels.compiler.view import NUMBERS, View, example
+
+NESTING = "_increment_nesting"  # how the functions end that open a transform of torch.func
+TRANSFORM = "a transform of torch.func is around it, for which the ops have no rule"
+AUTOCAST = "torch.autocast is on: what eager computes in its dtype, the op computes in its inputs'"
+
+
+@dataclass
+class Site:
+    """Where a Found lies in the graph: the calls it replaces, in order, those with its result, and its inputs."""
+
+    found: Found
+    calls: list[fx.Node]
+    results: list[fx.Node]
+    inputs: list[fx.Node]
+
+
+@dataclass
+class Rewritten:
+    """A graph in which what was found is replaced.
+
+    original: the graph as it was. sites, declined: what was replaced, and what was not; their nodes are the graph's
+    own. read: the placeholders whose values were looked at, by position.
+    """
+
+    original: fx.GraphModule
+    sites: list[Site] = field(default_factory=list)
+    declined: list[Declined] = field(default_factory=list)
+    read: set[int] = field(default_factory=set)
+
+
+def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callable | None = None) -> Rewritten:
+    """Replace in a graph whatever a pattern finds.
+
+    gm: Dynamo's, or torch.export's. values: of the placeholders whose values may be looked at. insert: what adds a
+    site's replacement to the graph, by default as calls of the ops' public functions.
+    """
+    done = Rewritten(fx.GraphModule(gm, copy.deepcopy(gm.graph)))
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    if is_autocast():
+        done.declined.append(Declined("every op", next(iter(gm.graph.nodes)), AUTOCAST))
+        return done
+    view = View(gm.graph)
+    for answer in answers(view, values):
+        try:
+            if isinstance(answer, Found):
+                done.sites.append(site_of(view, answer))
+                done.read |= {placeholders.index(view.source[node]) for node in answer.constants}
+                continue
+        except Miss as miss:
+            answer = Declined(answer.op, miss.node, miss.reason)
+        done.declined.append(Declined(answer.op, view.origin.get(answer.node, answer.node), answer.reason))
+    order = {node: position for position, node in enumerate(gm.graph.nodes)}
+    done.sites.sort(key=lambda site: order[site.results[0]])
+    done.declined.sort(key=lambda declined: order.get(declined.node, 0))
+    replaced: dict[fx.Node, fx.Node] = {}
+    for site in done.sites:
+        inputs = [replaced.get(node, node) for node in site.inputs]
+        new = replacement(site, inputs, insert or as_calls)
+        replaced |= dict.fromkeys(site.results, new)
+    gone = set().union(*(site.calls for site in done.sites))
+    for node in reversed(gm.graph.nodes):
+        if node in gone and not node.users:
+            gm.graph.erase_node(node)
+    gm.graph.lint()
+    gm.recompile()
+    return done
+
+
+def answers(view: View, values: Mapping[fx.Node, Tensor]) -> list[Found | Declined]:
+    """What the patterns say, the larger ones first. What one declines is not told where another op is found."""
+    constants = Constants(view, readable(view, values))
+    patterns = (
+        interaction.find(view, constants), mlp.find(view), add_mul_activation.find(view), add_relu.find(view),
+        look_ups.find(view), not_looked_at(view),
+    )  # fmt: skip
+    found, declined, taken = [], [], {}
+    for answer in itertools.chain(*patterns):
+        if isinstance(answer, Declined):
+            declined.append(answer)
+        elif not taken.keys() & answer.nodes:
+            found.append(answer)
+            taken |= dict.fromkeys(answer.nodes, answer.op)
+    declined = [each for each in declined if taken.get(each.node, each.op) == each.op]
+    unique = {(each.op, each.node, each.reason): each for each in declined}
+    return [*found, *unique.values()]
+
+
+def not_looked_at(view: View) -> Iterator[Declined]:
+    """torch.utils.checkpoint and the like, which run a graph of their own, and the transforms of torch.func."""
+    for node in view.graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            yield Declined("every op", node, f"what lies within {node.target} is not looked at")
+        elif name_of(node).endswith(NESTING):
+            yield Declined("every op", node, TRANSFORM)
+
+
+# ------------------------------------------------------------------------------------------- whether it may be replaced
+
+def is_autocast() -> bool:
+    return any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
+
+
+def site_of(view: View, found: Found) -> Site:
+    """Where a Found may be replaced; Miss, with the condition that fails, if it may not."""
+    inside = set(found.nodes)
+    calls = {view.origin[node] for node in inside} | {n for n, made in view.image.items() if made in inside}
+    results = [node for node, made in view.image.items() if made is found.out]
+    if not results or any(node not in view.source for node in found.inputs):
+        raise Miss("a result or an input that is no value of the program's", found.out)
+    for node in view.graph.nodes:
+        if view.origin[node] in calls and node not in inside and node.op == "call_function" and node.users:
+            raise Miss(f"{node.target} is part of the same call", node)
+    for call in calls - set(results):
+        if any(reader not in calls for reader in call.users):
+            raise Miss("an intermediate is read by others too", call)
+    check_tensors(found)
+    check_between(view, calls, results[0])
+    in_order = [call for call in results[0].graph.nodes if call in calls]
+    return Site(found, in_order, results, [view.source[node] for node in found.inputs])
+
+
+def check_tensors(found: Found) -> None:
+    """Miss unless all are plain dense tensors of one device, and the result is contiguous as the op's is."""
+    for node in (*found.inputs, found.out):
+        tensor = value(node)
+        if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
+            raise Miss(f"a {type(tensor).__name__} is no plain dense tensor", node)
+        same_device = tensor.device == value(found.out).device
+        if not same_device and tensor.dim() and tensor.is_floating_point():  # indices may lie elsewhere
+            raise Miss(f"a tensor on {tensor.device} beside one on {value(found.out).device}", node)
+    expected = 1
+    for size, stride in reversed(list(zip(value(found.out).shape, value(found.out).stride(), strict=True))):
+        if not same_size(stride, expected) and size != 1:
+            raise Miss("the result is not contiguous", found.out)
+        expected = expected * size
+
+
+def check_between(view: View, calls: set[fx.Node], last: fx.Node) -> None:
+    """Miss if what lies between the first and the last call could see, or make, a difference."""
+    seen: dict[fx.Node, list[fx.Node]] = {}
+    for node, call in view.origin.items():
+        seen.setdefault(call, []).append(node)
+    contexts, started = [], False
+    for call in last.graph.nodes:
+        if call is last:
+            break
+        change_contexts(contexts, call)
+        started = started or call in calls
+        if not started or call in calls or call.op in ("placeholder", "get_attr") or is_of_numbers(call):
+            continue
+        for node in seen.get(call, ()):
+            if node in view.opaque:
+                raise Miss(f"{name_of(call)} stands between the parts", call)
+            if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+                raise Miss(f"{node.target} writes in place between the parts", call)
+    for reason in filter(None, contexts):
+        raise Miss(reason, last)
+
+
+def name_of(call: fx.Node) -> str:
+    return getattr(call.target, "__name__", str(call.target))
+
+
+def change_contexts(contexts: list[str], call: fx.Node) -> None:
+    """Keep the list of the contexts that are open: why an op would do something else there; "" for autocast(False)."""
+    name = name_of(call)
+    if name == "_enter_autocast":
+        enabled = call.args[2]
+        contexts.append(AUTOCAST if enabled else "")
+    elif name.endswith(NESTING):
+        contexts.append(TRANSFORM)
+    elif (name == "_exit_autocast" or name.endswith("_decrement_nesting")) and contexts:
+        contexts.pop()
+
+
+def is_of_numbers(call: fx.Node) -> bool:
+    """Whether a call only computes numbers, or asserts something of them, or takes a value out of a tuple."""
+    if call.target is operator.getitem or call.target is torch.ops.aten._assert_scalar.default:
+        return True
+    return isinstance(example(call), NUMBERS)
+
+
+# ------------------------------------------------------------------------------------------------------ the replacement
+
+
+def replacement(site: Site, inputs: list[fx.Node], insert: Callable) -> fx.Node:
+    """Compute a site's result in place of the last of its own calls."""
+    last = site.results[0]
+    present = set(last.graph.nodes)
+    with last.graph.inserting_before(last):
+        new = insert(site, inputs)
+    shown = {key: last.meta[key] for key in ("nn_module_stack", "stack_trace") if key in last.meta}
+    for node in set(last.graph.nodes) - present:
+        node.meta |= shown
+    for result in site.results:
+        result.replace_all_uses_with(new)
+    return new
+
+
+def as_calls(site: Site, inputs: list[fx.Node]) -> fx.Node:
+    """The replacement as calls of the ops' public functions, which AOTAutograd traces with what the model becomes."""
+    graph = site.results[0].graph
+    new = site.found.build(lambda function, *args, **kwargs: graph.call_function(function, args, kwargs), *inputs)
+    new.meta["example_value"] = example(site.results[0])
+    return new
