@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from compiled import Of, check, recording
 from torch import Tensor, nn
 
+from kernels.compiler.constants import Checked
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 B, V, D = 5, 4, 8
 TRIL = torch.tril_indices(V, V, -1)
@@ -221,6 +223,15 @@ def test_a_buffer_that_changes_after_compilation_is_seen():
     module.pairs = TRIL[:, [0] * 6]  # not every pair
     assert agrees()
     assert recorded.ops == ["dot_interaction"]
+
+
+def test_a_buffer_at_the_address_of_one_that_is_gone():
+    """Memory that was freed is given out again, with another version 0: so what was seen is not let go."""
+    original = torch.fx.symbolic_trace(lambda pairs: pairs + 1)
+    checked, others = Checked(lambda pairs: None, original, "eager", {0: torch.ones(1 << 22, dtype=torch.long)}), []
+    for _ in range(5):  # the system gives out so much memory at the same address again
+        others.append(torch.zeros(1 << 22, dtype=torch.long))
+        assert torch.equal(checked(others[-1]), others[-1] + 1)
 
 
 def test_a_buffer_that_changes_has_its_gradients():

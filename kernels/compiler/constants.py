@@ -90,17 +90,18 @@ class Checked:
     def __init__(self, compiled, original: fx.GraphModule, backend, values: Mapping[int, Tensor]) -> None:
         self._compiled, self._original, self._backend = compiled, original, backend
         self._values = {position: tensor.clone() for position, tensor in values.items()}
-        self._seen = {position: state(tensor) for position, tensor in values.items()}
+        self._seen = {position: (state(tensor), tensor.detach()) for position, tensor in values.items()}
         self._compiled_original = None
 
     def __call__(self, *args):
         given = args[0] if len(args) == 1 and isinstance(args[0], list) else args  # AOTAutograd's take either
-        for position, seen in self._seen.items():
+        for position, (seen, _) in self._seen.items():
             tensor = given[position]
             if state(tensor) != seen:
                 if not torch.equal(tensor, self._values[position]):
                     return self._as_it_was(*given)
-                self._seen[position] = state(tensor)
+                # Its memory is kept, so that no other tensor has its address.
+                self._seen[position] = state(tensor), tensor.detach()
         return self._compiled(*args)
 
     def _as_it_was(self, *args):
