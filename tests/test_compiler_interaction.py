@@ -164,6 +164,13 @@ DECLINED = {
         lambda: interaction(out=lambda d, z, i, j: torch.cat([d, z.flatten(1)[:, i * V + j]], 1)),
         "of the products aten.flatten",
     ),
+    "an_empty_part_that_cat_leaves_out": (
+        lambda: interaction(vectors=lambda d, s: torch.cat([d[:, None], d.new_empty(0), s], 1)), "empty, and cat leaves",
+    ),
+    "an_empty_part_before_the_view": (
+        lambda: interaction(vectors=lambda d, s: torch.cat([d, d.new_empty(0), *s.unbind(1)], 1).view(-1, V, D)),
+        "empty, and cat leaves",
+    ),
     "random_pairs": (lambda: of(random_pairs), "the pairs' indices are random"),
     "written_pairs": (lambda: of(written_pairs), "the pairs' indices are not known when compiling"),
     "sparse_written": (lambda: of(dense_written), "aten.mul_.Tensor writes in place"),

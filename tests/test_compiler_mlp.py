@@ -56,6 +56,12 @@ def relu_read_by_alias(m, x):
     return m.b(F.relu(z, inplace=True)) + z  # z is its own relu by now
 
 
+def inference_mode_inside(m, x):
+    with torch.inference_mode():
+        m.b(torch.relu(m.a(x)))
+    return x * 2
+
+
 def no_grad_middle(m, x):
     with torch.no_grad():
         h = torch.relu(m.a(x))
@@ -208,6 +214,12 @@ DECLINED = {
         "what lies within tag_activation_checkpoint is not looked at",
     ),
     "autocast_inside": (lambda: two_layers(autocast_inside), "torch.autocast is on"),
+    "inference_mode_inside": (lambda: two_layers(inference_mode_inside), "torch.inference_mode begins within"),
+    "last_weight_is_a_vector": (lambda: two_layers(lambda m, x: F.linear(torch.relu(m.a(x)), m.b.bias)), "1 dimensions"),
+    "first_weight_is_a_vector": (
+        lambda: Of(lambda m, x: F.linear(torch.relu(F.linear(x, m.v)), m.w), v=torch.randn(8), w=torch.randn(3, B)),
+        "1 dimensions",
+    ),
     "vmap_around": (
         lambda: two_layers(lambda m, x: torch.func.vmap(lambda row: m.b(torch.relu(m.a(row))))(x)), "torch.func",
     ),

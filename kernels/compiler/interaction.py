@@ -32,6 +32,7 @@ from kernels.compiler.view import View
 from kernels.ops.dot_interaction.op import dot_interaction
 
 OP = "dot_interaction"
+EMPTY = "a tensor of one dimension is among the vectors: empty, and cat leaves it out"
 
 
 def find(view: View, constants: Constants) -> Iterator[Found | Declined]:
@@ -160,6 +161,8 @@ def parts(vectors: fx.Node, dense: fx.Node) -> tuple[list[fx.Node], object, list
         raise Miss("the vector before the pairs is not the first of the vectors", vectors)
     if len(joined) == 1:
         raise Miss("there is no vector beside the dense one", vectors)
+    if joining is not torch.stack and any(value(part).dim() != 3 for part in joined[1:]):
+        raise Miss(EMPTY, vectors)
     return joined[1:], joining, nodes
 
 
@@ -167,6 +170,8 @@ def check_view(view: fx.Node, cat: fx.Node) -> None:
     """Miss unless the view [B, V, D] cuts where cat, along dimension 1, joined."""
     if value(cat).dim() != 2 or arguments(cat).get("dim", 0) not in (1, -1) or value(view).dim() != 3:
         raise Miss("the vectors are not joined along dimension 1", cat)
+    if any(value(part).dim() != 2 for part in cat.args[0]):
+        raise Miss(EMPTY, cat)
     only_reader(cat)
     rows, _, columns = value(view).shape
     if not same_size(rows, value(cat).shape[0]) or any(not same_size(value(p).shape[1], columns) for p in cat.args[0]):

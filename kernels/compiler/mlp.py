@@ -198,6 +198,9 @@ def precision(result: torch.Tensor) -> str:
 def check_layers(x: fx.Node, weights: list[fx.Node], biases: list[fx.Node | None]) -> None:
     given = [bias for bias in biases if bias is not None]
     check_dtypes(x, *weights, *given)
+    for node in weights:
+        if value(node).dim() != 2:
+            raise Miss(f"a weight of {value(node).dim()} dimensions", node)
     for node in (*weights, *given):
         if not all(isinstance(size, int) and size for size in value(node).shape):
             raise Miss("a weight's or a bias's size is no number, or zero", node)

@@ -23,6 +23,7 @@ from kernels.compiler.view import NUMBERS, View, example
 
 NESTING = "_increment_nesting"  # how the functions end that open a transform of torch.func
 TRANSFORM = "a transform of torch.func is around it, for which the ops have no rule"
+INFERENCE = "torch.inference_mode begins within the graph, where AOTAutograd cannot trace the ops' views"
 AUTOCAST = "torch.autocast is on: what eager computes in its dtype, the op computes in its inputs'"
 
 
@@ -184,14 +185,16 @@ def name_of(call: fx.Node) -> str:
 
 
 def change_contexts(contexts: list[str], call: fx.Node) -> None:
-    """Keep the list of the contexts that are open: why an op would do something else there; "" for autocast(False)."""
+    """Keep the list of the contexts that are open: why an op would do something else there; "" where it would not."""
     name = name_of(call)
     if name == "_enter_autocast":
         enabled = call.args[2]
         contexts.append(AUTOCAST if enabled else "")
+    elif name == "_enter_inference_mode":
+        contexts.append(INFERENCE if call.args[0] else "")
     elif name.endswith(NESTING):
         contexts.append(TRANSFORM)
-    elif (name == "_exit_autocast" or name.endswith("_decrement_nesting")) and contexts:
+    elif (name in ("_exit_autocast", "_exit_inference_mode") or name.endswith("_decrement_nesting")) and contexts:
         contexts.pop()
 
 
