@@ -165,7 +165,8 @@ DECLINED = {
         "of the products aten.flatten",
     ),
     "an_empty_part_that_cat_leaves_out": (
-        lambda: interaction(vectors=lambda d, s: torch.cat([d[:, None], d.new_empty(0), s], 1)), "empty, and cat leaves",
+        lambda: interaction(vectors=lambda d, s: torch.cat([d[:, None], d.new_empty(0), s], 1)),
+        "empty, and cat leaves",
     ),
     "an_empty_part_before_the_view": (
         lambda: interaction(vectors=lambda d, s: torch.cat([d, d.new_empty(0), *s.unbind(1)], 1).view(-1, V, D)),

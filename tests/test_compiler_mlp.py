@@ -56,6 +56,13 @@ def relu_read_by_alias(m, x):
     return m.b(F.relu(z, inplace=True)) + z  # z is its own relu by now
 
 
+def autocast_set(m, x):
+    torch.set_autocast_enabled("cpu", True)
+    h = m.b(torch.relu(m.a(x))).float()
+    torch.set_autocast_enabled("cpu", False)
+    return h
+
+
 def inference_mode_inside(m, x):
     with torch.inference_mode():
         m.b(torch.relu(m.a(x)))
@@ -214,11 +221,12 @@ DECLINED = {
         "what lies within tag_activation_checkpoint is not looked at",
     ),
     "autocast_inside": (lambda: two_layers(autocast_inside), "torch.autocast is on"),
+    "autocast_set_by_a_function": (lambda: two_layers(autocast_set), "a function sets torch.autocast"),
     "inference_mode_inside": (lambda: two_layers(inference_mode_inside), "torch.inference_mode begins within"),
-    "last_weight_is_a_vector": (lambda: two_layers(lambda m, x: F.linear(torch.relu(m.a(x)), m.b.bias)), "1 dimensions"),
+    "last_weight_is_a_vector": (lambda: two_layers(lambda m, x: F.linear(torch.relu(m.a(x)), m.b.bias)), "weight of 1"),
     "first_weight_is_a_vector": (
         lambda: Of(lambda m, x: F.linear(torch.relu(F.linear(x, m.v)), m.w), v=torch.randn(8), w=torch.randn(3, B)),
-        "1 dimensions",
+        "a weight of 1 dimensions",
     ),
     "vmap_around": (
         lambda: two_layers(lambda m, x: torch.func.vmap(lambda row: m.b(torch.relu(m.a(row))))(x)), "torch.func",
@@ -228,6 +236,7 @@ DECLINED = {
     ),
 }
 OPTIONS = {
+    "autocast_set_by_a_function": {"atol": 0.03, "rtol": 0.03},
     "autocast_inside": {"atol": 0.03, "rtol": 0.03},
     "in_place_between": {"gradients": False},  # which eager refuses
     "relu_of_x_between": {"gradients": False},

@@ -105,6 +105,32 @@ def test_a_multiplier_that_is_a_tensor(trained):
     assert recorded.ops == ([] if trained else ["add_mul_activation"])
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_multiplier_that_is_one_of_several_results(trained):
+    scales = nn.Parameter(torch.rand(2), requires_grad=trained)
+    module = Of(lambda m, x, y: torch.sigmoid(x + m.scales.unbind()[0] * y + m.b), b=torch.randn(N), scales=scales)
+    assert check(module, inputs()).ops == ([] if trained else ["add_mul_activation"])
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda m, x: F.batch_norm(x, m.mean, m.var, training=True),
+        lambda m, x: F.instance_norm(x[..., None].expand(*x.shape, 2), m.mean, m.var, use_input_stats=True),
+    ],
+    ids=["batch_norm", "instance_norm"],
+)
+def test_statistics_that_a_norm_writes_between_the_parts(norm):
+    """Their operators' schemas do not say that they write."""
+
+    def function(m, x):
+        z = x + m.mean
+        return norm(m, x), torch.relu(z)
+
+    recorded = check(Of(function, mean=torch.zeros(N), var=torch.ones(N)), inputs()[:1])
+    recorded.expect_declined("add_relu", "writes in place between the parts")
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -23,7 +23,9 @@ from kernels.compiler.view import NUMBERS, View, example
 
 NESTING = "_increment_nesting"  # how the functions end that open a transform of torch.func
 TRANSFORM = "a transform of torch.func is around it, for which the ops have no rule"
+NORMS = (torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default)  # write to statistics unannounced
 INFERENCE = "torch.inference_mode begins within the graph, where AOTAutograd cannot trace the ops' views"
+AUTOCAST_IS_SET = "a function sets torch.autocast within the graph: where it is on is not followed"
 AUTOCAST = "torch.autocast is on: what eager computes in its dtype, the op computes in its inputs'"
 
 
@@ -61,6 +63,10 @@ def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callab
     placeholders = gm.graph.find_nodes(op="placeholder")
     if is_autocast():
         done.declined.append(Declined("every op", next(iter(gm.graph.nodes)), AUTOCAST))
+        return done
+    setters = [node for node in gm.graph.nodes if name_of(node).startswith("set_autocast_")]
+    if setters:
+        done.declined.append(Declined("every op", setters[0], AUTOCAST_IS_SET))
         return done
     view = View(gm.graph)
     for answer in answers(view, values):
@@ -174,7 +180,9 @@ def check_between(view: View, calls: set[fx.Node], last: fx.Node) -> None:
         for node in seen.get(call, ()):
             if node in view.opaque:
                 raise Miss(f"{name_of(call)} stands between the parts", call)
-            if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            if node.target in NORMS or (
+                isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+            ):
                 raise Miss(f"{node.target} writes in place between the parts", call)
     for reason in filter(None, contexts):
         raise Miss(reason, last)

@@ -60,8 +60,10 @@ class View:
         if part is None:
             return self._copied(node)
         made = self.graph.graph_copy(part, dict(zip(part.find_nodes(op="placeholder"), inputs, strict=True)))
-        if isinstance(made, fx.Node) and made not in inputs:
-            made.meta["val"] = example(node)  # Dynamo's knows whether it requires a gradient
+        several = isinstance(made, tuple | list)
+        for each, shown in zip(made, example(node), strict=True) if several else [(made, example(node))]:
+            if isinstance(each, fx.Node) and each not in inputs:
+                each.meta["val"] = shown  # Dynamo's knows whether it requires a gradient
         return made
 
     def _copied(self, node: fx.Node) -> fx.Node:
