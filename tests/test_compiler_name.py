@@ -24,7 +24,9 @@ def in_fresh_python(code: str) -> str:
     return run.stdout.strip()
 
 
-@pytest.mark.parametrize("first", ["", "import torch._dynamo; torch._dynamo.list_backends()"])
+@pytest.mark.parametrize(
+    "first", ["", pytest.param("import torch._dynamo; torch._dynamo.list_backends()", marks=pytest.mark.slow)]
+)
 def test_the_name_is_known_after_importing_kernels(first):
     """Whether or not torch._dynamo has looked for backends before; and importing kernels does not load it."""
     code = f"""

@@ -59,7 +59,9 @@ def test_bags_of_this_repository():
     assert check(model, (dense, ids, offsets)).ops == OPS
 
 
-@pytest.mark.parametrize("style", ["facebook", "ours", "ours_apart"])
+@pytest.mark.parametrize(
+    "style", ["facebook", *(pytest.param(style, marks=pytest.mark.slow) for style in ("ours", "ours_apart"))]
+)
 def test_one_compilation_serves_batches_from_two_on(style):
     torch._dynamo.reset()
     torch.manual_seed(0)

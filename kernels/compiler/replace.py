@@ -18,12 +18,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from kernels.compiler import add_mul_activation, add_relu, interaction, look_ups, mlp
 from kernels.compiler.constants import Constants, readable
-from kernels.compiler.match import Declined, Found, Miss, same_size, value
+from kernels.compiler.match import Declined, Found, Miss, arguments, same_size, value
 from kernels.compiler.view import NUMBERS, View, example
 
 NESTING = "_increment_nesting"  # how the functions end that open a transform of torch.func
 TRANSFORM = "a transform of torch.func is around it, for which the ops have no rule"
-NORMS = (torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default)  # write to statistics unannounced
 INFERENCE = "torch.inference_mode begins within the graph, where AOTAutograd cannot trace the ops' views"
 AUTOCAST_IS_SET = "a function sets torch.autocast within the graph: where it is on is not followed"
 AUTOCAST = "torch.autocast is on: what eager computes in its dtype, the op computes in its inputs'"
@@ -180,12 +179,19 @@ def check_between(view: View, calls: set[fx.Node], last: fx.Node) -> None:
         for node in seen.get(call, ()):
             if node in view.opaque:
                 raise Miss(f"{name_of(call)} stands between the parts", call)
-            if node.target in NORMS or (
-                isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-            ):
+            if isinstance(node.target, torch._ops.OpOverload) and writes(node):
                 raise Miss(f"{node.target} writes in place between the parts", call)
     for reason in filter(None, contexts):
         raise Miss(reason, last)
+
+
+def writes(node: fx.Node) -> bool:
+    """Whether an operator writes to a tensor. Of norms in training, which write to their statistics, no schema says."""
+    schema = node.target._schema
+    if schema.name.endswith(("batch_norm", "instance_norm")):
+        given = arguments(node)
+        return schema.is_mutable or bool(given.get("training", given.get("use_input_stats", True)))
+    return schema.is_mutable
 
 
 def name_of(call: fx.Node) -> str:
