@@ -349,6 +349,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         taken = (x.double() @ weight.double().T + bias).relu().float()
         assert torch.equal(out, rounded(taken).expand(-1, 3))
 
+    @pytest.mark.slow
     def test_code_of_one_output_is_as_long_however_many_columns_it_is_made_of(self, monkeypatch, tmp_path):
         """A step written out for each 256 columns takes minutes to compile, and all registers."""
         asked = []

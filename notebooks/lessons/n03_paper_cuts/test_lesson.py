@@ -15,6 +15,7 @@ from lessons.n03_paper_cuts.recorded import Effect
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 def test_every_variant_is_measured_in_every_round():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -32,6 +32,7 @@ def test_batches_are_served_by_graphs():
     assert dynamo_graphs.served([8, 6, 8], mark=True).rows() == ["any"]
 
 
+@pytest.mark.slow
 def test_launches_are_recorded_in_small(monkeypatch, tmp_path):
     monkeypatch.setattr(experiment, "FOLDER", tmp_path)
     monkeypatch.setattr(experiment, "OPTIONS", {"default": {}, "not there": {"no_such_option": True}})
