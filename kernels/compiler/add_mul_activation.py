@@ -20,7 +20,7 @@ from kernels.compiler.match import (
     same_shape,
     value,
 )
-from kernels.compiler.pointwise import bias_and_rest, check
+from kernels.compiler.pointwise import bias_and_rest, check, found_at
 from kernels.compiler.view import View
 from kernels.ops.add_mul_activation.op import add_mul_activation
 
@@ -39,15 +39,7 @@ ACTIVATIONS = {
 
 
 def find(view: View) -> Iterator[Found | Declined]:
-    for node in view.graph.nodes:
-        if node.op == "call_function" and node.target in ACTIVATIONS:
-            try:
-                match = found(node)
-            except Miss as miss:
-                yield Declined(OP, miss.node, miss.reason)
-            else:
-                if match is not None:
-                    yield match
+    return found_at(view, OP, ACTIVATIONS, found)
 
 
 def found(out: fx.Node) -> Found | None:

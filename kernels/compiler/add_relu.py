@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from torch import fx
 
-from kernels.compiler.match import Declined, Found, Miss, aten, is_call, only_reader, value
-from kernels.compiler.pointwise import bias_and_rest, check
+from kernels.compiler.match import Declined, Found, aten, only_reader, value
+from kernels.compiler.pointwise import bias_and_rest, check, found_at
 from kernels.compiler.view import View
 from kernels.ops.add_relu.op import add_relu
 
@@ -15,15 +15,7 @@ OP = "add_relu"
 
 
 def find(view: View) -> Iterator[Found | Declined]:
-    for node in view.graph.nodes:
-        if is_call(node, aten.relu.default, aten.relu_.default):
-            try:
-                match = found(node)
-            except Miss as miss:
-                yield Declined(OP, miss.node, miss.reason)
-            else:
-                if match is not None:
-                    yield match
+    return found_at(view, OP, (aten.relu.default, aten.relu_.default), found)
 
 
 def found(out: fx.Node) -> Found | None:

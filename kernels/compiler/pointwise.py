@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterator
+
 import torch
 from torch import fx
 
-from kernels.compiler.match import Miss, aten, check_dtypes, is_call, is_tensor, same_shape, same_size, value
+from kernels.compiler.match import (
+    Declined,
+    Found,
+    Miss,
+    aten,
+    check_dtypes,
+    is_call,
+    is_tensor,
+    same_shape,
+    same_size,
+    value,
+)
+from kernels.compiler.view import View
 
 PRODUCTS = (
     aten.linear.default, aten.addmm.default, aten.mm.default, aten.bmm.default, aten.matmul.default,
     aten.baddbmm.default,
 )  # fmt: skip
+
+
+def found_at(
+    view: View, op: str, targets: Container[Callable], found: Callable[[fx.Node], Found | None]
+) -> Iterator[Found | Declined]:
+    """What `found` says of each call of the targets: a Found, None, or by a Miss why it nearly is one."""
+    for node in view.graph.nodes:
+        if node.op == "call_function" and node.target in targets:
+            try:
+                match = found(node)
+            except Miss as miss:
+                yield Declined(op, miss.node, miss.reason)
+            else:
+                if match is not None:
+                    yield match
 
 
 def sum_of(node: object) -> tuple[fx.Node, fx.Node] | None:

@@ -16,8 +16,8 @@ A row that is not right is FAILED and has no time. A step is right if it changes
 from the same weights and optimizer's state: model.bench.shadow holds eight steps of each implementation to that, each
 from where it began. An epoch's losses are held to the reference's. Two right ones part by rounding, by Adagrad more
 than by SGD, as traces/README.md says. How far, the reference itself shows, in epochs that have the rows of each batch
-in another order: on the mean over the steps, losses may be four times as far from the reference's as the farthest of
-these. The reference is eager training with sparse gradients; for row-wise Adagrad, which eager has not, the fused
+in another order: on the mean over the steps, losses may be REORDERED_TIMES as far from the reference's as the farthest
+of these. The reference is eager training with sparse gradients; for row-wise Adagrad, which eager has not, the fused
 look-up with the update in eager operations. The MLPs are trained by the tables' rule, and with row-wise Adagrad by
 Adagrad.
 """

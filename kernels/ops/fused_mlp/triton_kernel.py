@@ -207,8 +207,8 @@ def only_column(
     WIDTHS: tl.constexpr, LAYER: tl.constexpr, ACTIVATION: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
     KEEP: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
 ):
-    """The output of a layer that has one, for the program's rows. Of halves the loads of two steps are on their way at
-    once, of others those of one: of more there would be no registers. Written out, 16,384 columns take ten seconds to
+    """The output of a layer that has one, for the program's rows. Two steps' loads of halves are on their way at once;
+    wider numbers have registers for one step's. The loop stays a loop: 16,384 columns written out take ten seconds to
     compile."""
     sum_dtype: tl.constexpr = tl.float64 if packed.dtype.element_ty == tl.float64 else tl.float32
     K: tl.constexpr = of_layer("inputs", WIDTHS, LAYER)
