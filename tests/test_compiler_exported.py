@@ -12,10 +12,11 @@ from test_compiler_styles import OPS, Ours
 from torch import nn
 from torch.export import Dim
 
-from kernels import dispatch
+from kernels import dispatch, runtime
 from kernels.compiler.exported import replace_in
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 BATCH = Dim.DYNAMIC
 STYLES = {
     "facebook": (Facebook, ({0: BATCH}, {1: BATCH}, {1: BATCH})),
@@ -24,7 +25,7 @@ STYLES = {
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("kernel", ["eager", "triton"])
+@pytest.mark.parametrize("kernel", ["eager", pytest.param("triton", marks=interpreted)])
 def test_an_exported_dlrm(monkeypatch, style, kernel):
     for op in set(OPS):
         monkeypatch.setattr(dispatch.find(op), "auto_on_cpu", kernel)

@@ -2,6 +2,8 @@
 
 import importlib
 import math
+import subprocess
+import sys
 import time
 import weakref
 from dataclasses import replace
@@ -17,6 +19,7 @@ from kernels.check import spec as specs
 from kernels.measure import bench, first_call, judge, measuring, runs
 from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Row, calls, label
 from kernels.measure.clock import batches, percentiles
+from kernels.runtime import KERNELS
 
 without_gpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="there is a GPU")
 
@@ -368,6 +371,23 @@ def test_the_first_call_of_a_process(tmp_path):
 def test_the_process_of_a_first_call_says_why_it_ended():
     rows = first_call.measure_first_call(replace(first_call_of_a_process(), implementations=("cuda",)))
     assert rows[0].match.startswith("FAILED: ValueError: exit status 1: ")
+
+
+def test_the_process_of_a_first_call_makes_its_cells_without_triton():
+    """Whatever they import stands in each first call: an option of Inductor's asked for would bring Triton."""
+    code = """
+import kernels, sys
+from kernels.measure import bench
+from kernels.measure.cells import FirstCall
+for op in sys.argv[1:]:
+    assert any(isinstance(cell, FirstCall) for cell in bench.of(op).cells(True))
+    assert "triton" not in sys.modules, op
+"""
+    ops = [op for op in bench.ops() if any(isinstance(each, FirstCall) for each in bench.of(op).cells(True))]
+    command = [sys.executable, "-c", code, *ops]
+    run = subprocess.run(command, cwd=KERNELS.parent, capture_output=True, text=True, check=False)
+    assert ops
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize("op", bench.ops())

@@ -158,10 +158,15 @@ def _implementations(peer: Callable, names: tuple[str, ...], prepared: dict) -> 
     compiled = functools.partial(torch.compile, peer, dynamic=False)
     peers = {"eager": lambda: peer, "torch.compile": compiled}
     peers[COMBO] = functools.partial(compiled, options={"combo_kernels": True})
-    most = {name: 32 for name in ("max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs") if has_option(name)}
     peers[fbgemm.NAME] = functools.partial(_table_batch, prepared)
-    peers[TOGETHER] = functools.partial(compiled, options=most)
+    peers[TOGETHER] = lambda: compiled(options=_together())
     return {each: peers.get(each) or ours[each] for each in names}
+
+
+def _together() -> dict[str, int]:
+    """Inductor's options for 32 look-ups a kernel. Only where it compiles: to ask for them imports Triton."""
+    names = "max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs"
+    return {name: 32 for name in names if has_option(name)}
 
 
 def _cell(
