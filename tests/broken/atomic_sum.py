@@ -8,18 +8,20 @@ from torch import Tensor
 
 @triton.jit
 def kernel(
-    grad_ptr, out_ptr, grad_x_ptr, grad_bias_ptr, rows,
-    COLUMNS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    grad_ptr, out_ptr, grad_x_ptr, grad_bias_ptr, rows, rows_each, COLUMNS: tl.constexpr, BLOCK: tl.constexpr
 ):
     dtype = tl.float64 if grad_ptr.dtype.element_ty == tl.float64 else tl.float32
     columns = tl.arange(0, BLOCK)
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
-    mask = (row < rows) & (columns < COLUMNS)
-    grad = tl.load(grad_ptr + row * COLUMNS + columns, mask, other=0.0).to(dtype)
-    out = tl.load(out_ptr + row * COLUMNS + columns, mask, other=0.0).to(dtype)
-    grad_x = tl.where(out <= 0, 0.0, grad)
-    tl.store(grad_x_ptr + row * COLUMNS + columns, grad_x, mask)
-    tl.atomic_add(grad_bias_ptr + columns, tl.sum(grad_x, axis=0), columns < COLUMNS)
+    mask = columns < COLUMNS
+    first = tl.program_id(0) * rows_each
+    total = tl.zeros([BLOCK], dtype)
+    for row in range(first, tl.minimum(first + rows_each, rows)):
+        grad = tl.load(grad_ptr + row * COLUMNS + columns, mask, other=0.0).to(dtype)
+        out = tl.load(out_ptr + row * COLUMNS + columns, mask, other=0.0).to(dtype)
+        grad_x = tl.where(out <= 0, 0.0, grad)
+        tl.store(grad_x_ptr + row * COLUMNS + columns, grad_x, mask)
+        total += grad_x
+    tl.atomic_add(grad_bias_ptr + columns, total, mask)
 
 
 class _AddRelu(torch.autograd.Function):
@@ -38,8 +40,8 @@ class _AddRelu(torch.autograd.Function):
         rows, block = out.numel() // columns, triton.next_power_of_2(columns)
         grad_bias = torch.zeros(columns, dtype=torch.promote_types(out.dtype, torch.float32), device=out.device)
         programs = triton.cdiv(rows, 4)  # the wrong line
-        each = triton.next_power_of_2(triton.cdiv(rows, programs))
-        kernel[(programs,)](grad, out, grad_x, grad_bias, rows, COLUMNS=columns, ROWS=each, BLOCK=block)
+        each = triton.cdiv(rows, programs)
+        kernel[(programs,)](grad, out, grad_x, grad_bias, rows, each, COLUMNS=columns, BLOCK=block)
         return grad_x, grad_bias.to(out.dtype)
 
 
