@@ -1,5 +1,5 @@
 // fused_mlp's CUDA kernel against float64 loops, in every shape, with and without clusters.
-#include "kernel.cuh"
+#include "direct.cuh"
 
 #include "check/host/testing.cuh"
 
@@ -28,6 +28,7 @@ struct Problem {
     Activation activation = Activation::relu, last = Activation::identity;
     bool tf32 = false, keep = false;
     op::Plan plan = {};
+    bool direct = false;
 };
 
 // Whether what lies halfway between two numbers of tf32 becomes the even one (device/tf32.cuh).
@@ -177,6 +178,7 @@ bool possible_here(const Problem& p, const op::Widths& widths) {
     op::Device device;
     if (op::this_device(op::forward<T, size == 2, op::Shape<1, 1, 1, 256, 4>>, device) != cudaSuccess) return true;
     bool cores = size == 2 || p.tf32;
+    if (p.direct) return device.tensor_cores && device.clusters(p.plan.cluster);
     op::Plan plan = op::choose(p.shape.rows, widths, size, cores, device, p.plan);
     return (!cores || device.tensor_cores) && op::possible(plan, widths, size, device);
 }
@@ -191,7 +193,8 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c) {
     Buffer<T> out(p.shape.rows * widths.width[widths.count], p.shape.off(the_out));
     Buffer<T> hidden(p.keep ? p.shape.rows * c.hidden_columns : 0);
     std::string direction = std::string(p.widths) + (p.tf32 ? " tf32" : "") + (p.keep ? " keep" : "");
-    if (p.plan.rows) direction += " " + std::to_string(p.plan.rows) + "x" + std::to_string(p.plan.columns);
+    if (p.direct) direction += " direct " + std::to_string(p.plan.rows);
+    if (p.plan.columns) direction += " " + std::to_string(p.plan.rows) + "x" + std::to_string(p.plan.columns);
     if (p.plan.cluster) direction += " cluster " + std::to_string(p.plan.cluster);
     if (p.plan.buffers == 1) direction += " in place";
     if (p.plan.clusters) direction += " of " + std::to_string(p.plan.clusters);
@@ -204,7 +207,11 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c) {
     if (p.keep) outputs.push_back({"hidden", hidden, c.hidden});
     report.check<T>(p.shape, activations, direction,
                     double(x.bytes() + packed.bytes() + out.bytes() + hidden.bytes()), outputs,
-                    [&] { return launch(call, cudaStream_t{}, p.plan); });
+                    [&] {
+                        if constexpr (sizeof(T) <= 4)
+                            if (p.direct) return op::launch_direct(call, cudaStream_t{}, p.plan);
+                        return launch(call, cudaStream_t{}, p.plan);
+                    });
 }
 
 template <class T>
@@ -265,6 +272,37 @@ void check_plans(testing::Report& report, bool tf32) {
     with(9, "100-300", 100, plan(16, 64, 4));
 }
 
+// Weights straight into registers.
+template <class T>
+void check_direct(testing::Report& report, bool tf32) {
+    using A = Activation;
+    auto with = [&](const testing::Shape& shape, const char* widths, int rows, int cluster = 1, int clusters = 0,
+                    A between = A::relu, A last = A::identity) {
+        check<T>(report, {shape, widths, between, last, tf32, false, plan(rows, 0, cluster, 0, clusters), true});
+    };
+    with({0, 13}, "13-8", 16);
+    with({1, 1}, "1-1", 8, 1, 0, A::relu, A::gelu);
+    with({7, 3}, "3-17-1", 8, 1, 0, A::sigmoid, A::sigmoid);
+    with({9, 37}, "37-21", 16, 1, 0, A::identity);
+    with({17, 40}, "33-70-5", 16, 1, 0, A::gelu);
+    with({19, 16}, "16-48-24-32-8-3", 32, 1, 0, A::relu, A::gelu);
+    with({20, 3, 0, true}, "3-20-9", 16);
+    with({20, 13, 0, true}, "3-20-9", 32, 1, 0, A::sigmoid, A::gelu);
+    with({5, 24, 1u << the_x | 1u << the_out}, "24-16-7", 8, 1, 0, A::identity, A::relu);
+    with({21, 37}, "37-1", 16);
+    with({18, 24, 0, true}, "24-1-200-1-9", 16, 1, 0, A::relu, A::gelu);
+    with({18, 24}, "24-40-1", 16);
+    with({37, 20}, "20-300-72-3", 16, 2, 1);
+    with({17, 40}, "40-64-200-3", 8, 4);
+    with({50, 40}, "40-600-1", 16, 1, 1);
+    with({40, 20}, "20-1-40-1", 16, 2, 1);
+    if (testing::few_rows()) return;
+    with({3, 367}, "367-513-2", 16);
+    with({70, 367}, "367-512-256-1", 32, 4, 2);
+    with({33, 13}, "13-512-256-64-16", 16, 1, 2);
+    with({3, 2}, "2-3-3-3-3-3-3-3-3-3-3-3-3-3-3-3-2", 16, 1, 0, A::gelu);
+}
+
 // What the issue is about, timed.
 template <class T>
 void check_sizes(testing::Report& report, bool tf32) {
@@ -276,6 +314,13 @@ void check_sizes(testing::Report& report, bool tf32) {
             if (!report.wants<T>(problem.shape)) continue;
             Case<T> in_float64(problem);  // of all plans: it takes seconds
             check(report, problem, in_float64);
+            problem.direct = sizeof(T) == 2 || tf32;
+            for (int tile : {8, 16, 32})
+                for (int cluster : {1, 2, 4, 8}) {
+                    problem.plan = plan(tile, 0, cluster);
+                    check(report, problem, in_float64);
+                }
+            problem.direct = false;
             for (int cluster : {1, 2, 4, 8}) {
                 for (auto [tile, pass] : {std::pair(16, 64), {32, 128}, {64, 128}, {64, 256}, {128, 128}}) {
                     problem.plan = plan(tile, pass, cluster);
@@ -314,6 +359,8 @@ int main(int count, char** arguments) {
             using T = decltype(t);
             check_widths<T>(report, tf32);
             check_plans<T>(report, tf32);
+            if constexpr (sizeof(T) == 2) check_direct<T>(report, tf32);
+            else if (tf32) check_direct<T>(report, tf32);
             if constexpr (!std::is_same_v<T, double>) check_sizes<T>(report, tf32);
         };
         check_refusal(report);

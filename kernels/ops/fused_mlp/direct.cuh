@@ -1,0 +1,322 @@
+// The same results as kernel.cuh's forward, for tensor cores and few rows a tile: weights go from the L2 straight into the
+// registers from which they are multiplied, and shared memory holds nothing but what is between the layers.
+//
+// The product is turned round, outᵀ = W xᵀ: 16 outputs of a layer are the rows of a matrix of mma.sync, 8 rows of x its
+// columns. So every weight is an operand once a tile, of one warp, and there is nothing to share. What that warp reads of
+// x comes from shared memory, 16 bytes a lane, and serves 32 outputs.
+//
+// In which order k is added up is free, as long as both operands have the same: lane t of four takes 16 bytes in a row,
+// from both, where mma.sync wants numbers from t and t + 4 (tensor_core.cuh). Two steps of it take 64 bytes.
+//
+// Each warp has three slots of 128 bytes of k by 32 outputs, 4 KB, in its registers. A slot is filled again as soon as it
+// is multiplied, with what comes next of this job (32 outputs of a layer) or the first of the next: over the ends of
+// layers and tiles, since weights do not hang on what layers compute. Bytes on their way: 8 warps · 3 slots · 4 KB.
+#pragma once
+
+#include "kernel.cuh"
+
+namespace fused_mlp {
+
+constexpr int direct_slots = 3, direct_outputs = 32, slot_bytes = 128, half_bytes = slot_bytes / 2;
+
+// 16 bytes of weights, which nobody writes meanwhile. Where it stands the load begins: a plain one might be moved to where
+// the weights are multiplied.
+__device__ inline void begin_load(uint4& to, const void* from) {
+#ifdef __CUDA_ARCH__
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
+                 : "l"(__cvta_generic_to_global(from)));
+#else
+    to = *static_cast<const uint4*>(from);
+#endif
+}
+
+template <class T, int n_tiles>
+struct DirectBlock {
+    static constexpr int rows = 8 * n_tiles, width = widest<T>;
+    static constexpr int of_slot = slot_bytes / int(sizeof(T)), of_half = half_bytes / int(sizeof(T));
+
+    // 32 outputs of a layer, all of k. slots: 0 if there is no job. second: whether the outputs' second 16 exist.
+    struct Job {
+        const T* from;  // of this lane: the first of its outputs, the first of its k
+        int stride, slots, layer, pair;
+        long long tile;
+        bool second;
+    };
+    struct Slot {
+        uint4 weights[2][4];  // [half of the slot's bytes][output g, g + 8, g + 16, g + 24]
+    };
+
+    const Network<T>& net;
+    const Cluster cluster;
+    char* const memory;
+    const int warp, g, t;  // lane = 4 g + t
+    const long long tiles;
+    Slot slots[direct_slots];
+
+    __device__ explicit DirectBlock(const Network<T>& net)
+        : net(net), cluster(net.cluster), memory(dynamic_shared<char>()), warp(int(threadIdx.x) / 32),
+          g(int(threadIdx.x) % 32 / 4), t(int(threadIdx.x) % 4), tiles((net.rows + rows - 1) / rows) {}
+
+    __device__ char* input(int l, int row) const { return memory + net.buffer[l % 2] + row * net.row_bytes[l % 2]; }
+    // Whether layer l, if there is one, has one output, which is added up plainly where others round.
+    __device__ bool is_plain(int l) const { return sizeof(T) == 4 && l < net.count && net.layers[l].outputs == 1; }
+    __device__ static T as_taken(T value, bool plain) { return plain ? value : as_input<T, true>(value); }
+    __device__ int pairs(int l) const { return is_plain(l) ? 0 : (net.layers[l].outputs + direct_outputs - 1) / direct_outputs; }
+    // A layer's pairs of 16 outputs go round the blocks of a cluster, then their warps.
+    __device__ int first_pair() const { return warp * cluster.size + cluster.rank; }
+    __device__ int step() const { return warps * cluster.size; }
+
+    // ------------------------------------------------------------------------------------------------ the weights' way
+
+    __device__ Job after(int layer, int pair, long long tile) const {
+        Job job = {};
+        for (pair += step(); layer < 0 || pair >= pairs(layer); pair = first_pair())
+            if (++layer == net.count) {
+                layer = -1, tile += net.clusters;
+                if (tile >= tiles) return job;
+            }
+        const Layer<T>& own = net.layers[layer];
+        int output = pair * direct_outputs;
+        job.from = own.weight + (long long)(output + g) * own.stride + t * width;
+        job.stride = own.stride, job.layer = layer, job.pair = pair, job.tile = tile;
+        job.slots = (own.inputs + of_slot - 1) / of_slot;
+        job.second = output + 16 < own.outputs;
+        return job;
+    }
+    __device__ void fill(Slot& slot, const Job& job, int number) const {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            int k = number * of_slot + half * of_half;
+            bool there = k + t * width < job.stride;
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+                uint4& weights = slot.weights[half][r] = uint4{};
+                if (there && (r < 2 || job.second)) begin_load(weights, job.from + (long long)(8 * r) * job.stride + k);
+            }
+        }
+    }
+
+    // ---------------------------------------------------------------------------------------------------- the products
+
+    __device__ static unsigned operand(unsigned weight) {
+        if constexpr (sizeof(T) == 4) return __float_as_uint(rounded_to_tf32(__uint_as_float(weight)));
+        else return weight;
+    }
+    // bytes: those of k that are left from the slot's first on, whole halves.
+    __device__ void multiply(float (&sums)[2][n_tiles][4], const Slot& slot, const char* inputs, int input_row, int bytes) const {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            if (half * half_bytes >= bytes) break;
+            uint4 b[n_tiles];
+#pragma unroll
+            for (int n = 0; n < n_tiles; ++n)
+                b[n] = *reinterpret_cast<const uint4*>(inputs + 8 * n * input_row + half * half_bytes);
+            const uint4(&w)[4] = slot.weights[half];
+#pragma unroll
+            for (int m = 0; m < 2; ++m) {
+                unsigned first[4] = {operand(w[2 * m].x), operand(w[2 * m + 1].x), operand(w[2 * m].y), operand(w[2 * m + 1].y)};
+                unsigned second[4] = {operand(w[2 * m].z), operand(w[2 * m + 1].z), operand(w[2 * m].w), operand(w[2 * m + 1].w)};
+#pragma unroll
+                for (int n = 0; n < n_tiles; ++n) {
+                    multiply_step<T>(sums[m][n], first, b[n].x, b[n].y);
+                    multiply_step<T>(sums[m][n], second, b[n].z, b[n].w);
+                }
+            }
+        }
+    }
+    // A job; its first slots are filled, or on their way. Fills those of `next` as they come free.
+    __device__ void run_job(const Job& job, const Job& next, long long first_row) {
+        const Layer<T>& layer = net.layers[job.layer];
+        float sums[2][n_tiles][4] = {}, bias[2][2];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            int output = job.pair * direct_outputs + g + 8 * i;
+            bias[i / 2][i % 2] = output < layer.outputs ? widen(layer.bias[output]) : 0.0f;
+        }
+        const char* inputs = input(job.layer, g) + 16 * t;
+        int row_bytes = net.row_bytes[job.layer % 2], bytes = int(round_up(layer.inputs * int(sizeof(T)), half_bytes));
+#pragma unroll 1
+        for (int pass = 0; pass < job.slots; pass += direct_slots) {
+#pragma unroll
+            for (int s = 0; s < direct_slots; ++s) {
+                int number = pass + s;
+                if (number < job.slots)
+                    multiply(sums, slots[s], inputs + number * slot_bytes, row_bytes, bytes - number * slot_bytes);
+                else if (pass)
+                    continue;  // it is filled already, with the next job's
+                if (number + direct_slots < job.slots)
+                    fill(slots[s], job, number + direct_slots);
+                else if (s < next.slots)
+                    fill(slots[s], next, s);
+            }
+        }
+        finish(job, sums, bias, first_row);
+    }
+    // A layer's outputs: to chip, in all blocks of the cluster, or to `out`.
+    __device__ void finish(const Job& job, float (&sums)[2][n_tiles][4], const float (&bias)[2][2], long long first_row) {
+        const Layer<T>& layer = net.layers[job.layer];
+        bool last = job.layer + 1 == net.count, plain = is_plain(job.layer + 1);
+        auto each = [&](auto function) {
+#pragma unroll
+            for (int m = 0; m < 2; ++m)
+#pragma unroll
+                for (int n = 0; n < n_tiles; ++n)
+#pragma unroll
+                    for (int i = 0; i < 4; ++i)
+                        function(16 * m + g + 8 * (i / 2), 8 * n + 2 * t + i % 2, sums[m][n][i], bias[m][i / 2]);
+        };
+        switch (last ? net.last_activation : net.activation) {
+#define FUSED_MLP_ACTIVATION(name) \
+    case Activation::name: each([&](int, int, float& z, float b) { z = activate<Activation::name>(z + b); }); break;
+            FUSED_MLP_ACTIVATIONS(FUSED_MLP_ACTIVATION)
+#undef FUSED_MLP_ACTIVATION
+            default: __builtin_unreachable();
+        }
+        int first = job.pair * direct_outputs;
+        if (last) {
+            each([&](int output, int row, float z, float) {
+                if (first + output < layer.outputs && first_row + row < net.rows)
+                    net.out[(first_row + row) * layer.outputs + first + output] = narrow<T>(z);
+            });
+            return;
+        }
+        char* to = input(job.layer + 1, 0) + first * int(sizeof(T));
+        int row_bytes = net.row_bytes[(job.layer + 1) % 2];
+        each([&](int output, int row, float z, float) {
+            T value = narrow<T>(first + output < layer.outputs ? z : 0.0f);
+            reinterpret_cast<T*>(to + row * row_bytes)[output] = as_taken(value, plain);
+        });
+        if (cluster.size == 1) return;
+        __syncwarp();
+        constexpr int pieces = direct_outputs * int(sizeof(T)) / 16;
+        for (int i = int(threadIdx.x) % 32; i < rows * pieces; i += 32) {
+            auto* own = reinterpret_cast<uint4*>(to + i / pieces * row_bytes + i % pieces * 16);
+            uint4 value = *own;
+            for (int distance = 1; distance < cluster.size; ++distance)
+                cluster.store(own, (cluster.rank + distance) % cluster.size, value);
+        }
+    }
+    // A layer of one output: every block of the cluster computes it for itself.
+    __device__ void run_plain(int l, long long first_row) const {
+        const Layer<T>& layer = net.layers[l];
+        bool last = l + 1 == net.count;
+        int lane = int(threadIdx.x) % 32;
+        constexpr int of_warp = (rows + warps - 1) / warps;
+        float sums[of_warp] = {};
+        for (int k = lane; k < layer.inputs; k += 32) {
+            float weight = widen(layer.weight[k]);
+#pragma unroll
+            for (int r = 0; r < of_warp; ++r)
+                if (warp + r * warps < rows) sums[r] += weight * widen(reinterpret_cast<const T*>(input(l, warp + r * warps))[k]);
+        }
+#pragma unroll
+        for (int r = 0; r < of_warp; ++r) {
+            int row = warp + r * warps;
+            if (row >= rows) break;
+            float z = reduce_lanes<Sum>(sums[r], 32) + widen(layer.bias[0]);
+            switch (last ? net.last_activation : net.activation) {
+#define FUSED_MLP_ACTIVATION(name) \
+    case Activation::name: z = activate<Activation::name>(z); break;
+                FUSED_MLP_ACTIVATIONS(FUSED_MLP_ACTIVATION)
+#undef FUSED_MLP_ACTIVATION
+                default: __builtin_unreachable();
+            }
+            if (!last && lane < of_half)  // zeros behind it, as far as the next layer reads
+                reinterpret_cast<T*>(input(l + 1, row))[lane] = lane ? narrow<T>(0.0f) : as_taken(narrow<T>(z), is_plain(l + 1));
+            if (last && lane == 0 && cluster.rank == 0 && first_row + row < net.rows) net.out[first_row + row] = narrow<T>(z);
+        }
+    }
+
+    // ------------------------------------------------------------------------------------------------------- a tile
+
+    // x[first row …] to chip, `step` elements at a time, with zeros beyond its rows and columns.
+    template <int step>
+    __device__ void read_x(long long first_row) const {
+        int columns = net.layers[0].inputs, steps = int(round_up(columns, of_half)) / step;
+        bool plain = is_plain(0);
+        for (int i = int(threadIdx.x); i < rows * steps; i += threads) {
+            int row = i / steps, c = i % steps * step;
+            Pack<T, step> pack = {};
+            if (first_row + row < net.rows && c < columns) pack = load<step>(net.x + (first_row + row) * net.x_columns + c);
+#pragma unroll
+            for (int e = 0; e < step; ++e)
+                pack.element[e] = c + e < columns ? as_taken(pack.element[e], plain) : narrow<T>(0.0f);
+            *reinterpret_cast<Pack<T, step>*>(input(0, row) + c * int(sizeof(T))) = pack;
+        }
+    }
+    __device__ void run() {
+        long long tile = Cluster::block() / cluster.size;
+        Job job = after(-1, 0, tile);
+#pragma unroll
+        for (int s = 0; s < direct_slots; ++s)
+            if (s < job.slots) fill(slots[s], job, s);
+        for (; tile < tiles; tile += net.clusters) {
+            long long first_row = tile * rows;
+            if (net.x_aligned)
+                read_x<width>(first_row);
+            else
+                read_x<1>(first_row);
+            for (int l = 0; l < net.count; ++l) {
+                cluster.barrier();  // what layer l reads is there; before the first tile: all blocks have begun
+                if (is_plain(l)) run_plain(l, first_row);
+                while (job.slots && job.layer == l && job.tile == tile) {
+                    Job next = after(job.layer, job.pair, job.tile);
+                    run_job(job, next, first_row);
+                    job = next;
+                }
+            }
+            cluster.barrier();  // all have read what the next tile's x and first layers write over
+        }
+    }
+};
+
+template <class T, int n_tiles>
+__global__ void __launch_bounds__(threads, 1) direct_forward(const __grid_constant__ Network<T> net) {
+    DirectBlock<T, n_tiles>(net).run();
+}
+
+#ifndef __CUDACC_RTC__
+// Bytes of a row between layers, of even and odd ones: eight neighbouring lanes read 64 bytes of two rows, which lie in
+// different banks.
+inline void lay_out_direct(Plan& plan, const Widths& widths, int size) {
+    for (int parity = 0; parity < 2; ++parity) {
+        int widest = 0;
+        for (int l = parity; l < widths.count; l += 2) widest = std::max(widest, widths.width[l]);
+        plan.row_bytes[parity] = widest ? round_up(round_up(widest, direct_outputs) * size, slot_bytes) + half_bytes : 0;
+    }
+    plan.buffers = 2, plan.ring_bytes = 0;
+    plan.shared_bytes = plan.rows * (plan.row_bytes[0] + plan.row_bytes[1]);
+}
+
+template <class T, int n_tiles>
+cudaError_t launch_direct_tiles(const Call<T>& call, const Plan& plan, cudaStream_t stream) {
+    auto kernel = direct_forward<T, n_tiles>;
+    cudaError_t error = set_shared_memory_limit(kernel, size_t(plan.shared_bytes));
+    if (error != cudaSuccess) return error;
+    return launch_clusters(kernel, plan.clusters, plan.cluster, dim3(threads), size_t(plan.shared_bytes), stream,
+                           network_of(call, plan));
+}
+
+// By a plan of so many rows and blocks a cluster. cudaErrorInvalidConfiguration: weights that are not aligned, a `hidden`,
+// rows that there is no kernel for.
+template <class T>
+cudaError_t launch_direct(const Call<T>& call, cudaStream_t stream, const Plan& wanted) {
+    if (!call.rows) return cudaSuccess;
+    if (!aligned(call.packed) || call.hidden || !has(call.activation) || !has(call.last_activation)) return cudaErrorInvalidConfiguration;
+    Device device;
+    cudaError_t error = this_device(direct_forward<T, 2>, device);
+    if (error != cudaSuccess) return error;
+    Plan plan = wanted;
+    lay_out_direct(plan, call.widths, int(sizeof(T)));
+    long long tiles = (call.rows + plan.rows - 1) / plan.rows;
+    if (!plan.clusters) plan.clusters = int(std::min<long long>(tiles, device.clusters(plan.cluster)));
+    if (!device.tensor_cores || !plan.clusters || plan.shared_bytes > device.shared_bytes) return cudaErrorInvalidConfiguration;
+    if (plan.rows == 8) return launch_direct_tiles<T, 1>(call, plan, stream);
+    if (plan.rows == 16) return launch_direct_tiles<T, 2>(call, plan, stream);
+    if (plan.rows == 32) return launch_direct_tiles<T, 4>(call, plan, stream);
+    return cudaErrorInvalidConfiguration;
+}
+#endif
+
+}  // namespace fused_mlp
