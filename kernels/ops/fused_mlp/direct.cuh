@@ -31,6 +31,26 @@ __device__ inline void begin_load(uint4& to, const void* from) {
 #endif
 }
 
+// A layer, and where in shared memory, in bytes, rows of what it reads and gives begin and how far apart they are.
+template <class T>
+struct DirectLayer {
+    const T *weight, *bias;
+    int inputs, outputs, stride;
+    int from, from_row, to, to_row;
+    Activation activation;
+    bool gives_all_bits;  // what takes its outputs rounds them itself, or takes them as they are
+};
+
+template <class T>
+struct DirectNetwork {
+    DirectLayer<T> layers[most_layers];
+    int count, cluster, clusters;
+    const T* x;
+    T* out;
+    long long rows, x_columns;
+    bool x_aligned;
+};
+
 template <class T, int n_tiles>
 struct DirectBlock {
     static constexpr int rows = 8 * n_tiles, width = widest<T>;
@@ -47,18 +67,19 @@ struct DirectBlock {
         uint4 weights[2][4];  // [half of the slot's bytes][output g, g + 8, g + 16, g + 24]
     };
 
-    const Network<T>& net;
+    const DirectNetwork<T>& net;
     const Cluster cluster;
     char* const memory;
     const int warp, g, t;  // lane = 4 g + t
     const long long tiles;
     Slot slots[direct_slots];
+    Job job;  // the next one of this warp, whose first slots are filled or on their way
 
-    __device__ explicit DirectBlock(const Network<T>& net)
+    __device__ explicit DirectBlock(const DirectNetwork<T>& net)
         : net(net), cluster(net.cluster), memory(dynamic_shared<char>()), warp(int(threadIdx.x) / 32),
           g(int(threadIdx.x) % 32 / 4), t(int(threadIdx.x) % 4), tiles((net.rows + rows - 1) / rows) {}
 
-    __device__ char* input(int l, int row) const { return memory + net.buffer[l % 2] + row * net.row_bytes[l % 2]; }
+    __device__ char* input(int l, int row) const { return memory + net.layers[l].from + row * net.layers[l].from_row; }
     // Whether layer l, if there is one, has one output, which is added up plainly where others round.
     __device__ bool is_plain(int l) const { return sizeof(T) == 4 && l < net.count && net.layers[l].outputs == 1; }
     __device__ static T as_taken(T value, bool plain) { return plain ? value : as_input<T, true>(value); }
@@ -76,7 +97,7 @@ struct DirectBlock {
                 layer = -1, tile += net.clusters;
                 if (tile >= tiles) return job;
             }
-        const Layer<T>& own = net.layers[layer];
+        const DirectLayer<T>& own = net.layers[layer];
         int output = pair * direct_outputs;
         job.from = own.weight + (long long)(output + g) * own.stride + t * width;
         job.stride = own.stride, job.layer = layer, job.pair = pair, job.tile = tile;
@@ -125,9 +146,9 @@ struct DirectBlock {
             }
         }
     }
-    // A job; its first slots are filled, or on their way. Fills those of `next` as they come free.
-    __device__ void run_job(const Job& job, const Job& next, long long first_row) {
-        const Layer<T>& layer = net.layers[job.layer];
+    // Runs the job, and fills the slots of `next` as they come free.
+    __device__ void run_job(const Job& next, long long first_row) {
+        const DirectLayer<T>& layer = net.layers[job.layer];
         float sums[2][n_tiles][4] = {}, bias[2][2];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -135,7 +156,7 @@ struct DirectBlock {
             bias[i / 2][i % 2] = output < layer.outputs ? widen(layer.bias[output]) : 0.0f;
         }
         const char* inputs = input(job.layer, g) + 16 * t;
-        int row_bytes = net.row_bytes[job.layer % 2], bytes = int(round_up(layer.inputs * int(sizeof(T)), half_bytes));
+        int row_bytes = layer.from_row, bytes = int(round_up(layer.inputs * int(sizeof(T)), half_bytes));
 #pragma unroll 1
         for (int pass = 0; pass < job.slots; pass += direct_slots) {
 #pragma unroll
@@ -151,12 +172,12 @@ struct DirectBlock {
                     fill(slots[s], next, s);
             }
         }
-        finish(job, sums, bias, first_row);
+        finish(sums, bias, first_row);
     }
     // A layer's outputs: to chip, in all blocks of the cluster, or to `out`.
-    __device__ void finish(const Job& job, float (&sums)[2][n_tiles][4], const float (&bias)[2][2], long long first_row) {
-        const Layer<T>& layer = net.layers[job.layer];
-        bool last = job.layer + 1 == net.count, plain = is_plain(job.layer + 1);
+    __device__ void finish(float (&sums)[2][n_tiles][4], const float (&bias)[2][2], long long first_row) {
+        const DirectLayer<T>& layer = net.layers[job.layer];
+        bool last = job.layer + 1 == net.count;
         auto each = [&](auto function) {
 #pragma unroll
             for (int m = 0; m < 2; ++m)
@@ -166,7 +187,7 @@ struct DirectBlock {
                     for (int i = 0; i < 4; ++i)
                         function(16 * m + g + 8 * (i / 2), 8 * n + 2 * t + i % 2, sums[m][n][i], bias[m][i / 2]);
         };
-        switch (last ? net.last_activation : net.activation) {
+        switch (layer.activation) {
 #define FUSED_MLP_ACTIVATION(name) \
     case Activation::name: each([&](int, int, float& z, float b) { z = activate<Activation::name>(z + b); }); break;
             FUSED_MLP_ACTIVATIONS(FUSED_MLP_ACTIVATION)
@@ -181,11 +202,11 @@ struct DirectBlock {
             });
             return;
         }
-        char* to = input(job.layer + 1, 0) + first * int(sizeof(T));
-        int row_bytes = net.row_bytes[(job.layer + 1) % 2];
+        char* to = memory + layer.to + first * int(sizeof(T));
+        int row_bytes = layer.to_row;
         each([&](int output, int row, float z, float) {
             T value = narrow<T>(first + output < layer.outputs ? z : 0.0f);
-            reinterpret_cast<T*>(to + row * row_bytes)[output] = as_taken(value, plain);
+            reinterpret_cast<T*>(to + row * row_bytes)[output] = as_taken(value, layer.gives_all_bits);
         });
         if (cluster.size == 1) return;
         __syncwarp();
@@ -199,7 +220,7 @@ struct DirectBlock {
     }
     // A layer of one output: every block of the cluster computes it for itself.
     __device__ void run_plain(int l, long long first_row) const {
-        const Layer<T>& layer = net.layers[l];
+        const DirectLayer<T>& layer = net.layers[l];
         bool last = l + 1 == net.count;
         int lane = int(threadIdx.x) % 32;
         constexpr int of_warp = (rows + warps - 1) / warps;
@@ -215,7 +236,7 @@ struct DirectBlock {
             int row = warp + r * warps;
             if (row >= rows) break;
             float z = reduce_lanes<Sum>(sums[r], 32) + widen(layer.bias[0]);
-            switch (last ? net.last_activation : net.activation) {
+            switch (layer.activation) {
 #define FUSED_MLP_ACTIVATION(name) \
     case Activation::name: z = activate<Activation::name>(z); break;
                 FUSED_MLP_ACTIVATIONS(FUSED_MLP_ACTIVATION)
@@ -223,7 +244,8 @@ struct DirectBlock {
                 default: __builtin_unreachable();
             }
             if (!last && lane < of_half)  // zeros behind it, as far as the next layer reads
-                reinterpret_cast<T*>(input(l + 1, row))[lane] = lane ? narrow<T>(0.0f) : as_taken(narrow<T>(z), is_plain(l + 1));
+                reinterpret_cast<T*>(memory + layer.to + row * layer.to_row)[lane] =
+                    lane ? narrow<T>(0.0f) : as_taken(narrow<T>(z), layer.gives_all_bits);
             if (last && lane == 0 && cluster.rank == 0 && first_row + row < net.rows) net.out[first_row + row] = narrow<T>(z);
         }
     }
@@ -245,37 +267,71 @@ struct DirectBlock {
             *reinterpret_cast<Pack<T, step>*>(input(0, row) + c * int(sizeof(T))) = pack;
         }
     }
-    __device__ void run() {
+    __device__ void read_x(long long first_row) const {
+        if (net.x_aligned)
+            read_x<width>(first_row);
+        else
+            read_x<1>(first_row);
+    }
+    // The first tile's first weights are on their way after it.
+    __device__ long long begin() {
         long long tile = Cluster::block() / cluster.size;
-        Job job = after(-1, 0, tile);
+        job = after(-1, 0, tile);
 #pragma unroll
         for (int s = 0; s < direct_slots; ++s)
             if (s < job.slots) fill(slots[s], job, s);
-        for (; tile < tiles; tile += net.clusters) {
-            long long first_row = tile * rows;
-            if (net.x_aligned)
-                read_x<width>(first_row);
-            else
-                read_x<1>(first_row);
-            for (int l = 0; l < net.count; ++l) {
-                cluster.barrier();  // what layer l reads is there; before the first tile: all blocks have begun
-                if (is_plain(l)) run_plain(l, first_row);
-                while (job.slots && job.layer == l && job.tile == tile) {
-                    Job next = after(job.layer, job.pair, job.tile);
-                    run_job(job, next, first_row);
-                    job = next;
-                }
+        return tile;
+    }
+    __device__ void run_layers(int first, int end, long long tile) {
+        for (int l = first; l < end; ++l) {
+            cluster.barrier();  // what layer l reads is there; before the first tile: all blocks have begun
+            if (is_plain(l)) run_plain(l, tile * rows);
+            while (job.slots && job.layer == l && job.tile == tile) {
+                Job next = after(job.layer, job.pair, job.tile);
+                run_job(next, tile * rows);
+                job = next;
             }
+        }
+    }
+    __device__ void run() {
+        for (long long tile = begin(); tile < tiles; tile += net.clusters) {
+            read_x(tile * rows);
+            run_layers(0, net.count, tile);
             cluster.barrier();  // all have read what the next tile's x and first layers write over
         }
     }
 };
 
 template <class T, int n_tiles>
-__global__ void __launch_bounds__(threads, 1) direct_forward(const __grid_constant__ Network<T> net) {
+__global__ void __launch_bounds__(threads, 1) direct_forward(const __grid_constant__ DirectNetwork<T> net) {
     DirectBlock<T, n_tiles>(net).run();
 }
 
+#ifndef __CUDACC_RTC__
+// The bytes of a row of so many numbers between layers, the outputs of a last pair among them: eight neighbouring lanes
+// read 64 bytes of two rows, which so lie in different banks.
+constexpr int direct_row(int columns, int size) {
+    return int(round_up(round_up(columns, direct_outputs) * size, slot_bytes)) + half_bytes;
+}
+
+// Appends an MLP's layers, packed as packing.py lays them out; their inputs and outputs lie in shared memory by turns
+// from `first` and `second` on. Returns what the last layer's are in turn: the place that it would write to.
+template <class T>
+void append_layers(DirectNetwork<T>& net, const T* packed, const Widths& widths, Activation between, Activation last,
+                   int rows, int first, int second, int row_bytes[2]) {
+    for (int l = 0; l < widths.count; ++l) {
+        DirectLayer<T>& layer = net.layers[net.count++];
+        layer.inputs = widths.width[l], layer.outputs = widths.width[l + 1], layer.stride = int(round_up(layer.inputs, 16));
+        long long outputs = round_up(layer.outputs, 16);
+        layer.weight = packed, layer.bias = packed + outputs * layer.stride;
+        packed = layer.bias + outputs;
+        bool even = l % 2 == 0, plain = sizeof(T) == 4 && l + 2 <= widths.count - 1 + 1 && l + 1 < widths.count && widths.width[l + 2] == 1;
+        layer.from = even ? first : second, layer.from_row = row_bytes[even ? 0 : 1];
+        layer.to = even ? second : first, layer.to_row = row_bytes[even ? 1 : 0];
+        layer.activation = l + 1 == widths.count ? last : between, layer.gives_all_bits = plain;
+    }
+    (void)rows;
+}
 #ifndef __CUDACC_RTC__
 // Bytes of a row between layers, of even and odd ones: eight neighbouring lanes read 64 bytes of two rows, which lie in
 // different banks.
