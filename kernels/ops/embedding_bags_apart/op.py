@@ -58,7 +58,7 @@ def check(
 
 def _output(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
     tables, offsets = given["tables"], given["offsets"]
-    rows = offsets[0].shape[0] - given["include_last_offset"] if offsets else given["indices"][0].shape[0]
+    rows = offsets[0].shape[0] - int(given["include_last_offset"]) if offsets else given["indices"][0].shape[0]
     return (rows, len(tables), tables[0].shape[1]), tables[0].dtype
 
 
