@@ -8,10 +8,9 @@ namespace apart = embedding_bags_apart;
 // launch(first, count) for as many tables at a time as a launch takes.
 template <class Launch>
 static cudaError_t by_launches(long long features, Launch launch) {
-    cudaError_t error = cudaSuccess;
-    for (int first = 0; first < features && error == cudaSuccess; first += apart::most_tables)
-        error = launch(first, int(std::min<long long>(features - first, apart::most_tables)));
-    return error;
+    for (int first = 0; first < features; first += apart::most_tables)
+        if (cudaError_t failed = launch(first, int(std::min<long long>(features - first, apart::most_tables)))) return failed;
+    return cudaSuccess;
 }
 
 cudaError_t forward(Tensors tables, Tensors indices, Tensors offsets, String mode, bool include_last_offset, Tensor out,
