@@ -2,14 +2,12 @@
 
 It is embedding_bags of tables that were not laid one behind the other, in one launch. A gradient takes embedding_bags'
 way: embedding_bags_sort orders the ids of all tables by the rows that they name, and the backward adds up what lies
-together. For the sort the tables' ids and offsets are joined, in four launches of PyTorch's.
+together.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -21,7 +19,7 @@ from kernels.dtypes import INTEGERS
 from kernels.ops.embedding_bags import reported
 from kernels.ops.embedding_bags.choice import cuda_runs
 from kernels.ops.embedding_bags_apart import eager
-from kernels.ops.embedding_bags_sort.op import beside, embedding_bags_sort
+from kernels.ops.embedding_bags_apart.joined import sorted_ids
 
 
 def check(
@@ -62,32 +60,6 @@ def _output(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
     return (rows, len(tables), tables[0].shape[1]), tables[0].dtype
 
 
-@functools.lru_cache(maxsize=256)
-def _row_offsets(heights: tuple[int, ...], device: torch.device) -> Tensor:
-    """Where each table's rows begin, and where the last's end: a tensor of the device, kept, so that a captured graph
-    copies nothing to it."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("call the op's gradient once before a CUDA graph of it is captured, with these tables")
-    with torch.inference_mode(False):
-        return torch.tensor([0, *accumulate(heights)], dtype=torch.int64, device=device)
-
-
-def _sorted(backend: str, given: Mapping[str, object]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    indices, offsets = given["indices"], given["offsets"]
-    heights = tuple(given["tables_shape"][1::3])  # of each table 2, R and D
-    row_offsets = _row_offsets(heights, indices[0].device)
-    if offsets:
-        *bases, count = accumulate(map(len, indices), initial=0)
-        begins = [each[:-1] for each in offsets] if given["include_last_offset"] else list(offsets)
-        end = begins[0].new_full((1,), count)
-        indices, offsets = torch.cat(indices), torch.cat([*torch._foreach_add(begins, bases), end])
-    else:
-        indices, offsets = torch.stack(indices, 1), None
-    return embedding_bags_sort(
-        indices, row_offsets, offsets, sum(heights), -1, given["mode"] == "mean", backend=beside(backend, indices)
-    )
-
-
 OP = Op(
     "embedding_bags_apart",
     "(Tensor[] tables, Ragged[] indices, Tensor[] offsets, str mode, bool include_last_offset) -> "
@@ -101,7 +73,7 @@ OP = Op(
     backends=("cuda",),
     # While torch.compile traces, the overload itself says what is missing.
     auto=lambda *_: "cuda" if is_compiling() or cuda_runs() else "eager",
-    prepare=Prepared(("row_keys", "id_positions", "bags", "lengths"), _sorted),
+    prepare=Prepared(("row_keys", "id_positions", "bags", "lengths"), sorted_ids),
 )
 
 
