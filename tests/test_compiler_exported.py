@@ -9,6 +9,7 @@ import shutil
 import pytest
 import torch
 from compiled import Of
+from test_compiler_look_ups import REPLACED, inputs
 from test_compiler_styles import STYLES as ALL
 from torch import nn
 from torch.export import Dim
@@ -41,6 +42,8 @@ def check_exported(make, ops, shapes, kernels):
     program = torch.export.export(model, model.inputs(4), dynamic_shapes=shapes)
     assert [each.op for each in replace_in(program).replaced] == ops
     targets = [str(node.target) for node in program.graph.nodes if "fused_kernels" in str(node.target)]
+    if kernels.get("embedding_bags_apart") == "cuda":  # whose result is what the products want
+        assert not any(node.target is torch.ops.aten.stack.default for node in program.graph.nodes)
     assert targets == [f"fused_kernels.{op}.{kernels[op]}" for op in ops if kernels[op] != "eager"]
     file = io.BytesIO()
     torch.export.save(program, file)
@@ -77,3 +80,18 @@ def test_a_tanh_is_declined_and_the_program_stays():
     assert explanation.replaced == []
     assert "aten.tanh.default stands between two layers" in str(explanation)
     torch.testing.assert_close(program.module()(x), model(x))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
+@pytest.mark.parametrize("name", ["bags", "stacked_otherwise", "ids_2d", "joined_twice", "returned"])
+def test_exported_look_ups(monkeypatch, name):
+    """And what is joined of all of them, once, is not taken apart before."""
+    monkeypatch.setattr(dispatch.find("embedding_bags_apart"), "auto_on_cpu", "cuda")
+    torch.manual_seed(0)
+    model, given = REPLACED[name][0](), inputs()
+    with on_host():
+        program = torch.export.export(model, given)
+        assert [each.op for each in replace_in(program).replaced] == ["embedding_bags_apart"]
+        torch.testing.assert_close(program.module()(*given), model(*given))
+    selects = [node for node in program.graph.nodes if node.target is torch.ops.aten.contiguous.default]
+    assert len(selects) == (0 if name in ("bags", "ids_2d") else 3)

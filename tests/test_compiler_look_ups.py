@@ -312,3 +312,11 @@ def test_what_is_said_of_it():
     assert replaced.op == OP
     assert replaced.note == "3 tables of width 8, 36 rows, bags, sum"
     assert explanation.declined == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bags", "columns_of_a_matrix"])
+def test_the_kernels_run_within_what_inductor_makes(on_kernels, name):
+    make, _ = REPLACED[name]
+    torch.manual_seed(0)
+    assert check(make(), inputs(), inner="inductor", atol=1e-5, rtol=1e-4).ops == [OP]

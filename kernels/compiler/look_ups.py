@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from kernels import runtime
-from kernels.compiler.match import FLOATING, Declined, Found, Miss, arguments, aten, is_call, same_size, value
+from kernels.compiler.match import CAT, FLOATING, Declined, Found, Miss, arguments, aten, is_call, same_size, value
 from kernels.compiler.view import View
 from kernels.ops.embedding_bags_apart.op import embedding_bags_apart
 
@@ -100,41 +100,61 @@ def column_of(out: Tensor, k: int) -> Tensor:
     return out.select(1, k).contiguous()
 
 
-JOINS = {torch.stack: (1, -2), torch.cat: (1, -1), torch.concat: (1, -1), torch.concatenate: (1, -1)}
+STACKS, CATS = (torch.stack, aten.stack.default), (torch.cat, torch.concat, torch.concatenate, *CAT)
 
 
 def join_columns(graph: fx.Graph) -> None:
     """Where all columns of a result go side by side into one cat or stack, and nowhere else, they are not taken apart
     and copied together again."""
     for node in list(graph.nodes):
-        if not is_call(node, *JOINS) or not node.kwargs.keys() <= {"tensors", "dim"}:
+        if not is_call(node, *STACKS, *CATS) or not node.kwargs.keys() <= {"tensors", "dim"}:
             continue
         given = dict(zip(("tensors", "dim"), node.args, strict=False)) | node.kwargs
-        tensors, dim = given["tensors"], given.get("dim", 0)
-        if dim not in JOINS[node.target] or not isinstance(tensors, list | tuple):
+        before, dim = given["tensors"], given.get("dim", 0)
+        if dim not in ((1, -2) if is_call(node, *STACKS) else (1, -1)) or not isinstance(before, list | tuple):
             continue
-        for base in dict.fromkeys(each.args[0] for each in tensors if is_call(each, column_of)):
-            tensors = with_whole(node, list(tensors), base)
-        if len(tensors) == 1:
+        tensors = list(before)
+        for base in dict.fromkeys(filter(None, map(taken_from, before))):
+            tensors = with_whole(node, tensors, base)
+        if len(tensors) == 1 < len(before):
             node.replace_all_uses_with(tensors[0])
             graph.erase_node(node)
-        else:
+        elif len(tensors) < len(before):
             node.args, node.kwargs = (tensors, dim), {}
-        for column in given["tensors"]:
-            if is_call(column, column_of) and not column.users:
-                graph.erase_node(column)
+        for gone in before:
+            while isinstance(gone, fx.Node) and taken_from(gone) and not gone.users:
+                gone, erased = gone.args[0], gone
+                graph.erase_node(erased)
+
+
+def taken_from(node: fx.Node) -> fx.Node | None:
+    """The op's call whose column a node is: column_of's, or in ATen a select of it, made contiguous or not."""
+    if is_call(node, column_of):
+        return node.args[0]
+    node = node.args[0] if is_call(node, aten.contiguous.default) else node
+    if not is_call(node, aten.select.int) or node.args[1] != 1:
+        return None
+    base = node.args[0]
+    return base if getattr(base.target, "_opname", "") == OP else None
 
 
 def with_whole(node: fx.Node, tensors: list[fx.Node], base: fx.Node) -> list[fx.Node]:
     """What a cat or stack joins, with the whole result `base` in place of its columns, if these are all of them in
     their order. Nobody else may read them: what is joined may be written to."""
-    columns = sorted(base.users, key=lambda column: column.args[1])
+    columns = sorted(base.users, key=lambda column: column.args[-1])
+    for k, column in enumerate(columns):
+        if is_call(column, aten.select.int) and len(column.users) == 1 and column not in tensors:
+            columns[k] = next(iter(column.users))
     start = tensors.index(columns[0]) if columns[0] in tensors else 0
     if tensors[start : start + len(columns)] != columns or any(list(column.users) != [node] for column in columns):
         return tensors
-    if node.target is not torch.stack:
+    if is_call(node, *CATS):
+        flatten = torch.flatten if "val" not in base.meta else aten.flatten.using_ints
         with node.graph.inserting_before(node):
-            base = node.graph.call_function(torch.flatten, (base, 1))
+            whole = node.graph.call_function(flatten, (base, 1))
+        if "val" in base.meta:
+            whole.meta["val"] = value(base).flatten(1)
+        base = whole
     elif len(tensors) > len(columns):
         return tensors
     return [*tensors[:start], base, *tensors[start + len(columns) :]]
