@@ -15,7 +15,7 @@ from toy_ops import SUMS
 from kernels import runtime
 from kernels.dispatch import build
 from kernels.dispatch.core import load_core, on_host
-from kernels.dispatch.op import KeptShapes, Op
+from kernels.dispatch.op import KeptShapes, Op, like
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
 FACTOR = 0.5
@@ -181,7 +181,7 @@ def test_what_is_refused(core):
             call(torch.randn(3, 4, 3), ids, FACTOR, backend=backend)
         with pytest.raises(TypeError, match=r"toy_sums: tables\[1\] must be a tensor; got int"):
             call([tables[0], 2, tables[2]], ids, FACTOR, backend=backend)
-        with pytest.raises(TypeError, match="toy_sums: tables must be a"):
+        with pytest.raises(ValueError, match="toy_sums: tables must have one tensor at least; got none"):
             call([], [], FACTOR, backend=backend)
         with pytest.raises(ValueError, match=r"toy_sums: ids\[2\] must be on tables\[0\]'s device, cpu; got meta"):
             call(tables, [*ids[:2], ids[2].to("meta")], FACTOR, backend=backend)
@@ -210,6 +210,46 @@ def test_ids_that_changed_since_the_forward_are_refused(core):
     ids[1].zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
+
+
+ADD = """
+#include "dispatch/op.cuh"
+cudaError_t forward(fused::Tensors parts, fused::Tensor x, fused::Tensor out, fused::Stream) {
+    for (long long i = 0; i < x.elements; ++i) {
+        float total = x.as<float>()[i];
+        for (int k = 0; k < parts.count; ++k) total += parts[k].as<float>()[i];
+        out.as<float>()[i] = total;
+    }
+    return cudaSuccess;
+}
+FUSED_OP(forward)
+"""
+
+
+@needs_compiler
+def test_what_is_written_behind_a_list_and_what_overlaps_one_in_it(core, tmp_path):
+    source = tmp_path / "cuda.cu"
+    source.write_text(ADD)
+    library = build.load_library(
+        "toy_add", source, cache=tmp_path, include=(runtime.KERNELS,), flags=("-std=c++20", "-O0"), as_cpp=True
+    )
+    op = Op(
+        "toy_add", "(Tensor[] parts, Tensor x) -> Tensor out",
+        eager=lambda parts, x: x + sum(parts), eager_in_place=lambda parts, x: x.add_(sum(parts)),
+        check=lambda op, parts, x: None, outputs={"out": like("x")}, in_place="x", backends=("cuda",),
+    )  # fmt: skip
+    op.loader.declare("cuda", "cpu", str(library))
+    parts, x = [torch.randn(4, 3), torch.randn(3, 4).t()], torch.randn(4, 3)
+    want = op.eager(parts, x)
+    with on_host():
+        torch.testing.assert_close(op.call("cuda", parts, x), want)
+        version = x._version
+        op.call_in_place("cuda", parts, x)
+        torch.testing.assert_close(x, want)
+        assert x._version > version
+        for backend in ("cuda", "eager"):
+            with pytest.raises(ValueError, match=r"toy_add_: parts\[1\] must not overlap x, which is written to"):
+                op.call_in_place(backend, [parts[0], x.view(-1)[:12].view(4, 3)], x)
 
 
 def test_no_kernel_in_triton_takes_a_list():

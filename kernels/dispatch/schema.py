@@ -193,9 +193,13 @@ class Form:
                 yield from ((i, tensor) for tensor in value if isinstance(tensor, Tensor))
 
     def leading(self, arguments: Sequence) -> object:
-        """The first argument, or the first in it, if it is a list that has one: the tensor whose device decides."""
+        """The first argument, or of a list the first in it: the tensor whose device decides. ValueError: an empty list."""
         first = arguments[0]
-        return first[0] if 0 in self.lists and isinstance(first, list | tuple) and first else first
+        if 0 not in self.lists or not isinstance(first, list | tuple):
+            return first
+        if not first:
+            raise ValueError(f"{self.name}: {self.names[0]} must have one tensor at least; got none")
+        return first[0]
 
     def first_tensor(self, arguments: Sequence) -> Tensor:
         """The first of them, whose device is the call's."""

@@ -104,8 +104,8 @@ SQUARE = Op(
 
 
 def _check_sums(op: str, tables: list[Tensor], ids: list[Tensor], factor: float | Tensor) -> None:
-    if not tables or len(ids) != len(tables):
-        raise ValueError(f"{op}: ids must be as many as tables, {len(tables)}, and not none; got {len(ids)}")
+    if len(ids) != len(tables):
+        raise ValueError(f"{op}: ids must be as many as tables, {len(tables)}; got {len(ids)}")
     for i, (table, of_table) in enumerate(zip(tables, ids, strict=True)):
         checks.is_beside(op, f"tables[{i}]", table, tables[0], "tables[0]")
         checks.is_beside(op, f"ids[{i}]", of_table, tables[0], "tables[0]")

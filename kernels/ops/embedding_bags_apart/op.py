@@ -28,8 +28,6 @@ def check(
 ) -> None:
     """Raise for what is wrong with types, dtypes, shapes and devices; of values the kernels take care."""
     for name, given in (("tables", tables), ("indices", indices), ("offsets", offsets)):
-        if not given and name == "tables":
-            raise ValueError(f"{op}: tables must be one at least; got none")
         if len(given) != len(tables) and (given or name == "indices"):
             raise ValueError(f"{op}: {name} must be as many as tables, {len(tables)}; got {len(given)}")
         for i, tensor in enumerate(given):
@@ -99,7 +97,8 @@ def embedding_bags_apart(
             the last bag goes to the end. With include_last_offset F of [B + 1], N last.
         mode: sum | mean, as nn.EmbeddingBag; an empty bag gives zeros.
         include_last_offset: whether the offsets say where the last bag ends, which must be where the ids do.
-        backend: "cuda", "eager", or "auto": CUDA for CUDA tensors, where it can run; else eager.
+        backend: "cuda", "eager", or "auto": CUDA for CUDA tensors, where it can run; else eager. While torch.compile
+            traces a call with CUDA tensors, "auto" is CUDA.
 
     An id that its table does not have is an IndexError, and bad offsets are a ValueError: at once for tensors of a CPU
     and on backend="eager". On a GPU nobody waits for the kernel, so the next call that is neither captured nor compiled

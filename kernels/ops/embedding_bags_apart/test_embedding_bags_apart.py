@@ -88,7 +88,7 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
 
     @every_backend
     def test_no_tables_at_all(self, backend):
-        with pytest.raises(TypeError, match="embedding_bags_apart: tables must be a tensor"):
+        with pytest.raises(ValueError, match="embedding_bags_apart: tables must have one tensor at least; got none"):
             self.function(backend)([], [])
 
     # ----------------------------------------------------------------------------------------------- ids and offsets
