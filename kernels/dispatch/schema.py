@@ -193,7 +193,7 @@ class Form:
                 yield from ((i, tensor) for tensor in value if isinstance(tensor, Tensor))
 
     def leading(self, arguments: Sequence) -> object:
-        """The first argument, or of a list the first in it: the tensor whose device decides. ValueError: an empty list."""
+        """The first argument, or of a list the first in it, whose device decides. ValueError: an empty list."""
         first = arguments[0]
         if 0 not in self.lists or not isinstance(first, list | tuple):
             return first
