@@ -16,7 +16,8 @@ from torch import Tensor, nn
 import kernels
 from kernels.compiler import compiled, explanation, replace
 
-OPS = {getattr(kernels, name): name for name in ("fused_mlp", "dot_interaction", "add_relu", "add_mul_activation")}
+NAMES = ("fused_mlp", "dot_interaction", "add_relu", "add_mul_activation", "embedding_bags_apart")
+OPS = {getattr(kernels, name): name for name in NAMES}
 
 
 class Of(nn.Module):

@@ -77,7 +77,7 @@ def x(*shape: int) -> torch.Tensor:
 MODELS = {
     "mlp": (lambda: mlp(13, 64, 16, 1), (x(5, 13),), ["fused_mlp"], []),
     "mlp_of_tanh": (lambda: mlp(13, 64, 1, activation=nn.Tanh), (x(5, 13),), [], ["aten.tanh.default stands between"]),
-    "two_tower": (TwoTower, (torch.arange(4), torch.arange(5)), ["fused_mlp"] * 2, ["the tables lie apart"]),
+    "two_tower": (TwoTower, (torch.arange(4), torch.arange(5)), ["fused_mlp"] * 2, ["a look-up by itself"]),
     "block": (Block, (x(2, 5, 16),), ["fused_mlp"], []),
     "block_with_dropout": (lambda: Block(0.1), (x(2, 5, 16),), [], ["aten.dropout.default stands between"]),
     "encoder_layer": (lambda: nn.TransformerEncoderLayer(16, 2, 32).eval(), (x(2, 5, 16),), ["fused_mlp"], []),
@@ -117,7 +117,7 @@ def test_it_reads_as_text():
     assert lines[:2] == ["torch.compile makes 1 graph of it", "replaced:"]
     assert lines[2].startswith("  fused_mlp: 32-64-16, relu, identity (for input_1 … input_3, query.2, test_comp")
     assert lines[4] == "not replaced:"
-    assert lines[5].startswith("  embedding_bags: the tables lie apart")
+    assert lines[5].startswith("  embedding_bags_apart: a look-up by itself, which its own operator does in one")
 
 
 def test_a_replaced_op_has_its_nodes():

@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import shutil
 
 import pytest
 import torch
 from compiled import Of
-from compiled_styles import Facebook
-from test_compiler_styles import OPS, Ours
+from test_compiler_look_ups import REPLACED, inputs
+from test_compiler_styles import STYLES as ALL
 from torch import nn
 from torch.export import Dim
 
 from kernels import dispatch, runtime
 from kernels.compiler.exported import replace_in
+from kernels.dispatch.core import on_host
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 BATCH = Dim.DYNAMIC
-STYLES = {
-    "facebook": (Facebook, ({0: BATCH}, {1: BATCH}, {1: BATCH})),
-    "ours": (lambda: Ours(sparse_gradients=True), ({0: BATCH}, {0: BATCH})),
-}
+STYLES = {"facebook": ({0: BATCH}, {1: BATCH}, {1: BATCH}), "ours": ({0: BATCH}, {0: BATCH})}
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("kernel", ["eager", pytest.param("triton", marks=interpreted)])
-def test_an_exported_dlrm(monkeypatch, style, kernel):
-    for op in set(OPS):
+@pytest.mark.parametrize("on_kernels", [False, pytest.param(True, marks=interpreted)])
+def test_an_exported_dlrm(monkeypatch, style, on_kernels):
+    (make, ops), shapes = ALL[style], STYLES[style]
+    if on_kernels and shutil.which("g++") is None:
+        pytest.skip("g++ is missing")
+    kernels = {op: dispatch.find(op).backends[0] for op in ops} if on_kernels else dict.fromkeys(ops, "eager")
+    for op, kernel in kernels.items():
         monkeypatch.setattr(dispatch.find(op), "auto_on_cpu", kernel)
+    with on_host() if on_kernels else contextlib.nullcontext():
+        check_exported(make, ops, shapes, kernels)
+
+
+def check_exported(make, ops, shapes, kernels):
     torch.manual_seed(0)
-    make, shapes = STYLES[style]
     model = make()
     program = torch.export.export(model, model.inputs(4), dynamic_shapes=shapes)
-    assert [each.op for each in replace_in(program).replaced] == OPS
+    assert [each.op for each in replace_in(program).replaced] == ops
     targets = [str(node.target) for node in program.graph.nodes if "fused_kernels" in str(node.target)]
-    assert targets == ([f"fused_kernels.{op}.triton" for op in OPS] if kernel == "triton" else [])
+    if kernels.get("embedding_bags_apart") == "cuda":  # whose result is what the products want
+        assert not any(node.target is torch.ops.aten.stack.default for node in program.graph.nodes)
+    assert targets == [f"fused_kernels.{op}.{kernels[op]}" for op in ops if kernels[op] != "eager"]
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)
@@ -71,3 +81,18 @@ def test_a_tanh_is_declined_and_the_program_stays():
     assert explanation.replaced == []
     assert "aten.tanh.default stands between two layers" in str(explanation)
     torch.testing.assert_close(program.module()(x), model(x))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
+@pytest.mark.parametrize("name", ["bags", "stacked_otherwise", "ids_2d", "joined_twice", "returned"])
+def test_exported_look_ups(monkeypatch, name):
+    """And what is joined of all of them, once, is not taken apart before."""
+    monkeypatch.setattr(dispatch.find("embedding_bags_apart"), "auto_on_cpu", "cuda")
+    torch.manual_seed(0)
+    model, given = REPLACED[name][0](), inputs()
+    with on_host():
+        program = torch.export.export(model, given)
+        assert [each.op for each in replace_in(program).replaced] == ["embedding_bags_apart"]
+        torch.testing.assert_close(program.module()(*given), model(*given))
+    selects = [node for node in program.graph.nodes if node.target is torch.ops.aten.contiguous.default]
+    assert len(selects) == (0 if name in ("bags", "ids_2d") else 3)

@@ -47,7 +47,7 @@ def constants_of(program: ExportedProgram) -> dict[fx.Node, Tensor]:
 
 def as_operators(site: Site, inputs: list[fx.Node]) -> fx.Node:
     """The replacement traced to operators: an exported program holds no Python functions."""
-    graph = site.results[0].graph
+    graph = site.place.graph
 
     def function(*values):
         return site.found.build(lambda operation, *args, **kwargs: operation(*args, **kwargs), *values)

@@ -1,65 +1,264 @@
-"""embedding_bags: look-ups in tables that lie apart. They are all declined, each with the first reason that holds.
+"""embedding_bags_apart: the look-ups of several tables, each nn.EmbeddingBag's or nn.Embedding's, in one call.
 
-kernels.embedding_bags reads tables that lie one behind the other. Laying a model's tables so at every call would copy
-them, which costs more than the look-ups.
+    out = embedding_bags_apart([table, …], [ids, …], [offsets, …])      each look-up's result is a column of it
+
+Look-ups go together that are alike, and where none needs another's result. Ids [B, L], which are B bags of L, become
+ids and offsets as F.embedding_bag makes them. A look-up by itself is left to its own operator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import fx
+import torch
+from torch import Tensor, fx
 
-from kernels.compiler.match import Declined, arguments, aten, is_call, value
+from kernels import runtime
+from kernels.compiler.match import CAT, FLOATING, Declined, Found, Miss, arguments, aten, is_call, same_size, value
 from kernels.compiler.view import View
+from kernels.ops.embedding_bags_apart.op import embedding_bags_apart
 
-OP = "embedding_bags"
-APART = "the tables lie apart, and the op that reads several tables where they are does not exist yet"
+OP = "embedding_bags_apart"
+ALONE = "a look-up by itself, which its own operator does in one launch"
+MODES = ("sum", "mean", "max")
 
 
-def find(view: View) -> Iterator[Declined]:
+def find(view: View) -> Iterator[Found | Declined]:
+    needs: dict[fx.Node, set[fx.Node]] = {}  # of each node, the look-ups that it is computed from
     renormed = {view.origin[node] for node in view.graph.nodes if is_call(node, aten.embedding_renorm_.default)}
-    groups: dict[str, list[fx.Node]] = {}
+    groups: dict[tuple, list[Group]] = {}
+    declined: dict[str, list[fx.Node]] = {}
     for node in view.graph.nodes:
-        reason_of = REASONS.get(node.target) if node.op == "call_function" else None
-        if reason_of is not None:
-            written = view.origin[node] in renormed
-            reason = "max_norm, which writes to the table" if written else reason_of(node)
-            groups.setdefault(reason, []).append(node)
-    for reason, nodes in groups.items():
+        needs[node] = set().union(*(needs[source] for source in node.all_input_nodes))
+        read = READ.get(node.target) if node.op == "call_function" else None
+        if read is None:
+            continue
+        needed, needs[node] = needs[node], needs[node] | {node}
+        try:
+            if view.origin[node] in renormed:
+                raise Miss("max_norm, which writes to the table")
+            kind, inputs, calls = read(node)
+            check_tables(inputs)
+        except Miss as miss:
+            declined.setdefault(miss.reason, []).append(node)
+            continue
+        of_kind = groups.setdefault(kind, [])
+        if not (of_kind and needed.isdisjoint(of_kind[-1].nodes)):
+            of_kind.append(Group(kind))
+        of_kind[-1].add(inputs, calls)
+    for group in (group for of_kind in groups.values() for group in of_kind):
+        if len(group.results) > 1:
+            yield group.found()
+        else:
+            declined.setdefault(ALONE, []).append(group.nodes[0])
+    for reason, nodes in declined.items():
         yield Declined(OP, nodes[0], reason if len(nodes) == 1 else f"{reason}: {len(nodes)} look-ups")
 
 
-def reason_of_bag(node: fx.Node) -> str:
+class Group:
+    """Look-ups of one kind, which one call computes.
+
+    kind: what the ids are, "one" a bag, "bags", or "rows" that are bags; the mode, include_last_offset; then what else
+    must be alike. nodes, results: their calls, of which the last of each has the result.
+    """
+
+    def __init__(self, kind: tuple) -> None:
+        self._ids, self._mode, self._has_last, *_ = kind
+        self.nodes: list[fx.Node] = []
+        self.results: list[fx.Node] = []
+        self._inputs: list[list[fx.Node]] = []
+
+    def add(self, inputs: list[fx.Node], calls: list[fx.Node]) -> None:
+        self.nodes += calls
+        self.results.append(calls[-1])
+        self._inputs.append(inputs)
+
+    def found(self) -> Found:
+        count, lists = len(self.results), list(zip(*self._inputs, strict=True))  # tables, ids, and perhaps offsets
+
+        def build(call, *inputs):
+            tables, ids, *offsets = (list(inputs[start : start + count]) for start in range(0, len(inputs), count))
+            if self._ids == "rows":
+                offsets = [[call(row_starts, ids[0])] * count]
+                ids = [call(torch.flatten, each) for each in ids]
+            out = call(embedding_bags_apart, tables, ids, *(offsets or [None]), self._mode, self._has_last)
+            return [call(column_of, out, k) for k in range(count)]
+
+        rows = [value(table).shape[0] for table in lists[0]]
+        pooled = "one id each" if self._ids == "one" else f"bags, {self._mode}"
+        note = f"{count} tables of width {value(lists[0][0]).shape[1]}, {sum(rows)} rows, {pooled}"
+        return Found(OP, self.results, self.nodes, [node for each in lists for node in each], build, note)
+
+
+def row_starts(ids: Tensor) -> Tensor:
+    """The offsets of the rows of ids [B, L]: int [B]."""
+    return torch.arange(0, ids.numel(), ids.shape[1], dtype=ids.dtype, device=ids.device)
+
+
+def column_of(out: Tensor, k: int) -> Tensor:
+    """The result of look-up k, [B, D], as its own operator would give it: contiguous."""
+    return out.select(1, k).contiguous()
+
+
+STACKS, CATS = (torch.stack, aten.stack.default), (torch.cat, torch.concat, torch.concatenate, *CAT)
+
+
+def join_columns(graph: fx.Graph) -> None:
+    """Where all columns of a result go side by side into one cat or stack, and nowhere else, they are not taken apart
+    and copied together again."""
+    for node in list(graph.nodes):
+        if not is_call(node, *STACKS, *CATS) or not node.kwargs.keys() <= {"tensors", "dim"}:
+            continue
+        given = dict(zip(("tensors", "dim"), node.args, strict=False)) | node.kwargs
+        before, dim = given["tensors"], given.get("dim", 0)
+        if dim not in ((1, -2) if is_call(node, *STACKS) else (1, -1)) or not isinstance(before, list | tuple):
+            continue
+        tensors = list(before)
+        for base in dict.fromkeys(filter(None, map(taken_from, before))):
+            tensors = with_whole(node, tensors, base)
+        if len(tensors) == 1 < len(before):
+            node.replace_all_uses_with(tensors[0])
+            graph.erase_node(node)
+        elif len(tensors) < len(before):
+            node.args, node.kwargs = (tensors, dim), {}
+        for gone in before:
+            while isinstance(gone, fx.Node) and taken_from(gone) and not gone.users:
+                gone, erased = gone.args[0], gone
+                graph.erase_node(erased)
+
+
+def taken_from(node: fx.Node) -> fx.Node | None:
+    """The op's call whose column a node is: column_of's, or in ATen a select of it, made contiguous or not."""
+    if is_call(node, column_of):
+        return node.args[0]
+    node = node.args[0] if is_call(node, aten.contiguous.default) else node
+    if not is_call(node, aten.select.int) or node.args[1] != 1:
+        return None
+    base = node.args[0]
+    return base if getattr(base.target, "_opname", "") == OP else None
+
+
+def with_whole(node: fx.Node, tensors: list[fx.Node], base: fx.Node) -> list[fx.Node]:
+    """What a cat or stack joins, with the whole result `base` in place of its columns, if these are all of them in
+    their order. Nobody else may read them: what is joined may be written to."""
+    columns = sorted(base.users, key=lambda column: column.args[-1])
+    for k, column in enumerate(columns):
+        if is_call(column, aten.select.int) and len(column.users) == 1 and column not in tensors:
+            columns[k] = next(iter(column.users))
+    start = tensors.index(columns[0]) if columns[0] in tensors else 0
+    if tensors[start : start + len(columns)] != columns or any(list(column.users) != [node] for column in columns):
+        return tensors
+    if is_call(node, *CATS):
+        flatten = torch.flatten if "val" not in base.meta else aten.flatten.using_ints
+        with node.graph.inserting_before(node):
+            whole = node.graph.call_function(flatten, (base, 1))
+        if "val" in base.meta:
+            whole.meta["val"] = value(base).flatten(1)
+        base = whole
+    elif len(tensors) > len(columns):
+        return tensors
+    return [*tensors[:start], base, *tensors[start + len(columns) :]]
+
+
+# ------------------------------------------------------------------------------------------------------- the look-ups
+
+
+def read_bag(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
+    """(kind, [table, ids, offsets], calls) of an embedding_bag; Miss, with the condition that fails."""
     given = arguments(node)
-    conditions = {
-        f"mode {('sum', 'mean', 'max')[given['mode']]}": given["mode"] != 0,
-        "scale_grad_by_freq": given["scale_grad_by_freq"],
-        "sparse gradients, where the op's are dense": given["sparse"] and value(given["weight"]).requires_grad,
+    trains = value(given["weight"]).requires_grad
+    miss_if({
+        f"mode {MODES[given['mode']]}": given["mode"] == 2,
+        "scale_grad_by_freq": given["scale_grad_by_freq"] and trains,
+        "sparse gradients, where the op's are dense": given["sparse"] and trains,
         "per_sample_weights": given["per_sample_weights"] is not None,
         "padding_idx": given.get("padding_idx") is not None,
-        "include_last_offset, behind which there may be ids of no bag": given["include_last_offset"],
-        APART: True,
-    }
-    return next(reason for reason, holds in conditions.items() if holds)
+    })
+    read = [user for user in node.users if user.users]
+    miss_if({
+        "its result is not read": not read,
+        "more is read of it than the bags": len(read) > 1 or any(user.args[1] for user in read),
+    })
+    table, ids, offsets, last = given["weight"], given["indices"], given["offsets"], bool(given["include_last_offset"])
+    miss_if({f"offsets of {value(offsets).dim()} dimensions": value(offsets).dim() != 1})
+    mode, calls = MODES[given["mode"]], [node, *(user for user in node.users if user is not read[0]), read[0]]
+    if (rows := rows_behind(ids, offsets)) is not None:
+        kind = "rows", mode, last, *alike(table, rows), *map(expr, value(rows).shape)
+        return kind, [table, rows], [ids, offsets, *calls]
+    kind = "bags", mode, last, *alike(table, ids), value(offsets).dtype, expr(value(offsets).shape[0])
+    return kind, [table, ids, offsets], calls
 
 
-def reason_of_embedding(node: fx.Node) -> str:
+def rows_behind(ids: fx.Node, offsets: fx.Node) -> fx.Node | None:
+    """The ids [B, L] that F.embedding_bag, in a call of its own, has laid flat, with offsets for them; else None."""
+    if not (is_call(ids, aten.view.default, aten.reshape.default) and is_call(offsets, aten.arange.start_step)):
+        return None
+    rows, (start, end, step, *_) = ids.args[0], offsets.args
+    shape = value(rows).shape
+    is_flat = len(shape) == 2 and start == 0 and same_size(as_size(step), shape[1]) and len(ids.users) == 1
+    return rows if is_flat and same_size(as_size(end), value(ids).shape[0]) and len(offsets.users) == 1 else None
+
+
+def as_size(number: int | fx.Node) -> int | torch.SymInt:
+    return value(number) if isinstance(number, fx.Node) else number
+
+
+def read_embedding(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
+    """(kind, [table, ids], calls) of an embedding; Miss, with the condition that fails."""
     given = arguments(node)
     trains = value(given["weight"]).requires_grad
     dims = value(given["indices"]).dim()
-    conditions = {
+    miss_if({
         "sparse gradients, where the op's are dense": given["sparse"] and trains,
         "padding_idx, whose row is returned and only has no gradient": given["padding_idx"] >= 0 and trains,
         "scale_grad_by_freq": given["scale_grad_by_freq"] and trains,
         f"ids of {dims} dimensions": dims != 1,
-        APART: True,
-    }
-    return next(reason for reason, holds in conditions.items() if holds)
+        "its result is not read": not node.users,
+    })
+    table, ids = given["weight"], given["indices"]
+    return ("one", "sum", False, *alike(table, ids), expr(value(ids).shape[0])), [table, ids], [node]
 
 
-REASONS = {
-    aten.embedding_bag.default: reason_of_bag,
-    aten.embedding_bag.padding_idx: reason_of_bag,
-    aten.embedding.default: reason_of_embedding,
+READ = {
+    aten.embedding_bag.default: read_bag,
+    aten.embedding_bag.padding_idx: read_bag,
+    aten.embedding.default: read_embedding,
 }
+
+
+def miss_if(conditions: dict[str, bool]) -> None:
+    for reason, holds in conditions.items():
+        if holds:
+            raise Miss(reason)
+
+
+def check_tables(inputs: list[fx.Node]) -> None:
+    """Miss unless the op takes such a table and such ids."""
+    table, ids, *offsets = map(value, inputs)
+    devices = {tensor.device for tensor in (table, ids, *offsets)}
+    miss_if({
+        f"a table of dtype {table.dtype}": table.dtype not in FLOATING,
+        f"a table of {table.dim()} dimensions": table.dim() != 2,
+        "the table, its ids and offsets lie on several devices": len(devices) > 1,
+    })
+    miss_if({
+        "a table that is not contiguous, which would be copied": not table.is_contiguous(),
+        "a table whose width is no number": not isinstance(table.shape[1], int),
+    })
+    if on_gpu(table) and (reason := runtime.why_not("cuda", "cuda")):
+        raise Miss(f"its kernel is in CUDA alone, which does not run here: {reason}")
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cuda"
+
+
+def alike(table: fx.Node, ids: fx.Node) -> tuple:
+    """What must be the same of tables that one call reads."""
+    weight = value(table)
+    return weight.dtype, weight.shape[-1], weight.device, value(ids).dtype
+
+
+def expr(size: int | torch.SymInt) -> object:
+    """A size as a number or as the expression of it: to compare two adds no guard."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size

@@ -20,18 +20,23 @@ FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 class Found:
     """Calls that an op computes.
 
-    op: its name. nodes: the calls, of the view; `out`, one of them, has the result. inputs: the view's nodes that
-    `build(call, *inputs)` makes the replacement of: call(function, *args, **kwargs) adds a call to the graph and
-    returns its node. note: the shape of it, for people. constants: the buffers whose values were looked at.
+    op: its name. nodes: the calls, of the view; `out`, one of them, has the result, or several, a list, have results.
+    inputs: the view's nodes that `build(call, *inputs)` makes the replacement of, a node or as many as `out`:
+    call(function, *args, **kwargs) adds a call to the graph and returns its node. note: the shape of it, for people.
+    constants: the buffers whose values were looked at.
     """
 
     op: str
-    out: fx.Node
+    out: fx.Node | list[fx.Node]
     nodes: list[fx.Node]
     inputs: list[fx.Node]
     build: Callable[..., fx.Node]
     note: str
     constants: list[fx.Node] = field(default_factory=list)
+
+    @property
+    def outs(self) -> list[fx.Node]:
+        return self.out if isinstance(self.out, list) else [self.out]
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Whether calls may be replaced by an op without changing anything else, and the replacement in Dynamo's graph.
 
-The op stands where the last of the calls stood. So the calls must have no other reader, and nothing that lies between
-the first and the last may write to memory, change a mode, or be unknown.
+The op stands where the last of the calls stood, or, of several results, before the first reader of one. So what is
+between the calls must have no other reader, and nothing that lies between the first and the last may write to memory,
+change a mode, or be unknown. What an input is computed of there, ids[k], say, is moved before the op.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ AUTOCAST = "torch.autocast is on: what eager computes in its dtype, the op compu
 
 @dataclass
 class Site:
-    """Where a Found lies in the graph: the calls it replaces, in order, those with its result, and its inputs."""
+    """Where a Found lies in the graph: the calls it replaces, in order, those with a result, by which of the results it
+    is, its inputs, the call before which the replacement stands, and the calls that are moved before it."""
 
     found: Found
     calls: list[fx.Node]
-    results: list[fx.Node]
+    results: dict[fx.Node, int]
     inputs: list[fx.Node]
+    place: fx.Node
+    moved: list[fx.Node]
 
 
 @dataclass
@@ -78,17 +82,18 @@ def rewrite(gm: fx.GraphModule, values: Mapping[fx.Node, Tensor], insert: Callab
             answer = Declined(answer.op, miss.node, miss.reason)
         done.declined.append(Declined(answer.op, view.origin.get(answer.node, answer.node), answer.reason))
     order = {node: position for position, node in enumerate(gm.graph.nodes)}
-    done.sites.sort(key=lambda site: order[site.results[0]])
+    done.sites.sort(key=lambda site: order[site.place])
     done.declined.sort(key=lambda declined: order.get(declined.node, 0))
     replaced: dict[fx.Node, fx.Node] = {}
     for site in done.sites:
         inputs = [replaced.get(node, node) for node in site.inputs]
         new = replacement(site, inputs, insert or as_calls)
-        replaced |= dict.fromkeys(site.results, new)
+        replaced |= {call: new[k] for call, k in site.results.items()}
     gone = set().union(*(site.calls for site in done.sites))
     for node in reversed(gm.graph.nodes):
         if node in gone and not node.users:
             gm.graph.erase_node(node)
+    look_ups.join_columns(gm.graph)
     gm.graph.lint()
     gm.recompile()
     return done
@@ -132,35 +137,66 @@ def site_of(view: View, found: Found) -> Site:
     """Where a Found may be replaced; Miss, with the condition that fails, if it may not."""
     inside = set(found.nodes)
     calls = {view.origin[node] for node in inside} | {n for n, made in view.image.items() if made in inside}
-    results = [node for node, made in view.image.items() if made is found.out]
-    if not results or any(node not in view.source for node in found.inputs):
-        raise Miss("a result or an input that is no value of the program's", found.out)
+    of_out = {out: k for k, out in enumerate(found.outs)}
+    images = {node: made for node, made in view.image.items() if isinstance(made, fx.Node)}
+    results = {node: of_out[made] for node, made in images.items() if made in of_out}
+    if {*results.values()} != {*of_out.values()} or any(node not in view.source for node in found.inputs):
+        raise Miss("a result or an input that is no value of the program's", found.outs[0])
     for node in view.graph.nodes:
         if view.origin[node] in calls and node not in inside and node.op == "call_function" and node.users:
             raise Miss(f"{node.target} is part of the same call", node)
-    for call in calls - set(results):
+    for call in calls - results.keys():
         if any(reader not in calls for reader in call.users):
             raise Miss("an intermediate is read by others too", call)
     check_tensors(found)
-    check_between(view, calls, results[0])
-    in_order = [call for call in results[0].graph.nodes if call in calls]
-    return Site(found, in_order, results, [view.source[node] for node in found.inputs])
+    inputs = [view.source[node] for node in found.inputs]
+    order = {node: position for position, node in enumerate(next(iter(results)).graph.nodes)}
+    firsts = {k: call for call, k in reversed(results.items())}  # the first call that has each result
+    last = max(firsts.values(), key=order.__getitem__)
+    place = min([last, *(user for call in results for user in call.users if user not in calls)], key=order.__getitem__)
+    check_between(view, calls, last)
+    moved = calls_after(place, inputs, order)
+    for call in moved:
+        check_movable(view, call)
+    return Site(found, sorted(calls, key=order.__getitem__), results, inputs, place, moved)
+
+
+def calls_after(place: fx.Node, inputs: list[fx.Node], order: Mapping[fx.Node, int]) -> list[fx.Node]:
+    """The calls at or behind a place that inputs are computed by, in order."""
+    found, left = set(), list(inputs)
+    while left:
+        node = left.pop()
+        if order[node] >= order[place] and node not in found:
+            found.add(node)
+            left += node.all_input_nodes
+    return sorted(found, key=order.__getitem__)
+
+
+def check_movable(view: View, call: fx.Node) -> None:
+    """Miss unless a call is of integers alone, which no op makes, and not random."""
+    values = [example(node) for node in (call, *call.all_input_nodes)]
+    targets = [node.target for node, origin in view.origin.items() if origin is call]
+    if any(isinstance(each, Tensor) and each.is_floating_point() for each in values) or call.op == "placeholder":
+        raise Miss("a result is read before an input of another look-up is computed", call)
+    if any(torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()) for target in targets):
+        raise Miss("random numbers are drawn between the parts", call)
 
 
 def check_tensors(found: Found) -> None:
     """Miss unless all are plain dense tensors of one device, and the result is contiguous as the op's is."""
-    for node in (*found.inputs, found.out):
+    device = value(found.outs[0]).device
+    for node in (*found.inputs, *found.outs):
         tensor = value(node)
         if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
             raise Miss(f"a {type(tensor).__name__} is no plain dense tensor", node)
-        same_device = tensor.device == value(found.out).device
-        if not same_device and tensor.dim() and tensor.is_floating_point():  # indices may lie elsewhere
-            raise Miss(f"a tensor on {tensor.device} beside one on {value(found.out).device}", node)
-    expected = 1
-    for size, stride in reversed(list(zip(value(found.out).shape, value(found.out).stride(), strict=True))):
-        if not same_size(stride, expected) and size != 1:
-            raise Miss("the result is not contiguous", found.out)
-        expected = expected * size
+        if tensor.device != device and tensor.dim() and tensor.is_floating_point():  # indices may lie elsewhere
+            raise Miss(f"a tensor on {tensor.device} beside one on {device}", node)
+    for out in found.outs:
+        expected = 1
+        for size, stride in reversed(list(zip(value(out).shape, value(out).stride(), strict=True))):
+            if not same_size(stride, expected) and size != 1:
+                raise Miss("the result is not contiguous", out)
+            expected = expected * size
 
 
 def check_between(view: View, calls: set[fx.Node], last: fx.Node) -> None:
@@ -222,23 +258,28 @@ def is_of_numbers(call: fx.Node) -> bool:
 # ------------------------------------------------------------------------------------------------------ the replacement
 
 
-def replacement(site: Site, inputs: list[fx.Node], insert: Callable) -> fx.Node:
-    """Compute a site's result in place of the last of its own calls."""
-    last = site.results[0]
-    present = set(last.graph.nodes)
-    with last.graph.inserting_before(last):
+def replacement(site: Site, inputs: list[fx.Node], insert: Callable) -> list[fx.Node]:
+    """Compute a site's results at its place; returns their nodes."""
+    graph, last = site.place.graph, next(call for call in reversed(site.calls) if call in site.results)
+    for call in site.moved:
+        site.place.prepend(call)
+    present = set(graph.nodes)
+    with graph.inserting_before(site.place):
         new = insert(site, inputs)
+    new = list(new) if isinstance(new, list | tuple) else [new]
     shown = {key: last.meta[key] for key in ("nn_module_stack", "stack_trace") if key in last.meta}
-    for node in set(last.graph.nodes) - present:
+    for node in set(graph.nodes) - present:
         node.meta |= shown
-    for result in site.results:
-        result.replace_all_uses_with(new)
+    for result, k in site.results.items():
+        result.replace_all_uses_with(new[k])
     return new
 
 
-def as_calls(site: Site, inputs: list[fx.Node]) -> fx.Node:
+def as_calls(site: Site, inputs: list[fx.Node]) -> fx.Node | list[fx.Node]:
     """The replacement as calls of the ops' public functions, which AOTAutograd traces with what the model becomes."""
-    graph = site.results[0].graph
+    graph = site.place.graph
     new = site.found.build(lambda function, *args, **kwargs: graph.call_function(function, args, kwargs), *inputs)
-    new.meta["example_value"] = example(site.results[0])
+    for result, k in site.results.items():
+        node = new[k] if isinstance(new, list) else new
+        node.meta["example_value"] = example(result)
     return new

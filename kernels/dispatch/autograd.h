@@ -20,17 +20,18 @@ using torch::jit::Stack;
 
 inline bool needs_gradient(c10::ArrayRef<IValue> arguments) {
     if (!at::GradMode::is_enabled()) return false;
+    bool needs = false;
     for (const IValue& value : arguments)
-        if (value.isTensor() && value.toTensor().defined() && value.toTensor().requires_grad()) return true;
-    return false;
+        for_each_tensor(value, [&](const Tensor& tensor) { needs |= tensor.requires_grad(); });
+    return needs;
 }
 
 // A tangent would be lost without a word.
 inline void refuse_forward_mode(const std::string& op, c10::ArrayRef<IValue> arguments) {
     for (const IValue& value : arguments)
-        if (value.isTensor() && value.toTensor().defined())
-            TORCH_CHECK(!value.toTensor()._fw_grad(0).defined(), op,
-                        " has no forward-mode derivative: use backend=\"eager\"");
+        for_each_tensor(value, [&](const Tensor& tensor) {
+            TORCH_CHECK(!tensor._fw_grad(0).defined(), op, " has no forward-mode derivative: use backend=\"eager\"");
+        });
 }
 
 inline uint32_t version_of(const IValue& value) {
@@ -61,6 +62,7 @@ Pointer pointer_to(Base* node) {
 struct Node : torch::autograd::Node {
     const Functional* kernel = nullptr;
     std::vector<torch::autograd::SavedVariable> saved;
+    c10::SmallVector<int64_t, 8> groups;  // of what is saved, in order: -1 for a tensor, of a list how many
     c10::SmallVector<c10::SymDimVector, 1> shapes;
     std::vector<IValue> others;
     std::vector<uint32_t> versions;  // of the tensors among them
@@ -95,13 +97,18 @@ class Functional : public c10::OperatorKernel {
         if (!needs_gradient(arguments)) return op.redispatchBoxed(keys, stack);
 
         torch::autograd::edge_list edges;
-        for (int64_t position : declared_.gradients)
-            edges.push_back(arguments[position].isTensor() ? torch::autograd::impl::gradient_edge(arguments[position].toTensor())
-                                                           : torch::autograd::Edge());
+        for (int64_t position : declared_.gradients) {
+            for_each_tensor(arguments[position], [&](const Tensor& tensor) {
+                edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+            });
+            if (arguments[position].isNone()) edges.emplace_back();
+        }
         for (size_t i = 0; i < count; ++i)
-            if (arguments[i].isTensor() && !contains(declared_.gradients, i))
-                TORCH_CHECK(!arguments[i].toTensor().defined() || !arguments[i].toTensor().requires_grad(), declared_.op,
-                            ": ", op.schema().arguments()[i].name(), " has no gradient: detach() it");
+            if (!contains(declared_.gradients, i))
+                for_each_tensor(arguments[i], [&](const Tensor& tensor) {
+                    TORCH_CHECK(!tensor.requires_grad(), declared_.op, ": ", op.schema().arguments()[i].name(),
+                                " has no gradient: detach() it");
+                });
         auto node = new Node;
         auto owner = own<NodePointer, torch::autograd::Node>(node);
         node->kernel = this;
@@ -110,15 +117,31 @@ class Functional : public c10::OperatorKernel {
             node->others.push_back(arguments[position]);
             node->versions.push_back(version_of(arguments[position]));
         }
-        for (int64_t position : declared_.shapes) node->shapes.emplace_back(arguments[position].toTensor().sym_sizes());
+        for (int64_t position : declared_.shapes) {
+            const IValue& value = arguments[position];
+            if (value.isTensor()) {
+                node->shapes.emplace_back(value.toTensor().sym_sizes());
+                continue;
+            }
+            c10::SymDimVector& shapes = node->shapes.emplace_back();
+            for_each_tensor(value, [&](const Tensor& tensor) {
+                shapes.emplace_back(tensor.dim());
+                shapes.append(tensor.sym_sizes().begin(), tensor.sym_sizes().end());
+            });
+        }
         const Positions& always = saved_always(arguments);
         const Positions besides = saved_besides(arguments);
         auto is_saved = [&](int64_t position) { return contains(always, position) || contains(besides, position); };
         node->keeps = !always.empty() || !besides.empty();
-        node->saved.resize(declared_.saved.size());
-        for (size_t i = 0; i < node->saved.size(); ++i)
-            if (int64_t position = declared_.saved[i]; position >= 0 && is_saved(position))
-                if (arguments[position].isTensor()) node->saved[i] = {arguments[position].toTensor(), false};
+        node->saved.reserve(declared_.saved.size());
+        for (int64_t position : declared_.saved) {
+            bool list = position >= 0 && arguments[position].isTensorList();
+            size_t before = node->saved.size();
+            if (position >= 0 && is_saved(position))
+                for_each_tensor(arguments[position], [&](const Tensor& tensor) { node->saved.emplace_back(tensor, false); });
+            if (!list && node->saved.size() == before) node->saved.emplace_back();  // an output, or none
+            node->groups.push_back(list ? int64_t(node->saved.size() - before) : -1);
+        }
 
         size_t before = stack->size() - count;
         {
@@ -135,9 +158,12 @@ class Functional : public c10::OperatorKernel {
                 node->add_input_metadata(torch::autograd::Node::undefined_input());
             }
         }
-        for (size_t i = 0; i < node->saved.size(); ++i)
+        auto saved = node->saved.begin();
+        for (size_t i = 0; i < declared_.saved.size(); ++i) {
             if (int64_t position = declared_.saved[i]; position < 0 && is_saved(position))
-                node->saved[i] = {(*stack)[before + size_t(-1 - position)].toTensor(), true};
+                *saved = {(*stack)[before + size_t(-1 - position)].toTensor(), true};
+            saved += node->groups[i] < 0 ? 1 : node->groups[i];
+        }
     }
 
    private:
@@ -185,9 +211,16 @@ inline variable_list Node::apply(variable_list&& grads) {
             stack.emplace_back(input_metadata(i).zeros_like());
     }
     auto self = pointer_to<NodePointer, torch::autograd::Node>(this);
-    for (auto& variable : saved) {
-        Tensor tensor = variable.unpack(self);
-        stack.push_back(tensor.defined() ? IValue(std::move(tensor)) : IValue());
+    auto variable = saved.begin();
+    for (int64_t group : groups) {
+        if (group < 0) {
+            Tensor tensor = (variable++)->unpack(self);
+            stack.push_back(tensor.defined() ? IValue(std::move(tensor)) : IValue());
+            continue;
+        }
+        c10::List<Tensor> list;
+        for (int64_t i = 0; i < group; ++i) list.push_back((variable++)->unpack(self));
+        stack.emplace_back(std::move(list));
     }
     for (const c10::SymDimVector& shape : shapes) stack.emplace_back(c10::SymIntArrayRef(shape));
     stack.insert(stack.end(), others.begin(), others.end());
@@ -196,7 +229,8 @@ inline variable_list Node::apply(variable_list&& grads) {
     stack.emplace_back(needs);
     kernel->backward_.callBoxed(&stack);
     variable_list found;
-    for (size_t i = 0; i < num_outputs(); ++i) found.push_back(needs[i] ? stack[i].toTensor() : Tensor());
+    auto take = [&](const Tensor& gradient) { found.push_back(needs[found.size()] ? gradient : Tensor()); };
+    for (const IValue& value : stack) for_each_tensor(value, take);
     return found;
 }
 
@@ -231,14 +265,16 @@ class Backward : public c10::OperatorKernel {
         auto owner = own<NodePointer, torch::autograd::Node>(node);
         node->op = declared_.op;
         for (const IValue& value : arguments)
-            if (value.isTensor() && value.toTensor().defined())
-                node->add_next_edge(torch::autograd::impl::gradient_edge(value.toTensor()));
+            for_each_tensor(value, [&](const Tensor& tensor) {
+                node->add_next_edge(torch::autograd::impl::gradient_edge(tensor));
+            });
         size_t before = stack->size() - count;
         {
             at::AutoDispatchBelowADInplaceOrView below;
             op.redispatchBoxed(keys, stack);
         }
-        for (size_t i = before; i < stack->size(); ++i) torch::autograd::set_history((*stack)[i].toTensor(), owner);
+        for (size_t i = before; i < stack->size(); ++i)
+            for_each_tensor((*stack)[i], [&](const Tensor& gradient) { torch::autograd::set_history(gradient, owner); });
     }
 
    private:
@@ -265,27 +301,31 @@ class Autocast : public c10::OperatorKernel {
         c10::ScalarType first = c10::ScalarType::Undefined;
         bool differ = false;
         for (size_t i = 0; i < count; ++i)
-            if (const Tensor* tensor = floating(*stack, i, count)) {
-                if (first == c10::ScalarType::Undefined) first = tensor->scalar_type();
-                differ |= tensor->scalar_type() != first;
-            }
+            if (!contains(scalars_, i))
+                for_each_tensor(torch::jit::peek(*stack, i, count), [&](const Tensor& tensor) {
+                    if (!tensor.is_floating_point()) return;
+                    if (first == c10::ScalarType::Undefined) first = tensor.scalar_type();
+                    differ |= tensor.scalar_type() != first;
+                });
         c10::ScalarType dtype = at::autocast::get_autocast_dtype(device_);
+        auto cast = [&](const Tensor& tensor) {
+            return tensor.is_floating_point() && tensor.scalar_type() != at::kDouble ? tensor.to(dtype) : tensor;
+        };
         for (size_t i = 0; differ && i < count; ++i) {
-            const Tensor* tensor = floating(*stack, i, count);
-            if (tensor && tensor->scalar_type() != at::kDouble && !contains(written_, i))
-                torch::jit::peek(*stack, i, count) = tensor->to(dtype);
+            if (contains(scalars_, i) || contains(written_, i)) continue;
+            IValue& value = torch::jit::peek(*stack, i, count);
+            if (value.isTensor() && value.toTensor().defined()) {
+                value = cast(value.toTensor());
+            } else if (value.isTensorList()) {
+                c10::List<Tensor> list;
+                for_each_tensor(value, [&](const Tensor& tensor) { list.push_back(cast(tensor)); });
+                value = std::move(list);
+            }
         }
         op.callBoxed(stack);
     }
 
    private:
-    const Tensor* floating(Stack& stack, size_t i, size_t count) const {
-        IValue& value = torch::jit::peek(stack, i, count);
-        if (contains(scalars_, i) || !value.isTensor()) return nullptr;
-        const Tensor& tensor = value.toTensor();
-        return tensor.defined() && tensor.is_floating_point() ? &tensor : nullptr;
-    }
-
     c10::DeviceType device_;
     Positions scalars_, written_;
 };

@@ -32,6 +32,7 @@ struct Tensor {
     int64_t elements;
     int32_t dimensions;
     Dtype dtype;
+    int64_t stride = 1;  // of ids in a list: elements from one to the next
 
     template <class T>
     T* as() const {
@@ -41,6 +42,13 @@ struct Tensor {
     // Seen as a matrix: the last dimension, and all others together.
     long long columns() const { return dimensions ? sizes[dimensions - 1] : 1; }
     long long rows() const { return columns() ? elements / columns() : 0; }
+};
+
+// A list of tensors.
+struct Tensors {
+    const Tensor* each;
+    int64_t count;
+    const Tensor& operator[](int64_t i) const { return each[i]; }
 };
 
 // A number that may change from call to call: its value if it lies on the host, else where the kernel reads it.
@@ -58,6 +66,7 @@ struct String {
 // One argument, whatever its type; which member counts is known by the function's signature.
 struct Argument {
     Tensor tensor;
+    Tensors tensors;
     Number number;
     String string;
     double real;

@@ -44,9 +44,10 @@ class PublicFunction:
         """The backend that is meant where "auto" may be given. Raises ValueError for one that is unknown, RuntimeError
         for one that the op has no kernel for."""
         if backend == "auto":
-            if arguments[0].is_meta:  # any kernel's overload gives the shapes; eager code may look at values
+            first = self._made.leading(arguments)
+            if first.is_meta:  # any kernel's overload gives the shapes; eager code may look at values
                 return self._op.backends[0]
-            if not arguments[0].is_cuda:
+            if not first.is_cuda:
                 return self._op.auto_on_cpu
             return self._op.auto(*arguments) if callable(self._op.auto) else self._op.auto
         known = ("eager", "triton", "cuda") + ("cpp",) * ("cpp" in self._op.backends)
@@ -58,8 +59,10 @@ class PublicFunction:
 
     def _resolve(self, backend: str, arguments: tuple) -> Callable:
         """What this backend is for these arguments; for CUDA tensors it is kept."""
-        op, first = self._op, arguments[0]
+        op, first = self._op, self._made.leading(arguments)
         checks.is_tensor(self._made.name, self._made.names[0], first)
+        if first.is_cuda and backend in self._on_gpu:  # the first in a list, whose device __call__ does not see
+            return self._on_gpu[backend]
         if backend == "auto" and callable(op.auto) and first.is_cuda:
             self._on_gpu[backend] = self._choose_and_call
             return self._choose_and_call
@@ -91,22 +94,22 @@ class PublicFunction:
         if self._scalars:
             # As a number a scalar would be a constant of the graph, and every other value a compilation. As a tensor on
             # the device a captured graph sees it change, too.
-            given = list(arguments)
+            given, device = list(arguments), self._made.leading(arguments).device
             for i in self._scalars:
                 if isinstance(given[i], Real):
-                    given[i] = torch.ones((), dtype=torch.float64, device=given[0].device) * given[i]
+                    given[i] = torch.ones((), dtype=torch.float64, device=device) * given[i]
             arguments = given
         return self._op.overload(backend, self._form)(*arguments)
 
     def _eager(self, *arguments):
-        if isinstance(arguments[0], Tensor) and autocasts(arguments[0]):
+        first = self._made.leading(arguments)
+        if isinstance(first, Tensor) and autocasts(first):
             arguments = cast(self._made, arguments)
-            device = arguments[0].device.type
-            with torch.autocast(device, enabled=False):  # whose own dtype for an operator may be another
+            with torch.autocast(first.device.type, enabled=False):  # whose own dtype for an operator may be another
                 return self._eager(*arguments)
         op, made = self._op, self._made
         op.check(self._form, arguments)
-        if (made.mutated or not op.gradients) and checks.has_no_values(arguments[0]) and not _is_traced():
+        if (made.mutated or not op.gradients) and checks.has_no_values(first) and not _is_traced():
             refuse_gradients(op, self._form, arguments)
             return op.made_of_shapes(self._form, arguments)
         if not is_compiling():
@@ -117,7 +120,7 @@ class PublicFunction:
         if not made.mutated:
             return op.eager(*arguments)
         refuse_gradients(op, self._form, arguments)
-        if not checks.has_no_values(arguments[0]):  # a traced graph has no addresses, and writes last
+        if not checks.has_no_values(first):  # a traced graph has no addresses, and writes last
             op.check_written(self._form, arguments)
             written = arguments[made.mutated[0]]
             arguments = [

@@ -197,6 +197,14 @@ def is_tensor(op: str, name: str, value: object) -> None:
         raise TypeError(f"{op}: {name} must be a tensor; got {type(value).__name__}")
 
 
+def are_tensors(op: str, name: str, value: object) -> None:
+    """A list of tensors."""
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{op}: {name} must be a list of tensors; got {type(value).__name__}")
+    for i, each in enumerate(value):
+        is_tensor(op, f"{name}[{i}]", each)
+
+
 def is_absent(op: str, name: str, value: object) -> None:
     """None."""
     if value is not None:
@@ -294,6 +302,8 @@ def may_be_written(op: str, name: str, tensor: Tensor, others: dict[str, object]
     if expanded and tensor.numel():
         strides = tensor.stride()
         raise ValueError(f"{op}: {name} must not be expanded, since it is written to; its strides are {strides}")
+    lists = {other: value for other, value in others.items() if isinstance(value, list)}
+    others = others | {f"{other}[{i}]": each for other, value in lists.items() for i, each in enumerate(value)}
     for other, value in others.items():
         if isinstance(value, Tensor) and _overlap(tensor, value):
             if elementwise and value.data_ptr() == tensor.data_ptr() and value.numel() == tensor.numel():

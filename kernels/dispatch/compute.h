@@ -39,6 +39,16 @@ struct Declared {
     bool reports = false;  // the forward gets the device's report, behind the outputs
 };
 
+// f(each tensor of an argument): of a list all that are in it, of other types none.
+template <class Function>
+void for_each_tensor(const c10::IValue& value, Function f) {
+    if (value.isTensor()) {
+        if (value.toTensor().defined()) f(value.toTensor());
+    } else if (value.isTensorList()) {
+        for (const c10::IValue& element : value.toListRef()) f(element.toTensor());
+    }
+}
+
 inline bool contains(const Positions& positions, size_t position) {
     return std::find(positions.begin(), positions.end(), int64_t(position)) != positions.end();
 }
@@ -65,7 +75,9 @@ class Compute : public c10::OperatorKernel {
             bool tensor = type.kind() == c10::TypeKind::TensorType ||
                           (type.kind() == c10::TypeKind::OptionalType &&
                            type.castRaw<c10::OptionalType>()->getElementType()->kind() == c10::TypeKind::TensorType);
-            roles_.push_back({tensor, contains(scalars, i), contains(ragged, i),
+            bool list = type.kind() == c10::TypeKind::ListType &&
+                        type.castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::TensorType;
+            roles_.push_back({tensor, list, contains(scalars, i), contains(ragged, i),
                               form != Form::backward && contains(declared.mutated, i)});
         }
     }
@@ -76,23 +88,38 @@ class Compute : public c10::OperatorKernel {
         plan::Signature signature;
         at::Device device(declared_.device);
         int64_t n = -1;
+        size_t listed = 0;
+        auto take_device = [&](const at::Tensor& tensor) {
+            if (!device.has_index() && tensor.device().type() == declared_.device) device = tensor.device();
+        };
         for (size_t i = 0; i < count; ++i) {
+            if (roles_[i].list) {
+                auto list = arguments[i].toListRef();
+                listed += list.size();
+                signature.push_back(int64_t(list.size()));
+                for (const c10::IValue& element : list) {
+                    if (roles_[i].ragged)
+                        plan::describe_ragged_of_list(signature, element.toTensor(), n);
+                    else
+                        plan::describe(signature, element.toTensor());
+                    take_device(element.toTensor());
+                }
+                continue;
+            }
             if (roles_[i].ragged && arguments[i].isInt())
                 plan::describe_length(signature, arguments[i].toInt(), n);
             else if (roles_[i].ragged)
                 plan::describe_ragged(signature, arguments[i].isTensor() ? arguments[i].toTensor() : none(), n);
             else
                 plan::describe(signature, arguments[i]);
-            if (roles_[i].tensor && !device.has_index() && arguments[i].isTensor()) {
-                const at::Tensor& tensor = arguments[i].toTensor();
-                if (tensor.defined() && tensor.device().type() == declared_.device) device = tensor.device();
-            }
+            if (roles_[i].tensor && arguments[i].isTensor() && arguments[i].toTensor().defined())
+                take_device(arguments[i].toTensor());
         }
-        for (size_t i = 0; 0 < n && i < count; ++i) {  // a check may ask whether another tensor has N rows
-            if (!roles_[i].tensor || roles_[i].ragged || !arguments[i].isTensor()) continue;
-            const at::Tensor& tensor = arguments[i].toTensor();
-            if (tensor.defined() && tensor.dim()) signature.push_back(tensor.size(0) == n);
-        }
+        for (size_t i = 0; 0 < n && i < count; ++i)  // a check may ask whether another tensor has N rows
+            if (!roles_[i].ragged && (roles_[i].tensor || roles_[i].list))
+                for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+                    if (tensor.dim()) signature.push_back(tensor.size(0) == n);
+                });
         std::shared_ptr<plan::Plan> plan = find(signature, n, arguments);
         for (size_t i = 0; i < count; ++i) {
             if (!roles_[i].mutated) continue;
@@ -106,11 +133,18 @@ class Compute : public c10::OperatorKernel {
         if (device.is_cuda() && c10::impl::VirtualGuardImpl(device.type()).getDevice() != device) guard.reset_device(device);
 
         c10::SmallVector<at::Tensor, 12> made;  // contiguous copies, outputs, workspaces: never more than reserved
-        made.reserve(count + plan->outputs.size() + plan->workspaces.size());
+        made.reserve(count + listed + plan->outputs.size() + plan->workspaces.size());
         Slots slots;
+        size_t slot_of_mutated = 0;
         c10::SmallVector<std::pair<const at::Tensor*, const at::Tensor*>, 2> copied_back;
         for (size_t i = 0; i < count; ++i) {
+            if (roles_[i].list)
+                for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+                    if (!roles_[i].ragged && !tensor.is_contiguous()) made.push_back(tensor.contiguous());
+                    slots.push_back(roles_[i].ragged || tensor.is_contiguous() ? &tensor : &made.back());
+                });
             if (!roles_[i].tensor) continue;
+            if (roles_[i].mutated) slot_of_mutated = slots.size();
             const at::Tensor& tensor = arguments[i].isTensor() ? arguments[i].toTensor() : none();
             if (!tensor.defined() || tensor.is_contiguous()) {
                 slots.push_back(&tensor);
@@ -125,22 +159,32 @@ class Compute : public c10::OperatorKernel {
         for (const plan::Allocation& output : plan->outputs) made.push_back(plan->allocate(output, n, device));
         for (size_t i = 0; i < plan->outputs.size(); ++i)
             slots.push_back(wanted(arguments, i) ? &made[first_output + i] : &none());
-        if (form_ == Form::in_place) slots.push_back(slots[slot_of_mutated()]);
+        if (form_ == Form::in_place) slots.push_back(slots[slot_of_mutated]);
         if (declared_.reports && form_ != Form::backward) slots.push_back(&report_of(device));
 
         if (entry_.run)
-            call(arguments, slots, device);
+            call(*plan, arguments, slots, device);
         else
             launch(*plan, n, slots, made, device);
 
         for (auto [target, source] : copied_back) target->copy_(*source);
         torch::jit::drop(*stack, count);
-        for (size_t i = 0; i < plan->outputs.size(); ++i) stack->emplace_back(std::move(made[first_output + i]));
+        at::Tensor* next = made.data() + first_output;
+        for (int64_t group : plan->groups) {
+            if (group < 0) {
+                stack->emplace_back(std::move(*next++));
+                continue;
+            }
+            c10::List<at::Tensor> list;
+            list.reserve(size_t(group));
+            for (int64_t i = 0; i < group; ++i) list.push_back(std::move(*next++));
+            stack->emplace_back(std::move(list));
+        }
     }
 
    private:
     struct Role {
-        bool tensor, scalar, ragged, mutated;
+        bool tensor, list, scalar, ragged, mutated;
     };
     using Slots = c10::SmallVector<const at::Tensor*, 16>;  // the tensor arguments, outputs, the report, workspaces
 
@@ -154,15 +198,6 @@ class Compute : public c10::OperatorKernel {
         return form_ != Form::backward || arguments.back().toListRef()[output].toBool();
     }
 
-    size_t slot_of_mutated() const {
-        size_t slot = 0;
-        for (const Role& role : roles_) {
-            if (role.mutated) break;
-            slot += role.tensor;
-        }
-        return slot;
-    }
-
     // False for what a kernel would corrupt: several elements at one address, or memory that is still to be read. Tensors
     // that are not contiguous are copied before anything is written, so only contiguous ones can be in the way.
     bool may_be_written(c10::ArrayRef<c10::IValue> arguments, size_t position) const {
@@ -172,16 +207,16 @@ class Compute : public c10::OperatorKernel {
             if (tensor.stride(d) == 0 && tensor.size(d) > 1) return false;
         if (!tensor.is_contiguous()) return true;
         auto start = static_cast<const char*>(tensor.const_data_ptr());
-        for (size_t i = 0; i < arguments.size(); ++i) {
-            if (i == position || !arguments[i].isTensor()) continue;
-            const at::Tensor& other = arguments[i].toTensor();
-            if (!other.defined() || other.numel() == 0 || !other.is_contiguous()) continue;
-            auto other_start = static_cast<const char*>(other.const_data_ptr());
-            bool overlaps = start < other_start + other.nbytes() && other_start < start + tensor.nbytes();
-            bool itself = start == other_start && other.numel() == tensor.numel();
-            if (overlaps && !(itself && declared_.elementwise)) return false;
-        }
-        return true;
+        bool free = true;
+        for (size_t i = 0; i < arguments.size(); ++i)
+            if (i != position) for_each_tensor(arguments[i], [&](const at::Tensor& other) {
+                if (other.numel() == 0 || !other.is_contiguous()) return;
+                auto other_start = static_cast<const char*>(other.const_data_ptr());
+                bool overlaps = start < other_start + other.nbytes() && other_start < start + tensor.nbytes();
+                bool itself = start == other_start && other.numel() == tensor.numel();
+                if (overlaps && !(itself && declared_.elementwise)) free = false;
+            });
+        return free;
     }
 
     std::shared_ptr<plan::Plan> find(const plan::Signature& signature, int64_t n,
@@ -207,16 +242,27 @@ class Compute : public c10::OperatorKernel {
     }
 
     // Through cuda.cu.
-    void call(c10::ArrayRef<c10::IValue> arguments, const Slots& slots, at::Device device) const {
+    void call(const plan::Plan& plan, c10::ArrayRef<c10::IValue> arguments, const Slots& slots, at::Device device) const {
         c10::SmallVector<fused::Argument, 12> given(arguments.size() + slots.size());
         size_t slot = 0, n = 0;
         c10::SmallVector<std::vector<int64_t>, 2> shapes;
+        c10::SmallVector<std::vector<fused::Tensor>, 2> lists;  // a vector that is moved keeps its elements' addresses
+        auto take_list = [&](size_t count, bool ragged) {
+            std::vector<fused::Tensor>& list = lists.emplace_back();
+            for (size_t end = slot + count; slot < end; ++slot) {
+                list.push_back(view(*slots[slot]));
+                if (ragged) list.back().stride = slots[slot]->stride(0);
+            }
+            given[n].tensors = {list.data(), int64_t(count)};
+        };
         for (size_t i = 0; i < arguments.size() - (form_ == Form::backward); ++i, ++n) {
             const c10::IValue& value = arguments[i];
             if (roles_[i].tensor) {
                 const at::Tensor& tensor = *slots[slot++];
                 given[n].tensor = view(tensor);
                 if (roles_[i].scalar) given[n].number = number(tensor);
+            } else if (roles_[i].list) {
+                take_list(value.toListRef().size(), roles_[i].ragged);
             } else if (value.isString()) {
                 given[n].string = {value.toStringRef().c_str()};
             } else if (value.isDouble()) {
@@ -228,7 +274,14 @@ class Compute : public c10::OperatorKernel {
                 given[n].integer = value.isBool() ? value.toBool() : value.toInt();
             }
         }
-        for (; slot < slots.size(); ++slot, ++n) given[n].tensor = view(*slots[slot]);
+        for (int64_t group : plan.groups) {
+            if (group < 0)
+                given[n].tensor = view(*slots[slot++]);
+            else
+                take_list(size_t(group), false);
+            ++n;
+        }
+        for (; slot < slots.size(); ++slot, ++n) given[n].tensor = view(*slots[slot]);  // what is written, the report
         TORCH_CHECK(int64_t(n) == entry_.arguments, declared_.op, ": the function in cuda.cu takes ", entry_.arguments,
                     " arguments, the declaration gives it ", n);
         struct Owner {

@@ -133,14 +133,17 @@ void declare(const std::string& text) {
 
 using Lists = std::vector<std::vector<int64_t>>;
 
-// dtypes, shapes: of what to allocate: outputs first, as many as that, then workspaces. Each launch: function, grid (3),
+// dtypes, shapes: of what to allocate: outputs first, in these groups (plan::Plan), then workspaces. Each launch: function, grid (3),
 // threads, shared bytes, driver::Kind, and for each argument its kind and value. programs, conditions: plan::run's; sizes
 // and grids below 0 are those of program -1 - size.
-void return_plan(const std::vector<at::ScalarType>& dtypes, const Lists& shapes, int64_t outputs, const Lists& launches,
+void return_plan(const std::vector<at::ScalarType>& dtypes, const Lists& shapes, const Positions& groups, const Lists& launches,
                  const Lists& programs, const Lists& conditions) {
     auto plan = std::make_shared<plan::Plan>();
     plan->programs = programs;
     plan->conditions = conditions;
+    plan->groups = groups;
+    int64_t outputs = 0;
+    for (int64_t group : groups) outputs += group < 0 ? 1 : group;
     for (size_t i = 0; i < dtypes.size(); ++i)
         (int64_t(i) < outputs ? plan->outputs : plan->workspaces).push_back({dtypes[i], shapes.at(i)});
     for (const std::vector<int64_t>& from : launches) {
@@ -167,7 +170,7 @@ int64_t load_cubin(const std::string& path, const std::string& name, int64_t sha
 
 TORCH_LIBRARY_FRAGMENT(fused_kernels, library) {
     library.def("_declare(str entries) -> ()");
-    library.def("_return_plan(ScalarType[] dtypes, int[][] shapes, int outputs, int[][] launches, int[][] programs, "
+    library.def("_return_plan(ScalarType[] dtypes, int[][] shapes, int[] groups, int[][] launches, int[][] programs, "
                 "int[][] conditions) -> ()");
     library.def("_load_cubin(str path, str name, int shared, int parameters) -> int");
     library.def("_set_report(Tensor report, Device device) -> ()");

@@ -17,7 +17,7 @@ from torch import Tensor
 from kernels import runtime
 from kernels.dispatch import checks
 from kernels.dispatch.scalars import with_tensors
-from kernels.dispatch.schema import Argument, Form, Kept, KeptShape, Prepared, SavedBy, Shape, parse
+from kernels.dispatch.schema import Allocation, Argument, Form, Kept, KeptShape, Prepared, SavedBy, Shape, flat, parse
 
 BACKENDS = ("triton", "cuda")
 BACKWARD = ("backward", "prepared")  # the forms that give gradients
@@ -31,7 +31,9 @@ class Declaration:
         schema: torch's, with named returns. A number that changes from call to call (a multiplier, a learning rate) is
             a Number: it may be given as a number or a 0-d tensor, and does not recompile. A tensor of ids whose number
             changes from call to call is Ragged, and that number, given as one, a Length: another one is no new
-            signature. What an optimizer's update writes is Tensor(a!), and such an op returns nothing. "Report report"
+            signature. A Tensor[] is a list of tensors, of any shapes, a Ragged[] one of ids; the first argument, if it
+            is a list, has one at least. An op that takes lists has no kernel in Triton, where an array cannot be an
+            argument. What an optimizer's update writes is Tensor(a!), and such an op returns nothing. "Report report"
             behind the returns: its kernels tell the host what is wrong with their input (dispatch/input_errors.py), and
             the forward's launchers take one tensor more, behind the outputs.
         eager: the reference; eager_in_place: the same for the in-place form.
@@ -42,7 +44,8 @@ class Declaration:
             An op without gradients refuses arguments that require one. An output that is Kept has none, and the
             backward takes none of it.
         saves: what the backward reads, names of arguments and outputs; or SavedBy a string argument. Of an argument
-            whose gradient is a KeptShape it takes <argument>_shape, a list of integers, behind what is saved.
+            whose gradient is a KeptShape it takes <argument>_shape, a list of integers, behind what is saved. Of an
+            argument that is a list the gradient is KeptShapes, and a list.
         prepare: what the backward's kernels need of another op (a sort, say): it is made when there is a gradient to
             compute, and the backward's launchers take it behind its other arguments.
         in_place: the argument that the in-place form writes, in place of the one output; "" for none.
@@ -77,6 +80,8 @@ class Declaration:
         package: str = "",
     ) -> None:
         arguments, returns = parse(schema)
+        if any(a.is_list for a in arguments) and "triton" in backends:
+            raise ValueError(f"op {name!r} takes lists of tensors, which a kernel in Triton cannot")
         self.name, self.eager, self.eager_in_place = name, eager, eager_in_place
         self.package = package or f"kernels.ops.{name}"
         self.backends, self.auto = tuple(backends), auto
@@ -125,9 +130,10 @@ class Declaration:
         types = {a.name: a.type for a in arguments}
         saved = [Argument(types.get(name, "Tensor"), name) for name in self.saved]
         if self.saves.argument:  # which may not save it
-            saved = [Argument(f"{a.type.removesuffix('?')}?", a.name) for a in saved]
+            saved = [a if a.is_list else Argument(f"{a.type.removesuffix('?')}?", a.name) for a in saved]
         incoming = [Argument("Tensor", f"grad_{output}") for output in self.differentiable(self.outputs)]
-        outgoing = [Argument("Tensor", f"grad_{name}") for name in self.gradients]
+        lists = {a.name for a in arguments if a.is_list}
+        outgoing = [Argument("Tensor[]" if n in lists else "Tensor", f"grad_{n}") for n in self.gradients]
         shapes = [Argument("SymInt[]", f"{name}_shape") for name in self.shapes]
         taken, needs = [*incoming, *saved, *shapes, *self.others], Argument("bool[]", "needs")
         self.forms["backward"] = Form(f"{self.name}_backward", [*taken, needs], outgoing)
@@ -145,18 +151,27 @@ class Declaration:
         packet = getattr(torch.ops.fused_kernels, self.forms[form].name)
         return getattr(packet, self.backward_of[backend] if form in BACKWARD else backend)
 
-    def allocations(self, form: str, arguments: Sequence) -> list[tuple[Sequence[int], torch.dtype]]:
+    def allocations(self, form: str, arguments: Sequence) -> list[Allocation | list[Allocation]]:
         """Shape and dtype of what a call allocates and returns; a gradient that is not needed has no elements."""
         named = self.forms[form].by_name(arguments)
         if form in BACKWARD:
+            needs = iter(named["needs"])
+
+            def needed(shape: Sequence[int], dtype: torch.dtype) -> Allocation:
+                return (shape if next(needs) else (0,)), dtype
+
             shapes = [shape(named) for shape in self._gradient_shapes.values()]
-            return [(s if needed else (0,), dtype) for (s, dtype), needed in zip(shapes, named["needs"], strict=True)]
+            return [[needed(*s) for s in shape] if isinstance(shape, list) else needed(*shape) for shape in shapes]
         return [] if form == "_" else [self._output_shapes[name](named) for name in self.outputs]
 
-    def made_of_shapes(self, form: str, arguments: Sequence) -> Tensor | tuple[Tensor, ...] | None:
+    def made_of_shapes(self, form: str, arguments: Sequence) -> Tensor | list[Tensor] | tuple | None:
         """What a call returns, without its values: new tensors, beside the first argument."""
         first = self.forms[form].first_tensor(arguments)
-        outputs = tuple(first.new_empty(shape, dtype=dtype) for shape, dtype in self.allocations(form, arguments))
+
+        def made(of: Allocation | list[Allocation]) -> Tensor | list[Tensor]:
+            return [made(each) for each in of] if isinstance(of, list) else first.new_empty(of[0], dtype=of[1])
+
+        outputs = tuple(map(made, self.allocations(form, arguments)))
         return outputs[0] if len(outputs) == 1 else outputs or None
 
     # ------------------------------------------------------------------------------------------------------- gradients
@@ -167,19 +182,33 @@ class Declaration:
 
     def saves_for(self, named: Mapping[str, object], needs: Sequence[bool]) -> Sequence[str]:
         """Which of the arguments and outputs, by name, the backward reads after this call; needs: which gradients."""
-        wanted = [name for name, needed in zip(self.gradients, needs, strict=True) if needed]
-        besides = [self.saves.wanted.get(name, ()) for name in wanted if isinstance(named.get(name), Tensor)]
+        besides = []
+        if self.saves.wanted:
+            wanted = [name for name, needed in zip(self.gradients, needs, strict=True) if needed]
+            besides = [self.saves.wanted.get(name, ()) for name in wanted if isinstance(named.get(name), Tensor)]
         return [*self.saves.saves[named[self.saves.argument] if self.saves.argument else ""], *sum(besides, ())]
 
     def backward_arguments(
         self, arguments: Sequence, outputs: Sequence[Tensor], grads: Sequence[Tensor], needs: Sequence[bool]
     ) -> tuple:
-        """The backward overload's arguments after a call of the functional one; grads: of the outputs that have one."""
+        """The backward overload's arguments after a call of the functional one; grads: of the outputs that have one;
+        needs: one for each tensor that may have a gradient."""
         named = self.forms[""].by_name(self.with_tensors(arguments)) | dict(zip(self.outputs, outputs, strict=True))
+        kept = self.kept_for(named, needs)
+        return (*grads, *kept, *self.shapes_of(named), *(named[argument.name] for argument in self.others), list(needs))
+
+    def kept_for(self, named: Mapping[str, object], needs: Sequence[bool]) -> list[Tensor | list[Tensor] | None]:
+        """Of all that is ever saved what is saved of this call; None, or no list, for the rest."""
         saved = self.saves_for(named, needs)
-        kept = [named[name] if name in saved else None for name in self.saved]
-        shapes = [list(named[name].shape) for name in self.shapes]
-        return (*grads, *kept, *shapes, *(named[argument.name] for argument in self.others), list(needs))
+        return [named[n] if n in saved else [] if isinstance(named[n], list) else None for n in self.saved]
+
+    def shapes_of(self, named: Mapping[str, object]) -> list[list[int]]:
+        """What is kept of the arguments whose shapes alone are."""
+        return [
+            [size for tensor in named[name] for size in (tensor.dim(), *tensor.shape)]
+            if isinstance(named[name], list) else list(named[name].shape)
+            for name in self.shapes
+        ]  # fmt: skip
 
     def with_tensors(self, arguments: Sequence) -> list:
         """The functional form's arguments, with a 0-d tensor in place of each scalar that is a number."""
@@ -207,7 +236,9 @@ class Declaration:
         """Raise for what is wrong with the arguments' types, dtypes, shapes, devices and values."""
         made, arguments = self.forms[form], self.with_integers(form, arguments)
         for argument, value in zip(made.arguments, arguments, strict=True):
-            if argument.is_number:
+            if argument.is_list:
+                checks.are_tensors(made.name, argument.name, value)
+            elif argument.is_number:
                 _check_scalar(made, argument.name, value, arguments)
             elif argument.is_tensor and not (argument.is_optional and value is None):
                 checks.is_tensor(made.name, argument.name, value)
@@ -219,9 +250,10 @@ class Declaration:
     def _check_backward(self, made: Form, arguments: Sequence) -> None:
         """What is given must be of one call: an output like its gradient, an argument like the gradient it will get."""
         named = made.by_name(arguments)
-        if len(named["needs"]) != len(self.gradients):
-            names = ", ".join(self.gradients)
-            raise ValueError(f"{made.name}: needs must have {len(self.gradients)} values, for {names}")
+        expected = {name: shape(named) for name, shape in self._gradient_shapes.items()}
+        count = len(flat(expected.values()))
+        if len(named["needs"]) != count:
+            raise ValueError(f"{made.name}: needs must have {count} values, for {', '.join(self.gradients)}")
         (position, first), *others = made.tensors(arguments)
         for i, tensor in [(position, first), *others]:
             checks.is_beside(made.name, made.names[i], tensor, first, made.names[position])
@@ -232,12 +264,12 @@ class Declaration:
         for name in self.differentiable(self.outputs):
             if isinstance(saved := named.get(name), Tensor):
                 checks.belongs_to(made.name, f"grad_{name}", named[f"grad_{name}"], name, saved, saved.shape)
-        for name, shape in self._gradient_shapes.items():
+        for name, allocation in expected.items():
             if isinstance(saved := named.get(name), Tensor):
-                expected, dtype = shape(named)
-                if saved.shape != torch.Size(expected) or saved.dtype != dtype:
+                shape, dtype = allocation
+                if saved.shape != torch.Size(shape) or saved.dtype != dtype:
                     raise ValueError(
-                        f"{made.name}: {name} must have shape {list(expected)} and dtype {checks.plain(dtype)}; got "
+                        f"{made.name}: {name} must have shape {list(shape)} and dtype {checks.plain(dtype)}; got "
                         f"{list(saved.shape)}, {checks.plain(saved.dtype)}"
                     )
 

@@ -5,7 +5,7 @@ It does what core.cpp does, from the same declaration: autocast, autograd, refus
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 
 import torch
@@ -15,6 +15,7 @@ from kernels.dispatch import allocation, input_errors, plan
 from kernels.dispatch.declaration import BACKWARD, Declaration
 from kernels.dispatch.loader import Loader
 from kernels.dispatch.refusals import cast, refuse_gradients
+from kernels.dispatch.schema import flat
 
 
 class Fallback:
@@ -67,9 +68,13 @@ class Fallback:
         if self._form == "":
             outputs = (output,) if isinstance(output, Tensor) else output
             given = op.forms[""].by_name(inputs) | dict(zip(op.outputs, outputs, strict=True))
-            saved = op.saves_for(given, [ctx.needs_input_grad[i] for i in self._gradient_positions()])
-            ctx.save_for_backward(*(given[name] if name in saved else None for name in op.saved))
-            ctx.shapes = [list(given[name].shape) for name in op.shapes]
+            flags = iter(ctx.needs_input_grad)  # one for each tensor of a list
+            needs = [[next(flags) for _ in v] if i in op.forms[""].lists else next(flags) for i, v in enumerate(inputs)]
+            kept = op.kept_for(given, flat(needs[i] for i in self._gradient_positions()))
+            ctx.save_for_backward(*flat(kept))
+            ctx.counts = [len(value) if isinstance(value, list) else None for value in kept]
+            ctx.inputs = [len(value) if i in op.forms[""].lists else None for i, value in enumerate(inputs)]
+            ctx.shapes = op.shapes_of(given)
             ctx.others = [given[argument.name] for argument in op.others]
             ctx.versions = [_version(other) for other in ctx.others]
             ctx.mark_non_differentiable(*(outputs[i] for i in op.undifferentiable))
@@ -81,18 +86,22 @@ class Fallback:
             return self._refuse_second_derivative
         if self._form == "_" or not op.gradients:
             return None
-        names, positions = op.forms[""].names, self._gradient_positions()
+        positions = self._gradient_positions()
 
         def differentiate(ctx, *grads):
             if [_version(other) for other in ctx.others] != ctx.versions:
                 changed = "a number that the derivative reads was modified by an inplace operation after the forward"
                 raise RuntimeError(f"{op.name}: {changed}")
-            needs = [ctx.needs_input_grad[i] for i in positions]
-            arguments = (*op.differentiable(grads), *ctx.saved_tensors, *ctx.shapes, *ctx.others, needs)
+            needs = flat(ctx.needs_input_grad[i] for i in positions)
+            saved = grouped(ctx.saved_tensors, ctx.counts)
+            arguments = (*op.differentiable(grads), *saved, *ctx.shapes, *ctx.others, needs)
             gradients = op.overload(self._backend, "backward")(*arguments)
-            gradients = (gradients,) if isinstance(gradients, Tensor) else gradients
-            wanted = {i: grad for i, grad, needed in zip(positions, gradients, needs, strict=True) if needed}
-            return tuple(wanted.get(i) for i in range(len(names)))
+            gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+            wanted = [grad if needed else None for grad, needed in zip(flat(gradients), needs, strict=True)]
+            found = dict(zip(positions, grouped(wanted, [ctx.inputs[i] for i in positions]), strict=True))
+            return tuple(
+                found.get(i, None if count is None else [None] * count) for i, count in enumerate(ctx.inputs)
+            )
 
         return differentiate
 
@@ -113,6 +122,12 @@ class Fallback:
                 return overload(*arguments)
 
         return autocast
+
+
+def grouped(values: Iterable, counts: Iterable[int | None]) -> list:
+    """The values, in lists of so many where there is a count."""
+    values = iter(values)
+    return [next(values) if count is None else [next(values) for _ in range(count)] for count in counts]
 
 
 def _version(value: object) -> int:

@@ -9,7 +9,8 @@
 //
 // A function takes the schema's arguments in order, then the outputs; the backward the gradients of the outputs, what
 // was saved, the shapes, the other arguments, then the gradients that it writes. A tensor that is not there (an optional
-// argument, a gradient that is not needed) has a null pointer; so has a shape, a Tensor of these sizes. Last, in this order: Stream, and Workspace where one is needed.
+// argument, a gradient that is not needed) has a null pointer; so has a shape, a Tensor of these sizes.
+// A list of tensors is Tensors. Last, in this order: Stream, and Workspace where one is needed.
 #pragma once
 
 #include <type_traits>
@@ -35,6 +36,7 @@ struct Workspace {
 template <class A>
 A take(const Argument* arguments, int index, const Context* context) {
     if constexpr (std::is_same_v<A, Tensor>) return arguments[index].tensor;
+    else if constexpr (std::is_same_v<A, Tensors>) return arguments[index].tensors;
     else if constexpr (std::is_same_v<A, Scalar>) {
         const Number& number = arguments[index].number;
         return Scalar(number.value, number.on_device, number.dtype == Dtype::float64);

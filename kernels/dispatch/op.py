@@ -21,9 +21,9 @@ from kernels.dispatch.call import PublicFunction
 from kernels.dispatch.declaration import BACKWARD, Declaration
 from kernels.dispatch.fallback import Fallback
 from kernels.dispatch.loader import Loader
-from kernels.dispatch.schema import Kept, KeptShape, Prepared, SavedBy, last_dimension, like
+from kernels.dispatch.schema import Kept, KeptShape, KeptShapes, Prepared, SavedBy, last_dimension, like
 
-__all__ = ["Kept", "KeptShape", "Op", "Prepared", "SavedBy", "last_dimension", "like"]
+__all__ = ["Kept", "KeptShape", "KeptShapes", "Op", "Prepared", "SavedBy", "last_dimension", "like"]
 
 NAMESPACE = "fused_kernels"
 

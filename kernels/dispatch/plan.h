@@ -85,6 +85,7 @@ inline int64_t run(const Program& program, int64_t n) {
 
 struct Plan {
     std::vector<Allocation> outputs, workspaces;
+    std::vector<int64_t> groups;  // of what is returned, in order: -1 for a tensor, of a list how many
     std::vector<Launch> launches;
     std::vector<Program> programs, conditions;
 
@@ -144,6 +145,15 @@ inline void describe_ragged(Signature& signature, const Tensor& tensor, int64_t&
     if (!varies) return describe(signature, tensor);
     describe_but_sizes(signature, tensor);
     signature.push_back(-1);
+}
+
+// The same of one in a list: of another length than N it is told that it has one.
+inline void describe_ragged_of_list(Signature& signature, const Tensor& tensor, int64_t& n) {
+    if (tensor.dim() != 1) return describe(signature, tensor);
+    if (n < 0) n = tensor.size(0);
+    if (tensor.size(0) == n) return describe_ragged(signature, tensor, n);
+    describe_but_sizes(signature, tensor);
+    signature.push_back(-2);
 }
 
 // The same of an N that is given as a number.

@@ -36,7 +36,7 @@ from torch import Tensor
 from kernels.dispatch import cubin, input_errors
 from kernels.dispatch.declaration import Declaration
 from kernels.dispatch.intercept import recording
-from kernels.dispatch.schema import Form
+from kernels.dispatch.schema import Form, flat
 from kernels.dispatch.varying import Varying
 from kernels.dtypes import DTYPES
 
@@ -198,8 +198,7 @@ def launch(declaration: Declaration, form: str, arguments: Sequence, outputs: Se
 def length_of(schema: Form, arguments: Sequence) -> Varying | None:
     """N of a call: the length of the first Ragged tensor of one dimension, or the first Length; None without one, or
     where N is 0 or at least 2^31, for which a plan is made as for any other size (compute.h decides alike)."""
-    for i in schema.ragged:
-        value = arguments[i]
+    for value in flat(arguments[i] for i in schema.ragged):
         if not isinstance(value, Tensor) or value.dim() == 1:
             if value is None:
                 continue
@@ -213,13 +212,14 @@ def varied(schema: Form, arguments: Sequence, length: Varying | None) -> list:
     if length is None:
         return list(arguments)
 
-    def with_length(value: object) -> object:
+    def with_length(position: int, value: object) -> object:
+        if isinstance(value, list):
+            return [with_length(position, each) for each in value]
+        if not _has_length(schema, position, value, length.value):
+            return value
         return StandIn(-1, (length,), value.dtype) if isinstance(value, Tensor) else length
 
-    return [
-        with_length(value) if _has_length(schema, i, value, length.value) else value
-        for i, value in enumerate(arguments)
-    ]
+    return [with_length(i, value) for i, value in enumerate(arguments)]
 
 
 def _has_length(schema: Form, position: int, value: object, length: int) -> bool:
@@ -239,15 +239,17 @@ def returned(outputs: list, workspaces: list, launches: list, length: Varying | 
         programs.append(number.program)
         return -len(programs)
 
-    shapes = [[size(number) for number in shape] for shape, _ in (*outputs, *workspaces)]
-    dtypes = [dtype for _, dtype in (*outputs, *workspaces)]
+    groups = [len(output) if isinstance(output, list) else -1 for output in outputs]
+    allocations = [*flat(outputs), *workspaces]
+    shapes = [[size(number) for number in shape] for shape, _ in allocations]
+    dtypes = [dtype for _, dtype in allocations]
     lists = []
     for function, *grid_and_more in launches:
         grid, more = grid_and_more[:3], grid_and_more[3:]
         values = [-1 - size(number) if isinstance(number, Varying) else number for number in more]
         lists.append([function, *map(size, grid), *values])
     conditions = [] if length is None else length.conditions
-    return dtypes, shapes, len(outputs), lists, programs, list(dict.fromkeys(conditions))
+    return dtypes, shapes, groups, lists, programs, list(dict.fromkeys(conditions))
 
 
 def _stand_in(slot: int, tensor: Tensor) -> StandIn:

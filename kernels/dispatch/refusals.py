@@ -18,14 +18,16 @@ from kernels.dispatch.schema import Form
 def cast(form: Form, arguments: Sequence) -> Sequence:
     """Under torch.autocast, floating tensors of differing dtypes in its dtype; float64, scalars and what is written
     excepted."""
-    if not (isinstance(arguments[0], Tensor) and autocasts(arguments[0])):
+    first = form.leading(arguments)
+    if not (isinstance(first, Tensor) and autocasts(first)):
         return arguments
-    floating = {i: tensor for i, tensor in form.tensors(arguments) if tensor.is_floating_point()}
-    if len({tensor.dtype for tensor in floating.values()}) < 2:
+    floating = [(i, tensor) for i, tensor in form.tensors(arguments) if tensor.is_floating_point()]
+    if len({tensor.dtype for _, tensor in floating}) < 2:
         return arguments
-    dtype = torch.get_autocast_dtype(arguments[0].device.type)
-    castable = {i for i, tensor in floating.items() if tensor.dtype != torch.float64 and i not in form.mutated}
-    return [value.to(dtype) if i in castable else value for i, value in enumerate(arguments)]
+    dtype = torch.get_autocast_dtype(first.device.type)
+    castable = {id(tensor) for i, tensor in floating if tensor.dtype != torch.float64 and i not in form.mutated}
+    cast = lambda value: value.to(dtype) if id(value) in castable else value  # noqa: E731
+    return [list(map(cast, value)) if i in form.lists else cast(value) for i, value in enumerate(arguments)]
 
 
 def autocasts(tensor: Tensor) -> bool:

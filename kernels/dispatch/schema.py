@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-# From a form's arguments by name: the shape and dtype of an output or a gradient.
-Shape = Callable[[Mapping[str, object]], tuple[Sequence[int], torch.dtype]]
+# From a form's arguments by name: shape and dtype of an output or a gradient; of a list's gradient of each in it.
+Allocation = tuple[Sequence[int], torch.dtype]
+Shape = Callable[[Mapping[str, object]], Allocation | list[Allocation]]
 
 
 def like(name: str, dtype_of: str = "") -> Shape:
@@ -49,6 +50,20 @@ class KeptShape:
 
 
 @dataclass(frozen=True)
+class KeptShapes(KeptShape):
+    """The same for an argument that is a list of tensors, each of which gets a gradient. The list of integers has of
+    each tensor how many dimensions it has, and its shape."""
+
+    def __call__(self, arguments: Mapping[str, object]) -> list[tuple[Sequence[int], torch.dtype]]:
+        numbers, shapes, dtype = list(arguments[f"{self.name}_shape"]), [], arguments[self.dtype_of].dtype
+        while numbers:
+            end = 1 + numbers[0]
+            shapes.append((numbers[1:end], dtype))
+            numbers = numbers[end:]
+        return shapes
+
+
+@dataclass(frozen=True)
 class SavedBy:
     """What the backward reads, where the value of a string argument decides: names for each value; and, `wanted`,
     what it reads besides where the gradient of an argument is wanted: names for each of these."""
@@ -69,10 +84,13 @@ class Prepared:
 
 # Torch's types, and four that torch never sees. A Number changes from call to call, and is a Tensor to torch. So is a
 # Ragged: where it has one dimension, its length is N, which is another one in each call. A Length is such an N given as
-# a number, a SymInt to torch. A Report stands behind the returns and is none of them.
+# a number, a SymInt to torch. A Report stands behind the returns and is none of them. Of a Ragged[], a list
+# of tensors of one dimension, neither lengths nor strides make another signature: kernels get each one's. N is the
+# first one's length, and of the others a check may ask whether it is theirs, too.
 ARGUMENTS = (
-    "Tensor", "Tensor?", "Tensor(a!)", "Number", "Ragged", "Ragged?", "str", "int", "SymInt", "Length", "float", "bool"
-)
+    "Tensor", "Tensor?", "Tensor(a!)", "Tensor[]", "Number", "Ragged", "Ragged?", "Ragged[]", "str", "int", "SymInt",
+    "Length", "float", "bool",
+)  # fmt: skip
 RETURNS = ("Tensor", "Report")
 
 
@@ -106,12 +124,22 @@ class Argument:
         return self.is_number or self.type.startswith(("Tensor", "Ragged"))
 
     @property
+    def is_list(self) -> bool:
+        """Whether it is a list of tensors."""
+        return self.is_tensor and self.type.endswith("[]")
+
+    @property
     def is_optional(self) -> bool:
         return self.type.endswith("?")
 
     @property
     def is_mutated(self) -> bool:
         return "!" in self.type
+
+
+def flat(values: Iterable) -> list:
+    """The values, with those in lists in their lists' places."""
+    return [each for value in values for each in (value if isinstance(value, list) else (value,))]
 
 
 def parse(schema: str) -> tuple[list[Argument], list[Argument]]:
@@ -132,7 +160,8 @@ def parse(schema: str) -> tuple[list[Argument], list[Argument]]:
 class Form:
     """One of an op's overloads on each backend: functional, in place, or the backward.
 
-    schema: what is defined; plan_schema: of the op in Python that plans its calls. scalars, mutated, ragged: positions.
+    schema: what is defined; plan_schema: of the op in Python that plans its calls. scalars, mutated, ragged, lists:
+    positions.
     """
 
     def __init__(self, name: str, arguments: list[Argument], returns: list[Argument]) -> None:
@@ -141,6 +170,7 @@ class Form:
         self.scalars = [i for i, argument in enumerate(arguments) if argument.is_number]
         self.mutated = [i for i, argument in enumerate(arguments) if argument.is_mutated]
         self.ragged = [i for i, argument in enumerate(arguments) if argument.is_ragged]
+        self.lists = [i for i, argument in enumerate(arguments) if argument.is_list]
         letters = iter("abcdefgh")
         plain = [re.sub("Number|Ragged", "Tensor", a.type.replace("(a!)", "")) for a in arguments]
         plain = [type_.replace("Length", "SymInt") for type_ in plain]
@@ -154,10 +184,22 @@ class Form:
         return dict(zip(self.names, arguments, strict=True))
 
     def tensors(self, arguments: Sequence) -> Iterator[tuple[int, Tensor]]:
-        """(position, tensor) of the tensors in a call, scalars aside."""
+        """(position, tensor) of the tensors in a call, those in lists too, scalars aside."""
         for i, value in enumerate(arguments):
-            if isinstance(value, Tensor) and i not in self.scalars:
-                yield i, value
+            if isinstance(value, Tensor):
+                if i not in self.scalars:
+                    yield i, value
+            elif i in self.lists and isinstance(value, list | tuple):
+                yield from ((i, tensor) for tensor in value if isinstance(tensor, Tensor))
+
+    def leading(self, arguments: Sequence) -> object:
+        """The first argument, or of a list the first in it, whose device decides. ValueError: an empty list."""
+        first = arguments[0]
+        if 0 not in self.lists or not isinstance(first, list | tuple):
+            return first
+        if not first:
+            raise ValueError(f"{self.name}: {self.names[0]} must have one tensor at least; got none")
+        return first[0]
 
     def first_tensor(self, arguments: Sequence) -> Tensor:
         """The first of them, whose device is the call's."""

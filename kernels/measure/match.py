@@ -90,7 +90,7 @@ class GradientMatch:
     """The same for the gradients of all floating-point inputs, against the gradients `grads` that come in."""
 
     def __init__(self, cell: Cell, tensors: tuple[Tensor, ...], grads: Sequence[Tensor]) -> None:
-        found, call = spec.spec_of(cell.op), Call("", tensors, cell.options)
+        found, call = cell.spec or spec.spec_of(cell.op), Call("", tensors, cell.options)
         needed = [leaf.is_floating_point() for leaf in call.leaves()]
         reference = found.reference
         self._names = [name for name, need in zip(found.leaf_names(call), needed, strict=True) if need]

@@ -92,7 +92,8 @@ class Sets:
         self.all.append(tensors := self.cell.inputs(self._draw, self._ids, *self._shared))
         if self.cell.form == "backward":
             with torch.no_grad():
-                outputs = as_tuple(reference(self.cell.op)(*tensors, *self.cell.options))
+                function = self.cell.spec.reference if self.cell.spec else reference(self.cell.op)
+                outputs = as_tuple(function(*tensors, *self.cell.options))
             self.grads.append([self._draw_grads(*o.shape) for o in outputs if o.is_floating_point()])
 
 

@@ -3,14 +3,14 @@
 gather: integer inputs; a gradient of an argument of which the shape alone is kept. moments: two outputs, and an
 optional tensor. sgd_: an argument that is written, a number that changes from call to call, no gradient. cube: a
 floating output that has no gradient and is kept for the backward, which one backend computes for both. square: a
-backward that needs what another function makes.
+backward that needs what another function makes. sums: lists of tensors; a gradient that is a list.
 """
 
 import torch
 from torch import Tensor
 
 from kernels.dispatch import checks
-from kernels.dispatch.op import Kept, KeptShape, Op, Prepared, like
+from kernels.dispatch.op import Kept, KeptShape, KeptShapes, Op, Prepared, like
 
 
 def _check_gather(op: str, table: Tensor, ids: Tensor) -> None:
@@ -100,4 +100,30 @@ SQUARE = Op(
     gradients={"x": like("x")},
     prepare=Prepared(("slope",), lambda backend, arguments: (2 * arguments["x"],)),
     package="toy_ops.square",
+)
+
+
+def _check_sums(op: str, tables: list[Tensor], ids: list[Tensor], factor: float | Tensor) -> None:
+    if len(ids) != len(tables):
+        raise ValueError(f"{op}: ids must be as many as tables, {len(tables)}; got {len(ids)}")
+    for i, (table, of_table) in enumerate(zip(tables, ids, strict=True)):
+        checks.is_beside(op, f"tables[{i}]", table, tables[0], "tables[0]")
+        checks.is_beside(op, f"ids[{i}]", of_table, tables[0], "tables[0]")
+        checks.has_dtype(op, f"tables[{i}]", table, (torch.float32, torch.float64))
+        checks.has_dtype(op, f"ids[{i}]", of_table, (torch.int64,))
+        if table.dtype != tables[0].dtype or table.shape[1:] != tables[0].shape[1:] or of_table.dim() != 1:
+            raise ValueError(f"{op}: tables must be [R, D] of one D and dtype, ids [N]; see number {i}")
+
+
+SUMS = Op(
+    "toy_sums",
+    "(Tensor[] tables, Ragged[] ids, Number factor) -> Tensor out",
+    eager=lambda tables, ids, factor: torch.stack([t[i].sum(0) * factor for t, i in zip(tables, ids, strict=True)]),
+    check=_check_sums,
+    outputs={"out": lambda given: ((len(given["tables"]), given["tables"][0].shape[1]), given["tables"][0].dtype)},
+    saves=("ids",),
+    gradients={"tables": KeptShapes("tables", dtype_of="grad_out")},
+    backends=("cuda",),
+    auto="cuda",
+    package="toy_ops.sums",
 )

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 import torch
-from torch import Tensor
 
 from kernels.check import FLOAT_DTYPES, Case, check_gradients
 from kernels.check.contract.base import DEVICE, Contract, kernel_backend
@@ -92,17 +91,19 @@ class Gradients(Contract):
         if in_place and not self.has_in_place:
             return
         call, function = self.call(), self.function(backend, in_place)
-        floating = [i for i, t in enumerate(call.tensors) if isinstance(t, Tensor) and t.is_floating_point()]
+        leaves = call.leaves()
+        floating = [i for i, leaf in enumerate(leaves) if leaf.is_floating_point()]
+
+        def with_one(index, tensor):
+            return call.with_leaves([*leaves[:index], tensor, *leaves[index + 1 :]]).arguments()
+
         for index in floating:
-            tensor = call.tensors[index]
             with torch.no_grad(), torch.autograd.forward_ad.dual_level():
-                tensors = list(call.tensors)
-                tensors[index] = torch.autograd.forward_ad.make_dual(tensor, torch.ones_like(tensor))
+                dual = torch.autograd.forward_ad.make_dual(leaves[index], torch.ones_like(leaves[index]))
                 with pytest.raises(RuntimeError, match=f"{self.op}_? has no forward-mode derivative"):
-                    function(*tensors, *call.options)
+                    function(*with_one(index, dual))
                 function(*call.arguments())  # of which none has a tangent
         if not in_place:
-            first, x = floating[0], call.tensors[floating[0]]
-            before, after = call.arguments()[:first], call.arguments()[first + 1 :]
+            x = leaves[floating[0]]
             with pytest.raises(RuntimeError, match=f"{self.op} has no forward-mode derivative"):
-                torch.func.jvp(lambda x: function(*before, x, *after), (x,), (x,))
+                torch.func.jvp(lambda x: function(*with_one(floating[0], x)), (x,), (x,))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.check import Call, Case, check, check_gradients, gradients
+from kernels.check import Case, check, check_gradients, gradients
 from kernels.check.contract.base import GPU, Contract, kernel_backend
 
 
@@ -40,7 +40,8 @@ class OnGpu(Contract):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 out = function(*call.arguments())
-        call.tensors[0].copy_(_others(call.tensors[0]))
+        first = call.leaves()[0]
+        first.copy_(_others(first))
         out.fill_(math.nan)
         graph.replay()
         assert torch.equal(out, function(*call.arguments()))
@@ -50,8 +51,9 @@ class OnGpu(Contract):
     def test_side_stream_with_a_delayed_producer(self, backend):
         """Launched on any other stream, the op would read what was there before the producer wrote."""
         call = self.call(Case((1000, 1024)))
-        fresh = _others(call.tensors[0])
-        ready = Call("", (fresh, *call.tensors[1:]), call.options)
+        first, *others = call.leaves()
+        fresh = _others(first)
+        ready = call.with_leaves([fresh, *others])
         want = self.function(backend)(*ready.arguments())
         grads, needed = self.grads(call), self.needed(call)
         want_grads = gradients(self.function(backend), ready, needed, grads) if any(needed) else []
@@ -60,7 +62,7 @@ class OnGpu(Contract):
         found_grads = []
         with torch.cuda.stream(stream):
             torch.cuda._sleep(50_000_000)
-            call.tensors[0].copy_(fresh)
+            first.copy_(fresh)
             out = self.function(backend)(*call.arguments())
             if any(needed):
                 found_grads = gradients(self.function(backend), call, needed, grads)

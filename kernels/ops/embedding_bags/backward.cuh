@@ -46,10 +46,17 @@ struct Terms {
     }
 };
 
+// Where the sums go: all tables in one tensor, null for none. Of tables that lie apart embedding_bags_apart says it.
+template <class T>
+struct Whole {
+    T* rows;
+    __device__ T* row(long long row, long long columns) const { return rows + row * columns; }
+};
+
 // Thread (chunk, column): the sums of the runs in the chunk. parts [chunks, 2, columns]: of the run that the chunk begins in
 // the middle of, and of the one that goes on behind it; a run that does both is in the first.
-template <class T>
-__global__ void __launch_bounds__(threads) sum_kernel(Terms<T> terms, Sorted ids, T* grad_tables, Accumulator<T>* parts) {
+template <class T, class To>
+__global__ void __launch_bounds__(threads) sum_kernel(Terms<T> terms, Sorted ids, To grad_tables, Accumulator<T>* parts) {
     using C = Accumulator<T>;
     long long thread = (long long)blockIdx.x * threads + threadIdx.x, which = thread / terms.columns;
     long long column = thread - which * terms.columns, begin = which * chunk, count = ids.count;
@@ -66,7 +73,7 @@ __global__ void __launch_bounds__(threads) sum_kernel(Terms<T> terms, Sorted ids
         if (is_row) {
             if (continued) parts[2 * which * terms.columns + column] = total;
             else if (goes_on) parts[(2 * which + 1) * terms.columns + column] = total;
-            else grad_tables[row * terms.columns + column] = narrow<T>(total);
+            else if (T* to = grad_tables.row(row, terms.columns)) to[column] = narrow<T>(total);
         }
         continued = false;
         total = 0;
@@ -74,9 +81,9 @@ __global__ void __launch_bounds__(threads) sum_kernel(Terms<T> terms, Sorted ids
 }
 
 // Thread (chunk, column): the run that begins in the chunk and goes on behind it, from its parts.
-template <class T>
+template <class T, class To>
 __global__ void __launch_bounds__(threads)
-    finish_kernel(Sorted ids, const Accumulator<T>* parts, T* grad_tables, long long columns) {
+    finish_kernel(Sorted ids, const Accumulator<T>* parts, To grad_tables, long long columns) {
     long long thread = (long long)blockIdx.x * threads + threadIdx.x, which = thread / columns;
     long long column = thread - which * columns, begin = which * chunk, end = begin + chunk;
     if (end >= ids.count) return;
@@ -85,7 +92,7 @@ __global__ void __launch_bounds__(threads)
     if (!ids.names_row(key) || !is_of_the_run(end) || (begin > 0 && is_of_the_run(begin - 1))) return;
     Accumulator<T> total = parts[(2 * which + 1) * columns + column];
     for (long long next = which + 1; is_of_the_run(next * chunk); ++next) total += parts[2 * next * columns + column];
-    grad_tables[ids.row(key) * columns + column] = narrow<T>(total);
+    if (T* to = grad_tables.row(ids.row(key), columns)) to[column] = narrow<T>(total);
 }
 
 // A warp a sorted id, so that ids of one row read it side by side.
@@ -108,6 +115,17 @@ __global__ void __launch_bounds__(threads)
 #ifndef __CUDACC_RTC__
 inline long long chunks_of(long long ids) { return (ids + chunk - 1) / chunk; }
 
+// The sums of all runs, in place of what is there. parts: a workspace, [chunks, 2, columns].
+template <class T, class To>
+cudaError_t launch_sums(const Terms<T>& terms, const Sorted& ids, To to, Accumulator<T>* parts, cudaStream_t stream) {
+    if (!ids.count || !terms.columns) return cudaSuccess;
+    dim3 grid = grid_of(chunks_of(ids.count) * terms.columns, threads);
+    cudaError_t error = launch_kernel(sum_kernel<T, To>, grid, dim3(threads), 0, stream, terms, ids, to, parts);
+    if (error != cudaSuccess) return error;
+    return launch_kernel(finish_kernel<T, To>, grid, dim3(threads), 0, stream, ids, (const Accumulator<T>*)parts, to,
+                         terms.columns);
+}
+
 // grad_tables [tables.rows, columns] and grad_weights [N]; either may be null. Workspaces: winner [B F, columns] of a
 // maximum, and parts [chunks, 2, columns].
 template <class T>
@@ -115,20 +133,16 @@ cudaError_t launch_backward(const T* grad, const Tables& tables, const T* rows, 
                             const T* weights, const Sorted& ids, T* grad_tables, T* grad_weights, long long* winner,
                             Accumulator<T>* parts, long long columns, cudaStream_t stream) {
     cudaError_t error = cudaSuccess;
-    auto go = [&](auto kernel, long long items, auto... arguments) {
-        if (error == cudaSuccess && items)
-            error = launch_kernel(kernel, grid_of(items, threads), dim3(threads), 0, stream, arguments...);
-    };
     if (long long elements = grad_tables ? tables.rows * columns : 0)
         error = clear_async(grad_tables, size_t(elements) * sizeof(T), stream);
-    if (grad_weights) go(weights_kernel<T>, ids.count * lanes_of_an_id, grad, rows, ids, grad_weights, columns);
-    if (!grad_tables || !ids.count || !columns) return error;
-    if (mode == Mode::max && error == cudaSuccess)
-        error = launch_bags<T>(tables, rows, bags, mode, nullptr, nullptr, winner, columns, stream);
-    long long items = chunks_of(ids.count) * columns;
-    go(sum_kernel<T>, items, Terms<T>{grad, weights, mode == Mode::max ? winner : nullptr, columns}, ids, grad_tables, parts);
-    go(finish_kernel<T>, items, ids, (const Accumulator<T>*)parts, grad_tables, columns);
-    return error;
+    if (grad_weights && ids.count && error == cudaSuccess)
+        error = launch_kernel(weights_kernel<T>, grid_of(ids.count * lanes_of_an_id, threads), dim3(threads), 0, stream, grad,
+                              rows, ids, grad_weights, columns);
+    if (!grad_tables || !ids.count || !columns || error != cudaSuccess) return error;
+    if (mode == Mode::max) error = launch_bags<T>(tables, rows, bags, mode, nullptr, nullptr, winner, columns, stream);
+    if (error != cudaSuccess) return error;
+    Terms<T> terms{grad, weights, mode == Mode::max ? winner : nullptr, columns};
+    return launch_sums(terms, ids, Whole<T>{grad_tables}, parts, stream);
 }
 #endif
 

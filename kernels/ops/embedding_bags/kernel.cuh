@@ -57,6 +57,7 @@ struct Tables {
         return {row, !padded && id >= 0 && id < table.height && row >= 0 && row < rows, padded};
     }
     // Reports an id that is out of range; one of the threads that look at it calls this.
+    __device__ static long long start(const Place& place, const Range&, long long columns) { return place.row * columns; }
     __device__ void tell(long long id, long long feature, long long position) const {
         if (missing == Missing::error) write_report(report, bad_id, feature, position, id);
         if (missing == Missing::count) count_report(report);
@@ -72,6 +73,26 @@ __device__ inline void store_streaming(Unit* pointer, const Unit& unit) {
         return __stcs(reinterpret_cast<int4*>(pointer), reinterpret_cast<const int4&>(unit));
 #endif
     *pointer = unit;
+}
+
+// The copies of a warp: lane k of it has found where row k of the `count` begins, in units, < 0 where there is no row.
+// Unit u of all rows, which is one of row u / lanes, goes to to(lanes, u). Neighbouring lanes copy neighbouring units.
+template <class Unit, class To>
+__device__ inline void copy_rows(const Unit* rows, long long start, int count, const Columns<unsigned>& lanes, To to) {
+    const unsigned lane = threadIdx.x % lanes_of_a_warp, units = unsigned(count) * lanes.divisor;
+    for (unsigned begin = lane; begin - lane < units; begin += many * lanes_of_a_warp) {
+        Unit unit[many];
+#pragma unroll
+        for (int k = 0; k < many; ++k) {
+            unsigned u = begin + k * lanes_of_a_warp, which = lanes.quotient(u);
+            long long from = __shfl_sync(~0u, start, int(which % lanes_of_a_warp));
+            unit[k] = Unit{};
+            if (u < units && from >= 0) unit[k] = rows[from + (u - which * lanes.divisor)];
+        }
+#pragma unroll
+        for (int k = 0; k < many; ++k)
+            if (unsigned u = begin + k * lanes_of_a_warp; u < units) store_streaming(to(lanes, u), unit[k]);
+    }
 }
 
 // A row is `lanes` units and is copied as it is, whatever its dtype. A warp takes `ids` positions: each of its lanes finds
@@ -95,21 +116,8 @@ __global__ void __launch_bounds__(forward_threads)
     Place place = {-1, false, true};
     if (finds) place = tables.find(id, tables.of(feature));
     const long long start = place.inside ? place.row * lanes.divisor : -1;
-    const unsigned units = unsigned(here) * lanes.divisor;
     out += first * lanes.divisor;
-    for (unsigned begin = lane; begin - lane < units; begin += many * lanes_of_a_warp) {
-        Unit unit[many];
-#pragma unroll
-        for (int k = 0; k < many; ++k) {
-            unsigned u = begin + k * lanes_of_a_warp, which = lanes.quotient(u);
-            long long from = __shfl_sync(~0u, start, int(which % lanes_of_a_warp));
-            unit[k] = Unit{};
-            if (u < units && from >= 0) unit[k] = rows[from + (u - which * lanes.divisor)];
-        }
-#pragma unroll
-        for (int k = 0; k < many; ++k)
-            if (unsigned u = begin + k * lanes_of_a_warp; u < units) store_streaming(out + u, unit[k]);
-    }
+    copy_rows(rows, start, here, lanes, [&](const Columns<unsigned>&, unsigned u) { return out + u; });
     // After the copies, which would else wait for an atomic operation.
     if (!place.inside && !place.padded) tables.tell(id, feature, position);
 }
@@ -133,6 +141,7 @@ struct Bags {
         if (!offsets.data) return {i, rest, i, i + 1};
         return {rest * features + quotient, quotient, offsets[i], offsets[i + 1]};
     }
+    __device__ long long id(const Bag&, long long position) const { return indices[position]; }
     // Bad offsets are clamped to what can be read.
     __device__ void check(Bag& bag, long long i, unsigned long long* report, bool tells) const {
         if (!offsets.data) return;
@@ -202,10 +211,10 @@ struct Spread {
 // of its warp. Yet all lanes of a warp make every step together, because they meet in the shuffles: groups that went
 // separate ways would run one after the other. A lane that has no id gives `counts_not` in place of a row.
 // found: for the backward of a maximum, instead of `out`: the position of the id that it comes from, -1 if from none,
-// [B F, D].
-template <class T, int width, Mode mode>
+// [B F, D]. Where, Batch: Tables and Bags, or what says the same of tables that lie apart (embedding_bags_apart).
+template <class T, int width, Mode mode, class Where, class Batch>
 __global__ void __launch_bounds__(forward_threads)
-    bags_kernel(Tables tables, const T* rows, Bags bags, const T* weights, T* out, long long* found, long long columns,
+    bags_kernel(Where tables, const T* rows, Batch bags, const T* weights, T* out, long long* found, long long columns,
                 Spread spread) {
     using C = Accumulator<T>;
     // In place of where a row begins: of an id that has no row, which counts as zeros, and of no id, or the padding.
@@ -217,8 +226,8 @@ __global__ void __launch_bounds__(forward_threads)
     long long last = i + (spread.each - 1) * step;
     if (last >= bags.count()) last = bags.count() - 1;
 
-    Bags::Bag bag = {};
-    Range table = {};
+    typename Batch::Bag bag = {};
+    decltype(tables.of(0)) table = {};
     long long p = 0;
     bool more = i <= last;
     auto begin = [&] {
@@ -229,7 +238,7 @@ __global__ void __launch_bounds__(forward_threads)
     };
     auto finds = [&] { return lane < ahead && p + lane < bag.end; };
     if (more) begin();
-    long long id = finds() ? bags.indices[p + lane] : 0;
+    long long id = finds() ? bags.id(bag, p + lane) : 0;
     C total[width] = {};
     long long winner[width], counted = 0;
 #pragma unroll
@@ -240,7 +249,7 @@ __global__ void __launch_bounds__(forward_threads)
         C weight = 1;
         if (finds()) {
             Place its = tables.find(id, table);
-            start = its.inside ? its.row * columns : its.padded ? counts_not : is_miss;
+            start = its.inside ? tables.start(its, table, columns) : its.padded ? counts_not : is_miss;
             if (start == is_miss && tile == 0) tables.tell(id, bag.feature, p + lane);
             if (weights && its.inside) weight = widen(weights[p + lane]);
         }
@@ -252,7 +261,7 @@ __global__ void __launch_bounds__(forward_threads)
             bag.end = 0;
             if (more) begin();
         }
-        id = finds() ? bags.indices[p + lane] : 0;
+        id = finds() ? bags.id(bag, p + lane) : 0;
 
         Pack<T, width> values[ahead];
         long long from[ahead];
@@ -329,7 +338,8 @@ cudaError_t launch_one_id(const Tables& tables, const void* rows, const Id* indi
     return go(tables, rows, indices, out, positions, features, row_bytes, stream, wide_size);
 }
 
-inline Spread spread_of(const Bags& bags, long long packs, long long enough) {
+template <class Batch>
+Spread spread_of(const Batch& bags, long long packs, long long enough) {
     Spread spread{2, 1, 1, Columns<unsigned>(bags.count() < first_wide_size ? bags.divisor() : 1)};
     while ((1 << spread.shift) < packs && spread.shift < 5) ++spread.shift;
     long long tiles = (packs + (1 << spread.shift) - 1) >> spread.shift;
@@ -339,12 +349,12 @@ inline Spread spread_of(const Bags& bags, long long packs, long long enough) {
     return spread;
 }
 
-template <class T, int width>
-cudaError_t launch_width(const Tables& tables, const T* rows, const Bags& bags, Mode mode, const T* weights, T* out,
+template <class T, int width, class Where, class Batch>
+cudaError_t launch_width(const Where& tables, const T* rows, const Batch& bags, Mode mode, const T* weights, T* out,
                          long long* found, long long columns, cudaStream_t stream, long long enough) {
-    auto kernel = mode == Mode::sum    ? bags_kernel<T, width, Mode::sum>
-                  : mode == Mode::mean ? bags_kernel<T, width, Mode::mean>
-                                       : bags_kernel<T, width, Mode::max>;
+    auto kernel = mode == Mode::sum    ? bags_kernel<T, width, Mode::sum, Where, Batch>
+                  : mode == Mode::mean ? bags_kernel<T, width, Mode::mean, Where, Batch>
+                                       : bags_kernel<T, width, Mode::max, Where, Batch>;
     Spread spread = spread_of(bags, columns / width, enough);
     dim3 grid = grid_of(bags.count(), spread.bags_of_a_block());
     grid.x *= spread.tiles;
@@ -371,7 +381,7 @@ cudaError_t launch_bags(const Tables& tables, const T* rows, const Bags& bags, M
                         long long* found, long long columns, cudaStream_t stream, long long enough = enough_threads) {
     if (bags.count() == 0 || columns == 0) return cudaSuccess;
     bool whole = columns % widest<T> == 0 && aligned(rows, out);
-    auto go = whole ? launch_width<T, widest<T>> : launch_width<T, 1>;
+    auto go = whole ? launch_width<T, widest<T>, Tables, Bags> : launch_width<T, 1, Tables, Bags>;
     return go(tables, rows, bags, mode, weights, out, found, columns, stream, enough);
 }
 #endif

@@ -1,4 +1,5 @@
-"""What embedding_bags' kernels reported of ids and offsets (dispatch/input_errors.py), as exceptions and a count."""
+"""What the kernels of embedding_bags and embedding_bags_apart reported of their input, as exceptions and a count
+(dispatch/input_errors.py)."""
 
 from __future__ import annotations
 
@@ -6,9 +7,16 @@ import torch
 
 from kernels.dispatch import input_errors
 from kernels.ops.embedding_bags import eager
+from kernels.ops.embedding_bags_apart import eager as apart
 
 OP = "embedding_bags"
-BAD_OFFSET = 2  # of what kernels report: a bad offset; else a bad id
+# By what kernels report, the error and what it says of feature, position and value.
+ERRORS = {
+    1: (IndexError, lambda feature, position, value: eager.bad_id(OP, feature, position, value)),
+    2: (ValueError, lambda feature, position, value: eager.bad_offset(OP, position, value)),
+    3: (IndexError, apart.bad_id),
+    4: (ValueError, apart.bad_offset),
+}
 
 
 def check_ids(device: torch.device | str | None = None, *, wait: bool = False) -> None:
@@ -54,7 +62,6 @@ def raise_for(device: int, when: str) -> None:
     if (found := input_errors.found(device)) is None:
         return
     input_errors.clear(device)
-    kind, feature, position, value = found
-    if kind == BAD_OFFSET:
-        raise ValueError(eager.bad_offset(OP, position, value) + when)
-    raise IndexError(eager.bad_id(OP, feature, position, value) + when)
+    kind, *where = found
+    error, said = ERRORS[kind]
+    raise error(said(*where) + when)

@@ -37,6 +37,7 @@ struct DirectLayer {
     const T *weight, *bias;
     int inputs, outputs, stride;
     int from, from_row, to, to_row;
+    int written;  // columns that it gives: zeros behind its outputs, as far as they are read
     Activation activation;
     bool gives_all_bits;  // what takes its outputs rounds them itself, or takes them as they are
 };
@@ -205,18 +206,22 @@ struct DirectBlock {
         char* to = memory + layer.to + first * int(sizeof(T));
         int row_bytes = layer.to_row;
         each([&](int output, int row, float z, float) {
+            if (first + output >= layer.written) return;
             T value = narrow<T>(first + output < layer.outputs ? z : 0.0f);
             reinterpret_cast<T*>(to + row * row_bytes)[output] = as_taken(value, layer.gives_all_bits);
         });
         if (cluster.size == 1) return;
         __syncwarp();
-        constexpr int pieces = direct_outputs * int(sizeof(T)) / 16;
-        for (int i = int(threadIdx.x) % 32; i < rows * pieces; i += 32) {
-            auto* own = reinterpret_cast<uint4*>(to + i / pieces * row_bytes + i % pieces * 16);
-            uint4 value = *own;
-            for (int distance = 1; distance < cluster.size; ++distance)
-                cluster.store(own, (cluster.rank + distance) % cluster.size, value);
-        }
+        constexpr int pieces = direct_outputs / width;
+        for (int i = int(threadIdx.x) % 32; i < rows * pieces; i += 32)
+            if (first + i % pieces * width < layer.written) give(to + i / pieces * row_bytes + i % pieces * 16);
+    }
+    // 16 bytes of shared memory, to the other blocks of the cluster.
+    __device__ void give(char* own) const {
+        auto* piece = reinterpret_cast<uint4*>(own);
+        uint4 value = *piece;
+        for (int distance = 1; distance < cluster.size; ++distance)
+            cluster.store(piece, (cluster.rank + distance) % cluster.size, value);
     }
     // A layer of one output: every block of the cluster computes it for itself.
     __device__ void run_plain(int l, long long first_row) const {
@@ -243,7 +248,7 @@ struct DirectBlock {
 #undef FUSED_MLP_ACTIVATION
                 default: __builtin_unreachable();
             }
-            if (!last && lane < of_half)  // zeros behind it, as far as the next layer reads
+            if (!last && lane < layer.written)
                 reinterpret_cast<T*>(memory + layer.to + row * layer.to_row)[lane] =
                     lane ? narrow<T>(0.0f) : as_taken(narrow<T>(z), layer.gives_all_bits);
             if (last && lane == 0 && cluster.rank == 0 && first_row + row < net.rows) net.out[first_row + row] = narrow<T>(z);
@@ -308,69 +313,64 @@ __global__ void __launch_bounds__(threads, 1) direct_forward(const __grid_consta
 }
 
 #ifndef __CUDACC_RTC__
-// The bytes of a row of so many numbers between layers, the outputs of a last pair among them: eight neighbouring lanes
-// read 64 bytes of two rows, which so lie in different banks.
-constexpr int direct_row(int columns, int size) {
-    return int(round_up(round_up(columns, direct_outputs) * size, slot_bytes)) + half_bytes;
-}
-
-// Appends an MLP's layers, packed as packing.py lays them out; their inputs and outputs lie in shared memory by turns
-// from `first` and `second` on. Returns what the last layer's are in turn: the place that it would write to.
+// The layers of an MLP behind those that `net` has, packed as packing.py lays them out. What lies between them takes two
+// places by turns, from `begin` bytes of shared memory on. Returns where these end.
 template <class T>
-void append_layers(DirectNetwork<T>& net, const T* packed, const Widths& widths, Activation between, Activation last,
-                   int rows, int first, int second, int row_bytes[2]) {
+int append_layers(DirectNetwork<T>& net, const T* packed, const Widths& widths, Activation between, Activation last,
+                  int rows, int begin) {
+    constexpr int size = int(sizeof(T)), of_half = half_bytes / size;
+    int row[2] = {}, place[2] = {begin, begin};
+    // 64 bytes beyond a multiple of 128: eight lanes read 64 bytes of each of two rows, which so lie in different banks.
+    for (int l = 0; l < widths.count; ++l)
+        row[l % 2] = std::max(row[l % 2], int(round_up(round_up(widths.width[l], of_half) * size, slot_bytes)) + half_bytes);
+    place[1] += rows * row[0];
     for (int l = 0; l < widths.count; ++l) {
         DirectLayer<T>& layer = net.layers[net.count++];
+        bool is_last = l + 1 == widths.count;
         layer.inputs = widths.width[l], layer.outputs = widths.width[l + 1], layer.stride = int(round_up(layer.inputs, 16));
-        long long outputs = round_up(layer.outputs, 16);
-        layer.weight = packed, layer.bias = packed + outputs * layer.stride;
-        packed = layer.bias + outputs;
-        bool even = l % 2 == 0, plain = sizeof(T) == 4 && l + 2 <= widths.count - 1 + 1 && l + 1 < widths.count && widths.width[l + 2] == 1;
-        layer.from = even ? first : second, layer.from_row = row_bytes[even ? 0 : 1];
-        layer.to = even ? second : first, layer.to_row = row_bytes[even ? 1 : 0];
-        layer.activation = l + 1 == widths.count ? last : between, layer.gives_all_bits = plain;
+        layer.weight = packed, layer.bias = packed + round_up(layer.outputs, 16) * layer.stride;
+        packed = layer.bias + round_up(layer.outputs, 16);
+        layer.from = place[l % 2], layer.from_row = row[l % 2];
+        layer.to = place[(l + 1) % 2], layer.to_row = row[(l + 1) % 2];
+        layer.written = int(round_up(layer.outputs, of_half));
+        layer.activation = is_last ? last : between;
+        layer.gives_all_bits = size == 4 && !is_last && widths.width[l + 2] == 1;
     }
-    (void)rows;
-}
-#ifndef __CUDACC_RTC__
-// Bytes of a row between layers, of even and odd ones: eight neighbouring lanes read 64 bytes of two rows, which lie in
-// different banks.
-inline void lay_out_direct(Plan& plan, const Widths& widths, int size) {
-    for (int parity = 0; parity < 2; ++parity) {
-        int widest = 0;
-        for (int l = parity; l < widths.count; l += 2) widest = std::max(widest, widths.width[l]);
-        plan.row_bytes[parity] = widest ? round_up(round_up(widest, direct_outputs) * size, slot_bytes) + half_bytes : 0;
-    }
-    plan.buffers = 2, plan.ring_bytes = 0;
-    plan.shared_bytes = plan.rows * (plan.row_bytes[0] + plan.row_bytes[1]);
+    return place[1] + rows * row[1];
 }
 
-template <class T, int n_tiles>
-cudaError_t launch_direct_tiles(const Call<T>& call, const Plan& plan, cudaStream_t stream) {
-    auto kernel = direct_forward<T, n_tiles>;
-    cudaError_t error = set_shared_memory_limit(kernel, size_t(plan.shared_bytes));
+// cudaErrorInvalidConfiguration: a GPU without tensor cores, or clusters; more shared memory than there is.
+template <class Kernel, class Given>
+cudaError_t launch_direct_tiles(Kernel* kernel, int rows, DirectNetwork<Given>& net, int shared_bytes, int cluster,
+                                int clusters, const Device& device, cudaStream_t stream, const auto& argument) {
+    long long tiles = (net.rows + rows - 1) / rows, resident = device.clusters(cluster);
+    net.cluster = cluster, net.clusters = int(clusters ? clusters : std::min(tiles, resident));
+    if (!device.tensor_cores || !net.clusters || shared_bytes > device.shared_bytes) return cudaErrorInvalidConfiguration;
+    cudaError_t error = set_shared_memory_limit(kernel, size_t(shared_bytes));
     if (error != cudaSuccess) return error;
-    return launch_clusters(kernel, plan.clusters, plan.cluster, dim3(threads), size_t(plan.shared_bytes), stream,
-                           network_of(call, plan));
+    return launch_clusters(kernel, net.clusters, cluster, dim3(threads), size_t(shared_bytes), stream, argument);
 }
 
-// By a plan of so many rows and blocks a cluster. cudaErrorInvalidConfiguration: weights that are not aligned, a `hidden`,
-// rows that there is no kernel for.
+// With tiles of `wanted.rows` rows, 8, 16 or 32, in clusters of `wanted.cluster` blocks. cudaErrorInvalidConfiguration: as
+// above; weights that are not aligned; a `hidden`.
 template <class T>
 cudaError_t launch_direct(const Call<T>& call, cudaStream_t stream, const Plan& wanted) {
     if (!call.rows) return cudaSuccess;
-    if (!aligned(call.packed) || call.hidden || !has(call.activation) || !has(call.last_activation)) return cudaErrorInvalidConfiguration;
+    if (!aligned(call.packed) || call.hidden || !has(call.activation) || !has(call.last_activation))
+        return cudaErrorInvalidConfiguration;
     Device device;
     cudaError_t error = this_device(direct_forward<T, 2>, device);
     if (error != cudaSuccess) return error;
-    Plan plan = wanted;
-    lay_out_direct(plan, call.widths, int(sizeof(T)));
-    long long tiles = (call.rows + plan.rows - 1) / plan.rows;
-    if (!plan.clusters) plan.clusters = int(std::min<long long>(tiles, device.clusters(plan.cluster)));
-    if (!device.tensor_cores || !plan.clusters || plan.shared_bytes > device.shared_bytes) return cudaErrorInvalidConfiguration;
-    if (plan.rows == 8) return launch_direct_tiles<T, 1>(call, plan, stream);
-    if (plan.rows == 16) return launch_direct_tiles<T, 2>(call, plan, stream);
-    if (plan.rows == 32) return launch_direct_tiles<T, 4>(call, plan, stream);
+    DirectNetwork<T> net = {};
+    net.x = call.x, net.out = call.out, net.rows = call.rows, net.x_columns = call.x_columns;
+    net.x_aligned = aligned(call.x) && call.x_columns * int(sizeof(T)) % 16 == 0;
+    int bytes = append_layers(net, call.packed, call.widths, call.activation, call.last_activation, wanted.rows, 0);
+    auto go = [&](auto* kernel) {
+        return launch_direct_tiles(kernel, wanted.rows, net, bytes, wanted.cluster, wanted.clusters, device, stream, net);
+    };
+    if (wanted.rows == 8) return go(direct_forward<T, 1>);
+    if (wanted.rows == 16) return go(direct_forward<T, 2>);
+    if (wanted.rows == 32) return go(direct_forward<T, 4>);
     return cudaErrorInvalidConfiguration;
 }
 #endif

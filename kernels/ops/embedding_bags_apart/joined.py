@@ -1,0 +1,43 @@
+"""The ids of tables that lie apart, joined and in the order of the rows that they name: what their gradients walk.
+
+Bytes: the ids and offsets are copied once, in one launch of PyTorch's without offsets, in four with them; then the sort
+moves them, as embedding_bags_sort says.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from kernels.ops.embedding_bags_sort.op import beside, embedding_bags_sort
+
+
+@functools.lru_cache(maxsize=256)
+def _row_offsets(heights: tuple[int, ...], device: torch.device) -> Tensor:
+    """Where each table's rows begin, and where the last's end: a tensor of the device, kept, so that a captured graph
+    copies nothing to it."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("call the op's gradient once before a CUDA graph of it is captured, with these tables")
+    with torch.inference_mode(mode=False):
+        return torch.tensor([0, *accumulate(heights)], dtype=torch.int64, device=device)
+
+
+def sorted_ids(backend: str, given: Mapping[str, object]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """embedding_bags_sort of all tables' ids; given: the backward's arguments by name. Rows are counted through all."""
+    indices, offsets = given["indices"], given["offsets"]
+    heights = tuple(given["tables_shape"][1::3])  # of each table 2, R and D
+    row_offsets = _row_offsets(heights, indices[0].device)
+    if offsets:
+        *bases, count = accumulate(map(len, indices), initial=0)
+        begins = [each[:-1] for each in offsets] if given["include_last_offset"] else list(offsets)
+        end = begins[0].new_full((1,), count)
+        indices, offsets = torch.cat(indices), torch.cat([*torch._foreach_add(begins, bases), end])
+    else:
+        indices, offsets = torch.stack(indices, 1), None
+    return embedding_bags_sort(
+        indices, row_offsets, offsets, sum(heights), -1, given["mode"] == "mean", backend=beside(backend, indices)
+    )

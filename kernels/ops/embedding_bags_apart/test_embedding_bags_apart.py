@@ -1,0 +1,238 @@
+"""embedding_bags_apart against eager, on every backend of this machine, and against PyTorch's modules."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import kernels
+from kernels import runtime
+from kernels.check import Case, check, check_gradients
+from kernels.check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from kernels.dispatch import input_errors
+from kernels.ops.embedding_bags import choice
+from kernels.ops.embedding_bags_apart.op import OP
+from kernels.ops.embedding_bags_apart.spec import HEIGHTS, SPEC, draw_bags
+
+INDEX = DEVICE.index if DEVICE.index is not None else (0 if DEVICE.type == "cuda" else -1)
+HOSTILE = (-1, 37, 2**31 - 1, -(2**31), 2**32 + 5, 2**63 - 1, -(2**63))
+
+
+class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
+    op = "embedding_bags_apart"
+
+    def kinds(self, case=None):
+        """Bags, and one id a bag: offsets that are no tensors are another path."""
+        return self.calls(case)[:2]
+
+    def backward_arguments(self, call, needs=None):
+        return super().backward_arguments(call, (True,) * len(HEIGHTS) if needs is None else needs)
+
+    @pytest.fixture(autouse=True)
+    def _nothing_is_reported(self):
+        yield
+        if DEVICE.type == "cuda":
+            torch.cuda.synchronize()
+        left = input_errors.found(INDEX)
+        input_errors.clear(INDEX)
+        assert left is None
+
+    # ------------------------------------------------------------------------------------------------- wrong input
+
+    def no_tensors(self, call):
+        tables, indices, offsets = call.tensors
+        found = []
+        for i, name in enumerate(("tables", "indices", "offsets")):
+            for wrong in ("2", call.tensors[i][0], 7):
+                arguments = (*call.tensors[:i], wrong, *call.tensors[i + 1 :])
+                # Of the first the op wants to know where it lies before it looks at the rest.
+                said = f"{name} must be a " + ("(list of )?tensors?" if i == 0 else "list of tensors")
+                found.append((arguments, TypeError, said + f"; got {type(wrong).__name__}"))
+        with_none = [tables[0], None, tables[2]], indices, offsets
+        return [*found, (with_none, TypeError, r"tables\[1\] must be a tensor; got NoneType")]
+
+    def other_tensors(self, call):
+        found = []
+        for i, name in enumerate(("tables", "indices", "offsets")):
+            for wrong, error, message in (
+                (lambda t: t.to(torch.float64 if t.is_floating_point() else torch.int32), TypeError,
+                 rf"{name}\[1\] must have {name}\[0\]'s dtype, float32|int64; got float64|int32"),
+                (lambda t: t.to("meta"), ValueError, rf"{name}\[1\] must be on tables\[0\]'s device, .*; got meta"),
+                (lambda t: t[None], ValueError, rf"{name}\[1\] must have shape .*; got \[1, "),
+            ):
+                given = list(call.tensors[i])
+                given[1] = wrong(given[1])
+                found.append(((*call.tensors[:i], given, *call.tensors[i + 1 :]), error, message))
+            fewer = (*call.tensors[:i], call.tensors[i][:-1], *call.tensors[i + 1 :])
+            found.append((fewer, ValueError, "(indices|offsets) must be as many as tables, [23]; got [23]"))
+        return found
+
+    def wrong_input(self, call):
+        tables, indices, offsets = call.tensors
+        return [
+            (([t.int() for t in tables], indices, offsets), TypeError, r"tables\[0\] must be float32, .*; got int32"),
+            ((tables, [i.float() for i in indices]), TypeError, r"indices\[0\] must be int32 or int64; got float32"),
+            (([tables[0], tables[1][:, :3], tables[2]], indices, offsets), ValueError,
+             r"tables\[1\] must have shape \[R, D\], of one D; got \[1, 3\]"),
+            ((tables, indices, [offsets[0], offsets[1][1:], offsets[2]]), ValueError,
+             r"offsets\[1\] must have shape \[B\], of one B; got \[4\]"),
+            ((tables, [offsets[0], offsets[1][1:], offsets[2]]), ValueError, r"indices\[1\] must have shape \[B\], of"),
+            ((tables, indices, offsets, "max"), ValueError, "mode must be one of sum, mean; got 'max'"),
+            ((tables, offsets, None, "sum", True), ValueError, "offsets must be given, since there is include_last"),
+            ((tables, indices, [o[:0] for o in offsets], "sum", True), ValueError,
+             r"offsets\[0\] must have shape \[B \+ 1\], since there is include_last_offset; got \[0\]"),
+        ]
+
+    @every_backend
+    def test_no_tables_at_all(self, backend):
+        with pytest.raises(ValueError, match="embedding_bags_apart: tables must have one tensor at least; got none"):
+            self.function(backend)([], [])
+
+    # ----------------------------------------------------------------------------------------------- ids and offsets
+
+    @every_backend
+    @pytest.mark.parametrize("bags", [False, True])
+    def test_an_id_of_no_row_is_told(self, backend, bags):
+        call = self.calls()[1 - bags]
+        for value in HOSTILE:
+            tables, indices, offsets = call.tensors
+            position = 1 if bags else 3
+            indices = [indices[0], indices[1], indices[2].clone()]
+            indices[2][position] = value
+            with pytest.raises(IndexError, match=rf"id {value}, at position {position} of indices\[2\], is out"):
+                self.run(self.function(backend), tables, indices, offsets)
+
+    def run(self, function, *arguments):
+        """The call, and what its kernels report, at once."""
+        out = function(*arguments)
+        kernels.check_ids(DEVICE, wait=True)
+        return out
+
+    @every_backend
+    @pytest.mark.parametrize("last", [False, True])
+    def test_offsets_that_cannot_be_are_told(self, backend, last):
+        indices, offsets = draw_bags(5, 1)
+        tables, *_ = self.call().tensors
+        indices = [each.to(DEVICE) for each in indices]
+        count = len(indices[1])
+        for position, value in ((0, 1), (3, -1), (2, count + 1), (4, 0), *(((5, count - 1),) if last else ())):
+            spoiled = [each.clone().to(DEVICE) for each in offsets]
+            if value == 0 and int(spoiled[1][3]) == 0:
+                continue
+            spoiled[1][position] = value
+            spoiled = spoiled if last else [each[:-1] for each in spoiled]
+            with pytest.raises(ValueError, match=r"offsets\[1\] must begin with 0, .*; offsets\[1\]\[\d\] is -?\d+"):
+                self.run(self.function(backend), tables, indices, spoiled, "sum", last)
+
+    @kernel_backend
+    def test_the_rest_is_right_beside_a_bad_id(self, backend):
+        """The kernel goes on: the bad id's row counts as zeros, in a gradient too."""
+        (tables, indices, offsets), grad = self.call().tensors, self.grads(self.call())[0]
+        bad = [indices[0].clone(), *indices[1:]]
+        bad[0][0] = 37
+        leaves = [table.clone().requires_grad_() for table in tables]
+        out = OP.overload("cuda")(leaves, bad, offsets, "sum", False)
+        found = torch.autograd.grad(out, leaves, grad)
+        with pytest.raises(IndexError, match="id 37, at position 0"):
+            kernels.check_ids(DEVICE, wait=True)
+        bag = int((offsets[0] <= 0).sum()) - 1
+        row = tables[0][indices[0][0]]
+        want = OP.eager(leaves, indices, offsets)
+        without = want.detach().clone()
+        without[bag, 0] -= row
+        torch.testing.assert_close(out.detach(), without)
+        of_good = torch.autograd.grad(want, leaves, grad)
+        of_good[0][indices[0][0]] -= grad[bag, 0]
+        torch.testing.assert_close(found, of_good)
+
+    # ------------------------------------------------------------------------------------------------------ the rest
+
+    @kernel_backend
+    def test_more_tables_than_a_launch_takes(self, backend):
+        """150 tables: three launches, of the forward and of the gradient."""
+        tables = [torch.randn(3 + k % 5, 8, device=DEVICE) for k in range(150)]
+        indices = [torch.randint(3, (6,), device=DEVICE) for _ in tables]
+        offsets = [torch.tensor([0, 1, 1, 4], device=DEVICE)] * 150
+        for given in ((indices, None), (indices, offsets)):
+            leaves = [table.clone().requires_grad_(k != 70) for k, table in enumerate(tables)]
+            out, want = self.function(backend)(leaves, *given), OP.eager(leaves, *given)
+            assert torch.equal(out, want) if given[1] is None else torch.allclose(out, want)
+            grad, wanted = torch.randn_like(out), [leaf for leaf in leaves if leaf.requires_grad]
+            found, exact = (torch.autograd.grad(each, wanted, grad) for each in (out, want))
+            torch.testing.assert_close(found, exact)
+
+    @kernel_backend
+    def test_a_table_of_no_rows_and_ids_of_no_memory_order(self, backend):
+        tables = [torch.randn(4, 8, device=DEVICE), torch.randn(0, 8, device=DEVICE)]
+        indices = [torch.tensor([3, 1], device=DEVICE), torch.empty(0, dtype=torch.long, device=DEVICE)]
+        offsets = [torch.tensor([0, 1], device=DEVICE), torch.tensor([0, 0], device=DEVICE)]
+        leaves = [table.requires_grad_() for table in tables]
+        out = self.function(backend)(leaves, indices, offsets)
+        assert torch.equal(out, OP.eager(leaves, indices, offsets))
+        assert torch.equal(out[:, 1], torch.zeros(2, 8, device=DEVICE))
+        found = torch.autograd.grad(out.sum(), leaves)
+        assert [tuple(grad.shape) for grad in found] == [(4, 8), (0, 8)]
+        reversed_ = [table.flip(0).detach() for table in (tables[0], tables[0] * 2, tables[0] - 1)]
+        columns = torch.tensor([[1, 2, 3], [0, 1, 3]], device=DEVICE)
+        assert torch.equal(self.function(backend)(reversed_, list(columns.unbind(1))),
+                           OP.eager(reversed_, list(columns.unbind(1))))
+
+    @kernel_backend
+    @pytest.mark.parametrize("mode", ["sum", "mean"])
+    def test_it_is_nn_embedding_bag_a_table(self, backend, mode):
+        (tables, indices, offsets) = self.call(Case((40, 12))).tensors
+        bags = [nn.EmbeddingBag(len(table), 12, mode=mode, _weight=table.clone()) for table in tables]
+        want = torch.stack([bag(*given) for bag, *given in zip(bags, indices, offsets, strict=True)], 1)
+        out = self.function(backend)([bag.weight for bag in bags], indices, offsets, mode)
+        torch.testing.assert_close(out, want)
+        grad = torch.randn_like(out)
+        weights = [bag.weight for bag in bags]
+        torch.testing.assert_close(*(torch.autograd.grad(each, weights, grad) for each in (out, want)))
+
+    @kernel_backend
+    def test_several_chunks_of_one_row(self, backend):
+        """Hundreds of ids name one row, so that its sum goes through several chunks."""
+        indices, offsets = draw_bags(400, 3)
+        tables = [torch.randn(height, 5, device=DEVICE) for height in HEIGHTS]
+        call = self.call()
+        lists = tuple([each.to(DEVICE) for each in one] for one in (indices, offsets))
+        for mode in ("sum", "mean"):
+            given = type(call)("chunks", (tables, *lists), (mode, True))
+            check_gradients(self.op, self.function(backend), given, self.needed(given), self.grads(given))
+
+    def test_auto_is_cuda_where_it_can_run(self, monkeypatch):
+        for reason, chosen in (("", "cuda"), ("no nvcc", "eager")):
+            monkeypatch.setattr(runtime, "why_not", lambda *_, reason=reason: reason)
+            choice.cuda_runs.cache_clear()
+            assert OP.auto([]) == chosen
+        choice.cuda_runs.cache_clear()
+
+    @GPU
+    def test_a_captured_gradient_waits_for_a_call_before(self):
+        call = self.call()
+        leaves, run = self.with_gradients(call)
+        function, (grad,) = self.function("cuda"), self.grads(call)
+        wanted = leaves[: len(HEIGHTS)]
+        want = torch.autograd.grad(run(function, *leaves), wanted, grad)
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            found = torch.autograd.grad(run(function, *leaves), wanted, grad)
+        graph.replay()
+        assert all(map(torch.equal, found, want))
+
+    @kernel_backend
+    def test_ids_of_two_dtypes_with_offsets_of_another(self, backend):
+        tables, indices, offsets = self.call().tensors
+        function = functools.partial(self.function(backend), tables)
+        want = function(indices, offsets)
+        assert torch.equal(function([each.int() for each in indices], offsets), want)
+        assert torch.equal(function(indices, [each.int() for each in offsets]), want)
+
+    @kernel_backend
+    def test_long_bags_go_by_turns(self, backend):
+        """So many bags that a group of lanes takes several of them."""
+        check(self.op, self.function(backend), cases=[Case((3000, 132), every_option=False)], spec=SPEC)

@@ -1,0 +1,322 @@
+"""backend="fused_kernels" and look-ups in tables that lie apart: what becomes one call, and what is left alone and why.
+
+Each module is compiled, and its outputs and gradients are eager's, whatever became of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import Of, check, recording
+from torch import nn
+
+import kernels
+from kernels import dispatch, runtime
+from kernels.compiler import look_ups, replace
+from kernels.dispatch.core import on_host
+from kernels.ops.embedding_bags_apart.op import embedding_bags_apart
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+B, N, ROWS = 5, 8, (10, 12, 14)
+OP = "embedding_bags_apart"
+
+
+class Bags(nn.Module):
+    """Three tables as `make(rows, width)` gives them, looked up by `look(table, ids, offsets)` and put together."""
+
+    def __init__(self, make: Callable = nn.EmbeddingBag, look: Callable | None = None, join=None, **options):
+        super().__init__()
+        options = {"mode": "sum"} | options if make is nn.EmbeddingBag else options
+        self.tables = nn.ModuleList(make(rows, N, **options) for rows in ROWS)
+        self.look = look or (lambda table, ids, offsets: table(ids, offsets))
+        self.join = join or (lambda dense, looked_up: torch.cat([dense, *looked_up], 1))
+
+    def forward(self, dense, ids, offsets):
+        return self.join(dense, [self.look(t, ids[k], offsets[k]) for k, t in enumerate(self.tables)])
+
+
+def inputs(rows: int = B):
+    """Two ids a bag."""
+    return torch.randn(rows, N), torch.randint(10, (3, 2 * rows)), torch.arange(rows).mul(2).repeat(3, 1)
+
+
+def one_id(table, ids, offsets):
+    return table(ids[: offsets.shape[0]])
+
+
+def weighted(table, ids, offsets):
+    return F.embedding_bag(ids, table.weight, offsets, mode="sum", per_sample_weights=torch.ones(ids.shape[0]))
+
+
+def with_last(table, ids, offsets):
+    return table(ids, torch.cat([offsets, offsets.new_full((1,), ids.shape[0])]))
+
+
+def frozen(bags: Bags) -> Bags:
+    bags.tables[1].requires_grad_(False)
+    return bags
+
+
+def changed(k: int, table: nn.Module, make: Callable = Bags, **options) -> Bags:
+    bags = make(**options)
+    bags.tables[k] = table
+    return bags
+
+
+def tied(bags: Bags) -> Bags:
+    bags.tables[2].weight = bags.tables[0].weight
+    return bags
+
+
+def read_at_once(m, dense, ids, offsets):
+    """Each result is read before the next look-up is made, of ids that are there already."""
+    total = dense
+    for k, table in enumerate(m.tables):
+        total = total + table(ids[k], offsets[k]) * (k + 2)
+    return total
+
+
+def of_each_other(m, dense, ids, offsets):
+    """The second table's ids come from what was looked up in the first."""
+    first = m.tables[0](ids[0], offsets[0])
+    more = (first.sum(1) > 0).long().repeat_interleave(2)
+    return first + m.tables[1](more, offsets[1]) + m.tables[2](ids[2], offsets[2])
+
+
+def written_between(m, dense, ids, offsets):
+    first = m.tables[0](ids[0], offsets[0])
+    m.tables[1].weight.detach().mul_(2)
+    return first + m.tables[1](ids[1], offsets[1])
+
+
+def random_between(m, dense, ids, offsets):
+    """Whether the mask or the ids are drawn first is seen."""
+    first = F.dropout(m.tables[0](ids[0], offsets[0]), 0.5)
+    return first + m.tables[1](torch.randint(10, ids[1].shape), offsets[1])
+
+
+def weight_between(m, dense, ids, offsets):
+    first = m.tables[0](ids[0], offsets[0]) * 2
+    return first + F.embedding_bag(ids[1], m.tables[1].weight * 2, offsets[1], mode="sum")
+
+
+def not_read(m, dense, ids, offsets):
+    """A look-up that nobody reads, of which the table gets no gradient."""
+    first, _, third = (table(ids[k], offsets[k]) for k, table in enumerate(m.tables))
+    return first + third
+
+
+def unbound(m, dense, ids, offsets):
+    """Columns of one matrix, as a model that is given [B, F] takes them."""
+    columns = (ids[:, : offsets.shape[1]].t() % 10).unbind(1)
+    return torch.stack([table(column) for table, column in zip(m.tables, columns, strict=True)], 1)
+
+
+def no_grad_between(m, dense, ids, offsets):
+    first = m.tables[0](ids[0], offsets[0])
+    with torch.no_grad():
+        second = m.tables[1](ids[1], offsets[1])
+    return first + second + m.tables[2](ids[2], offsets[2])
+
+
+def of(function: Callable, make: Callable = Bags) -> Of:
+    return Of(function, tables=make().tables)
+
+
+# module, how many calls of the op
+REPLACED = {
+    "bags": (Bags, 1),
+    "mean": (lambda: Bags(mode="mean"), 1),
+    "include_last_offset": (lambda: Bags(include_last_offset=True, look=with_last), 1),
+    "include_last_offset_mean": (lambda: Bags(include_last_offset=True, look=with_last, mode="mean"), 1),
+    "scaled": (lambda: Bags(look=lambda t, i, o: t(i, o) * 2), 1),
+    "ids_2d": (lambda: Bags(look=lambda t, i, o: t(i.view(-1, 2))), 1),
+    "ids_int32": (lambda: Bags(look=lambda t, i, o: t(i.int(), o.int())), 1),
+    "embedding": (lambda: Bags(nn.Embedding, one_id), 1),
+    "embedding_int32": (lambda: Bags(nn.Embedding, lambda t, i, o: one_id(t, i.int(), o)), 1),
+    "columns_of_a_matrix": (lambda: of(unbound, lambda: Bags(nn.Embedding)), 1),
+    "float64": (lambda: Bags(join=lambda dense, each: torch.stack(each, 1)).double(), 1),
+    "frozen": (lambda: frozen(Bags()), 1),
+    "one_table_twice": (lambda: tied(Bags()), 1),
+    "read_at_once": (lambda: of(read_at_once), 1),
+    "of_each_other": (lambda: of(of_each_other), 1),
+    "not_read": (lambda: of(not_read), 1),
+    "two_of_one_width": (lambda: changed(1, nn.EmbeddingBag(9, 3, mode="sum")), 1),
+    "two_of_one_mode": (lambda: changed(1, nn.EmbeddingBag(12, N, mode="max")), 1),
+    "two_of_one_kind": (lambda: Bags(look=lambda t, i, o: t(i, o) if t.num_embeddings > 10 else t(i.view(-1, 2))), 1),
+    "stacked": (lambda: Bags(join=lambda dense, each: torch.stack(each, 1)), 1),
+    "stacked_otherwise": (lambda: Bags(join=lambda dense, each: torch.stack(each[::-1], dim=1)), 1),
+    "stacked_in_front": (lambda: Bags(join=lambda dense, each: torch.stack(each, 0)), 1),
+    "stacked_behind_dense": (lambda: Bags(join=lambda dense, each: torch.stack([dense, *each], 1)), 1),
+    "stacked_and_written": (lambda: Bags(join=lambda dense, each: torch.stack(each, -2).mul_(2) + dense[:, None]), 1),
+    "two_together": (lambda: Bags(join=lambda dense, e: (torch.cat([e[0], e[1]], 1), e[2])), 1),
+    "joined_twice": (lambda: Bags(join=lambda dense, e: (torch.cat(e, 1), torch.cat([dense, *e], dim=-1).relu_())), 1),
+    "joined_and_read": (lambda: Bags(join=lambda dense, each: (torch.cat(each, 1).mul_(3), each[0])), 1),
+    "rows_joined": (lambda: Bags(join=lambda dense, each: torch.cat(each)), 1),
+    "one_repeated": (lambda: Bags(join=lambda dense, each: torch.cat([*each, each[0]], 1)), 1),
+    "seen_flat": (lambda: Bags(join=lambda dense, each: [one.view(-1) for one in each]), 1),
+    "returned": (lambda: Bags(join=lambda dense, each: each), 1),
+    "in_inference": (lambda: Bags(nn.Embedding, one_id, padding_idx=1).requires_grad_(False), 1),
+}
+# module, the condition that fails
+DECLINED = {
+    "max": (lambda: Bags(mode="max"), "mode max: 3 look-ups"),
+    "padding_idx": (lambda: Bags(padding_idx=1), "padding_idx"),
+    "max_norm": (lambda: Bags(max_norm=0.5), "max_norm"),
+    "scale_grad_by_freq": (lambda: Bags(scale_grad_by_freq=True), "scale_grad_by_freq"),
+    "sparse": (lambda: Bags(sparse=True), "sparse gradients"),
+    "weighted": (lambda: Bags(look=weighted), "per_sample_weights"),
+    "embedding_padding_idx": (lambda: Bags(nn.Embedding, one_id, padding_idx=1), "padding_idx"),
+    "embedding_max_norm": (lambda: Bags(nn.Embedding, one_id, max_norm=0.5), "max_norm"),
+    "embedding_scaled": (lambda: Bags(nn.Embedding, one_id, scale_grad_by_freq=True), "scale_grad_by_freq"),
+    "embedding_sequence": (lambda: Bags(nn.Embedding, lambda t, i, o: t(i.view(-1, 2)).sum(1)), "ids of 2 dimensions"),
+    "alone": (lambda: Of(lambda m, dense, ids, o: m.table(ids[0]), table=nn.Embedding(10, N)), "a look-up by itself"),
+    "widths": (
+        lambda: changed(1, nn.EmbeddingBag(9, 3, mode="sum"), lambda: changed(2, nn.EmbeddingBag(9, 5, mode="sum"))),
+        "a look-up by itself, which its own operator does in one launch: 3 look-ups",
+    ),
+    "written_between": (lambda: of(written_between), "aten.mul_.Tensor writes in place between"),
+    "random_between": (lambda: of(random_between), "random numbers are drawn between the parts"),
+    "weight_between": (lambda: of(weight_between), "a result is read before an input of another look-up is computed"),
+    "no_grad_between": (lambda: of(no_grad_between), "_set_grad_enabled stands between the parts"),
+    "table_is_transposed": (
+        lambda: Of(
+            lambda m, dense, ids, o: F.embedding(ids[0], m.a.t()) + F.embedding(ids[1], m.b.t()),
+            a=nn.Parameter(torch.randn(N, 10)), b=nn.Parameter(torch.randn(N, 10)),
+        ),
+        "a table that is not contiguous",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_look_ups_become_one_call(name):
+    make, calls = REPLACED[name]
+    torch.manual_seed(0)
+    recorded = check(make(), as_module(inputs(), name), gradients=name != "in_inference")
+    assert recorded.ops == [OP] * calls, recorded.declined
+
+
+@pytest.mark.parametrize("name", DECLINED)
+def test_look_ups_are_left_alone_and_it_says_why(name):
+    make, condition = DECLINED[name]
+    torch.manual_seed(0)
+    check(make(), inputs(), inner="eager").expect_declined(OP, condition)
+
+
+def as_module(given: tuple, name: str) -> tuple:
+    return (given[0].double(), *given[1:]) if name == "float64" else given
+
+
+@pytest.fixture
+def on_kernels(monkeypatch):
+    """As on a GPU: "auto" is the kernel, here its host build."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is missing")
+    monkeypatch.setattr(dispatch.find(OP), "auto_on_cpu", "cuda")
+    with on_host():
+        yield
+
+
+KINDS = ["bags", "include_last_offset_mean", "ids_2d", "columns_of_a_matrix", "frozen", "one_table_twice"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_kernels_run_within_a_compiled_model(on_kernels, name):
+    make, _ = REPLACED[name]
+    torch.manual_seed(0)
+    assert check(make(), inputs(), atol=1e-5, rtol=1e-4).ops == [OP]
+
+
+@pytest.mark.parametrize("make", [Bags, lambda: Bags(nn.Embedding, one_id)], ids=["bags", "embedding"])
+def test_one_compilation_serves_batches_from_two_on_and_sees_new_weights(on_kernels, make):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, (backend, recorded) = make(), recording()
+    compiled = torch.compile(model, backend=backend, dynamic=True)
+    for rows in (6, 7, 33, 2):
+        given = inputs(rows)
+        torch.testing.assert_close(compiled(*given), model(*given))
+        with torch.no_grad():
+            model.tables[0].weight.add_(1)
+        model.tables[1].weight.data = torch.randn_like(model.tables[1].weight)
+    # Dynamo starts over with a graph whose floats a backend asks for: norm_type of an embedding.
+    assert recorded.graphs in (1, 2)
+    assert recorded.ops == [OP] * recorded.graphs
+
+
+def test_offsets_are_checked_where_they_were_assumed(on_kernels):
+    """Ids behind the last offset, of which PyTorch's own gradient is undefined; and offsets that fall."""
+    torch._dynamo.reset()
+    model = Bags(include_last_offset=True, look=lambda t, i, o: t(i, o))
+    compiled = torch.compile(model, backend=recording()[0])
+    dense, ids, _ = inputs()
+    offsets = torch.arange(B + 1).mul(2).repeat(3, 1)
+    torch.testing.assert_close(compiled(dense, ids, offsets), model(dense, ids, offsets))
+    kernels.check_ids("cpu")
+    for bad in (torch.tensor([0, 2, 4, 6, 8, 9]), torch.tensor([0, 4, 2, 6, 8, 10])):
+        offsets[1] = bad
+        compiled(dense, ids, offsets)
+        with pytest.raises(ValueError, match=r"embedding_bags_apart: offsets\[1\] must begin with 0, never fall"):
+            kernels.check_ids("cpu")
+    compiled(dense, ids + 5, torch.arange(B + 1).mul(2).repeat(3, 1))
+    with pytest.raises(IndexError, match=r"id 1\d, at position \d of indices\[[01]\], is out of range"):
+        kernels.check_ids("cpu")
+
+
+def rewritten(module: nn.Module) -> torch.fx.Graph:
+    """The graph that the backend leaves to Inductor."""
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(gm, example_inputs):
+        replace.rewrite(gm, {})
+        graphs.append(gm)
+        return gm.forward
+
+    torch.compile(module, backend=backend)(*inputs())
+    return graphs[-1].graph
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("bags", 0), ("stacked", 0), ("columns_of_a_matrix", 0), ("stacked_and_written", 0), ("stacked_otherwise", 3),
+        ("stacked_behind_dense", 3), ("two_together", 3), ("joined_twice", 3), ("joined_and_read", 3), ("returned", 3),
+        ("one_repeated", 1), ("rows_joined", 3),
+    ],
+)  # fmt: skip
+def test_what_goes_together_is_not_taken_apart(name, columns):
+    targets = [node.target for node in rewritten(REPLACED[name][0]()).nodes]
+    assert targets.count(embedding_bags_apart) == 1
+    assert targets.count(look_ups.column_of) == columns
+    whole = ("stacked", "columns_of_a_matrix", "stacked_and_written")
+    assert (torch.cat in targets or torch.stack in targets) == (name not in (*whole, "returned"))
+
+
+def test_without_a_cuda_compiler_a_gpus_look_ups_are_left_alone(monkeypatch):
+    """The op has no other kernel, and its eager form is what the model has."""
+    monkeypatch.setattr(runtime, "why_not", lambda backend, device: "nvcc is missing")
+    monkeypatch.setattr(look_ups, "on_gpu", lambda tensor: True)
+    torch.manual_seed(0)
+    check(Bags(), inputs(), inner="eager").expect_declined(OP, "does not run here: nvcc is missing")
+
+
+def test_what_is_said_of_it():
+    explanation = kernels.explain(Bags(), *inputs())
+    (replaced,) = explanation.replaced
+    assert replaced.op == OP
+    assert replaced.note == "3 tables of width 8, 36 rows, bags, sum"
+    assert explanation.declined == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bags", "columns_of_a_matrix"])
+def test_the_kernels_run_within_what_inductor_makes(on_kernels, name):
+    make, _ = REPLACED[name]
+    torch.manual_seed(0)
+    assert check(make(), inputs(), inner="inductor", atol=1e-5, rtol=1e-4).ops == [OP]
