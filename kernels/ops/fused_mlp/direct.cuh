@@ -339,10 +339,11 @@ int append_layers(DirectNetwork<T>& net, const T* packed, const Widths& widths, 
     return place[1] + rows * row[1];
 }
 
-// cudaErrorInvalidConfiguration: a GPU without tensor cores, or clusters; more shared memory than there is.
-template <class Kernel, class Given>
-cudaError_t launch_direct_tiles(Kernel* kernel, int rows, DirectNetwork<Given>& net, int shared_bytes, int cluster,
-                                int clusters, const Device& device, cudaStream_t stream, const auto& argument) {
+// `net` is the argument, or a part of it. cudaErrorInvalidConfiguration: a GPU without tensor cores, or clusters; more
+// shared memory than there is.
+template <class T, class Argument>
+cudaError_t launch_direct_tiles(void (*kernel)(Argument), int rows, DirectNetwork<T>& net, const Argument& argument,
+                                int shared_bytes, int cluster, int clusters, const Device& device, cudaStream_t stream) {
     long long tiles = (net.rows + rows - 1) / rows, resident = device.clusters(cluster);
     net.cluster = cluster, net.clusters = int(clusters ? clusters : std::min(tiles, resident));
     if (!device.tensor_cores || !net.clusters || shared_bytes > device.shared_bytes) return cudaErrorInvalidConfiguration;
@@ -366,7 +367,7 @@ cudaError_t launch_direct(const Call<T>& call, cudaStream_t stream, const Plan& 
     net.x_aligned = aligned(call.x) && call.x_columns * int(sizeof(T)) % 16 == 0;
     int bytes = append_layers(net, call.packed, call.widths, call.activation, call.last_activation, wanted.rows, 0);
     auto go = [&](auto* kernel) {
-        return launch_direct_tiles(kernel, wanted.rows, net, bytes, wanted.cluster, wanted.clusters, device, stream, net);
+        return launch_direct_tiles(kernel, wanted.rows, net, net, bytes, wanted.cluster, wanted.clusters, device, stream);
     };
     if (wanted.rows == 8) return go(direct_forward<T, 1>);
     if (wanted.rows == 16) return go(direct_forward<T, 2>);

@@ -1,0 +1,268 @@
+// The tiled kernel of a whole DLRM against float64 loops: tiles, clusters, one id a row and bags, bad ids.
+#include "tile.cuh"
+
+#include "check/host/testing.cuh"
+
+namespace {
+
+using testing::Buffer;
+using testing::Expected;
+using testing::Output;
+
+struct Problem {
+    long long rows;
+    const char *bottom, *top;
+    int tables, tile, cluster = 1, clusters = 0;
+    bool bags = false, narrow_ids = false, bad = false;
+};
+
+bool halves_to_even() {
+    int major = 0;
+#ifdef __CUDACC__
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+        return false;
+#endif
+    return major >= 9;
+}
+
+// What tensor cores take a number for.
+template <class T>
+double as_operand(double value) {
+    T narrowed = testing::rounded<T>(value);
+    if constexpr (std::is_same_v<T, float>) {
+        static const bool even = halves_to_even();
+        unsigned bits;
+        std::memcpy(&bits, &narrowed, 4);
+        if (std::isfinite(narrowed)) bits = (bits + 0x1000 - (even & ~(bits >> 13))) & ~0x1fffu;
+        std::memcpy(&narrowed, &bits, 4);
+    }
+    return testing::to_double(narrowed);
+}
+
+// Values and the variance of their errors: each rounding takes its neighbour, and each sum is off, by chance.
+struct Numbers {
+    std::vector<double> value, variance;
+    explicit Numbers(size_t size) : value(size), variance(size) {}
+};
+
+template <class T>
+struct Case {
+    static constexpr double sum_error = 0x1p-19;
+    static constexpr double step = std::is_same_v<T, float> ? 0x1p-10 : testing::Dtype<T>::epsilon;
+
+    fused_mlp::Widths bottom, top;
+    int dense, columns;
+    std::vector<T> x, bottom_packed, top_packed, tables;
+    std::vector<long long> heights, starts, ids, offsets;  // of each table: its rows; where they, ids and offsets begin
+    std::vector<long long> first_id;
+    Expected out;
+    long long bad_table = -1, bad_id = 0, bad_position = 0;
+
+    explicit Case(const Problem& p) {
+        fused_mlp::parse(p.bottom, bottom), fused_mlp::parse(p.top, top);
+        dense = bottom.width[0], columns = bottom.width[bottom.count];
+        size_t rows = size_t(p.rows), vectors = size_t(p.tables) + 1;
+        x = testing::random<T>(p.rows * dense, 1, false);
+        Numbers v(rows * vectors * size_t(columns));
+        Numbers first = mlp(x, bottom, 2, bottom_packed, true);
+        for (size_t r = 0; r < rows; ++r)
+            for (size_t c = 0; c < size_t(columns); ++c) {
+                v.value[r * vectors * size_t(columns) + c] = first.value[r * size_t(columns) + c];
+                v.variance[r * vectors * size_t(columns) + c] = first.variance[r * size_t(columns) + c];
+            }
+        look_up(p, v, vectors);
+        size_t width = size_t(columns) + vectors * (vectors - 1) / 2;
+        Numbers joined(rows * width);
+        for (size_t r = 0; r < rows; ++r) {
+            size_t at = r * width;
+            const double* own = &v.value[r * vectors * size_t(columns)];
+            const double* error = &v.variance[r * vectors * size_t(columns)];
+            for (size_t c = 0; c < size_t(columns); ++c, ++at) joined.value[at] = own[c], joined.variance[at] = error[c];
+            for (size_t i = 1; i < vectors; ++i)
+                for (size_t j = 0; j < i; ++j, ++at)
+                    for (size_t c = 0; c < size_t(columns); ++c) {
+                        size_t a = i * size_t(columns) + c, b = j * size_t(columns) + c;
+                        double one = as_operand<T>(own[a]), other = as_operand<T>(own[b]);
+                        joined.value[at] += one * other;
+                        double of_one = error[a] + square(step * one), of_other = error[b] + square(step * other);
+                        joined.variance[at] += of_one * square(other) + of_other * square(one) +
+                                               square(sum_error * one * other);
+                    }
+        }
+        Numbers result = mlp(joined, top, 20, top_packed, false);
+        out.by_slack = true;
+        out.values = result.value;
+        for (double variance : result.variance) out.slack.push_back(6 * std::sqrt(variance));
+    }
+
+private:
+    static double square(double a) { return a * a; }
+
+    Numbers mlp(const std::vector<T>& input, const fused_mlp::Widths& widths, unsigned seed, std::vector<T>& packed, bool relu) {
+        Numbers numbers(input.size());
+        for (size_t i = 0; i < input.size(); ++i) numbers.value[i] = testing::to_double(input[i]);
+        return mlp(numbers, widths, seed, packed, relu);
+    }
+    // relu between the layers; behind the last one if `relu`.
+    Numbers mlp(Numbers numbers, const fused_mlp::Widths& widths, unsigned seed, std::vector<T>& packed, bool relu) {
+        size_t rows = numbers.value.size() / size_t(widths.width[0]);
+        for (int l = 0; l < widths.count; ++l) {
+            size_t inputs = size_t(widths.width[l]), outputs = size_t(widths.width[l + 1]);
+            bool plain = sizeof(T) == 4 && outputs == 1;
+            size_t stride = size_t(fused_mlp::round_up(int(inputs), 16)), padded = size_t(fused_mlp::round_up(int(outputs), 16));
+            std::vector<T> weight = testing::random<T>((long long)(inputs * outputs), seed + unsigned(l));
+            std::vector<T> bias = testing::random<T>((long long)outputs, seed + 100 + unsigned(l));
+            for (T& w : weight) w = testing::rounded<T>(testing::to_double(w) / std::sqrt(double(inputs)));
+            size_t start = packed.size();
+            packed.resize(start + padded * (stride + 1), testing::rounded<T>(0));
+            std::vector<double> operands(inputs * outputs);
+            for (size_t n = 0; n < outputs; ++n) {
+                for (size_t k = 0; k < inputs; ++k) {
+                    packed[start + n * stride + k] = weight[n * inputs + k];
+                    double w = testing::to_double(weight[n * inputs + k]);
+                    operands[n * inputs + k] = plain ? w : as_operand<T>(w);
+                }
+                packed[start + padded * stride + n] = bias[n];
+            }
+            Numbers next(rows * outputs);
+            for (size_t r = 0; r < rows; ++r)
+                for (size_t n = 0; n < outputs; ++n) {
+                    double z = testing::to_double(bias[n]), size = std::fabs(z), squares = 0;
+                    for (size_t k = 0; k < inputs; ++k) {
+                        double taken = numbers.value[r * inputs + k], w = operands[n * inputs + k];
+                        double own = plain ? taken : as_operand<T>(taken);
+                        z += w * own, size += std::fabs(w * own);
+                        squares += w * w * (numbers.variance[r * inputs + k] + (plain || (!l && relu) ? 0 : square(step * own)));
+                    }
+                    bool rectified = (l + 1 < widths.count || relu) && z < 0;
+                    next.value[r * outputs + n] = rectified ? 0 : z;
+                    double least = 5e-7 * std::fmax(1, std::fabs(z)) + testing::Dtype<T>::epsilon * std::fabs(z);
+                    next.variance[r * outputs + n] = squares + square(sum_error * size) + square(least);
+                }
+            numbers = std::move(next);
+        }
+        return numbers;
+    }
+    // Ids drawn, and what they name: into the vectors behind the first.
+    void look_up(const Problem& p, Numbers& v, size_t vectors) {
+        unsigned drawn = 12345;
+        auto draw = [&](long long below) { return drawn = drawn * 1664525u + 1013904223u, (long long)(drawn >> 8) % below; };
+        for (int f = 0; f < p.tables; ++f) {
+            heights.push_back(1 + (f * 7) % 23), starts.push_back((long long)tables.size());
+            std::vector<T> rows = testing::random<T>(heights[size_t(f)] * columns, 50 + unsigned(f));
+            tables.insert(tables.end(), rows.begin(), rows.end());
+            first_id.push_back((long long)ids.size());
+            if (p.bags) offsets.push_back(0);
+            long long own = 0;
+            for (long long r = 0; r < p.rows; ++r) {
+                for (long long n = p.bags ? draw(4) : 1; n > 0; --n, ++own) {
+                    bool spoiled = p.bad && f == p.tables / 2 && r == p.rows / 2 && bad_table < 0;
+                    long long id = spoiled ? heights[size_t(f)] : draw(heights[size_t(f)]);
+                    ids.push_back(id);
+                    if (spoiled) {
+                        bad_table = f, bad_id = id, bad_position = own;
+                        continue;
+                    }
+                    for (size_t c = 0; c < size_t(columns); ++c) {
+                        size_t at = (size_t(r) * vectors + size_t(f) + 1) * size_t(columns) + c;
+                        v.value[at] += testing::to_double(rows[size_t(id) * size_t(columns) + c]);
+                        if (p.bags) v.variance[at] += square(testing::Dtype<T>::epsilon * v.value[at]);
+                    }
+                }
+                if (p.bags) offsets.push_back(own);
+            }
+        }
+    }
+};
+
+template <class T>
+void check(testing::Report& report, const Problem& p, const Case<T>& c) {
+    Buffer<T> x(c.x), bottom(c.bottom_packed), top(c.top_packed), tables(c.tables);
+    Buffer<T> out(p.rows * c.top.width[c.top.count]);
+    std::vector<int> narrow(c.ids.begin(), c.ids.end());
+    Buffer<long long> ids(c.ids), offsets(c.offsets);
+    Buffer<int> narrow_ids(narrow);
+    Buffer<unsigned long long> told(report_size);
+    told.write(std::vector<unsigned long long>(report_size));
+    dlrm::Call<T> call = {};
+    call.x = x.get(), call.bottom = bottom.get(), call.top = top.get(), call.out = out.get();
+    call.rows = p.rows, call.x_columns = c.dense, call.bottom_widths = c.bottom, call.top_widths = c.top;
+    call.between = call.bottom_last = Activation::relu, call.top_last = Activation::identity;
+    call.tables = p.tables, call.columns = c.columns;
+    dlrm::Tables<T>& of = call.of;
+    for (int f = 0; f < p.tables; ++f) {
+        size_t own = size_t(f), next = own + 1;
+        of.rows[f] = tables.get() + c.starts[own], of.heights[f] = c.heights[own];
+        of.ids[f] = p.narrow_ids ? static_cast<const void*>(narrow_ids.get() + c.first_id[own])
+                                 : static_cast<const void*>(ids.get() + c.first_id[own]);
+        of.counts[f] = (next < c.first_id.size() ? c.first_id[next] : (long long)c.ids.size()) - c.first_id[own];
+        of.offsets[f] = p.bags ? offsets.get() + f * (p.rows + 1) : nullptr, of.strides[f] = 1;
+    }
+    of.wide_ids = !p.narrow_ids, of.wide_offsets = of.has_last = true, of.has_offsets = p.bags, of.report = told.get();
+    std::string what = std::string(p.bottom) + " " + std::to_string(p.tables) + " " + p.top + " tile " +
+                       std::to_string(p.tile) + " cluster " + std::to_string(p.cluster);
+    if (p.bags) what += " bags";
+    if (p.narrow_ids) what += " int32";
+    if (p.bad) what += " bad id";
+    auto launch = [&] { return dlrm::launch_tile(call, p.tile, p.cluster, p.clusters, cudaStream_t{}); };
+    report.check<T>({p.rows, c.dense}, "relu", what, 0, {{"out", out, c.out}}, launch);
+    if (!p.bad) return;
+    Expected reported;
+    reported.values = {double(c.bad_table), double(c.bad_position), double(c.bad_id)};
+    Buffer<double> seen(3);
+    report.check<T>({p.rows, c.dense}, "relu", what + ", the report", 0, {{"report", seen, reported}}, [&] {
+        cudaError_t error = launch();
+        if (error == cudaSuccess) error = cudaDeviceSynchronize();
+        std::vector<unsigned long long> found = told.read();
+        seen.write({double(found[report_found]), double(found[report_found + 1]), double(found[report_found + 2])});
+        return error;
+    });
+}
+
+template <class T>
+void check(testing::Report& report, const Problem& p) {
+    check(report, p, Case<T>(p));
+}
+
+template <class T>
+void check_all(testing::Report& report) {
+    check<T>(report, {0, "13-16", "22-1", 3, 16});
+    check<T>(report, {1, "13-16", "22-1", 3, 8});
+    check<T>(report, {19, "3-40-16", "17-24-5", 1, 16});
+    check<T>(report, {37, "13-40-16", "61-40-1", 9, 16, 2, 1});
+    check<T>(report, {21, "13-24-32", "152-40-1", 15, 8, 4, 1, false, true});
+    check<T>(report, {21, "13-40-16", "512-40-1", 31, 32, 1, 0, true});
+    check<T>(report, {11, "13-40-48", "258-40-1", 20, 8, 1, 1, true, true});
+    check<T>(report, {11, "13-16", "61-8-1", 9, 16, 1, 0, false, false, true});
+    check<T>(report, {11, "13-16", "61-8-1", 9, 8, 2, 1, true, false, true});
+}
+
+// The main model, timed.
+template <class T>
+void check_main(testing::Report& report) {
+    if (!testing::on_gpu || testing::quick) return;
+    for (long long rows : {128, 2048, 16384}) {
+        Problem p = {rows, "13-512-256-64-16", "367-512-256-1", 26, 16};
+        Case<T> in_float64(p);
+        for (int tile : {8, 16, 32})
+            for (int cluster : {1, 2, 4, 8}) {
+                p.tile = tile, p.cluster = cluster;
+                check(report, p, in_float64);
+            }
+    }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    return testing::run(count, arguments, [](testing::Report& report) {
+        check_all<float>(report);
+        if constexpr (testing::race_check) return;
+        check_all<__half>(report);
+        check_all<__nv_bfloat16>(report);
+        check_main<float>(report);
+        check_main<__nv_bfloat16>(report);
+    });
+}

@@ -1,0 +1,278 @@
+// A DLRM's forward in one launch, for models that tensor cores are for:
+//
+//     out = top([v_0, v_i · v_j for j < i])     v_0 = bottom(x), v_f = Σ of the rows of table f that its bag names
+//
+// x [B, K], V = F + 1 vectors of D numbers, i and j row by row through the strictly lower triangle; out [B, N].
+//
+// A block takes a tile of rows, or with the blocks of its cluster; the MLPs are fused_mlp's direct.cuh, as one chain of
+// layers whose weights come while the vectors meet, too. Rows of tables are asked for before the bottom MLP begins and
+// waited for behind it. A warp computes all pairs of a row, as V Vᵀ: 16 vectors are the rows of a product and 8 the
+// columns, so that the registers that hold an operand's rows hold the other's columns too.
+//
+// Bytes: x, ids, the rows that they name and out once, from memory; from the L2 all weights once a tile, 1/cluster of them
+// to each block. FLOPs: 2 B (Σ N(l-1) N(l) + D V (V - 1) / 2).
+//
+// On chip lie, in bytes: what is between the layers, of either MLP by turns; the tile's vectors.
+#pragma once
+
+#include "ops/fused_mlp/direct.cuh"
+
+#include "device/integers.cuh"
+#include "device/report.cuh"
+
+namespace dlrm {
+
+constexpr int most_vectors = 32, most_tables = most_vectors - 1;
+constexpr int bad_id = 3, bad_offset = 4;  // what a report says, as embedding_bags_apart's
+
+template <class T>
+struct Tables {
+    const T* rows[most_tables];
+    long long heights[most_tables];
+    const void *ids[most_tables], *offsets[most_tables];  // offsets: of B bags, or null for one id a row
+    long long counts[most_tables], strides[most_tables];  // of the ids
+    bool wide_ids, wide_offsets, has_offsets, has_last;   // has_last: of the offsets the last says where the ids end
+    unsigned long long* report;
+};
+
+template <class T>
+struct Model {
+    fused_mlp::DirectNetwork<T> net;  // both MLPs
+    int bottom;                       // so many layers are the bottom's
+    int tables, columns;              // F, D
+    int place, place_row, vector;     // where the vectors lie, and how far rows and vectors are apart, in bytes
+    Tables<T> of;
+};
+
+template <class T, int n_tiles>
+struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
+    using Base = fused_mlp::DirectBlock<T, n_tiles>;
+    using Base::cluster, Base::g, Base::memory, Base::net, Base::rows, Base::t, Base::tiles, Base::warp, Base::width;
+    using Base::as_taken, Base::give, Base::operand;
+    static constexpr int pieces_at_once = 8;
+
+    const Model<T>& model;
+    AsyncCopies copies;
+
+    __device__ explicit TileBlock(const Model<T>& model) : Base(model.net), model(model) {}
+
+    __device__ char* vector(int row, int v) const { return memory + model.place + row * model.place_row + v * model.vector; }
+
+    // The rows of the tile whose pairs this block computes, by their number among them.
+    __device__ int own_row(int i) const { return cluster.rank + i * cluster.size; }
+
+    // ------------------------------------------------------------------------------------------------------ look-ups
+
+    // 16 bytes of a vector: of its own rows, piece after piece of a vector, vectors of a row, rows.
+    struct Piece {
+        int row, table, part;
+    };
+    __device__ int pieces() const { return (rows + cluster.size - 1) / cluster.size * model.tables * (model.columns / width); }
+    __device__ Piece piece(int i) const {
+        int parts = model.columns / width, whole = i / parts;
+        return {own_row(whole / model.tables), whole % model.tables, i % parts};
+    }
+    __device__ long long id_at(int table, long long position) const {
+        return Integers{model.of.ids[table], model.of.wide_ids}[position * model.of.strides[table]];
+    }
+    __device__ bool has(const Piece& piece, long long id, long long position) const {
+        if (id >= 0 && id < model.of.heights[piece.table]) return true;
+        if (piece.part == 0) write_report(model.of.report, bad_id, piece.table, position, id);
+        return false;
+    }
+    __device__ const T* row_of(const Piece& piece, long long id) const {
+        return model.of.rows[piece.table] + id * model.columns + piece.part * width;
+    }
+    // One id a row. While the first ids are on their way x is read.
+    __device__ void look_up(long long first_row) {
+        long long ids[pieces_at_once];
+        auto ask = [&](int begin) {
+#pragma unroll
+            for (int k = 0; k < pieces_at_once; ++k) {
+                int i = begin + k * fused_mlp::threads;
+                Piece own = piece(i);
+                bool there = i < pieces() && own.row < rows && first_row + own.row < net.rows;
+                ids[k] = there ? id_at(own.table, first_row + own.row) : -1;
+            }
+        };
+        ask(int(threadIdx.x));
+        this->read_x(first_row);
+        for (int begin = int(threadIdx.x); begin < pieces(); begin += pieces_at_once * fused_mlp::threads) {
+            if (begin != int(threadIdx.x)) ask(begin);
+#pragma unroll
+            for (int k = 0; k < pieces_at_once; ++k) {
+                int i = begin + k * fused_mlp::threads;
+                if (i >= pieces()) break;
+                Piece own = piece(i);
+                if (own.row >= rows) continue;
+                bool in_batch = first_row + own.row < net.rows, inside = in_batch && has(own, ids[k], first_row + own.row);
+                const T* from = inside ? row_of(own, ids[k]) : static_cast<const T*>(nullptr);
+                copies.copy(vector(own.row, own.table + 1) + own.part * 16, inside ? from : net.x, inside);
+            }
+        }
+        copies.commit();
+    }
+    // Sums of bags. Bad offsets are clamped to what can be read.
+    __device__ void pool(long long first_row) {
+        this->read_x(first_row);
+        for (int i = int(threadIdx.x); i < pieces(); i += fused_mlp::threads) {
+            Piece own = piece(i);
+            if (own.row >= rows) continue;
+            float sums[width] = {};
+            long long row = first_row + own.row;
+            if (row < net.rows) {
+                long long begin, end;
+                bounds(own, row, begin, end);
+                for (long long p = begin; p < end; ++p) {
+                    long long id = id_at(own.table, p);
+                    if (!has(own, id, p)) continue;
+                    Pack<T, width> pack = load<width>(row_of(own, id));
+#pragma unroll
+                    for (int e = 0; e < width; ++e) sums[e] += widen(pack.element[e]);
+                }
+            }
+            store<width>(reinterpret_cast<T*>(vector(own.row, own.table + 1)) + own.part * width, sums);
+        }
+    }
+    __device__ void bounds(const Piece& own, long long row, long long& begin, long long& end) const {
+        Integers offsets{model.of.offsets[own.table], model.of.wide_offsets};
+        long long ids = model.of.counts[own.table], batch = net.rows;
+        begin = offsets[row], end = row + 1 < batch || model.of.has_last ? offsets[row + 1] : ids;
+        bool bad_begin = begin < 0 || begin > ids || (row == 0 && begin != 0);
+        bool bad_end = end < begin || end > ids || (row == batch - 1 && end != ids);
+        if (!bad_begin && !bad_end) return;
+        if (own.part == 0)
+            write_report(model.of.report, bad_offset, own.table, bad_begin ? row : row + 1, bad_begin ? begin : end);
+        begin = begin < 0 ? 0 : begin > ids ? ids : begin;
+        end = end < begin ? begin : end > ids ? ids : end;
+    }
+
+    // --------------------------------------------------------------------------------------------------- interaction
+
+    // [v_0, pairs] of the tile's rows, to what the top MLP reads, in all blocks of the cluster.
+    __device__ void interact() const {
+        const fused_mlp::DirectLayer<T>& top = net.layers[model.bottom];
+        const bool plain = this->is_plain(model.bottom);
+        const int vectors = model.tables + 1, bytes = model.columns * int(sizeof(T)), lane = int(threadIdx.x) % 32;
+        const int covered = int(fused_mlp::round_up(top.inputs, Base::of_half));
+        for (int i = warp; own_row(i) < rows; i += fused_mlp::warps) {
+            const int row = own_row(i);
+            T* const to = reinterpret_cast<T*>(memory + top.from + row * top.from_row);
+            float sums[2][4][4] = {};
+            for (int k = 16 * t; k - 16 * t < bytes; k += fused_mlp::half_bytes) {
+                uint4 v[4];
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    int own = 8 * j + g < vectors ? 8 * j + g : vectors - 1;
+                    v[j] = k < bytes ? *reinterpret_cast<const uint4*>(vector(row, own) + k) : uint4{};
+                    v[j] = {operand(v[j].x), operand(v[j].y), operand(v[j].z), operand(v[j].w)};
+                }
+#pragma unroll
+                for (int m = 0; m < 2; ++m) {
+                    if (16 * m >= vectors) break;
+                    const unsigned first[4] = {v[2 * m].x, v[2 * m + 1].x, v[2 * m].y, v[2 * m + 1].y};
+                    const unsigned second[4] = {v[2 * m].z, v[2 * m + 1].z, v[2 * m].w, v[2 * m + 1].w};
+#pragma unroll
+                    for (int n = 0; n < 2 * m + 2; ++n) {
+                        multiply_step<T>(sums[m][n], first, v[n].x, v[n].y);
+                        multiply_step<T>(sums[m][n], second, v[n].z, v[n].w);
+                    }
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < 2; ++m)
+#pragma unroll
+                for (int n = 0; n < 2 * m + 2; ++n)
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) {
+                        int one = 16 * m + g + 8 * (e / 2), other = 8 * n + 2 * t + e % 2;
+                        if (other < one && one < vectors)
+                            to[model.columns + one * (one - 1) / 2 + other] = as_taken(narrow<T>(sums[m][n][e]), plain);
+                    }
+            for (int c = lane; c < model.columns; c += 32) to[c] = as_taken(reinterpret_cast<const T*>(vector(row, 0))[c], plain);
+            for (int c = top.inputs + lane; c < covered; c += 32) to[c] = narrow<T>(0.0f);
+            if (cluster.size == 1) continue;
+            __syncwarp();
+            for (int c = lane * width; c < covered; c += 32 * width) give(reinterpret_cast<char*>(to + c));
+        }
+    }
+    __device__ void run() {
+        for (long long tile = this->begin(); tile < tiles; tile += net.clusters) {
+            if (model.of.has_offsets)
+                pool(tile * rows);
+            else
+                look_up(tile * rows);
+            this->run_layers(0, model.bottom, tile);
+            copies.wait(0);
+            cluster.barrier();
+            interact();
+            this->run_layers(model.bottom, net.count, tile);
+            cluster.barrier();  // all have read what the next tile's x, vectors and first layers write over
+        }
+    }
+};
+
+template <class T, int n_tiles>
+__global__ void __launch_bounds__(fused_mlp::threads, 1) tile_forward(const __grid_constant__ Model<T> model) {
+    TileBlock<T, n_tiles>(model).run();
+}
+
+#ifndef __CUDACC_RTC__
+template <class T>
+struct Call {
+    const T *x, *bottom, *top;  // [rows, x_columns]; the MLPs as packing.py lays them out
+    T* out;                     // [rows, the top's last width]
+    long long rows, x_columns;
+    fused_mlp::Widths bottom_widths, top_widths;
+    Activation between, bottom_last, top_last;
+    int tables, columns;
+    Tables<T> of;
+};
+
+// In tiles of `tile` rows, 8, 16 or 32, by clusters of `cluster` blocks, 0 clusters for as many as run at once.
+// cudaErrorInvalidValue: widths that do not belong together, more tables than there may be. cudaErrorInvalidConfiguration:
+// vectors or weights that are no multiples of 16 bytes; and as launch_direct_tiles.
+template <class T>
+cudaError_t launch_tile(const Call<T>& call, int tile, int cluster, int clusters, cudaStream_t stream) {
+    constexpr int size = int(sizeof(T));
+    const int vectors = call.tables + 1, pairs = vectors * (vectors - 1) / 2;
+    const fused_mlp::Widths &bottom = call.bottom_widths, &top = call.top_widths;
+    if (call.tables < 1 || call.tables > most_tables || bottom.count < 1 || top.count < 1 ||
+        bottom.count + top.count > fused_mlp::most_layers || bottom.width[bottom.count] != call.columns ||
+        top.width[0] != call.columns + pairs)
+        return cudaErrorInvalidValue;
+    using fused_mlp::has;
+    if (!has(call.between) || !has(call.bottom_last) || !has(call.top_last)) return cudaErrorInvalidValue;
+    if (!call.rows) return cudaSuccess;
+    bool whole = aligned(call.bottom, call.top) && call.columns * size % 16 == 0;
+    for (int f = 0; f < call.tables; ++f) whole = whole && aligned(call.of.rows[f]);
+    if (!whole) return cudaErrorInvalidConfiguration;
+    fused_mlp::Device device;
+    cudaError_t error = fused_mlp::this_device(tile_forward<T, 2>, device);
+    if (error != cudaSuccess) return error;
+
+    Model<T> model = {};
+    model.of = call.of, model.bottom = bottom.count, model.tables = call.tables, model.columns = call.columns;
+    fused_mlp::DirectNetwork<T>& net = model.net;
+    net.x = call.x, net.out = call.out, net.rows = call.rows, net.x_columns = call.x_columns;
+    net.x_aligned = aligned(call.x) && call.x_columns * size % 16 == 0;
+    int first_end = append_layers(net, call.bottom, bottom, call.between, call.bottom_last, tile, 0);
+    int second_end = append_layers(net, call.top, top, call.between, call.top_last, tile, 0);
+    model.place = std::max(first_end, second_end);
+    // Two neighbouring vectors' 64 bytes lie in different banks.
+    model.vector = call.columns * size % 128 ? call.columns * size : call.columns * size + 64;
+    model.place_row = vectors * model.vector;
+    fused_mlp::DirectLayer<T>& last = net.layers[bottom.count - 1];
+    last.to = model.place, last.to_row = model.place_row, last.written = call.columns, last.gives_all_bits = true;
+    int bytes = model.place + tile * model.place_row;
+    auto go = [&](auto* kernel) {
+        return launch_direct_tiles(kernel, tile, net, model, bytes, cluster, clusters, device, stream);
+    };
+    if (tile == 8) return go(tile_forward<T, 1>);
+    if (tile == 16) return go(tile_forward<T, 2>);
+    if (tile == 32) return go(tile_forward<T, 4>);
+    return cudaErrorInvalidConfiguration;
+}
+#endif
+
+}  // namespace dlrm
