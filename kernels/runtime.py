@@ -72,6 +72,8 @@ def why_not(backend: str, device_type: str) -> str:
         return _why_not_triton(device_type)
     if backend == "cpp":
         return _why_not_cpp(device_type)
+    if backend == "gpu":  # any, for what takes no toolkit
+        return _why_no_gpu() or _why_not_of_gpu(device_type)
     return _why_not_cuda(device_type) if backend == "cuda" else ""
 
 
@@ -98,6 +100,14 @@ def _why_not_triton(device_type: str) -> str:
 
 
 def _why_not_cuda(device_type: str) -> str:
+    return _why_no_gpu() or _why_no_toolkit() or _why_not_of_gpu(device_type)
+
+
+def _why_not_of_gpu(device_type: str) -> str:
+    return "" if device_type == "cuda" else "it runs CUDA tensors: move the tensors to the GPU with .cuda()"
+
+
+def _why_no_gpu() -> str:
     import torch
 
     if not has_nvidia_driver():
@@ -109,6 +119,12 @@ def _why_not_cuda(device_type: str) -> str:
         return "this is a CPU build of torch: install a CUDA build (requirements.txt, with PIP_EXTRA_INDEX_URL unset)"
     if device().type != "cuda":
         return "this torch cannot use the GPU: update the driver, or install a build for its architecture (pytorch.org)"
+    return ""
+
+
+def _why_no_toolkit() -> str:
+    import torch
+
     toolkit = (
         f"install the toolkit of CUDA {torch.version.cuda}, which this torch is built for "
         "(developer.nvidia.com/cuda-toolkit-archive), or set CUDA_HOME to the folder whose bin/ holds its nvcc"
@@ -121,8 +137,6 @@ def _why_not_cuda(device_type: str) -> str:
         return f"{compiler} is of CUDA {release[0].removeprefix('release ')}: {toolkit}"
     if shutil.which("ninja", path=path_with_python()) is None:
         return "ninja is missing: pip install ninja, in the version that requirements.txt names"
-    if device_type != "cuda":
-        return "it runs CUDA tensors: move the tensors to the GPU with .cuda()"
     return ""
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import kernels
 from kernels.compiler import compiled, explanation, replace
 
-NAMES = ("fused_mlp", "dot_interaction", "add_relu", "add_mul_activation", "embedding_bags_apart")
+NAMES = ("fused_mlp", "dot_interaction", "add_relu", "add_mul_activation", "embedding_bags_apart", "dlrm_forward")
 OPS = {getattr(kernels, name): name for name in NAMES}
 
 

@@ -26,7 +26,7 @@ from toy_ops.pdl import triton_launch
 import kernels
 from kernels import runtime
 from kernels.device.launch import cdiv, empty, triton_functions
-from kernels.dispatch import allocation, build, cubin, plan
+from kernels.dispatch import allocation, build, cubin, nvrtc, plan
 from kernels.dispatch.core import load_core, on_host
 from kernels.dispatch.intercept import recording
 from kernels.dispatch.op import Op, Prepared, like
@@ -617,6 +617,45 @@ def test_errors_of_the_driver_are_named(driver, tmp_path, monkeypatch):
         RECORDED["toy_sgd_"].overload("triton")(torch.ones(33), torch.ones(33), torch.tensor(1.0))
 
 
+def weighted_op(name: str) -> Op:
+    return Op(
+        name, "(Ragged[] lists, int weight) -> Tensor out", eager=None, check=lambda op, lists, weight: None,
+        outputs={"out": lambda given: ((len(given["lists"]),), torch.float32)}, backends=("cuda",), auto="cuda",
+        generates=True, package="toy_ops.weighted",
+    )
+
+
+@needs_compiler
+@on_cpu
+def test_generated_source_runs_on_the_host():
+    op = weighted_op("toy_weighted_on_host")
+    lists = [torch.randn(5), torch.randn(4, 3)[:, 1], torch.randn(0)]
+    torch.testing.assert_close(call(op, "cuda", lists, 3), torch.stack([3 * each.sum() for each in lists]))
+    with pytest.raises(RuntimeError, match='backend="cuda" does not run here: it needs a CUDA device'):
+        op.call("cuda", lists, 3)
+
+
+@needs_compiler
+@on_cpu
+@pytest.mark.skipif(nvrtc.why_not() != "", reason=f"no NVRTC: {nvrtc.why_not()}")
+def test_generated_source_gets_its_struct_in_one_parameter(driver, monkeypatch):
+    op = weighted_op("toy_weighted_recorded")
+    op.loader.declare("cuda", "cpu", "")
+    plans, record = [], plan.record
+    monkeypatch.setattr(plan, "record", lambda *arguments, **named: plans.append(1) or record(*arguments, **named))
+    driver.set(parameters=1)
+    op.overload("cuda")([torch.randn(5), torch.randn(3)], 7)
+    driver.set(parameters=8)  # what the fake driver looks at: the members lie one behind the other
+    for count in (5, 9, 1000):
+        first, second = torch.randn(count), torch.randn(count + 1, 3)[:, 2]
+        out = op.overload("cuda")([first, second], 7)
+        launch = driver.launches()[-1]
+        assert (tuple(launch.grid), tuple(launch.block), launch.kind) == ((2, 1, 1), (1, 1, 1), cubin.PLAIN)
+        lists, strides, elements = [first.data_ptr(), second.data_ptr()], [1, 3], [count, count + 1]
+        assert list(launch.parameters[:8]) == [*lists, *strides, *elements, 7, out.data_ptr()]
+    assert len(plans) == 1, "neither lengths nor strides make another plan"
+
+
 @on_cpu
 def test_a_damaged_cache_is_named(tmp_path):
     kernel = cubin.Kernel(
@@ -646,7 +685,7 @@ def test_a_damaged_cache_is_named(tmp_path):
 def test_a_cubin_is_found_by_everything_that_it_is_specialised_on(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(cubin, "_compile_here_or_there", lambda kernel, stem: made.append(stem.name))
-    monkeypatch.setattr(cubin, "_read", lambda description, kernel: None)
+    monkeypatch.setattr(cubin, "read", lambda stem, arch: None)
     base = {"module": "toy_ops.triton_kernel", "name": "sgd_kernel", "types": ("*fp32:16",), "constants": ()}
     base["arch"] = 90
     others = ({"types": ("*fp32",)}, {"types": ("*fp64:16",)}, {"constants": (("BLOCK", 64),)}, {"arch": 80},

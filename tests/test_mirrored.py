@@ -32,7 +32,8 @@ def constants(header: str) -> dict[str, int]:
 def test_the_kinds_of_a_kernels_arguments():
     kinds = enumerators("dispatch/plan.h", "Kind")
     positions = {"tensor": plan.SLOT, "literal": plan.LITERAL, "computed": plan.COMPUTED,
-                 "scalar_float": plan.SCALAR_FLOAT, "scalar_double": plan.SCALAR_DOUBLE}
+                 "scalar_float": plan.SCALAR_FLOAT, "scalar_double": plan.SCALAR_DOUBLE, "elements": plan.ELEMENTS,
+                 "stride": plan.STRIDE}
     assert {name: value for value, name in enumerate(kinds)} == positions
 
 

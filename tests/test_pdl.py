@@ -53,7 +53,7 @@ def test_the_triton_kernel_waits_before_it_touches_memory(tmp_path):
     found = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global", done.stdout)
     assert found[:2] == ["griddepcontrol.launch_dependents", "griddepcontrol.wait"]
     assert {"ld.global", "st.global"} == set(found[2:])
-    assert cubin._read(tmp_path / "kernel.json", kernel()).kind == cubin.EARLY
+    assert cubin.read(tmp_path / "kernel", 90).kind == cubin.EARLY
 
 
 def test_a_kernel_that_never_waits_is_not_launched_early(tmp_path):

@@ -49,7 +49,27 @@ class Layer:
     activation: str = "identity"
 
 
+@dataclass
+class Chain:
+    """Layers that follow each other, and the node that has the last one's result."""
+
+    out: fx.Node
+    layers: list[Layer]
+
+
 def find(view: View) -> Iterator[Found | Declined]:
+    for chain in chains(view):
+        if isinstance(chain, Declined):
+            yield chain
+        elif len(chain.layers) > 1 or chain.layers[0].activation != "identity":
+            try:
+                yield found(chain.out, chain.layers)
+            except Miss as miss:
+                yield Declined(OP, miss.node, miss.reason)
+
+
+def chains(view: View) -> Iterator[Chain | Declined]:
+    """Layers, as many as follow each other, the last ones of the graph first; and where one is cut, why."""
     taken: set[fx.Node] = set()
     for node in reversed(view.graph.nodes):
         if node in taken:
@@ -68,11 +88,7 @@ def find(view: View) -> Iterator[Found | Declined]:
         except Miss as miss:
             yield Declined(OP, miss.node, miss.reason)
         taken.update(part for layer in layers for part in layer.nodes)
-        if len(layers) > 1 or layers[0].activation != "identity":
-            try:
-                yield found(node, layers)
-            except Miss as miss:
-                yield Declined(OP, miss.node, miss.reason)
+        yield Chain(node, layers)
 
 
 def layer_of(node: fx.Node) -> Layer | None:

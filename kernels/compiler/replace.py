@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from kernels.compiler import add_mul_activation, add_relu, interaction, look_ups, mlp
+from kernels.compiler import add_mul_activation, add_relu, interaction, look_ups, mlp, whole
 from kernels.compiler.constants import Constants, readable
 from kernels.compiler.match import Declined, Found, Miss, arguments, same_size, value
 from kernels.compiler.view import NUMBERS, View, example
@@ -103,7 +103,8 @@ def answers(view: View, values: Mapping[fx.Node, Tensor]) -> list[Found | Declin
     """What the patterns say, the larger ones first. What one declines is not told where another op is found."""
     constants = Constants(view, readable(view, values))
     patterns = (
-        interaction.find(view, constants), mlp.find(view), add_mul_activation.find(view), add_relu.find(view),
+        whole.find(view, constants, site_of), interaction.find(view, constants), mlp.find(view),
+        add_mul_activation.find(view), add_relu.find(view),
         look_ups.find(view), not_looked_at(view),
     )  # fmt: skip
     found, declined, taken = [], [], {}
@@ -113,7 +114,8 @@ def answers(view: View, values: Mapping[fx.Node, Tensor]) -> list[Found | Declin
         elif not taken.keys() & answer.nodes:
             found.append(answer)
             taken |= dict.fromkeys(answer.nodes, answer.op)
-    declined = [each for each in declined if taken.get(each.node, each.op) == each.op]
+    # Of a whole model it is told why it goes in parts.
+    declined = [each for each in declined if each.op == whole.OP or taken.get(each.node, each.op) == each.op]
     unique = {(each.op, each.node, each.reason): each for each in declined}
     return [*found, *unique.values()]
 

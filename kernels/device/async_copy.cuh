@@ -10,6 +10,7 @@
 
 #ifndef __CUDACC__
 #include <deque>
+#include <functional>
 #include <vector>
 #endif
 
@@ -27,8 +28,18 @@ public:
         *static_cast<uint4*>(to) = there ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
 #else
         alignas(16) static const char zeros[16] = {};
-        open_.push_back({static_cast<Bytes*>(to), static_cast<const Bytes*>(there ? from : zeros)});
-        for (unsigned char& byte : static_cast<Bytes*>(to)->byte) byte = 0xFF;
+        begin(static_cast<Bytes<16>*>(to), static_cast<const Bytes<16>*>(there ? from : zeros));
+#endif
+    }
+    // One number: four bytes, which may lie anywhere.
+    __device__ void copy(float* to, const float* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(unsigned(__cvta_generic_to_shared(to))), "l"(from)
+                     : "memory");
+#elif defined(__CUDACC__)
+        *to = *from;
+#else
+        begin(reinterpret_cast<Bytes<4>*>(to), reinterpret_cast<const Bytes<4>*>(from));
 #endif
     }
     __device__ void commit() {
@@ -52,20 +63,22 @@ public:
         }
 #elif !defined(__CUDACC__)
         for (; int(groups_.size()) > pending; groups_.pop_front())
-            for (const Copy& copy : groups_.front()) *copy.to = *copy.from;
+            for (const auto& copy : groups_.front()) copy();
 #endif
     }
 
 #ifndef __CUDACC__
 private:
-    struct alignas(16) Bytes {
-        unsigned char byte[16];
+    template <int bytes>
+    struct alignas(bytes) Bytes {
+        unsigned char byte[bytes];
     };
-    struct Copy {
-        Bytes* to;
-        const Bytes* from;
-    };
-    std::vector<Copy> open_;
-    std::deque<std::vector<Copy>> groups_;
+    template <int bytes>
+    void begin(Bytes<bytes>* to, const Bytes<bytes>* from) {
+        open_.push_back([=] { *to = *from; });
+        for (unsigned char& byte : to->byte) byte = 0xFF;
+    }
+    std::vector<std::function<void()>> open_;
+    std::deque<std::vector<std::function<void()>>> groups_;
 #endif
 };

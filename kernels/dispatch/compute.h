@@ -311,7 +311,7 @@ class Compute : public c10::OperatorKernel {
         return {0, scalar.const_data_ptr(), dtype};
     }
 
-    // Triton's kernels.
+    // Kernels whose launches Python has planned.
     void launch(const plan::Plan& plan, int64_t n, Slots& slots, c10::SmallVectorImpl<at::Tensor>& made,
                 at::Device device) const {
         for (const plan::Allocation& workspace : plan.workspaces) {
@@ -332,6 +332,10 @@ class Compute : public c10::OperatorKernel {
                     values[i] = plan::run(plan.programs[size_t(argument.value)], n);
                 } else if (argument.kind == plan::Argument::tensor) {
                     values[i] = reinterpret_cast<int64_t>(slots[argument.value]->data_ptr());
+                } else if (argument.kind == plan::Argument::elements) {
+                    values[i] = slots[argument.value]->numel();
+                } else if (argument.kind == plan::Argument::stride) {
+                    values[i] = slots[argument.value]->stride(0);
                 } else if (argument.kind == plan::Argument::scalar_double) {
                     double value = value_of(*slots[argument.value]);
                     std::memcpy(&values[i], &value, sizeof value);

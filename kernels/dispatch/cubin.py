@@ -1,8 +1,7 @@
 """Triton kernels compiled ahead of their calls, and kept on disk: a warm cache needs no Triton at all.
 
 A cubin's key is everything that it is specialised on: the source (with all that it imports from kernels/), the
-arguments' types and which of them are divisible by 16, the constants, the architecture, Triton's version. Each is two
-files in build/cubins/: the cubin, and a JSON file with what a launch must know and how the cubin came about.
+arguments' types and which of them are divisible by 16, the constants, the architecture, Triton's version.
 
 `python -m kernels.dispatch.cubin` compiles one for another process, in which Triton interprets.
 """
@@ -13,25 +12,22 @@ import ast
 import functools
 import hashlib
 import importlib.util
-import json
 import os
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from kernels import runtime
+from kernels.dispatch.cubin_files import COOPERATIVE, CUBINS, EARLY, PLAIN, Compiled, description_of, read, write
 from kernels.dispatch.included_files import imported_files
 from kernels.runtime import KERNELS
 
-CUBINS = KERNELS.parent / "build" / "cubins"
 FORMAT = 2  # of the files in the cache
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_cooperative_grid", "launch_pdl")
-PLAIN, COOPERATIVE, EARLY = range(3)  # driver.h's Kind
 
 _compiling = threading.Lock()
 
@@ -61,23 +57,6 @@ class Kernel:
         return f"{self.module}.{self.name}({', '.join(self.types)}; {constants}) for sm_{self.arch}"
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """A compiled kernel: its file and what a launch of it must know.
-
-    threads: a block; shared: bytes of shared memory a block; parameters: how many the kernel takes, Triton's hidden
-    ones at the end included; kind: PLAIN, COOPERATIVE if all blocks must be resident at once, or EARLY if the kernel
-    may begin before the one before it in the stream has ended (launch_pdl).
-    """
-
-    path: str
-    name: str
-    threads: int
-    shared: int
-    parameters: int
-    kind: int
-
-
 def compiled(kernel: Kernel, cache: Path | None = None) -> Compiled:
     """The kernel's cubin, from the cache or compiled into it.
 
@@ -86,31 +65,12 @@ def compiled(kernel: Kernel, cache: Path | None = None) -> Compiled:
             file of the cache that is damaged or for another architecture, named.
     """
     stem = (cache or CUBINS) / f"{kernel.name}-{_key(kernel)}"
-    description = stem.with_suffix(".json")
+    description = description_of(stem)
     if not description.is_file():
         with _compiling:
             if not description.is_file():
                 _compile_here_or_there(kernel, stem)
-    return _read(description, kernel)
-
-
-def _read(description: Path, kernel: Kernel) -> Compiled:
-    again = f"remove {description} and it is compiled again"
-    try:
-        found = json.loads(description.read_text())
-        cubin = description.with_name(found["cubin"])
-        image = cubin.read_bytes()
-        launch = {name: found[name] for name in ("name", "threads", "shared", "parameters", "kind")}
-        size, digest, arch = found["bytes"], found["sha256"], found["arch"]
-    except (OSError, ValueError, KeyError) as error:
-        raise RuntimeError(f"the cached kernel {description.stem} cannot be read ({error}): {again}") from None
-    if len(image) != size:
-        raise RuntimeError(f"the cached kernel {cubin} is truncated, {len(image)} of {size} bytes: {again}")
-    if hashlib.sha256(image).hexdigest() != digest:
-        raise RuntimeError(f"the cached kernel {cubin} was changed: {again}")
-    if arch != kernel.arch:
-        raise RuntimeError(f"the cached kernel {cubin} is for sm_{arch}, this GPU is sm_{kernel.arch}: {again}")
-    return Compiled(str(cubin), **launch)
+    return read(stem, kernel.arch)
 
 
 @functools.cache
@@ -148,7 +108,7 @@ def _compile_here_or_there(kernel: Kernel, stem: Path) -> None:
 
 
 def compile_into(kernel: Kernel, stem: Path) -> None:
-    """Compile with Triton, and write stem.cubin and stem.json, whole or not at all."""
+    """Compile with Triton, and write it as `stem`."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -182,24 +142,11 @@ def compile_into(kernel: Kernel, stem: Path) -> None:
     if not own <= parameters <= own + 2:
         raise RuntimeError(f"{kernel} takes {parameters} parameters: expected {own}, and at most two of Triton's own")
     threads = re.search(r"\.(?:req|max)ntid\s+(\d+)", made.asm["ptx"])
-    image = made.asm["cubin"]
-    digest = hashlib.sha256(image).hexdigest()
-    description = {
-        # Named by its contents, so that processes that compile at once cannot mix theirs.
-        "cubin": f"{stem.name}-{digest[:8]}.cubin",
-        "name": metadata.name,
-        "threads": int(threads[1]) if threads else 32 * metadata.num_warps,
-        "shared": metadata.shared,
-        "parameters": parameters,
-        "kind": _kind(options, made.asm["ptx"], kernel),
-        "arch": kernel.arch,
-        "bytes": len(image),
-        "sha256": digest,
-        "triton": triton.__version__,
-        "kernel": str(kernel),
-    }
-    _write(stem.with_name(description["cubin"]), image)
-    _write(stem.with_suffix(".json"), json.dumps(description, indent=1).encode())  # last: by it the cubin is found
+    write(
+        stem, made.asm["cubin"], kernel.arch, {"triton": triton.__version__, "kernel": str(kernel)},
+        name=metadata.name, threads=int(threads[1]) if threads else 32 * metadata.num_warps, shared=metadata.shared,
+        parameters=parameters, kind=_kind(options, made.asm["ptx"], kernel),
+    )
 
 
 def _kind(options: dict, ptx: str, kernel: Kernel) -> int:
@@ -214,14 +161,6 @@ def _kind(options: dict, ptx: str, kernel: Kernel) -> int:
 def _entry(ptx: str, name: str) -> str:
     """The parameter list of a kernel in PTX."""
     return re.search(rf"\.entry {re.escape(name)}\((.*?)\)", ptx, re.DOTALL)[1]
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(data)
-    Path(file.name).chmod(0o644)
-    Path(file.name).replace(path)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ class Declaration:
             each call, and by torch.compile where it traces one.
         fits: called as fits(backend, the arguments by name) where a call of a new kind is planned, which under
             torch.compile is when it runs: raises if that backend's kernels cannot take it.
+        generates: in cuda.cu's place there is cuda_launch.py, which launches CUDA source that it generates
+            (device/generated.py).
         package: where these files are, if not kernels.ops.<name>: of several ops of one folder.
     """
 
@@ -77,6 +79,7 @@ class Declaration:
         backends: Sequence[str] | Mapping[str, str] = BACKENDS,
         auto: str | Callable[..., str] = "triton",
         fits: Callable | None = None,
+        generates: bool = False,
         package: str = "",
     ) -> None:
         arguments, returns = parse(schema)
@@ -86,7 +89,7 @@ class Declaration:
         self.package = package or f"kernels.ops.{name}"
         self.backends, self.auto = tuple(backends), auto
         self.auto_on_cpu = "cpp" if "cpp" in backends and not runtime.why_not("cpp", "cpu") else "eager"
-        self.elementwise, self.fits = elementwise, fits
+        self.elementwise, self.fits, self.generates = elementwise, fits, generates
         self.reports = any(r.is_report for r in returns)
         returns = [r for r in returns if not r.is_report]
         self.scalars = tuple(a.name for a in arguments if a.is_number)
@@ -125,6 +128,11 @@ class Declaration:
             why = f"there is no package {self.package}" if found is None else f"{self.package} has no __init__.py"
             raise ValueError(f"{self.name}: {why}")
         return str(Path(found.origin).parent)
+
+    def launcher(self, backend: str) -> str:
+        """The module of the launcher that Python runs for a backend; "" for one that C++ launches by itself."""
+        in_python = backend == "triton" or (backend == "cuda" and self.generates)
+        return f"{self.package}.{backend}_launch" if in_python else ""
 
     def _add_backward(self, arguments: Sequence[Argument]) -> None:
         types = {a.name: a.type for a in arguments}

@@ -1,4 +1,5 @@
-"""An overload in Python: for Triton's interpreter, and for Triton's own launcher where there is no C++ compiler.
+"""An overload in Python: for Triton's interpreter, for Triton's own launcher where there is no C++ compiler, and for
+CUDA source that is generated, on a CPU.
 
 It does what core.cpp does, from the same declaration: autocast, autograd, refusals, contiguous tensors, allocation.
 """
@@ -40,6 +41,7 @@ class Fallback:
         given = [
             _scalar(value, device, double) if i in made.scalars
             else value.contiguous() if isinstance(value, Tensor)
+            else [tensor.contiguous() for tensor in value] if i in made.lists and i not in made.ragged
             else value
             for i, value in enumerate(arguments)
         ]
@@ -54,7 +56,7 @@ class Fallback:
         if op.reports and self._form in ("", "_"):
             written = [*written, input_errors.tensor(device)]
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            plan.launch(op, self._form, given, written)
+            plan.launch(op, self._form, given, written, self._backend)
         for i in made.mutated:
             if given[i] is not arguments[i]:
                 arguments[i].copy_(given[i])

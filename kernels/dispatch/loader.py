@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 
 import torch
 
 from kernels import runtime
-from kernels.dispatch import core
+from kernels.dispatch import core, nvrtc
 from kernels.dispatch.declaration import Declaration
 
 _loading = threading.RLock()
@@ -31,7 +32,8 @@ class Loader:
                 return
         elif device_type == "meta" or self._runs.get((backend, device_type)):  # on meta nothing runs
             return
-        if reason := runtime.why_not(backend, device_type):
+        why_not = nvrtc.why_not_run if self._generates(backend) else functools.partial(runtime.why_not, backend)
+        if reason := why_not(device_type):
             raise RuntimeError(f'backend="{backend}" does not run here: {reason}')
 
     def load(self, backend: str, device_type: str) -> bool:
@@ -46,6 +48,8 @@ class Loader:
 
     def _load(self, backend: str, device_type: str) -> bool:
         if (backend, device_type) == ("cuda", "cpu"):
+            if self._generates(backend):
+                return False
             core.load_core()
             self.declare(backend, device_type, str(core.load_op_for_host(self._op.folder)))
         elif backend == "cpp" and device_type == "cpu":
@@ -54,6 +58,10 @@ class Loader:
             self.declare(backend, device_type, str(core.load_op_for_cpu(self._op.folder)))
         elif device_type != "cuda" or backend == "cpp":
             return False
+        elif self._generates(backend):
+            self.require(backend, device_type)
+            core.load_core()
+            self.declare(backend, device_type, "")
         elif backend == "cuda":
             if not core.op_is_built(self._op.folder):
                 self.require(backend, device_type)
@@ -69,6 +77,10 @@ class Loader:
                 return False
             self.declare(backend, device_type, "")
         return True
+
+    def _generates(self, backend: str) -> bool:
+        """Whether the backend's source is CUDA's and generated, which takes NVRTC and no nvcc."""
+        return backend == "cuda" and self._op.generates
 
     def declare(self, backend: str, device_type: str, library: str) -> None:
         """Tell the core of this op on a backend, for tensors on devices of this type. `library`: the op's cuda.cu.

@@ -56,7 +56,7 @@ class Op(Declaration):
         _library.impl(name, fallback, "CompositeExplicitAutograd")
         _library.impl(planner, self._planner(backend, form), "CompositeExplicitAutograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", self._fake(backend, form), lib=_library)
-        if form not in BACKWARD and backend == "triton":  # which CPU tensors go to; of CUDA tensors the core takes care
+        if form not in BACKWARD and self.launcher(backend):  # which runs CPU tensors; of CUDA's the core takes care
             _library.impl(name, fallback.under_autocast("cpu"), "AutocastCPU")
         if backward := fallback.backward():
             torch.library.register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=fallback.save, lib=_library)
@@ -84,8 +84,8 @@ class Op(Declaration):
             if self.reports:
                 device = self.forms[form].first_tensor(arguments).device
                 torch.ops.fused_kernels._set_report(input_errors.tensor(device), device)
-            if backend == "triton":
-                workspaces, launches = plan.record(self, form, arguments, outputs, length=length)
+            if self.launcher(backend):
+                workspaces, launches = plan.record(self, form, arguments, outputs, length=length, backend=backend)
             torch.ops.fused_kernels._return_plan(*plan.returned(outputs, workspaces, launches, length))
 
         return make_plan

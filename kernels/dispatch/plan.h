@@ -38,9 +38,9 @@ struct Allocation {
 };
 
 // A kernel's argument: a tensor, by its slot; eight bytes; what a program gives; the value of the scalar in a slot, as
-// float or as double.
+// float or as double; how many elements the tensor in a slot has, or from one to the next of its one dimension.
 struct Argument {
-    enum Kind : int64_t { tensor, literal, computed, scalar_float, scalar_double } kind;
+    enum Kind : int64_t { tensor, literal, computed, scalar_float, scalar_double, elements, stride } kind;
     int64_t value;
 };
 

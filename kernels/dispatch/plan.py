@@ -13,9 +13,11 @@ and the question of 3 come at each call.
                           of ragged tensors is no part of it: varying.py
      7  op.py             the planner, fused_kernels::_plan_<name>.<backend>: declaration.py checks the arguments by the
                           op's own `check`, and computes the shapes of its outputs
-     8  plan.py           record, for "triton" alone: the op's triton_launch.py runs against stand-ins, and what it
-                          gives to device/launch.py goes to the Recorder (intercept.py), not to a GPU
-     9  cubin.py          each kernel that it launches is compiled to a cubin, or found in build/cubins/
+     8  plan.py           record, where the op has a launcher in Python (triton_launch.py, cuda_launch.py): it runs
+                          against stand-ins, and what it gives to device/launch.py or device/generated.py goes to the
+                          Recorder (intercept.py), not to a GPU
+     9  cubin.py          each kernel that it launches is compiled to a cubin (nvrtc.py, of CUDA source), or found in
+                          build/cubins/
     10  driver.h          load: the cubin becomes a function of the driver
     11  op.py → core.cpp  _return_plan: C++ keeps the outputs, the workspaces and the launches under the signature
     12  compute.h         outputs and workspaces are allocated, and driver.h launches (or the op's cuda.cu does)
@@ -33,14 +35,16 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from kernels.dispatch import cubin, input_errors
+from kernels.device import generated
+from kernels.dispatch import cubin, input_errors, nvrtc
+from kernels.dispatch.cubin_files import Compiled
 from kernels.dispatch.declaration import Declaration
 from kernels.dispatch.intercept import recording
 from kernels.dispatch.schema import Form, flat
 from kernels.dispatch.varying import Varying
 from kernels.dtypes import DTYPES
 
-SLOT, LITERAL, COMPUTED, SCALAR_FLOAT, SCALAR_DOUBLE = range(5)  # plan.h's Argument::Kind
+SLOT, LITERAL, COMPUTED, SCALAR_FLOAT, SCALAR_DOUBLE, ELEMENTS, STRIDE = range(7)  # plan.h's Argument::Kind
 
 
 class StandIn:
@@ -107,10 +111,27 @@ class Recorder:
         function, compiled = _function(kernel, self._device)
         hidden = compiled.parameters - len(values) // 2
         values += [LITERAL, 0] * hidden  # Triton's own: pointers to scratch memory, which no kernel of ours has
+        self._add(grid, function, compiled, values)
+
+    def launch_source(self, source: generated.Source, grid: tuple[int, ...], arguments: tuple) -> None:
+        function, compiled = _function(nvrtc.Kernel(source, self.arch), self._device)
+        self._add(grid, function, compiled, [number for argument in arguments for number in _eight_bytes(argument)])
+
+    def _add(self, grid: tuple[int, ...], function: int, compiled: Compiled, values: list) -> None:
         blocks = (*grid, 1, 1)[:3]
-        if math.prod(blocks) == 0:
-            return
-        self.launches.append([function, *blocks, compiled.threads, compiled.shared, compiled.kind, *values])
+        if math.prod(blocks):
+            self.launches.append([function, *blocks, compiled.threads, compiled.shared, compiled.kind, *values])
+
+
+def _eight_bytes(argument: object) -> tuple[int, int]:
+    """(kind, value) of a member of the struct that generated source takes."""
+    if isinstance(argument, generated.Elements | generated.Stride):
+        return ELEMENTS if isinstance(argument, generated.Elements) else STRIDE, argument.of.slot
+    if isinstance(argument, StandIn):
+        return SLOT, argument.slot
+    if type(argument) is int:
+        return LITERAL, argument
+    raise TypeError(f"a launcher gave generated source an argument of type {type(argument).__name__}")
 
 
 def _argument(argument: object) -> tuple:
@@ -132,9 +153,9 @@ def _argument(argument: object) -> tuple:
 
 
 @functools.cache
-def _function(kernel: cubin.Kernel, device: torch.device) -> tuple[int, cubin.Compiled]:
+def _function(kernel: cubin.Kernel | nvrtc.Kernel, device: torch.device) -> tuple[int, Compiled]:
     """The kernel on this device: loaded once, for as long as the process lives."""
-    compiled = cubin.compiled(kernel)
+    compiled = (nvrtc if isinstance(kernel, nvrtc.Kernel) else cubin).compiled(kernel)
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             f"{kernel} is not loaded yet, and cannot be while a CUDA graph is captured: call the op once before, with "
@@ -146,9 +167,9 @@ def _function(kernel: cubin.Kernel, device: torch.device) -> tuple[int, cubin.Co
 
 def record(
     declaration: Declaration, form: str, arguments: Sequence, allocations: Sequence, arch: int = 90,
-    length: Varying | None = None,
+    length: Varying | None = None, backend: str = "triton",
 ) -> tuple[list, list]:
-    """(workspaces, launches) of the op's Triton launcher for such arguments, as a Recorder has them.
+    """(workspaces, launches) of the op's launcher in Python for such arguments, as a Recorder has them.
 
     arch: 90 for sm_90, of tensors that are on no GPU; of others their GPU's own. length: as `varied` gives it.
     """
@@ -157,7 +178,10 @@ def record(
     double = schema.computes_in_double(arguments)
     slot, stand_ins = 0, []
     for i, (argument, value) in enumerate(zip(schema.arguments, arguments, strict=True)):
-        if argument.is_tensor:
+        if argument.is_list:
+            value = [_stand_in(slot + k, tensor) for k, tensor in enumerate(value)]
+            slot += len(value)
+        elif argument.is_tensor:
             if isinstance(value, Tensor):
                 on_host = i in schema.scalars and value.device.type == "cpu"
                 value = ScalarStandIn(slot, double) if on_host else _stand_in(slot, value)
@@ -178,13 +202,15 @@ def record(
         arch = 10 * major + minor
     recorder = Recorder(slot + len(outputs), device, arch)
     with recording(recorder), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        launch(declaration, form, stand_ins, outputs)
+        launch(declaration, form, stand_ins, outputs, backend)
     return recorder.workspaces, recorder.launches
 
 
-def launch(declaration: Declaration, form: str, arguments: Sequence, outputs: Sequence) -> None:
-    """Call the op's Triton launcher, with tensors or with stand-ins; outputs: with the report, if it takes one."""
-    launcher = importlib.import_module(f"{declaration.package}.triton_launch")
+def launch(
+    declaration: Declaration, form: str, arguments: Sequence, outputs: Sequence, backend: str = "triton"
+) -> None:
+    """Call the op's launcher, with tensors or with stand-ins; outputs: with the report, if it takes one."""
+    launcher = importlib.import_module(declaration.launcher(backend))
     if form in ("", "_"):
         return launcher.forward(*arguments, *outputs)
     *arguments, needs = arguments

@@ -1,0 +1,61 @@
+"""CUDA source that was generated (device/generated.py), by g++ for the host: called with addresses of CPU tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernels.check.host.programs import BUILD, compiler
+from kernels.dispatch.cuda_source import Source, headers_of
+from kernels.runtime import KERNELS
+
+FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w", f"-I{KERNELS}")
+# Of the GPU's errors; what a kernel does wrong is also said on stderr.
+LAUNCH = """
+extern "C" const char* launch(unsigned x, unsigned y, unsigned z, const void* arguments, bool backwards) {{
+    cuda_on_host::backwards = backwards;
+    cudaError_t error = set_shared_memory_limit({name}, {shared});
+    if (error == cudaSuccess)
+        error = launch_kernel({name}, dim3(x, y, z), dim3({threads}), {shared}, nullptr,
+                              *static_cast<const Arguments*>(arguments));
+    return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}}
+"""
+# What tests set: a sanitizer's flags, and whether threads and blocks run in the opposite order.
+extra_flags: tuple[str, ...] = ()
+backwards = False
+
+
+def run(source: Source, grid: Sequence[int], numbers: Sequence[int]) -> None:
+    """Run the kernel to its end. Raises RuntimeError: it does not compile, or what it did wrong."""
+    blocks = (*grid, 1, 1)[:3]
+    if 0 in blocks:
+        return
+    error = _library(source, extra_flags).launch(*blocks, (ctypes.c_int64 * len(numbers))(*numbers), backwards)
+    if error:
+        raise RuntimeError(f"{source.name} on the host: {error.decode()}")
+
+
+@functools.lru_cache(maxsize=64)
+def _library(source: Source, extra: tuple[str, ...]) -> ctypes.CDLL:
+    text = source.text + LAUNCH.format(name=source.name, shared=source.shared, threads=source.threads)
+    key = hashlib.sha256(repr((text, headers_of(text), FLAGS, extra)).encode()).hexdigest()[:20]
+    library = BUILD / f"{source.name}-{key}.so"
+    if not library.exists():
+        BUILD.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+            file, built = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
+            file.write_text(text)
+            command = [compiler(), *FLAGS, *extra, str(file), "-o", str(built)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{source.name} does not compile for the host:\n{done.stderr[-2000:]}")
+            built.replace(library)
+    found = ctypes.CDLL(str(library))
+    found.launch.restype = ctypes.c_char_p
+    return found

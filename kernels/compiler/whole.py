@@ -1,0 +1,168 @@
+"""dlrm_forward: a whole small DLRM, where nothing but its output is read and no gradient is wanted.
+
+    bottom MLP, look-ups → [d; v_1 … v_F] → dot_interaction → top MLP
+
+Its parts are found as for their own ops (mlp.py, look_ups.py, interaction.py). An MLP that something cuts, a Tanh, say,
+is one of the layers on this side of it, and the rest stays outside. Where the parts do not make up a model that fits
+into one kernel, they are left to their own ops, and a sentence says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import fx
+
+from kernels.compiler import interaction, look_ups, mlp
+from kernels.compiler.constants import Constants
+from kernels.compiler.match import CAT, Declined, Found, Miss, arguments, aten, is_call, same_size, value
+from kernels.compiler.view import View
+from kernels.dispatch import nvrtc
+from kernels.ops.dlrm.cuda_launch import shape_of
+from kernels.ops.dlrm.op import dlrm_forward
+
+OP = "dlrm_forward"
+
+
+def find(view: View, constants: Constants, may_replace: Callable) -> Iterator[Found | Declined]:
+    """may_replace(view, found) raises Miss where replacing would change something else."""
+    chains = [chain for chain in mlp.chains(view) if isinstance(chain, mlp.Chain)]
+    by_out, by_input = {chain.out: chain for chain in chains}, {chain.layers[0].x: chain for chain in chains}
+    for node in view.graph.nodes:
+        try:
+            if (vectors := interaction.gram(node)) is None:
+                continue
+            pairs = interaction.interaction(node, vectors, constants)
+        except Miss:  # of which interaction.py speaks
+            continue
+        try:
+            found = model(pairs, by_out, by_input)
+            if wants_gradient(found):
+                continue  # training goes in parts, as it should
+            may_replace(view, found)
+            yield found
+        except Miss as miss:
+            if not value(pairs.out).requires_grad:
+                yield Declined(OP, miss.node or node, miss.reason)
+
+
+def wants_gradient(found: Found) -> bool:
+    """Whether a gradient flows back through it: Dynamo's values know; of an exported program who asks knows."""
+    recorded = torch.is_grad_enabled() and any(value(node).requires_grad for node in found.inputs)
+    return recorded or value(found.outs[0]).requires_grad
+
+
+def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node, mlp.Chain]) -> Found:
+    """The model around an interaction; Miss, with the condition that fails, if there is none."""
+    vector, *sparse = pairs.inputs
+    if value(sparse[-1]).dim() == 1:  # the pairs' indices, by which another order is made
+        raise Miss("the pairs are in another order than dlrm_forward's", pairs.out)
+    if vector not in by_out:
+        raise Miss("the dense vector does not come from an MLP", vector)
+    if pairs.out not in by_input:
+        raise Miss("what the interaction gives does not go to an MLP", pairs.out)
+    bottom, top = by_out[vector], by_input[pairs.out]
+    columns, joining = columns_of(sparse)
+    read = [look_up_of(column) for column in columns]
+    if len({len(inputs) for inputs, _ in read}) > 1:
+        raise Miss("some look-ups have offsets, and some have none", pairs.out)
+    tables, indices, *offsets = (list(each) for each in zip(*(inputs for inputs, _ in read), strict=True))
+    dense, layers = bottom.layers[0].x, [*bottom.layers, *top.layers]
+    check(dense, tables, indices, offsets[0] if offsets else [], layers)
+    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+    shape = shape_of(*([value(node) for node in nodes] for nodes in (
+        tables, indices, offsets[0] if offsets else [], weights[: len(bottom.layers)], weights[len(bottom.layers) :]
+    )))  # fmt: skip
+    if why := replace(shape, bags="open" if offsets else "").why_not():
+        raise Miss(f"the model is too large for one kernel: {why}", pairs.out)
+    lists = [tables, indices, *offsets, weights[: len(bottom.layers)], biases[: len(bottom.layers)],
+             weights[len(bottom.layers) :], biases[len(bottom.layers) :]]  # fmt: skip
+    activations = [chain.layers[at].activation for chain in (bottom, top) for at in (0, -1)]
+    chosen = backend_for(value(dense).device)
+
+    def build(call, dense, *given):
+        given, parts = iter(given), []
+        for each in lists:
+            parts.append([next(given) for _ in each])
+        if not offsets:
+            parts.insert(2, None)
+        return call(dlrm_forward, dense, *parts, *activations, backend=chosen)
+
+    nodes = [node for layer in layers for node in layer.nodes] + [node for _, calls in read for node in calls]
+    widths = ["-".join(map(str, each)) for each in (shape.bottom, shape.top)]
+    note = f"{len(tables)} tables of width {shape.width}, bottom {widths[0]}, top {widths[1]}"
+    inputs = [dense, *(node for each in lists for node in each)]
+    return Found(OP, top.out, [*nodes, *joining, *pairs.nodes], inputs, build, note, pairs.constants)
+
+
+def backend_for(device: torch.device) -> str:
+    """On a GPU the kernel itself: "auto" would ask while it is traced whether a gradient is wanted, which is known."""
+    return "cuda" if device.type == "cuda" else "auto"
+
+
+def columns_of(sparse: list[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
+    """The vectors [B, D] that are joined behind the dense one, and the calls that join them."""
+    if len(sparse) != 1 or value(sparse[0]).dim() != 3:
+        return sparse, []
+    (together,) = sparse
+    if is_call(together, aten.stack.default) and arguments(together).get("dim", 0) in (1, -2):
+        return list(together.args[0]), [together]
+    if is_call(together, aten.view.default, aten.reshape.default) and is_call(together.args[0], *CAT):
+        cat = together.args[0]
+        interaction.check_view(together, cat)
+        return list(cat.args[0]), [cat, together]
+    raise Miss(f"the vectors behind the dense one come from {together.target}, not from look-ups", together)
+
+
+def look_up_of(column: fx.Node) -> tuple[list[fx.Node], list[fx.Node]]:
+    """([table, ids], or [table, ids, offsets], calls) of a look-up whose result a column is."""
+    call = column.args[0] if column.args and column.op == "call_function" else None
+    node = call if isinstance(call, fx.Node) and call.target in BAGS else column
+    if node.op != "call_function" or node.target not in look_ups.READ:
+        raise Miss(f"a vector comes from {node.target}, not from a look-up", column)
+    try:
+        (ids, mode, has_last, *_), inputs, calls = look_ups.READ[node.target](node)
+    except Miss as miss:
+        raise Miss(miss.reason, node) from None
+    conditions = {
+        "a look-up has ids of two dimensions": ids == "rows",
+        f"mode {mode}": mode != "sum",
+        "include_last_offset, behind which there may be ids of no bag": has_last,
+        "what is read of a look-up is not its bags": calls[-1] is not column,
+        "a look-up is read by others too": len(column.users) > 1,
+    }
+    for reason, holds in conditions.items():
+        if holds:
+            raise Miss(reason, node)
+    return inputs, calls
+
+
+BAGS = (aten.embedding_bag.default, aten.embedding_bag.padding_idx)
+
+
+def check(
+    dense: fx.Node, tables: list[fx.Node], indices: list[fx.Node], offsets: list[fx.Node], layers: list[mlp.Layer]
+) -> None:
+    """Miss unless dlrm_forward takes these as they are."""
+    for layer in layers:
+        if layer.bias is None:
+            raise Miss("a layer has no bias", layer.nodes[-1])
+    for chain_inputs in (dense, *tables):
+        if value(chain_inputs).dim() != 2:
+            raise Miss(f"{value(chain_inputs).dim()} dimensions, where dlrm_forward takes two", chain_inputs)
+    mlp.check_layers(dense, [layer.weight for layer in layers], [layer.bias for layer in layers])
+    floats = [dense, *tables, *(layer.weight for layer in layers)]
+    if any(value(node).dtype != torch.float32 for node in floats):
+        raise Miss("not all is float32", dense)
+    for nodes, name in ((indices, "ids"), (offsets, "offsets")):
+        if len({value(node).dtype for node in nodes}) > 1 or any(value(node).dim() != 1 for node in nodes):
+            raise Miss(f"the {name} differ in dtype, or have not one dimension", nodes[0])
+    for node in offsets or indices:
+        if not same_size(value(node).shape[0], value(dense).shape[0]):
+            raise Miss("there are not as many bags as rows of the dense features", node)
+    if any(value(node).device != value(dense).device for node in (*tables, *indices, *offsets)):
+        raise Miss("the tables and ids lie on several devices", dense)
+    if value(dense).device.type == "cuda" and (reason := nvrtc.why_not_run("cuda")):
+        raise Miss(f"its kernel does not run here: {reason}", dense)

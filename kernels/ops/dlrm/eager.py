@@ -1,0 +1,67 @@
+"""out = top([d; v_i · v_j for i = 1 … F, j = 0 … i - 1]) in plain PyTorch: the reference.
+
+A composite: of the references of fused_mlp, dot_interaction and embedding_bags.
+
+    d = v_0 = bottom(dense)        v_f = Σ of the rows of table f that the bag of the row names        [B, D] each
+
+Bytes, of B rows and N ids. Fused: dense, ids and offsets, N rows of D elements, the weights once, out. Eager goes
+through memory with what each layer gives, twice; with the vectors T [B, F + 1, D], four times; with T Tᵀ
+[B, F + 1, F + 1], twice; with the pairs, twice.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kernels.dispatch import checks
+from kernels.ops.dot_interaction.eager import dot_interaction
+from kernels.ops.embedding_bags.eager import bad_id, check_offsets
+from kernels.ops.fused_mlp.eager import fused_mlp
+
+IDS = "embedding_bags"  # whose ids these are, and who reports what is wrong with them
+
+
+def dlrm_forward(
+    dense: Tensor,
+    tables: Sequence[Tensor],
+    indices: Sequence[Tensor],
+    offsets: Sequence[Tensor],
+    bottom_weights: Sequence[Tensor],
+    bottom_biases: Sequence[Tensor],
+    top_weights: Sequence[Tensor],
+    top_biases: Sequence[Tensor],
+    bottom_activation: str = "relu",
+    bottom_final: str = "relu",
+    top_activation: str = "relu",
+    top_final: str = "identity",
+) -> Tensor:
+    """The arguments are those of the public function, with no offsets for one id a row → [B, N], contiguous.
+
+    A bad id or bad offsets raise at once, which takes a synchronisation; where there are no values to look at
+    (`checks.has_no_values`) nothing is raised.
+    """
+    vector = fused_mlp(dense, bottom_weights, bottom_biases, bottom_activation, bottom_final)
+    sparse = [
+        looked_up(feature, table, ids, offsets[feature] if offsets else None, dense.shape[0])
+        for feature, (table, ids) in enumerate(zip(tables, indices, strict=True))
+    ]
+    together = dot_interaction(vector, torch.stack(sparse, 1))
+    return fused_mlp(together, top_weights, top_biases, top_activation, top_final)
+
+
+def looked_up(feature: int, table: Tensor, ids: Tensor, offsets: Tensor | None, rows: int) -> Tensor:
+    """The rows of a table that ids [B] name; with offsets [B] or [B + 1], the sums of the bags of ids [N] → [B, D]."""
+    ids = ids.long()
+    if not checks.has_no_values(ids):
+        bad = (ids < 0) | (ids >= table.shape[0])
+        if bad.any():
+            position = int(bad.nonzero()[0])
+            raise IndexError(bad_id(IDS, feature, position, int(ids[position])))
+    if offsets is None:
+        return F.embedding(ids, table)
+    has_last = bool(offsets.shape[0] != rows)  # while it is traced a symbol
+    if not checks.has_no_values(offsets):
+        check_offsets(offsets if has_last else torch.cat([offsets, offsets.new_tensor([ids.shape[0]])]), ids.shape[0])
+    return F.embedding_bag(ids, table, offsets.long(), mode="sum", include_last_offset=has_last)

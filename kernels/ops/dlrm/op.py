@@ -1,0 +1,204 @@
+"""dlrm_forward: the declaration, and the public function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.dispatch import checks, input_errors, nvrtc
+from kernels.dispatch.op import Op
+from kernels.dtypes import FLOATING, INTEGERS
+from kernels.ops.dlrm import eager
+from kernels.ops.dlrm.shape import ACTIVATIONS, Shape
+from kernels.ops.embedding_bags import reported
+
+
+def check(
+    op: str, dense: Tensor, tables: Sequence[Tensor], indices: Sequence[Tensor], offsets: Sequence[Tensor],
+    bottom_weights: Sequence[Tensor], bottom_biases: Sequence[Tensor], top_weights: Sequence[Tensor],
+    top_biases: Sequence[Tensor], *activations: str,
+) -> None:
+    """Raise for what is wrong with types, dtypes, shapes and devices; of ids and offsets the kernel takes care."""
+    checks.has_dtype(op, "dense", dense, FLOATING)
+    if dense.dim() != 2:
+        raise ValueError(f"{op}: dense must have shape [B, K]; got {list(dense.shape)}")
+    rows, inputs = dense.shape
+    width = _check_layers(op, "bottom", bottom_weights, bottom_biases, dense, inputs)
+    _check_tables(op, tables, indices, dense, width)
+    if offsets:
+        _check_offsets(op, tables, offsets, indices, dense)
+    elif any(ids.shape[0] != rows for ids in indices):
+        lengths = [ids.shape[0] for ids in indices]
+        raise ValueError(f"{op}: indices must be of {rows} ids each, since there are no offsets; got {lengths}")
+    _check_layers(op, "top", top_weights, top_biases, dense, width + len(tables) * (len(tables) + 1) // 2)
+    names = "bottom_activation", "bottom_final", "top_activation", "top_final"
+    for name, activation in zip(names, activations, strict=True):
+        checks.is_one_of(op, name, activation, ACTIVATIONS)
+
+
+def _check_layers(
+    op: str, mlp: str, weights: Sequence[Tensor], biases: Sequence[Tensor], dense: Tensor, inputs: int
+) -> int:
+    """Returns the width of the last layer."""
+    if not weights or len(weights) != len(biases):
+        raise ValueError(f"{op}: {mlp}_weights and {mlp}_biases must be one or more, as many; got {len(weights)} and "
+                         f"{len(biases)}")
+    for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        outputs = weight.shape[0] if weight.dim() == 2 else 1
+        if not outputs:
+            raise ValueError(f"{op}: {mlp}_weights[{i}] must have one output or more; got {list(weight.shape)}")
+        checks.belongs_to(op, f"{mlp}_weights[{i}]", weight, "dense", dense, (outputs, inputs))
+        checks.belongs_to(op, f"{mlp}_biases[{i}]", bias, "dense", dense, (outputs,))
+        inputs = outputs
+    return inputs
+
+
+def _check_tables(
+    op: str, tables: Sequence[Tensor], indices: Sequence[Tensor], dense: Tensor, width: int
+) -> None:
+    if not tables or len(tables) != len(indices):
+        raise ValueError(f"{op}: tables and indices must be one or more, as many; got {len(tables)} and {len(indices)}")
+    for f, (table, ids) in enumerate(zip(tables, indices, strict=True)):
+        checks.belongs_to(op, f"tables[{f}]", table, "dense", dense, (*table.shape[:1], width))
+        _check_integers(op, f"indices[{f}]", ids, dense, indices[0])
+
+
+def _check_offsets(
+    op: str, tables: Sequence[Tensor], offsets: Sequence[Tensor], indices: Sequence[Tensor], dense: Tensor
+) -> None:
+    if len(offsets) != len(tables):
+        raise ValueError(f"{op}: offsets must be as many as tables, {len(tables)}, or none; got {len(offsets)}")
+    rows = dense.shape[0]
+    for f, of_table in enumerate(offsets):
+        _check_integers(op, f"offsets[{f}]", of_table, dense, offsets[0])
+        if of_table.shape[0] not in (rows, rows + 1) or of_table.shape[0] != offsets[0].shape[0]:
+            raise ValueError(
+                f"{op}: offsets[{f}] must have shape [{rows}], or, all of them, [{rows + 1}] with the number of ids "
+                f"last; got {list(of_table.shape)}"
+            )
+
+
+def _check_integers(op: str, name: str, tensor: Tensor, dense: Tensor, first: Tensor) -> None:
+    checks.is_beside(op, name, tensor, dense, "dense")
+    checks.has_dtype(op, name, tensor, INTEGERS if tensor is first else (first.dtype,))
+    if tensor.dim() != 1:
+        raise ValueError(f"{op}: {name} must have one dimension; got {list(tensor.shape)}")
+
+
+nvrtc_runs = functools.cache(lambda: not nvrtc.why_not_run("cuda"))
+
+
+def auto(
+    dense: Tensor, tables, indices, offsets, bottom_weights, bottom_biases, top_weights, top_biases, *activations
+) -> str:
+    """What backend="auto" is for CUDA tensors: eager where a gradient is wanted, which the kernel has not, where the
+    model is too large for it, or of another dtype than float32."""
+    tensors = (dense, *tables, *bottom_weights, *bottom_biases, *top_weights, *top_biases)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return "eager"
+    if dense.dtype != torch.float32 or not nvrtc_runs():
+        return "eager"
+    bottom, top = tuple([weight.shape for weight in bottom_weights]), tuple([weight.shape for weight in top_weights])
+    return "cuda" if fits(bottom, top, len(tables), bool(offsets)) else "eager"
+
+
+@functools.cache
+def fits(bottom: tuple[torch.Size, ...], top: tuple[torch.Size, ...], features: int, bags: bool) -> bool:
+    """Whether a model with weights of these shapes is small enough for one kernel. Each call asks, so it is kept."""
+    widths = [(weights[0][1], *(shape[0] for shape in weights)) for weights in (bottom, top)]
+    return not Shape(*widths, features, bags="closed" if bags else "").why_not()
+
+
+def _output(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
+    return (given["dense"].shape[0], given["top_weights"][-1].shape[0]), given["dense"].dtype
+
+
+OP = Op(
+    "dlrm_forward",
+    "(Tensor dense, Tensor[] tables, Ragged[] indices, Tensor[] offsets, Tensor[] bottom_weights, "
+    "Tensor[] bottom_biases, Tensor[] top_weights, Tensor[] top_biases, str bottom_activation, str bottom_final, "
+    "str top_activation, str top_final) -> (Tensor out, Report report)",
+    eager=eager.dlrm_forward,
+    check=check,
+    outputs={"out": _output},
+    backends=("cuda",),
+    auto=auto,
+    generates=True,
+    package="kernels.ops.dlrm",
+)
+
+
+def dlrm_forward(
+    dense: Tensor,
+    tables: Sequence[Tensor],
+    indices: Tensor | Sequence[Tensor],
+    offsets: Sequence[Tensor] | None,
+    bottom_weights: Sequence[Tensor],
+    bottom_biases: Sequence[Tensor],
+    top_weights: Sequence[Tensor],
+    top_biases: Sequence[Tensor],
+    bottom_activation: str = "relu",
+    bottom_final: str = "relu",
+    top_activation: str = "relu",
+    top_final: str = "identity",
+    *,
+    backend: str = "auto",
+) -> Tensor:
+    """The whole forward of a small DLRM in one kernel → [B, N], contiguous.
+
+        d = bottom(dense)      v_f = Σ of the rows of table f in the row's bag      out = top([d; v_i · v_j for j < i])
+
+    with v_0 = d, and the pairs row by row through the strictly lower triangle, as `dot_interaction` has them.
+
+    Args:
+        dense: [B, K].
+        tables: F tensors [R_f, D], which may lie anywhere; all of dense's dtype, as the weights and biases.
+        indices: int32 or int64 ids, of their tables: without offsets F tensors [B], which may be strided, or one
+            [B, F], one id a row; with offsets F tensors [N_f].
+        offsets: None, or F tensors, int32 or int64, [B] or [B + 1]: row b's bag in table f are the ids of indices[f]
+            from offsets[f][b] up to offsets[f][b + 1], the last one's up to the last id. Of [B + 1] the last is N_f.
+        bottom_weights, bottom_biases: [N1, K], …, [D, N] and [N1], …, [D], as nn.Linear keeps them; one or more.
+        top_weights, top_biases: the same, with D + F (F + 1) / 2 inputs.
+        bottom_activation, top_activation: identity, relu, sigmoid or gelu (of erf), between the layers of each;
+            bottom_final, top_final: after the last.
+        backend: "cuda" (NVRTC compiles a kernel for the model's shape at its first call, some seconds, and keeps it on
+            disk), "eager", or "auto": "cuda" for CUDA tensors, but eager where a gradient is wanted, which the kernel
+            does not have, and where the model is no float32 or too large for it; else eager.
+
+    An id that its table does not have, and bad offsets, raise as in `embedding_bags` with out_of_range="error", and in
+    its name: at once for tensors of a CPU and on backend="eager", on a GPU in the next call that is neither captured
+    nor compiled, or in `check_ids`. The row counts as zeros, and nothing is read outside of a tensor.
+
+    Every run gives the same bits. The kernel holds a row in the registers of a thread: `shape.py` has the budgets.
+
+    Raises:
+        TypeError: a dtype, what is no tensor. ValueError: a shape, a device, an unknown name or backend; offsets.
+        IndexError: an id out of range, perhaps of an earlier call.
+        DLRMError: a ValueError: the model is too large for backend="cuda"; it says by what.
+        RuntimeError: a backend this machine lacks; backend="cuda" where a gradient is wanted.
+    """
+    if isinstance(indices, Tensor):
+        if indices.dim() != 2:
+            raise ValueError(f"{OP.name}: indices must be a list, or of shape [B, F]; got {list(indices.shape)}")
+        indices = indices.unbind(1)
+    arguments = (
+        dense, _list(tables), _list(indices), [] if offsets is None else _list(offsets), _list(bottom_weights),
+        _list(bottom_biases), _list(top_weights), _list(top_biases), bottom_activation, bottom_final, top_activation,
+        top_final,
+    )
+    if not isinstance(dense, Tensor) or checks.has_no_values(dense):
+        return OP.call(backend, *arguments)
+    device = dense.get_device()
+    reported.raise_for(device, " (in an earlier call)")
+    out = OP.call(backend, *arguments)
+    if device < 0 or input_errors.WAITS:
+        reported.check_ids(dense.device, wait=True)
+    return out
+
+
+def _list(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Any sequence as the list that the dispatcher takes; what is none is left for the op's check."""
+    return list(tensors) if isinstance(tensors, Sequence) and not isinstance(tensors, str) else tensors

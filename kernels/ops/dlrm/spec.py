@@ -1,0 +1,112 @@
+"""What `kernels.check` takes dlrm_forward through, and how far its results may be off."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kernels.check import Call, Case, Spec
+from kernels.ops.dlrm.eager import dlrm_forward
+
+HEIGHTS = (37, 1, 8, 100)
+# Of the bottom MLP between the dense features and D, of the top MLP behind its input, and the activations.
+VARIANTS = (
+    ((8,), (8, 1), ("relu", "relu", "relu", "sigmoid")),
+    ((), (3,), ("relu", "identity", "relu", "identity")),
+    ((5, 7), (9, 4, 2), ("sigmoid", "relu", "gelu", "relu")),
+)
+BAGS = "", "open", "closed"
+
+
+def draw_layers(case: Case, seed: int, widths: Sequence[int], device) -> tuple[list[Tensor], list[Tensor]]:
+    """Weights and biases of an MLP of these widths."""
+    pairs = list(itertools.pairwise(widths))
+    weights = [case.tensor(seed + i, device, (b, a)) / math.sqrt(a) for i, (a, b) in enumerate(pairs)]
+    return weights, [case.tensor(seed + 40 + i, device, (b,)) for i, (_, b) in enumerate(pairs)]
+
+
+def draw_ids(rows: int, heights: Sequence[int], bags: str, dtype: torch.dtype, seed: int = 0) -> tuple[list, list]:
+    """(indices, offsets): an id a row and table, or bags of 0 to 3, one in twenty of 13."""
+    generator = torch.Generator().manual_seed(seed)
+    indices, offsets = [], []
+    for height in heights:
+        count = rows
+        if bags:
+            lengths = torch.randint(4, (rows,), generator=generator)
+            lengths[torch.rand(rows, generator=generator) < 0.05] = 13
+            ends = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+            count = int(ends[-1])
+            offsets.append((ends if bags == "closed" else ends[:-1]).to(dtype))
+        indices.append(torch.randint(height, (count,), generator=generator).to(dtype))
+    return indices, offsets
+
+
+def draw_model(case: Case, rows: int, inputs: int, width: int, features: int, variant, bags: str, device, ids) -> Call:
+    """A call of dlrm_forward with K = inputs, D = width and F = features. The case's layout is dense's and the tables',
+    its values are dense's."""
+    hidden, top, activations = variant
+    plain = Case(case.shape, case.dtype)
+    heights = [HEIGHTS[f % len(HEIGHTS)] for f in range(features)]
+    tables = [
+        Case(case.shape, case.dtype, case.layout).tensor(10 + f, device, (height, width))
+        for f, height in enumerate(heights)
+    ]
+    indices, offsets = draw_ids(rows, heights, bags, ids)
+    tensors = (
+        case.tensor(1, device, (rows, inputs)), tables, [each.to(device) for each in indices],
+        [each.to(device) for each in offsets], *draw_layers(plain, 100, (inputs, *hidden, width), device),
+        *draw_layers(plain, 200, (width + features * (features + 1) // 2, *top), device),
+    )
+    return Call(f"{case} {features} tables, D = {width}, bags {bags or 'of one id'}", tensors, activations)
+
+
+def _calls(case: Case, device: torch.device) -> Iterator[Call]:
+    *leading, columns = case.shape
+    rows, inputs = math.prod(leading), 1 + columns % 17
+    width, features = (4, 1, 8, 3, 16, 2)[columns % 6], (3, 1, 8, 5)[columns % 4]
+    for number, (variant, bags) in enumerate(itertools.product(VARIANTS, BAGS)):
+        if number % 4 == 0 or case.every_option:
+            ids = (torch.int64, torch.int32)[number % 2]
+            yield draw_model(case, rows, inputs, width, features, variant, bags, device, ids)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """An error of k · eps of the magnitude: what comes out with absolute values everywhere, where an activation gives
+    |z| + 1, which is more than any gives, and grows as fast as any."""
+
+    k: float = 8.0
+
+    def errors(self, reference, call: Call, exact: Sequence[Tensor]) -> list[Tensor]:
+        absolute = call.map(lambda tensor: tensor.double().abs() if tensor.is_floating_point() else tensor)
+        tensors = [
+            [bias + 1 for bias in value] if name.endswith("_biases") else value
+            for name, value in zip(NAMES, absolute.tensors, strict=True)
+        ]
+        size = dlrm_forward(*tensors, *["identity"] * 4)
+        eps = max(torch.finfo(call.tensors[0].dtype).eps, torch.finfo(torch.float32).eps)
+        return [self.k * eps * size]
+
+
+NAMES = (
+    "dense", "tables", "indices", "offsets", "bottom_weights", "bottom_biases", "top_weights", "top_biases",
+)  # fmt: skip
+
+
+def _cases(names: tuple[str, ...]) -> list[Case]:
+    shapes = [(0, 5), (1, 1), (1, 13), (7, 3), (31, 12), (33, 4), (65, 2), (2, 50, 6)]
+    cases = [Case(shape, every_option=False) for shape in shapes]
+    cases += [Case((6, 24), layout=layout, every_option=False) for layout in ("transposed", "strided", "misaligned")]
+    return [*cases, Case((40, 12)), Case((40, 13), values="special")]
+
+
+def _wide_cases(names: tuple[str, ...]) -> list[Case]:
+    return [replace(case, every_option=False) for case in (Case((4099, 12)), Case((2048, 13)), Case((65536, 4)))]
+
+
+SPECS = {"dlrm_forward": Spec(dlrm_forward, _calls, scale=Layers(), cases=_cases, wide_cases=_wide_cases)}

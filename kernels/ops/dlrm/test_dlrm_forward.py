@@ -1,0 +1,411 @@
+"""dlrm_forward against eager: the generated CUDA on the host and under sanitizers, by NVRTC, and among torch's ops."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import kernels
+from kernels import runtime
+from kernels.check import Case, check
+from kernels.check.contract import DEVICE, GPU, Dispatch, OnGpu, Values, every_backend, kernel_backend
+from kernels.check.host import generated as host
+from kernels.dispatch import nvrtc, plan
+from kernels.dispatch.core import on_host
+from kernels.inductor.machine_code import opcodes, registers, sass
+from kernels.ops.dlrm import cuda_launch
+from kernels.ops.dlrm import op as declared
+from kernels.ops.dlrm.cuda_launch import source
+from kernels.ops.dlrm.shape import DLRMError, Shape
+from kernels.ops.dlrm.source import source_of
+from kernels.ops.dlrm.spec import BAGS, VARIANTS, draw_model
+
+MINI = Shape((13, 8, 4), (10, 8, 1), 3, ("relu", "relu", "relu", "sigmoid"))
+SIXTEEN = replace(MINI, features=16, top=(140, 8, 1))
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
+needs_nvrtc = pytest.mark.skipif(nvrtc.why_not() != "", reason=f"no NVRTC: {nvrtc.why_not()}")
+# Loads what g++ has built with a sanitizer, whose library must be there before Python's own.
+UNDER_ASAN = """
+import random, sys, torch, kernels
+from kernels import runtime
+from kernels.check import Case
+from kernels.check.host import generated as host
+from kernels.dispatch.core import on_host
+from kernels.ops.dlrm import cuda_launch
+from kernels.ops.dlrm.eager import dlrm_forward
+from kernels.ops.dlrm.source import source_of
+from kernels.ops.dlrm.spec import BAGS, VARIANTS, draw_model
+host.extra_flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1")
+if sys.argv[1:]:
+    old, new = sys.argv[1:]
+    parts = (runtime.KERNELS / "ops/dlrm/parts.cuh").read_text().replace("#pragma once", "")
+    made = cuda_launch.source_of
+    cuda_launch.source_of = lambda shape: made(shape).replace('#include "ops/dlrm/parts.cuh"', parts).replace(old, new)
+numbers = random.Random(1)
+for _ in range(6):
+    variant, bags = numbers.choice(VARIANTS), numbers.choice(BAGS)
+    width, features = numbers.choice([(1, 26), (2, 9), (3, 5), (4, 16), (16, 2), (16, 3), (5, 1)])
+    inputs, layout = numbers.randint(1, 20), numbers.choice(["contiguous", "strided", "misaligned"])
+    ids = numbers.choice([torch.int32, torch.int64])
+    for rows in (1, numbers.randint(2, 99), 2048 if features < 4 else 64):
+        call = draw_model(Case((1,), layout=layout), rows, inputs, width, features, variant, bags, "cpu", ids)
+        # Every tensor in memory of its own, with nothing behind it that the kernel may read.
+        call = call.map(lambda tensor: tensor.clone() if tensor.is_contiguous() else tensor)
+        with on_host():
+            found = kernels.dlrm_forward(*call.arguments(), backend="cuda")
+        torch.testing.assert_close(found, dlrm_forward(*call.arguments()), rtol=1e-4, atol=1e-4)
+print("done")
+"""
+
+
+def model(rows=37, bags="", variant=0, width=4, features=3, inputs=13, device=DEVICE, **case):
+    """The arguments of a call."""
+    case = Case((1,), **case)
+    return draw_model(case, rows, inputs, width, features, VARIANTS[variant], bags, device, torch.int64).arguments()
+
+
+def changed(arguments: tuple, position: int, value) -> tuple:
+    return (*arguments[:position], value, *arguments[position + 1 :])
+
+
+class TestDLRMForward(Values, Dispatch, OnGpu):
+    op = "dlrm_forward"
+
+    def no_tensors(self, call):
+        return []
+
+    def other_tensors(self, call):
+        return []
+
+    def wrong_input(self, call):
+        arguments = call.arguments()
+        dense, tables, indices, _, weights, biases, top_weights, top_biases, *_ = arguments
+        rows, features = dense.shape[0], len(tables)
+        open_offsets = [torch.zeros(rows, dtype=torch.int64, device=DEVICE)] * features
+        return [
+            (changed(arguments, 0, None), TypeError, "dense must be a tensor; got NoneType"),
+            (changed(arguments, 0, dense.long()), TypeError, "dense must be .*; got int64"),
+            (changed(arguments, 0, dense[0]), ValueError, r"dense must have shape \[B, K\]; got \["),
+            (changed(arguments, 0, dense[:, :-1]), ValueError, r"bottom_weights\[0\] must have shape"),
+            (changed(arguments, 1, 3), TypeError, "tables must be a list of tensors; got int"),
+            (changed(arguments, 1, []), ValueError, "tables and indices must be one or more, as many; got 0 and"),
+            (changed(arguments, 1, tables[:-1]), ValueError, "tables and indices must be one or more, as many"),
+            (changed(arguments, 1, [t.double() for t in tables]), TypeError, r"tables\[0\] must have dense's dtype"),
+            (changed(arguments, 1, [t[:, 1:] for t in tables]), ValueError, r"tables\[0\] must have shape"),
+            (changed(arguments, 1, [t[0] for t in tables]), ValueError, r"tables\[0\] must have shape"),
+            (changed(arguments, 1, [t.to("meta") for t in tables]), ValueError, r"tables\[0\] must be on dense's"),
+            (changed(arguments, 2, [i.float() for i in indices]), TypeError, r"indices\[0\] must be int32 or int64"),
+            (changed(arguments, 2, [*indices[:-1], indices[-1].int()]), TypeError, r"indices\[\d\] must be int64"),
+            (changed(arguments, 2, [i[None] for i in indices]), ValueError, r"indices\[0\] must have one dimension"),
+            (changed(arguments, 2, indices[0]), ValueError, r"indices must be a list, or of shape \[B, F\]"),
+            (changed(arguments, 2, [i[1:] for i in indices]), ValueError, f"indices must be of {rows} ids each"),
+            (changed(arguments, 3, open_offsets[1:]), ValueError, f"offsets must be as many as tables, {features}, or"),
+            (changed(arguments, 3, [o[1:] for o in open_offsets]), ValueError, r"offsets\[0\] must have shape"),
+            (changed(arguments, 3, [o.double() for o in open_offsets]), TypeError, r"offsets\[0\] must be int32 or"),
+            (changed(arguments, 4, []), ValueError, "bottom_weights and bottom_biases must be one or more"),
+            (changed(arguments, 5, biases[:-1]), ValueError, "bottom_weights and bottom_biases must be one or more"),
+            (changed(arguments, 4, [w[0] for w in weights]), ValueError, r"bottom_weights\[0\] must have shape"),
+            (changed(arguments, 5, [b[1:] for b in biases]), ValueError, r"bottom_biases\[0\] must have shape"),
+            (changed(arguments, 6, [w[:, 1:] for w in top_weights]), ValueError, r"top_weights\[0\] must have shape"),
+            (changed(arguments, 7, [b[None] for b in top_biases]), ValueError, r"top_biases\[0\] must have shape"),
+            (changed(arguments, 8, "tanh"), ValueError, "bottom_activation must be one of identity, relu"),
+            (changed(arguments, 11, "Relu"), ValueError, "top_final must be one of identity, relu"),
+        ]
+
+    @kernel_backend
+    @pytest.mark.parametrize("bags", ["", "open"])
+    def test_generated_cases(self, backend, bags):
+        """Threads and blocks in the opposite order: what one leaves for another without a barrier comes too late."""
+        host.backwards = True
+        try:
+            for features, width in ((3, 4), (16, 4)):
+                arguments = model(50, bags, features=features, width=width)
+                found = kernels.dlrm_forward(*arguments, backend=backend)
+                torch.testing.assert_close(found, kernels.dlrm_forward(*arguments, backend="eager"), rtol=0, atol=1e-6)
+        finally:
+            host.backwards = False
+
+    @every_backend
+    def test_autocast_casts_mixed_dtypes(self, backend):
+        arguments = model()
+        mixed = changed(arguments, 0, arguments[0].bfloat16())
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            if backend == "cuda":
+                with pytest.raises(TypeError, match='dense must be float32 for backend="cuda"; got bfloat16'):
+                    kernels.dlrm_forward(*mixed, backend=backend)
+            else:
+                assert kernels.dlrm_forward(*mixed, backend=backend).dtype == torch.bfloat16
+            assert kernels.dlrm_forward(*arguments, backend=backend).dtype == torch.float32
+
+    @GPU
+    @pytest.mark.sanitizer
+    @kernel_backend
+    def test_under_the_sanitizer(self, backend):
+        check(self.op, self.function(backend), cases=[Case((40, 12)), Case((33, 24), layout="misaligned")])
+
+    @kernel_backend
+    def test_mini_differs_from_eager_by_rounding(self, backend):
+        """With weights as nn.Linear draws them, and one id a row."""
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(a, b).to(DEVICE).requires_grad_(False) for a, b in MINI.layers]
+        weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+        arguments = *model(2048)[:4], weights[:2], biases[:2], weights[2:], biases[2:], *MINI.activations
+        found = kernels.dlrm_forward(*arguments, backend=backend)
+        assert (found - kernels.dlrm_forward(*arguments, backend="eager")).abs().max() <= 2e-7
+
+    @kernel_backend
+    def test_ids_in_columns_and_tables_that_are_not_aligned(self, backend):
+        dense, tables, indices, *others = model(50, layout="misaligned")
+        wanted = kernels.dlrm_forward(dense, tables, indices, *others, backend="eager")
+        for ids in (torch.stack(indices, 1), torch.stack(indices, 1).unbind(1), [i.int() for i in indices]):
+            found = kernels.dlrm_forward(dense, tables, ids, *others, backend=backend)
+            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+
+    @every_backend
+    @pytest.mark.parametrize("bags", BAGS)
+    def test_bad_ids_are_reported_and_count_as_zeros(self, backend, bags):
+        arguments = model(40, bags)
+        indices, tables = arguments[2], arguments[1]
+        call = functools.partial(told_at_once, backend)
+        for value in (len(tables[1]), -1, 2**40, -(2**63), 2**63 - 1):
+            wrong = [ids.clone() for ids in indices]
+            wrong[1][3] = value
+            with pytest.raises(IndexError, match=f"embedding_bags: id {value} of feature 1, at position 3 of indices"):
+                call(changed(arguments, 2, wrong))
+        assert torch.equal(call(arguments), call(arguments))
+
+    @kernel_backend
+    def test_the_row_of_a_bad_id_is_zeros(self, backend):
+        arguments = model(40)
+        wrong = [ids.clone() for ids in arguments[2]]
+        wrong[1][3] = 1000
+        grown = [torch.cat([table, torch.zeros(1, 4, device=DEVICE)]) for table in arguments[1]]
+        padded = [ids.clone() for ids in arguments[2]]
+        padded[1][3] = len(arguments[1][1])
+        wanted = kernels.dlrm_forward(arguments[0], grown, padded, *arguments[3:], backend="eager")
+        outs = []
+        overload = torch.ops.fused_kernels.dlrm_forward
+        outs.append(getattr(overload, backend)(*changed(arguments, 2, wrong)))
+        with pytest.raises(IndexError, match="id 1000 of feature 1"):
+            kernels.check_ids(wait=True)
+        torch.testing.assert_close(outs[0], wanted, rtol=0, atol=1e-6)
+
+    @every_backend
+    @pytest.mark.parametrize("bags", ["open", "closed"])
+    def test_bad_offsets_are_reported(self, backend, bags):
+        arguments = model(40, bags)
+        count = arguments[2][2].shape[0]
+        cases = [(5, -1), (5, count + 1), (0, 1), (7, 10**12)] + [(40, count - 1)] * (bags == "closed")
+        for position, value in cases:
+            wrong = [each.clone() for each in arguments[3]]
+            wrong[2][position] = value
+            with pytest.raises(ValueError, match=r"embedding_bags: offsets must go from 0 .* offsets\[\d+\] is -?\d+"):
+                told_at_once(backend, changed(arguments, 3, wrong))
+
+    @kernel_backend
+    def test_a_gradient_takes_eager(self, backend):
+        arguments = model(20)
+        leaves = changed(arguments, 4, [weight.clone().requires_grad_() for weight in arguments[4]])
+        out = kernels.dlrm_forward(*leaves)
+        out.sum().backward()
+        assert all(weight.grad is not None for weight in leaves[4])
+        assert declared.auto(*leaves) == "eager"
+        with pytest.raises(RuntimeError, match=r"dlrm_forward has no gradient: call it under torch.no_grad\(\)"):
+            kernels.dlrm_forward(*leaves, backend=backend)
+        with torch.no_grad():
+            torch.testing.assert_close(kernels.dlrm_forward(*leaves, backend=backend), out.detach(), rtol=0, atol=1e-6)
+
+
+# --------------------------------------------------------------------------------------------------------- the kernel
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
+
+
+def told_at_once(backend: str, arguments: tuple) -> torch.Tensor:
+    """The result; raises what the kernel reported of this call."""
+    out = kernels.dlrm_forward(*arguments, backend=backend)
+    kernels.check_ids(wait=True)
+    return out
+
+
+def under_asan(*edits: str) -> subprocess.CompletedProcess:
+    """Random models in a process of its own; edits: what of the source is replaced, and by what."""
+    libraries = [
+        subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so")
+    ]
+    environment = os.environ | {
+        "LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONPATH": os.pathsep.join(sys.path)
+    }
+    command = [sys.executable, "-c", UNDER_ASAN, *edits]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@needs_compiler
+def test_the_sanitizers_find_nothing():
+    done = under_asan()
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert done.stdout.endswith("done\n")
+
+
+@needs_compiler
+@pytest.mark.parametrize(("old", "new"), [("e = begin + thread; e < count", "e = begin + thread; true"),
+                                          ("given.batch - 1;", "given.batch;")])
+def test_the_sanitizers_find_what_is_read_beyond_a_tensor(old, new):
+    done = under_asan(old, new)
+    assert "AddressSanitizer: heap-buffer-overflow" in done.stderr
+
+
+# In parts.cuh or the generated text: each gives another result, or none.
+MUTATIONS = (
+    ("z < 0.0f ? 0.0f : z", "z"),
+    ("1.0f / (1.0f + expf(-z))", "1.0f / (1.0f + expf(z))"),
+    ("layer[inputs * outputs + n];", "0.0f;"),
+    ("e % inputs * outputs + e / inputs", "e"),
+    ("e / width * stride_of_dense<width> + e % width", "e"),
+    ("id >= 0 && id < height", "id > 0 && id < height"),
+    ("table + id * width + d", "table + id * width"),
+    ("for (int j = 0; j < i; ++j)", "for (int j = 0; j <= i; ++j)"),
+    ("v[i][d] * v[j][d]", "v[i][d] * v[i][d]"),
+    ("layer, width + pair, product", "layer, pair, product"),
+    ("pair >= end", "pair > end"),
+    ("(long long)offsets[row + 1] : ids", "(long long)offsets[row + 1] + 1 : ids"),
+    ("sums[d] += values[d]", "sums[d] = values[d]"),
+    ("row + 1 < given.batch", "row + 2 < given.batch"),
+    ("bags[i].begin + step < bags[i].end", "bags[i].begin + step + 1 < bags[i].end"),
+    ("if (warp == 0) dlrm::linear", "if (warp <= 1) dlrm::linear"),
+    ("int other = 1; other < warps", "int other = 2; other < warps"),
+    ("* given.strides[f]", ""),
+    ("copies.wait(0);", ""),
+    ("rows_of_all, f, lane, sums[i]);\n    __syncthreads();", "rows_of_all, f, lane, sums[i]);"),
+    ("sums_of_all, warp, lane, y1);\n    __syncthreads();", "sums_of_all, warp, lane, y1);"),
+)
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_mutations_die(monkeypatch):
+    parts = (runtime.KERNELS / "ops" / "dlrm" / "parts.cuh").read_text()
+    calls = [model(50, "open", device="cpu", layout="strided"), model(33, "", features=16, inputs=12, device="cpu")]
+    calls += [model(33, "open", features=16, width=3, variant=2, device="cpu")]
+    calls[0] = changed(calls[0], 2, [torch.stack([ids, ids], 1)[:, 0] for ids in calls[0][2]])
+    wanted = [kernels.dlrm_forward(*call, backend="eager") for call in calls]
+    for old, new in MUTATIONS:
+        applied = 0
+
+        def mutated(shape, old=old, new=new):
+            nonlocal applied
+            text = source_of(shape).replace('#include "ops/dlrm/parts.cuh"', parts.replace("#pragma once", ""))
+            applied += old in text
+            return text.replace(old, new)
+
+        monkeypatch.setattr(cuda_launch, "source_of", mutated)
+        died = False
+        for call, want in zip(calls, wanted, strict=True):
+            source.cache_clear()
+            for host.backwards in (False, True):
+                with on_host():
+                    found = torch.ops.fused_kernels.dlrm_forward.cuda(*map(as_list, call))
+                died = died or not torch.allclose(found, want, rtol=0, atol=1e-5)
+        host.backwards = False
+        with contextlib.suppress(IndexError, ValueError):
+            kernels.check_ids()
+        assert applied, f"{old!r} is not in the source"
+        assert died, f"{old!r} → {new!r} lives"
+    source.cache_clear()
+
+
+def as_list(value):
+    return list(value) if isinstance(value, tuple) else value
+
+
+# --------------------------------------------------------------------------------------------------------- compilation
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("shape", [
+    MINI, SIXTEEN, replace(MINI, bags="open", id_bytes=4), replace(SIXTEEN, bags="closed", offset_bytes=4),
+    replace(SIXTEEN, bottom=(13, 16, 8), top=(144, 16, 1), aligned=False),
+    Shape((13, 4), (355, 8, 1), 26, bags="open"), Shape((13, 16), (37, 3), 6),
+], ids=str)  # fmt: skip
+def test_nvrtc_compiles_in_time_and_nothing_is_spilled(shape, tmp_path):
+    assert shape.why_not() == ""
+    start = time.process_time()
+    made = nvrtc.compiled(nvrtc.Kernel(source(shape), 90), tmp_path)
+    assert time.process_time() - start < max(2, shape.products / 1000)
+    image = Path(made.path).read_bytes()
+    if (lines := sass(image)) is None:
+        pytest.skip("no nvdisasm beside Triton")
+    counts = opcodes(lines)
+    assert not {"STL", "LDL"} & counts.keys(), "an array lies in memory, or a number was spilled"
+    assert registers(image) <= 255
+    assert counts["FFMA"] <= shape.products + 64, "no multiply-add is computed twice"
+    wide = sum("LDS.128" in line for line in lines)
+    assert wide >= shape.products / 8, "weights are read by fours"
+
+
+def test_a_model_that_is_too_large_is_refused_with_the_budget():
+    main = Shape((13, 32, 16), (16 + 27 * 13, 32, 1), 26)
+    assert main.why_not().startswith("464 numbers of a row at once, and a thread's registers hold 160; 18,320")
+    assert "products a row, and written out are at most 6,144; 138,832 bytes of shared memory" in main.why_not()
+    arguments = model(5, width=16, features=26)
+    with on_host(), pytest.raises(DLRMError, match="dlrm_forward: the model is too large for one kernel: 440 numbers"):
+        kernels.dlrm_forward(*arguments, backend="cuda")
+    assert Shape((13, 3000, 4), (10, 1), 3).why_not().count(";") == 2
+
+
+def test_pairs_are_shared_by_warps_where_there_are_many():
+    assert (MINI.warps, SIXTEEN.warps, Shape((13, 4), (355, 8, 1), 26).warps) == (1, 4, 8)
+    text = source(SIXTEEN).text
+    assert "add_pairs<0, 34>" in text
+    assert "add_pairs<102, 136>" in text
+
+
+def test_the_batch_and_the_tables_heights_are_no_part_of_the_source():
+    sources, recorder = set(), []
+    for rows in (3, 2048):
+        arguments = model(rows, "open", device="cpu")
+        grown = changed(arguments, 1, [torch.cat([table] * rows) for table in arguments[1]])
+        for each in (arguments, grown):
+            recorder.append(recorded(each))
+            sources.add(recorder[-1][0])
+    assert len(sources) == 1
+    assert [launch[1] for launch in recorder] == [(1,), (1,), (64,), (64,)]
+
+
+def recorded(arguments: tuple) -> tuple:
+    """(source, grid, arguments) of a call's launch."""
+    launches = []
+
+    class Recorder(plan.Recorder):
+        def launch_source(self, *launch):
+            launches.append(launch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "Recorder", Recorder)
+        plan.record(declared.OP, "", arguments, declared.OP.allocations("", arguments), backend="cuda")
+    return launches[0]
+
+
+# ----------------------------------------------------------------------------------------------------------- gradients
+
+
+def test_auto_takes_what_the_kernel_can(monkeypatch):
+    monkeypatch.setattr(declared, "nvrtc_runs", lambda: True)
+    arguments = model(20)
+    assert declared.auto(*arguments) == "cuda"
+    assert declared.auto(*model(20, width=16, features=26)) == "eager"
+    assert declared.auto(arguments[0].double(), *arguments[1:]) == "eager"
+    monkeypatch.setattr(declared, "nvrtc_runs", lambda: False)
+    assert declared.auto(*arguments) == "eager"

@@ -1,0 +1,289 @@
+"""backend="fused_kernels" and whole small DLRMs: one op where nothing else is computed, and what only looks like it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import check, recording
+from compiled_styles import Facebook
+from test_compiler_styles import Ours
+from torch import Tensor, nn
+
+import kernels
+from kernels.compiler import whole
+from kernels.dispatch.core import on_host
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+OP, ROWS, WIDTH = "dlrm_forward", (10, 20, 30), 4
+PARTS = {"fused_mlp", "dot_interaction", "embedding_bags_apart"}
+
+
+class Model(nn.Module):
+    """A DLRM each part of which may be replaced; a part is called with the model and what it is given."""
+
+    def __init__(self, **parts):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, WIDTH, mode="sum") for rows in ROWS)
+        self.one, self.two = nn.Linear(13, 8), nn.Linear(8, WIDTH)
+        self.three, self.four = nn.Linear(WIDTH + 6, 8), nn.Linear(8, 1)
+        self.parts = parts
+        if "prepare" in parts:
+            parts["prepare"](self)
+
+    def part(self, name: str, *given):
+        return self.parts.get(name, DEFAULTS[name])(self, *given)
+
+    def forward(self, dense: Tensor, ids: Tensor, offsets: Tensor):
+        x = self.part("bottom", dense)
+        looked_up = [self.part("look_up", k, ids[k], offsets[k]) for k in range(len(ROWS))]
+        z = self.part("interact", x, looked_up)
+        return self.part("end", self.part("top", z), x, looked_up, z)
+
+
+def pairs_of(m: Model, x: Tensor, looked_up: list[Tensor], indices=lambda n, _: torch.tril_indices(n, n, -1)) -> Tensor:
+    t = torch.stack([x, *looked_up], 1)
+    i, j = indices(t.shape[1], m)
+    return torch.bmm(t, t.transpose(1, 2))[:, i, j]
+
+
+def interact(m: Model, x: Tensor, looked_up: list[Tensor], **named) -> Tensor:
+    return torch.cat([x, pairs_of(m, x, looked_up, **named)], 1)
+
+
+DEFAULTS = {
+    "bottom": lambda m, dense: F.relu(m.two(F.relu(m.one(dense)))),
+    "look_up": lambda m, k, ids, offsets: m.tables[k](ids, offsets),
+    "interact": interact,
+    "top": lambda m, z: torch.sigmoid(m.four(F.relu(m.three(z)))),
+    "end": lambda m, out, x, looked_up, z: out,
+}
+
+
+def inputs(rows: int = 5) -> tuple[Tensor, ...]:
+    """Two ids a bag."""
+    generator = torch.Generator().manual_seed(rows)
+    ids = torch.randint(10, (3, 2 * rows), generator=generator)
+    return torch.rand(rows, 13, generator=generator), ids, torch.arange(rows).mul(2).repeat(3, 1)
+
+
+def with_bags(**options):
+    def prepare(m: Model) -> None:
+        m.tables = nn.ModuleList(nn.EmbeddingBag(rows, WIDTH, **{"mode": "sum", **options}) for rows in ROWS)
+
+    return prepare
+
+
+def as_rows(m: Model, k: int, ids: Tensor, offsets: Tensor) -> Tensor:
+    return F.embedding(ids[: offsets.shape[0]], m.tables[k].weight)
+
+
+def zeroed(m: Model, dense: Tensor) -> Tensor:
+    x = F.relu(m.one(dense))
+    dense.zero_()
+    return F.relu(m.two(x))
+
+
+def under_autocast(m: Model, z: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return m.four(F.relu(m.three(z))).float()
+
+
+def wide(m: Model) -> None:
+    m.tables = nn.ModuleList(nn.EmbeddingBag(rows, 128, mode="sum") for rows in ROWS)
+    m.two, m.three = nn.Linear(8, 128), nn.Linear(134, 8)
+
+
+def without_bias(m: Model) -> None:
+    m.three = nn.Linear(WIDTH + 6, 8, bias=False)
+
+
+def normed(m: Model) -> None:
+    m.norm = nn.LayerNorm(8)
+
+
+def one_narrow_layer(m: Model) -> None:
+    m.two = nn.Linear(13, WIDTH)
+
+
+EXACT = "the model is smaller, and exact"
+LOOK_ALIKES = {
+    "no_relu_in_the_bottom": ({"bottom": lambda m, d: F.relu(m.two(m.one(d)))}, EXACT),
+    "tanh_in_the_bottom": ({"bottom": lambda m, d: F.relu(m.two(torch.tanh(m.one(d))))}, EXACT),
+    "tanh_behind_the_bottom": ({"bottom": lambda m, d: torch.tanh(m.two(F.relu(m.one(d))))}, "not come from an MLP"),
+    "clamp_in_the_top": ({"top": lambda m, z: m.four(m.three(z).clamp(min=0))}, EXACT),
+    "relu6_in_the_top": ({"top": lambda m, z: m.four(F.relu6(m.three(z)))}, EXACT),
+    "gelu_by_tanh": ({"top": lambda m, z: m.four(F.gelu(m.three(z), approximate="tanh"))}, EXACT),
+    "no_relu_in_the_top": ({"top": lambda m, z: m.four(m.three(z))}, EXACT),
+    "two_activations": (
+        {"prepare": lambda m: setattr(m, "five", nn.Linear(8, 8)),
+         "top": lambda m, z: m.four(torch.sigmoid(m.five(F.relu(m.three(z)))))}, EXACT),
+    "norm_in_the_top": ({"prepare": normed, "top": lambda m, z: m.four(F.relu(m.norm(m.three(z))))}, EXACT),
+    "norm_behind_the_interaction": (
+        {"top": lambda m, z: m.four(F.relu(m.three(F.layer_norm(z, (10,)))))}, "does not go to an MLP"),
+    "upper_triangle": (
+        {"interact": functools.partial(interact, indices=lambda n, _: torch.triu_indices(n, n, 1))}, "another order"),
+    "pairs_from_the_last": (
+        {"interact": functools.partial(interact, indices=lambda n, _: torch.tril_indices(n, n, -1).flip(1))},
+        "another order"),
+    "literal_pairs_in_another_order": (
+        {"interact": functools.partial(interact, indices=lambda n, _: torch.tensor([[1, 2, 2, 3, 3, 3],
+                                                                                    [0, 1, 0, 0, 1, 2]]))},
+        "another order"),
+    "a_pair_twice": (
+        {"interact": functools.partial(interact, indices=lambda n, _: torch.tensor([[1, 2, 2, 3, 3, 1],
+                                                                                    [0, 1, 0, 0, 1, 0]]))},
+        "not each two of 4 vectors once"),
+    "pairs_before_the_vector": (
+        {"interact": lambda m, x, ly: torch.cat([pairs_of(m, x, ly), x], 1)}, "cat has other parts"),
+    "pairs_halved": ({"interact": lambda m, x, ly: torch.cat([x, pairs_of(m, x, ly) * 0.5], 1)}, "aten.mul.Tensor"),
+    "another_vector_before_the_pairs": (
+        {"interact": lambda m, x, ly: torch.cat([ly[0], pairs_of(m, x, ly)], 1)}, "is not the first of the vectors"),
+    "a_vector_that_is_no_look_up": (
+        {"look_up": lambda m, k, i, o: m.tables[k](i, o) + 1}, "comes from aten.add.Tensor, not from a look-up"),
+    "normalised_vectors": (
+        {"look_up": lambda m, k, i, o: F.normalize(m.tables[k](i, o))}, "not from a look-up"),
+    "dense_without_an_mlp": (
+        {"bottom": lambda m, d: d[:, :WIDTH].contiguous()}, "the dense vector does not come from an MLP"),
+    "mean": ({"prepare": with_bags(mode="mean")}, "mode mean"),
+    "maximum": ({"prepare": with_bags(mode="max")}, "mode max"),
+    "padding_idx": ({"prepare": with_bags(padding_idx=1)}, "padding_idx"),
+    "max_norm": ({"prepare": with_bags(max_norm=0.5)}, "max_norm"),
+    "sparse_gradients": ({"prepare": with_bags(sparse=True)}, "sparse gradients"),
+    "weighted": (
+        {"look_up": lambda m, k, i, o: m.tables[k](i, o, per_sample_weights=torch.full(i.shape, 0.5))},
+        "per_sample_weights"),
+    "last_offset": (
+        {"prepare": with_bags(include_last_offset=True),
+         "look_up": lambda m, k, i, o: m.tables[k](i, torch.cat([o, o.new_full((1,), 8)]))}, "include_last_offset"),
+    "ids_of_two_dimensions": (
+        {"look_up": lambda m, k, i, o: m.tables[k](i.view(-1, 2))}, "ids of two dimensions"),
+    "one_without_offsets": (
+        {"look_up": lambda m, k, i, o: as_rows(m, k, i, o) if k == 1 else m.tables[k](i, o)}, "some look-ups have"),
+    "ids_of_two_dtypes": (
+        {"look_up": lambda m, k, i, o: m.tables[k](i.int() if k else i, o.int() if k else o)}, "differ in dtype"),
+    "no_bias": ({"prepare": without_bias}, "a layer has no bias"),
+    "too_wide": ({"prepare": wide}, "too large for one kernel: "),
+    "double": ({"prepare": lambda m: m.double(), "bottom": lambda m, d: DEFAULTS["bottom"](m, d.double())}, "float32"),
+    "returns_the_interaction": ({"end": lambda m, out, x, ly, z: (out, z)}, "read by others"),
+    "returns_the_vector": ({"end": lambda m, out, x, ly, z: (out, x)}, "read by others"),
+    "returns_a_look_up": ({"end": lambda m, out, x, ly, z: (out, ly[1])}, "a look-up is read by others too"),
+    "leaks_a_hidden_layer": (
+        {"top": lambda m, z: [h := F.relu(m.three(z)), m.four(h) + h.sum()][1]}, EXACT),
+    "writes_in_between": ({"bottom": zeroed}, "writes in place between the parts"),
+    "autocast_in_the_top": ({"top": under_autocast}, "autocast"),
+}
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_what_is_no_such_model_is_left_to_its_parts(name):
+    torch.manual_seed(0)
+    parts, condition = LOOK_ALIKES[name]
+    recorded = check(Model(**parts), inputs(), gradients=False)
+    assert (OP in recorded.ops) is (condition is EXACT)
+    assert condition is EXACT or any(condition in sentence for sentence in recorded.declined), recorded.declined
+
+
+def by_einsum(m: Model, x: Tensor, looked_up: list[Tensor]) -> Tensor:
+    t = torch.cat([x.unsqueeze(1), torch.stack(looked_up, 1)], 1)
+    i, j = torch.tril_indices(4, 4, -1)
+    return torch.cat([x, torch.einsum("bid,bjd->bij", t, t)[:, i, j]], 1)
+
+
+SPELLINGS = {
+    "plain": {},
+    "one_id": {"look_up": as_rows},
+    "no_final": {"top": lambda m, z: m.four(F.relu(m.three(z)))},
+    "gelu": {"top": lambda m, z: m.four(F.gelu(m.three(z)))},
+    "sigmoid_bottom": {"bottom": lambda m, d: m.two(torch.sigmoid(m.one(d)))},
+    "addmm": {"top": lambda m, z: torch.addmm(m.four.bias, (z @ m.three.weight.t() + m.three.bias).relu(),
+                                               m.four.weight.t())},
+    "one_layer_each": {"prepare": one_narrow_layer, "bottom": lambda m, d: F.relu(m.two(d)),
+                       "top": lambda m, z: m.three(z)},
+    "one_table_for_all": {"look_up": lambda m, k, i, o: m.tables[0](i, o)},
+    "more_behind": {"end": lambda m, out, x, ly, z: (out.squeeze(1) * 2, out + 1)},
+    "int32": {"look_up": lambda m, k, i, o: m.tables[k](i.int(), o.int())},
+    "einsum": {"interact": by_einsum},
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_whole_model_is_one_op(name):
+    torch.manual_seed(0)
+    model = Model(**SPELLINGS[name])
+    recorded = check(model, inputs(), gradients=False)
+    assert recorded.ops == [OP]
+    assert recorded.declined == []
+    # Where a gradient is wanted the parts have it, and nothing is said.
+    recorded = check(model, inputs())
+    assert OP not in recorded.ops
+    assert PARTS & {*recorded.ops}
+    assert not any(sentence.startswith(OP) for sentence in recorded.declined)
+
+
+@pytest.mark.parametrize("make", [Facebook, lambda: Ours(sparse_gradients=False)])
+def test_models_of_other_styles(make):
+    torch.manual_seed(0)
+    model = make()
+    assert check(model, model.inputs(4), gradients=False).ops == [OP]
+
+
+def test_one_compilation_serves_all_batches_and_weights_are_read_at_the_call():
+    model = Model()
+    backend, recorded = recording()
+    compiled = torch.compile(model, backend=backend, dynamic=True)
+    with torch.no_grad():
+        compiled(*inputs(4))
+        graphs = recorded.graphs  # Dynamo begins again where it meets a number that it takes for a constant
+        for rows in (7, 33, 5):
+            torch.testing.assert_close(compiled(*inputs(rows)), model(*inputs(rows)))
+        model.load_state_dict({name: torch.randn_like(value) for name, value in model.state_dict().items()})
+        model.four.weight = nn.Parameter(torch.randn(1, 8))
+        torch.testing.assert_close(compiled(*inputs(9)), model(*inputs(9)))
+    assert {*recorded.ops} == {OP}
+    assert recorded.graphs == graphs
+
+
+def test_the_kernel_runs_in_the_compiled_graph(monkeypatch):
+    """As on a GPU: with parameters that would want a gradient, in a graph that is compiled where none is recorded."""
+    monkeypatch.setattr(whole, "backend_for", lambda device: "cuda")
+    for model in (Model(), Model(look_up=as_rows)):
+        torch._dynamo.reset()
+        backend, recorded = recording()
+        compiled = torch.compile(model, backend=backend)
+        for context in (torch.no_grad, torch.inference_mode):
+            with on_host(), context():
+                torch.testing.assert_close(compiled(*inputs(40)), model(*inputs(40)))
+        assert {*recorded.ops} == {OP}
+
+
+def test_a_gradient_that_is_recorded_later_compiles_the_parts():
+    model = Model()
+    backend, recorded = recording()
+    compiled = torch.compile(model, backend=backend)
+    with torch.no_grad():
+        compiled(*inputs())
+    compiled(*inputs()).sum().backward()
+    assert recorded.ops[0] == OP
+    assert OP not in recorded.ops[1:]
+    assert model.one.weight.grad is not None
+
+
+def test_an_exported_program_has_one_op_where_nothing_wants_a_gradient():
+    from kernels.compiler.exported import replace_in
+
+    for trains in (False, True):
+        model = copy.deepcopy(Model()).requires_grad_(trains)
+        program = torch.export.export(model, inputs())
+        found = replace_in(program)
+        assert any(each.startswith(OP) for each in map(str, found.replaced)) is not trains
+        torch.testing.assert_close(program.module()(*inputs()), model(*inputs()))
+
+
+def test_explain_says_so():
+    with torch.no_grad():
+        text = str(kernels.explain(Model(), *inputs()))
+    assert "dlrm_forward: 3 tables of width 4, bottom 13-8-4, top 10-8-1" in text
