@@ -119,6 +119,17 @@ def test_through_inductor(style):
     assert check(model, model.inputs(4), inner="inductor").ops == ops
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("inner", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("style", STYLES)
+def test_on_a_gpu(style, inner):
+    torch.manual_seed(0)
+    make, ops = STYLES[style]
+    model = make()
+    inputs = [value.cuda() for value in model.inputs(33)]
+    assert check(model.cuda(), inputs, inner=inner, atol=1e-5, rtol=1e-4).ops == ops
+
+
 @pytest.fixture
 def on_kernels(monkeypatch):
     """As on a GPU: "auto" is a kernel, here Triton's in the interpreter, or CUDA's host build of an op without one; and

@@ -252,6 +252,7 @@ def under_asan(*edits: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_the_sanitizers_find_nothing():
     done = under_asan()
@@ -259,6 +260,7 @@ def test_the_sanitizers_find_nothing():
     assert done.stdout.endswith("done\n")
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(("old", "new"), [("e = begin + thread; e < count", "e = begin + thread; true"),
                                           ("given.batch - 1;", "given.batch;")])

@@ -13,6 +13,8 @@
 // to each block. FLOPs: 2 B (Σ N(l-1) N(l) + D V (V - 1) / 2).
 //
 // On chip lie, in bytes: what is between the layers, of either MLP by turns; the tile's vectors.
+//
+// The op launches what source.py writes; test_dlrm.cu times this one.
 #pragma once
 
 #include "ops/fused_mlp/direct.cuh"

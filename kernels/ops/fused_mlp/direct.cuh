@@ -11,6 +11,8 @@
 // Each warp has three slots of 128 bytes of k by 32 outputs, 4 KB, in its registers. A slot is filled again as soon as it
 // is multiplied, with what comes next of this job (32 outputs of a layer) or the first of the next: over the ends of
 // layers and tiles, since weights do not hang on what layers compute. Bytes on their way: 8 warps · 3 slots · 4 KB.
+//
+// The op launches kernel.cuh's; test_fused_mlp.cu times both.
 #pragma once
 
 #include "kernel.cuh"
