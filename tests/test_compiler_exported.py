@@ -14,6 +14,7 @@ from test_compiler_styles import STYLES as ALL
 from torch import nn
 from torch.export import Dim
 
+import kernels
 from kernels import dispatch, runtime
 from kernels.compiler.exported import replace_in
 from kernels.dispatch.core import on_host
@@ -96,3 +97,30 @@ def test_exported_look_ups(monkeypatch, name):
         torch.testing.assert_close(program.module()(*given), model(*given))
     selects = [node for node in program.graph.nodes if node.target is torch.ops.aten.contiguous.default]
     assert len(selects) == (0 if name in ("bags", "ids_2d") else 3)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda o: torch.cat([o[:, -1], o[:, 0], o[:, 1]], 1),
+        lambda o: torch.cat([o[:, 0], o[:, 2]], 1),
+        lambda o: torch.stack([o[:, 0], o[:, 1]], 1),
+        lambda o: torch.cat([o[:, 0], o.flatten(1)], 1),
+        lambda o: torch.cat([o[:, 0], o.view(5, 12)], 1),
+        lambda o: torch.cat([o[:, 0], o.permute(0, 2, 1).reshape(5, 12)], 1),
+        lambda o: torch.cat([o[:, 0], o[:, 1], o[:, 2]], 1),
+    ],
+)
+def test_what_a_program_takes_of_the_ops_own_result_stays(take):
+    tables = [torch.randn(rows, 4) for rows in (7, 8, 9)]
+
+    def function(m, *ids):
+        return take(kernels.embedding_bags_apart([m.a, m.b, m.c], list(ids), backend="cuda"))
+
+    module, given = Of(function, **dict(zip("abc", tables, strict=True))), [torch.randint(7, (5,)) for _ in tables]
+    with on_host():
+        program = torch.export.export(module, tuple(given))
+        want = program.module()(*given)
+        replace_in(program)
+        torch.testing.assert_close(program.module()(*given), want)

@@ -159,6 +159,8 @@ REPLACED = {
     "rows_joined": (lambda: Bags(join=lambda dense, each: torch.cat(each)), 1),
     "one_repeated": (lambda: Bags(join=lambda dense, each: torch.cat([*each, each[0]], 1)), 1),
     "seen_flat": (lambda: Bags(join=lambda dense, each: [one.view(-1) for one in each]), 1),
+    "one_detached": (lambda: Bags(join=lambda dense, each: each[0] + each[1] * 2 + each[2].detach()), 1),
+    "one_compared": (lambda: Bags(join=lambda dense, each: (each[0] + each[1]) * (each[2] > 0)), 1),
     "returned": (lambda: Bags(join=lambda dense, each: each), 1),
     "in_inference": (lambda: Bags(nn.Embedding, one_id, padding_idx=1).requires_grad_(False), 1),
 }

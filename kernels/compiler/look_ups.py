@@ -20,12 +20,14 @@ from kernels.ops.embedding_bags_apart.op import embedding_bags_apart
 
 OP = "embedding_bags_apart"
 ALONE = "a look-up by itself, which its own operator does in one launch"
+UNTRAINED = "no gradient comes back to it, where the op's would be zeros, which an optimizer may still act on"
 MODES = ("sum", "mean", "max")
 
 
 def find(view: View) -> Iterator[Found | Declined]:
     needs: dict[fx.Node, set[fx.Node]] = {}  # of each node, the look-ups that it is computed from
     renormed = {view.origin[node] for node in view.graph.nodes if is_call(node, aten.embedding_renorm_.default)}
+    reached = has_gradients(view)
     groups: dict[tuple, list[Group]] = {}
     declined: dict[str, list[fx.Node]] = {}
     for node in view.graph.nodes:
@@ -39,6 +41,7 @@ def find(view: View) -> Iterator[Found | Declined]:
                 raise Miss("max_norm, which writes to the table")
             kind, inputs, calls = read(node)
             check_tables(inputs)
+            miss_if({UNTRAINED: value(calls[-1]).requires_grad and calls[-1] not in reached})
         except Miss as miss:
             declined.setdefault(miss.reason, []).append(node)
             continue
@@ -53,6 +56,19 @@ def find(view: View) -> Iterator[Found | Declined]:
             declined.setdefault(ALONE, []).append(group.nodes[0])
     for reason, nodes in declined.items():
         yield Declined(OP, nodes[0], reason if len(nodes) == 1 else f"{reason}: {len(nodes)} look-ups")
+
+
+def has_gradients(view: View) -> set[fx.Node]:
+    """The nodes that a gradient of the outputs comes to, by Dynamo's values. An exported program's know of none."""
+    (output,) = view.graph.find_nodes(op="output")
+    reached, left = set(), list(output.all_input_nodes)
+    while left:
+        node = left.pop()
+        tensor = value(node)
+        if node not in reached and isinstance(tensor, Tensor) and tensor.requires_grad:
+            reached.add(node)
+            left += node.all_input_nodes
+    return reached
 
 
 class Group:
@@ -141,6 +157,9 @@ def taken_from(node: fx.Node) -> fx.Node | None:
 def with_whole(node: fx.Node, tensors: list[fx.Node], base: fx.Node) -> list[fx.Node]:
     """What a cat or stack joins, with the whole result `base` in place of its columns, if these are all of them in
     their order. Nobody else may read them: what is joined may be written to."""
+    which = [user.args[-1] if is_call(user, column_of, aten.select.int) else None for user in base.users]
+    if None in which or sorted(which) != list(range(len(base.args[0]))):
+        return tensors
     columns = sorted(base.users, key=lambda column: column.args[-1])
     for k, column in enumerate(columns):
         if is_call(column, aten.select.int) and len(column.users) == 1 and column not in tensors:

@@ -14,6 +14,8 @@ struct Problem {
     const char *bottom, *top;
     int tables, tile, cluster = 1, clusters = 0;
     bool bags = false, narrow_ids = false, bad = false;
+    bool last = true, apart = false;  // whether the offsets' last is given; ids three places apart, x off by an element
+    long long bad_id = -1, bad_offset = 0;  // what is bad if anything is: -1 for the table's height; the row, 0 for none
 };
 
 bool halves_to_even() {
@@ -58,7 +60,7 @@ struct Case {
     std::vector<long long> heights, starts, ids, offsets;  // of each table: its rows; where they, ids and offsets begin
     std::vector<long long> first_id;
     Expected out;
-    long long bad_table = -1, bad_id = 0, bad_position = 0;
+    std::vector<double> reported;  // of what is bad: the table, the position, the value
 
     explicit Case(const Problem& p) {
         fused_mlp::parse(p.bottom, bottom), fused_mlp::parse(p.top, top);
@@ -150,28 +152,33 @@ private:
         unsigned drawn = 12345;
         auto draw = [&](long long below) { return drawn = drawn * 1664525u + 1013904223u, (long long)(drawn >> 8) % below; };
         for (int f = 0; f < p.tables; ++f) {
-            heights.push_back(1 + (f * 7) % 23), starts.push_back((long long)tables.size());
-            std::vector<T> rows = testing::random<T>(heights[size_t(f)] * columns, 50 + unsigned(f));
+            long long height = 1 + (f * 7) % 23;
+            heights.push_back(height), starts.push_back((long long)tables.size());
+            std::vector<T> rows = testing::random<T>(height * columns, 50 + unsigned(f));
             tables.insert(tables.end(), rows.begin(), rows.end());
             first_id.push_back((long long)ids.size());
-            if (p.bags) offsets.push_back(0);
-            long long own = 0;
+            std::vector<long long> own, ends = {0};
             for (long long r = 0; r < p.rows; ++r) {
-                for (long long n = p.bags ? draw(4) : 1; n > 0; --n, ++own) {
-                    bool spoiled = p.bad && f == p.tables / 2 && r == p.rows / 2 && bad_table < 0;
-                    long long id = spoiled ? heights[size_t(f)] : draw(heights[size_t(f)]);
-                    ids.push_back(id);
-                    if (spoiled) {
-                        bad_table = f, bad_id = id, bad_position = own;
-                        continue;
-                    }
+                for (long long n = p.bags ? draw(4) : 1; n > 0; --n) own.push_back(draw(height));
+                ends.push_back((long long)own.size());
+            }
+            bool spoilt = p.bad && f == p.tables / 2;
+            if (spoilt) reported = {double(f), double(own.size() / 2), double(p.bad_id < 0 ? height : p.bad_id - 2)};
+            if (spoilt && p.bad_offset) reported = {double(f), double(p.bad_offset), -7}, ends[size_t(p.bad_offset)] = -7;
+            if (spoilt && !p.bad_offset) own[own.size() / 2] = (long long)reported[2];
+            ids.insert(ids.end(), own.begin(), own.end());
+            if (p.bags) offsets.insert(offsets.end(), ends.begin(), ends.end());
+            for (size_t r = 0; r < size_t(p.rows); ++r) {
+                long long begin = std::max(ends[r], 0LL), end = std::max(ends[r + 1], begin);
+                for (long long position = begin; position < end; ++position) {
+                    long long id = own[size_t(position)];
+                    if (id < 0 || id >= height) continue;
                     for (size_t c = 0; c < size_t(columns); ++c) {
-                        size_t at = (size_t(r) * vectors + size_t(f) + 1) * size_t(columns) + c;
+                        size_t at = (r * vectors + size_t(f) + 1) * size_t(columns) + c;
                         v.value[at] += testing::to_double(rows[size_t(id) * size_t(columns) + c]);
                         if (p.bags) v.variance[at] += square(testing::Dtype<T>::epsilon * v.value[at]);
                     }
                 }
-                if (p.bags) offsets.push_back(own);
             }
         }
     }
@@ -179,10 +186,13 @@ private:
 
 template <class T>
 void check(testing::Report& report, const Problem& p, const Case<T>& c) {
-    Buffer<T> x(c.x), bottom(c.bottom_packed), top(c.top_packed), tables(c.tables);
+    Buffer<T> x(c.x, p.apart), bottom(c.bottom_packed), top(c.top_packed), tables(c.tables);
     Buffer<T> out(p.rows * c.top.width[c.top.count]);
-    std::vector<int> narrow(c.ids.begin(), c.ids.end());
-    Buffer<long long> ids(c.ids), offsets(c.offsets);
+    const size_t stride = p.apart ? 3 : 1;
+    std::vector<long long> wide(c.ids.size() * stride, -5);  // what lies between them is no id
+    for (size_t i = 0; i < c.ids.size(); ++i) wide[i * stride] = c.ids[i];
+    std::vector<int> narrow(wide.begin(), wide.end());
+    Buffer<long long> ids(wide), offsets(c.offsets);
     Buffer<int> narrow_ids(narrow);
     Buffer<unsigned long long> told(report_size);
     told.write(std::vector<unsigned long long>(report_size));
@@ -195,28 +205,31 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c) {
     for (int f = 0; f < p.tables; ++f) {
         size_t own = size_t(f), next = own + 1;
         of.rows[f] = tables.get() + c.starts[own], of.heights[f] = c.heights[own];
-        of.ids[f] = p.narrow_ids ? static_cast<const void*>(narrow_ids.get() + c.first_id[own])
-                                 : static_cast<const void*>(ids.get() + c.first_id[own]);
+        of.ids[f] = p.narrow_ids ? static_cast<const void*>(narrow_ids.get() + c.first_id[own] * (long long)stride)
+                                 : static_cast<const void*>(ids.get() + c.first_id[own] * (long long)stride);
         of.counts[f] = (next < c.first_id.size() ? c.first_id[next] : (long long)c.ids.size()) - c.first_id[own];
-        of.offsets[f] = p.bags ? offsets.get() + f * (p.rows + 1) : nullptr, of.strides[f] = 1;
+        of.offsets[f] = p.bags ? offsets.get() + f * (p.rows + 1) : nullptr, of.strides[f] = (long long)stride;
     }
-    of.wide_ids = !p.narrow_ids, of.wide_offsets = of.has_last = true, of.has_offsets = p.bags, of.report = told.get();
+    of.wide_ids = !p.narrow_ids, of.wide_offsets = true, of.has_last = p.last, of.has_offsets = p.bags, of.report = told.get();
     std::string what = std::string(p.bottom) + " " + std::to_string(p.tables) + " " + p.top + " tile " +
                        std::to_string(p.tile) + " cluster " + std::to_string(p.cluster);
     if (p.bags) what += " bags";
     if (p.narrow_ids) what += " int32";
-    if (p.bad) what += " bad id";
+    if (!p.last) what += " without the last offset";
+    if (p.apart) what += " apart";
+    if (p.bad) what += p.bad_offset ? " bad offset" : p.bad_id < 0 ? " bad id" : " negative id";
     auto launch = [&] { return dlrm::launch_tile(call, p.tile, p.cluster, p.clusters, cudaStream_t{}); };
     report.check<T>({p.rows, c.dense}, "relu", what, 0, {{"out", out, c.out}}, launch);
     if (!p.bad) return;
     Expected reported;
-    reported.values = {double(c.bad_table), double(c.bad_position), double(c.bad_id)};
+    reported.values = c.reported;
     Buffer<double> seen(3);
     report.check<T>({p.rows, c.dense}, "relu", what + ", the report", 0, {{"report", seen, reported}}, [&] {
         cudaError_t error = launch();
         if (error == cudaSuccess) error = cudaDeviceSynchronize();
         std::vector<unsigned long long> found = told.read();
-        seen.write({double(found[report_found]), double(found[report_found + 1]), double(found[report_found + 2])});
+        auto number = [&](int i) { return double((long long)found[size_t(report_found + i)]); };
+        seen.write({number(0), number(1), number(2)});
         return error;
     });
 }
@@ -237,6 +250,11 @@ void check_all(testing::Report& report) {
     check<T>(report, {11, "13-40-48", "258-40-1", 20, 8, 1, 1, true, true});
     check<T>(report, {11, "13-16", "61-8-1", 9, 16, 1, 0, false, false, true});
     check<T>(report, {11, "13-16", "61-8-1", 9, 8, 2, 1, true, false, true});
+    check<T>(report, {11, "13-16", "61-8-1", 9, 16, 1, 0, false, true, true, true, false, 1});
+    check<T>(report, {11, "13-16", "61-8-1", 9, 8, 1, 1, true, false, true, true, false, -1, 4});
+    check<T>(report, {37, "13-40-16", "61-40-24-5", 9, 8, 1, 1});  // an odd number of layers, tile after tile
+    check<T>(report, {21, "13-40-16", "61-40-1", 9, 16, 1, 0, true, true, false, false, true});
+    check<T>(report, {21, "16-16", "61-3", 9, 8, 2, 1, false, false, false, true, true});
 }
 
 // The main model, timed.

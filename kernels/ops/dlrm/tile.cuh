@@ -109,7 +109,8 @@ struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
                 if (own.row >= rows) continue;
                 bool in_batch = first_row + own.row < net.rows, inside = in_batch && has(own, ids[k], first_row + own.row);
                 const T* from = inside ? row_of(own, ids[k]) : static_cast<const T*>(nullptr);
-                copies.copy(vector(own.row, own.table + 1) + own.part * 16, inside ? from : net.x, inside);
+                const T* aligned_place = net.layers[0].weight;  // of which nothing is read
+                copies.copy(vector(own.row, own.table + 1) + own.part * 16, inside ? from : aligned_place, inside);
             }
         }
         copies.commit();
@@ -246,7 +247,7 @@ cudaError_t launch_tile(const Call<T>& call, int tile, int cluster, int clusters
     using fused_mlp::has;
     if (!has(call.between) || !has(call.bottom_last) || !has(call.top_last)) return cudaErrorInvalidValue;
     if (!call.rows) return cudaSuccess;
-    bool whole = aligned(call.bottom, call.top) && call.columns * size % 16 == 0;
+    bool whole = aligned(call.bottom, call.top) && 1LL * call.columns * size % 16 == 0;
     for (int f = 0; f < call.tables; ++f) whole = whole && aligned(call.of.rows[f]);
     if (!whole) return cudaErrorInvalidConfiguration;
     fused_mlp::Device device;
@@ -258,15 +259,15 @@ cudaError_t launch_tile(const Call<T>& call, int tile, int cluster, int clusters
     fused_mlp::DirectNetwork<T>& net = model.net;
     net.x = call.x, net.out = call.out, net.rows = call.rows, net.x_columns = call.x_columns;
     net.x_aligned = aligned(call.x) && call.x_columns * size % 16 == 0;
-    int first_end = append_layers(net, call.bottom, bottom, call.between, call.bottom_last, tile, 0);
-    int second_end = append_layers(net, call.top, top, call.between, call.top_last, tile, 0);
-    model.place = std::max(first_end, second_end);
+    long long first_end = append_layers(net, call.bottom, bottom, call.between, call.bottom_last, tile, 0);
+    long long second_end = append_layers(net, call.top, top, call.between, call.top_last, tile, 0);
+    long long place = std::max(first_end, second_end);
     // Two neighbouring vectors' 64 bytes lie in different banks.
-    model.vector = call.columns * size % 128 ? call.columns * size : call.columns * size + 64;
-    model.place_row = vectors * model.vector;
+    long long vector = 1LL * call.columns * size, vector_row = vectors * (vector % 128 ? vector : vector + 64);
+    model.place = int(place), model.vector = int(vector_row / vectors), model.place_row = int(vector_row);
     fused_mlp::DirectLayer<T>& last = net.layers[bottom.count - 1];
     last.to = model.place, last.to_row = model.place_row, last.written = call.columns, last.gives_all_bits = true;
-    int bytes = model.place + tile * model.place_row;
+    long long bytes = place + tile * vector_row;
     auto go = [&](auto* kernel) {
         return launch_direct_tiles(kernel, tile, net, model, bytes, cluster, clusters, device, stream);
     };

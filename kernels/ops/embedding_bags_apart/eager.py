@@ -35,9 +35,11 @@ def embedding_bags_apart(
             if offsets:
                 _check_offsets(feature, offsets[feature], len(indices[feature]), include_last_offset)
             _check_ids(feature, indices[feature], tables[feature].shape[0])
-    if not tables[0].shape[1]:  # where F.embedding_bag's backward reads what is not there, on a GPU
-        rows = offsets[0].shape[0] - int(include_last_offset) if offsets else indices[0].shape[0]
-        return torch.stack([table.sum() for table in tables]).sum() + tables[0].new_zeros(rows, len(tables), 0)
+    rows = offsets[0].shape[0] - int(include_last_offset) if offsets else indices[0].shape[0]
+    # Where F.embedding_bag's backward reads what is not there, on a GPU, or leaves its result as it finds it.
+    if not tables[0].shape[1] or (not checks.has_no_values(tables[0]) and rows == 0):
+        nothing = torch.stack([table.sum() for table in tables]).sum()  # of which each table has zeros for a gradient
+        return nothing + tables[0].new_zeros(rows, len(tables), tables[0].shape[1])
     if not offsets:
         return torch.stack([F.embedding(ids, table) for ids, table in zip(indices, tables, strict=True)], 1)
     pooled = [

@@ -16,10 +16,10 @@ from torch import Tensor
 from kernels.ops.embedding_bags_sort.op import beside, embedding_bags_sort
 
 
-@functools.lru_cache(maxsize=256)
+@functools.cache
 def _row_offsets(heights: tuple[int, ...], device: torch.device) -> Tensor:
-    """Where each table's rows begin, and where the last's end: a tensor of the device, kept, so that a captured graph
-    copies nothing to it."""
+    """Where each table's rows begin, and where the last's end: a tensor of the device. It is kept for good: a captured
+    graph copies nothing to it, and reads it whenever it is replayed."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("call the op's gradient once before a CUDA graph of it is captured, with these tables")
     with torch.inference_mode(mode=False):

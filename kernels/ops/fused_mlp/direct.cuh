@@ -316,15 +316,15 @@ __global__ void __launch_bounds__(threads, 1) direct_forward(const __grid_consta
 
 #ifndef __CUDACC_RTC__
 // The layers of an MLP behind those that `net` has, packed as packing.py lays them out. What lies between them takes two
-// places by turns, from `begin` bytes of shared memory on. Returns where these end.
+// places by turns, from `begin` bytes of shared memory on. Returns where these end, which may be more than there is.
 template <class T>
-int append_layers(DirectNetwork<T>& net, const T* packed, const Widths& widths, Activation between, Activation last,
-                  int rows, int begin) {
+long long append_layers(DirectNetwork<T>& net, const T* packed, const Widths& widths, Activation between,
+                        Activation last, int rows, long long begin) {
     constexpr int size = int(sizeof(T)), of_half = half_bytes / size;
-    int row[2] = {}, place[2] = {begin, begin};
+    long long row[2] = {}, place[2] = {begin, begin};
     // 64 bytes beyond a multiple of 128: eight lanes read 64 bytes of each of two rows, which so lie in different banks.
     for (int l = 0; l < widths.count; ++l)
-        row[l % 2] = std::max(row[l % 2], int(round_up(round_up(widths.width[l], of_half) * size, slot_bytes)) + half_bytes);
+        row[l % 2] = std::max(row[l % 2], round_up(round_up(widths.width[l], of_half) * size, slot_bytes) + half_bytes);
     place[1] += rows * row[0];
     for (int l = 0; l < widths.count; ++l) {
         DirectLayer<T>& layer = net.layers[net.count++];
@@ -332,8 +332,8 @@ int append_layers(DirectNetwork<T>& net, const T* packed, const Widths& widths, 
         layer.inputs = widths.width[l], layer.outputs = widths.width[l + 1], layer.stride = int(round_up(layer.inputs, 16));
         layer.weight = packed, layer.bias = packed + round_up(layer.outputs, 16) * layer.stride;
         packed = layer.bias + round_up(layer.outputs, 16);
-        layer.from = place[l % 2], layer.from_row = row[l % 2];
-        layer.to = place[(l + 1) % 2], layer.to_row = row[(l + 1) % 2];
+        layer.from = int(place[l % 2]), layer.from_row = int(row[l % 2]);
+        layer.to = int(place[(l + 1) % 2]), layer.to_row = int(row[(l + 1) % 2]);
         layer.written = int(round_up(layer.outputs, of_half));
         layer.activation = is_last ? last : between;
         layer.gives_all_bits = size == 4 && !is_last && widths.width[l + 2] == 1;
@@ -345,10 +345,11 @@ int append_layers(DirectNetwork<T>& net, const T* packed, const Widths& widths, 
 // shared memory than there is.
 template <class T, class Argument>
 cudaError_t launch_direct_tiles(void (*kernel)(Argument), int rows, DirectNetwork<T>& net, const Argument& argument,
-                                int shared_bytes, int cluster, int clusters, const Device& device, cudaStream_t stream) {
+                                long long shared_bytes, int cluster, int clusters, const Device& device,
+                                cudaStream_t stream) {
     long long tiles = (net.rows + rows - 1) / rows, resident = device.clusters(cluster);
     net.cluster = cluster, net.clusters = int(clusters ? clusters : std::min(tiles, resident));
-    if (!device.tensor_cores || !net.clusters || shared_bytes > device.shared_bytes) return cudaErrorInvalidConfiguration;
+    if (!device.tensor_cores || !resident || shared_bytes > device.shared_bytes) return cudaErrorInvalidConfiguration;
     cudaError_t error = set_shared_memory_limit(kernel, size_t(shared_bytes));
     if (error != cudaSuccess) return error;
     return launch_clusters(kernel, net.clusters, cluster, dim3(threads), size_t(shared_bytes), stream, argument);
@@ -367,7 +368,7 @@ cudaError_t launch_direct(const Call<T>& call, cudaStream_t stream, const Plan& 
     DirectNetwork<T> net = {};
     net.x = call.x, net.out = call.out, net.rows = call.rows, net.x_columns = call.x_columns;
     net.x_aligned = aligned(call.x) && call.x_columns * int(sizeof(T)) % 16 == 0;
-    int bytes = append_layers(net, call.packed, call.widths, call.activation, call.last_activation, wanted.rows, 0);
+    long long bytes = append_layers(net, call.packed, call.widths, call.activation, call.last_activation, wanted.rows, 0);
     auto go = [&](auto* kernel) {
         return launch_direct_tiles(kernel, wanted.rows, net, net, bytes, wanted.cluster, wanted.clusters, device, stream);
     };
