@@ -190,7 +190,8 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
         torch.testing.assert_close(out, want)
         grad = torch.randn_like(out)
         weights = [bag.weight for bag in bags]
-        torch.testing.assert_close(*(torch.autograd.grad(each, weights, grad) for each in (out, want)))
+        one, other = (torch.autograd.grad(each, weights, grad) for each in (out, want))
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)  # sums of some hundred terms in another order
 
     @kernel_backend
     def test_several_chunks_of_one_row(self, backend):

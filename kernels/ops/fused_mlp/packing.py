@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import functional as F
 
@@ -242,6 +243,8 @@ def copied(widths: str, tensors: Sequence[Tensor | None]) -> Tensor:
     # Those that are contiguous on both sides are one kernel.
     flat = [(a, b) for t, p in zip(to, pairs, strict=True) for a, b in zip(t, p, strict=True) if b is not None]
     dense = [pair for pair in flat if pair[0].is_contiguous() and pair[1].is_contiguous()]
+    if any(forward_ad.unpack_dual(b).tangent is not None for _, b in flat):
+        raise RuntimeError('fused_mlp has no forward-mode derivative: use backend="eager"')
     if dense:
         torch._foreach_copy_([a for a, _ in dense], [b for _, b in dense])
     for a, b in flat:
