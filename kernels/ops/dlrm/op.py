@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from kernels.dispatch import checks, input_errors, nvrtc
+from kernels.dispatch import checks, nvrtc
 from kernels.dispatch.op import Op
 from kernels.dtypes import FLOATING, INTEGERS
 from kernels.ops.dlrm import eager
@@ -189,14 +189,7 @@ def dlrm_forward(
         _list(bottom_biases), _list(top_weights), _list(top_biases), bottom_activation, bottom_final, top_activation,
         top_final,
     )
-    if not isinstance(dense, Tensor) or checks.has_no_values(dense):
-        return OP.call(backend, *arguments)
-    device = dense.get_device()
-    reported.raise_for(device, " (in an earlier call)")
-    out = OP.call(backend, *arguments)
-    if device < 0 or input_errors.WAITS:
-        reported.check_ids(dense.device, wait=True)
-    return out
+    return reported.call(OP, backend, dense, arguments)
 
 
 def _list(tensors: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -1,7 +1,7 @@
 // The tiled kernel of a whole DLRM against float64 loops: tiles, clusters, one id a row and bags, bad ids.
 #include "tile.cuh"
 
-#include "check/host/testing.cuh"
+#include "check/host/testing_operands.cuh"
 
 namespace {
 
@@ -18,29 +18,10 @@ struct Problem {
     long long bad_id = -1, bad_offset = 0;  // what is bad if anything is: -1 for the table's height; the row, 0 for none
 };
 
-bool halves_to_even() {
-    int major = 0;
-#ifdef __CUDACC__
-    int device = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
-        return false;
-#endif
-    return major >= 9;
-}
-
 // What tensor cores take a number for.
 template <class T>
 double as_operand(double value) {
-    T narrowed = testing::rounded<T>(value);
-    if constexpr (std::is_same_v<T, float>) {
-        static const bool even = halves_to_even();
-        unsigned bits;
-        std::memcpy(&bits, &narrowed, 4);
-        if (std::isfinite(narrowed)) bits = (bits + 0x1000 - (even & ~(bits >> 13))) & ~0x1fffu;
-        std::memcpy(&narrowed, &bits, 4);
-    }
-    return testing::to_double(narrowed);
+    return testing::as_operand<T>(value, true);
 }
 
 // Values and the variance of their errors: each rounding takes its neighbour, and each sum is off, by chance.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from kernels.dispatch import checks, input_errors
+from kernels.dispatch import checks
 from kernels.dispatch.op import KeptShape, Op, Prepared, SavedBy, like
 from kernels.ops.embedding_bags import choice, eager, reported
 from kernels.ops.embedding_bags_sort.op import beside, embedding_bags_sort
@@ -117,11 +117,4 @@ def embedding_bags(
     """
     padding = -1 if padding_idx is None else padding_idx
     arguments = tables, row_offsets, indices, offsets, mode, per_sample_weights, padding, out_of_range
-    if not isinstance(tables, Tensor) or checks.has_no_values(tables):
-        return OP.call(backend, *arguments)
-    device = tables.get_device()
-    reported.raise_for(device, " (in an earlier call)")
-    out = OP.call(backend, *arguments)
-    if device < 0 or input_errors.WAITS:
-        reported.check_ids(tables.device, wait=True)
-    return out
+    return reported.call(OP, backend, tables, arguments)

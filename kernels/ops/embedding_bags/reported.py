@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
 
-from kernels.dispatch import input_errors
+import torch
+from torch import Tensor
+
+from kernels.dispatch import checks, input_errors
+from kernels.dispatch.op import Op
 from kernels.ops.embedding_bags import eager
 from kernels.ops.embedding_bags_apart import eager as apart
 
@@ -65,3 +69,16 @@ def raise_for(device: int, when: str) -> None:
     kind, *where = found
     error, said = ERRORS[kind]
     raise error(said(*where) + when)
+
+
+def call(op: Op, backend: str, first: object, arguments: Sequence) -> Tensor:
+    """The op's call, which raises first what an earlier one reported of the device of the tensor `first`; where nobody
+    need wait for it, what this one reports, too."""
+    if not isinstance(first, Tensor) or checks.has_no_values(first):
+        return op.call(backend, *arguments)
+    device = first.get_device()
+    raise_for(device, " (in an earlier call)")
+    out = op.call(backend, *arguments)
+    if device < 0 or input_errors.WAITS:
+        check_ids(first.device, wait=True)
+    return out

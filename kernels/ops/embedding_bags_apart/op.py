@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from kernels.dispatch import checks, input_errors
+from kernels.dispatch import checks
 from kernels.dispatch.op import KeptShapes, Op, Prepared
 from kernels.dtypes import INTEGERS
 from kernels.ops.embedding_bags import reported
@@ -118,11 +118,4 @@ def embedding_bags_apart(
     """
     arguments = tables, indices, [] if offsets is None else offsets, mode, include_last_offset
     first = tables[0] if isinstance(tables, list | tuple) and tables else None
-    if not isinstance(first, Tensor) or checks.has_no_values(first):
-        return OP.call(backend, *arguments)
-    device = first.get_device()
-    reported.raise_for(device, " (in an earlier call)")
-    out = OP.call(backend, *arguments)
-    if device < 0 or input_errors.WAITS:
-        reported.check_ids(first.device, wait=True)
-    return out
+    return reported.call(OP, backend, first, arguments)

@@ -1,7 +1,7 @@
 // fused_mlp's CUDA kernel against float64 loops, in every shape, with and without clusters.
 #include "direct.cuh"
 
-#include "check/host/testing.cuh"
+#include "check/host/testing_operands.cuh"
 
 namespace op = fused_mlp;
 
@@ -19,6 +19,7 @@ using testing::Buffer;
 using testing::Expected;
 using testing::Output;
 using testing::Shape;
+using testing::as_operand;
 
 enum { the_x, the_packed, the_out };  // by their bits in Shape::misaligned
 
@@ -31,32 +32,6 @@ struct Problem {
     bool direct = false;
 };
 
-// Whether what lies halfway between two numbers of tf32 becomes the even one (device/tf32.cuh).
-bool halves_to_even() {
-    int major = 0;
-#ifdef __CUDACC__
-    int device = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
-        return false;
-#endif
-    return major >= 9;
-}
-
-// What the tensor cores, or the chip's memory, make of a number between layers.
-template <class T>
-double as_operand(double value, bool tf32) {
-    T narrowed = testing::rounded<T>(value);
-    if constexpr (std::is_same_v<T, float>)
-        if (tf32) {
-            static const bool even = halves_to_even();
-            unsigned bits;
-            std::memcpy(&bits, &narrowed, 4);
-            if (std::isfinite(narrowed)) bits = (bits + 0x1000 - (even & ~(bits >> 13))) & ~0x1fffu;
-            std::memcpy(&narrowed, &bits, 4);
-        }
-    return testing::to_double(narrowed);
-}
 double activated(Activation activation, double z) {
     if (activation == Activation::relu) return z < 0 ? 0 : z;
     if (activation == Activation::sigmoid) return 1 / (1 + std::exp(-z));
