@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 
@@ -229,6 +230,15 @@ def test_models_of_other_styles(make):
     torch.manual_seed(0)
     model = make()
     assert check(model, model.inputs(4), gradients=False).ops == [OP]
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_before_torch_2_13_nothing_says_that_the_ops_are_traced(gradients, monkeypatch):
+    """There is_compiling() is False while AOTAutograd runs Dynamo's graph, whose tensors have no values."""
+    monkeypatch.setattr(torch.compiler, "_compile_session_context", contextlib.nullcontext, raising=False)
+    recorded = check(Model(), inputs(), gradients)
+    assert recorded.graphs == 1
+    assert (OP in recorded.ops) == (not gradients)
 
 
 def test_one_compilation_serves_all_batches_and_weights_are_read_at_the_call():

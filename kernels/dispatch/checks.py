@@ -280,14 +280,21 @@ def are_not_negative(op: str, **numbers: object) -> None:
             raise ValueError(f"{op}: {name} must not be negative or NaN; got {value}")
 
 
+# The second is what AOTAutograd traces with; before torch 2.13 is_compiling() is False then.
+WITHOUT_VALUES = ("fake_tensor", "FakeTensor"), ("functional_tensor", "FunctionalTensor")
+
+
 def has_no_values(tensor: Tensor) -> bool:
     """Whether there are shapes alone: it is traced, on the device meta, or of a FakeTensorMode."""
     if is_compiling() or tensor.is_meta:
         return True
     if type(tensor) is Tensor or type(tensor) is Parameter:  # the usual ones, before what takes longer
         return False
-    fakes = sys.modules.get("torch._subclasses.fake_tensor")  # to import it is to import Dynamo and Triton
-    return fakes is not None and isinstance(tensor, fakes.FakeTensor)
+    # To import their modules is to import Dynamo and Triton.
+    return any(
+        isinstance(tensor, getattr(sys.modules.get(f"torch._subclasses.{module}"), name, ()))
+        for module, name in WITHOUT_VALUES
+    )
 
 
 def plain(value: object) -> str:

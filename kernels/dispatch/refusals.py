@@ -25,9 +25,16 @@ def cast(form: Form, arguments: Sequence) -> Sequence:
     if len({tensor.dtype for _, tensor in floating}) < 2:
         return arguments
     dtype = torch.get_autocast_dtype(first.device.type)
-    castable = {id(tensor) for i, tensor in floating if tensor.dtype != torch.float64 and i not in form.mutated}
-    cast = lambda value: value.to(dtype) if id(value) in castable else value  # noqa: E731
-    return [list(map(cast, value)) if i in form.lists else cast(value) for i, value in enumerate(arguments)]
+    castable = {i for i, _ in floating if i not in form.mutated}
+
+    def cast(value: object) -> object:
+        is_cast = isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
+        return value.to(dtype) if is_cast else value
+
+    return [
+        value if i not in castable else list(map(cast, value)) if i in form.lists else cast(value)
+        for i, value in enumerate(arguments)
+    ]
 
 
 def autocasts(tensor: Tensor) -> bool:

@@ -42,14 +42,14 @@ def limit(step: str) -> float:
 
 
 def processes() -> int:
-    """How many pytest processes run at a time: on two thirds of the cores, each with PROCESS_BYTES of the GPU's memory.
+    """How many pytest processes run at a time: on three quarters of the cores, with PROCESS_BYTES of the GPU's memory each.
 
     They wait for the GPU and for one another's builds, and what runs beside them ends before they do.
     """
     import torch
 
     memory = torch.cuda.get_device_properties(runtime.device()).total_memory
-    return max(1, min(cores() * 2 // 3, memory // PROCESS_BYTES))
+    return max(1, min(cores() * 3 // 4, memory // PROCESS_BYTES))
 
 
 def beside_pytest() -> tuple[int, int]:
