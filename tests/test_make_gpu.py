@@ -92,6 +92,29 @@ def test_without_a_build_the_binaries_fail_no_second_time(steps, monkeypatch):
     assert steps == ["the READMEs"]
 
 
+@pytest.mark.parametrize("tool", ["/usr/bin/compute-sanitizer", None])
+def test_what_the_sanitizer_runs_is_left_out_of_pytest(steps, monkeypatch, tool):
+    given = []
+    monkeypatch.setattr(sanitizer, "compute_sanitizer", lambda: tool)
+    monkeypatch.setattr(run_all, "run_pytest", lambda _, sanitized: given.append(sanitized) or [])
+    run_all.main(["--only", "pytest,build,sanitizer"])
+    run_all.main(["--only", "pytest"])
+    assert given == [tool is not None, False]
+
+
+def test_the_marks_that_pytest_is_given(pytest_processes, monkeypatch):
+    given = []
+
+    def run(name, options, *_, **__):
+        given.append(options[options.index("-m") + 1])
+        return run_all.Outcome(name)
+
+    monkeypatch.setattr(run_all, "_pytest", run)
+    run_all.run_pytest()
+    run_all.run_pytest(sanitized=True)
+    assert {*given} == {"not heavy", "not heavy and not sanitizer"}
+
+
 def test_ctrl_c_ends_what_was_started(steps, monkeypatch, tmp_path):
     def run(*_):
         return [commands.command(name, ["sleep", "60"], 60)[0] for name in ("sleeps", "again")]
@@ -410,7 +433,7 @@ def test_how_much_runs_at_a_time(monkeypatch):
     for cores in (2, 4, 16):
         monkeypatch.setattr(run_all, "cores", lambda cores=cores: cores)
         shares[cores] = (run_all.processes(), *run_all.beside_pytest(), run_all.limit("heavy"))
-    assert shares == {2: (1, 2, 1, 960), 4: (2, 2, 1, 480), 16: (10, 4, 6, 120)}
+    assert shares == {2: (1, 2, 1, 960), 4: (3, 2, 1, 480), 16: (11, 4, 6, 120)}
     Properties.total_memory = 24 * 2**30
     assert run_all.processes() == 2
 

@@ -284,6 +284,11 @@ def test_a_summary_names_what_was_not_measured_and_what_failed():
     assert "add_relu grid: MISSED: not measured" in lines
     assert lines[-1] == "FAILED: cuda functional 100×10 float32: FAILED: Mismatch: x"
     assert not any("grid" in line for line in judge.summary(taken | {"quick": True}, targets))
+    # A quick run may leave out a slow peer; what no kernel of ours was measured for is missed in any run.
+    beside = (judge.NeverSlower(),)
+    (said, _) = judge.summary(taken, beside)
+    assert "MISSED" in said
+    assert len(judge.summary(taken | {"quick": True}, beside)) == 1
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -312,11 +312,14 @@ CALLS = (CallCost(), FirstCallWithin(), NeverSlower("eager", ("auto",), "auto"))
 
 
 def summary(record: Mapping, targets: Iterable) -> list[str]:
-    """A verdict for each target, and each row that failed. Of a --quick run only the parts that it measured."""
+    """A verdict for each target, and each row that failed. Of a --quick run only what it measured, peers too."""
     rows = [Row.of(flat) for flat in record["rows"]]
     lines = []
     for target in targets:
         found = [row for row in rows if row.part == target.part]
+        peer = getattr(target, "than", None)
+        if record["quick"] and peer and not any(is_variant(row.implementation, peer) for row in found):
+            continue
         if found:
             lines += target.judge(found, record["copy_tb_per_s"]).lines(record["op"])
         elif not record["quick"]:

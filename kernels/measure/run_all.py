@@ -1,6 +1,7 @@
 """Everything that takes a GPU, in fifteen minutes: `make gpu`. Logs go to build/gpu/.
 
-pytest      the test suite in several processes, but for the heavy tests, and the slow ones that ask nothing of a GPU
+pytest      the test suite in several processes, but for the heavy tests, those that the sanitizer runs, and the slow
+            ones that ask nothing of a GPU
 build       the CMake tests, beside pytest
 ctest       the CMake tests, beside pytest and the sanitizer
 sanitizer   compute-sanitizer, where it is: the CMake tests' binaries, and the tests marked `sanitizer`
@@ -42,7 +43,7 @@ def limit(step: str) -> float:
 
 
 def processes() -> int:
-    """How many pytest processes run at a time: on three quarters of the cores, with PROCESS_BYTES of the GPU's memory each.
+    """How many pytest processes run at a time: on three quarters of the cores, each with PROCESS_BYTES of the GPU's.
 
     They wait for the GPU and for one another's builds, and what runs beside them ends before they do.
     """
@@ -64,13 +65,16 @@ def beside_pytest() -> tuple[int, int]:
 # The steps.
 
 
-def run_pytest(tests: Iterable[str] = ()) -> list[Outcome]:
-    """All tests but the heavy ones, or of these those in `tests`: each process takes a part whenever it has time."""
+def run_pytest(tests: Iterable[str] = (), sanitized: bool = False) -> list[Outcome]:
+    """All tests but the heavy ones, or of these those in `tests`: each process takes a part whenever it has time.
+
+    sanitized: whether the tests marked `sanitizer` run beside, under its eyes.
+    """
     count = processes()
     folder = commands.LOGS / "parts"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    options = ["-p", parts.__name__, "-m", "not heavy", *tests]
+    options = ["-p", parts.__name__, "-m", f"not heavy{' and not sanitizer' * sanitized}", *tests]
     # Else each process starts as many threads, and as many compilers, as there are cores.
     alone = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", parts.PARTS: str(folder)}
 
@@ -240,8 +244,11 @@ def main(argv: list[str] | None = None) -> int:
             run.step("sanitizer", run_sanitizer)
             ctest.result()
 
+        # Its own step runs the marked tests of every op, whatever --tests names.
+        sanitized = "sanitizer" in chosen and sanitizer.compute_sanitizer() is not None
         try:
-            for lane in [pool.submit(run.step, "pytest", lambda: run_pytest(arguments.tests)), pool.submit(cmake)]:
+            pytest = pool.submit(run.step, "pytest", lambda: run_pytest(arguments.tests, sanitized))
+            for lane in (pytest, pool.submit(cmake)):
                 lane.result()
         except BaseException:  # Ctrl-C
             commands.end_all()

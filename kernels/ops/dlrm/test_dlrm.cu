@@ -246,7 +246,8 @@ void check_main(testing::Report& report) {
         Problem p = {rows, "13-512-256-64-16", "367-512-256-1", 26, 16};
         Case<T> in_float64(p);
         for (int tile : {8, 16, 32})
-            for (int cluster : {1, 2, 4, 8}) {
+            for (int cluster : {1, 2, 4}) {
+                if (rows * cluster > 4096 && cluster > 1) continue;  // there is enough for every multiprocessor
                 p.tile = tile, p.cluster = cluster;
                 check(report, p, in_float64);
             }
