@@ -167,7 +167,10 @@ private:
 
 template <class T>
 void check(testing::Report& report, const Problem& p, const Case<T>& c) {
-    Buffer<T> x(c.x, p.apart), bottom(c.bottom_packed), top(c.top_packed), tables(c.tables);
+    Buffer<T> x(c.x, p.apart), bottom_packed(c.bottom_packed), top_packed(c.top_packed), tables(c.tables);
+    Buffer<T> bottom(fused_mlp::fragments_size<T>(c.bottom)), top(fused_mlp::fragments_size<T>(c.top));
+    cudaError_t made = fused_mlp::launch_fragments(bottom_packed.get(), c.bottom, bottom.get(), cudaStream_t{});
+    if (made == cudaSuccess) made = fused_mlp::launch_fragments(top_packed.get(), c.top, top.get(), cudaStream_t{});
     Buffer<T> out(p.rows * c.top.width[c.top.count]);
     const size_t stride = p.apart ? 3 : 1;
     std::vector<long long> wide(c.ids.size() * stride, -5);  // what lies between them is no id
@@ -199,7 +202,7 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c) {
     if (!p.last) what += " without the last offset";
     if (p.apart) what += " apart";
     if (p.bad) what += p.bad_offset ? " bad offset" : p.bad_id < 0 ? " bad id" : " negative id";
-    auto launch = [&] { return dlrm::launch_tile(call, p.tile, p.cluster, p.clusters, cudaStream_t{}); };
+    auto launch = [&] { return made != cudaSuccess ? made : dlrm::launch_tile(call, p.tile, p.cluster, p.clusters, cudaStream_t{}); };
     report.check<T>({p.rows, c.dense}, "relu", what, 0, {{"out", out, c.out}}, launch);
     if (!p.bad) return;
     Expected reported;

@@ -50,11 +50,9 @@ template <class T, int n_tiles>
 struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
     using Base = fused_mlp::DirectBlock<T, n_tiles>;
     using Base::cluster, Base::g, Base::memory, Base::net, Base::rows, Base::t, Base::tiles, Base::warp, Base::width;
-    using Base::as_taken, Base::give, Base::operand;
-    static constexpr int pieces_at_once = 8;
+    using Base::as_taken, Base::copies, Base::give;
 
     const Model<T>& model;
-    AsyncCopies copies;
 
     __device__ explicit TileBlock(const Model<T>& model) : Base(model.net), model(model) {}
 
@@ -65,60 +63,61 @@ struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
 
     // ------------------------------------------------------------------------------------------------------ look-ups
 
+    __device__ long long id_at(int table, long long position) const {
+        return Integers{model.of.ids[table], model.of.wide_ids}[position * model.of.strides[table]];
+    }
+    __device__ bool is_id(int table, long long position, long long id, long long height, bool reports) const {
+        if (id >= 0 && id < height) return true;
+        if (reports) write_report(model.of.report, bad_id, table, position, id);
+        return false;
+    }
+    // One id a row: a warp takes a row, and a lane finds a table's row of it. The ids are asked for before x is read, and
+    // taken after the first layer.
+    static constexpr int rows_of_warp = (rows + fused_mlp::direct_warps - 1) / fused_mlp::direct_warps;
+    __device__ int row_of_warp(int r) const { return own_row(warp + r * fused_mlp::direct_warps); }
+    __device__ bool asks(int r, long long first_row) const {
+        return this->lane() < model.tables && row_of_warp(r) < rows && first_row + row_of_warp(r) < net.rows;
+    }
+    __device__ void ask(long long (&ids)[rows_of_warp], long long first_row) const {
+#pragma unroll
+        for (int r = 0; r < rows_of_warp; ++r) {
+            ids[r] = -1;
+            if (asks(r, first_row)) ids[r] = id_at(this->lane(), first_row + row_of_warp(r));
+        }
+    }
+    __device__ void look_up(const long long (&ids)[rows_of_warp], long long first_row) {
+        const Tables<T>& of = model.of;
+        const int parts = model.columns / width, all = model.tables * parts, table = this->lane();
+        const T* const aligned_place = net.layers[0].weight;  // of which nothing is read
+#pragma unroll
+        for (int r = 0; r < rows_of_warp; ++r) {
+            const int row = row_of_warp(r);
+            if (row >= rows) break;
+            unsigned long long found = 0;  // where the table's row is; 0: zeros in its place
+            if (asks(r, first_row) && is_id(table, first_row + row, ids[r], of.heights[table], true))
+                found = reinterpret_cast<unsigned long long>(of.rows[table] + ids[r] * model.columns);
+            for (int i = table; i - table < all; i += 32) {
+                const int vector_of = i / parts, part = i % parts;
+                const unsigned long long from = __shfl_sync(~0u, found, vector_of);
+                const T* source = from ? reinterpret_cast<const T*>(from) + part * width : aligned_place;
+                if (i < all) copies.copy(vector(row, vector_of + 1) + part * 16, source, from != 0);
+            }
+        }
+    }
     // 16 bytes of a vector: of its own rows, piece after piece of a vector, vectors of a row, rows.
     struct Piece {
         int row, table, part;
     };
-    __device__ int pieces() const { return (rows + cluster.size - 1) / cluster.size * model.tables * (model.columns / width); }
+    __device__ int pieces() const {
+        return (rows + cluster.size - 1) / cluster.size * model.tables * (model.columns / width);
+    }
     __device__ Piece piece(int i) const {
         int parts = model.columns / width, whole = i / parts;
         return {own_row(whole / model.tables), whole % model.tables, i % parts};
     }
-    __device__ long long id_at(int table, long long position) const {
-        return Integers{model.of.ids[table], model.of.wide_ids}[position * model.of.strides[table]];
-    }
-    __device__ bool has(const Piece& piece, long long id, long long position) const {
-        if (id >= 0 && id < model.of.heights[piece.table]) return true;
-        if (piece.part == 0) write_report(model.of.report, bad_id, piece.table, position, id);
-        return false;
-    }
-    __device__ const T* row_of(const Piece& piece, long long id) const {
-        return model.of.rows[piece.table] + id * model.columns + piece.part * width;
-    }
-    // One id a row. While the first ids are on their way x is read.
-    __device__ void look_up(long long first_row) {
-        long long ids[pieces_at_once];
-        auto ask = [&](int begin) {
-#pragma unroll
-            for (int k = 0; k < pieces_at_once; ++k) {
-                int i = begin + k * fused_mlp::threads;
-                Piece own = piece(i);
-                bool there = i < pieces() && own.row < rows && first_row + own.row < net.rows;
-                ids[k] = there ? id_at(own.table, first_row + own.row) : -1;
-            }
-        };
-        ask(int(threadIdx.x));
-        this->read_x(first_row);
-        for (int begin = int(threadIdx.x); begin < pieces(); begin += pieces_at_once * fused_mlp::threads) {
-            if (begin != int(threadIdx.x)) ask(begin);
-#pragma unroll
-            for (int k = 0; k < pieces_at_once; ++k) {
-                int i = begin + k * fused_mlp::threads;
-                if (i >= pieces()) break;
-                Piece own = piece(i);
-                if (own.row >= rows) continue;
-                bool in_batch = first_row + own.row < net.rows, inside = in_batch && has(own, ids[k], first_row + own.row);
-                const T* from = inside ? row_of(own, ids[k]) : static_cast<const T*>(nullptr);
-                const T* aligned_place = net.layers[0].weight;  // of which nothing is read
-                copies.copy(vector(own.row, own.table + 1) + own.part * 16, inside ? from : aligned_place, inside);
-            }
-        }
-        copies.commit();
-    }
     // Sums of bags. Bad offsets are clamped to what can be read.
     __device__ void pool(long long first_row) {
-        this->read_x(first_row);
-        for (int i = int(threadIdx.x); i < pieces(); i += fused_mlp::threads) {
+        for (int i = int(threadIdx.x); i < pieces(); i += fused_mlp::direct_threads) {
             Piece own = piece(i);
             if (own.row >= rows) continue;
             float sums[width] = {};
@@ -128,8 +127,9 @@ struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
                 bounds(own, row, begin, end);
                 for (long long p = begin; p < end; ++p) {
                     long long id = id_at(own.table, p);
-                    if (!has(own, id, p)) continue;
-                    Pack<T, width> pack = load<width>(row_of(own, id));
+                    if (!is_id(own.table, p, id, model.of.heights[own.table], own.part == 0)) continue;
+                    const T* from = model.of.rows[own.table] + id * model.columns + own.part * width;
+                    Pack<T, width> pack = load<width>(from);
 #pragma unroll
                     for (int e = 0; e < width; ++e) sums[e] += widen(pack.element[e]);
                 }
@@ -152,78 +152,86 @@ struct TileBlock : fused_mlp::DirectBlock<T, n_tiles> {
 
     // --------------------------------------------------------------------------------------------------- interaction
 
+    __device__ static unsigned rounded(unsigned x) { return __float_as_uint(rounded_to_tf32(__uint_as_float(x))); }
+    // Of a row the pairs of vectors 16 m … 16 m + 15 with those before them.
+    template <int m>
+    __device__ void meet(int row, bool plain) const {
+        constexpr int columns = 2 * m + 2;
+        const int vectors = model.tables + 1, bytes = model.columns * int(sizeof(T));
+        float sums[columns][4] = {};
+        for (int k = 16 * t; k - 16 * t < bytes; k += fused_mlp::half_bytes) {
+            uint4 v[columns];
+#pragma unroll
+            for (int j = 0; j < columns; ++j) {
+                int own = 8 * j + g < vectors ? 8 * j + g : vectors - 1;
+                v[j] = k < bytes ? *reinterpret_cast<const uint4*>(vector(row, own) + k) : uint4{};
+                if constexpr (sizeof(T) == 4) v[j] = {rounded(v[j].x), rounded(v[j].y), rounded(v[j].z), rounded(v[j].w)};
+            }
+            const uint4 &one = v[columns - 2], &other = v[columns - 1];
+            const unsigned first[4] = {one.x, other.x, one.y, other.y}, second[4] = {one.z, other.z, one.w, other.w};
+#pragma unroll
+            for (int n = 0; n < columns; ++n) multiply_step<T>(sums[n], first, v[n].x, v[n].y);
+#pragma unroll
+            for (int n = 0; n < columns; ++n) multiply_step<T>(sums[n], second, v[n].z, v[n].w);
+        }
+#pragma unroll
+        for (int n = 0; n < columns; ++n)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                int one = 16 * m + g + 8 * (e / 2), other = 8 * n + 2 * t + e % 2;
+                if (other < one && one < vectors)
+                    this->input(model.bottom, row, model.columns + one * (one - 1) / 2 + other) =
+                        as_taken(narrow<T>(sums[n][e]), plain);
+            }
+    }
     // [v_0, pairs] of the tile's rows, to what the top MLP reads, in all blocks of the cluster.
     __device__ void interact() const {
-        const fused_mlp::DirectLayer<T>& top = net.layers[model.bottom];
-        const bool plain = this->is_plain(model.bottom);
-        const int vectors = model.tables + 1, bytes = model.columns * int(sizeof(T)), lane = int(threadIdx.x) % 32;
-        const int covered = int(fused_mlp::round_up(top.inputs, Base::of_half));
-        for (int i = warp; own_row(i) < rows; i += fused_mlp::warps) {
+        const int l = model.bottom, columns = net.layers[l].inputs, lane = int(threadIdx.x) % 32;
+        const bool plain = this->is_plain(l);
+        const int covered = int(fused_mlp::round_up(columns, Base::of_slot));
+        for (int i = warp; own_row(i) < rows; i += fused_mlp::direct_warps) {
             const int row = own_row(i);
-            T* const to = reinterpret_cast<T*>(memory + top.from + row * top.from_row);
-            float sums[2][4][4] = {};
-            for (int k = 16 * t; k - 16 * t < bytes; k += fused_mlp::half_bytes) {
-                uint4 v[4];
-#pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    int own = 8 * j + g < vectors ? 8 * j + g : vectors - 1;
-                    v[j] = k < bytes ? *reinterpret_cast<const uint4*>(vector(row, own) + k) : uint4{};
-                    v[j] = {operand(v[j].x), operand(v[j].y), operand(v[j].z), operand(v[j].w)};
-                }
-#pragma unroll
-                for (int m = 0; m < 2; ++m) {
-                    if (16 * m >= vectors) break;
-                    const unsigned first[4] = {v[2 * m].x, v[2 * m + 1].x, v[2 * m].y, v[2 * m + 1].y};
-                    const unsigned second[4] = {v[2 * m].z, v[2 * m + 1].z, v[2 * m].w, v[2 * m + 1].w};
-#pragma unroll
-                    for (int n = 0; n < 2 * m + 2; ++n) {
-                        multiply_step<T>(sums[m][n], first, v[n].x, v[n].y);
-                        multiply_step<T>(sums[m][n], second, v[n].z, v[n].w);
-                    }
-                }
-            }
-#pragma unroll
-            for (int m = 0; m < 2; ++m)
-#pragma unroll
-                for (int n = 0; n < 2 * m + 2; ++n)
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) {
-                        int one = 16 * m + g + 8 * (e / 2), other = 8 * n + 2 * t + e % 2;
-                        if (other < one && one < vectors)
-                            to[model.columns + one * (one - 1) / 2 + other] = as_taken(narrow<T>(sums[m][n][e]), plain);
-                    }
-            for (int c = lane; c < model.columns; c += 32) to[c] = as_taken(reinterpret_cast<const T*>(vector(row, 0))[c], plain);
-            for (int c = top.inputs + lane; c < covered; c += 32) to[c] = narrow<T>(0.0f);
+            meet<0>(row, plain);
+            if (model.tables >= 16) meet<1>(row, plain);
+            for (int c = lane; c < model.columns; c += 32)
+                this->input(l, row, c) = as_taken(reinterpret_cast<const T*>(vector(row, 0))[c], plain);
+            for (int c = columns + lane; c < covered; c += 32) this->input(l, row, c) = narrow<T>(0.0f);
             if (cluster.size == 1) continue;
             __syncwarp();
-            for (int c = lane * width; c < covered; c += 32 * width) give(reinterpret_cast<char*>(to + c));
+            for (int c = lane * width; c < covered; c += 32 * width) give(&this->input(l, row, c));
         }
     }
     __device__ void run() {
         for (long long tile = this->begin(); tile < tiles; tile += net.clusters) {
+            long long ids[rows_of_warp];
+            if (!model.of.has_offsets) ask(ids, tile * rows);
+            this->read_x(tile * rows);
+            copies.wait(0);
+            this->run_layers(0, 1, tile);
             if (model.of.has_offsets)
                 pool(tile * rows);
             else
-                look_up(tile * rows);
-            this->run_layers(0, model.bottom, tile);
+                look_up(ids, tile * rows);
+            copies.commit();
+            this->run_layers(1, model.bottom, tile);
             copies.wait(0);
             cluster.barrier();
             interact();
             this->run_layers(model.bottom, net.count, tile);
-            cluster.barrier();  // all have read what the next tile's x, vectors and first layers write over
+            this->end_tile();
         }
     }
 };
 
 template <class T, int n_tiles>
-__global__ void __launch_bounds__(fused_mlp::threads, 1) tile_forward(const __grid_constant__ Model<T> model) {
+__global__ void __launch_bounds__(fused_mlp::direct_threads, 1) tile_forward(const __grid_constant__ Model<T> model) {
     TileBlock<T, n_tiles>(model).run();
 }
 
 #ifndef __CUDACC_RTC__
 template <class T>
 struct Call {
-    const T *x, *bottom, *top;  // [rows, x_columns]; the MLPs as packing.py lays them out
+    const T *x, *bottom, *top;  // [rows, x_columns]; the MLPs' fragments
     T* out;                     // [rows, the top's last width]
     long long rows, x_columns;
     fused_mlp::Widths bottom_widths, top_widths;
@@ -259,14 +267,16 @@ cudaError_t launch_tile(const Call<T>& call, int tile, int cluster, int clusters
     fused_mlp::DirectNetwork<T>& net = model.net;
     net.x = call.x, net.out = call.out, net.rows = call.rows, net.x_columns = call.x_columns;
     net.x_aligned = aligned(call.x) && call.x_columns * size % 16 == 0;
-    long long first_end = append_layers(net, call.bottom, bottom, call.between, call.bottom_last, tile, 0);
-    long long second_end = append_layers(net, call.top, top, call.between, call.top_last, tile, 0);
+    const int first_biases = fused_mlp::bias_bytes<T>(bottom), biases = first_biases + fused_mlp::bias_bytes<T>(top);
+    long long first_end = append_layers(net, call.bottom, bottom, call.between, call.bottom_last, tile, 0, biases);
+    long long second_end = append_layers(net, call.top, top, call.between, call.top_last, tile, first_biases, biases);
     long long place = std::max(first_end, second_end);
     // Two neighbouring vectors' 64 bytes lie in different banks.
     long long vector = 1LL * call.columns * size, vector_row = vectors * (vector % 128 ? vector : vector + 64);
     model.place = int(place), model.vector = int(vector_row / vectors), model.place_row = int(vector_row);
     fused_mlp::DirectLayer<T>& last = net.layers[bottom.count - 1];
-    last.to = model.place, last.to_row = model.place_row, last.written = call.columns, last.gives_all_bits = true;
+    last.to = model.place, last.to_row = model.place_row, last.to_vector = true;
+    last.written = call.columns, last.gives_all_bits = true;
     long long bytes = place + tile * vector_row;
     auto go = [&](auto* kernel) {
         return launch_direct_tiles(kernel, tile, net, model, bytes, cluster, clusters, device, stream);

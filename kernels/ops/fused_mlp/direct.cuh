@@ -1,28 +1,39 @@
-// The same results as kernel.cuh's forward, for tensor cores and few rows a tile: weights go from the L2 straight into the
-// registers from which they are multiplied, and shared memory holds nothing but what is between the layers.
+// The same results as kernel.cuh's forward, for tensor cores and few rows a tile: weights go from the L2 straight into
+// the registers from which they are multiplied, and shared memory holds nothing but what is between the layers.
 //
 // The product is turned round, outᵀ = W xᵀ: 16 outputs of a layer are the rows of a matrix of mma.sync, 8 rows of x its
 // columns. So every weight is an operand once a tile, of one warp, and there is nothing to share. What that warp reads of
-// x comes from shared memory, 16 bytes a lane, and serves 32 outputs.
+// x comes from shared memory, 16 bytes a lane.
 //
 // In which order k is added up is free, as long as both operands have the same: lane t of four takes 16 bytes in a row,
 // from both, where mma.sync wants numbers from t and t + 4 (tensor_core.cuh). Two steps of it take 64 bytes.
 //
-// Each warp has three slots of 128 bytes of k by 32 outputs, 4 KB, in its registers. A slot is filled again as soon as it
-// is multiplied, with what comes next of this job (32 outputs of a layer) or the first of the next: over the ends of
-// layers and tiles, since weights do not hang on what layers compute. Bytes on their way: 8 warps · 3 slots · 4 KB.
+// A launch before lays the weights out as fragments: what a warp takes for 16 outputs and 128 bytes of k, a slot, lies in
+// 2 KB on end, padded with zeros and in tf32 rounded. So 32 lanes read 512 bytes in a row, and the registers that they read
+// are those that a product takes.
 //
-// The op launches kernel.cuh's; test_fused_mlp.cu times both.
+// Each warp has three slots in its registers. One is filled again as soon as it is multiplied, with what comes next of
+// this job (16 outputs of a layer) or the first of the next: over the ends of layers and tiles, since weights do not hang
+// on what layers compute. Bytes on their way: 16 warps · 3 slots · 2 KB.
+//
+// What one instruction gives the next one waits for, some 30 cycles after a product: a scheduler has four warps, and each
+// of them four sums that do not wait for one another.
+//
+// A row's 32-byte pieces lie in an order of their own, so that neither what reads them (eight lanes: 64 bytes of two rows)
+// nor what writes them (32 lanes: 8 columns of four rows) meets in a bank.
+//
+// The op launches kernel.cuh's; test_fused_mlp.cu times both. dlrm/tile.cuh is built on this one.
 #pragma once
 
 #include "kernel.cuh"
 
 namespace fused_mlp {
 
-constexpr int direct_slots = 3, direct_outputs = 32, slot_bytes = 128, half_bytes = slot_bytes / 2;
+constexpr int direct_warps = 16, direct_threads = 32 * direct_warps, direct_slots = 3, direct_outputs = 16;
+constexpr int slot_bytes = 128, half_bytes = slot_bytes / 2, fragment_bytes = slot_bytes * direct_outputs;
 
-// 16 bytes of weights, which nobody writes meanwhile. Where it stands the load begins: a plain one might be moved to where
-// the weights are multiplied.
+// 16 bytes of weights, which nobody writes meanwhile. Where it stands the load begins: a plain one might be moved to
+// where the weights are multiplied.
 __device__ inline void begin_load(uint4& to, const void* from) {
 #ifdef __CUDA_ARCH__
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -32,14 +43,76 @@ __device__ inline void begin_load(uint4& to, const void* from) {
     to = *static_cast<const uint4*>(from);
 #endif
 }
+// Where byte `byte` of a row lies in it.
+__device__ inline int placed(int row, int byte) { return byte ^ (row << 4 & 0x60); }
+
+// Where a layer's fragments lie, in elements: `jobs` of 16 outputs, of each `slots`, in each [step 4][lane 4 g + t][16
+// bytes]: 4 bytes of outputs g, g + 8, g and g + 8, as the step's product takes them. Those of k are 4 of lane t's 16. No
+// jobs: a layer of one output, which is added up plainly where others round; its weights lie there as they are. Behind the
+// fragments of all layers come their biases.
+template <class T>
+struct Fragments {
+    static constexpr int of_slot = slot_bytes / int(sizeof(T)), elements = fragment_bytes / int(sizeof(T));
+    int inputs, outputs, jobs, slots;
+    long long weight, weight_end;
+    int bias, bias_end;  // from the first layer's bias on
+
+    __host__ __device__ Fragments(const Widths& widths, int l) : weight_end(0), bias_end(0) {
+        for (int i = 0; i <= l; ++i) {
+            inputs = widths.width[i], outputs = widths.width[i + 1];
+            jobs = sizeof(T) == 4 && outputs == 1 ? 0 : (outputs + direct_outputs - 1) / direct_outputs;
+            slots = (inputs + of_slot - 1) / of_slot;
+            weight = weight_end, weight_end += 1LL * slots * (jobs ? jobs * elements : of_slot);
+            bias = bias_end, bias_end += direct_outputs * (jobs ? jobs : 1);
+        }
+    }
+};
+template <class T>
+__host__ __device__ long long fragments_size(const Widths& widths) {
+    const Fragments<T> last(widths, widths.count - 1);
+    return last.weight_end + last.bias_end;
+}
+
+// packed, as packing.py lays it out, to fragments.
+template <class T>
+__global__ void write_fragments(const T* packed, T* fragments, const __grid_constant__ Widths widths) {
+    constexpr int width = widest<T>, of_word = 4 / int(sizeof(T));
+    const long long thread = 1LL * blockIdx.x * blockDim.x + threadIdx.x, all = 1LL * gridDim.x * blockDim.x;
+    T* const biases = fragments + Fragments<T>(widths, widths.count - 1).weight_end;
+    for (int l = 0; l < widths.count; ++l) {
+        const Fragments<T> own(widths, l);
+        const long long stride = round_up(own.inputs, 16), rows = round_up(own.outputs, 16);
+        auto weight = [&](long long row, long long k) {
+            return row < own.outputs && k < own.inputs ? packed[row * stride + k] : narrow<T>(0.0f);
+        };
+        for (long long i = thread; i < (own.weight_end - own.weight) / width; i += all) {
+            const int lane = int(i % 32), step = int(i / 32 % 4);
+            const long long slot = i / 128 % own.slots, row = i / 128 / own.slots * direct_outputs + lane / 4;
+            // In words of 4 bytes: lane t has four of each half of a slot, a step takes two of them.
+            const long long word = slot * (slot_bytes / 4) + step / 2 * (half_bytes / 4) + lane % 4 * 4 + step % 2 * 2;
+            Pack<T, width> piece;
+            for (int e = 0; e < width; ++e) {
+                const int part = e / of_word;  // outputs g, g + 8, g, g + 8
+                const long long k = (word + part / 2) * of_word + e % of_word;
+                piece.element[e] = own.jobs ? as_input<T, true>(weight(row + part % 2 * 8, k)) : weight(0, i * width + e);
+            }
+            reinterpret_cast<Pack<T, width>*>(fragments + own.weight)[i] = piece;
+        }
+        for (long long i = thread; i < own.bias_end - own.bias; i += all)
+            biases[own.bias + i] = i < own.outputs ? packed[rows * stride + i] : narrow<T>(0.0f);
+        packed += rows * (stride + 1);
+    }
+}
 
 // A layer, and where in shared memory, in bytes, rows of what it reads and gives begin and how far apart they are.
 template <class T>
 struct DirectLayer {
-    const T *weight, *bias;
-    int inputs, outputs, stride;
+    const T* weight;  // in fragments
+    int inputs, outputs, jobs, slots;
+    int bias;  // where in shared memory, in bytes
     int from, from_row, to, to_row;
-    int written;  // columns that it gives: zeros behind its outputs, as far as they are read
+    int written;     // columns that it gives: zeros behind its outputs, as far as they are read
+    bool to_vector;  // what it gives are not the rows that a layer reads: they lie in order
     Activation activation;
     bool gives_all_bits;  // what takes its outputs rounds them itself, or takes them as they are
 };
@@ -48,6 +121,10 @@ template <class T>
 struct DirectNetwork {
     DirectLayer<T> layers[most_layers];
     int count, cluster, clusters;
+    struct {
+        const T* from;
+        int to, bytes;
+    } biases[2];  // of an MLP, to shared memory
     const T* x;
     T* out;
     long long rows, x_columns;
@@ -57,17 +134,16 @@ struct DirectNetwork {
 template <class T, int n_tiles>
 struct DirectBlock {
     static constexpr int rows = 8 * n_tiles, width = widest<T>;
-    static constexpr int of_slot = slot_bytes / int(sizeof(T)), of_half = half_bytes / int(sizeof(T));
+    static constexpr int of_slot = slot_bytes / int(sizeof(T));
 
-    // 32 outputs of a layer, all of k. slots: 0 if there is no job. second: whether the outputs' second 16 exist.
+    // 16 outputs of a layer, all of k. slots: 0 if there is no job.
     struct Job {
-        const T* from;  // of this lane: the first of its outputs, the first of its k
-        int stride, slots, layer, pair;
-        long long tile;
-        bool second;
+        const char* from;  // what this lane takes of its first slot
+        int slots, layer, number;
+        bool of_next_tile;
     };
     struct Slot {
-        uint4 weights[2][4];  // [half of the slot's bytes][output g, g + 8, g + 16, g + 24]
+        uint4 weights[4];  // [step]
     };
 
     const DirectNetwork<T>& net;
@@ -75,6 +151,7 @@ struct DirectBlock {
     char* const memory;
     const int warp, g, t;  // lane = 4 g + t
     const long long tiles;
+    AsyncCopies copies;
     Slot slots[direct_slots];
     Job job;  // the next one of this warp, whose first slots are filled or on their way
 
@@ -83,144 +160,148 @@ struct DirectBlock {
           g(int(threadIdx.x) % 32 / 4), t(int(threadIdx.x) % 4), tiles((net.rows + rows - 1) / rows) {}
 
     __device__ char* input(int l, int row) const { return memory + net.layers[l].from + row * net.layers[l].from_row; }
-    // Whether layer l, if there is one, has one output, which is added up plainly where others round.
-    __device__ bool is_plain(int l) const { return sizeof(T) == 4 && l < net.count && net.layers[l].outputs == 1; }
+    __device__ T& input(int l, int row, int column) const {
+        return *reinterpret_cast<T*>(input(l, row) + placed(row, column * int(sizeof(T))));
+    }
+    __device__ bool is_plain(int l) const { return l < net.count && !net.layers[l].jobs; }
     __device__ static T as_taken(T value, bool plain) { return plain ? value : as_input<T, true>(value); }
-    __device__ int pairs(int l) const { return is_plain(l) ? 0 : (net.layers[l].outputs + direct_outputs - 1) / direct_outputs; }
-    // A layer's pairs of 16 outputs go round the blocks of a cluster, then their warps.
-    __device__ int first_pair() const { return warp * cluster.size + cluster.rank; }
-    __device__ int step() const { return warps * cluster.size; }
+    // A layer's jobs go round the blocks of a cluster, then their warps.
+    __device__ int first_job() const { return warp * cluster.size + cluster.rank; }
+    __device__ int step() const { return direct_warps * cluster.size; }
 
     // ------------------------------------------------------------------------------------------------ the weights' way
 
-    __device__ Job after(int layer, int pair, long long tile) const {
+    __device__ Job after(int layer, int number, long long tile) const {
         Job job = {};
-        for (pair += step(); layer < 0 || pair >= pairs(layer); pair = first_pair())
+        for (number += step(); layer < 0 || number >= net.layers[layer].jobs; number = first_job())
             if (++layer == net.count) {
-                layer = -1, tile += net.clusters;
-                if (tile >= tiles) return job;
+                // Without a job in a whole tile there is none in any.
+                if (job.of_next_tile || tile + net.clusters >= tiles) return job;
+                layer = -1, job.of_next_tile = true;
             }
         const DirectLayer<T>& own = net.layers[layer];
-        int output = pair * direct_outputs;
-        job.from = own.weight + (long long)(output + g) * own.stride + t * width;
-        job.stride = own.stride, job.layer = layer, job.pair = pair, job.tile = tile;
-        job.slots = (own.inputs + of_slot - 1) / of_slot;
-        job.second = output + 16 < own.outputs;
+        job.slots = own.slots, job.layer = layer, job.number = number;
+        job.from = reinterpret_cast<const char*>(own.weight) + (long long)number * own.slots * fragment_bytes + 16 * lane();
         return job;
     }
-    __device__ void fill(Slot& slot, const Job& job, int number) const {
+    __device__ int lane() const { return 4 * g + t; }
+    __device__ static void fill(Slot& slot, const char* from) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            int k = number * of_slot + half * of_half;
-            bool there = k + t * width < job.stride;
-#pragma unroll
-            for (int r = 0; r < 4; ++r) {
-                uint4& weights = slot.weights[half][r] = uint4{};
-                if (there && (r < 2 || job.second)) begin_load(weights, job.from + (long long)(8 * r) * job.stride + k);
-            }
-        }
+        for (int i = 0; i < 4; ++i) begin_load(slot.weights[i], from + i * (fragment_bytes / 4));
     }
 
     // ---------------------------------------------------------------------------------------------------- the products
 
-    __device__ static unsigned operand(unsigned weight) {
-        if constexpr (sizeof(T) == 4) return __float_as_uint(rounded_to_tf32(__uint_as_float(weight)));
-        else return weight;
-    }
-    // bytes: those of k that are left from the slot's first on, whole halves.
-    __device__ void multiply(float (&sums)[2][n_tiles][4], const Slot& slot, const char* inputs, int input_row, int bytes) const {
+    static constexpr int chains = n_tiles >= 4 ? 1 : 4 / n_tiles;  // sums of a part of k, added up at the end
+    using Sums = float[chains][n_tiles][4];
+
+    // inputs: 16 bytes of this lane's, of its first row, by half of the slot.
+    __device__ static void multiply(Sums& sums, const Slot& slot, const char* const (&inputs)[2], int eight_rows, int at) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            if (half * half_bytes >= bytes) break;
             uint4 b[n_tiles];
 #pragma unroll
-            for (int n = 0; n < n_tiles; ++n)
-                b[n] = *reinterpret_cast<const uint4*>(inputs + 8 * n * input_row + half * half_bytes);
-            const uint4(&w)[4] = slot.weights[half];
+            for (int n = 0; n < n_tiles; ++n) b[n] = *reinterpret_cast<const uint4*>(inputs[half] + n * eight_rows + at);
 #pragma unroll
-            for (int m = 0; m < 2; ++m) {
-                unsigned first[4] = {operand(w[2 * m].x), operand(w[2 * m + 1].x), operand(w[2 * m].y), operand(w[2 * m + 1].y)};
-                unsigned second[4] = {operand(w[2 * m].z), operand(w[2 * m + 1].z), operand(w[2 * m].w), operand(w[2 * m + 1].w)};
+            for (int i = 0; i < 2; ++i) {
+                const uint4& w = slot.weights[2 * half + i];
+                const unsigned a[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-                for (int n = 0; n < n_tiles; ++n) {
-                    multiply_step<T>(sums[m][n], first, b[n].x, b[n].y);
-                    multiply_step<T>(sums[m][n], second, b[n].z, b[n].w);
-                }
+                for (int n = 0; n < n_tiles; ++n)
+                    multiply_step<T>(sums[(2 * half + i) % chains][n], a, i ? b[n].z : b[n].x, i ? b[n].w : b[n].y);
             }
         }
     }
     // Runs the job, and fills the slots of `next` as they come free.
     __device__ void run_job(const Job& next, long long first_row) {
         const DirectLayer<T>& layer = net.layers[job.layer];
-        float sums[2][n_tiles][4] = {}, bias[2][2];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            int output = job.pair * direct_outputs + g + 8 * i;
-            bias[i / 2][i % 2] = output < layer.outputs ? widen(layer.bias[output]) : 0.0f;
-        }
-        const char* inputs = input(job.layer, g) + 16 * t;
-        int row_bytes = layer.from_row, bytes = int(round_up(layer.inputs * int(sizeof(T)), half_bytes));
+        Sums sums = {};
+        const int eight_rows = 8 * layer.from_row;
+        const char* const own_row = input(job.layer, g);
+        const char* inputs[2] = {own_row + placed(g, 16 * t), own_row + placed(g, half_bytes + 16 * t)};
+        const char* from = job.from;
 #pragma unroll 1
-        for (int pass = 0; pass < job.slots; pass += direct_slots) {
+        for (int left = job.slots; left > 0; left -= direct_slots) {
 #pragma unroll
             for (int s = 0; s < direct_slots; ++s) {
-                int number = pass + s;
-                if (number < job.slots)
-                    multiply(sums, slots[s], inputs + number * slot_bytes, row_bytes, bytes - number * slot_bytes);
-                else if (pass)
+                if (s < left)
+                    multiply(sums, slots[s], inputs, eight_rows, s * slot_bytes);
+                else if (left < job.slots)
                     continue;  // it is filled already, with the next job's
-                if (number + direct_slots < job.slots)
-                    fill(slots[s], job, number + direct_slots);
+                if (s + direct_slots < left)
+                    fill(slots[s], from + (s + direct_slots) * fragment_bytes);
                 else if (s < next.slots)
-                    fill(slots[s], next, s);
+                    fill(slots[s], next.from + s * fragment_bytes);
             }
+            from += direct_slots * fragment_bytes;
+            inputs[0] += direct_slots * slot_bytes, inputs[1] += direct_slots * slot_bytes;
         }
-        finish(sums, bias, first_row);
+#pragma unroll
+        for (int c = 1; c < chains; ++c)
+#pragma unroll
+            for (int n = 0; n < n_tiles; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) sums[0][n][i] += sums[c][n][i];
+        finish(sums[0], first_row);
+    }
+    // Where a layer's output of a row lies.
+    __device__ char* output_place(const DirectLayer<T>& layer, int row, int output) const {
+        int byte = output * int(sizeof(T));
+        return memory + layer.to + row * layer.to_row + (layer.to_vector ? byte : placed(row, byte));
     }
     // A layer's outputs: to chip, in all blocks of the cluster, or to `out`.
-    __device__ void finish(float (&sums)[2][n_tiles][4], const float (&bias)[2][2], long long first_row) {
+    __device__ void finish(float (&sums)[n_tiles][4], long long first_row) {
         const DirectLayer<T>& layer = net.layers[job.layer];
-        bool last = job.layer + 1 == net.count;
+        const T* const biases = reinterpret_cast<const T*>(memory + layer.bias) + job.number * direct_outputs + g;
+        const float bias[2] = {widen(biases[0]), widen(biases[8])};
+        // Of this lane's sums: which of its two outputs, and the row behind its first.
         auto each = [&](auto function) {
 #pragma unroll
-            for (int m = 0; m < 2; ++m)
+            for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
-                for (int n = 0; n < n_tiles; ++n)
-#pragma unroll
-                    for (int i = 0; i < 4; ++i)
-                        function(16 * m + g + 8 * (i / 2), 8 * n + 2 * t + i % 2, sums[m][n][i], bias[m][i / 2]);
+                for (int i = 0; i < 4; ++i) function(i / 2, 8 * n + i % 2, sums[n][i]);
         };
         switch (layer.activation) {
 #define FUSED_MLP_ACTIVATION(name) \
-    case Activation::name: each([&](int, int, float& z, float b) { z = activate<Activation::name>(z + b); }); break;
+    case Activation::name: each([&](int o, int, float& z) { z = activate<Activation::name>(z + bias[o]); }); break;
             FUSED_MLP_ACTIVATIONS(FUSED_MLP_ACTIVATION)
 #undef FUSED_MLP_ACTIVATION
             default: __builtin_unreachable();
         }
-        int first = job.pair * direct_outputs;
-        if (last) {
-            each([&](int output, int row, float z, float) {
-                if (first + output < layer.outputs && first_row + row < net.rows)
-                    net.out[(first_row + row) * layer.outputs + first + output] = narrow<T>(z);
+        const int first = job.number * direct_outputs, there = layer.outputs - first;
+        if (job.layer + 1 == net.count) {
+            each([&](int o, int row, float z) {
+                const long long own_row = first_row + 2 * t + row, output = g + 8 * o;
+                if (output < there && own_row < net.rows) net.out[own_row * layer.outputs + first + output] = narrow<T>(z);
             });
             return;
         }
-        char* to = memory + layer.to + first * int(sizeof(T));
-        int row_bytes = layer.to_row;
-        each([&](int output, int row, float z, float) {
-            if (first + output >= layer.written) return;
-            T value = narrow<T>(first + output < layer.outputs ? z : 0.0f);
-            reinterpret_cast<T*>(to + row * row_bytes)[output] = as_taken(value, layer.gives_all_bits);
-        });
+        const int row_bytes = layer.to_row;
+        // All of this lane's rows are placed alike.
+        char* const places[2] = {output_place(layer, 2 * t, first + g), output_place(layer, 2 * t, first + g + 8)};
+        const bool inside[2] = {g < there, g + 8 < there};
+        if constexpr (sizeof(T) == 4)
+            if (!layer.gives_all_bits) each([&](int, int, float& z) { z = rounded_to_tf32(z); });
+        if (layer.to_vector)
+            each([&](int o, int row, float z) {
+                if (inside[o]) *reinterpret_cast<T*>(places[o] + row * row_bytes) = narrow<T>(z);
+            });
+        else
+            each([&](int o, int row, float z) {
+                *reinterpret_cast<T*>(places[o] + row * row_bytes) = narrow<T>(inside[o] ? z : 0.0f);
+            });
+        const bool is_last = job.number + 1 == layer.jobs;  // which writes the zeros behind the layer's outputs
+        const int columns = is_last ? layer.written - first : direct_outputs;
+        for (int i = lane(); i < rows * (columns - direct_outputs); i += 32)
+            *reinterpret_cast<T*>(output_place(layer, i % rows, first + direct_outputs + i / rows)) = narrow<T>(0.0f);
         if (cluster.size == 1) return;
         __syncwarp();
-        constexpr int pieces = direct_outputs / width;
-        for (int i = int(threadIdx.x) % 32; i < rows * pieces; i += 32)
-            if (first + i % pieces * width < layer.written) give(to + i / pieces * row_bytes + i % pieces * 16);
+        const int pieces = columns / width;
+        for (int i = lane(); i < rows * pieces; i += 32) give(output_place(layer, i / pieces, first + i % pieces * width));
     }
     // 16 bytes of shared memory, to the other blocks of the cluster.
-    __device__ void give(char* own) const {
-        auto* piece = reinterpret_cast<uint4*>(own);
+    __device__ void give(void* own) const {
+        auto* piece = static_cast<uint4*>(own);
         uint4 value = *piece;
         for (int distance = 1; distance < cluster.size; ++distance)
             cluster.store(piece, (cluster.rank + distance) % cluster.size, value);
@@ -228,21 +309,29 @@ struct DirectBlock {
     // A layer of one output: every block of the cluster computes it for itself.
     __device__ void run_plain(int l, long long first_row) const {
         const DirectLayer<T>& layer = net.layers[l];
-        bool last = l + 1 == net.count;
-        int lane = int(threadIdx.x) % 32;
-        constexpr int of_warp = (rows + warps - 1) / warps;
+        const bool last = l + 1 == net.count;
+        const int lane = this->lane();
+        constexpr int of_warp = (rows + direct_warps - 1) / direct_warps, at_once = 8;
         float sums[of_warp] = {};
-        for (int k = lane; k < layer.inputs; k += 32) {
-            float weight = widen(layer.weight[k]);
+        for (int begin = lane; begin < layer.inputs; begin += 32 * at_once) {
+            T weights[at_once];
 #pragma unroll
-            for (int r = 0; r < of_warp; ++r)
-                if (warp + r * warps < rows) sums[r] += weight * widen(reinterpret_cast<const T*>(input(l, warp + r * warps))[k]);
+            for (int i = 0; i < at_once; ++i)
+                if (begin + 32 * i < layer.inputs) weights[i] = layer.weight[begin + 32 * i];
+#pragma unroll
+            for (int r = 0; r < of_warp; ++r) {
+                int row = warp + r * direct_warps;
+                if (row >= rows) break;
+#pragma unroll
+                for (int i = 0; i < at_once; ++i)
+                    if (begin + 32 * i < layer.inputs) sums[r] += widen(weights[i]) * widen(input(l, row, begin + 32 * i));
+            }
         }
 #pragma unroll
         for (int r = 0; r < of_warp; ++r) {
-            int row = warp + r * warps;
+            int row = warp + r * direct_warps;
             if (row >= rows) break;
-            float z = reduce_lanes<Sum>(sums[r], 32) + widen(layer.bias[0]);
+            float z = reduce_lanes<Sum>(sums[r], 32) + widen(*reinterpret_cast<const T*>(memory + layer.bias));
             switch (layer.activation) {
 #define FUSED_MLP_ACTIVATION(name) \
     case Activation::name: z = activate<Activation::name>(z); break;
@@ -251,9 +340,10 @@ struct DirectBlock {
                 default: __builtin_unreachable();
             }
             if (!last && lane < layer.written)
-                reinterpret_cast<T*>(memory + layer.to + row * layer.to_row)[lane] =
+                *reinterpret_cast<T*>(output_place(layer, row, lane)) =
                     lane ? narrow<T>(0.0f) : as_taken(narrow<T>(z), layer.gives_all_bits);
-            if (last && lane == 0 && cluster.rank == 0 && first_row + row < net.rows) net.out[first_row + row] = narrow<T>(z);
+            const bool writes = last && lane == 0 && cluster.rank == 0;
+            if (writes && first_row + row < net.rows) net.out[first_row + row] = narrow<T>(z);
         }
     }
 
@@ -262,16 +352,16 @@ struct DirectBlock {
     // x[first row …] to chip, `step` elements at a time, with zeros beyond its rows and columns.
     template <int step>
     __device__ void read_x(long long first_row) const {
-        int columns = net.layers[0].inputs, steps = int(round_up(columns, of_half)) / step;
+        int columns = net.layers[0].inputs, steps = int(round_up(columns, of_slot)) / step;
         bool plain = is_plain(0);
-        for (int i = int(threadIdx.x); i < rows * steps; i += threads) {
+        for (int i = int(threadIdx.x); i < rows * steps; i += direct_threads) {
             int row = i / steps, c = i % steps * step;
             Pack<T, step> pack = {};
             if (first_row + row < net.rows && c < columns) pack = load<step>(net.x + (first_row + row) * net.x_columns + c);
 #pragma unroll
             for (int e = 0; e < step; ++e)
                 pack.element[e] = c + e < columns ? as_taken(pack.element[e], plain) : narrow<T>(0.0f);
-            *reinterpret_cast<Pack<T, step>*>(input(0, row) + c * int(sizeof(T))) = pack;
+            *reinterpret_cast<Pack<T, step>*>(input(0, row) + placed(row, c * int(sizeof(T)))) = pack;
         }
     }
     __device__ void read_x(long long first_row) const {
@@ -280,61 +370,82 @@ struct DirectBlock {
         else
             read_x<1>(first_row);
     }
-    // The first tile's first weights are on their way after it.
+    // The biases and the first tile's first weights are on their way after it; `copies` has a group for the biases.
     __device__ long long begin() {
+        for (const auto& own : net.biases) {
+            const char* const from = reinterpret_cast<const char*>(own.from);
+            for (int i = 16 * int(threadIdx.x); i < own.bytes; i += 16 * direct_threads)
+                copies.copy(memory + own.to + i, from + i, true);
+        }
+        copies.commit();
         long long tile = Cluster::block() / cluster.size;
         job = after(-1, 0, tile);
 #pragma unroll
         for (int s = 0; s < direct_slots; ++s)
-            if (s < job.slots) fill(slots[s], job, s);
+            if (s < job.slots) fill(slots[s], job.from + s * fragment_bytes);
         return tile;
     }
     __device__ void run_layers(int first, int end, long long tile) {
         for (int l = first; l < end; ++l) {
             cluster.barrier();  // what layer l reads is there; before the first tile: all blocks have begun
             if (is_plain(l)) run_plain(l, tile * rows);
-            while (job.slots && job.layer == l && job.tile == tile) {
-                Job next = after(job.layer, job.pair, job.tile);
+            while (job.slots && job.layer == l && !job.of_next_tile) {
+                Job next = after(job.layer, job.number, tile);
                 run_job(next, tile * rows);
                 job = next;
             }
         }
     }
+    __device__ void end_tile() {
+        cluster.barrier();  // all have read what the next tile's x and first layers write over
+        job.of_next_tile = false;
+    }
     __device__ void run() {
         for (long long tile = begin(); tile < tiles; tile += net.clusters) {
             read_x(tile * rows);
+            copies.wait(0);
             run_layers(0, net.count, tile);
-            cluster.barrier();  // all have read what the next tile's x and first layers write over
+            end_tile();
         }
     }
 };
 
 template <class T, int n_tiles>
-__global__ void __launch_bounds__(threads, 1) direct_forward(const __grid_constant__ DirectNetwork<T> net) {
+__global__ void __launch_bounds__(direct_threads, 1) direct_forward(const __grid_constant__ DirectNetwork<T> net) {
     DirectBlock<T, n_tiles>(net).run();
 }
 
 #ifndef __CUDACC_RTC__
-// The layers of an MLP behind those that `net` has, packed as packing.py lays them out. What lies between them takes two
-// places by turns, from `begin` bytes of shared memory on. Returns where these end, which may be more than there is.
+// The bytes that an MLP's biases take on chip.
 template <class T>
-long long append_layers(DirectNetwork<T>& net, const T* packed, const Widths& widths, Activation between,
-                        Activation last, int rows, long long begin) {
-    constexpr int size = int(sizeof(T)), of_half = half_bytes / size;
-    long long row[2] = {}, place[2] = {begin, begin};
+int bias_bytes(const Widths& widths) {
+    return int(sizeof(T)) * Fragments<T>(widths, widths.count - 1).bias_end;
+}
+
+// The layers of an MLP behind those that `net` has, of its fragments. In shared memory its biases lie from byte `bias` on;
+// what is between the layers takes two places by turns, from `begin` on. Returns where these end, which may be more than
+// there is.
+template <class T>
+long long append_layers(DirectNetwork<T>& net, const T* fragments, const Widths& widths, Activation between,
+                        Activation last, int rows, int bias, long long begin) {
+    constexpr int size = int(sizeof(T)), of_slot = slot_bytes / size;
+    auto& biases = net.biases[net.count ? 1 : 0];
+    biases.from = fragments + Fragments<T>(widths, widths.count - 1).weight_end;
+    biases.to = bias, biases.bytes = bias_bytes<T>(widths);
+    long long row[2] = {}, place[2];
     // 64 bytes beyond a multiple of 128: eight lanes read 64 bytes of each of two rows, which so lie in different banks.
     for (int l = 0; l < widths.count; ++l)
-        row[l % 2] = std::max(row[l % 2], round_up(round_up(widths.width[l], of_half) * size, slot_bytes) + half_bytes);
-    place[1] += rows * row[0];
+        row[l % 2] = std::max(row[l % 2], round_up(widths.width[l], of_slot) * size + half_bytes);
+    place[0] = round_up(begin, slot_bytes), place[1] = place[0] + rows * row[0];
     for (int l = 0; l < widths.count; ++l) {
         DirectLayer<T>& layer = net.layers[net.count++];
         bool is_last = l + 1 == widths.count;
-        layer.inputs = widths.width[l], layer.outputs = widths.width[l + 1], layer.stride = int(round_up(layer.inputs, 16));
-        layer.weight = packed, layer.bias = packed + round_up(layer.outputs, 16) * layer.stride;
-        packed = layer.bias + round_up(layer.outputs, 16);
+        const Fragments<T> own(widths, l);
+        layer.inputs = own.inputs, layer.outputs = own.outputs, layer.jobs = own.jobs, layer.slots = own.slots;
+        layer.weight = fragments + own.weight, layer.bias = bias + own.bias * size;
         layer.from = int(place[l % 2]), layer.from_row = int(row[l % 2]);
         layer.to = int(place[(l + 1) % 2]), layer.to_row = int(row[(l + 1) % 2]);
-        layer.written = int(round_up(layer.outputs, of_half));
+        layer.written = int(round_up(layer.outputs, of_slot));
         layer.activation = is_last ? last : between;
         layer.gives_all_bits = size == 4 && !is_last && widths.width[l + 2] == 1;
     }
@@ -352,15 +463,24 @@ cudaError_t launch_direct_tiles(void (*kernel)(Argument), int rows, DirectNetwor
     if (!device.tensor_cores || !resident || shared_bytes > device.shared_bytes) return cudaErrorInvalidConfiguration;
     cudaError_t error = set_shared_memory_limit(kernel, size_t(shared_bytes));
     if (error != cudaSuccess) return error;
-    return launch_clusters(kernel, net.clusters, cluster, dim3(threads), size_t(shared_bytes), stream, argument);
+    return launch_clusters(kernel, net.clusters, cluster, dim3(direct_threads), size_t(shared_bytes), stream, argument);
+}
+
+// fragments: fragments_size() elements on a multiple of 16 bytes.
+template <class T>
+cudaError_t launch_fragments(const T* packed, const Widths& widths, T* fragments, cudaStream_t stream) {
+    constexpr long long most_blocks = 256, block_threads = 256, of_block = 4 * block_threads * widest<T>;
+    const long long blocks = std::min(most_blocks, (fragments_size<T>(widths) + of_block - 1) / of_block);
+    return launch_kernel(write_fragments<T>, dim3(unsigned(blocks)), dim3(unsigned(block_threads)), 0, stream, packed,
+                         fragments, widths);
 }
 
 // With tiles of `wanted.rows` rows, 8, 16 or 32, in clusters of `wanted.cluster` blocks. cudaErrorInvalidConfiguration: as
 // above; weights that are not aligned; a `hidden`.
 template <class T>
-cudaError_t launch_direct(const Call<T>& call, cudaStream_t stream, const Plan& wanted) {
+cudaError_t launch_direct(const Call<T>& call, const T* fragments, cudaStream_t stream, const Plan& wanted) {
     if (!call.rows) return cudaSuccess;
-    if (!aligned(call.packed) || call.hidden || !has(call.activation) || !has(call.last_activation))
+    if (!aligned(fragments) || call.hidden || !has(call.activation) || !has(call.last_activation))
         return cudaErrorInvalidConfiguration;
     Device device;
     cudaError_t error = this_device(direct_forward<T, 2>, device);
@@ -368,7 +488,8 @@ cudaError_t launch_direct(const Call<T>& call, cudaStream_t stream, const Plan& 
     DirectNetwork<T> net = {};
     net.x = call.x, net.out = call.out, net.rows = call.rows, net.x_columns = call.x_columns;
     net.x_aligned = aligned(call.x) && call.x_columns * int(sizeof(T)) % 16 == 0;
-    long long bytes = append_layers(net, call.packed, call.widths, call.activation, call.last_activation, wanted.rows, 0);
+    long long bytes = append_layers(net, fragments, call.widths, call.activation, call.last_activation, wanted.rows, 0,
+                                    bias_bytes<T>(call.widths));
     auto go = [&](auto* kernel) {
         return launch_direct_tiles(kernel, wanted.rows, net, net, bytes, wanted.cluster, wanted.clusters, device, stream);
     };
