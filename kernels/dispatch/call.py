@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from kernels.dispatch import checks
+from kernels.dispatch import checks, core
 from kernels.dispatch.declaration import Declaration
 from kernels.dispatch.loader import Loader
 from kernels.dispatch.refusals import autocasts, cast, refuse_gradients, refusing
@@ -71,7 +71,9 @@ class PublicFunction:
             call = self._as_eager
         else:
             call = op.overload(chosen, self._form)
-            if not self._loader.load(chosen, first.device.type):
+            if self._loader.load(chosen, first.device.type):
+                call = core.from_python(call)
+            else:
                 self._loader.require(chosen, first.device.type)
                 call = refusing(op, self._form, call)
         if first.is_cuda:

@@ -10,6 +10,15 @@
 #include <sstream>
 
 #include "autograd.h"
+#if __has_include(<Python.h>)
+#include "from_python.h"
+
+// For ctypes: core.py, from_python.
+extern "C" __attribute__((visibility("default"))) PyObject* fused_kernels_from_python(PyObject* overload, const char* name,
+                                                                                      const char* overload_name) {
+    return from_python::made(overload, name, overload_name);
+}
+#endif
 
 namespace {
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -96,12 +97,13 @@ def auto(
 ) -> str:
     """What backend="auto" is for CUDA tensors: eager where a gradient is wanted, which the kernel has not, where the
     model is too large for it, or of another dtype than float32."""
-    tensors = (dense, *tables, *bottom_weights, *bottom_biases, *top_weights, *top_biases)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return "eager"
+    if torch.is_grad_enabled():
+        tensors = (dense, *tables, *bottom_weights, *bottom_biases, *top_weights, *top_biases)
+        if True in map(attrgetter("requires_grad"), tensors):
+            return "eager"
     if dense.dtype != torch.float32 or not nvrtc_runs():
         return "eager"
-    bottom, top = tuple([weight.shape for weight in bottom_weights]), tuple([weight.shape for weight in top_weights])
+    bottom, top = (tuple(map(attrgetter("shape"), weights)) for weights in (bottom_weights, top_weights))
     return "cuda" if fits(bottom, top, len(tables), bool(offsets)) else "eager"
 
 
@@ -184,14 +186,7 @@ def dlrm_forward(
         if indices.dim() != 2:
             raise ValueError(f"{OP.name}: indices must be a list, or of shape [B, F]; got {list(indices.shape)}")
         indices = indices.unbind(1)
-    arguments = (
-        dense, _list(tables), _list(indices), [] if offsets is None else _list(offsets), _list(bottom_weights),
-        _list(bottom_biases), _list(top_weights), _list(top_biases), bottom_activation, bottom_final, top_activation,
-        top_final,
-    )
+    lists = tables, indices, [] if offsets is None else offsets, bottom_weights, bottom_biases, top_weights, top_biases
+    lists = [given if type(given) is list else checks.listed(given) for given in lists]
+    arguments = dense, *lists, bottom_activation, bottom_final, top_activation, top_final
     return reported.call(OP, backend, dense, arguments)
-
-
-def _list(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Any sequence as the list that the dispatcher takes; what is none is left for the op's check."""
-    return list(tensors) if isinstance(tensors, Sequence) and not isinstance(tensors, str) else tensors
