@@ -7,6 +7,7 @@
 // checks the arguments and says by _return_plan what to allocate and, of Triton's kernels, what to launch. Every later call
 // of that signature stays here.
 #include <deque>
+#include <set>
 #include <sstream>
 
 #include "autograd.h"
@@ -124,10 +125,11 @@ void declare(const std::string& text) {
         const std::string backward = entries.text("backward");
         implement<autograd::Functional>(op + "." + backend, autograd_key, declared, find(op + "_backward", backward));
         if (backward == backend) {  // else another backend's
-            // Perhaps behind one in Python.
-            add(entries.text("computed_backward"), Form::backward, declared, entries.positions("backward_scalars"),
+            const std::string computed = entries.text("computed_backward");  // perhaps behind one in Python
+            add(computed, Form::backward, declared, entries.positions("backward_scalars"),
                 entries.positions("backward_ragged"));
-            implement<autograd::Backward>(op + "_backward." + backend, autograd_key, declared);
+            for (const std::string& name : std::set<std::string>{op + "_backward", computed})
+                implement<autograd::Backward>(name + "." + backend, autograd_key, declared);
         }
     }
     if (in_place.empty()) return;

@@ -89,6 +89,7 @@ def _check_integers(op: str, name: str, tensor: Tensor, dense: Tensor, first: Te
         raise ValueError(f"{op}: {name} must have one dimension; got {list(tensor.shape)}")
 
 
+shape_of, requires_grad = attrgetter("shape"), attrgetter("requires_grad")
 nvrtc_runs = functools.cache(lambda: not nvrtc.why_not_run("cuda"))
 
 
@@ -99,11 +100,11 @@ def auto(
     model is too large for it, or of another dtype than float32."""
     if torch.is_grad_enabled():
         tensors = (dense, *tables, *bottom_weights, *bottom_biases, *top_weights, *top_biases)
-        if True in map(attrgetter("requires_grad"), tensors):
+        if True in map(requires_grad, tensors):
             return "eager"
     if dense.dtype != torch.float32 or not nvrtc_runs():
         return "eager"
-    bottom, top = (tuple(map(attrgetter("shape"), weights)) for weights in (bottom_weights, top_weights))
+    bottom, top = tuple(map(shape_of, bottom_weights)), tuple(map(shape_of, top_weights))
     return "cuda" if fits(bottom, top, len(tables), bool(offsets)) else "eager"
 
 
@@ -182,7 +183,7 @@ def dlrm_forward(
         DLRMError: a ValueError: the model is too large for backend="cuda"; it says by what.
         RuntimeError: a backend this machine lacks; backend="cuda" where a gradient is wanted.
     """
-    if isinstance(indices, Tensor):
+    if type(indices) is not list and isinstance(indices, Tensor):
         if indices.dim() != 2:
             raise ValueError(f"{OP.name}: indices must be a list, or of shape [B, F]; got {list(indices.shape)}")
         indices = indices.unbind(1)

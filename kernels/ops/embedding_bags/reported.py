@@ -77,7 +77,8 @@ def call(op: Op, backend: str, first: object, arguments: Sequence) -> Tensor:
     if not isinstance(first, Tensor) or checks.has_no_values(first):
         return op.call(backend, *arguments)
     device = first.get_device()
-    raise_for(device, " (in an earlier call)")
+    if input_errors.found(device) is not None:
+        raise_for(device, " (in an earlier call)")
     out = op.call(backend, *arguments)
     if device < 0 or input_errors.WAITS:
         check_ids(first.device, wait=True)
