@@ -171,9 +171,9 @@ def dlrm_forward(
             disk), "eager", or "auto": "cuda" for CUDA tensors, but eager where a gradient is wanted, which the kernel
             does not have, and where the model is no float32 or too large for it; else eager.
 
-    An id that its table does not have, and bad offsets, raise as in `embedding_bags` with out_of_range="error", and in
-    its name: at once for tensors of a CPU and on backend="eager", on a GPU in the next call that is neither captured
-    nor compiled, or in `check_ids`. The row counts as zeros, and nothing is read outside of a tensor.
+    An id that its table does not have, and bad offsets, raise as in `embedding_bags_apart`: at once for tensors of a
+    CPU and on backend="eager", on a GPU in the next call that is neither captured nor compiled, or in `check_ids`. The
+    row counts as zeros, and nothing is read outside of a tensor.
 
     Every run gives the same bits. The kernel holds a row in the registers of a thread: `shape.py` has the budgets.
 
