@@ -264,6 +264,7 @@ def under_asan(*edits: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
+@pytest.mark.host
 @needs_compiler
 def test_the_sanitizers_find_nothing():
     done = under_asan()
@@ -272,6 +273,7 @@ def test_the_sanitizers_find_nothing():
 
 
 @pytest.mark.slow
+@pytest.mark.host
 @needs_compiler
 @pytest.mark.parametrize(("old", "new"), [("e = begin + thread; e < count", "e = begin + thread; true"),
                                           ("given.batch - 1;", "given.batch;")])
@@ -307,6 +309,7 @@ MUTATIONS = (
 
 
 @pytest.mark.slow
+@pytest.mark.host
 @needs_compiler
 def test_mutations_die(monkeypatch):
     parts = (runtime.KERNELS / "ops" / "dlrm" / "parts.cuh").read_text()
