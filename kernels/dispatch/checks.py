@@ -208,6 +208,8 @@ def are_tensors(op: str, name: str, value: object) -> None:
 def listed(value: object) -> object:
     """Any sequence of tensors as the list that the dispatcher takes: a tuple, say, or nn.ParameterList, which is no
     Sequence. What is none is left for `are_tensors` to refuse."""
+    if type(value) is list:
+        return value
     is_sequence = isinstance(value, Sequence | ParameterList) and not isinstance(value, str)
     return list(value) if is_sequence else value
 

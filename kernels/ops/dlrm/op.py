@@ -188,6 +188,5 @@ def dlrm_forward(
             raise ValueError(f"{OP.name}: indices must be a list, or of shape [B, F]; got {list(indices.shape)}")
         indices = indices.unbind(1)
     lists = tables, indices, [] if offsets is None else offsets, bottom_weights, bottom_biases, top_weights, top_biases
-    lists = [given if type(given) is list else checks.listed(given) for given in lists]
-    arguments = dense, *lists, bottom_activation, bottom_final, top_activation, top_final
+    arguments = dense, *map(checks.listed, lists), bottom_activation, bottom_final, top_activation, top_final
     return reported.call(OP, backend, dense, arguments)

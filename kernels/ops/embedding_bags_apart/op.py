@@ -116,6 +116,7 @@ def embedding_bags_apart(
         an unknown backend. IndexError: an id out of range, perhaps of an earlier call. RuntimeError: a backend this
         machine lacks.
     """
-    lists = [checks.listed(given) for given in (tables, indices, [] if offsets is None else offsets)]
-    first = lists[0][0] if isinstance(lists[0], list) and lists[0] else None
-    return reported.call(OP, backend, first, (*lists, mode, include_last_offset))
+    tables, indices = checks.listed(tables), checks.listed(indices)
+    offsets = [] if offsets is None else checks.listed(offsets)
+    first = tables[0] if isinstance(tables, list) and tables else None
+    return reported.call(OP, backend, first, (tables, indices, offsets, mode, include_last_offset))
