@@ -1,8 +1,9 @@
 // The core of every op: what stands between a dispatcher call and a launch, once for all ops and both backends. Boxed,
 // so that one function serves every schema; built by g++ alone, for any torch, with or without CUDA.
 //
-// Python defines the schemas (op.py), and says by _declare what follows from each (loader.py). A call passes autocast
-// and autograd (autograd.h), and is then looked up by its signature: the dtypes, shapes, devices and alignment of its tensors, and its
+// Python defines the schemas (op.py), and says by _declare what follows from each (loader.py). A call of Python's public
+// functions comes by from_python.h, where that could be compiled, any other by torch.ops. It passes autocast and autograd
+// (autograd.h), and is then looked up by its signature: the dtypes, shapes, devices and alignment of its tensors, and its
 // other arguments (compute.h). The first call of a signature goes to Python, to the op fused_kernels::_plan_<name>, which
 // checks the arguments and says by _return_plan what to allocate and, of Triton's kernels, what to launch. Every later call
 // of that signature stays here.

@@ -8,7 +8,8 @@ and the question of 3 come at each call.
      2  call.py           _resolve: "auto" becomes a backend; refusals.py stands before what the core does not run
      3  loader.py         Loader.load: core.py builds and loads core.cpp and, for "cuda", the op's cuda.cu (build.py)
      4  loader.py         Loader.declare: the declaration goes to C++ (core.cpp, declare), which registers its kernels
-     5  autograd.h        autocast casts; autograd notes what the backward will read, where a gradient is wanted
+     5  from_python.h     the arguments become those of a dispatcher call
+        autograd.h        autocast casts; autograd notes what the backward will read, where a gradient is wanted
      6  compute.h         Compute: the signature (plan.h, describe) is looked up, and is new: ask_python. The length N
                           of ragged tensors is no part of it: varying.py
      7  op.py             the planner, fused_kernels::_plan_<name>.<backend>: declaration.py checks the arguments by the
