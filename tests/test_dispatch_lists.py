@@ -13,9 +13,10 @@ import torch
 from toy_ops import SUMS
 
 from kernels import runtime
-from kernels.dispatch import build
+from kernels.dispatch import build, plan
 from kernels.dispatch.core import load_core, on_host
 from kernels.dispatch.op import KeptShapes, Op, like
+from kernels.dispatch.varying import Varying
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
 FACTOR = 0.5
@@ -116,18 +117,34 @@ def test_plans_hang_neither_on_lengths_nor_on_pointers(core, monkeypatch):
     asked, check = [], SUMS._check
     monkeypatch.setattr(SUMS, "_check", lambda *arguments: (asked.append(1), check(*arguments)))
     overload, factor = SUMS.overload("cuda"), torch.tensor(FACTOR)
-    for counts in ((6, 2, 9), (17, 8, 4), (3, 1, 5), (1, 2, 9)):
+    for counts in ((6, 2, 9), (17, 8, 4), (3, 1, 5), (1, 2, 9), (6, 6, 9), (0, 1, 2), (4, 7, 7)):
         for _ in range(2):
             tables, ids = lists(counts, width=11)
             torch.testing.assert_close(overload(tables, ids, factor), SUMS.eager(tables, ids, FACTOR))
     assert len(asked) == 1
-    tables, ids = lists((6, 6, 9), width=11)  # whether another is as long as the first a check may ask
-    overload(tables, ids, factor)
-    overload(*lists((0, 1, 2), width=11), factor)  # as for any op, no id at all is a case of its own
+    for length in (5, 12):  # whether all are of one length a check may ask; of which one is no new plan
+        tables, ids = lists((length,) * 3, width=11)
+        overload(tables, ids, factor)
+    overload(*lists((0, 0, 0), width=11), factor)  # as for any op, no id at all is a case of its own
     overload([torch.randn(9, 11), *tables[1:]], ids, factor)
     overload(tables[:2], ids[:2], factor)
     overload(tables, ids, factor)
     assert len(asked) == 5
+
+
+def test_a_plan_cannot_ask_for_a_length_that_it_does_not_hang_on():
+    form, factor = SUMS.forms[""], torch.tensor(FACTOR)
+    for counts, known in (((5, 1, 0), False), ((5, 5, 5), True)):
+        arguments = (*lists(counts), factor)
+        length = plan.length_of(form, arguments)
+        assert (length is not None) == known
+        of_first = plan.varied(form, arguments, length)[1][0]
+        if known:
+            assert isinstance(of_first.numel(), Varying)
+            continue
+        for asked in (of_first.numel, lambda of=of_first: of.size(0), lambda of=of_first: len(of)):
+            with pytest.raises(TypeError, match="a plan must not hang on how many ids of a list there are"):
+                asked()
 
 
 @needs_compiler

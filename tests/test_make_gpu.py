@@ -147,7 +147,7 @@ def write_tests(folder):
 
 def share(folder, count):
     """(reports, outputs) of `count` pytest processes that share the tests of a folder."""
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow\n    host\n")
     taken = folder / "taken"
     taken.mkdir()
     # Other plugins take seconds to import, and so does the package kernels.
@@ -170,7 +170,8 @@ def test_processes_that_share_the_tests_run_each_once(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("import pytest, time\n@pytest.fixture(scope='module')\ndef one(): print('made')\n"
                         f"@pytest.mark.parametrize('i', range({count}))\ndef test(i, one): time.sleep(0.01)\n"
-                        "@pytest.mark.slow\ndef test_slow(): pass\n")
+                        "@pytest.mark.slow\ndef test_slow(): pass\n"
+                        "@pytest.mark.slow\n@pytest.mark.host\ndef test_slow_of_the_host(): pass\n")
     reports, printed = share(tmp_path, 3)
     cases = [f"{case.get('classname')} {case.get('name')}" for report in reports
              for case in suite.ElementTree.parse(report).iter("testcase")]

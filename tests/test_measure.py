@@ -345,26 +345,31 @@ def first_call_of_a_process():
 
 
 def test_the_first_call_of_a_process(tmp_path):
-    answer = {"us": 4e4, "torch_ms": 900.0, "kernels_ms": 30.0, "core_ms": 5.0, "triton": False}
+    answer = {"us": 4e4, "torch_ms": 900.0, "kernels_ms": 30.0, "core_ms": 5.0, "triton": False, "compiled": False}
 
     def rows(run):
         return rows_of(first_call.measure_first_call(first_call_of_a_process(), built=(tmp_path,), run=run))
 
-    good = rows(lambda op, backend: answer)
+    good = rows(lambda *asked: answer)
     assert [(row.call_us, row.match) for row in good.values()] == [(4e4, "ok")] * 2
     assert good["cuda"].note == "loaded before it: torch 900 ms, kernels 30 ms, core 5 ms"
-    assert rows(lambda op, backend: answer | {"triton": True})["triton"].match == "FAILED: Triton was imported"
+    assert rows(lambda *asked: answer | {"triton": True})["triton"].match == "FAILED: Triton was imported"
 
-    def compiles(op, backend):
+    def compiles(op, backend, compiles):
         (tmp_path / f"{backend}.so").touch()
         return answer
 
     assert rows(compiles)["cuda"].match == "FAILED: compiled cuda.so"
 
-    def dies(op, backend):
+    def dies(op, backend, compiles):
         raise ValueError("exit status 1: RuntimeError: no")
 
     assert rows(dies)["cuda"].match == "FAILED: ValueError: exit status 1: RuntimeError: no"
+
+    cell = replace(first_call_of_a_process(), compiles=True)
+    for compiled, match in ((True, "ok"), (False, "FAILED: compiled nothing")):
+        run = lambda op, backend, compiles, compiled=compiled: answer | {"compiled": compiles and compiled}  # noqa: E731
+        assert {row.match for row in first_call.measure_first_call(cell, built=(tmp_path,), run=run)} == {match}
 
 
 @without_gpu

@@ -17,6 +17,7 @@ from kernels.dispatch.core import load_core, on_host
 from kernels.dispatch.op import Op
 from kernels.dispatch.varying import Varying
 from kernels.ops.embedding_bags.op import OP as BAGS
+from kernels.ops.embedding_bags_apart.op import OP as APART
 from kernels.ops.embedding_bags_sort.op import OP as SORT
 from kernels.ops.embedding_bags_update.op import OP as UPDATE
 from kernels.ops.id_table.op import EXPAND, LOOKUP
@@ -121,7 +122,7 @@ def test_a_number_that_is_needed_as_such_holds_for_one_length():
 def planned(monkeypatch):
     """The ops that were planned, one after the other."""
     names = []
-    for op in (BAGS, SORT, UPDATE, LOOKUP, EXPAND):
+    for op in (BAGS, APART, SORT, UPDATE, LOOKUP, EXPAND):
         allocations = op.allocations
 
         def noted(form, arguments, op=op, allocations=allocations):
@@ -159,6 +160,33 @@ def test_another_number_of_ids_is_no_new_plan(planned, weighted):
         assert sorted(planned) == first, "a later length was planned"
         step("cuda", 0)
     assert len(planned) > len(first), "no ids at all are another kind of call"
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_other_numbers_of_ids_in_a_list_are_no_new_plan(planned, mode):
+    """Whatever each of them is, and what they add up to, which is N of the gradient."""
+    tables = [torch.randn(height, 8) for height in (5, 7, 19)]
+
+    def step(backend, counts):
+        random = torch.Generator().manual_seed(sum(counts))
+        leaves = [table.clone().requires_grad_() for table in tables]
+        ids = [torch.randint(5, (count,), generator=random) for count in counts]
+        offsets = [torch.tensor([0, count // 3, count // 2, count // 2]) for count in counts]
+        out = APART.call(backend, leaves, ids, offsets, mode, False)
+        out.square().sum().backward()
+        return out.detach(), *(leaf.grad for leaf in leaves)
+
+    with on_host():
+        for counts in ((40, 41, 43), (90, 90, 31), (31, 50, 50), (8, 60, 8), (1, 0, 99), (0, 99, 1), (0, 6, 0)):
+            for got, expected in zip(step("cuda", counts), step("eager", counts), strict=True):
+                torch.testing.assert_close(got, expected)
+            if counts == (40, 41, 43):
+                first = sorted(planned)
+        assert sorted(planned) == first, "later lengths were planned"
+        for count in (20, 50, 31):
+            step("cuda", (count,) * 3)
+        again = planned.count("embedding_bags_apart"), planned.count("embedding_bags_apart_backward_prepared")
+        assert again == (2, 1), "only of one length are they another kind of call, of which a check may ask"
 
 
 def test_lengths_that_do_not_agree_are_refused():

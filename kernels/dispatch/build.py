@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -82,7 +83,9 @@ def library_path(
     """Where a build of `load_library` goes: named by everything that it depends on."""
     import torch
 
-    depends = (torch.__version__, torch.version.cuda, flags, sorted(environment.items()))
+    # Python's own part: the core is compiled against its headers where they are there.
+    python = sys.implementation.cache_tag, Path(sysconfig.get_path("include"), "Python.h").exists()
+    depends = (torch.__version__, torch.version.cuda, python, flags, sorted(environment.items()))
     key = hashlib.sha256(repr(depends).encode())
     for file in included_files(source, include):
         key.update(repr((file.name, file.read_bytes())).encode())

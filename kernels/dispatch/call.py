@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from kernels.dispatch import checks
+from kernels.dispatch import checks, core
 from kernels.dispatch.declaration import Declaration
 from kernels.dispatch.loader import Loader
 from kernels.dispatch.refusals import autocasts, cast, refuse_gradients, refusing
@@ -29,7 +29,10 @@ class PublicFunction:
     def __call__(self, backend: str, *arguments):
         if is_compiling():
             return self._traced(backend, arguments)
-        call = self._on_gpu.get(backend) if getattr(arguments[0], "is_cuda", False) else None
+        first = arguments[0]
+        if type(first) is list and first:
+            first = first[0]
+        call = self._on_gpu.get(backend) if getattr(first, "is_cuda", False) else None
         if call is None:
             call = self._resolve(backend, arguments)
         try:
@@ -61,8 +64,6 @@ class PublicFunction:
         """What this backend is for these arguments; for CUDA tensors it is kept."""
         op, first = self._op, self._made.leading(arguments)
         checks.is_tensor(self._made.name, self._made.names[0], first)
-        if first.is_cuda and backend in self._on_gpu:  # the first in a list, whose device __call__ does not see
-            return self._on_gpu[backend]
         if backend == "auto" and callable(op.auto) and first.is_cuda:
             self._on_gpu[backend] = self._choose_and_call
             return self._choose_and_call
@@ -71,7 +72,9 @@ class PublicFunction:
             call = self._as_eager
         else:
             call = op.overload(chosen, self._form)
-            if not self._loader.load(chosen, first.device.type):
+            if self._loader.load(chosen, first.device.type):
+                call = core.from_python(call)
+            else:
                 self._loader.require(chosen, first.device.type)
                 call = refusing(op, self._form, call)
         if first.is_cuda:

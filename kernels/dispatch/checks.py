@@ -14,7 +14,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
-from torch.nn import Parameter
+from torch.nn import Parameter, ParameterList
 
 from kernels.dtypes import FLOATING, INTEGERS
 
@@ -203,6 +203,15 @@ def are_tensors(op: str, name: str, value: object) -> None:
         raise TypeError(f"{op}: {name} must be a list of tensors; got {type(value).__name__}")
     for i, each in enumerate(value):
         is_tensor(op, f"{name}[{i}]", each)
+
+
+def listed(value: object) -> object:
+    """Any sequence of tensors as the list that the dispatcher takes: a tuple, say, or nn.ParameterList, which is no
+    Sequence. What is none is left for `are_tensors` to refuse."""
+    if type(value) is list:
+        return value
+    is_sequence = isinstance(value, Sequence | ParameterList) and not isinstance(value, str)
+    return list(value) if is_sequence else value
 
 
 def is_absent(op: str, name: str, value: object) -> None:

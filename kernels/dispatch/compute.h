@@ -87,7 +87,7 @@ class Compute : public c10::OperatorKernel {
         auto arguments = torch::jit::last(*stack, count);
         plan::Signature signature;
         at::Device device(declared_.device);
-        int64_t n = -1;
+        const int64_t n = length_of(arguments);
         size_t listed = 0;
         auto take_device = [&](const at::Tensor& tensor) {
             if (!device.has_index() && tensor.device().type() == declared_.device) device = tensor.device();
@@ -97,17 +97,15 @@ class Compute : public c10::OperatorKernel {
                 auto list = arguments[i].toListRef();
                 listed += list.size();
                 signature.push_back(int64_t(list.size()));
+                if (roles_[i].ragged) plan::describe_ragged(signature, list, n);
                 for (const c10::IValue& element : list) {
-                    if (roles_[i].ragged)
-                        plan::describe_ragged_of_list(signature, element.toTensor(), n);
-                    else
-                        plan::describe(signature, element.toTensor());
+                    if (!roles_[i].ragged) plan::describe(signature, element.toTensor());
                     take_device(element.toTensor());
                 }
                 continue;
             }
             if (roles_[i].ragged && arguments[i].isInt())
-                plan::describe_length(signature, arguments[i].toInt(), n);
+                signature.push_back(arguments[i].toInt() == n && plan::varies(n) ? -1 : arguments[i].toInt());
             else if (roles_[i].ragged)
                 plan::describe_ragged(signature, arguments[i].isTensor() ? arguments[i].toTensor() : none(), n);
             else
@@ -115,7 +113,7 @@ class Compute : public c10::OperatorKernel {
             if (roles_[i].tensor && arguments[i].isTensor() && arguments[i].toTensor().defined())
                 take_device(arguments[i].toTensor());
         }
-        for (size_t i = 0; 0 < n && i < count; ++i)  // a check may ask whether another tensor has N rows
+        for (size_t i = 0; plan::varies(n) && i < count; ++i)  // a check may ask whether another tensor has N rows
             if (!roles_[i].ragged && (roles_[i].tensor || roles_[i].list))
                 for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
                     if (tensor.dim()) signature.push_back(tensor.size(0) == n);
@@ -191,6 +189,19 @@ class Compute : public c10::OperatorKernel {
     static const at::Tensor& none() {
         static const at::Tensor tensor;
         return tensor;
+    }
+
+    // N: the length of the first ragged tensor that is in no list, or of a number that stands for one; else that of the
+    // first list whose tensors are all of one length; else -1 (plan.py decides alike).
+    int64_t length_of(c10::ArrayRef<c10::IValue> arguments) const {
+        int64_t of_a_list = -1;
+        for (size_t i = 0; i < roles_.size(); ++i) {
+            if (!roles_[i].ragged) continue;
+            if (arguments[i].isInt()) return arguments[i].toInt();
+            if (arguments[i].isTensor() && arguments[i].toTensor().dim() == 1) return arguments[i].toTensor().size(0);
+            if (roles_[i].list && of_a_list < 0) of_a_list = plan::common_length(arguments[i].toListRef());
+        }
+        return of_a_list;
     }
 
     // Of the backward's gradients only those are written that its last argument asks for.

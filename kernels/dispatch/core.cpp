@@ -1,15 +1,26 @@
 // The core of every op: what stands between a dispatcher call and a launch, once for all ops and both backends. Boxed,
 // so that one function serves every schema; built by g++ alone, for any torch, with or without CUDA.
 //
-// Python defines the schemas (op.py), and says by _declare what follows from each (loader.py). A call passes autocast
-// and autograd (autograd.h), and is then looked up by its signature: the dtypes, shapes, devices and alignment of its tensors, and its
+// Python defines the schemas (op.py), and says by _declare what follows from each (loader.py). A call of Python's public
+// functions comes by from_python.h, where that could be compiled, any other by torch.ops. It passes autocast and autograd
+// (autograd.h), and is then looked up by its signature: the dtypes, shapes, devices and alignment of its tensors, and its
 // other arguments (compute.h). The first call of a signature goes to Python, to the op fused_kernels::_plan_<name>, which
 // checks the arguments and says by _return_plan what to allocate and, of Triton's kernels, what to launch. Every later call
 // of that signature stays here.
 #include <deque>
+#include <set>
 #include <sstream>
 
 #include "autograd.h"
+#if __has_include(<Python.h>)
+#include "from_python.h"
+
+// For ctypes: core.py, from_python.
+extern "C" __attribute__((visibility("default"))) PyObject* fused_kernels_from_python(PyObject* overload, const char* name,
+                                                                                      const char* overload_name) {
+    return from_python::made(overload, name, overload_name);
+}
+#endif
 
 namespace {
 
@@ -115,10 +126,11 @@ void declare(const std::string& text) {
         const std::string backward = entries.text("backward");
         implement<autograd::Functional>(op + "." + backend, autograd_key, declared, find(op + "_backward", backward));
         if (backward == backend) {  // else another backend's
-            // Perhaps behind one in Python.
-            add(entries.text("computed_backward"), Form::backward, declared, entries.positions("backward_scalars"),
+            const std::string computed = entries.text("computed_backward");  // perhaps behind one in Python
+            add(computed, Form::backward, declared, entries.positions("backward_scalars"),
                 entries.positions("backward_ragged"));
-            implement<autograd::Backward>(op + "_backward." + backend, autograd_key, declared);
+            for (const std::string& name : std::set<std::string>{op + "_backward", computed})
+                implement<autograd::Backward>(name + "." + backend, autograd_key, declared);
         }
     }
     if (in_place.empty()) return;

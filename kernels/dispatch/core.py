@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch._ops import OpOverload
 
 from kernels.dispatch import allocation, build
 from kernels.dispatch.build import load_library
@@ -30,6 +33,17 @@ def load_core() -> None:
         _core.append(load_library("core", CORE, cache=build.EXTENSIONS, include=include, flags=("-O2",)))
         # The core allocates by itself unless it is told to call allocation.empty, as fused_kernels::_allocate.
         allocation.tell(lambda replaced: torch.ops.fused_kernels._replace_allocations(replaced))
+
+
+@functools.cache
+def from_python(overload: OpOverload) -> Callable[..., object]:
+    """The overload of an op that returns tensors, as Python is to call it once the core is loaded: the same, for less
+    than torch.ops takes; where Python's headers were not there when the core was built, the overload itself."""
+    made = getattr(ctypes.PyDLL(str(_core[0])), "fused_kernels_from_python", None)
+    if made is None:
+        return overload
+    made.restype, made.argtypes = ctypes.py_object, [ctypes.py_object, ctypes.c_char_p, ctypes.c_char_p]
+    return made(overload, overload._schema.name.encode(), overload._overloadname.encode())
 
 
 def core_is_loaded() -> bool:

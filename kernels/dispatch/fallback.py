@@ -28,9 +28,13 @@ class Fallback:
     def __call__(self, *arguments):
         op, made = self._op, self._op.forms[self._form]
         device = made.first_tensor(arguments).device
-        op.check(self._form, arguments)  # first: a sparse tensor would come back here from the core
         if self._form == "backward" and op.backward_form == "prepared":
-            return op.overload(self._backend, "prepared")(*op.with_prepared(self._backend, arguments))
+            try:  # what is wrong the other op or the prepared form notices, once a signature; in other words than these
+                return op.overload(self._backend, "prepared")(*op.with_prepared(self._backend, arguments))
+            except Exception:
+                op.check(self._form, arguments)
+                raise
+        op.check(self._form, arguments)  # first: a sparse tensor would come back here from the core
         if self._loader.load(self._backend, device.type):  # from now on the core runs it
             return op.overload(self._backend, self._form)(*arguments)
         self._loader.require(self._backend, device.type)

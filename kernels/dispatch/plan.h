@@ -137,30 +137,44 @@ inline void describe(Signature& signature, const Tensor& tensor) {
     if (tensor.defined()) signature.append(tensor.sizes().begin(), tensor.sizes().end());
 }
 
-// The length N of a ragged tensor changes from call to call and does not count. n: N, or -1 if no such tensor came
-// before. N is a size like any other where it is 0, and from 2^31 on.
-inline void describe_ragged(Signature& signature, const Tensor& tensor, int64_t& n) {
-    if (tensor.defined() && tensor.dim() == 1 && n < 0) n = tensor.size(0);
-    bool varies = tensor.defined() && tensor.dim() == 1 && tensor.size(0) == n && 0 < n && n < int64_t(1) << 31;
-    if (!varies) return describe(signature, tensor);
+// Whether a length N, which changes from call to call, does not count: it is a size like any other where it is 0, and from
+// 2^31 on. -1: there is no N.
+inline bool varies(int64_t n) { return 0 < n && n < int64_t(1) << 31; }
+
+// The length of all tensors of a ragged list, or -1: they have several, or other dimensions than one.
+inline int64_t common_length(c10::ArrayRef<IValue> list) {
+    int64_t length = -1;
+    for (const IValue& element : list) {
+        const Tensor& tensor = element.toTensor();
+        if (tensor.dim() != 1 || (length >= 0 && tensor.size(0) != length)) return -1;
+        length = tensor.size(0);
+    }
+    return length;
+}
+
+inline void describe_ragged(Signature& signature, const Tensor& tensor, int64_t n) {
+    if (!varies(n) || !tensor.defined() || tensor.dim() != 1 || tensor.size(0) != n) return describe(signature, tensor);
     describe_but_sizes(signature, tensor);
     signature.push_back(-1);
 }
 
-// The same of one in a list: of another length than N it is told that it has one.
-inline void describe_ragged_of_list(Signature& signature, const Tensor& tensor, int64_t& n) {
-    if (tensor.dim() != 1) return describe(signature, tensor);
-    if (n < 0) n = tensor.size(0);
-    if (tensor.size(0) == n) return describe_ragged(signature, tensor, n);
-    describe_but_sizes(signature, tensor);
-    signature.push_back(-2);
-}
-
-// The same of an N that is given as a number.
-inline void describe_length(Signature& signature, int64_t value, int64_t& n) {
-    if (n < 0) n = value;
-    bool varies = value == n && 0 < n && n < int64_t(1) << 31;
-    signature.push_back(varies ? -1 : value);
+// Of a list it counts whether all in it are of length N. If they are not, no length does that is below 2^31: neither of
+// which tensor it is, nor which are alike.
+inline void describe_ragged(Signature& signature, c10::ArrayRef<IValue> list, int64_t n) {
+    int64_t length = common_length(list);
+    if (length >= 0 && (length == n || !varies(n))) {
+        for (const IValue& element : list) describe_ragged(signature, element.toTensor(), n);
+        return;
+    }
+    for (const IValue& element : list) {
+        const Tensor& tensor = element.toTensor();
+        if (tensor.dim() != 1 || tensor.size(0) >= int64_t(1) << 31) {
+            describe(signature, tensor);
+        } else {
+            describe_but_sizes(signature, tensor);
+            signature.push_back(-2);
+        }
+    }
 }
 
 inline void describe(Signature& signature, const IValue& value) {

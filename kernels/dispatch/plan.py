@@ -8,7 +8,8 @@ and the question of 3 come at each call.
      2  call.py           _resolve: "auto" becomes a backend; refusals.py stands before what the core does not run
      3  loader.py         Loader.load: core.py builds and loads core.cpp and, for "cuda", the op's cuda.cu (build.py)
      4  loader.py         Loader.declare: the declaration goes to C++ (core.cpp, declare), which registers its kernels
-     5  autograd.h        autocast casts; autograd notes what the backward will read, where a gradient is wanted
+     5  from_python.h     the arguments become those of a dispatcher call
+        autograd.h        autocast casts; autograd notes what the backward will read, where a gradient is wanted
      6  compute.h         Compute: the signature (plan.h, describe) is looked up, and is new: ask_python. The length N
                           of ragged tensors is no part of it: varying.py
      7  op.py             the planner, fused_kernels::_plan_<name>.<backend>: declaration.py checks the arguments by the
@@ -66,6 +67,20 @@ class StandIn:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+
+class RaggedStandIn(StandIn):
+    """For ids in a list that are not all of length N: their number is another in the next call of the same plan."""
+
+    def __init__(self, like: StandIn) -> None:
+        self.slot, self.dtype, self.aligned, self.itemsize = like.slot, like.dtype, like.aligned, like.itemsize
+
+    @property
+    def shape(self) -> torch.Size:
+        raise TypeError("a plan must not hang on how many ids of a list there are, unless all are of one length")
+
+    def dim(self) -> int:
+        return 1
 
 
 class ScalarStandIn:
@@ -179,8 +194,9 @@ def record(
     slot, stand_ins = 0, []
     for i, (argument, value) in enumerate(zip(schema.arguments, arguments, strict=True)):
         if argument.is_list:
-            value = [_stand_in(slot + k, tensor) for k, tensor in enumerate(value)]
             slot += len(value)
+            value = [_stand_in(slot - len(value) + k, tensor) for k, tensor in enumerate(value)]
+            value = _varied_list(value, length) if i in schema.ragged else value
         elif argument.is_tensor:
             if isinstance(value, Tensor):
                 on_host = i in schema.scalars and value.device.type == "cpu"
@@ -222,26 +238,44 @@ def launch(
 
 
 def length_of(schema: Form, arguments: Sequence) -> Varying | None:
-    """N of a call: the length of the first Ragged tensor of one dimension, or the first Length; None without one, or
-    where N is 0 or at least 2^31, for which a plan is made as for any other size (compute.h decides alike)."""
-    for value in flat(arguments[i] for i in schema.ragged):
-        if not isinstance(value, Tensor) or value.dim() == 1:
-            if value is None:
-                continue
-            length = len(value) if isinstance(value, Tensor) else value
-            return Varying(length) if 0 < length < 2**31 else None
-    return None
+    """N of a call: the length of the first Ragged tensor of one dimension, or the first Length; without one that of the
+    first Ragged[] all of one length. None without any, or where N is 0 or at least 2^31, for which a plan is made as
+    for any other size (compute.h decides alike)."""
+    lists = [arguments[i] for i in schema.ragged if i in schema.lists]
+    numbers = [
+        len(value) if isinstance(value, Tensor) else value
+        for value in (arguments[i] for i in schema.ragged if i not in schema.lists)
+        if value is not None and not (isinstance(value, Tensor) and value.dim() != 1)
+    ]
+    numbers += [length for length in map(_common_length, lists) if length is not None]
+    return Varying(numbers[0]) if numbers and 0 < numbers[0] < 2**31 else None
+
+
+def _common_length(tensors: Sequence[Tensor | StandIn]) -> int | None:
+    """The length of all of them; None if they have several, or other dimensions than one."""
+    shapes = {tuple(tensor.shape) for tensor in tensors}
+    return next(iter(shapes))[0] if len(shapes) == 1 and {*map(len, shapes)} == {1} else None
+
+
+def _varied_list(stand_ins: list[StandIn], length: Varying | None) -> list[StandIn]:
+    """Those of a Ragged[], as they know their lengths: all N, or, where they are part of the signature, all the same
+    number; else none."""
+    common = _common_length(stand_ins)
+    if common is None or (length is not None and common != length.value):
+        return [RaggedStandIn(each) if each.dim() == 1 else each for each in stand_ins]
+    if length is None:
+        return stand_ins
+    return [StandIn(each.slot, (length,), each.dtype, each.aligned) for each in stand_ins]
 
 
 def varied(schema: Form, arguments: Sequence, length: Varying | None) -> list:
-    """The arguments, with a stand-in of shape [N] for each tensor whose length is N, and N for each number that is."""
-    if length is None:
-        return list(arguments)
+    """The arguments, with a stand-in of shape [N] for each tensor whose length is N, and N for each number that is; and
+    with stand-ins for all in a Ragged[]."""
 
     def with_length(position: int, value: object) -> object:
-        if isinstance(value, list):
-            return [with_length(position, each) for each in value]
-        if not _has_length(schema, position, value, length.value):
+        if position in schema.lists and position in schema.ragged:
+            return _varied_list([_stand_in(-1, each) for each in value], length)
+        if length is None or not _has_length(schema, position, value, length.value):
             return value
         return StandIn(-1, (length,), value.dtype) if isinstance(value, Tensor) else length
 

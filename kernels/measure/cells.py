@@ -118,10 +118,14 @@ class Calls(Labelled):
 
 @dataclass(frozen=True)
 class FirstCall(Labelled):
-    """The first call of a fresh process, with what it needs on disk: the statements of `calls` for these backends."""
+    """The first call of a fresh process, with what it needs on disk: the statements of `calls` for these backends.
+
+    compiles: without the cubins of CUDA source that is generated, which the call has to compile then.
+    """
 
     calls: Calls
     implementations: tuple[str, ...] = OURS
+    compiles: bool = False
     form: str = "functional"
     part: str = "first call"
 

@@ -1,6 +1,7 @@
 """What the first call of a fresh process costs, beyond importing torch and loading the core.
 
-What it needs is on disk by then: nothing is compiled, and Triton is not imported.
+What it needs is on disk by then: nothing is compiled, and Triton is not imported. Where compiling is what is measured,
+the process has an empty folder for the cubins of generated source, and must have filled it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import importlib
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +19,7 @@ from pathlib import Path
 import torch
 
 from kernels import runtime
-from kernels.dispatch import build, core, cubin
+from kernels.dispatch import build, core, cubin, find, nvrtc
 from kernels.measure.cells import FirstCall, Row, describe, public, reference
 from kernels.runtime import KERNELS
 
@@ -25,7 +27,7 @@ BUILT = (build.EXTENSIONS, cubin.CUBINS)
 
 
 def measure_first_call(
-    cell: FirstCall, *, built: tuple[Path, ...] = BUILT, run: Callable[[str, str], dict] | None = None
+    cell: FirstCall, *, built: tuple[Path, ...] = BUILT, run: Callable[[str, str, bool], dict] | None = None
 ) -> list[Row]:
     """A row for each backend, call_us of one call. The same call must have been made before, by any process."""
     rows = []
@@ -33,12 +35,13 @@ def measure_first_call(
         row = Row(cell.op, cell.part, cell.form, backend, cell.labels)
         before = _files(built)
         try:
-            found = (run or _in_fresh_process)(cell.op, backend)
+            found = (run or _in_fresh_process)(cell.op, backend, cell.compiles)
         except (subprocess.SubprocessError, ValueError) as error:
             rows.append(replace(row, match=f"FAILED: {describe(error)}"))
             continue
         compiled = sorted(path.name for path in _files(built) - before)
         why = "Triton was imported" if found["triton"] else f"compiled {', '.join(compiled)}" if compiled else ""
+        why = why or ("compiled nothing" if cell.compiles and not found["compiled"] else "")
         before_it = (f"{what} {found[f'{what}_ms']:.0f} ms" for what in ("torch", "kernels", "core"))
         row = replace(row, note=f"loaded before it: {', '.join(before_it)}")
         rows.append(replace(row, match=f"FAILED: {why}") if why else replace(row, call_us=found["us"]))
@@ -57,23 +60,23 @@ b = time.perf_counter()
 import kernels
 c = time.perf_counter()
 from kernels.measure.first_call import call
-call(*sys.argv[1:], {"torch_ms": 1e3 * (b - a), "kernels_ms": 1e3 * (c - b)})
+call(*sys.argv[1:3], "compiles" in sys.argv, {"torch_ms": 1e3 * (b - a), "kernels_ms": 1e3 * (c - b)})
 """
 
 
-def _in_fresh_process(op: str, backend: str) -> dict:
-    command = [sys.executable, "-c", _CODE, op, backend]
+def _in_fresh_process(op: str, backend: str, compiles: bool) -> dict:
+    command = [sys.executable, "-c", _CODE, op, backend, *["compiles"] * compiles]
     done = subprocess.run(command, cwd=KERNELS.parent, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         raise ValueError(f"exit status {done.returncode}: {' | '.join(done.stderr.splitlines()[-2:])}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def call(op: str, backend: str, imports: dict[str, float]) -> None:
+def call(op: str, backend: str, compiles: bool, imports: dict[str, float]) -> None:
     """What the fresh process does: make the call, and print what came of it."""
     from kernels.measure.runs import generators
 
-    bench = importlib.import_module(f"kernels.ops.{op}.bench")
+    bench = importlib.import_module(f"kernels.ops.{find(op).folder}.bench")
     calls = next(cell.calls for cell in bench.cells(True) if isinstance(cell, FirstCall))
     variables = dict(zip(calls.names, calls.inputs(*generators(calls.dtype, runtime.device())), strict=True))
     variables |= {op: public(op), "eager": reference(op)}
@@ -81,11 +84,13 @@ def call(op: str, backend: str, imports: dict[str, float]) -> None:
     start = time.perf_counter()
     core.load_core()
     loaded = time.perf_counter()
-    with torch.no_grad():
+    with torch.no_grad(), tempfile.TemporaryDirectory() as empty:
+        if compiles:
+            nvrtc.CUBINS = Path(empty)
         output = eval(calls.statements[backend], variables)
         torch.cuda.synchronize()
         end = time.perf_counter()
-        triton = "triton" in sys.modules
+        triton, made = "triton" in sys.modules, any(Path(empty).glob("*.cubin"))
         torch.testing.assert_close(output, eval(calls.statements["eager"], variables))
-    found = {"us": 1e6 * (end - loaded), "core_ms": 1e3 * (loaded - start), "triton": triton}
+    found = {"us": 1e6 * (end - loaded), "core_ms": 1e3 * (loaded - start), "triton": triton, "compiled": made}
     print(json.dumps(found | imports))

@@ -4,7 +4,8 @@ Every process collects all tests and cuts them into the same parts. It runs a pa
 making the part's file in the folder; so a process that is done takes the next part, and each test runs once. Needs no
 package beside pytest.
 
-Left out are tests marked `slow` that belong to no op: they ask nothing of a GPU, make test-slow runs them.
+Left out are tests that ask nothing of a GPU and that make test or make test-slow runs: those marked `slow` that belong
+to no op, and those of an op that are marked `host`.
 """
 
 from __future__ import annotations
@@ -45,9 +46,13 @@ def _is_of_an_op(test: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    slow = [test for test in items if test.get_closest_marker("slow") and not _is_of_an_op(test)]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [test for test in items if test not in slow]
+    out = [test for test in items if _asks_nothing_of_a_gpu(test)]
+    config.hook.pytest_deselected(items=out)
+    items[:] = [test for test in items if test not in out]
+
+
+def _asks_nothing_of_a_gpu(test: pytest.Item) -> bool:
+    return bool(test.get_closest_marker("host" if _is_of_an_op(test) else "slow"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,7 +1,7 @@
 """Everything that takes a GPU, in fifteen minutes: `make gpu`. Logs go to build/gpu/.
 
-pytest      the test suite in several processes, but for the heavy tests, those that the sanitizer runs, and the slow
-            ones that ask nothing of a GPU
+pytest      the test suite in several processes, but for the heavy tests, those that the sanitizer runs, and those that
+            ask nothing of a GPU
 build       the CMake tests, beside pytest
 ctest       the CMake tests, beside pytest and the sanitizer
 sanitizer   compute-sanitizer, where it is: the CMake tests' binaries, and the tests marked `sanitizer`

@@ -12,7 +12,7 @@ import functools
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,8 +22,8 @@ from torch import Tensor
 import kernels
 from kernels.check import Call, Spec
 from kernels.inductor import has_option
-from kernels.measure.cells import Cell, Row
-from kernels.measure.judge import AtMost, Verdict, name
+from kernels.measure.cells import Calls, Cell, FirstCall, Row
+from kernels.measure.judge import AtMost, FirstCallWithin, Verdict, name
 from kernels.ops.dlrm.eager import dlrm_forward
 from kernels.ops.dlrm.spec import Layers
 from kernels.ops.dot_interaction.eager import interact
@@ -57,6 +57,7 @@ SHOWN = {"model": "mini", "rows": 2048}
 TARGETS = (
     AtMost(0.1, "eager", "bandwidth", OURS), AtMost(0.2, "torch.compile", "bandwidth", OURS),
     AtMost(0.2, "eager", "16 tables", OURS), Within(3.0, 15.0, "bandwidth"), Within(5.0, 15.0, "16 tables"),
+    FirstCallWithin(who=OURS), FirstCallWithin(2000.0, "first call, compiled", OURS),
 )
 
 
@@ -73,8 +74,8 @@ class Model:
     def layers(self) -> list[tuple[int, int]]:
         return [*itertools.pairwise(self.bottom), *itertools.pairwise(self.top)]
 
-    def arguments(self, tensors: tuple[Tensor, ...]) -> list:
-        """dlrm_forward's, of tensors that lie one after the other."""
+    def arguments(self, tensors: Sequence) -> list:
+        """dlrm_forward's, of tensors, or their names, that lie one after the other."""
         rest = iter(tensors)
         dense, *lists = next(rest), *([next(rest) for _ in self.heights] for _ in range(2))
         layers = [[next(rest) for _ in itertools.pairwise(widths)] for widths in (self.bottom, self.top) for _ in "wb"]
@@ -161,21 +162,40 @@ def _ours(model: Model, backend: str) -> Callable:
     return lambda *tensors: kernels.dlrm_forward(*model.arguments(tensors), backend=backend)
 
 
+def _parameters(model: Model, draw: Callable) -> tuple[Tensor, ...]:
+    """Tables, weights and biases."""
+    layers = [
+        draw(*shape) / math.sqrt(inputs) if len(shape) == 2 else draw(*shape)
+        for widths in (model.bottom, model.top) for kind in ("weight", "bias")
+        for inputs, outputs in itertools.pairwise(widths)
+        for shape in [(outputs, inputs) if kind == "weight" else (outputs,)]
+    ]
+    return (*(draw(height, model.bottom[-1]) for height in model.heights), *layers)
+
+
+def _tensors(model: Model, rows: int, draw: Callable, ids: Callable, *held: Tensor) -> tuple[Tensor, ...]:
+    """Those of a call, one after the other; held: the parameters, or none, and they are drawn too."""
+    held, count = held or _parameters(model, draw), len(model.heights)
+    indices = [ids(rows, below=height) for height in model.heights]
+    return (draw(rows, model.bottom[0]), *held[:count], *indices, *held[count:])
+
+
+def _first_calls(model: Model, rows: int) -> Iterator[FirstCall]:
+    """A process's first call of a model, from the disk and with NVRTC."""
+    *tensors, _, _, _, _ = model.arguments(model.names())
+    lists = [each if isinstance(each, str) else f"[{', '.join(each)}]" for each in tensors]
+    arguments = ", ".join([*lists, *map(repr, ACTIVATIONS)])
+    statements = {"eager": f"eager({arguments})"}
+    statements |= {backend: f"dlrm_forward({arguments}, backend={backend!r})" for backend in OURS}
+    call = Calls(
+        OP, "functional", {"model": model.name, "rows": rows, "dtype": "float32"},
+        inputs=functools.partial(_tensors, model, rows), names=tuple(model.names()), baseline="", statements=statements,
+    )
+    yield FirstCall(call, OURS)
+    yield FirstCall(call, OURS, compiles=True, part="first call, compiled")
+
+
 def _cell(part: str, model: Model, rows: int, autotuned: bool = False) -> Cell:
-    def shared(draw: Callable) -> tuple[Tensor, ...]:
-        layers = [
-            draw(*shape) / math.sqrt(inputs) if len(shape) == 2 else draw(*shape)
-            for widths in (model.bottom, model.top) for kind in ("weight", "bias")
-            for inputs, outputs in itertools.pairwise(widths)
-            for shape in [(outputs, inputs) if kind == "weight" else (outputs,)]
-        ]
-        return (*(draw(height, model.bottom[-1]) for height in model.heights), *layers)
-
-    def inputs(draw: Callable, ids: Callable, *held: Tensor) -> tuple[Tensor, ...]:
-        count = len(model.heights)
-        indices = [ids(rows, below=height) for height in model.heights]
-        return (draw(rows, model.bottom[0]), *held[:count], *indices, *held[count:])
-
     most = {name: 32 for name in ("max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs") if has_option(name)}
     peers = {
         "eager": functools.partial(_peer, model, compiled=False),
@@ -186,8 +206,8 @@ def _cell(part: str, model: Model, rows: int, autotuned: bool = False) -> Cell:
         peers["max-autotune"] = functools.partial(_peer, model, "max-autotune-no-cudagraphs")
     return Cell(
         OP, part, "functional", {"model": model.name, "rows": rows, "dtype": "float32"},
-        shared=shared,
-        inputs=inputs,
+        shared=functools.partial(_parameters, model),
+        inputs=functools.partial(_tensors, model, rows),
         implementations={**peers, **{name: functools.partial(_ours, model, name) for name in OURS}},
         bytes=model.bytes(rows),
         flops=2 * rows * model.products,
@@ -195,8 +215,10 @@ def _cell(part: str, model: Model, rows: int, autotuned: bool = False) -> Cell:
     )
 
 
-def cells(quick: bool = False) -> Iterator[Cell]:
-    """Cells by part: mini, and 16 tables; then a sweep over tables and rows, which shows who is fastest where."""
+def cells(quick: bool = False) -> Iterator[Cell | FirstCall]:
+    """Cells by part: a process's first call of mini; mini, and 16 tables; then a sweep over tables and rows, which
+    shows who is fastest where."""
+    yield from _first_calls(MINI, 2048)
     yield _cell("bandwidth", MINI, 2048, autotuned=not quick)
     yield _cell("16 tables", of_tables(16), 4096, autotuned=not quick)
     for count in () if quick else (3, 8, 16, 26):

@@ -1,6 +1,6 @@
 """out = top([d; v_i · v_j for i = 1 … F, j = 0 … i - 1]) in plain PyTorch: the reference.
 
-A composite: of the references of fused_mlp, dot_interaction and embedding_bags.
+A composite: of the references of fused_mlp, dot_interaction and embedding_bags_apart.
 
     d = v_0 = bottom(dense)        v_f = Σ of the rows of table f that the bag of the row names        [B, D] each
 
@@ -17,10 +17,10 @@ from torch.nn import functional as F
 
 from kernels.dispatch import checks
 from kernels.ops.dot_interaction.eager import dot_interaction
-from kernels.ops.embedding_bags.eager import bad_id, check_offsets
+from kernels.ops.embedding_bags_apart.eager import check_ids, check_offsets
 from kernels.ops.fused_mlp.eager import fused_mlp
 
-IDS = "embedding_bags"  # whose ids these are, and who reports what is wrong with them
+OP = "dlrm_forward"
 
 
 def dlrm_forward(
@@ -55,13 +55,10 @@ def looked_up(feature: int, table: Tensor, ids: Tensor, offsets: Tensor | None, 
     """The rows of a table that ids [B] name; with offsets [B] or [B + 1], the sums of the bags of ids [N] → [B, D]."""
     ids = ids.long()
     if not checks.has_no_values(ids):
-        bad = (ids < 0) | (ids >= table.shape[0])
-        if bad.any():
-            position = int(bad.nonzero()[0])
-            raise IndexError(bad_id(IDS, feature, position, int(ids[position])))
+        check_ids(OP, feature, ids, table.shape[0])
     if offsets is None:
         return F.embedding(ids, table)
     has_last = bool(offsets.shape[0] != rows)  # while it is traced a symbol
     if not checks.has_no_values(offsets):
-        check_offsets(offsets if has_last else torch.cat([offsets, offsets.new_tensor([ids.shape[0]])]), ids.shape[0])
+        check_offsets(OP, feature, offsets, ids.shape[0], has_last)
     return F.embedding_bag(ids, table, offsets.long(), mode="sum", include_last_offset=has_last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -88,6 +89,7 @@ def _check_integers(op: str, name: str, tensor: Tensor, dense: Tensor, first: Te
         raise ValueError(f"{op}: {name} must have one dimension; got {list(tensor.shape)}")
 
 
+shape_of, requires_grad = attrgetter("shape"), attrgetter("requires_grad")
 nvrtc_runs = functools.cache(lambda: not nvrtc.why_not_run("cuda"))
 
 
@@ -96,12 +98,13 @@ def auto(
 ) -> str:
     """What backend="auto" is for CUDA tensors: eager where a gradient is wanted, which the kernel has not, where the
     model is too large for it, or of another dtype than float32."""
-    tensors = (dense, *tables, *bottom_weights, *bottom_biases, *top_weights, *top_biases)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return "eager"
+    if torch.is_grad_enabled():
+        tensors = (dense, *tables, *bottom_weights, *bottom_biases, *top_weights, *top_biases)
+        if True in map(requires_grad, tensors):
+            return "eager"
     if dense.dtype != torch.float32 or not nvrtc_runs():
         return "eager"
-    bottom, top = tuple([weight.shape for weight in bottom_weights]), tuple([weight.shape for weight in top_weights])
+    bottom, top = tuple(map(shape_of, bottom_weights)), tuple(map(shape_of, top_weights))
     return "cuda" if fits(bottom, top, len(tables), bool(offsets)) else "eager"
 
 
@@ -168,9 +171,9 @@ def dlrm_forward(
             disk), "eager", or "auto": "cuda" for CUDA tensors, but eager where a gradient is wanted, which the kernel
             does not have, and where the model is no float32 or too large for it; else eager.
 
-    An id that its table does not have, and bad offsets, raise as in `embedding_bags` with out_of_range="error", and in
-    its name: at once for tensors of a CPU and on backend="eager", on a GPU in the next call that is neither captured
-    nor compiled, or in `check_ids`. The row counts as zeros, and nothing is read outside of a tensor.
+    An id that its table does not have, and bad offsets, raise as in `embedding_bags_apart`: at once for tensors of a
+    CPU and on backend="eager", on a GPU in the next call that is neither captured nor compiled, or in `check_ids`. The
+    row counts as zeros, and nothing is read outside of a tensor.
 
     Every run gives the same bits. The kernel holds a row in the registers of a thread: `shape.py` has the budgets.
 
@@ -180,18 +183,10 @@ def dlrm_forward(
         DLRMError: a ValueError: the model is too large for backend="cuda"; it says by what.
         RuntimeError: a backend this machine lacks; backend="cuda" where a gradient is wanted.
     """
-    if isinstance(indices, Tensor):
+    if type(indices) is not list and isinstance(indices, Tensor):
         if indices.dim() != 2:
             raise ValueError(f"{OP.name}: indices must be a list, or of shape [B, F]; got {list(indices.shape)}")
         indices = indices.unbind(1)
-    arguments = (
-        dense, _list(tables), _list(indices), [] if offsets is None else _list(offsets), _list(bottom_weights),
-        _list(bottom_biases), _list(top_weights), _list(top_biases), bottom_activation, bottom_final, top_activation,
-        top_final,
-    )
+    lists = tables, indices, [] if offsets is None else offsets, bottom_weights, bottom_biases, top_weights, top_biases
+    arguments = dense, *map(checks.listed, lists), bottom_activation, bottom_final, top_activation, top_final
     return reported.call(OP, backend, dense, arguments)
-
-
-def _list(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Any sequence as the list that the dispatcher takes; what is none is left for the op's check."""
-    return list(tensors) if isinstance(tensors, Sequence) and not isinstance(tensors, str) else tensors

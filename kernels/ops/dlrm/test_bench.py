@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+import kernels
 from kernels.check import Call
 from kernels.dispatch.core import on_host
-from kernels.measure.cells import Row
+from kernels.measure.cells import FirstCall, Row
 from kernels.ops.dlrm import bench
+from kernels.ops.dlrm.eager import dlrm_forward
 
 
 @pytest.mark.parametrize("count", [3, 16])
@@ -27,6 +29,24 @@ def test_every_implementation_computes_the_reference(count, monkeypatch):
         with on_host():
             found = build()(*tensors)
         assert ((found - want).abs() <= 2 * bound).all()
+
+
+def test_the_first_calls_statements_are_calls():
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator)
+
+    found = [cell for cell in bench.cells(True) if isinstance(cell, FirstCall)]
+    assert [cell.compiles for cell in found] == [False, True]
+    for cell in found:
+        calls = cell.calls
+        tensors = calls.inputs(draw, lambda n, below: torch.randint(below, (n,), generator=generator))
+        given = {"eager": dlrm_forward, "dlrm_forward": kernels.dlrm_forward}
+        given |= dict(zip(calls.names, tensors, strict=True))
+        with on_host():
+            outs = [eval(calls.statements[name], given) for name in ("eager", *cell.implementations)]
+        torch.testing.assert_close(*outs)
 
 
 def test_a_limit_is_of_both_times():

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,6 +172,15 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
             torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
 
     @every_backend
+    def test_any_sequence_of_tensors_will_do(self, backend):
+        dense, tables, indices, offsets, *layers = model(20)
+        parameters = [torch.nn.ParameterList(each) for each in (tables, *layers[:4])]
+        given = dense, parameters[0], deque(indices), offsets, *parameters[1:], *layers[4:]
+        with torch.no_grad():
+            wanted = kernels.dlrm_forward(dense, tables, indices, offsets, *layers, backend=backend)
+            assert torch.equal(kernels.dlrm_forward(*given, backend=backend), wanted)
+
+    @every_backend
     @pytest.mark.parametrize("bags", BAGS)
     def test_bad_ids_are_reported_and_count_as_zeros(self, backend, bags):
         arguments = model(40, bags)
@@ -180,7 +189,8 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
         for value in (len(tables[1]), -1, 2**40, -(2**63), 2**63 - 1):
             wrong = [ids.clone() for ids in indices]
             wrong[1][3] = value
-            with pytest.raises(IndexError, match=f"embedding_bags: id {value} of feature 1, at position 3 of indices"):
+            said = rf"dlrm_forward: id {value}, at position 3 of indices\[1\], is out of range for tables\[1\]"
+            with pytest.raises(IndexError, match=said):
                 call(changed(arguments, 2, wrong))
         assert torch.equal(call(arguments), call(arguments))
 
@@ -196,7 +206,7 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
         outs = []
         overload = torch.ops.fused_kernels.dlrm_forward
         outs.append(getattr(overload, backend)(*changed(arguments, 2, wrong)))
-        with pytest.raises(IndexError, match="id 1000 of feature 1"):
+        with pytest.raises(IndexError, match=r"dlrm_forward: id 1000, at position 3 of indices\[1\]"):
             kernels.check_ids(wait=True)
         torch.testing.assert_close(outs[0], wanted, rtol=0, atol=1e-6)
 
@@ -209,7 +219,8 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
         for position, value in cases:
             wrong = [each.clone() for each in arguments[3]]
             wrong[2][position] = value
-            with pytest.raises(ValueError, match=r"embedding_bags: offsets must go from 0 .* offsets\[\d+\] is -?\d+"):
+            said = r"dlrm_forward: offsets\[2\] must begin with 0, .*; offsets\[2\]\[\d+\] is -?\d+"
+            with pytest.raises(ValueError, match=said):
                 told_at_once(backend, changed(arguments, 3, wrong))
 
     @kernel_backend
@@ -253,6 +264,7 @@ def under_asan(*edits: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
+@pytest.mark.host
 @needs_compiler
 def test_the_sanitizers_find_nothing():
     done = under_asan()
@@ -261,6 +273,7 @@ def test_the_sanitizers_find_nothing():
 
 
 @pytest.mark.slow
+@pytest.mark.host
 @needs_compiler
 @pytest.mark.parametrize(("old", "new"), [("e = begin + thread; e < count", "e = begin + thread; true"),
                                           ("given.batch - 1;", "given.batch;")])
@@ -296,6 +309,7 @@ MUTATIONS = (
 
 
 @pytest.mark.slow
+@pytest.mark.host
 @needs_compiler
 def test_mutations_die(monkeypatch):
     parts = (runtime.KERNELS / "ops" / "dlrm" / "parts.cuh").read_text()
@@ -341,12 +355,9 @@ def as_list(value):
     replace(SIXTEEN, bottom=(13, 16, 8), top=(144, 16, 1), aligned=False),
     Shape((13, 4), (355, 8, 1), 26, bags="open"), Shape((13, 16), (37, 3), 6),
 ], ids=str)  # fmt: skip
-def test_nvrtc_compiles_in_time_and_nothing_is_spilled(shape, tmp_path):
+def test_nothing_is_spilled(shape, tmp_path):
     assert shape.why_not() == ""
-    start = time.process_time()
-    made = nvrtc.compiled(nvrtc.Kernel(source(shape), 90), tmp_path)
-    assert time.process_time() - start < max(2, shape.products / 1000)
-    image = Path(made.path).read_bytes()
+    image = Path(nvrtc.compiled(nvrtc.Kernel(source(shape), 90), tmp_path).path).read_bytes()
     if (lines := sass(image)) is None:
         pytest.skip("no nvdisasm beside Triton")
     counts = opcodes(lines)

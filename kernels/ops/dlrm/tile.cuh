@@ -25,7 +25,7 @@
 namespace dlrm {
 
 constexpr int most_vectors = 32, most_tables = most_vectors - 1;
-constexpr int bad_id = 3, bad_offset = 4;  // what a report says, as embedding_bags_apart's
+constexpr int bad_id = 5, bad_offset = 6;  // what a report says
 
 template <class T>
 struct Tables {

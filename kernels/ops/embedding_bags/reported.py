@@ -1,5 +1,5 @@
-"""What the kernels of embedding_bags and embedding_bags_apart reported of their input, as exceptions and a count
-(dispatch/input_errors.py)."""
+"""What the kernels of embedding_bags, embedding_bags_apart and dlrm_forward reported of their input, as exceptions and
+a count (dispatch/input_errors.py)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from kernels.dispatch.op import Op
 from kernels.ops.embedding_bags import eager
 from kernels.ops.embedding_bags_apart import eager as apart
 
-OP = "embedding_bags"
-# By what kernels report, the error and what it says of feature, position and value.
+# By what kernels report, the error, what it says of feature, position and value, and the op whose kernel it was.
 ERRORS = {
-    1: (IndexError, lambda feature, position, value: eager.bad_id(OP, feature, position, value)),
-    2: (ValueError, lambda feature, position, value: eager.bad_offset(OP, position, value)),
-    3: (IndexError, apart.bad_id),
-    4: (ValueError, apart.bad_offset),
+    1: (IndexError, eager.bad_id, "embedding_bags"),
+    2: (ValueError, lambda op, feature, *where: eager.bad_offset(op, *where), "embedding_bags"),
+    3: (IndexError, apart.bad_id, apart.OP),
+    4: (ValueError, apart.bad_offset, apart.OP),
+    5: (IndexError, apart.bad_id, "dlrm_forward"),
+    6: (ValueError, apart.bad_offset, "dlrm_forward"),
 }
 
 
@@ -67,8 +68,8 @@ def raise_for(device: int, when: str) -> None:
         return
     input_errors.clear(device)
     kind, *where = found
-    error, said = ERRORS[kind]
-    raise error(said(*where) + when)
+    error, said, op = ERRORS[kind]
+    raise error(said(op, *where) + when)
 
 
 def call(op: Op, backend: str, first: object, arguments: Sequence) -> Tensor:
@@ -77,7 +78,8 @@ def call(op: Op, backend: str, first: object, arguments: Sequence) -> Tensor:
     if not isinstance(first, Tensor) or checks.has_no_values(first):
         return op.call(backend, *arguments)
     device = first.get_device()
-    raise_for(device, " (in an earlier call)")
+    if input_errors.found(device) is not None:
+        raise_for(device, " (in an earlier call)")
     out = op.call(backend, *arguments)
     if device < 0 or input_errors.WAITS:
         check_ids(first.device, wait=True)

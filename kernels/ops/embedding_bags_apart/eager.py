@@ -33,8 +33,8 @@ def embedding_bags_apart(
     if not checks.has_no_values(tables[0]):
         for feature in range(len(tables)):
             if offsets:
-                _check_offsets(feature, offsets[feature], len(indices[feature]), include_last_offset)
-            _check_ids(feature, indices[feature], tables[feature].shape[0])
+                check_offsets(OP, feature, offsets[feature], len(indices[feature]), include_last_offset)
+            check_ids(OP, feature, indices[feature], tables[feature].shape[0])
     rows = offsets[0].shape[0] - int(include_last_offset) if offsets else indices[0].shape[0]
     # Where F.embedding_bag's backward reads what is not there, on a GPU, or leaves its result as it finds it.
     if not tables[0].shape[1] or (not checks.has_no_values(tables[0]) and rows == 0):
@@ -49,7 +49,7 @@ def embedding_bags_apart(
     return torch.stack(pooled, 1)
 
 
-def _check_offsets(feature: int, offsets: Tensor, ids: int, has_last: bool) -> None:
+def check_offsets(op: str, feature: int, offsets: Tensor, ids: int, has_last: bool) -> None:
     """Raise ValueError, naming the position, unless a table's offsets go from 0 to the number of ids and never fall."""
     wide = offsets.long()
     if not wide.numel():
@@ -61,22 +61,23 @@ def _check_offsets(feature: int, offsets: Tensor, ids: int, has_last: bool) -> N
         bad[-1] |= wide[-1] != ids
     if bad.any():
         position = int(bad.nonzero()[0])
-        raise ValueError(bad_offset(feature, position, int(wide[position])))
+        raise ValueError(bad_offset(op, feature, position, int(wide[position])))
 
 
-def _check_ids(feature: int, ids: Tensor, rows: int) -> None:
+def check_ids(op: str, feature: int, ids: Tensor, rows: int) -> None:
+    """Raise IndexError, naming the position, unless a table of so many rows has all ids."""
     bad = (ids < 0) | (ids >= rows)
     if bad.any():
         position = int(bad.nonzero()[0])
-        raise IndexError(bad_id(feature, position, int(ids[position])))
+        raise IndexError(bad_id(op, feature, position, int(ids[position])))
 
 
-def bad_offset(feature: int, position: int, value: int) -> str:
+def bad_offset(op: str, feature: int, position: int, value: int) -> str:
     """What is said of an offset that cannot be."""
     expected = "must begin with 0, never fall, and not pass the number of ids, where include_last_offset ends"
-    return f"{OP}: offsets[{feature}] {expected}; offsets[{feature}][{position}] is {value}"
+    return f"{op}: offsets[{feature}] {expected}; offsets[{feature}][{position}] is {value}"
 
 
-def bad_id(feature: int, position: int, value: int) -> str:
+def bad_id(op: str, feature: int, position: int, value: int) -> str:
     """What is said of an id that its table does not have."""
-    return f"{OP}: id {value}, at position {position} of indices[{feature}], is out of range for tables[{feature}]"
+    return f"{op}: id {value}, at position {position} of indices[{feature}], is out of range for tables[{feature}]"

@@ -32,7 +32,7 @@ def sorted_ids(backend: str, given: Mapping[str, object]) -> tuple[Tensor, Tenso
     heights = tuple(given["tables_shape"][1::3])  # of each table 2, R and D
     row_offsets = _row_offsets(heights, indices[0].device)
     if offsets:
-        *bases, count = accumulate(map(len, indices), initial=0)
+        *bases, count = accumulate((ids.shape[0] for ids in indices), initial=0)
         begins = [each[:-1] for each in offsets] if given["include_last_offset"] else list(offsets)
         end = begins[0].new_full((1,), count)
         indices, offsets = torch.cat(indices), torch.cat([*torch._foreach_add(begins, bases), end])

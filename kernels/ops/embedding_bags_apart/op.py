@@ -116,6 +116,7 @@ def embedding_bags_apart(
         an unknown backend. IndexError: an id out of range, perhaps of an earlier call. RuntimeError: a backend this
         machine lacks.
     """
-    arguments = tables, indices, [] if offsets is None else offsets, mode, include_last_offset
-    first = tables[0] if isinstance(tables, list | tuple) and tables else None
-    return reported.call(OP, backend, first, arguments)
+    tables, indices = checks.listed(tables), checks.listed(indices)
+    offsets = [] if offsets is None else checks.listed(offsets)
+    first = tables[0] if isinstance(tables, list) and tables else None
+    return reported.call(OP, backend, first, (tables, indices, offsets, mode, include_last_offset))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 
 import pytest
 import torch
@@ -85,6 +86,16 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
             ((tables, indices, [o[:0] for o in offsets], "sum", True), ValueError,
              r"offsets\[0\] must have shape \[B \+ 1\], since there is include_last_offset; got \[0\]"),
         ]
+
+    @every_backend
+    def test_any_sequence_of_tensors_will_do(self, backend):
+        tables, indices, offsets = self.call().tensors
+        want = self.function(backend)(tables, indices, offsets)
+        given = nn.ParameterList(tables), tuple(indices), deque(offsets)
+        assert torch.equal(self.function(backend)(*given), want)
+        empty = nn.ParameterList()
+        with pytest.raises(ValueError, match="tables must have one tensor at least; got none"):
+            self.function(backend)(empty, [], [])
 
     @every_backend
     def test_no_tables_at_all(self, backend):

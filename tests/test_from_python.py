@@ -1,0 +1,182 @@
+"""kernels/dispatch/from_python.h: a call of an overload from Python gives what torch.ops gives, whatever it gets."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import sys
+import weakref
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernels.dispatch import core
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
+SCHEMA = "(Tensor x, Tensor? maybe, Tensor[] many, str text, SymInt size, int number, float real, bool flag) -> Tensor"
+library = torch.library.Library("toy_from_python", "FRAGMENT")
+library.define(f"all{SCHEMA}")
+library.define("pair(Tensor x) -> (Tensor, Tensor)")
+library.define("nothing(Tensor x) -> ()")
+library.define("integers(Tensor x, int[] sizes) -> Tensor")
+seen = []
+
+
+@torch.library.impl(library, "all", "CompositeExplicitAutograd")
+def _all(*arguments):
+    seen.append(arguments)
+    if arguments[3] == "raise":
+        raise IndexError("an error of Python's")
+    return arguments[0] + 1
+
+
+torch.library.impl(library, "pair", "CompositeExplicitAutograd")(lambda x: (x + 1, x + 2))
+torch.library.impl(library, "nothing", "CompositeExplicitAutograd")(seen.append)
+torch.library.impl(library, "integers", "CompositeExplicitAutograd")(lambda x, sizes: x.new_zeros(sizes))
+
+
+class Watched:
+    """An overload of torch.ops that notes whether it is asked."""
+
+    def __init__(self, name: str) -> None:
+        self.overload = getattr(torch.ops.toy_from_python, name).default
+        self._schema, self._overloadname, self.asked = self.overload._schema, "", 0
+
+    def __call__(self, *arguments):
+        self.asked += 1
+        return self.overload(*arguments)
+
+
+@pytest.fixture
+def made():
+    """(callable, the overload behind it) by the op's name."""
+    core.load_core()
+    seen.clear()
+
+    def of(name):
+        watched = Watched(name)
+        return core.from_python(watched), watched
+
+    return of
+
+
+def arguments(**changed):
+    given = {
+        "x": torch.randn(3), "maybe": torch.randn(2), "many": [torch.randn(2), torch.nn.Parameter(torch.randn(4))],
+        "text": "ünï", "size": 7, "number": -(2**62), "real": 0.1, "flag": True,
+    }  # fmt: skip
+    return list((given | changed).values())
+
+
+@pytest.mark.parametrize("changed", [
+    {}, {"maybe": None}, {"many": []}, {"flag": False, "text": "", "size": 0, "number": 2**63 - 1}, {"real": -0.0},
+], ids=" ".join)  # fmt: skip
+def test_the_op_is_given_what_the_call_was(made, changed):
+    call, overload = made("all")
+    given = arguments(**changed)
+    assert torch.equal(call(*given), given[0] + 1)
+    assert overload.asked == 0
+    assert repr(seen[0]) == repr(tuple(given))
+    assert all(one is other for one, other in zip(seen[0][2], given[2], strict=True)), "the tensors, and no copies"
+
+
+def test_a_tuple_is_a_list(made):
+    call, overload = made("all")
+    given = arguments()
+    call(*arguments(many=tuple(given[2])))
+    assert len(seen[0][2]) == 2
+    assert overload.asked == 0
+
+
+def test_what_is_returned(made):
+    x = torch.randn(3)
+    first, second = made("pair")[0](x)
+    assert torch.equal(first, x + 1)
+    assert torch.equal(second, x + 2)
+    assert made("nothing")[0](x) is None
+    assert seen[0] is x
+
+
+class Seeing(torch.Tensor):
+    """A subclass of Tensor that names what it is given to."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        return f"seen {function}" if "toy_from_python" in str(function) else super().__torch_function__(
+            function, types, args, kwargs)
+
+
+@pytest.mark.parametrize("changed", [
+    {"x": torch.randn(2).as_subclass(Seeing)}, {"many": [torch.randn(2).as_subclass(Seeing)]}, {"x": 1.5}, {"x": None},
+    {"many": [None]}, {"many": torch.randn(3)}, {"many": "2"}, {"many": {}}, {"text": 3}, {"text": b"2"}, {"size": 2.5},
+    {"size": True}, {"number": 2**63}, {"number": None}, {"real": 3}, {"real": "3"}, {"flag": 1}, {"flag": None},
+    {"text": "\udc80"}, {"size": torch.tensor(3)},
+], ids=" ".join)  # fmt: skip
+def test_what_it_does_not_take_torch_ops_takes_or_refuses(made, changed):
+    call, overload = made("all")
+    given, outcomes = arguments(**changed), []
+    for function in (call, overload.overload):
+        try:
+            outcomes.append(str(function(*given)))
+        except Exception as error:
+            outcomes.append((type(error), str(error)))
+    assert outcomes[0] == outcomes[1]
+    assert overload.asked == 1
+
+
+def test_another_number_of_arguments_and_other_types_are_torch_ops(made):
+    call, overload = made("all")
+    for given in (arguments()[:-1], [*arguments(), 1], []):
+        with pytest.raises((RuntimeError, TypeError), match="argument"):
+            call(*given)
+    assert overload.asked == 3
+    call, overload = made("integers")
+    assert call(torch.randn(1), [2, 3]).shape == (2, 3)
+    assert overload.asked == 1
+
+
+def test_errors_keep_their_types(made):
+    with pytest.raises(IndexError, match="an error of Python's"):
+        made("all")[0](*arguments(text="raise"))
+
+
+def test_modes_and_the_profiler_see_the_call(made):
+    names = []
+
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            names.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    class Dispatched(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    call, _ = made("all")
+    for mode in (Functions, Dispatched):
+        names.clear()
+        given = arguments()
+        with mode():
+            call(*given)
+        assert any("toy_from_python.all" in name for name in names), mode
+    with torch.profiler.profile() as profile:
+        call(*arguments())
+    assert "toy_from_python::all" in {event.key for event in profile.key_averages()}
+
+
+def test_nothing_is_kept_of_a_call(made):
+    call, _ = made("all")
+    given = arguments()
+    objects = [given[0], given[2], *given[2], given[3]]
+    before = [sys.getrefcount(each) for each in objects]
+    for _ in range(10):
+        call(*given)
+        seen.clear()
+    assert [sys.getrefcount(each) for each in objects] == before
+    alive = weakref.ref(given[2][0])
+    del given, objects
+    gc.collect()
+    assert alive() is None
