@@ -2,8 +2,8 @@
 
 GPU time: CUDA graphs of many calls on different inputs, each replay with a cold L2, divided by the calls (measuring.py,
 clock.py). Time per call: calls from Python, or calls one by one between two events (latency.py). The limit: what a copy
-on this GPU reaches in the same run, measured among the cells; if its copies differ by more than 5 %, the run says so and
-is no yardstick.
+on this GPU reaches in the same run, measured among the cells; if its copies differ by more than 5 %, the run says so
+and is no yardstick.
 
 A row is timed only if its output matches float64 eager before and after. What is measured stands in each op's bench.py,
 as cells(quick), and what it must show as TARGETS. Without a GPU the recorded results are printed.
