@@ -66,4 +66,4 @@ def test_more_random_models(number):
     """Some are whole models, some have each of the parts, some nothing; and eager refuses few."""
     counts = fuzzed(125, number)
     assert {"dlrm_forward", "fused_mlp", "dot_interaction", "embedding_bags_apart", "nothing"} <= {*counts}
-    assert counts["refused"] < 20
+    assert counts["refused"] < 30
