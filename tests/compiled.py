@@ -98,22 +98,24 @@ def results_of(function: Callable, module: nn.Module, inputs: Sequence, gradient
 
 
 def check(
-    module: nn.Module, inputs: Sequence, gradients: bool = True, inner: str = "aot_eager", **tolerance: float
+    module: nn.Module, inputs: Sequence, gradients: bool = True, inner: str = "aot_eager", dynamic: bool | None = None,
+    **tolerance: float,
 ) -> Recorded:
     """Compile a copy of the module, and see that outputs and gradients are eager's. Returns what became of it.
 
-    inner: what compiles the rewritten graph; "eager" is enough where the graph stays as it was.
+    inner: what compiles the rewritten graph; "eager" is enough where the graph stays as it was. dynamic: as in
+    torch.compile.
     """
     torch._dynamo.reset()
     backend, recorded = recording(inner)
     module, other = copy.deepcopy(module), copy.deepcopy(module)
     want = results_of(module, module, inputs, gradients)
-    got = results_of(torch.compile(other, backend=backend), other, inputs, gradients)
+    got = results_of(torch.compile(other, backend=backend, dynamic=dynamic), other, inputs, gradients)
     assert len(want) == len(got)
     for one, another in zip(got, want, strict=True):
         assert (one is None) == (another is None)
         if one is not None:
             torch.testing.assert_close(one, another, **tolerance)
-    for one, another in zip(other.buffers(), module.buffers(), strict=True):
+    for one, another in zip(other.state_dict().values(), module.state_dict().values(), strict=True):
         torch.testing.assert_close(one, another)
     return recorded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import shutil
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 from compiled import check, recording
 from compiled_styles import FEATURES, ROWS, Facebook, Torchrec
-from torch import nn
 
 import kernels
 from kernels import dispatch, runtime
@@ -81,33 +79,6 @@ def test_one_compilation_serves_batches_from_two_on(style):
     # Dynamo starts over with a graph whose floats a backend asks for, plain aot_eager, too: norm_type of an embedding.
     assert graphs in ([1] * 4, [2] * 4)
     assert recorded.ops == ops * graphs[0]
-
-
-def test_training_is_eagers():
-    """Twenty steps of SGD: the same losses, so weights are read at the call."""
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    model, (backend, recorded) = Facebook(), recording()
-    other = copy.deepcopy(model)
-    compiled = torch.compile(other, backend=backend)
-    inputs, target = Facebook.inputs(16), torch.rand(16, 1)
-
-    def losses(call, module: nn.Module) -> list[float]:
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
-        found = []
-        for _ in range(20):
-            loss = nn.functional.mse_loss(call(*inputs), target)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            found.append(loss.item())
-        return found
-
-    want, got = losses(model, model), losses(compiled, other)
-    assert want[0] > want[-1]
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
-    assert recorded.ops == STYLES["facebook"][1]
-    assert recorded.graphs == 1
 
 
 @pytest.mark.slow

@@ -293,6 +293,23 @@ def test_an_exported_program_has_one_op_where_nothing_wants_a_gradient():
         torch.testing.assert_close(program.module()(*inputs()), model(*inputs()))
 
 
+def test_it_finds_the_model_of_the_benchmark():
+    from kernels.ops.dlrm import bench
+
+    backend, recorded = recording("eager")
+    cell, generator = bench._latency(bench.MINI, 40, quick=True), torch.Generator().manual_seed(0)
+    assert bench.FOUND in cell.implementations
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    tensors = cell.inputs(draw, lambda n, below: torch.randint(below, (n,)), *cell.shared(draw))
+    with torch.no_grad():
+        got = bench._peer(bench.MINI, backend=backend)(*tensors)
+        torch.testing.assert_close(got, cell.spec.reference(*tensors))
+    assert recorded.ops == [OP]
+
+
 def test_explain_says_so():
     with torch.no_grad():
         text = str(kernels.explain(Model(), *inputs()))

@@ -1,8 +1,9 @@
 """What the ops cost on this GPU, beside their peers: `python -m kernels.measure bench [op …] [--save] [--quick]`.
 
 GPU time: CUDA graphs of many calls on different inputs, each replay with a cold L2, divided by the calls (measuring.py,
-clock.py). Time per call: calls from Python. The limit: what a copy on this GPU reaches in the same run, measured among
-the cells; if its copies differ by more than 5 %, the run says so and is no yardstick.
+clock.py). Time per call: calls from Python, or calls one by one between two events (latency.py). The limit: what a copy
+on this GPU reaches in the same run, measured among the cells; if its copies differ by more than 5 %, the run says so
+and is no yardstick.
 
 A row is timed only if its output matches float64 eager before and after. What is measured stands in each op's bench.py,
 as cells(quick), and what it must show as TARGETS. Without a GPU the recorded results are printed.
@@ -175,7 +176,9 @@ def line(row: Row) -> str:
         number(row.bytes and row.bytes / 1e6), number(row.flops and row.flops / 1e6),
         number(row.tb_per_s), number(row.percent_of_copy),
     )
-    return f"{text}  {row.match}{f' ({row.note})' if row.note else ''}"
+    notes = [f"mean {row.call_us_mean:.4g}, p99 {row.call_us_p99:.4g} µs a call"] if row.call_us_p99 else []
+    note = "; ".join([*notes, *filter(None, [row.note])])
+    return f"{text}  {row.match}{f' ({note})' if note else ''}"
 
 
 def copies_in_words(record: dict) -> str:

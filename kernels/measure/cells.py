@@ -97,6 +97,19 @@ class Cell(Labelled):
 
 
 @dataclass(frozen=True)
+class Latency(Cell):
+    """Calls one after the other, as a server makes them, each timed by itself (kernels.measure.latency).
+
+    captured: the implementations that are also measured as a CUDA graph of one call.
+    """
+
+    captured: tuple[str, ...] = ()
+
+
+FRESH, IN_A_GRAPH = ", fresh inputs", ", in a graph"  # behind an implementation's name
+
+
+@dataclass(frozen=True)
 class Calls(Labelled):
     """Statements that a user would write, timed from Python on small tensors, whose variables are `names`.
 
@@ -169,6 +182,7 @@ class Row(Labelled):
     us_…: one call's time on the GPU: percentiles over replays.
     call_us: a call's time from Python, the median; call_us_low, call_us_high: of a statement the least and the most of
         its repeats, of a cell that waits the 20th and the 80th percentile.
+    call_us_mean, call_us_p99: of calls that were timed one by one.
     note: what was not as asked for: a smaller shape, fewer sets; and whether shared tensors stay in the L2.
     """
 
@@ -183,6 +197,8 @@ class Row(Labelled):
     call_us: float | None = None
     call_us_low: float | None = None
     call_us_high: float | None = None
+    call_us_mean: float | None = None
+    call_us_p99: float | None = None
     bytes: int | None = None
     flops: int | None = None
     tb_per_s: float | None = None

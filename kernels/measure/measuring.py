@@ -15,9 +15,10 @@ from dataclasses import replace
 
 import torch
 
-from kernels.measure.cells import Calls, Cell, FirstCall, Lengths, Row, describe, label, public, reference
+from kernels.measure.cells import Calls, Cell, FirstCall, Latency, Lengths, Row, describe, label, public, reference
 from kernels.measure.clock import Gpu, batches, percentiles, timed, timer
 from kernels.measure.first_call import measure_first_call
+from kernels.measure.latency import measure_latency
 from kernels.measure.lengths import measure_lengths
 from kernels.measure.match import Match
 from kernels.measure.runs import BackwardRun, ForwardRun, Sets, WaitedRun, generators
@@ -35,6 +36,8 @@ def measure(cell: Cell | Calls | FirstCall | Lengths, gpu: Gpu) -> list[Row]:
         return measure_calls(cell, gpu)
     if isinstance(cell, Lengths):
         return measure_lengths(cell, gpu)
+    if isinstance(cell, Latency):
+        return measure_latency(cell, gpu)
     asked, note = cell, ""
     while True:
         try:

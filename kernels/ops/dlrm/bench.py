@@ -4,6 +4,10 @@
 MLPs behind 16. All implementations get the same tensors: dense and ids, another set each time, and the tables, weights
 and biases, which stay in the L2 cache as a model's do. GPU time is of a captured graph for all alike: torch.compile's
 is what mode="reduce-overhead" reaches. A call from Python is measured beside it.
+
+"latency" is of calls one after the other, each between two events, as they come and as a CUDA graph, on the same inputs
+and on fresh ones. There the model is also what torch.compile(backend="fused_kernels") makes of it as it is written, and
+AOTInductor's package, whose weights are its own.
 """
 
 from __future__ import annotations
@@ -12,18 +16,20 @@ import functools
 import inspect
 import itertools
 import math
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import kernels
 from kernels.check import Call, Spec
 from kernels.inductor import has_option
-from kernels.measure.cells import Calls, Cell, FirstCall, Row
-from kernels.measure.judge import AtMost, FirstCallWithin, Verdict, name
+from kernels.measure.cells import IN_A_GRAPH, Calls, Cell, FirstCall, Latency, Row, label
+from kernels.measure.judge import AtMost, FirstCallWithin, Verdict, by_cell, name
 from kernels.ops.dlrm.eager import dlrm_forward
 from kernels.ops.dlrm.spec import Layers
 from kernels.ops.dot_interaction.eager import interact
@@ -34,6 +40,7 @@ ACTIVATIONS = ("relu", "relu", "relu", "sigmoid")
 # The best-set peer: one kernel for the look-ups of up to 32 tables, where Inductor's defaults stop at 8.
 TOGETHER = "torch.compile, 32 look-ups a kernel"
 OURS = ("cuda",)
+FOUND = "fused_kernels backend"  # the model as it is written, through our backend
 
 
 @dataclass(frozen=True)
@@ -52,12 +59,48 @@ class Within:
         return Verdict(self.part, bool(ours) and not misses, f"{times}; limits {self.us} and {self.call_us} µs", misses)
 
 
+@dataclass(frozen=True)
+class ByEvents:
+    """Calls of these implementations take at most so many µs, the median between two events."""
+
+    limits: tuple[tuple[str, float], ...]
+    part: str = "latency"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        found = {row.implementation: row.call_us or math.inf for row in rows}
+        times = {who: (found.get(who, math.inf), limit) for who, limit in self.limits}
+        misses = [f"{who}: {us:.1f} µs, {limit} asked" for who, (us, limit) in times.items() if us > limit]
+        figure = ", ".join(f"{who} {us:.1f} µs (limit {limit})" for who, (us, limit) in times.items())
+        return Verdict(self.part, not misses, figure, misses)
+
+
+@dataclass(frozen=True)
+class Winners:
+    """Who is the fastest in each cell, by the GPU's time: ours in all of them."""
+
+    part: str = "grid"
+
+    def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
+        wins, misses = dict.fromkeys(OURS, 0), []
+        cells = by_cell(rows)
+        for cell in cells:
+            times = {who: row.us_p50 for who, row in cell.items() if row.us_p50}
+            first = min(times, key=times.__getitem__, default="none that was measured")
+            wins[first] = wins.get(first, 0) + 1
+            if first not in OURS:
+                each = ", ".join(f"{who} {us:.2f} µs" for who, us in sorted(times.items(), key=lambda pair: pair[1]))
+                misses.append(f"{label(next(iter(cell.values())))}: {each}")
+        figure = ", ".join(f"{who} in {count}" for who, count in wins.items())
+        return Verdict(self.part, bool(cells) and not misses, f"fastest of {len(cells)} cells: {figure}", misses)
+
+
 SHOWN = {"model": "mini", "rows": 2048}
 # Against graphs of the peers: measured ones of eager took 61 µs for mini, of max-autotune 25.
 TARGETS = (
     AtMost(0.1, "eager", "bandwidth", OURS), AtMost(0.2, "torch.compile", "bandwidth", OURS),
     AtMost(0.2, "eager", "16 tables", OURS), Within(3.0, 15.0, "bandwidth"), Within(5.0, 15.0, "16 tables"),
     FirstCallWithin(who=OURS), FirstCallWithin(2000.0, "first call, compiled", OURS),
+    ByEvents(((FOUND, 15.0), (OURS[0] + IN_A_GRAPH, 6.0))), Winners(),
 )
 
 
@@ -137,7 +180,7 @@ def _as_written(model: Model) -> tuple[Callable, Callable]:
 
     @functools.cache
     def pairs(device: torch.device) -> Tensor:
-        return torch.tril_indices(len(model.heights) + 1, len(model.heights) + 1, -1, device=device)
+        return held(torch.tril_indices(len(model.heights) + 1, len(model.heights) + 1, -1, device=device))
 
     def forward(indices_of_pairs: Tensor, *tensors: Tensor) -> Tensor:
         dense, tables, indices, _, *layers, between, last, top_between, top_last = model.arguments(tensors)
@@ -151,11 +194,59 @@ def _as_written(model: Model) -> tuple[Callable, Callable]:
     return forward, with_pairs
 
 
-def _peer(model: Model, mode: str | None = None, compiled: bool = True, **options) -> Callable:
+def held(tensor: Tensor) -> Tensor:
+    """The tensor as a module's own is for torch.compile: it lies where it lies, so that a graph need not copy it."""
+    torch._dynamo.mark_static_address(tensor)
+    return tensor
+
+
+def _peer(
+    model: Model, mode: str | None = None, compiled: bool = True, backend: str = "inductor", **options
+) -> Callable:
     forward, with_pairs = _as_written(model)
     if compiled:
-        forward = torch.compile(forward, dynamic=False, mode=mode, options=options or None)
+        forward = torch.compile(forward, dynamic=False, backend=backend, mode=mode, options=options or None)
     return with_pairs(forward)
+
+
+class _Served(nn.Module):
+    """The model with tensors of its own, (dense, *ids) → out, as it is exported."""
+
+    def __init__(self, model: Model, tensors: tuple[Tensor, ...]) -> None:
+        super().__init__()
+        self._count = len(model.heights)
+        self._forward, _ = _as_written(model)
+        size = self._count + 1
+        self.register_buffer("pairs", torch.tril_indices(size, size, -1, device=tensors[0].device))
+        for k, tensor in enumerate(tensors[1 : 1 + self._count] + tensors[1 + 2 * self._count :]):
+            self.register_buffer(f"held_{k}", tensor)
+        self._held = len(tensors) - 1 - self._count
+
+    def forward(self, dense: Tensor, *ids: Tensor) -> Tensor:
+        own = [getattr(self, f"held_{k}") for k in range(self._held)]
+        return self._forward(self.pairs, dense, *own[: self._count], *ids, *own[self._count :])
+
+
+def _aot_inductor(model: Model) -> Callable:
+    """Exported, compiled and loaded at its first call."""
+    count, loaded = len(model.heights), []
+
+    def call(*tensors: Tensor) -> Tensor:
+        given = (tensors[0], *tensors[1 + count : 1 + 2 * count])
+        if not loaded:
+            program = torch.export.export(_Served(model, tensors), given)
+            # Another g++ than the system's may link its libstdc++ statically, and then loading ends the process.
+            with tempfile.TemporaryDirectory() as folder:
+                path = torch._inductor.aoti_compile_and_package(
+                    program, package_path=f"{folder}/model.pt2", inductor_configs={"cpp.cxx": (None, _CXX)}
+                )
+                loaded.append(torch._inductor.aoti_load_package(path))
+        return loaded[0](*given)
+
+    return call
+
+
+_CXX = shutil.which("g++", path="/usr/bin") or "g++"
 
 
 def _ours(model: Model, backend: str) -> Callable:
@@ -173,11 +264,11 @@ def _parameters(model: Model, draw: Callable) -> tuple[Tensor, ...]:
     return (*(draw(height, model.bottom[-1]) for height in model.heights), *layers)
 
 
-def _tensors(model: Model, rows: int, draw: Callable, ids: Callable, *held: Tensor) -> tuple[Tensor, ...]:
-    """Those of a call, one after the other; held: the parameters, or none, and they are drawn too."""
-    held, count = held or _parameters(model, draw), len(model.heights)
+def _tensors(model: Model, rows: int, draw: Callable, ids: Callable, *own: Tensor) -> tuple[Tensor, ...]:
+    """Those of a call, one after the other; own: the parameters, or none, and they are drawn too."""
+    own, count = own or _parameters(model, draw), len(model.heights)
     indices = [ids(rows, below=height) for height in model.heights]
-    return (draw(rows, model.bottom[0]), *held[:count], *indices, *held[count:])
+    return (draw(rows, model.bottom[0]), *own[:count], *indices, *own[count:])
 
 
 def _first_calls(model: Model, rows: int) -> Iterator[FirstCall]:
@@ -195,6 +286,22 @@ def _first_calls(model: Model, rows: int) -> Iterator[FirstCall]:
     yield FirstCall(call, OURS, compiles=True, part="first call, compiled")
 
 
+def _all_of_ours(model: Model) -> dict[str, Callable]:
+    return {name: functools.partial(_ours, model, name) for name in OURS}
+
+
+def _cell_of(kind: type[Cell], part: str, model: Model, rows: int, **more) -> Cell:
+    return kind(
+        OP, part, "functional", {"model": model.name, "rows": rows, "dtype": "float32"},
+        shared=lambda draw: tuple(map(held, _parameters(model, draw))),
+        inputs=functools.partial(_tensors, model, rows),
+        bytes=model.bytes(rows),
+        flops=2 * rows * model.products,
+        spec=_spec(model),
+        **more,
+    )
+
+
 def _cell(part: str, model: Model, rows: int, autotuned: bool = False) -> Cell:
     most = {name: 32 for name in ("max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs") if has_option(name)}
     peers = {
@@ -204,23 +311,36 @@ def _cell(part: str, model: Model, rows: int, autotuned: bool = False) -> Cell:
     }
     if autotuned:
         peers["max-autotune"] = functools.partial(_peer, model, "max-autotune-no-cudagraphs")
-    return Cell(
-        OP, part, "functional", {"model": model.name, "rows": rows, "dtype": "float32"},
-        shared=functools.partial(_parameters, model),
-        inputs=functools.partial(_tensors, model, rows),
-        implementations={**peers, **{name: functools.partial(_ours, model, name) for name in OURS}},
-        bytes=model.bytes(rows),
-        flops=2 * rows * model.products,
-        spec=_spec(model),
+    return _cell_of(Cell, part, model, rows, implementations={**peers, **_all_of_ours(model)})
+
+
+def _latency(model: Model, rows: int, quick: bool) -> Latency:
+    """quick: without the peers that take long to compile."""
+    peers = {
+        "eager": functools.partial(_peer, model, compiled=False),
+        "reduce-overhead": functools.partial(_peer, model, "reduce-overhead"),
+    }
+    if not quick:
+        peers |= {
+            "torch.compile": functools.partial(_peer, model),
+            "max-autotune": functools.partial(_peer, model, "max-autotune"),
+            "AOTInductor": functools.partial(_aot_inductor, model),
+        }
+    peers[FOUND] = functools.partial(_peer, model, backend="fused_kernels")
+    return _cell_of(
+        Latency, "latency", model, rows,
+        implementations={**peers, **_all_of_ours(model)},
+        captured=("eager", "torch.compile", *OURS),
     )
 
 
 def cells(quick: bool = False) -> Iterator[Cell | FirstCall]:
-    """Cells by part: a process's first call of mini; mini, and 16 tables; then a sweep over tables and rows, which
-    shows who is fastest where."""
+    """Cells by part: a process's first call of mini; mini, and 16 tables; calls one after the other; then a grid of
+    tables and rows, which shows who is fastest where."""
     yield from _first_calls(MINI, 2048)
     yield _cell("bandwidth", MINI, 2048, autotuned=not quick)
     yield _cell("16 tables", of_tables(16), 4096, autotuned=not quick)
+    yield _latency(MINI, 2048, quick)
     for count in () if quick else (3, 8, 16, 26):
         for rows in (256, 1024, 2048, 4096, 16384, 65536):
-            yield _cell("sweep", of_tables(count), rows)
+            yield _cell("grid", of_tables(count), rows)

@@ -1,5 +1,7 @@
 """dlrm_forward's benchmark: every implementation computes the same model."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -11,16 +13,20 @@ from kernels.ops.dlrm import bench
 from kernels.ops.dlrm.eager import dlrm_forward
 
 
-@pytest.mark.parametrize("count", [3, 16])
-def test_every_implementation_computes_the_reference(count, monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+def tensors_of(cell):
     generator = torch.Generator().manual_seed(0)
-    cell = bench._cell("bandwidth", bench.of_tables(count), 50, autotuned=True)
 
     def draw(*shape):
         return torch.randn(shape, generator=generator)
 
-    tensors = cell.inputs(draw, lambda n, below: torch.randint(below, (n,), generator=generator), *cell.shared(draw))
+    return cell.inputs(draw, lambda n, below: torch.randint(below, (n,), generator=generator), *cell.shared(draw))
+
+
+@pytest.mark.parametrize("count", [3, 16])
+def test_every_implementation_computes_the_reference(count, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    cell = bench._cell("bandwidth", bench.of_tables(count), 50, autotuned=True)
+    tensors = tensors_of(cell)
     want = cell.spec.reference(*tensors)
     assert len(cell.spec.arguments) == len(tensors)
     (bound,) = cell.spec.scale.errors(cell.spec.reference, Call("", tensors), [want.double()])
@@ -56,3 +62,49 @@ def test_a_limit_is_of_both_times():
     for other in ({"us_p50": 3.1, "call_us": 14.0}, {"us_p50": 2.9, "call_us": 16.0}, {"us_p50": None, "call_us": 1.0}):
         assert not target.judge([Row(row.op, row.part, row.form, "cuda", row.labels, **other)], {}).met
     assert not target.judge([], {}).met
+
+
+def test_the_exported_model_is_the_reference():
+    cell = bench._latency(bench.MINI, 50, quick=False)
+    tensors = tensors_of(cell)
+    served, given = bench._Served(bench.MINI, tensors), (tensors[0], *tensors[4:7])
+    with torch.no_grad():
+        want = cell.spec.reference(*tensors)
+        torch.testing.assert_close(served(*given), want)
+        torch.testing.assert_close(torch.export.export(served, given).module()(*given), want)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
+def test_aot_inductors_package_is_the_reference():
+    cell = bench._latency(bench.MINI, 50, quick=False)
+    tensors = tensors_of(cell)
+    with torch.no_grad():
+        packaged = cell.implementations["AOTInductor"]()
+        for _ in range(2):
+            torch.testing.assert_close(packaged(*tensors), cell.spec.reference(*tensors))
+
+
+def latency_row(who, us):
+    return Row("dlrm_forward", "latency", "functional", who, {"rows": 2048}, call_us=us)
+
+
+def test_a_limit_between_events_is_of_each_that_is_named():
+    target = bench.ByEvents((("a", 15.0), ("b", 6.0)))
+    assert target.judge([latency_row("a", 14.0), latency_row("b", 6.0), latency_row("c", 99.0)], {}).met
+    assert target.judge([latency_row("a", 14.0), latency_row("b", 6.1)], {}).misses == ["b: 6.1 µs, 6.0 asked"]
+    assert not target.judge([latency_row("a", 14.0)], {}).met
+    assert not target.judge([latency_row("a", 14.0), latency_row("b", None)], {}).met
+
+
+def test_the_winner_of_each_cell_is_told():
+    def row(who, rows, us):
+        return Row("dlrm_forward", "grid", "functional", who, {"model": "mini", "rows": rows}, us_p50=us)
+
+    rows = [row("cuda", 256, 2.0), row("eager", 256, 9.0), row("cuda", 512, 4.0), row("torch.compile", 512, 3.0)]
+    verdict = bench.Winners().judge(rows, {})
+    assert not verdict.met
+    assert verdict.figure == "fastest of 2 cells: cuda in 1, torch.compile in 1"
+    assert verdict.misses == ["512 mini: torch.compile 3.00 µs, cuda 4.00 µs"]
+    assert bench.Winners().judge(rows[:2], {}).met
+    assert not bench.Winners().judge([row("cuda", 256, None)], {}).met
