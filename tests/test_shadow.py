@@ -6,11 +6,12 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 import kernels
 from kernels import runtime
 from kernels.ops.embedding_bags_update import eager
-from model.bench import steps, training
+from model.bench import shadow, steps, training
 from model.bench.peers import Compiled
 from model.bench.shadow import MOST_OF_A_ROW, MOST_STRAY, Shadow, _share
 from model.bench.trainer import RATES, TABLES, Trainer
@@ -31,12 +32,15 @@ def batches() -> list:
     return list(zip(labels, dense, torch.stack(ids, dim=2), strict=True))
 
 
-def match(trainer: Trainer, rule: TableOptimizer, batches: list, device: torch.device = CPU) -> str:
+def match(
+    trainer: Trainer, rule: TableOptimizer, batches: list, device: torch.device = CPU,
+    precision: Precision = Precision.FP32,
+) -> str:
     turns = itertools.cycle([[tensor.to(device) for tensor in batch] for batch in batches])
-    shadow, row = Shadow(SHAPE, rule, RATES[rule], device), {}
-    steps.judge(row, [shadow.follow(trainer, next(turns)) for _ in range(6)], Precision.FP32)
-    strays = row["stray"] <= MOST_STRAY[Precision.FP32], row["row_stray"] <= MOST_OF_A_ROW[Precision.FP32]
-    assert (row["match"] == "ok") == (all(strays) and row["loss_error"] <= 1e-4)
+    follower, row = Shadow(SHAPE, rule, RATES[rule], device, precision), {}
+    steps.judge(row, [follower.follow(trainer, next(turns)) for _ in range(6)], precision)
+    strays = row["stray"] <= MOST_STRAY[precision], row["row_stray"] <= MOST_OF_A_ROW[precision]
+    assert (row["match"] == "ok") == (all(strays) and row["loss_error"] <= steps.TOLERANCES[precision])
     return row["match"]
 
 
@@ -220,26 +224,72 @@ def test_the_update_that_the_wrong_ones_are_edits_of_passes(rule, batches, monke
     assert match(trainer, rule, batches) == "ok"
 
 
+class InTF32(torch.autograd.Function):
+    """x Wᵀ of factors that are rounded to TF32, and its gradients so too: each a way that eager's are not."""
+
+    @staticmethod
+    def rounded(x):
+        return (x + x.abs() * 2.0**-12).view(torch.int32).bitwise_and(~0x1FFF).view(torch.float32)
+
+    @staticmethod
+    def forward(context, x, weight):
+        x, weight = InTF32.rounded(x), InTF32.rounded(weight)
+        context.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(context, grad):
+        x, weight = context.saved_tensors
+        grad = InTF32.rounded(grad)
+        return grad @ weight, grad.T @ x
+
+
+def compute_in_tf32(trainer: Trainer) -> None:
+    for module in trainer.model.modules():
+        if isinstance(module, nn.Linear):
+            module.forward = lambda x, own=module: InTF32.apply(x, own.weight) + own.bias
+
+
+@pytest.mark.parametrize("rule", [SGD, ADAGRAD])  # eager has no other
+def test_in_tf32_sums_at_relus_zero_may_be_cut_off_or_not(rule, batches, monkeypatch):
+    trainer = Trainer("eager sparse", rule, SHAPE, ROWS, CPU)
+    compute_in_tf32(trainer)
+    assert match(trainer, rule, batches, precision=Precision.TF32) == "ok"
+    monkeypatch.setitem(shadow.OTHERS, Precision.TF32, 0)
+    assert match(trainer, rule, batches, precision=Precision.TF32).startswith("FAILED: step ")
+
+
+@pytest.mark.parametrize("rule", [SGD, ADAGRAD])
+@pytest.mark.parametrize(
+    "change", [drop_the_update, drop_an_mlps_update, double_the_mlps_rate, forget_a_table, train_on_the_batch_before]
+)
+def test_what_is_wrong_fails_in_tf32_too(rule, change, batches, monkeypatch):
+    trainer = Trainer("eager sparse", rule, SHAPE, ROWS, CPU)
+    compute_in_tf32(trainer)
+    change(trainer, monkeypatch)
+    assert match(trainer, rule, batches, precision=Precision.TF32).startswith("FAILED: step ")
+
+
 def test_a_gradient_at_roundings_scale_may_have_either_sign_and_no_other_size():
     """Adagrad's first update of a weight, by a gradient of which rounding leaves not even the sign."""
-    shadow = Shadow(SHAPE, ADAGRAD, RATES[ADAGRAD], CPU)
+    judge = Shadow(SHAPE, ADAGRAD, RATES[ADAGRAD], CPU)
     before, exact = [torch.zeros(4), torch.zeros(4)], torch.tensor([1e-3, 2e-3, -1e-3, 1e-9], dtype=torch.float64)
     rounded = exact - torch.tensor([0, 0, 0, 2e-9])
     for last, right in ((-0.01, True), (0.01, True), (0.02, False), (float("nan"), False)):
         after = [torch.tensor([-0.01, -0.01, 0.01, last]), exact.square().float()]
-        assert (_share(shadow._outside(before, after, exact, rounded)) <= MOST_STRAY[Precision.FP32]).item() is right
+        assert (_share(judge._outside(before, after, exact, [rounded])) <= MOST_STRAY[Precision.FP32]).item() is right
     after[0] = torch.tensor([-0.01, 0.01, 0.01, 0.01])
-    assert _share(shadow._outside(before, after, exact, rounded)) > 0.4
+    assert _share(judge._outside(before, after, exact, [rounded])) > 0.4
 
 
 def test_a_square_may_be_less_than_those_of_both_ends():
     """Of a gradient between two of opposite signs."""
-    shadow = Shadow(SHAPE, ADAGRAD, RATES[ADAGRAD], CPU)
+    judge = Shadow(SHAPE, ADAGRAD, RATES[ADAGRAD], CPU)
     exact, taken = (torch.tensor(values, dtype=torch.float64) for values in ([1e-3, 1e-4], [1e-3, 1e-6]))
     before = [torch.zeros(2), torch.zeros(2)]
     after = [(-RATES[ADAGRAD] * taken / (taken.abs() + 1e-10)).float(), taken.square().float()]
-    assert _share(shadow._outside(before, after, exact, exact + torch.tensor([0, 1.5e-4]))) == 0
-    assert _share(shadow._outside(before, after, exact, exact + torch.tensor([0, 1e-5]))) > 0
+    assert _share(judge._outside(before, after, exact, [exact + torch.tensor([0, 1.5e-4])])) == 0
+    assert _share(judge._outside(before, after, exact, [exact + torch.tensor([0, 1e-5])])) > 0
 
 
 def test_a_state_is_the_same_whatever_the_layout(batches, monkeypatch):

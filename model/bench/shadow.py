@@ -6,9 +6,12 @@ directions, and from there on their losses part. So no step is held to the steps
 implementation's own weights and sums of squares. Eager operations take the gradient of that state twice, in float64 and
 in the implementation's precision. The new weights and sums must lie between those that the rule makes of the float64
 gradient less and plus twice eager's error, the largest of a row: both signs are between these only where a gradient is
-at rounding's scale. What lies outside, summed over a tensor, is its stray, a share of its update. Each table counts as
-a tensor, of the rows that the batch looks up; a row that it does not look up must stay as it is. An id that is
-forgotten is little of a table's update, so the row that strays most has a limit of its own.
+at rounding's scale. In TF32 a sum at ReLU's zero is often cut off by one rounding and not by another, and then a row
+of the batch gives a unit another gradient, or its only one. Eager's is but one of the roundings, so others are taken
+beside it: float64 gradients with each weight of the MLPs off by up to two of TF32's roundings, one of each factor of a
+product. What lies outside, summed over a tensor, is its stray, a share of its update. Each table counts as a tensor,
+of the rows that the batch looks up; a row that it does not look up must stay as it is. An id that is forgotten is
+little of a table's update, so the row that strays most has a limit of its own.
 """
 
 import math
@@ -23,12 +26,14 @@ from model.config import DLRMConfig, Precision, TableOptimizer
 from model.dlrm import DLRM
 from model.step import Batch
 
-# How much may stray. A sum at ReLU's zero is cut off by one rounding and not by another, and then a row of the batch
-# gives other gradients: in float32 hardly ever, in TF32 often, where Adagrad moves a unit that few rows reach by lr.
+# How much may stray: what no rounding beside it shows, of sums at ReLU's zero, where Adagrad moves a unit by lr.
 MOST_STRAY = {Precision.FP32: 0.01, Precision.TF32: 0.05}
 # How much of a looked-up row's update may stray in half of the steps. In TF32, sums at ReLU's zero may be most of it.
 MOST_OF_A_ROW = {Precision.FP32: 0.5, Precision.TF32: math.inf}
 ROW = "the row that strays most"
+# How many roundings beside eager's are taken, and how far a weight is off in them.
+OTHERS = {Precision.FP32: 0, Precision.TF32: 4}
+TWO_ROUNDINGS = 2.0**-11
 ADAGRAD_EPS = 1e-10  # torch's default, which no configuration changes
 ROUNDING = torch.finfo(torch.float32).eps
 
@@ -36,8 +41,12 @@ ROUNDING = torch.finfo(torch.float32).eps
 class Shadow:
     """Eager models that take a step from another model's state, in float64 and in float32 (TF32 where that is set)."""
 
-    def __init__(self, shape: DLRMConfig, rule: TableOptimizer, rate: float, device: torch.device):
-        self.rule, self.rate = rule, rate
+    def __init__(
+        self, shape: DLRMConfig, rule: TableOptimizer, rate: float, device: torch.device,
+        precision: Precision = Precision.FP32,
+    ):
+        self.rule, self.rate, self.others = rule, rate, OTHERS[precision]
+        self.random = torch.Generator(device).manual_seed(0)
         with torch.device(device):
             self.exact, self.rounded = DLRM(shape).to(device).double(), DLRM(shape).to(device)
 
@@ -46,17 +55,29 @@ class Shadow:
         weights, before = trainer.weights(), trainer.state()
         before = {name: [tensor.clone() for tensor in own] for name, own in before.items()}
         expected, exact = _backward(self.exact, weights, batch)
-        _, rounded = _backward(self.rounded, weights, batch)
+        rounded = [_backward(self.rounded, weights, batch)[1]]
+        rounded += [_backward(self.exact, self._off(weights), batch)[1] for _ in range(self.others)]
         with trainer.peak:
             loss = trainer.step(*batch).clone()
         after = trainer.state()
-        strays = self._strays_of_tables(*(found.pop(TABLES) for found in (before, after, exact, rounded)))
+        of_tables = [found.pop(TABLES) for found in (before, after, exact)]
+        strays = self._strays_of_tables(*of_tables, [gradients.pop(TABLES) for gradients in rounded])
         for name in exact:
-            strays[name] = _share(self._outside(before[name], after[name], exact[name], rounded[name]))
+            own = [gradients[name] for gradients in rounded]
+            strays[name] = _share(self._outside(before[name], after[name], exact[name], own))
         return loss, expected, {name: stray.item() for name, stray in strays.items()}
 
+    def _off(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The weights, those of the MLPs each off by up to TWO_ROUNDINGS of itself."""
+        off = dict(weights)
+        for name, weight in weights.items():
+            if weight.dim() == 2 and name != TABLES:
+                by = torch.rand(weight.shape, generator=self.random, dtype=torch.float64, device=weight.device)
+                off[name] = weight * (1 + TWO_ROUNDINGS * (2 * by - 1))
+        return off
+
     def _strays_of_tables(
-        self, before: list[Tensor], after: list[Tensor], exact: Tensor, rounded: Tensor
+        self, before: list[Tensor], after: list[Tensor], exact: Tensor, rounded: list[Tensor]
     ) -> dict[str, Tensor]:
         exact = exact.coalesce()
         rows, starts = exact.indices()[0], self.exact.sparse_arch.tables.starts
@@ -64,12 +85,13 @@ class Shadow:
         same = all(torch.equal(old.index_copy_(0, rows, new[rows]), new)
                    for old, new in zip(before, after, strict=True))
         strays = {"the rows that are not looked up": exact.values().new_tensor(0.0 if same else torch.inf)}
-        gradients = exact.values(), self._as_eager_adds(states[0][0], rows, rounded)
+        eager, *others = rounded
+        of_rounded = [self._as_eager_adds(states[0][0], rows, eager), *(other.coalesce().values() for other in others)]
         bounds, of_rows = [*torch.searchsorted(rows, starts).tolist(), len(rows)], [exact.values().new_zeros(1)]
         for table, (begin, end) in enumerate(pairwise(bounds)):
             old, new = ([tensor[begin:end] for tensor in state] for state in states)
             found = self._outside(
-                old, new, *(gradient[begin:end] for gradient in gradients),
+                old, new, exact.values()[begin:end], [gradient[begin:end] for gradient in of_rounded],
                 self.rule is TableOptimizer.ROWWISE_ADAGRAD,
             )
             strays[f"table {table}"] = _share(found)
@@ -89,10 +111,10 @@ class Shadow:
         return (weights.double() - new) / self.rate
 
     def _outside(
-        self, before: list[Tensor], after: list[Tensor], exact: Tensor, rounded: Tensor, row_wise: bool = False
+        self, before: list[Tensor], after: list[Tensor], exact: Tensor, rounded: list[Tensor], row_wise: bool = False
     ) -> list[tuple[Tensor, Tensor]]:
         """Of weights, and of their sums of squares if there are some: what lies outside, and the update's size."""
-        error = 2 * (rounded - exact).abs().amax(-1, keepdim=True)
+        error = 2 * torch.stack([(each - exact).abs().amax(-1, keepdim=True) for each in rounded]).amax(0)
         applied, found = self._applied(before, exact, error, row_wise), []
         for old, new, (low, right, high) in zip(before, after, applied, strict=True):
             outside = torch.maximum(low - new, new - high)

@@ -55,7 +55,7 @@ def bench_steps(
     `Shadow` judges it."""
     steps, rows, judged = {}, {}, {}
     with noting(judged, "the judge: "):
-        shadow = Shadow(shape, rule, RATES[rule], device)
+        shadow = Shadow(shape, rule, RATES[rule], device, precision)
     count = len(batches[0][0])
     for name in names:
         if name in COMPILED and not COMPILED[name].may_win(shape, count, precision, training=True):
