@@ -73,35 +73,44 @@ __host__ __device__ long long fragments_size(const Widths& widths) {
     return last.weight_end + last.bias_end;
 }
 
-// packed, as packing.py lays it out, to fragments.
+// A layer's weights, rows of `stride` numbers, and its bias, and where their fragments go.
 template <class T>
-__global__ void write_fragments(const T* packed, T* fragments, const __grid_constant__ Widths widths) {
-    constexpr int width = widest<T>, of_word = 4 / int(sizeof(T));
-    const long long thread = 1LL * blockIdx.x * blockDim.x + threadIdx.x, all = 1LL * gridDim.x * blockDim.x;
-    T* const biases = fragments + Fragments<T>(widths, widths.count - 1).weight_end;
-    for (int l = 0; l < widths.count; ++l) {
-        const Fragments<T> own(widths, l);
-        const long long stride = round_up(own.inputs, 16), rows = round_up(own.outputs, 16);
-        auto weight = [&](long long row, long long k) {
-            return row < own.outputs && k < own.inputs ? packed[row * stride + k] : narrow<T>(0.0f);
-        };
-        for (long long i = thread; i < (own.weight_end - own.weight) / width; i += all) {
-            const int lane = int(i % 32), step = int(i / 32 % 4);
-            const long long slot = i / 128 % own.slots, row = i / 128 / own.slots * direct_outputs + lane / 4;
-            // In words of 4 bytes: lane t has four of each half of a slot, a step takes two of them.
-            const long long word = slot * (slot_bytes / 4) + step / 2 * (half_bytes / 4) + lane % 4 * 4 + step % 2 * 2;
-            Pack<T, width> piece;
-            for (int e = 0; e < width; ++e) {
-                const int part = e / of_word;  // outputs g, g + 8, g, g + 8
-                const long long k = (word + part / 2) * of_word + e % of_word;
-                piece.element[e] = own.jobs ? as_input<T, true>(weight(row + part % 2 * 8, k)) : weight(0, i * width + e);
-            }
-            reinterpret_cast<Pack<T, width>*>(fragments + own.weight)[i] = piece;
+struct LayerToFragments {
+    const T *weight, *bias;
+    T *fragments, *biases;
+    int stride, inputs, outputs, jobs, slots;
+};
+template <class T>
+struct LayersToFragments {
+    LayerToFragments<T> layers[most_layers];
+};
+
+// blockIdx.y: the layer.
+template <class T>
+__global__ void write_fragments(const __grid_constant__ LayersToFragments<T> all) {
+    constexpr int width = widest<T>, of_word = 4 / int(sizeof(T)), of_slot = Fragments<T>::of_slot;
+    const LayerToFragments<T>& own = all.layers[blockIdx.y];
+    auto weight = [&](int row, int k) {
+        bool there = row < own.outputs && k < own.inputs;
+        return there ? own.weight[(long long)row * own.stride + k] : narrow<T>(0.0f);
+    };
+    const int first = int(blockIdx.x * blockDim.x + threadIdx.x), step = int(gridDim.x * blockDim.x);
+    const int pieces = own.slots * (own.jobs ? own.jobs * fragment_bytes / 16 : of_slot / width);
+    for (int i = first; i < pieces; i += step) {
+        const int lane = i % 32, number = i / 32 % 4, slot = i / 128 % own.slots;
+        const int row = i / 128 / own.slots * direct_outputs + lane / 4;
+        // In words of 4 bytes: lane t has four of each half of a slot, a step takes two of them.
+        const int word = slot * (slot_bytes / 4) + number / 2 * (half_bytes / 4) + lane % 4 * 4 + number % 2 * 2;
+        Pack<T, width> piece;
+#pragma unroll
+        for (int e = 0; e < width; ++e) {
+            const int part = e / of_word, k = (word + part / 2) * of_word + e % of_word;  // outputs g, g + 8, g, g + 8
+            piece.element[e] = own.jobs ? as_input<T, true>(weight(row + part % 2 * 8, k)) : weight(0, i * width + e);
         }
-        for (long long i = thread; i < own.bias_end - own.bias; i += all)
-            biases[own.bias + i] = i < own.outputs ? packed[rows * stride + i] : narrow<T>(0.0f);
-        packed += rows * (stride + 1);
+        reinterpret_cast<Pack<T, width>*>(own.fragments)[i] = piece;
     }
+    for (int i = first; i < direct_outputs * (own.jobs ? own.jobs : 1); i += step)
+        own.biases[i] = i < own.outputs ? own.bias[i] : narrow<T>(0.0f);
 }
 
 // A layer, and where in shared memory, in bytes, rows of what it reads and gives begin and how far apart they are.
@@ -466,13 +475,23 @@ cudaError_t launch_direct_tiles(void (*kernel)(Argument), int rows, DirectNetwor
     return launch_clusters(kernel, net.clusters, cluster, dim3(direct_threads), size_t(shared_bytes), stream, argument);
 }
 
-// fragments: fragments_size() elements on a multiple of 16 bytes.
+// packed, as packing.py lays it out, to fragments: fragments_size() elements on a multiple of 16 bytes. A layer has at
+// most 2^31 bytes.
 template <class T>
 cudaError_t launch_fragments(const T* packed, const Widths& widths, T* fragments, cudaStream_t stream) {
-    constexpr long long most_blocks = 256, block_threads = 256, of_block = 4 * block_threads * widest<T>;
-    const long long blocks = std::min(most_blocks, (fragments_size<T>(widths) + of_block - 1) / of_block);
-    return launch_kernel(write_fragments<T>, dim3(unsigned(blocks)), dim3(unsigned(block_threads)), 0, stream, packed,
-                         fragments, widths);
+    constexpr int block_threads = 256, of_block = 4 * 16 * block_threads / int(sizeof(T));
+    T* const biases = fragments + Fragments<T>(widths, widths.count - 1).weight_end;
+    LayersToFragments<T> all = {};
+    long long blocks = 1;
+    for (int l = 0; l < widths.count; ++l) {
+        const Fragments<T> own(widths, l);
+        const long long stride = round_up(own.inputs, 16), rows = round_up(own.outputs, 16), size = own.weight_end - own.weight;
+        if (size * int(sizeof(T)) > 1LL << 31) return cudaErrorInvalidValue;
+        all.layers[l] = {packed, packed + rows * stride, fragments + own.weight, biases + own.bias,
+                         int(stride), own.inputs, own.outputs, own.jobs, own.slots};
+        packed += rows * (stride + 1), blocks = std::max(blocks, (size + of_block - 1) / of_block);
+    }
+    return launch_kernel(write_fragments<T>, dim3(unsigned(blocks), unsigned(widths.count)), dim3(block_threads), 0, stream, all);
 }
 
 // With tiles of `wanted.rows` rows, 8, 16 or 32, in clusters of `wanted.cluster` blocks. cudaErrorInvalidConfiguration: as
