@@ -77,7 +77,7 @@ class RaggedStandIn(StandIn):
 
     @property
     def shape(self) -> torch.Size:
-        raise TypeError("a plan must not hang on how many ids of a list there are, unless all are of one length")
+        raise TypeError("a plan must not hang on the lengths of a list's tensors, unless all are one")
 
     def dim(self) -> int:
         return 1
