@@ -6,6 +6,7 @@ import gc
 import shutil
 import sys
 import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ library = torch.library.Library("toy_from_python", "FRAGMENT")
 library.define(f"all{SCHEMA}")
 library.define("pair(Tensor x) -> (Tensor, Tensor)")
 library.define("nothing(Tensor x) -> ()")
+library.define("failing(Tensor x) -> Tensor")
 library.define("integers(Tensor x, int[] sizes) -> Tensor")
 seen = []
 
@@ -30,6 +32,11 @@ def _all(*arguments):
     if arguments[3] == "raise":
         raise IndexError("an error of Python's")
     return arguments[0] + 1
+
+
+@torch.library.impl(library, "failing", "CompositeExplicitAutograd")
+def _failing(x):
+    raise IndexError("an error of Python's")
 
 
 torch.library.impl(library, "pair", "CompositeExplicitAutograd")(lambda x: (x + 1, x + 2))
@@ -140,6 +147,16 @@ def test_another_number_of_arguments_and_other_types_are_torch_ops(made):
 def test_errors_keep_their_types(made):
     with pytest.raises(IndexError, match="an error of Python's"):
         made("all")[0](*arguments(text="raise"))
+
+
+@pytest.mark.filterwarnings("default:There is a performance drop")
+def test_an_error_behind_a_warning_is_not_lost(made):
+    """vmap warns, as it has no rule for the op. A mode leaves the call to torch.ops."""
+    call, overload = made("failing")
+    for asked, mode in enumerate((nullcontext(), torch.device("cpu"))):
+        with mode, pytest.raises(IndexError, match="an error of Python's"):
+            torch.vmap(call)(torch.randn(2, 3))
+        assert overload.asked == asked
 
 
 def test_modes_and_the_profiler_see_the_call(made):

@@ -77,14 +77,14 @@ struct Overload {
     PyObject* of_torch_ops;  // for what `push` does not take
 };
 
-inline PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+// What the call gives; null without an error if the arguments are not all of types that `push` takes.
+inline PyObject* dispatched(const Overload& overload, PyObject* const* arguments, size_t count) {
     HANDLE_TH_ERRORS
-    const auto& overload = *static_cast<const Overload*>(PyCapsule_GetPointer(self, nullptr));
+    if (count != overload.types.size() || at::impl::torch_function_mode_enabled()) return nullptr;
     torch::jit::Stack stack;
-    bool taken = size_t(count) == overload.types.size() && !at::impl::torch_function_mode_enabled();
-    if (taken) stack.reserve(size_t(count));
-    for (size_t i = 0; taken && i < size_t(count); ++i) taken = push(stack, arguments[i], overload.types[i]);
-    if (!taken) return PyObject_Vectorcall(overload.of_torch_ops, arguments, size_t(count), nullptr);
+    stack.reserve(count);
+    for (size_t i = 0; i < count; ++i)
+        if (!push(stack, arguments[i], overload.types[i])) return nullptr;
     // Whoever gives back the last reference but Python's takes the lock of the interpreter for each tensor: so it is done
     // here, behind the call, where it is held.
     const torch::jit::Stack kept = stack;
@@ -99,6 +99,14 @@ inline PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
         outputs[i] = py::reinterpret_steal<py::object>(THPVariable_Wrap(stack[i].toTensor()));
     return outputs.release().ptr();
     END_HANDLE_TH_ERRORS
+}
+
+inline PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+    const auto& overload = *static_cast<const Overload*>(PyCapsule_GetPointer(self, nullptr));
+    PyObject* returned = dispatched(overload, arguments, size_t(count));
+    if (returned || PyErr_Occurred()) return returned;
+    // Outside of HANDLE_TH_ERRORS, which keeps warnings until its end: Python cannot be given them beside an error.
+    return PyObject_Vectorcall(overload.of_torch_ops, arguments, size_t(count), nullptr);
 }
 
 // What Python calls in the place of an overload of torch.ops that returns tensors alone.
