@@ -70,14 +70,14 @@ class StandIn:
 
 
 class RaggedStandIn(StandIn):
-    """For ids in a list that are not all of length N: their number is another in the next call of the same plan."""
+    """For tensors of a list that are not all of length N: another call of the same plan has others."""
 
     def __init__(self, like: StandIn) -> None:
         self.slot, self.dtype, self.aligned, self.itemsize = like.slot, like.dtype, like.aligned, like.itemsize
 
     @property
     def shape(self) -> torch.Size:
-        raise TypeError("a plan must not hang on the lengths of a list's tensors, unless all are one")
+        raise TypeError("a plan must not hang on how long a list's tensors are, unless all are alike")
 
     def dim(self) -> int:
         return 1
