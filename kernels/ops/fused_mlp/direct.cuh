@@ -479,7 +479,7 @@ cudaError_t launch_direct_tiles(void (*kernel)(Argument), int rows, DirectNetwor
 // most 2^31 bytes.
 template <class T>
 cudaError_t launch_fragments(const T* packed, const Widths& widths, T* fragments, cudaStream_t stream) {
-    constexpr int block_threads = 256, of_block = 4 * 16 * block_threads / int(sizeof(T));
+    constexpr int block_threads = 512, of_block = 4 * 16 * block_threads / int(sizeof(T));
     T* const biases = fragments + Fragments<T>(widths, widths.count - 1).weight_end;
     LayersToFragments<T> all = {};
     long long blocks = 1;
