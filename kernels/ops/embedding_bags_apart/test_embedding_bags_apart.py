@@ -237,6 +237,32 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
         assert all(map(torch.equal, found, want))
 
     @kernel_backend
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"grad_out": torch.ones(1, 2, 4)}, r"grad_out must have shape \[2, 2, 4\]"),
+            ({"grad_out": torch.ones(2, 1, 4)}, "grad_out must have shape"),
+            ({"grad_out": torch.ones(2, 2, 5)}, "grad_out must have shape"),
+            ({"shapes": [2, 5, 3, 2, 7, 3]}, r"grad_out must have shape \[2, 2, 3\]"),
+            ({"shapes": [2, 5, 4, 2, 7, 8]}, "tables_shape must be 2, R and one D"),
+            ({"shapes": [2, 5, 4]}, "tables_shape must be|needs must have"),
+            ({"shapes": [1, 5, 2, 7, 4]}, "tables_shape must be|needs must have"),
+            ({"mode": "max"}, "mode must be"),
+            ({"last": True}, r"grad_out must have shape \[1, 2, 4\]"),
+        ],
+    )
+    def test_a_backward_of_what_does_not_belong_together_is_refused(self, backend, change, message):
+        """The overload itself: the public function cannot be called so."""
+        ids = [torch.tensor([0, 1, 2], device=DEVICE) for _ in range(2)]
+        ends = [torch.tensor([0, 1], device=DEVICE) for _ in range(2)]
+        given = {"grad_out": torch.ones(2, 2, 4), "shapes": [2, 5, 4, 2, 7, 4], "mode": "sum", "last": False} | change
+        overload = getattr(torch.ops.fused_kernels.embedding_bags_apart_backward, backend)
+        with pytest.raises((ValueError, RuntimeError), match=message):
+            overload(
+                given["grad_out"].to(DEVICE), ids, ends, given["shapes"], given["mode"], given["last"], [True, True]
+            )
+
+    @kernel_backend
     def test_ids_of_two_dtypes_with_offsets_of_another(self, backend):
         tables, indices, offsets = self.call().tensors
         function = functools.partial(self.function(backend), tables)
