@@ -63,7 +63,8 @@ class PublicFunction:
     def _resolve(self, backend: str, arguments: tuple) -> Callable:
         """What this backend is for these arguments; for CUDA tensors it is kept."""
         op, first = self._op, self._made.leading(arguments)
-        checks.is_tensor(self._made.name, self._made.names[0], first)
+        is_right = checks.are_tensors if 0 in self._made.lists else checks.is_tensor
+        is_right(self._made.name, self._made.names[0], arguments[0])
         if backend == "auto" and callable(op.auto) and first.is_cuda:
             self._on_gpu[backend] = self._choose_and_call
             return self._choose_and_call

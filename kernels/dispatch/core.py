@@ -43,7 +43,7 @@ def from_python(overload: OpOverload) -> Callable[..., object]:
     if made is None:
         return overload
     made.restype, made.argtypes = ctypes.py_object, [ctypes.py_object, ctypes.c_char_p, ctypes.c_char_p]
-    return made(overload, overload._schema.name.encode(), overload._overloadname.encode())
+    return made(overload, overload._schema.name.encode(), overload._schema.overload_name.encode())
 
 
 def core_is_loaded() -> bool:

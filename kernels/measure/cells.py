@@ -239,6 +239,16 @@ def describe(error: Exception) -> str:
     return re.sub(r"(?<![\w.])/(?:[^\s/'\":]+/)+", "", line)[:200]
 
 
+def note_failure(failed: dict[str, str], name: str, work: Callable[[], object]) -> None:
+    """Do the work; an error, but for a want of memory, goes into `failed` under the name."""
+    try:
+        work()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        failed[name] = describe(error)
+
+
 # ------------------------------------------------------------------------------------------------------------------
 # The usual implementations and statements.
 

@@ -6,6 +6,7 @@ same tensors always: there others are copied into these before, by a launch for 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.check.comparison import as_tuple
-from kernels.measure.cells import FRESH, IN_A_GRAPH, Latency, Row, describe
+from kernels.measure.cells import FRESH, IN_A_GRAPH, Latency, Row, note_failure
 from kernels.measure.clock import Gpu, percentiles
 from kernels.measure.match import fused
 from kernels.measure.runs import Sets, poison
@@ -43,25 +44,18 @@ def measure_latency(cell: Latency, gpu: Gpu) -> list[Row]:
         way.before()
         sets.match.check(way.call(0), rounds=not fused(way.implementation))
 
-    def noted(implementation: str, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            failed[implementation] = describe(error)
-
     with torch.no_grad():
         sets = Sets(cell, gpu)
         for name, build in cell.implementations.items():
-            noted(name, lambda name=name, build=build: ways.update(_ways(cell, sets, gpu, name, build())))
+            made = functools.partial(_ways, cell, sets, gpu, name)
+            note_failure(failed, name, lambda build=build, made=made: ways.update(made(build())))
         for _ in range(REPEATS):
             for name, way in ways.items():
                 if way.implementation not in failed:
                     gpu.calls(way.call, WARM_UP)
                     times.setdefault(name, []).append(gpu.calls(way.call, CALLS))
         for name, way in ways.items():
-            noted(way.implementation, lambda name=name: check(name))
+            note_failure(failed, way.implementation, lambda name=name: check(name))
         moved = cell.bytes(*sets.all[0]) if callable(cell.bytes) else cell.bytes
     rows = []
     for implementation in cell.implementations:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from kernels.measure.cells import ANOTHER_LENGTH, Lengths, Row, describe
+from kernels.measure.cells import ANOTHER_LENGTH, Lengths, Row, note_failure
 from kernels.measure.clock import Gpu, percentiles
 from kernels.measure.match import Match, fused
 from kernels.measure.runs import generators
@@ -41,16 +41,16 @@ def measure_lengths(cell: Lengths, gpu: Gpu) -> list[Row]:
             fixed, *others = (cell.inputs(draw, ids, n, *shared) for n in (cell.fixed, *next(own)))
             matches = [Match(cell, tensors, shared, shared_again) for tensors in (fixed, others[-1])]
             passes[name] = _Pass(build, fixed, others, matches, rounds=not fused(name))
-            _noted(failed, name, passes[name].warm_up)
+            note_failure(failed, name, passes[name].warm_up)
         good = {name: each for name, each in passes.items() if name not in failed}
         with _no_collector():
             for batch in range(cell.count // BATCH):
                 for name, each in good.items():
                     if name not in failed:
-                        _noted(failed, name, lambda each=each, batch=batch: each.batch(batch, gpu.synchronize))
+                        note_failure(failed, name, lambda each=each, batch=batch: each.batch(batch, gpu.synchronize))
         for name, each in good.items():
             if name not in failed:
-                _noted(failed, name, each.check_last)
+                note_failure(failed, name, each.check_last)
     rows = []
     for name in cell.implementations:
         for variant, index in ((name, 0), (name + ANOTHER_LENGTH, 1)):
@@ -108,15 +108,6 @@ class _Pass:
     def _check(self, match: Match, tensors: tuple) -> None:
         match.restore()
         match.check(self._function(*tensors), rounds=self._rounds)
-
-
-def _noted(failed: dict[str, str], name: str, work: Callable[[], None]) -> None:
-    try:
-        work()
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        failed[name] = describe(error)
 
 
 @contextmanager

@@ -236,6 +236,12 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
         graph.replay()
         assert all(map(torch.equal, found, want))
 
+    @every_backend
+    @pytest.mark.parametrize("tables", [{"a": torch.ones(2, 2)}, "abc", iter([torch.ones(2, 2)])])
+    def test_what_is_no_sequence_is_called_so(self, backend, tables):
+        with pytest.raises(TypeError, match="tables must be a list of tensors; got"):
+            self.function(backend)(tables, [torch.zeros(1, dtype=torch.int64)])
+
     @kernel_backend
     @pytest.mark.parametrize(
         ("change", "message"),

@@ -16,11 +16,11 @@
 // this job (16 outputs of a layer) or the first of the next: over the ends of layers and tiles, since weights do not hang
 // on what layers compute. Bytes on their way: 16 warps · 3 slots · 2 KB.
 //
-// What one instruction gives the next one waits for, some 30 cycles after a product: a scheduler has four warps, and each
-// of them four sums that do not wait for one another.
+// A product's result comes many cycles after it began. Others begin meanwhile: a scheduler has four warps, and each of
+// them has four sums that do not wait for one another.
 //
-// A row's 32-byte pieces lie in an order of their own, so that neither what reads them (eight lanes: 64 bytes of two rows)
-// nor what writes them (32 lanes: 8 columns of four rows) meets in a bank.
+// A row's 32-byte pieces are permuted (`placed`). So no two lanes meet in a bank: neither the eight that read 64 bytes of
+// two rows at a time, nor the 32 that write 8 columns of four rows.
 //
 // The op launches kernel.cuh's; test_fused_mlp.cu times both. dlrm/tile.cuh is built on this one.
 #pragma once
@@ -43,13 +43,14 @@ __device__ inline void begin_load(uint4& to, const void* from) {
     to = *static_cast<const uint4*>(from);
 #endif
 }
+
 // Where byte `byte` of a row lies in it.
 __device__ inline int placed(int row, int byte) { return byte ^ (row << 4 & 0x60); }
 
-// Where a layer's fragments lie, in elements: `jobs` of 16 outputs, of each `slots`, in each [step 4][lane 4 g + t][16
-// bytes]: 4 bytes of outputs g, g + 8, g and g + 8, as the step's product takes them. Those of k are 4 of lane t's 16. No
-// jobs: a layer of one output, which is added up plainly where others round; its weights lie there as they are. Behind the
-// fragments of all layers come their biases.
+// Where a layer's fragments lie, in elements. A layer has `jobs` of 16 outputs, a job has `slots`, and a slot is
+// [4 steps][lane 4 g + t][16 bytes]: 4 bytes of output g, of g + 8, the next 4 of g, of g + 8, which is the operand of the
+// step's product. A layer without jobs has one output, which is added up plainly where others round: its weights lie
+// there as they are. All layers' biases lie behind all fragments.
 template <class T>
 struct Fragments {
     static constexpr int of_slot = slot_bytes / int(sizeof(T)), elements = fragment_bytes / int(sizeof(T));
