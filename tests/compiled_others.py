@@ -165,7 +165,7 @@ class Deciding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
-        while x.abs().max() > 1:
+        if x.abs().max() > 1:
             x = x / 2
         return self.small(x) if x.sum() > 0 else self.large(x)
 
