@@ -124,8 +124,9 @@ def _main() -> tuple:
     labels = {"part": "inference", "rows": 2048, "precision": "tf32"}
     rows = [row for row in load("whole_model")["rows"] if labels.items() <= row.items()]
     us = {row["implementation"]: row["us"] for row in rows}
-    assert us["fused"] < us["torch.compile"] < us["eager"]
-    return us["eager"], us["torch.compile"], us["fused"]
+    compiled = min(us[name] for name in us if name.startswith("torch.compile"))
+    assert us["fused"] < compiled < us["eager"]
+    return us["eager"], compiled, us["fused"]
 
 
 claim(
