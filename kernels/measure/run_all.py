@@ -34,12 +34,13 @@ STEPS = ("pytest", "build", "ctest", "sanitizer", "heavy", "record", "bench")
 # The seconds that one command of a step may take on a machine of LIMITS_CORES cores; with fewer, as many times more.
 LIMITS = {"pytest": 600, "build": 300, "ctest": 420, "sanitizer": 240, "heavy": 120, "bench": 420}
 LIMITS_CORES = 16
-PROCESS_BYTES = 12 * 2**30  # of the GPU's memory, for each process that tests
+PROCESS_BYTES = 6 * 2**30  # of the GPU's memory, for each process that tests
 
 
 def limit(step: str) -> float:
     """The seconds that one command of the step may take on this machine."""
-    return LIMITS[step] * max(1, LIMITS_CORES / cores())
+    few = _most_processes() / processes() if step == "pytest" else 1
+    return LIMITS[step] * max(1, LIMITS_CORES / cores()) * few
 
 
 def processes() -> int:
@@ -50,7 +51,11 @@ def processes() -> int:
     import torch
 
     memory = torch.cuda.get_device_properties(runtime.device()).total_memory
-    return max(1, min(cores() * 3 // 4, memory // PROCESS_BYTES))
+    return max(1, min(_most_processes(), memory // PROCESS_BYTES))
+
+
+def _most_processes() -> int:
+    return max(1, cores() * 3 // 4)
 
 
 def beside_pytest() -> tuple[int, int]:
