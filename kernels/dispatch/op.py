@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 
@@ -32,6 +33,28 @@ _library.define("_allocate(int[] shape, ScalarType dtype, Device device) -> Tens
 _library.impl("_allocate", allocation.empty, "CompositeExplicitAutograd")
 
 
+def _define(schema: str) -> bool:
+    """Define an op, and whether nobody had: the library that has the ops without Python (kernels/library) may have
+    been loaded before."""
+    wanted = torch._C.parse_schema(f"{NAMESPACE}::{schema}")
+    try:
+        there = torch._C._get_schema(wanted.name, wanted.overload_name)
+    except RuntimeError:
+        there = None
+    if there is not None and there == wanted:
+        return False
+    _library.define(schema)  # where there is another schema, torch says where that comes from
+    return True
+
+
+def _implement(name: str, function: Callable, is_new: bool) -> None:
+    with nullcontext() if is_new else warnings.catch_warnings():
+        if not is_new:
+            warnings.filterwarnings("ignore", "Warning only once for all operators")
+        # The core's own kernels, registered for a device and not for all as these are, come before them.
+        _library.impl(name, function, "CompositeExplicitAutograd")
+
+
 class Op(Declaration):
     """A declaration whose overloads are defined. `call` and `call_in_place` are what its public functions call.
 
@@ -49,11 +72,10 @@ class Op(Declaration):
 
     def _define(self, backend: str, form: str) -> None:
         name, planner = (f"{prefix}{self.forms[form].name}.{backend}" for prefix in ("", "_plan_"))
-        _library.define(name + self.forms[form].schema)
+        is_new = _define(name + self.forms[form].schema)
         _library.define(planner + self.forms[form].plan_schema)
         fallback = Fallback(self, self.loader, backend, form)
-        # The core's own kernels, registered for a device and not for all as these are, come before them.
-        _library.impl(name, fallback, "CompositeExplicitAutograd")
+        _implement(name, fallback, is_new)
         _library.impl(planner, self._planner(backend, form), "CompositeExplicitAutograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", self._fake(backend, form), lib=_library)
         if form not in BACKWARD and self.launcher(backend):  # which runs CPU tensors; of CUDA's the core takes care

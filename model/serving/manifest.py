@@ -1,0 +1,178 @@
+"""What an exported folder says of itself, a line a fact, tab-separated, so that C++ reads it too (cpp/manifest.h).
+
+    format        1
+    torch         2.13.0
+    instructions  x86-64-v3
+    input         counts         float32  B      13
+    constant      rows           float32  12692  16
+    file          constants/rows 812288   sha256
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+FORMAT = 1  # one more when a file of the folder or its meaning changes
+MANIFEST, PACKAGE, CONSTANTS, LIBRARY, SAMPLES = "manifest.tsv", "package", "constants", "libops.so", "samples.pt"
+INSTRUCTIONS = "x86-64-v3"  # every x86-64 CPU with AVX2
+_NEEDED = {"avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "abm"}  # as Linux calls what x86-64-v3 adds
+
+
+class ExportError(ValueError):
+    """A folder that is no whole export, or one for another machine; or inputs that it does not take."""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors that an input takes, or a constant. A size is a number, or B or N, any number, which is the same
+    wherever it stands, or 26*B+1."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int | str, ...]
+
+    def sizes(self) -> str:
+        return f"[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class File:
+    path: str
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, folder: Path, path: Path) -> File:
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return cls(path.relative_to(folder).as_posix(), path.stat().st_size, sha256)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    torch: str
+    instructions: str
+    inputs: tuple[Tensors, ...]
+    constants: tuple[Tensors, ...]
+    files: tuple[File, ...]
+
+    @classmethod
+    def of(cls, folder: Path, inputs: Sequence[Tensors], constants: Sequence[Tensors]) -> Manifest:
+        """Of a folder that is complete but for its manifest."""
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        files = tuple(File.of(folder, path) for path in paths)
+        return cls(_release(), INSTRUCTIONS, tuple(inputs), tuple(constants), files)
+
+    def text(self) -> str:
+        lines = [("format", FORMAT), ("torch", self.torch), ("instructions", self.instructions)]
+        for kind, every in (("input", self.inputs), ("constant", self.constants)):
+            lines += [(kind, t.name, str(t.dtype).removeprefix("torch."), *t.shape) for t in every]
+        lines += [("file", file.path, file.size, file.sha256) for file in self.files]
+        return "".join("\t".join(map(str, line)) + "\n" for line in lines)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """ExportError: there is none, it is of another version, or not whole."""
+        path = folder / MANIFEST
+        try:
+            lines = [line.split("\t") for line in path.read_text().splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ExportError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        facts: dict[str, list[list[str]]] = {}
+        for kind, *rest in lines:
+            facts.setdefault(kind, []).append(rest)
+        if facts.get("format") != [[str(FORMAT)]]:
+            raise ExportError(f"{path}: format {facts.get('format', [['none']])[0][0]}, this reads {FORMAT}")
+        try:
+            [[version]], [[instructions]] = facts["torch"], facts["instructions"]
+            inputs, constants = ([_tensors(*rest) for rest in facts[kind]] for kind in ("input", "constant"))
+            files = [File(path, int(size), sha256) for path, size, sha256 in facts["file"]]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ExportError(f"{path}: not whole: {type(error).__name__}: {error}") from None
+        return cls(version, instructions, tuple(inputs), tuple(constants), tuple(files))
+
+    def verify(self, folder: Path) -> None:
+        """ExportError: made for another torch or another CPU; a file that is not what it was."""
+        if self.torch != _release():
+            raise ExportError(f"{folder}: made by torch {self.torch}, and this is {_release()}: export it anew")
+        if missing := _NEEDED - _instructions():
+            raise ExportError(f"{folder}: made for {self.instructions}, and this CPU lacks {', '.join(sorted(missing))}")
+        for file in self.files:
+            path = folder / file.path
+            try:
+                found = File.of(folder, path)
+            except OSError as error:
+                raise ExportError(f"{path}: cannot be read: {error.strerror}") from None
+            if found.size != file.size:
+                raise ExportError(f"{path}: {found.size} bytes, and the manifest says {file.size}")
+            if found != file:
+                raise ExportError(f"{path}: its bytes are not those that were exported (sha256)")
+
+    def check(self, inputs: Sequence[Tensor]) -> None:
+        """ExportError: another number, dtype, shape, layout or device."""
+        if len(inputs) != len(self.inputs):
+            names = ", ".join(taken.name for taken in self.inputs)
+            raise ExportError(f"expected {len(self.inputs)} inputs, {names}; got {len(inputs)}")
+        sizes: dict[str, int] = {}
+        for taken, tensor in zip(self.inputs, inputs, strict=True):
+            if not isinstance(tensor, Tensor):
+                raise ExportError(f"{taken.name}: expected a tensor; got {type(tensor).__name__}")
+            if tensor.dtype != taken.dtype:
+                raise ExportError(f"{taken.name}: expected {taken.dtype}; got {tensor.dtype}")
+            if tensor.device.type != "cpu":
+                raise ExportError(f"{taken.name}: expected a tensor of the CPU; got one of {tensor.device}")
+            fits = len(taken.shape) == tensor.dim() and all(
+                _fits(size, number, sizes) for size, number in zip(taken.shape, tensor.shape, strict=True)
+            )
+            if not fits:
+                told = "".join(f", {name} = {number}" for name, number in sizes.items())
+                raise ExportError(f"{taken.name}: expected {taken.sizes()}{told}; got {list(tensor.shape)}")
+            if not tensor.is_contiguous():
+                raise ExportError(f"{taken.name}: expected a contiguous tensor; got strides {tensor.stride()}")
+            if taken.name == "offsets":
+                _check_offsets(tensor, sizes["N"])
+
+
+def _check_offsets(offsets: Tensor, ids: int) -> None:
+    falls = (offsets.diff() < 0).nonzero()
+    if len(falls):
+        at = int(falls[0]) + 1
+        raise ExportError(f"offsets[{at}] is {int(offsets[at])}, below {int(offsets[at - 1])} before it")
+    if int(offsets[0]) != 0 or int(offsets[-1]) != ids:
+        first, last = int(offsets[0]), int(offsets[-1])
+        raise ExportError(f"offsets: expected 0 first and {ids} (the number of ids) last; got {first} and {last}")
+
+
+def _tensors(name: str, dtype: str, *shape: str) -> Tensors:
+    return Tensors(name, getattr(torch, dtype), tuple(int(size) if size.isdigit() else size for size in shape))
+
+
+def _fits(size: int | str, number: int, known: dict[str, int]) -> bool:
+    """Whether a tensor's number is what the size says; a letter that is new is known from here on."""
+    if isinstance(size, int):
+        return number == size
+    factor, letter, more = re.fullmatch(r"(?:(\d+)\*)?([A-Z])(?:\+(\d+))?", size).groups()
+    if letter not in known and size == letter:
+        known[letter] = number
+    return number == int(factor or 1) * known[letter] + int(more or 0)
+
+
+def _release() -> str:
+    """2.13.0 of 2.13.0+cpu."""
+    return torch.__version__.partition("+")[0]
+
+
+def _instructions() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return set()
+    flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return set(flags.group(1).split()) if flags else set()

@@ -1,0 +1,124 @@
+"""What serves a trained DLRM: raw counts and raw ids in, click probabilities out.
+
+    counts [B, 13], ids [B, F]          → probabilities [B]        one id a feature
+    counts [B, 13], ids [N], offsets    → probabilities [B]        bags of ids, whose embeddings are summed or averaged
+
+Training reads counts and ids through `data.criteo` and the hashes of `model.hashing`; all of that is in here, so that
+what serves the model sees what trained it. The ids of all features are in one `kernels.IdTable`, and a look-up in all
+tables is one operation, so that the module can be exported with any batch size (`model.export`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from data.cli import UserError
+from kernels import IdTable, expand_table_ids, table_lookup
+from model.checkpoints import first_line, load_checkpoint
+from model.config import DLRMConfig, Kernels
+from model.dlrm import DLRM
+from model.hashing import Hash, TableHash
+
+POOLINGS = ("none", "sum", "mean")
+STORAGE = ("tags", "slots", "bucket_offsets", "seeds")  # of an IdTable
+
+
+def dlrm_from_checkpoint(path: str | Path) -> DLRM:
+    """The model that `model.train` wrote, on the CPU, in eval mode, without gradients and with eager kernels.
+
+    UserError, naming the file, for what is no checkpoint of this version, or one of another model than it says.
+    """
+    state = load_checkpoint(path)
+    try:
+        config = replace(DLRMConfig(**state["config"]["model"]), kernels=Kernels.EAGER, sparse_gradients=True)
+        parameters = state["parameters"]
+        known = None
+        if config.hash is not Hash.MODULUS:
+            known = [parameters[f"sparse_arch.hashes.{f}.known"] for f in range(len(config.cardinalities))]
+        dlrm = DLRM(config, known)
+        dlrm.load_state_dict(parameters)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path}: not a usable checkpoint: {first_line(error)}") from None
+    return dlrm.eval().requires_grad_(False)
+
+
+class Served(nn.Module):
+    """A DLRM from raw inputs to probabilities.
+
+    Args:
+        dlrm: on the CPU, with batched tables (`dlrm_from_checkpoint` gives such a one).
+        pooling: "none" for one id a feature; "sum" (what DLRM trains with) or "mean" for bags.
+
+    An id that its feature does not know (missing, unknown, negative, larger than any) has row 0, which training gave to
+    missing and unknown ids; with Hash.MODULUS every id has a row. An empty bag gives zeros.
+    """
+
+    def __init__(self, dlrm: DLRM, pooling: str = "none") -> None:
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}; got {pooling!r}")
+        self.pooling, self.modulus = pooling, dlrm.config.hash is Hash.MODULUS
+        self.features = len(dlrm.config.cardinalities)
+        sparse = dlrm.sparse_arch
+        self.dense_arch, self.interaction_arch, self.over_arch = dlrm.dense_arch, dlrm.interaction_arch, dlrm.over_arch
+        self.register_buffer("rows", sparse.tables.weight.detach())
+        self.register_buffer("first_rows", sparse.tables.starts)
+        if self.modulus:
+            self.register_buffer("moduli", sparse.moduli)
+        else:
+            self.known = [_known(of_feature) for of_feature in sparse.hashes]  # int64 [n] each, by their rows, from 1
+            table = IdTable(self.known)
+            for name, tensor in zip(STORAGE, table.storage(), strict=True):
+                self.register_buffer(name, tensor)
+            heights = [len(ids) + 1 for ids in self.known]
+            self.register_buffer("heights", torch.tensor(heights))
+            self.register_buffer("feature", torch.arange(self.features, dtype=torch.int32))
+
+    def forward(self, counts: Tensor, ids: Tensor, offsets: Tensor | None = None) -> Tensor:
+        """The click probabilities, float32 [B].
+
+        Args:
+            counts: float32 [B, 13] as the log has them, NaN where one is missing; below 0 counts as 0.
+            ids: int64 [B, F], or with offsets int64 [N], the ids of all bags.
+            offsets: with pooling, int64 [F B + 1]: bag f B + b, feature f of row b, are the ids from offsets[f B + b]
+                up to the next one; 0 first, N last, never falling. Others read nothing outside of ids.
+        """
+        dense = torch.log1p(torch.nan_to_num(counts, nan=0.0, posinf=torch.inf).clamp(min=0))
+        embeddings = self._one_each(ids) if self.pooling == "none" else self._pooled(ids, offsets, counts.shape[0])
+        features = self.interaction_arch(self.dense_arch(dense), embeddings)
+        return torch.sigmoid(self.over_arch(features).squeeze(1))
+
+    def _one_each(self, ids: Tensor) -> Tensor:
+        """[B, F, D]"""
+        if self.modulus:
+            rows = (ids + 1) % self.moduli
+        else:
+            rows = self._look_up(ids, self.feature.expand(ids.shape))
+        return F.embedding(rows + self.first_rows, self.rows)
+
+    def _pooled(self, ids: Tensor, offsets: Tensor, batch: int) -> Tensor:
+        """[B, F, D]"""
+        feature = expand_table_ids(offsets, None, self.features, batch, ids.shape[0])
+        safe = feature.clamp(min=0).long()
+        rows = (ids + 1) % self.moduli[safe] if self.modulus else self._look_up(ids, feature)
+        bounds = offsets.clamp(0, ids.shape[0]).cummax(0).values
+        bags = F.embedding_bag(
+            rows + self.first_rows[safe], self.rows, bounds, mode=self.pooling, include_last_offset=True
+        )
+        return bags.view(self.features, batch, -1).transpose(0, 1)
+
+    def _look_up(self, ids: Tensor, feature: Tensor) -> Tensor:
+        feature = feature.contiguous()
+        _, rows = table_lookup(self.tags, self.slots, self.bucket_offsets, self.seeds, ids, feature)
+        # Another table of ids may be put in this one's place; what it knows beyond the trained rows has none.
+        return torch.where(rows < self.heights[feature.clamp(min=0)], rows, 0)
+
+
+def _known(exact: nn.Module) -> Tensor:
+    """The ids of a hash that knows some, by their rows, from 1."""
+    return exact.state()["known"] if isinstance(exact, TableHash) else exact.known
