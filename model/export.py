@@ -131,7 +131,7 @@ def parser() -> Parser:
     parser.add_argument("--checkpoint", required=True, type=Path, metavar="FILE", help="what model.train wrote")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="a new folder")
     parser.add_argument(
-        "--pooling", default="none", choices=POOLINGS, help="none: one id a feature; sum, mean: bags of ids, and offsets"
+        "--pooling", default="none", choices=POOLINGS, help="none: one id a feature; sum, mean: bags of ids"
     )
     return parser
 

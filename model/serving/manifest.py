@@ -103,7 +103,8 @@ class Manifest:
         if self.torch != _release():
             raise ExportError(f"{folder}: made by torch {self.torch}, and this is {_release()}: export it anew")
         if missing := _NEEDED - _instructions():
-            raise ExportError(f"{folder}: made for {self.instructions}, and this CPU lacks {', '.join(sorted(missing))}")
+            lacking = ", ".join(sorted(missing))
+            raise ExportError(f"{folder}: made for {self.instructions}, and this CPU lacks {lacking}")
         for file in self.files:
             path = folder / file.path
             try:

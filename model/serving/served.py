@@ -95,10 +95,7 @@ class Served(nn.Module):
 
     def _one_each(self, ids: Tensor) -> Tensor:
         """[B, F, D]"""
-        if self.modulus:
-            rows = (ids + 1) % self.moduli
-        else:
-            rows = self._look_up(ids, self.feature.expand(ids.shape))
+        rows = (ids + 1) % self.moduli if self.modulus else self._look_up(ids, self.feature.expand(ids.shape))
         return F.embedding(rows + self.first_rows, self.rows)
 
     def _pooled(self, ids: Tensor, offsets: Tensor, batch: int) -> Tensor:
