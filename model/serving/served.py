@@ -107,7 +107,7 @@ class Served(nn.Module):
         bags = F.embedding_bag(
             rows + self.first_rows[safe], self.rows, bounds, mode=self.pooling, include_last_offset=True
         )
-        return bags.view(self.features, batch, -1).transpose(0, 1)
+        return bags.view(self.features, batch, self.rows.shape[1]).transpose(0, 1)
 
     def _look_up(self, ids: Tensor, feature: Tensor) -> Tensor:
         feature = feature.contiguous()

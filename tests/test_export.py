@@ -1,0 +1,166 @@
+"""A trained DLRM exported: what it computes, and what it says of folders and inputs that are not right."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from data.cli import UserError
+from model import export
+from model.config import PRESETS
+from model.dlrm import DLRM
+from model.export import SAMPLE_BATCHES, sample
+from model.hashing import Hash
+from model.serving.exported import Exported
+from model.serving.manifest import MANIFEST, ExportError, Manifest
+from model.serving.served import Served
+
+CARDINALITIES = (10, 1, 0, 300)
+
+
+def trained(hash_=Hash.SORTED):
+    """Not trained, but with weights of its own, and ids at both ends of what there is."""
+    torch.manual_seed(0)
+    config = replace(PRESETS["small"].model, cardinalities=CARDINALITIES, hash=hash_)
+    known = [torch.arange(n).flip(0) * 14316557 for n in CARDINALITIES]
+    return DLRM(config, known).eval().requires_grad_(False)
+
+
+def dense_of(counts):
+    return torch.log1p(torch.nan_to_num(counts, nan=0.0).clamp(min=0))
+
+
+@pytest.mark.parametrize("hash_", [*Hash])
+@pytest.mark.parametrize("pooling", ["none", "sum"])
+def test_it_serves_what_was_trained(hash_, pooling):
+    dlrm = trained(hash_)
+    served = Served(dlrm, pooling)
+    for seed, batch in enumerate((0, 1, 57)):
+        counts, *ids = sample(served, batch, seed)
+        torch.testing.assert_close(served(counts, *ids), dlrm.predict(dense_of(counts), *ids))
+
+
+def test_a_mean_is_the_sum_by_the_number_of_ids():
+    served, dlrm = Served(trained(), "mean"), trained()
+    _, ids, offsets = sample(served, 9, 0)
+    embeddings = []
+    for bag in range(9 * len(CARDINALITIES)):
+        feature, own = bag // 9, ids[offsets[bag] : offsets[bag + 1]]
+        rows = dlrm.sparse_arch.table(feature)[dlrm.sparse_arch.hashes[feature](own)]
+        embeddings.append(rows.mean(0) if len(own) else torch.zeros(16))
+    found = served._pooled(ids, offsets, 9)
+    torch.testing.assert_close(found, torch.stack(embeddings).view(len(CARDINALITIES), 9, 16).transpose(0, 1))
+
+
+def test_ids_of_another_table_beyond_the_trained_rows_have_row_0():
+    served = Served(trained())
+    counts, ids = sample(served, 5, 0)
+    want = served(counts, torch.full_like(ids, -1))
+    served.slots[:, 1] += 1000  # rows that no table has
+    assert torch.equal(served(counts, ids), want)
+
+
+def test_an_unknown_pooling():
+    with pytest.raises(ValueError, match="pooling must be one of none, sum, mean; got 'max'"):
+        Served(trained(), "max")
+
+
+@pytest.fixture(scope="module", params=["none", "sum"])
+def folder(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / request.param
+    folder.mkdir()
+    with torch.no_grad():
+        export.write(Served(trained(), request.param).eval(), folder)
+    return folder
+
+
+@pytest.fixture
+def copied(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "copied")
+
+
+@pytest.mark.slow
+class TestExported:
+    def test_its_probabilities_are_eagers(self, folder):
+        exported = Exported(folder)
+        samples = torch.load(folder / "samples.pt")
+        assert [len(counts) for counts, *_ in samples] == [*SAMPLE_BATCHES]
+        for *inputs, want in samples:
+            assert torch.equal(exported(*inputs), want)
+
+    def test_inputs_that_it_does_not_take(self, folder):
+        exported = Exported(folder)
+        counts, ids, *offsets = sample(Served(trained(), folder.name), 8, 0)
+        for inputs, why in (
+            ((counts,), "expected . inputs"),
+            ((counts.double(), ids, *offsets), "counts: expected torch.float32; got torch.float64"),
+            ((counts, ids.int(), *offsets), "ids: expected torch.int64; got torch.int32"),
+            ((counts[:, :12], ids, *offsets), r"counts: expected \[B, 13\]"),
+            ((counts[0], ids, *offsets), r"counts: expected \[B, 13\]; got \[13\]"),
+            ((counts.t().contiguous().t(), ids, *offsets), "counts: expected a contiguous tensor"),
+            ((counts.tolist(), ids, *offsets), "counts: expected a tensor; got list"),
+        ):
+            with pytest.raises(ExportError, match=why):
+                exported(*inputs)
+        if not offsets:
+            with pytest.raises(ExportError, match=r"ids: expected \[B, 4\], B = 8; got \[7, 4\]"):
+                exported(counts, ids[:7])
+            return
+        with pytest.raises(ExportError, match=r"offsets: expected \[4\*B\+1\], B = 8, N = \d+; got \[32\]"):
+            exported(counts, ids, offsets[0][1:])
+        wrong = offsets[0].clone()
+        wrong[5] = len(ids) + 1
+        with pytest.raises(ExportError, match=r"offsets\[6\] is"):
+            exported(counts, ids, wrong)
+        with pytest.raises(ExportError, match=r"offsets: expected 0 first and \d+ \(the number of ids\) last"):
+            exported(counts, ids, torch.zeros_like(wrong))
+
+    def test_a_folder_that_is_not_whole(self, copied):
+        for file in Manifest.read(copied).files:
+            path = copied / file.path
+            whole = path.read_bytes()
+            middle = len(whole) // 2
+            if whole:
+                path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+                with pytest.raises(ExportError, match=f"{path.name}: its bytes are not those that were exported"):
+                    Exported(copied)
+                path.write_bytes(whole[:-1])
+                with pytest.raises(ExportError, match=f"{path.name}: .* bytes, and the manifest says {len(whole)}"):
+                    Exported(copied)
+            path.unlink()
+            with pytest.raises(ExportError, match=f"{path.name}: cannot be read: No such file"):
+                Exported(copied)
+            path.write_bytes(whole)
+        Exported(copied)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "why"),
+        [
+            ("torch\t", "torch\t0.", "made by torch 0.2"),
+            ("format\t1", "format\t2", "format 2, this reads 1"),
+            ("input\tids\tint64", "input\tids\tint63", "not whole"),
+            ("instructions", "instruction", "not whole"),
+        ],
+    )
+    def test_a_manifest_of_something_else(self, copied, old, new, why):
+        path = copied / MANIFEST
+        path.write_text(path.read_text().replace(old, new, 1))
+        with pytest.raises(ExportError, match=why):
+            Exported(copied)
+
+    def test_a_cpu_that_lacks_an_instruction(self, copied, monkeypatch):
+        monkeypatch.setattr("model.serving.manifest._instructions", lambda: {"fma"})
+        with pytest.raises(ExportError, match="made for x86-64-v3, and this CPU lacks abm, avx2"):
+            Exported(copied)
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path):
+    with pytest.raises(UserError, match="is there already"):
+        export.export(tmp_path / "none.pt", tmp_path)
+
+
+def test_without_a_checkpoint_nothing_is_written(tmp_path):
+    with pytest.raises(UserError, match="no such checkpoint"):
+        export.export(tmp_path / "none.pt", tmp_path / "out")
+    assert [*tmp_path.iterdir()] == []
