@@ -8,8 +8,6 @@ import inspect
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -21,7 +19,6 @@ from kernels import runtime
 from kernels.measure import records
 from lessons.shared.experiment import Experiment, Way
 from lessons.shared.records import Record
-from model.config import preset
 from model.profiling import TRACES
 
 pytest.importorskip("matplotlib").use("agg")
@@ -60,22 +57,13 @@ def _module(room: str, name: str):
     return import_module(f"lessons.{path.name}.{name}")
 
 
-@cache
-def _blocks() -> dict:
-    chosen = replace(preset("small").model, cardinalities=(9, 5), sparse_gradients=False)
-    return _module("n01", "arithmetic").blocks(chosen, rows=64)
-
-
 def _operators() -> dict:
     return {"eager": _module("n12", "on_your_machine").operators(torch.nn.ReLU(), torch.ones(8))}
 
 
 # What a picture is handed that has required arguments, by room and function.
 ARGUMENTS: dict[str, Callable[[], tuple]] = {
-    "n01.counts": lambda: (torch.arange(40).view(8, 5), torch.arange(40).view(8, 5).log1p(), 4),
-    "n01.losses": lambda: (_module("n01", "training").Run([0.7, 0.6] * 10, 0.6, None, 0.8),),
-    "n01.moved": lambda: (_blocks(), 64),
-    "n01.roofline": lambda: (_blocks(),),
+    "n01.looked_up": lambda: (range(26), [4] * 26),
     "n02.draw_call": lambda: (_module("n02", "pictures").one_call(TRACES / "08_main_dot", "aten::embedding", 10),),
     "n04.served": lambda: ([8, 6], {"default": (["8", "any"], [0, 1])}),
     "n06.draw_stride": lambda: (lambda stride: 4000 / min(stride, 8),),

@@ -1,24 +1,37 @@
-"""01, DLRM from scratch: what is counted of the model, and the records that its roofline shows."""
+"""01, DLRM from scratch: what is counted of the model, and the records that its roof is held against."""
 
 from __future__ import annotations
 
 import json
+from functools import cache
+
+import torch
 
 from data import population
-from kernels.measure.records import RESULTS, load
+from kernels.measure.records import RESULTS
 from kernels.ops.dot_interaction import eager as dot
-from lessons.n01_dlrm_from_scratch import arithmetic, training
+from lessons.n01_dlrm_from_scratch import counting, recorded
+from lessons.n01_dlrm_from_scratch.recorded import MAIN, ROWS, SMALL, WIDE
+from lessons.shared import dlrm
 from lessons.shared.claim import claim
-from lessons.shared.op_times import cell_us, look_ups
-from lessons.shared.records import yardstick
-
-ROWS = 2048  # of the batch that is counted
-ONE_ID = {"rows": 2048, "width": 16, "ids": "uniform", "part": "bandwidth", "form": "functional"}
-WIDE = {"rows": 65536, "features": 26, "columns": 16}  # the recorded interaction
+from lessons.shared.records import FLOAT32, TF32, yardstick
 
 
-def _blocks(rows: int = ROWS) -> dict[str, arithmetic.Cost]:
-    return arithmetic.blocks(training.shape("small"), rows)
+@cache
+def _calls() -> list[tuple[str, int]]:
+    """The operators of a prediction of small, and their bytes; how large its tables are makes no difference."""
+    bottom, tables, (_, *top) = SMALL
+    model = dlrm.DLRM([100] * tables, bottom, top)
+    with torch.no_grad(), counting.Count() as count:
+        model(torch.ones(ROWS, bottom[0]), torch.zeros(ROWS, tables, dtype=torch.int64))
+    return count.calls
+
+
+def _first() -> tuple:
+    """By the roof, and in eager; in thousands of rows the notebook says 2,048."""
+    us = recorded.prediction()
+    assert ROWS == 2048
+    return us["the roof"], us["eager"]
 
 
 def _criteo() -> tuple:
@@ -38,161 +51,108 @@ def _auc() -> tuple:
     return tuple(found)
 
 
-def _bottom() -> tuple:
-    """Without the weights, as good as nothing of a batch of a million rows."""
-    cost, rows = _blocks(1 << 20)["bottom MLP"], 1 << 20
-    return cost.flops / rows, cost.fused / rows, cost.eager / rows
-
-
-def _whole() -> tuple:
-    """How many times fewer bytes than eager four kernels move, one a block, and one kernel; the model's intensity."""
-    found = _blocks()
-    cost = found.pop("whole model")
-    four = sum(block.fused for block in found.values())
-    assert len(found) == 4
-    return cost.eager / four, cost.eager / cost.fused, cost.intensity(fused=False), cost.intensity(fused=True)
-
-
-def _bound() -> tuple:
-    """Eager is below the ridge with every block; as one kernel the MLPs are at it, the whole model is beyond it, and
-    in tf32 all are below."""
-    found, ridge = _blocks(), arithmetic.ridge()
-    assert all(cost.intensity(fused=False) < ridge for cost in found.values())
-    bottom, top, whole = (found[name].intensity(fused=True) for name in ("bottom MLP", "top MLP", "whole model"))
-    assert abs(bottom / ridge - 1) < 0.02
-    assert abs(top / ridge - 1) < 0.02
-    assert 1.1 * ridge < whole < arithmetic.TF32_TFLOPS / yardstick()
-    return whole, ridge
-
-
-def _tf32() -> tuple:
-    return arithmetic.TF32_TFLOPS, arithmetic.TF32_TFLOPS / yardstick()
-
-
-def _wide() -> tuple:
-    """The preset main as one kernel: beyond both ridges."""
-    cost = arithmetic.blocks(training.shape("main"), ROWS)["whole model"]
-    assert cost.intensity(fused=True) > _tf32()[1] > arithmetic.ridge()
-    return (cost.intensity(fused=True),)
-
-
-def _fewest() -> tuple:
-    cost, ridge = _blocks()["interaction"], arithmetic.ridge()
-    before, after = (cost.intensity(fused) for fused in (False, True))
-    assert after < ridge / 4
-    return before, after
-
-
-def _interaction() -> tuple:
-    """Eager, a copy of eager's bytes, the compiler, one kernel, a copy of its bytes; µs."""
-    slow, compiled, ours = (arithmetic.interaction_recorded(name) for name in ("eager", "torch.compile", "cuda"))
-    assert ours["us_p50"] < compiled["us_p50"] < slow["us_p50"]
-    assert ours["flops"] == dot.forward_flops(**WIDE)
-    cost, rate = _blocks(WIDE["rows"])["interaction"], 1e6 * yardstick()
-    assert cost.fused == ours["bytes"]
-    return slow["us_p50"], cost.eager / rate, compiled["us_p50"], ours["us_p50"], cost.fused / rate
-
-
-def _faster() -> tuple:
-    """How much faster, with how much fewer bytes; which part of a copy's rate each reaches, in per cent."""
-    slow, slow_copy, _, ours, copy = _interaction()
-    assert ours / copy < slow / slow_copy
-    return slow / ours, slow_copy / copy, 100 * slow_copy / slow, 100 * copy / ours
-
-
-def _launches() -> tuple:
-    needed, eager, compiled, ours = look_ups(2048)
-    combo = cell_us("embedding_bags", "torch.compile, combo_kernels", **ONE_ID)
-    assert eager > 3 * compiled
-    assert compiled > 20 * needed
-    assert ours < combo < compiled
-    each_time = _blocks()["look-ups"].fused / (1e6 * yardstick())
-    assert each_time > needed
-    return needed, each_time, eager, compiled, combo, ours
-
-
-def _no_guarantee() -> tuple:
-    """The interaction as one kernel in Triton: of as many bytes, far from a copy's rate."""
-    triton, ours = (arithmetic.interaction_recorded(name) for name in ("triton", "cuda"))
-    assert triton["bytes"] == ours["bytes"]
-    assert triton["us_p50"] > 5 * ours["us_p50"]
-    return (triton["us_p50"],)
+def _peaks() -> tuple:
+    return yardstick(), FLOAT32 / 1e12, TF32 / 1e12
 
 
 def _main() -> tuple:
-    """With everything fused: the wide model's inference with 2048 rows in tf32."""
-    labels = {"part": "inference", "rows": 2048, "precision": "tf32"}
-    rows = [row for row in load("whole_model")["rows"] if labels.items() <= row.items()]
-    us = {row["implementation"]: row["us"] for row in rows}
-    compiled = min(us[name] for name in us if name.startswith("torch.compile"))
-    assert us["fused"] < compiled < us["eager"]
-    return us["eager"], compiled, us["fused"]
+    """The FLOPs take longer than the bytes."""
+    flops, moved = counting.needed(ROWS, *MAIN)
+    roof = recorded.prediction()["the roof"]
+    assert flops / TF32 * 1e6 == roof
+    assert recorded.roof_us(0, moved, TF32) < roof
+    return (roof,)
+
+
+def _times() -> tuple:
+    """Eager and ours beside the roof; the compiler is in between."""
+    us = recorded.prediction()
+    assert us["ours"] < us["torch.compile"] < us["eager"]
+    return us["eager"] / us["the roof"], us["ours"] / us["the roof"]
+
+
+def _cats() -> tuple:
+    """They move more bytes than the calls of any other operator, and there are two."""
+    moved: dict[str, int] = {}
+    for name, size in _calls():
+        moved[name] = moved.get(name, 0) + size
+    assert max(moved, key=moved.get) == "cat"
+    assert sum(name == "cat" for name, _ in _calls()) == 2
+    return ()
+
+
+def _interaction() -> tuple:
+    """How many times fewer bytes one kernel moves, and how many times as fast it was, in CUDA and in Triton."""
+    us = recorded.interaction()
+    names = [name for name, _ in _calls()]
+    first = names.index("stack") + 1  # the bottom MLP comes before the look-ups, the top MLP behind the interaction
+    calls = [size for name, size in _calls()[first:] if name in ("cat", "bmm", "index")]
+    assert len(calls) == 4
+    vectors, width = WIDE["features"] + 1, WIDE["columns"]
+    least = 4 * ROWS * (vectors * width + width + vectors * (vectors - 1) // 2)
+    assert dot.width(WIDE["features"], width) == width + vectors * (vectors - 1) // 2
+    return sum(calls) / least, us["eager"] / us["ours"], us["eager"] / us["triton"]
+
+
+def _launches() -> tuple:
+    """A look-up for each table, and the stack; their bytes are not what takes eager's time."""
+    names = [name for name, _ in _calls()]
+    us = recorded.tables()
+    assert us["eager"] > 50 * us["the roof"]
+    return (sum(name in ("embedding", "stack") for name in names),)
+
+
+def _small() -> tuple:
+    flops, moved = counting.needed(ROWS, *SMALL)
+    return (recorded.roof_us(flops, moved, FLOAT32),)
+
+
+def _row(us: dict[str, float]) -> tuple:
+    """In the table's order: the roof, ours, the compiler, eager."""
+    found = tuple(us[name] for name in recorded.ORDER)
+    assert list(found) == sorted(found)
+    return found
 
 
 claim(
-    "01",
-    "why the same interaction takes an H200 {:.0f} µs in one form and {:.1f} in another.",
-    lambda: (_interaction()[0], _interaction()[3]),
+    "01", "For 2,048 rows, one such model needs at least {:.0f} µs of an H200. PyTorch takes {:.0f}.", _first
 )
 claim("01", "The tables for Criteo's own file have {:.1f} million rows of 16 numbers: {:.1f} GB.", _criteo)
 claim(
     "01",
-    "With as many rows as ids, a small DLRM with a row for each id reaches {:.0f} % of the AUC that is possible above "
-    "chance, and one with this hash {:.0f} %.",
+    "A small DLRM with a row for each id reaches {:.0f} % of the AUC that is possible above chance. With our hash, and "
+    "as many rows, it reaches {:.0f} %.",
     _auc,
 )
 claim(
     "01",
-    "{:,.0f} FLOPs. As one kernel it moves 4 · (13 + 16) = {:.0f} bytes a row, as four it moves {:.0f}.",
-    _bottom,
+    "An H200 copies data at {:.2f} TB/s. By its datasheet it reaches {:.0f} TFLOP/s in float32. Its *tensor cores* "
+    "reach {:.1f} TFLOP/s in TF32",
+    _peaks,
 )
+claim("01", "For `main` in TF32 the FLOPs take longer, and the roof is {:.1f} µs.", _main)
 claim(
     "01",
-    "The picture's four blocks, one kernel each, move {:.1f} times fewer bytes than eager. One kernel for the whole "
-    "model, which writes nothing between the blocks, moves {:.1f} times fewer, and the intensity goes from {:.1f} to "
-    "{:.1f}.",
-    _whole,
+    "PyTorch takes {:.0f} times as long as the roof allows. Our kernels take {:.0f} times as long;",
+    _times,
 )
+claim("01", "The two `cat`s move the most, and they compute nothing.", _cats)
 claim(
     "01",
-    "this lecture's yardstick: {:.2f} TB/s on an H200. For FLOPs, whose rate hangs on a product's shape, the limit is "
-    "the datasheet's: {:.0f} TFLOP/s in float32 without tensor cores.",
-    lambda: (yardstick(), arithmetic.FP32_TFLOPS),
-)
-claim("01", "the whole model, with {:.1f} FLOPs a byte, is beyond {:.1f}:", _bound)
-claim("01", "raise the roof to {:.1f} TFLOP/s, the limits meet at {:.1f},", _tf32)
-claim(
-    "01",
-    "The preset `main`, with wider MLPs, has {:.0f} FLOPs a byte as one kernel: compute-bound under both.",
-    _wide,
-)
-claim("01", "The interaction goes from {:.1f} to {:.1f}:", _fewest)
-claim(
-    "01",
-    "Eager takes {:.0f} µs, where a copy of its bytes takes {:.0f}; `torch.compile`, which fuses a "
-    "part, {:.0f}. One kernel, ours in CUDA, takes {:.1f}, where a copy of its bytes takes {:.1f}.",
+    "As one kernel it moves {:.1f} times fewer bytes, and ours is {:.1f} times as fast as eager. Fewer bytes are no "
+    "guarantee: our Triton kernel moves as few, and is only {:.1f} times as fast.",
     _interaction,
 )
+claim("01", "But eager launches {} kernels for them, and each needs time to begin and to end.", _launches)
+claim("01", "The roof, for an H200 in float32, is {:.1f} µs.", _small)
 claim(
     "01",
-    "That is {:.1f} times as fast with {:.1f} times fewer bytes: eager's kernels reach {:.0f} % of a copy's rate, ours "
-    "{:.0f} %.",
-    _faster,
+    "| interaction, 65,536 rows, float32 | {:.1f} | {:.1f} | {:.1f} | {:.1f} |",
+    lambda: _row(recorded.interaction()),
 )
+claim("01", "| 26 look-ups, 2,048 rows | {:.1f} | {:.1f} | {:.1f} | {:.1f} |", lambda: _row(recorded.tables()))
 claim(
     "01",
-    "Of 2048 rows the 26 look-ups, of ids hashed before, need {:.1f} µs for their bytes, if a row that several "
-    "ids share is read once; once for each id, as in section 7, {:.1f}. Eager takes {:.0f} µs, `torch.compile` {:.1f} "
-    "({:.1f} with an option that notebook 04 shows), one kernel {:.1f}.",
-    _launches,
-)
-claim(
-    "01",
-    "a prediction for 2048 rows takes eager {:.0f} µs, `torch.compile` at its best {:.0f}, and our kernels {:.0f}.",
-    _main,
-)
-claim(
-    "01",
-    "One kernel alone is no guarantee: ours in Triton, of the same bytes, takes {:.0f} µs",
-    _no_guarantee,
+    "| prediction of `main`, 2,048 rows, TF32 | {:.1f} | {:.1f} | {:.1f} | {:.1f} |",
+    lambda: _row(recorded.prediction()),
 )
