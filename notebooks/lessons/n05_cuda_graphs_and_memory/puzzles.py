@@ -165,7 +165,7 @@ PUZZLES = {
     "call": OnGraphs(
         Spec(doubled_plus, _call_calls, cases=lambda names: [Case((1, 3)), Case((4, 2)), Case((3, 50))]), _call
     ),
-    "step": OnGraphs(
+    "falling_rate": OnGraphs(
         Spec(counted_step, _step_calls, (), ("weight", "steps"), cases=lambda names: [Case((3,)), Case((100,))]), _step
     ),
     "saved": OfNumbers(

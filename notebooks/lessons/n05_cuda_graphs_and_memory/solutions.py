@@ -9,13 +9,13 @@ def call(graph, buffer, out, x):
 
 solved = puzzles.attempt("call", call)
 
-# %% step
-def step(weight, grad, steps):
+# %% falling_rate
+def falling_rate(weight, grad, steps):
     steps += 1
     weight -= grad / steps
 
 
-solved = puzzles.attempt("step", step)
+solved = puzzles.attempt("falling_rate", falling_rate)
 
 # %% saved
 def saved(launches, launch_us, kernels_us, replay_us, copy_us):
