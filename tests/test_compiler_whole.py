@@ -314,3 +314,28 @@ def test_explain_says_so():
     with torch.no_grad():
         text = str(kernels.explain(Model(), *inputs()))
     assert "dlrm_forward: 3 tables of width 4, bottom 13-8-4, top 10-8-1" in text
+    assert "top 10-8-1, ieee" in text
+
+
+def as_large(m: Model) -> None:
+    """A row of it does not fit into registers; a tile does."""
+    m.tables = nn.ModuleList(nn.EmbeddingBag(rows, 64, mode="sum") for rows in ROWS)
+    m.two, m.three = nn.Linear(8, 64), nn.Linear(70, 8)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "tf32"), (torch.bfloat16, "ieee")])
+def test_larger_models_are_for_tensor_cores(dtype, precision, monkeypatch):
+    torch.manual_seed(0)
+    model, (dense, *ids) = Model(prepare=as_large).to(dtype), inputs(40)
+    if dtype == torch.float32:
+        declined = check(model, inputs(), gradients=False).declined
+        assert any("; larger ones take tf32 or halves" in sentence for sentence in declined)
+    monkeypatch.setattr(whole.mlp, "precision", lambda result: precision)
+    monkeypatch.setattr(whole, "backend_for", lambda device: "cuda")
+    torch._dynamo.reset()
+    backend, recorded = recording()
+    with on_host(), torch.no_grad():
+        found = torch.compile(model, backend=backend)(dense.to(dtype), *ids)
+    assert recorded.ops == [OP]
+    near = 0.05 if dtype == torch.bfloat16 else 0.005
+    torch.testing.assert_close(found, model(dense.to(dtype), *ids), rtol=near, atol=near)

@@ -1,4 +1,4 @@
-"""dlrm_forward: a whole small DLRM, where nothing but its output is read and no gradient is wanted.
+"""dlrm_forward: a whole DLRM, where nothing but its output is read and no gradient is wanted.
 
     bottom MLP, look-ups → [d; v_1 … v_F] → dot_interaction → top MLP
 
@@ -19,9 +19,11 @@ from kernels.compiler import interaction, look_ups, mlp
 from kernels.compiler.constants import Constants
 from kernels.compiler.match import CAT, Declined, Found, Miss, arguments, aten, is_call, same_size, value
 from kernels.compiler.view import View
+from kernels.device.launch import architecture, shared_memory
 from kernels.dispatch import nvrtc
-from kernels.ops.dlrm.cuda_launch import shape_of
+from kernels.ops.dlrm.cuda_launch import design_of, shape_of
 from kernels.ops.dlrm.op import dlrm_forward
+from kernels.ops.dlrm.tile import TYPES
 
 OP = "dlrm_forward"
 
@@ -75,12 +77,16 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
     shape = shape_of(*([value(node) for node in nodes] for nodes in (
         tables, indices, offsets[0] if offsets else [], weights[: len(bottom.layers)], weights[len(bottom.layers) :]
     )))  # fmt: skip
-    if why := replace(shape, bags="open" if offsets else "").why_not():
-        raise Miss(f"the model is too large for one kernel: {why}", pairs.out)
+    device, dtype, precision = value(dense).device, value(dense).dtype, mlp.precision(value(top.out))
+    design = design_of(
+        replace(shape, bags="open" if offsets else ""), dtype, precision, architecture(device), shared_memory(device)
+    )
+    if isinstance(design, str):
+        raise Miss(design, pairs.out)
     lists = [tables, indices, *offsets, weights[: len(bottom.layers)], biases[: len(bottom.layers)],
              weights[len(bottom.layers) :], biases[len(bottom.layers) :]]  # fmt: skip
     activations = [chain.layers[at].activation for chain in (bottom, top) for at in (0, -1)]
-    chosen = backend_for(value(dense).device)
+    chosen = backend_for(device)
 
     def build(call, dense, *given):
         given, parts = iter(given), []
@@ -88,11 +94,11 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
             parts.append([next(given) for _ in each])
         if not offsets:
             parts.insert(2, None)
-        return call(dlrm_forward, dense, *parts, *activations, backend=chosen)
+        return call(dlrm_forward, dense, *parts, *activations, precision, backend=chosen)
 
     nodes = [node for layer in layers for node in layer.nodes] + [node for _, calls in read for node in calls]
     widths = ["-".join(map(str, each)) for each in (shape.bottom, shape.top)]
-    note = f"{len(tables)} tables of width {shape.width}, bottom {widths[0]}, top {widths[1]}"
+    note = f"{len(tables)} tables of width {shape.width}, bottom {widths[0]}, top {widths[1]}, {precision}"
     inputs = [dense, *(node for each in lists for node in each)]
     return Found(OP, top.out, [*nodes, *joining, *pairs.nodes], inputs, build, note, pairs.constants)
 
@@ -154,8 +160,10 @@ def check(
             raise Miss(f"{value(chain_inputs).dim()} dimensions, where dlrm_forward takes two", chain_inputs)
     mlp.check_layers(dense, [layer.weight for layer in layers], [layer.bias for layer in layers])
     floats = [dense, *tables, *(layer.weight for layer in layers)]
-    if any(value(node).dtype != torch.float32 for node in floats):
-        raise Miss("not all is float32", dense)
+    if value(dense).dtype not in TYPES:
+        raise Miss("not all is float32, float16 or bfloat16", dense)
+    if any(value(node).dtype != value(dense).dtype for node in floats):
+        raise Miss("not all is of one dtype", dense)
     for nodes, name in ((indices, "ids"), (offsets, "offsets")):
         if len({value(node).dtype for node in nodes}) > 1 or any(value(node).dim() != 1 for node in nodes):
             raise Miss(f"the {name} differ in dtype, or have not one dimension", nodes[0])

@@ -12,7 +12,7 @@ constexpr int most_cluster_blocks = 16, portable_cluster_blocks = 8;
 #ifndef __CUDACC__
 namespace cuda_on_host {
 inline void* cluster_memory[most_cluster_blocks];  // the dynamic shared memory of each block of the running cluster
-inline int first_block_of_cluster, blocks_of_cluster;
+inline int first_block_of_cluster, blocks_of_cluster = 1;  // of another launch than launch_clusters', too
 }  // namespace cuda_on_host
 #endif
 
@@ -131,18 +131,17 @@ cudaError_t launch_clusters(void (*kernel)(Parameters...), int clusters, int clu
     if (error != cudaSuccess) cudaGetLastError();
     return error;
 #else
-    cuda_on_host::blocks_of_cluster = cluster;
-    cuda_on_host::first_block_of_cluster = 0;
     if (cluster == 1) return launch_kernel(kernel, dim3(clusters), block, shared_bytes, stream, arguments...);
     if (cluster > most_cluster_blocks) return cudaErrorInvalidConfiguration;
     if (cuda_on_host::most_blocks && 1ULL * clusters * cluster > cuda_on_host::most_blocks) return cudaErrorLaunchTimeout;
-    for (int c = 0; c < clusters; ++c) {
+    cuda_on_host::blocks_of_cluster = cluster;
+    cudaError_t error = cudaSuccess;
+    for (int c = 0; c < clusters && error == cudaSuccess; ++c) {
         cuda_on_host::first_block_of_cluster = (cuda_on_host::backwards ? clusters - 1 - c : c) * cluster;
-        cudaError_t error =
-            launch_cooperative_kernel(kernel, dim3(cluster), block, shared_bytes, stream, arguments...);
-        if (error != cudaSuccess) return error;
+        error = launch_cooperative_kernel(kernel, dim3(cluster), block, shared_bytes, stream, arguments...);
     }
-    return cudaSuccess;
+    cuda_on_host::blocks_of_cluster = 1, cuda_on_host::first_block_of_cluster = 0;
+    return error;
 #endif
 }
 #endif

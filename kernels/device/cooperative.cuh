@@ -11,7 +11,7 @@
 
 #include "device/launch.cuh"
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #include <cooperative_groups.h>
 
 // What was written before it, in any block, is seen after it by all.

@@ -2,7 +2,7 @@
 // host, NVRTC not at all (it compiles kernels only, so what launches is hidden from it).
 #pragma once
 
-#if defined(__CUDACC_RTC__)  // which has no headers of CUDA's: whoever takes halves includes theirs
+#if defined(__CUDACC_RTC__)  // which has no headers of CUDA's: halves.cuh is for whoever takes halves
 #elif defined(__CUDACC__)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -111,6 +111,14 @@ def shared_memory(device: torch.device | None = None) -> int:
     return SHARED_MEMORY.get(architecture(device), min(SHARED_MEMORY.values()))
 
 
+def multiprocessors() -> int:
+    """How many the current GPU has; where there is none, an H200's 132: a launch is then planned as for one."""
+    records = recorder()
+    if records.on_gpu if records is not None else _is_cuda(None):
+        return torch.cuda.get_device_properties(None).multi_processor_count
+    return 132
+
+
 def _is_cuda(device: torch.device | None) -> bool:
     if device is not None:
         return device.type == "cuda"

@@ -17,6 +17,11 @@
 
 constexpr int step_bytes = 32;
 
+template <class T>
+constexpr bool is_half = false;  // NVRTC has no std::is_same
+template <>
+constexpr bool is_half<__half> = true;
+
 // Four matrices of 8 rows by 16 bytes. Lane 8i + r gives the address of row r of matrix i, a multiple of 16; each lane
 // gets into registers[i] bytes 4t to 4t + 3 of row g of matrix i.
 __device__ inline void load_matrices(unsigned (&registers)[4], const void* row) {
@@ -71,7 +76,7 @@ __device__ inline void multiply_step(float (&c)[4], const unsigned (&a)[4], unsi
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                               \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
     if constexpr (sizeof(T) == 4) FUSED_MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
-    else if constexpr (std::is_same_v<T, __half>) FUSED_MMA("m16n8k16.row.col.f32.f16.f16.f32");
+    else if constexpr (is_half<T>) FUSED_MMA("m16n8k16.row.col.f32.f16.f16.f32");
     else FUSED_MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
 #undef FUSED_MMA
 #elif defined(__CUDA_ARCH__)

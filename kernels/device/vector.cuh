@@ -1,6 +1,7 @@
 // What the pointwise kernels share: 16-byte accesses, the arithmetic type, and columns without a division.
 #pragma once
 
+#include "device/halves.cuh"
 #include "device/launch.cuh"
 
 // float for every dtype but double, which computes in itself.
@@ -86,7 +87,7 @@ template <>
 struct Columns<unsigned> {
     unsigned divisor, multiplier, shift;
 
-    __host__ explicit Columns(long long columns) : divisor(unsigned(columns)), shift(0) {
+    explicit Columns(long long columns) : divisor(unsigned(columns)), shift(0) {
         while ((1LL << shift) < columns) ++shift;
         multiplier = unsigned(((1ULL << 32) * ((1ULL << shift) - columns)) / columns + 1);
     }
@@ -98,7 +99,7 @@ template <>
 struct Columns<long long> {
     long long divisor;
 
-    __host__ explicit Columns(long long columns) : divisor(columns) {}
+    explicit Columns(long long columns) : divisor(columns) {}
     __device__ long long quotient(long long index) const { return index / divisor; }
     __device__ long long of(long long index) const { return index % divisor; }
 };

@@ -25,7 +25,8 @@ from kernels.dispatch.cubin_files import CUBINS, EARLY, PLAIN, Compiled, Damaged
 from kernels.dispatch.cuda_source import Source, headers_of
 
 FORMAT = 1  # of the key
-OPTIONS = ("--std=c++17",)
+# The headers' functions that are not marked are for the host elsewhere, and constexpr ones among them for both.
+OPTIONS = ("--std=c++17", "--device-as-default-execution-space")
 # Without a CUDA build of torch any of these will do: what it compiles is looked at, and not run.
 MAJORS = ("13", "12")
 

@@ -1,4 +1,4 @@
-"""dlrm_forward's CUDA kernel: its source by the shape of the model, its grid and its arguments."""
+"""dlrm_forward's CUDA kernels: their source by the shape of the model, their grids and arguments."""
 
 from __future__ import annotations
 
@@ -10,40 +10,85 @@ import torch
 from torch import Tensor
 
 from kernels.device.generated import Elements, Source, Stride, launch
-from kernels.device.launch import cdiv
+from kernels.device.launch import architecture, cdiv, empty, multiprocessors, shared_memory
 from kernels.ops.dlrm.shape import ROWS_OF_A_BLOCK, DLRMError, Shape
 from kernels.ops.dlrm.source import NAME, source_of
+from kernels.ops.dlrm.tile import MOST_LAYERS, TYPES, Tiles, fragments_source, tiles_for, tiles_source
+
+LAYERS_OF_A_BLOCK = 8192  # bytes of a layer's fragments that a block writes
 
 
 def forward(
     dense: Tensor, tables: Sequence[Tensor], indices: Sequence[Tensor], offsets: Sequence[Tensor],
     bottom_weights: Sequence[Tensor], bottom_biases: Sequence[Tensor], top_weights: Sequence[Tensor],
     top_biases: Sequence[Tensor], bottom_activation: str, bottom_final: str, top_activation: str, top_final: str,
-    out: Tensor, report: Tensor,
+    precision: str, out: Tensor, report: Tensor,
 ) -> None:
     """As op.py declares it; all contiguous but the indices. Raises DLRMError for a model that does not fit, TypeError
-    for another dtype than float32."""
-    if dense.dtype != torch.float32:
+    for float64."""
+    if dense.dtype not in TYPES:
         dtype = str(dense.dtype).removeprefix("torch.")
-        raise TypeError(f'{NAME}: dense must be float32 for backend="cuda"; got {dtype}')
+        raise TypeError(f'{NAME}: dense must be float32, float16 or bfloat16 for backend="cuda"; got {dtype}')
     activations = bottom_activation, bottom_final, top_activation, top_final
     bags = ("open" if offsets[0].shape[0] == dense.shape[0] else "closed") if offsets else ""
     shape = replace(
         shape_of(tables, indices, offsets, bottom_weights, top_weights), activations=activations, bags=bags,
         aligned=all(map(_is_aligned, tables)),
     )
-    if why := shape.why_not():
-        raise DLRMError(f"{NAME}: the model is too large for one kernel: {why}")
+    design = design_of(shape, dense.dtype, precision, architecture(), shared_memory())
+    if isinstance(design, str):
+        raise DLRMError(f"{NAME}: {design}")
+    rows, inputs = dense.shape
+    if not rows:
+        return
+    weights, biases = [*bottom_weights, *top_weights], [*bottom_biases, *top_biases]
+    heights, counts = [len(table) for table in tables], list(map(Elements, indices if offsets else ()))
+    if isinstance(design, Shape):
+        return launch(
+            source(shape), (cdiv(rows, ROWS_OF_A_BLOCK),), dense, *tables, *heights, *indices, *map(Stride, indices),
+            *offsets, *counts, *weights, *biases, out, report, rows,
+        )
+    fragments = write_fragments(design, dense, weights, biases)
+    blocks = min(cdiv(rows, design.rows), multiprocessors())
+    none = [0] * len(tables)
     launch(
-        source(shape), (cdiv(dense.shape[0], ROWS_OF_A_BLOCK),), dense, *tables, *(len(table) for table in tables),
-        *indices, *map(Stride, indices), *offsets, *map(Elements, indices if offsets else ()), *bottom_weights,
-        *top_weights, *bottom_biases, *top_biases, out, report, dense.shape[0],
+        tiles_source(design), (blocks,), dense, out, fragments, rows, inputs, blocks, *tables, *heights, *indices,
+        *map(Stride, indices), *(offsets or none), *(counts or none), report,
     )
+
+
+def write_fragments(tiles: Tiles, dense: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    """The weights and biases as the tiles take them, by one launch for all layers."""
+    fragments = empty((tiles.fragments,), tiles.dtype, dense)
+    none = [0] * (MOST_LAYERS - len(weights))
+    inputs, outputs = zip(*tiles.shape.layers, strict=True)
+    largest = max(inputs * outputs for inputs, outputs in tiles.shape.layers) * tiles.dtype.itemsize
+    launch(
+        fragments_source(tiles.dtype), (cdiv(largest, LAYERS_OF_A_BLOCK), len(weights)), *weights, *none, *biases,
+        *none, *inputs, *none, *inputs, *none, *outputs, *none, len(weights), fragments,
+    )
+    return fragments
+
+
+@functools.cache
+def design_of(shape: Shape, dtype: torch.dtype, precision: str, arch: int, shared_bytes: int) -> Shape | Tiles | str:
+    """By what a model is computed on a GPU of sm_<arch> with so much shared memory a block: its Shape for a row a lane,
+    in float32, whatever the precision; Tiles, in tf32 or halves; or why by neither."""
+    if dtype == torch.float32:
+        if not (why := shape.why_not()):
+            return shape
+        if precision != "tf32":
+            return f"the model is too large for one kernel: {why}; larger ones take tf32 or halves"
+    if arch < 80:
+        return f"tf32 and halves take the tensor cores of sm_80 or later; this is sm_{arch}"
+    tiles = tiles_for(shape, dtype, shared_bytes)
+    why = tiles.why_not(shared_bytes)
+    return f"the model does not fit into one kernel: {why}" if why else tiles
 
 
 @functools.cache
 def source(shape: Shape) -> Source:
-    """What is compiled for a model."""
+    """What is compiled for a small model."""
     return Source(NAME, source_of(shape), 32 * shape.warps, shape.shared_bytes, waits=True)
 
 

@@ -36,8 +36,10 @@ def dlrm_forward(
     bottom_final: str = "relu",
     top_activation: str = "relu",
     top_final: str = "identity",
+    precision: str = "ieee",
 ) -> Tensor:
-    """The arguments are those of the public function, with no offsets for one id a row → [B, N], contiguous.
+    """The arguments are those of the public function, with no offsets for one id a row → [B, N], contiguous. precision
+    is for PyTorch's own switch to say here (torch.backends.cuda.matmul.fp32_precision).
 
     A bad id or bad offsets raise at once, which takes a synchronisation; where there are no values to look at
     (`checks.has_no_values`) nothing is raised.

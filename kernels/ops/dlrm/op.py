@@ -9,18 +9,21 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
+from kernels.device.launch import architecture, shared_memory
 from kernels.dispatch import checks, nvrtc
 from kernels.dispatch.op import Op
 from kernels.dtypes import FLOATING, INTEGERS
 from kernels.ops.dlrm import eager
-from kernels.ops.dlrm.shape import ACTIVATIONS, Shape
+from kernels.ops.dlrm.cuda_launch import design_of
+from kernels.ops.dlrm.shape import ACTIVATIONS, PRECISIONS, Shape
+from kernels.ops.dlrm.tile import TYPES
 from kernels.ops.embedding_bags import reported
 
 
 def check(
     op: str, dense: Tensor, tables: Sequence[Tensor], indices: Sequence[Tensor], offsets: Sequence[Tensor],
     bottom_weights: Sequence[Tensor], bottom_biases: Sequence[Tensor], top_weights: Sequence[Tensor],
-    top_biases: Sequence[Tensor], *activations: str,
+    top_biases: Sequence[Tensor], *options: str,
 ) -> None:
     """Raise for what is wrong with types, dtypes, shapes and devices; of ids and offsets the kernel takes care."""
     checks.has_dtype(op, "dense", dense, FLOATING)
@@ -36,8 +39,10 @@ def check(
         raise ValueError(f"{op}: indices must be of {rows} ids each, since there are no offsets; got {lengths}")
     _check_layers(op, "top", top_weights, top_biases, dense, width + len(tables) * (len(tables) + 1) // 2)
     names = "bottom_activation", "bottom_final", "top_activation", "top_final"
+    *activations, precision = options
     for name, activation in zip(names, activations, strict=True):
         checks.is_one_of(op, name, activation, ACTIVATIONS)
+    checks.is_one_of(op, "precision", precision, PRECISIONS)
 
 
 def _check_layers(
@@ -94,25 +99,30 @@ nvrtc_runs = functools.cache(lambda: not nvrtc.why_not_run("cuda"))
 
 
 def auto(
-    dense: Tensor, tables, indices, offsets, bottom_weights, bottom_biases, top_weights, top_biases, *activations
+    dense: Tensor, tables, indices, offsets, bottom_weights, bottom_biases, top_weights, top_biases, *options
 ) -> str:
-    """What backend="auto" is for CUDA tensors: eager where a gradient is wanted, which the kernel has not, where the
-    model is too large for it, or of another dtype than float32."""
+    """What backend="auto" is for CUDA tensors: eager where a gradient is wanted, which the kernels have not, and where
+    the model does not fit into one of them."""
     if torch.is_grad_enabled():
         tensors = (dense, *tables, *bottom_weights, *bottom_biases, *top_weights, *top_biases)
         if True in map(requires_grad, tensors):
             return "eager"
-    if dense.dtype != torch.float32 or not nvrtc_runs():
+    if dense.dtype not in TYPES or not nvrtc_runs():
         return "eager"
     bottom, top = tuple(map(shape_of, bottom_weights)), tuple(map(shape_of, top_weights))
-    return "cuda" if fits(bottom, top, len(tables), bool(offsets)) else "eager"
+    fit = fits(bottom, top, len(tables), bool(offsets), dense.dtype, options[-1], dense.device)
+    return "cuda" if fit else "eager"
 
 
 @functools.cache
-def fits(bottom: tuple[torch.Size, ...], top: tuple[torch.Size, ...], features: int, bags: bool) -> bool:
-    """Whether a model with weights of these shapes is small enough for one kernel. Each call asks, so it is kept."""
+def fits(
+    bottom: tuple[torch.Size, ...], top: tuple[torch.Size, ...], features: int, bags: bool, dtype: torch.dtype,
+    precision: str, device: torch.device,
+) -> bool:
+    """Whether there is a kernel for a model with weights of these shapes. Each call asks, so it is kept."""
     widths = [(weights[0][1], *(shape[0] for shape in weights)) for weights in (bottom, top)]
-    return not Shape(*widths, features, bags="closed" if bags else "").why_not()
+    shape = Shape(*widths, features, bags="closed" if bags else "")
+    return not isinstance(design_of(shape, dtype, precision, architecture(device), shared_memory(device)), str)
 
 
 def _output(given: Mapping[str, object]) -> tuple[Sequence[int], torch.dtype]:
@@ -123,7 +133,7 @@ OP = Op(
     "dlrm_forward",
     "(Tensor dense, Tensor[] tables, Ragged[] indices, Tensor[] offsets, Tensor[] bottom_weights, "
     "Tensor[] bottom_biases, Tensor[] top_weights, Tensor[] top_biases, str bottom_activation, str bottom_final, "
-    "str top_activation, str top_final) -> (Tensor out, Report report)",
+    "str top_activation, str top_final, str precision) -> (Tensor out, Report report)",
     eager=eager.dlrm_forward,
     check=check,
     outputs={"out": _output},
@@ -147,10 +157,11 @@ def dlrm_forward(
     bottom_final: str = "relu",
     top_activation: str = "relu",
     top_final: str = "identity",
+    precision: str = "ieee",
     *,
     backend: str = "auto",
 ) -> Tensor:
-    """The whole forward of a small DLRM in one kernel → [B, N], contiguous.
+    """The whole forward of a DLRM in one kernel → [B, N], contiguous.
 
         d = bottom(dense)      v_f = Σ of the rows of table f in the row's bag      out = top([d; v_i · v_j for j < i])
 
@@ -167,20 +178,29 @@ def dlrm_forward(
         top_weights, top_biases: the same, with D + F (F + 1) / 2 inputs.
         bottom_activation, top_activation: identity, relu, sigmoid or gelu (of erf), between the layers of each;
             bottom_final, top_final: after the last.
+        precision: of float32 products: "ieee" (full float32), or "tf32", which allows tensor cores: for them x, the
+            vectors, the weights and what is between the layers are rounded to the nearest number with 10 bits behind
+            the leading one. Halves always go through tensor cores and are added up in float32.
         backend: "cuda" (NVRTC compiles a kernel for the model's shape at its first call, some seconds, and keeps it on
-            disk), "eager", or "auto": "cuda" for CUDA tensors, but eager where a gradient is wanted, which the kernel
-            does not have, and where the model is no float32 or too large for it; else eager.
+            disk), "eager", or "auto": "cuda" for CUDA tensors, but eager where a gradient is wanted, which the kernels
+            do not have, and where the model does not fit into one; else eager.
+
+    There are two designs. Small float32 models hold a row in the registers of a thread, in full float32 whatever the
+    precision. In tf32 and halves, larger ones take a tile of rows through tensor cores (sm_80 or later): up to 31
+    tables, D a multiple of 16 bytes, and all layers' inputs of 8 rows on chip; a launch before it lays the weights out.
+    `shape.py` and `tile.py` have the budgets. A larger model is refused, and so is one in full float32 that is not
+    small: `auto` is then eager.
 
     An id that its table does not have, and bad offsets, raise as in `embedding_bags_apart`: at once for tensors of a
     CPU and on backend="eager", on a GPU in the next call that is neither captured nor compiled, or in `check_ids`. The
     row counts as zeros, and nothing is read outside of a tensor.
 
-    Every run gives the same bits. The kernel holds a row in the registers of a thread: `shape.py` has the budgets.
+    Every run gives the same bits.
 
     Raises:
         TypeError: a dtype, what is no tensor. ValueError: a shape, a device, an unknown name or backend; offsets.
         IndexError: an id out of range, perhaps of an earlier call.
-        DLRMError: a ValueError: the model is too large for backend="cuda"; it says by what.
+        DLRMError: a ValueError: the model does not fit into a kernel of backend="cuda"; it says by what.
         RuntimeError: a backend this machine lacks; backend="cuda" where a gradient is wanted.
     """
     if type(indices) is not list and isinstance(indices, Tensor):
@@ -188,5 +208,5 @@ def dlrm_forward(
             raise ValueError(f"{OP.name}: indices must be a list, or of shape [B, F]; got {list(indices.shape)}")
         indices = indices.unbind(1)
     lists = tables, indices, [] if offsets is None else offsets, bottom_weights, bottom_biases, top_weights, top_biases
-    arguments = dense, *map(checks.listed, lists), bottom_activation, bottom_final, top_activation, top_final
+    arguments = dense, *map(checks.listed, lists), bottom_activation, bottom_final, top_activation, top_final, precision
     return reported.call(OP, backend, dense, arguments)

@@ -1,4 +1,5 @@
-"""The shape of a DLRM whose forward is one kernel, and whether it fits: what the kernel's source is generated from."""
+"""The shape of a DLRM whose forward is one kernel: what the kernel's source is generated from; and whether a row of it
+fits into a lane (source.py). For larger models tile.py takes the same shape."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import itertools
 from dataclasses import dataclass
 
 ACTIVATIONS = ("identity", "relu", "sigmoid", "gelu")
+PRECISIONS = ("ieee", "tf32")
 
 # What a thread may hold of a row in its registers, of which it has 255; the rest is for addresses and sums under way.
 MOST_NUMBERS = 160
@@ -20,7 +22,7 @@ PRODUCTS_OF_A_WARP, MOST_WARPS = 512, 8
 
 
 class DLRMError(ValueError):
-    """A model that is too large for dlrm_forward's kernel."""
+    """A model that fits into none of dlrm_forward's kernels."""
 
 
 @dataclass(frozen=True)

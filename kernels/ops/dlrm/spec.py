@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.check import Call, Case, Spec
+from kernels.check.tf32 import EPS as TF32_EPS
 from kernels.ops.dlrm.eager import dlrm_forward
 
 HEIGHTS = (37, 1, 8, 100)
@@ -21,6 +22,11 @@ VARIANTS = (
     ((5, 7), (9, 4, 2), ("sigmoid", "relu", "gelu", "relu")),
 )
 BAGS = "", "open", "closed"
+# Models that are computed in tiles: variant, D, F, bags, ids.
+TILED = (
+    (((24,), (40, 1), ("relu", "relu", "relu", "sigmoid")), 16, 17, "", torch.int64),
+    (((70, 40), (24, 5), ("sigmoid", "identity", "gelu", "relu")), 24, 9, "open", torch.int32),
+)
 
 
 def draw_layers(case: Case, seed: int, widths: Sequence[int], device) -> tuple[list[Tensor], list[Tensor]]:
@@ -46,7 +52,9 @@ def draw_ids(rows: int, heights: Sequence[int], bags: str, dtype: torch.dtype, s
     return indices, offsets
 
 
-def draw_model(case: Case, rows: int, inputs: int, width: int, features: int, variant, bags: str, device, ids) -> Call:
+def draw_model(
+    case: Case, rows: int, inputs: int, width: int, features: int, variant, bags: str, device, ids, precision="ieee"
+) -> Call:
     """A call of dlrm_forward with K = inputs, D = width and F = features. The case's layout is dense's and the tables',
     its values are dense's."""
     hidden, top, activations = variant
@@ -62,23 +70,37 @@ def draw_model(case: Case, rows: int, inputs: int, width: int, features: int, va
         [each.to(device) for each in offsets], *draw_layers(plain, 100, (inputs, *hidden, width), device),
         *draw_layers(plain, 200, (width + features * (features + 1) // 2, *top), device),
     )
-    return Call(f"{case} {features} tables, D = {width}, bags {bags or 'of one id'}", tensors, activations)
+    name = f"{case} {features} tables, D = {width}, bags {bags or 'of one id'} {precision}"
+    return Call(name, tensors, (*activations, precision))
+
+
+def draw_tiled(case: Case, rows: int, number: int, device: torch.device) -> Call:
+    """A call with one of TILED."""
+    variant, width, features, bags, ids = TILED[number]
+    return draw_model(case, rows, 13, width, features, variant, bags, device, ids, "tf32")
 
 
 def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     *leading, columns = case.shape
     rows, inputs = math.prod(leading), 1 + columns % 17
+    if case.dtype.itemsize == 2:
+        yield draw_tiled(case, rows, case.dtype == torch.bfloat16, device)
+        return
     width, features = (4, 1, 8, 3, 16, 2)[columns % 6], (3, 1, 8, 5)[columns % 4]
     for number, (variant, bags) in enumerate(itertools.product(VARIANTS, BAGS)):
         if number % 4 == 0 or case.every_option:
             ids = (torch.int64, torch.int32)[number % 2]
             yield draw_model(case, rows, inputs, width, features, variant, bags, device, ids)
+    if case.every_option and case.dtype == torch.float32:
+        # Of what is infinite a sigmoid makes 1, for which there is no bound: then the model that ends with its sigmoid.
+        yield from (draw_tiled(case, rows, number, device) for number in range(1 if case.values == "special" else 2))
 
 
 @dataclass(frozen=True)
 class Layers:
     """An error of k · eps of the magnitude: what comes out with absolute values everywhere, where an activation gives
-    |z| + 1, which is more than any gives, and grows as fast as any."""
+    |z| + 1, which is more than any gives, and grows as fast as any. Of tf32 and halves a quarter of that: roundings of
+    many numbers, up and down, make most of the error, and not sums."""
 
     k: float = 8.0
 
@@ -90,7 +112,9 @@ class Layers:
         ]
         size = dlrm_forward(*tensors, *["identity"] * 4)
         eps = max(torch.finfo(call.tensors[0].dtype).eps, torch.finfo(torch.float32).eps)
-        return [self.k * eps * size]
+        if call.options[-1] == "tf32":
+            eps = max(eps, TF32_EPS)
+        return [(self.k / 4 if eps >= TF32_EPS else self.k) * eps * size]
 
 
 NAMES = (
@@ -102,7 +126,8 @@ def _cases(names: tuple[str, ...]) -> list[Case]:
     shapes = [(0, 5), (1, 1), (1, 13), (7, 3), (31, 12), (33, 4), (65, 2), (2, 50, 6)]
     cases = [Case(shape, every_option=False) for shape in shapes]
     cases += [Case((6, 24), layout=layout, every_option=False) for layout in ("transposed", "strided", "misaligned")]
-    return [*cases, Case((40, 12)), Case((40, 13), values="special")]
+    halves = [Case(shape, dtype) for dtype in (torch.bfloat16, torch.float16) for shape in ((37, 13), (128, 4))]
+    return [*cases, Case((40, 12)), Case((40, 13), values="special"), *halves]
 
 
 def _wide_cases(names: tuple[str, ...]) -> list[Case]:

@@ -14,7 +14,7 @@ struct Problem {
     const char *bottom, *top;
     int tables, tile, cluster = 1, clusters = 0;
     bool bags = false, narrow_ids = false, bad = false;
-    bool last = true, apart = false;  // whether the offsets' last is given; ids three places apart, x off by an element
+    bool last = true, apart = false;  // whether the offsets' last is given; ids three places apart, x, tables off by one
     long long bad_id = -1, bad_offset = 0;  // what is bad if anything is: -1 for the table's height; the row, 0 for none
 };
 
@@ -167,10 +167,10 @@ private:
 
 template <class T>
 void check(testing::Report& report, const Problem& p, const Case<T>& c) {
-    Buffer<T> x(c.x, p.apart), bottom_packed(c.bottom_packed), top_packed(c.top_packed), tables(c.tables);
-    Buffer<T> bottom(fused_mlp::fragments_size<T>(c.bottom)), top(fused_mlp::fragments_size<T>(c.top));
-    cudaError_t made = fused_mlp::launch_fragments(bottom_packed.get(), c.bottom, bottom.get(), cudaStream_t{});
-    if (made == cudaSuccess) made = fused_mlp::launch_fragments(top_packed.get(), c.top, top.get(), cudaStream_t{});
+    Buffer<T> x(c.x, p.apart), bottom_packed(c.bottom_packed), top_packed(c.top_packed), tables(c.tables, p.apart);
+    Buffer<T> fragments(fused_mlp::fragments_size<T>(fused_mlp::Chain().append(c.bottom).append(c.top)));
+    cudaError_t made = fused_mlp::launch_fragments<T>({{bottom_packed.get(), c.bottom}, {top_packed.get(), c.top}},
+                                                      fragments.get(), cudaStream_t{});
     Buffer<T> out(p.rows * c.top.width[c.top.count]);
     const size_t stride = p.apart ? 3 : 1;
     std::vector<long long> wide(c.ids.size() * stride, -5);  // what lies between them is no id
@@ -181,11 +181,10 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c) {
     Buffer<unsigned long long> told(report_size);
     told.write(std::vector<unsigned long long>(report_size));
     dlrm::Call<T> call = {};
-    call.x = x.get(), call.bottom = bottom.get(), call.top = top.get(), call.out = out.get();
-    call.rows = p.rows, call.x_columns = c.dense, call.bottom_widths = c.bottom, call.top_widths = c.top;
-    call.between = call.bottom_last = Activation::relu, call.top_last = Activation::identity;
-    call.tables = p.tables, call.columns = c.columns;
-    dlrm::Tables<T>& of = call.of;
+    using enum Activation;
+    call.model = {c.bottom, c.top, relu, relu, relu, identity, p.tables, !p.narrow_ids, true, p.bags, p.last};
+    call.of.net = {x.get(), out.get(), fragments.get(), p.rows};
+    auto& of = call.of;
     for (int f = 0; f < p.tables; ++f) {
         size_t own = size_t(f), next = own + 1;
         of.rows[f] = tables.get() + c.starts[own], of.heights[f] = c.heights[own];
@@ -194,7 +193,7 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c) {
         of.counts[f] = (next < c.first_id.size() ? c.first_id[next] : (long long)c.ids.size()) - c.first_id[own];
         of.offsets[f] = p.bags ? offsets.get() + f * (p.rows + 1) : nullptr, of.strides[f] = (long long)stride;
     }
-    of.wide_ids = !p.narrow_ids, of.wide_offsets = true, of.has_last = p.last, of.has_offsets = p.bags, of.report = told.get();
+    of.report = told.get();
     std::string what = std::string(p.bottom) + " " + std::to_string(p.tables) + " " + p.top + " tile " +
                        std::to_string(p.tile) + " cluster " + std::to_string(p.cluster);
     if (p.bags) what += " bags";

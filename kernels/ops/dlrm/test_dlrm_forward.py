@@ -28,10 +28,13 @@ from kernels.ops.dlrm import op as declared
 from kernels.ops.dlrm.cuda_launch import source
 from kernels.ops.dlrm.shape import DLRMError, Shape
 from kernels.ops.dlrm.source import source_of
-from kernels.ops.dlrm.spec import BAGS, VARIANTS, draw_model
+from kernels.ops.dlrm.spec import BAGS, VARIANTS, draw_model, draw_tiled
+from kernels.ops.dlrm.tile import TYPES, Tiles, fragments_source, tiles_for, tiles_source
 
 MINI = Shape((13, 8, 4), (10, 8, 1), 3, ("relu", "relu", "relu", "sigmoid"))
 SIXTEEN = replace(MINI, features=16, top=(140, 8, 1))
+MAIN = Shape((13, 512, 256, 64, 16), (367, 512, 256, 1), 26)
+H100 = 227 * 1024  # bytes of shared memory a block
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
 needs_nvrtc = pytest.mark.skipif(nvrtc.why_not() != "", reason=f"no NVRTC: {nvrtc.why_not()}")
 # Loads what g++ has built with a sanitizer, whose library must be there before Python's own.
@@ -72,6 +75,11 @@ def model(rows=37, bags="", variant=0, width=4, features=3, inputs=13, device=DE
     """The arguments of a call."""
     case = Case((1,), **case)
     return draw_model(case, rows, inputs, width, features, VARIANTS[variant], bags, device, torch.int64).arguments()
+
+
+def tiled(rows=37, number=0, **case):
+    """The arguments of a call that is computed in tiles."""
+    return draw_tiled(Case((1,), **case), rows, number, DEVICE).arguments()
 
 
 def changed(arguments: tuple, position: int, value) -> tuple:
@@ -120,6 +128,7 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
             (changed(arguments, 7, [b[None] for b in top_biases]), ValueError, r"top_biases\[0\] must have shape"),
             (changed(arguments, 8, "tanh"), ValueError, "bottom_activation must be one of identity, relu"),
             (changed(arguments, 11, "Relu"), ValueError, "top_final must be one of identity, relu"),
+            (changed(arguments, 12, "fp32"), ValueError, "precision must be one of ieee, tf32"),
         ]
 
     @kernel_backend
@@ -137,15 +146,16 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
 
     @every_backend
     def test_autocast_casts_mixed_dtypes(self, backend):
-        arguments = model()
+        arguments = model(width=8)
         mixed = changed(arguments, 0, arguments[0].bfloat16())
         with torch.autocast(DEVICE.type, torch.bfloat16):
-            if backend == "cuda":
-                with pytest.raises(TypeError, match='dense must be float32 for backend="cuda"; got bfloat16'):
-                    kernels.dlrm_forward(*mixed, backend=backend)
-            else:
-                assert kernels.dlrm_forward(*mixed, backend=backend).dtype == torch.bfloat16
+            assert kernels.dlrm_forward(*mixed, backend=backend).dtype == torch.bfloat16
             assert kernels.dlrm_forward(*arguments, backend=backend).dtype == torch.float32
+
+    @kernel_backend
+    def test_float64_is_refused(self, backend):
+        with pytest.raises(TypeError, match='dense must be float32, float16 or bfloat16 for backend="cuda"'):
+            kernels.dlrm_forward(*model(dtype=torch.float64), backend=backend)
 
     @GPU
     @pytest.mark.sanitizer
@@ -222,6 +232,47 @@ class TestDLRMForward(Values, Dispatch, OnGpu):
             said = r"dlrm_forward: offsets\[2\] must begin with 0, .*; offsets\[2\]\[\d+\] is -?\d+"
             with pytest.raises(ValueError, match=said):
                 told_at_once(backend, changed(arguments, 3, wrong))
+
+    @kernel_backend
+    @pytest.mark.parametrize(("dtype", "number"), [(torch.float32, 0), (torch.float32, 1), (torch.float16, 0),
+                                                   (torch.bfloat16, 1)], ids=str)  # fmt: skip
+    def test_tiles_of_any_batch(self, backend, dtype, number):
+        for rows in (0, 1, 7, 8, 16, 17, 100):
+            arguments = tiled(rows, number, dtype=dtype)
+            found, wanted = (kernels.dlrm_forward(*arguments, backend=each) for each in (backend, "eager"))
+            near = 0.02 if dtype == torch.bfloat16 else 0.002
+            torch.testing.assert_close(found, wanted, rtol=near, atol=near * float(wanted.abs().max()) if rows else 0.0)
+
+    @kernel_backend
+    def test_tiles_of_tables_and_dense_that_are_not_aligned_and_ids_that_are_apart(self, backend):
+        arguments = tiled()
+        wanted = kernels.dlrm_forward(*arguments, backend=backend)
+        apart = changed(arguments, 2, [torch.stack([ids, -ids - 1], 1)[:, 0] for ids in arguments[2]])
+        for position, tensors in ((0, arguments[:1]), (1, arguments[1])):
+            moved = [torch.cat([each.new_empty(1), each.flatten()])[1:].view(each.shape) for each in tensors]
+            apart = changed(apart, position, moved if position else moved[0])
+        assert apart[0].data_ptr() % 16 == apart[1][0].data_ptr() % 16 == 4
+        assert torch.equal(kernels.dlrm_forward(*apart, backend=backend), wanted)
+        bags = tiled(number=1)
+        moved = [torch.cat([table.new_empty(1), table.flatten()])[1:].view(table.shape) for table in bags[1]]
+        wanted = kernels.dlrm_forward(*bags, backend=backend)
+        assert torch.equal(kernels.dlrm_forward(*changed(bags, 1, moved), backend=backend), wanted)
+
+    @kernel_backend
+    def test_tiles_report_bad_ids_and_offsets(self, backend):
+        arguments = tiled()
+        for value in (len(arguments[1][1]), -1, -(2**63)):
+            wrong = [ids.clone() for ids in arguments[2]]
+            wrong[1][3] = value
+            said = rf"dlrm_forward: id {value}, at position 3 of indices\[1\], is out of range for tables\[1\]"
+            with pytest.raises(IndexError, match=said):
+                told_at_once(backend, changed(arguments, 2, wrong))
+        arguments = tiled(number=1)
+        wrong = [each.clone() for each in arguments[3]]
+        wrong[2][5] = -1
+        with pytest.raises(ValueError, match=r"dlrm_forward: offsets\[2\] must begin with 0, .*; offsets\[2\]\[5\] is"):
+            told_at_once(backend, changed(arguments, 3, wrong))
+        told_at_once(backend, arguments)
 
     @kernel_backend
     def test_a_gradient_takes_eager(self, backend):
@@ -368,6 +419,20 @@ def test_nothing_is_spilled(shape, tmp_path):
     assert wide >= shape.products / 8, "weights are read by fours"
 
 
+@needs_nvrtc
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("shape", [MAIN, replace(MAIN, bags="open", id_bytes=4, aligned=False)], ids=str)
+def test_tiles_compile(shape, dtype, tmp_path):
+    """The compiler checks what tile.py computes against tile.cuh."""
+    tiles = tiles_for(shape, dtype, H100)
+    for each in (tiles_source(tiles), fragments_source(dtype)):
+        image = Path(nvrtc.compiled(nvrtc.Kernel(each, 90), tmp_path).path).read_bytes()
+        assert registers(image) * each.threads <= 65536
+        if (lines := sass(image)) is not None:
+            counts = opcodes(lines)  # some of what a tile needs again and again is kept in memory, and read once a tile
+            assert counts.get("STL", 0) + counts.get("LDL", 0) <= 40
+
+
 def test_a_model_that_is_too_large_is_refused_with_the_budget():
     main = Shape((13, 32, 16), (16 + 27 * 13, 32, 1), 26)
     assert main.why_not().startswith("464 numbers of a row at once, and a thread's registers hold 160; 18,320")
@@ -376,6 +441,31 @@ def test_a_model_that_is_too_large_is_refused_with_the_budget():
     with on_host(), pytest.raises(DLRMError, match="dlrm_forward: the model is too large for one kernel: 440 numbers"):
         kernels.dlrm_forward(*arguments, backend="cuda")
     assert Shape((13, 3000, 4), (10, 1), 3).why_not().count(";") == 2
+
+
+def test_what_fits_into_tiles():
+    for dtype in TYPES:
+        assert tiles_for(MAIN, dtype, H100).rows == 16
+    wide = replace(MAIN, bottom=(13, 512, 128), top=(479, 1024, 1024, 512, 256, 1))  # facebookresearch's for MLPerf
+    assert (tiles_for(wide, torch.float32, H100).rows, tiles_for(wide, torch.bfloat16, H100).rows) == (8, 16)
+    why = tiles_for(replace(MAIN, bottom=(13, 10), features=32), torch.bfloat16, 10_000).why_not(10_000)
+    assert "32 tables, and a tile takes at most 31; " in why
+    assert " bytes on chip for 8 rows, and a block has 10,000; vectors of 20 bytes, and a tile takes multiples" in why
+    deep = tiles_for(replace(MAIN, top=(367, *[8] * 15)), torch.float32, H100)
+    assert deep.why_not(H100) == "19 layers, and a tile takes at most 16"
+
+
+def test_the_design_of_a_call():
+    design = functools.partial(cuda_launch.design_of, arch=90, shared_bytes=H100)
+    assert design(MINI, torch.float32, "ieee") is MINI
+    assert design(MINI, torch.float32, "tf32") is MINI, "full float32 is as fast there"
+    assert design(MAIN, torch.float32, "tf32") == Tiles(MAIN, torch.float32, 16)
+    assert design(MAIN, torch.bfloat16, "ieee") == Tiles(MAIN, torch.bfloat16, 16)
+    assert design(MAIN, torch.float32, "ieee").endswith("; larger ones take tf32 or halves")
+    assert design(MINI, torch.float16, "ieee") == (
+        "the model does not fit into one kernel: vectors of 8 bytes, and a tile takes multiples of 16"
+    )
+    assert design(MAIN, torch.float32, "tf32", arch=75).endswith("the tensor cores of sm_80 or later; this is sm_75")
 
 
 def test_pairs_are_shared_by_warps_where_there_are_many():
@@ -397,8 +487,27 @@ def test_the_batch_and_the_tables_heights_are_no_part_of_the_source():
     assert [launch[1] for launch in recorder] == [(1,), (1,), (64,), (64,)]
 
 
+def test_tiles_take_two_launches_and_as_many_blocks_as_there_are_multiprocessors():
+    sources = set()
+    for rows, blocks in ((3, 1), (40, 3), (2112, 132), (9000, 132)):
+        (fragments, *_), (tiles, grid, arguments) = launches_of(tiled(rows))
+        sources.add((fragments, tiles))
+        assert grid == (blocks,)
+        assert (fragments.waits, tiles.waits, tiles.threads) == (True, True, 512)
+        assert arguments[3:6] == (rows, 13, blocks)
+        assert len(arguments) == 7 + 6 * 17
+    assert len(sources) == 1
+    assert launches_of(tiled(0)) == []
+
+
 def recorded(arguments: tuple) -> tuple:
-    """(source, grid, arguments) of a call's launch."""
+    """(source, grid, arguments) of a call's only launch."""
+    (launch,) = launches_of(arguments)
+    return launch
+
+
+def launches_of(arguments: tuple) -> list[tuple]:
+    """(source, grid, arguments) of each launch of a call."""
     launches = []
 
     class Recorder(plan.Recorder):
@@ -408,7 +517,7 @@ def recorded(arguments: tuple) -> tuple:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "Recorder", Recorder)
         plan.record(declared.OP, "", arguments, declared.OP.allocations("", arguments), backend="cuda")
-    return launches[0]
+    return launches
 
 
 # ----------------------------------------------------------------------------------------------------------- gradients
@@ -419,6 +528,9 @@ def test_auto_takes_what_the_kernel_can(monkeypatch):
     arguments = model(20)
     assert declared.auto(*arguments) == "cuda"
     assert declared.auto(*model(20, width=16, features=26)) == "eager"
+    assert declared.auto(*model(20, width=16, features=26)[:-1], "tf32") == "cuda"
+    assert declared.auto(*model(20, width=16, features=26, dtype=torch.float16)) == "cuda"
+    assert declared.auto(*model(20, width=4, dtype=torch.float16)) == "eager"
     assert declared.auto(arguments[0].double(), *arguments[1:]) == "eager"
     monkeypatch.setattr(declared, "nvrtc_runs", lambda: False)
     assert declared.auto(*arguments) == "eager"

@@ -22,10 +22,10 @@
 // A row's 32-byte pieces are permuted (`placed`). So no two lanes meet in a bank: neither the eight that read 64 bytes of
 // two rows at a time, nor the 32 that write 8 columns of four rows.
 //
-// The op launches kernel.cuh's; test_fused_mlp.cu times both. dlrm/tile.cuh is built on this one.
+// fused_mlp launches kernel.cuh's; test_fused_mlp.cu times both. dlrm/tile.cuh is built on this one.
 #pragma once
 
-#include "kernel.cuh"
+#include "ops/fused_mlp/kernel.cuh"
 
 namespace fused_mlp {
 
@@ -47,6 +47,17 @@ __device__ inline void begin_load(uint4& to, const void* from) {
 // Where byte `byte` of a row lies in it.
 __device__ inline int placed(int row, int byte) { return byte ^ (row << 4 & 0x60); }
 
+// The layers of a network: of one MLP, or of several, one behind the other.
+struct Chain {
+    int count = 0, inputs[most_layers] = {}, outputs[most_layers] = {};
+
+    constexpr Chain& append(const Widths& widths) {
+        for (int l = 0; l < widths.count; ++l, ++count)
+            inputs[count] = widths.width[l], outputs[count] = widths.width[l + 1];
+        return *this;
+    }
+};
+
 // Where a layer's fragments lie, in elements. A layer has `jobs` of 16 outputs, a job has `slots`, and a slot is
 // [4 steps][lane 4 g + t][16 bytes]: 4 bytes of output g, of g + 8, the next 4 of g, of g + 8, which is the operand of the
 // step's product. A layer without jobs has one output, which is added up plainly where others round: its weights lie
@@ -54,13 +65,15 @@ __device__ inline int placed(int row, int byte) { return byte ^ (row << 4 & 0x60
 template <class T>
 struct Fragments {
     static constexpr int of_slot = slot_bytes / int(sizeof(T)), elements = fragment_bytes / int(sizeof(T));
-    int inputs, outputs, jobs, slots;
-    long long weight, weight_end;
-    int bias, bias_end;  // from the first layer's bias on
+    int inputs = 0, outputs = 0, jobs = 0, slots = 0;
+    long long weight = 0, weight_end = 0;
+    int bias = 0, bias_end = 0;  // from the first layer's bias on
 
-    __host__ __device__ Fragments(const Widths& widths, int l) : weight_end(0), bias_end(0) {
+    // layers: a Chain, or what has its inputs and outputs.
+    template <class Layers>
+    __host__ __device__ constexpr Fragments(const Layers& layers, int l) {
         for (int i = 0; i <= l; ++i) {
-            inputs = widths.width[i], outputs = widths.width[i + 1];
+            inputs = int(layers.inputs[i]), outputs = int(layers.outputs[i]);
             jobs = sizeof(T) == 4 && outputs == 1 ? 0 : (outputs + direct_outputs - 1) / direct_outputs;
             slots = (inputs + of_slot - 1) / of_slot;
             weight = weight_end, weight_end += 1LL * slots * (jobs ? jobs * elements : of_slot);
@@ -68,33 +81,36 @@ struct Fragments {
         }
     }
 };
+// How many elements they are, with the biases.
 template <class T>
-__host__ __device__ long long fragments_size(const Widths& widths) {
-    const Fragments<T> last(widths, widths.count - 1);
+constexpr long long fragments_size(const Chain& chain) {
+    const Fragments<T> last(chain, chain.count - 1);
     return last.weight_end + last.bias_end;
 }
 
-// A layer's weights, rows of `stride` numbers, and its bias, and where their fragments go.
-template <class T>
-struct LayerToFragments {
-    const T *weight, *bias;
-    T *fragments, *biases;
-    int stride, inputs, outputs, jobs, slots;
-};
+// Layers' weights, in rows of `strides` numbers, and biases, which lie anywhere, and where the fragments of all go. Every
+// member has eight bytes.
 template <class T>
 struct LayersToFragments {
-    LayerToFragments<T> layers[most_layers];
+    const T *weights[most_layers], *biases[most_layers];
+    long long strides[most_layers], inputs[most_layers], outputs[most_layers], count;
+    T* fragments;
 };
 
-// blockIdx.y: the layer.
+// blockIdx.y: the layer. A successor that begins early finds all that was there before this launch.
 template <class T>
-__global__ void write_fragments(const __grid_constant__ LayersToFragments<T> all) {
+__device__ void write_fragments(const LayersToFragments<T>& all) {
     constexpr int width = widest<T>, of_word = 4 / int(sizeof(T)), of_slot = Fragments<T>::of_slot;
-    const LayerToFragments<T>& own = all.layers[blockIdx.y];
+    const int l = int(blockIdx.y);
+    const Fragments<T> own(all, l), last(all, int(all.count) - 1);
+    const T *const weights = all.weights[l], *const bias = all.biases[l];
+    T *const fragments = all.fragments + own.weight, *const biases = all.fragments + last.weight_end + own.bias;
     auto weight = [&](int row, int k) {
         bool there = row < own.outputs && k < own.inputs;
-        return there ? own.weight[(long long)row * own.stride + k] : narrow<T>(0.0f);
+        return there ? weights[row * all.strides[l] + k] : narrow<T>(0.0f);
     };
+    wait_for_predecessor();
+    let_successor_begin();
     const int first = int(blockIdx.x * blockDim.x + threadIdx.x), step = int(gridDim.x * blockDim.x);
     const int pieces = own.slots * (own.jobs ? own.jobs * fragment_bytes / 16 : of_slot / width);
     for (int i = first; i < pieces; i += step) {
@@ -108,16 +124,19 @@ __global__ void write_fragments(const __grid_constant__ LayersToFragments<T> all
             const int part = e / of_word, k = (word + part / 2) * of_word + e % of_word;  // outputs g, g + 8, g, g + 8
             piece.element[e] = own.jobs ? as_input<T, true>(weight(row + part % 2 * 8, k)) : weight(0, i * width + e);
         }
-        reinterpret_cast<Pack<T, width>*>(own.fragments)[i] = piece;
+        reinterpret_cast<Pack<T, width>*>(fragments)[i] = piece;
     }
     for (int i = first; i < direct_outputs * (own.jobs ? own.jobs : 1); i += step)
-        own.biases[i] = i < own.outputs ? own.bias[i] : narrow<T>(0.0f);
+        biases[i] = i < own.outputs ? bias[i] : narrow<T>(0.0f);
+}
+template <class T>
+__global__ void fragments_of_layers(const __grid_constant__ LayersToFragments<T> all) {
+    write_fragments(all);
 }
 
 // A layer, and where in shared memory, in bytes, rows of what it reads and gives begin and how far apart they are.
-template <class T>
 struct DirectLayer {
-    const T* weight;  // in fragments
+    long long weight;  // where its fragments begin, in elements
     int inputs, outputs, jobs, slots;
     int bias;  // where in shared memory, in bytes
     int from, from_row, to, to_row;
@@ -127,18 +146,21 @@ struct DirectLayer {
     bool gives_all_bits;  // what takes its outputs rounds them itself, or takes them as they are
 };
 
+// What hangs on the network alone, and not on the call.
+struct DirectLayout {
+    DirectLayer layers[most_layers] = {};
+    int count = 0, cluster = 1;
+    long long biases = 0;  // of all layers, where they begin, in elements; they go to the beginning of shared memory
+    int bias_bytes = 0;
+};
+
+// And what does. Every member has eight bytes.
 template <class T>
-struct DirectNetwork {
-    DirectLayer<T> layers[most_layers];
-    int count, cluster, clusters;
-    struct {
-        const T* from;
-        int to, bytes;
-    } biases[2];  // of an MLP, to shared memory
+struct DirectCall {
     const T* x;
     T* out;
-    long long rows, x_columns;
-    bool x_aligned;
+    const T* fragments;
+    long long rows, x_columns, clusters;
 };
 
 template <class T, int n_tiles>
@@ -156,18 +178,19 @@ struct DirectBlock {
         uint4 weights[4];  // [step]
     };
 
-    const DirectNetwork<T>& net;
+    const DirectLayout& net;
+    const DirectCall<T>& call;
     const Cluster cluster;
     char* const memory;
     const int warp, g, t;  // lane = 4 g + t
-    const long long tiles;
+    const int tiles;  // as many as there are rows for, 2^31 tiles at most
     AsyncCopies copies;
     Slot slots[direct_slots];
     Job job;  // the next one of this warp, whose first slots are filled or on their way
 
-    __device__ explicit DirectBlock(const DirectNetwork<T>& net)
-        : net(net), cluster(net.cluster), memory(dynamic_shared<char>()), warp(int(threadIdx.x) / 32),
-          g(int(threadIdx.x) % 32 / 4), t(int(threadIdx.x) % 4), tiles((net.rows + rows - 1) / rows) {}
+    __device__ DirectBlock(const DirectLayout& net, const DirectCall<T>& call)
+        : net(net), call(call), cluster(net.cluster), memory(dynamic_shared<char>()), warp(int(threadIdx.x) / 32),
+          g(int(threadIdx.x) % 32 / 4), t(int(threadIdx.x) % 4), tiles(int((call.rows + rows - 1) / rows)) {}
 
     __device__ char* input(int l, int row) const { return memory + net.layers[l].from + row * net.layers[l].from_row; }
     __device__ T& input(int l, int row, int column) const {
@@ -181,19 +204,21 @@ struct DirectBlock {
 
     // ------------------------------------------------------------------------------------------------ the weights' way
 
-    __device__ Job after(int layer, int number, long long tile) const {
+    __device__ Job after(int layer, int number, int tile) const {
         Job job = {};
         for (number += step(); layer < 0 || number >= net.layers[layer].jobs; number = first_job())
             if (++layer == net.count) {
                 // Without a job in a whole tile there is none in any.
-                if (job.of_next_tile || tile + net.clusters >= tiles) return job;
+                if (job.of_next_tile || tile + step_of_tiles() >= tiles) return job;
                 layer = -1, job.of_next_tile = true;
             }
-        const DirectLayer<T>& own = net.layers[layer];
+        const DirectLayer& own = net.layers[layer];
         job.slots = own.slots, job.layer = layer, job.number = number;
-        job.from = reinterpret_cast<const char*>(own.weight) + (long long)number * own.slots * fragment_bytes + 16 * lane();
+        job.from = reinterpret_cast<const char*>(call.fragments + own.weight) +
+                   (long long)number * own.slots * fragment_bytes + 16 * lane();
         return job;
     }
+    __device__ int step_of_tiles() const { return int(call.clusters); }
     __device__ int lane() const { return 4 * g + t; }
     __device__ static void fill(Slot& slot, const char* from) {
 #pragma unroll
@@ -224,7 +249,7 @@ struct DirectBlock {
     }
     // Runs the job, and fills the slots of `next` as they come free.
     __device__ void run_job(const Job& next, long long first_row) {
-        const DirectLayer<T>& layer = net.layers[job.layer];
+        const DirectLayer& layer = net.layers[job.layer];
         Sums sums = {};
         const int eight_rows = 8 * layer.from_row;
         const char* const own_row = input(job.layer, g);
@@ -255,13 +280,13 @@ struct DirectBlock {
         finish(sums[0], first_row);
     }
     // Where a layer's output of a row lies.
-    __device__ char* output_place(const DirectLayer<T>& layer, int row, int output) const {
+    __device__ char* output_place(const DirectLayer& layer, int row, int output) const {
         int byte = output * int(sizeof(T));
         return memory + layer.to + row * layer.to_row + (layer.to_vector ? byte : placed(row, byte));
     }
     // A layer's outputs: to chip, in all blocks of the cluster, or to `out`.
     __device__ void finish(float (&sums)[n_tiles][4], long long first_row) {
-        const DirectLayer<T>& layer = net.layers[job.layer];
+        const DirectLayer& layer = net.layers[job.layer];
         const T* const biases = reinterpret_cast<const T*>(memory + layer.bias) + job.number * direct_outputs + g;
         const float bias[2] = {widen(biases[0]), widen(biases[8])};
         // Of this lane's sums: which of its two outputs, and the row behind its first.
@@ -282,7 +307,7 @@ struct DirectBlock {
         if (job.layer + 1 == net.count) {
             each([&](int o, int row, float z) {
                 const long long own_row = first_row + 2 * t + row, output = g + 8 * o;
-                if (output < there && own_row < net.rows) net.out[own_row * layer.outputs + first + output] = narrow<T>(z);
+                if (output < there && own_row < call.rows) call.out[own_row * layer.outputs + first + output] = narrow<T>(z);
             });
             return;
         }
@@ -318,16 +343,17 @@ struct DirectBlock {
     }
     // A layer of one output: every block of the cluster computes it for itself.
     __device__ void run_plain(int l, long long first_row) const {
-        const DirectLayer<T>& layer = net.layers[l];
+        const DirectLayer& layer = net.layers[l];
         const bool last = l + 1 == net.count;
         const int lane = this->lane();
         constexpr int of_warp = (rows + direct_warps - 1) / direct_warps, at_once = 8;
+        const T* const weight = call.fragments + layer.weight;
         float sums[of_warp] = {};
         for (int begin = lane; begin < layer.inputs; begin += 32 * at_once) {
             T weights[at_once];
 #pragma unroll
             for (int i = 0; i < at_once; ++i)
-                if (begin + 32 * i < layer.inputs) weights[i] = layer.weight[begin + 32 * i];
+                if (begin + 32 * i < layer.inputs) weights[i] = weight[begin + 32 * i];
 #pragma unroll
             for (int r = 0; r < of_warp; ++r) {
                 int row = warp + r * direct_warps;
@@ -353,7 +379,7 @@ struct DirectBlock {
                 *reinterpret_cast<T*>(output_place(layer, row, lane)) =
                     lane ? narrow<T>(0.0f) : as_taken(narrow<T>(z), layer.gives_all_bits);
             const bool writes = last && lane == 0 && cluster.rank == 0;
-            if (writes && first_row + row < net.rows) net.out[first_row + row] = narrow<T>(z);
+            if (writes && first_row + row < call.rows) call.out[first_row + row] = narrow<T>(z);
         }
     }
 
@@ -367,7 +393,7 @@ struct DirectBlock {
         for (int i = int(threadIdx.x); i < rows * steps; i += direct_threads) {
             int row = i / steps, c = i % steps * step;
             Pack<T, step> pack = {};
-            if (first_row + row < net.rows && c < columns) pack = load<step>(net.x + (first_row + row) * net.x_columns + c);
+            if (first_row + row < call.rows && c < columns) pack = load<step>(call.x + (first_row + row) * call.x_columns + c);
 #pragma unroll
             for (int e = 0; e < step; ++e)
                 pack.element[e] = c + e < columns ? as_taken(pack.element[e], plain) : narrow<T>(0.0f);
@@ -375,33 +401,34 @@ struct DirectBlock {
         }
     }
     __device__ void read_x(long long first_row) const {
-        if (net.x_aligned)
+        if ((reinterpret_cast<unsigned long long>(call.x) | call.x_columns * sizeof(T)) % 16 == 0)
             read_x<width>(first_row);
         else
             read_x<1>(first_row);
     }
-    // The biases and the first tile's first weights are on their way after it; `copies` has a group for the biases.
-    __device__ long long begin() {
-        for (const auto& own : net.biases) {
-            const char* const from = reinterpret_cast<const char*>(own.from);
-            for (int i = 16 * int(threadIdx.x); i < own.bytes; i += 16 * direct_threads)
-                copies.copy(memory + own.to + i, from + i, true);
-        }
+    __device__ static long long first_row(int tile) { return (long long)tile * rows; }
+    __device__ int first_tile() const { return Cluster::block() / cluster.size; }
+    // The biases and the first tile's first weights are on their way after it; `copies` has a group for the biases. Until
+    // then nothing is read of the fragments, and nothing written but on chip: the launch before may still write them.
+    __device__ void begin(int tile) {
+        wait_for_predecessor();
+        let_successor_begin();
+        const char* const from = reinterpret_cast<const char*>(call.fragments + net.biases);
+        for (int i = 16 * int(threadIdx.x); i < net.bias_bytes; i += 16 * direct_threads)
+            copies.copy(memory + i, from + i, true);
         copies.commit();
-        long long tile = Cluster::block() / cluster.size;
         job = after(-1, 0, tile);
 #pragma unroll
         for (int s = 0; s < direct_slots; ++s)
             if (s < job.slots) fill(slots[s], job.from + s * fragment_bytes);
-        return tile;
     }
-    __device__ void run_layers(int first, int end, long long tile) {
+    __device__ void run_layers(int first, int end, int tile) {
         for (int l = first; l < end; ++l) {
             cluster.barrier();  // what layer l reads is there; before the first tile: all blocks have begun
-            if (is_plain(l)) run_plain(l, tile * rows);
+            if (is_plain(l)) run_plain(l, first_row(tile));
             while (job.slots && job.layer == l && !job.of_next_tile) {
                 Job next = after(job.layer, job.number, tile);
-                run_job(next, tile * rows);
+                run_job(next, first_row(tile));
                 job = next;
             }
         }
@@ -411,8 +438,9 @@ struct DirectBlock {
         job.of_next_tile = false;
     }
     __device__ void run() {
-        for (long long tile = begin(); tile < tiles; tile += net.clusters) {
-            read_x(tile * rows);
+        for (int tile = first_tile(); tile < tiles; tile += step_of_tiles()) {
+            read_x(first_row(tile));
+            if (tile == first_tile()) begin(tile);
             copies.wait(0);
             run_layers(0, net.count, tile);
             end_tile();
@@ -420,79 +448,95 @@ struct DirectBlock {
     }
 };
 
-template <class T, int n_tiles>
-__global__ void __launch_bounds__(direct_threads, 1) direct_forward(const __grid_constant__ DirectNetwork<T> net) {
-    DirectBlock<T, n_tiles>(net).run();
+// Where a chain's fragments have the biases, and where these lie on chip: before all else.
+template <class T>
+constexpr DirectLayout layout_of(const Chain& chain, int cluster) {
+    const Fragments<T> last(chain, chain.count - 1);
+    DirectLayout net;
+    net.cluster = cluster, net.biases = last.weight_end, net.bias_bytes = last.bias_end * int(sizeof(T));
+    return net;
 }
 
-#ifndef __CUDACC_RTC__
-// The bytes that an MLP's biases take on chip.
+// The next layers of the chain, up to `end`, which are an MLP. What is between them takes two places of shared memory by
+// turns, behind the biases. Returns where these end, which may be more than there is.
 template <class T>
-int bias_bytes(const Widths& widths) {
-    return int(sizeof(T)) * Fragments<T>(widths, widths.count - 1).bias_end;
-}
-
-// The layers of an MLP behind those that `net` has, of its fragments. In shared memory its biases lie from byte `bias` on;
-// what is between the layers takes two places by turns, from `begin` on. Returns where these end, which may be more than
-// there is.
-template <class T>
-long long append_layers(DirectNetwork<T>& net, const T* fragments, const Widths& widths, Activation between,
-                        Activation last, int rows, int bias, long long begin) {
+constexpr long long append_layers(DirectLayout& net, const Chain& chain, int end, Activation between, Activation last,
+                                  int rows) {
     constexpr int size = int(sizeof(T)), of_slot = slot_bytes / size;
-    auto& biases = net.biases[net.count ? 1 : 0];
-    biases.from = fragments + Fragments<T>(widths, widths.count - 1).weight_end;
-    biases.to = bias, biases.bytes = bias_bytes<T>(widths);
-    long long row[2] = {}, place[2];
+    const int first = net.count;
+    long long row[2] = {}, place[2] = {};
     // 64 bytes beyond a multiple of 128: eight lanes read 64 bytes of each of two rows, which so lie in different banks.
-    for (int l = 0; l < widths.count; ++l)
-        row[l % 2] = std::max(row[l % 2], round_up(widths.width[l], of_slot) * size + half_bytes);
-    place[0] = round_up(begin, slot_bytes), place[1] = place[0] + rows * row[0];
-    for (int l = 0; l < widths.count; ++l) {
-        DirectLayer<T>& layer = net.layers[net.count++];
-        bool is_last = l + 1 == widths.count;
-        const Fragments<T> own(widths, l);
+    for (int l = first; l < end; ++l) {
+        const long long own = round_up(chain.inputs[l], of_slot) * size + half_bytes;
+        if (own > row[(l - first) % 2]) row[(l - first) % 2] = own;
+    }
+    place[0] = round_up(net.bias_bytes, slot_bytes), place[1] = place[0] + rows * row[0];
+    for (int l = first; l < end; ++l) {
+        DirectLayer& layer = net.layers[net.count++];
+        const int from = (l - first) % 2, to = 1 - from;
+        const bool is_last = l + 1 == end;
+        const Fragments<T> own(chain, l);
         layer.inputs = own.inputs, layer.outputs = own.outputs, layer.jobs = own.jobs, layer.slots = own.slots;
-        layer.weight = fragments + own.weight, layer.bias = bias + own.bias * size;
-        layer.from = int(place[l % 2]), layer.from_row = int(row[l % 2]);
-        layer.to = int(place[(l + 1) % 2]), layer.to_row = int(row[(l + 1) % 2]);
+        layer.weight = own.weight, layer.bias = own.bias * size;
+        layer.from = int(place[from]), layer.from_row = int(row[from]);
+        layer.to = int(place[to]), layer.to_row = int(row[to]);
         layer.written = int(round_up(layer.outputs, of_slot));
         layer.activation = is_last ? last : between;
-        layer.gives_all_bits = size == 4 && !is_last && widths.width[l + 2] == 1;
+        layer.gives_all_bits = size == 4 && !is_last && chain.outputs[l + 1] == 1;
     }
     return place[1] + rows * row[1];
 }
 
-// `net` is the argument, or a part of it. cudaErrorInvalidConfiguration: a GPU without tensor cores, or clusters; more
-// shared memory than there is.
+template <class T>
+struct DirectArguments {
+    DirectLayout layout;
+    DirectCall<T> call;
+};
+template <class T, int n_tiles>
+__global__ void __launch_bounds__(direct_threads, 1) direct_forward(const __grid_constant__ DirectArguments<T> given) {
+    DirectBlock<T, n_tiles>(given.layout, given.call).run();
+}
+
+#ifndef __CUDACC_RTC__
+// `call` is a part of `argument`. cudaErrorInvalidConfiguration: a GPU without tensor cores, or clusters; more shared
+// memory than there is.
 template <class T, class Argument>
-cudaError_t launch_direct_tiles(void (*kernel)(Argument), int rows, DirectNetwork<T>& net, const Argument& argument,
+cudaError_t launch_direct_tiles(void (*kernel)(Argument), int rows, DirectCall<T>& call, const Argument& argument,
                                 long long shared_bytes, int cluster, int clusters, const Device& device,
                                 cudaStream_t stream) {
-    long long tiles = (net.rows + rows - 1) / rows, resident = device.clusters(cluster);
-    net.cluster = cluster, net.clusters = int(clusters ? clusters : std::min(tiles, resident));
+    long long tiles = (call.rows + rows - 1) / rows, resident = device.clusters(cluster);
+    call.clusters = clusters ? clusters : std::min(tiles, resident);
     if (!device.tensor_cores || !resident || shared_bytes > device.shared_bytes) return cudaErrorInvalidConfiguration;
     cudaError_t error = set_shared_memory_limit(kernel, size_t(shared_bytes));
     if (error != cudaSuccess) return error;
-    return launch_clusters(kernel, net.clusters, cluster, dim3(direct_threads), size_t(shared_bytes), stream, argument);
+    return launch_clusters(kernel, int(call.clusters), cluster, dim3(direct_threads), size_t(shared_bytes), stream, argument);
 }
 
-// packed, as packing.py lays it out, to fragments: fragments_size() elements on a multiple of 16 bytes. A layer has at
-// most 2^31 bytes.
+// packed: of each MLP, as packing.py lays it out. To fragments: fragments_size() elements on a multiple of 16 bytes. A
+// layer has at most 2^31 bytes.
 template <class T>
-cudaError_t launch_fragments(const T* packed, const Widths& widths, T* fragments, cudaStream_t stream) {
+struct Packed {
+    const T* packed;
+    Widths widths;
+};
+template <class T>
+cudaError_t launch_fragments(std::initializer_list<Packed<T>> mlps, T* fragments, cudaStream_t stream) {
     constexpr int block_threads = 512, of_block = 4 * 16 * block_threads / int(sizeof(T));
-    T* const biases = fragments + Fragments<T>(widths, widths.count - 1).weight_end;
     LayersToFragments<T> all = {};
+    all.fragments = fragments;
     long long blocks = 1;
-    for (int l = 0; l < widths.count; ++l) {
-        const Fragments<T> own(widths, l);
-        const long long stride = round_up(own.inputs, 16), rows = round_up(own.outputs, 16), size = own.weight_end - own.weight;
-        if (size * int(sizeof(T)) > 1LL << 31) return cudaErrorInvalidValue;
-        all.layers[l] = {packed, packed + rows * stride, fragments + own.weight, biases + own.bias,
-                         int(stride), own.inputs, own.outputs, own.jobs, own.slots};
-        packed += rows * (stride + 1), blocks = std::max(blocks, (size + of_block - 1) / of_block);
+    for (const Packed<T>& mlp : mlps) {
+        const T* next = mlp.packed;
+        for (int l = 0; l < mlp.widths.count; ++l) {
+            const int own = int(all.count++), inputs = mlp.widths.width[l], outputs = mlp.widths.width[l + 1];
+            const long long stride = round_up(inputs, 16), rows = round_up(outputs, 16);
+            if (rows * stride * int(sizeof(T)) > 1LL << 31) return cudaErrorInvalidValue;
+            all.weights[own] = next, all.biases[own] = next + rows * stride, next += rows * (stride + 1);
+            all.strides[own] = stride, all.inputs[own] = inputs, all.outputs[own] = outputs;
+            blocks = std::max(blocks, rows * stride / of_block);
+        }
     }
-    return launch_kernel(write_fragments<T>, dim3(unsigned(blocks), unsigned(widths.count)), dim3(block_threads), 0, stream, all);
+    return launch_kernel(fragments_of_layers<T>, dim3(unsigned(blocks), unsigned(all.count)), dim3(block_threads), 0, stream, all);
 }
 
 // With tiles of `wanted.rows` rows, 8, 16 or 32, in clusters of `wanted.cluster` blocks. cudaErrorInvalidConfiguration: as
@@ -505,13 +549,11 @@ cudaError_t launch_direct(const Call<T>& call, const T* fragments, cudaStream_t 
     Device device;
     cudaError_t error = this_device(direct_forward<T, 2>, device);
     if (error != cudaSuccess) return error;
-    DirectNetwork<T> net = {};
-    net.x = call.x, net.out = call.out, net.rows = call.rows, net.x_columns = call.x_columns;
-    net.x_aligned = aligned(call.x) && call.x_columns * int(sizeof(T)) % 16 == 0;
-    long long bytes = append_layers(net, fragments, call.widths, call.activation, call.last_activation, wanted.rows, 0,
-                                    bias_bytes<T>(call.widths));
+    const Chain chain = Chain().append(call.widths);
+    DirectArguments<T> given = {layout_of<T>(chain, wanted.cluster), {call.x, call.out, fragments, call.rows, call.x_columns}};
+    long long bytes = append_layers<T>(given.layout, chain, chain.count, call.activation, call.last_activation, wanted.rows);
     auto go = [&](auto* kernel) {
-        return launch_direct_tiles(kernel, wanted.rows, net, net, bytes, wanted.cluster, wanted.clusters, device, stream);
+        return launch_direct_tiles(kernel, wanted.rows, given.call, given, bytes, wanted.cluster, wanted.clusters, device, stream);
     };
     if (wanted.rows == 8) return go(direct_forward<T, 1>);
     if (wanted.rows == 16) return go(direct_forward<T, 2>);

@@ -17,8 +17,8 @@
 // products over the ends of layers and tiles, so that a block that waits for others reads meanwhile.
 #pragma once
 
-#include "plan.cuh"
-#include "products.cuh"
+#include "ops/fused_mlp/plan.cuh"
+#include "ops/fused_mlp/products.cuh"
 
 #include "device/activations.cuh"
 #include "device/async_copy.cuh"

@@ -130,7 +130,6 @@ cudaError_t this_device([[maybe_unused]] Kernel kernel, Device& device) {
 #endif
     return cudaSuccess;
 }
-#endif
 
 // What is 0 is left to choose().
 struct Plan {
@@ -224,7 +223,6 @@ inline Plan choose(long long rows, const Widths& widths, int size, bool tensor_c
     return best.rows ? best : smallest;
 }
 
-#ifndef __CUDACC_RTC__
 // choose() for a call of this kind, kept for this thread's next one: a model makes a few kinds again and again, and some
 // 50 plans are looked at to choose.
 template <class T, bool tensor_cores>

@@ -5,7 +5,7 @@
 #include "device/reduce.cuh"
 #include "device/tensor_core.cuh"
 #include "device/tf32.cuh"
-#include "plan.cuh"
+#include "ops/fused_mlp/plan.cuh"
 
 namespace fused_mlp {
 

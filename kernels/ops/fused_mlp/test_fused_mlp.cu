@@ -178,10 +178,10 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c) {
         return report.skip(p.shape, testing::Dtype<T>::name, activations.c_str(), direction, "not on this GPU");
     op::Call<T> call = {x.get(),      packed.get(), out.get(), p.keep ? hidden.get() : nullptr,
                         p.shape.rows, p.shape.columns, widths, p.activation, p.last, p.tf32};
-    Buffer<T> fragments(p.direct ? op::fragments_size<T>(widths) : 0);
+    Buffer<T> fragments(p.direct ? op::fragments_size<T>(op::Chain().append(widths)) : 0);
     cudaError_t made = cudaSuccess;
     if constexpr (sizeof(T) <= 4)
-        if (p.direct) made = op::launch_fragments(packed.get(), widths, fragments.get(), cudaStream_t{});
+        if (p.direct) made = op::launch_fragments<T>({{packed.get(), widths}}, fragments.get(), cudaStream_t{});
     std::vector<Output> outputs = {{"out", out, c.out}};
     if (p.keep) outputs.push_back({"hidden", hidden, c.hidden});
     report.check<T>(p.shape, activations, direction,
