@@ -35,10 +35,10 @@ def forward(
         shape_of(tables, indices, offsets, bottom_weights, top_weights), activations=activations, bags=bags,
         aligned=all(map(_is_aligned, tables)),
     )
-    design = design_of(shape, dense.dtype, precision, architecture(), shared_memory())
+    rows, inputs = dense.shape
+    design = design_of(shape, dense.dtype, precision, architecture(), shared_memory(), rows, multiprocessors())
     if isinstance(design, str):
         raise DLRMError(f"{NAME}: {design}")
-    rows, inputs = dense.shape
     if not rows:
         return
     weights, biases = [*bottom_weights, *top_weights], [*bottom_biases, *top_biases]
@@ -70,10 +70,13 @@ def write_fragments(tiles: Tiles, dense: Tensor, weights: Sequence[Tensor], bias
     return fragments
 
 
-@functools.cache
-def design_of(shape: Shape, dtype: torch.dtype, precision: str, arch: int, shared_bytes: int) -> Shape | Tiles | str:
+@functools.lru_cache(maxsize=1024)
+def design_of(
+    shape: Shape, dtype: torch.dtype, precision: str, arch: int, shared_bytes: int, batch: int = 1, blocks: int = 1
+) -> Shape | Tiles | str:
     """By what a model is computed on a GPU of sm_<arch> with so much shared memory a block: its Shape for a row a lane,
-    in float32, whatever the precision; Tiles, in tf32 or halves; or why by neither."""
+    in float32, whatever the precision; Tiles for such a batch, of which so many run at once, in tf32 or halves; or why
+    by neither, which hangs on no batch."""
     if dtype == torch.float32:
         if not (why := shape.why_not()):
             return shape
@@ -81,7 +84,7 @@ def design_of(shape: Shape, dtype: torch.dtype, precision: str, arch: int, share
             return f"the model is too large for one kernel: {why}; larger ones take tf32 or halves"
     if arch < 80:
         return f"tf32 and halves take the tensor cores of sm_80 or later; this is sm_{arch}"
-    tiles = tiles_for(shape, dtype, shared_bytes)
+    tiles = tiles_for(shape, dtype, shared_bytes, batch, blocks)
     why = tiles.why_not(shared_bytes)
     return f"the model does not fit into one kernel: {why}" if why else tiles
 

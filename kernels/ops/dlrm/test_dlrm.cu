@@ -182,7 +182,7 @@ void check(testing::Report& report, const Problem& p, const Case<T>& c) {
     told.write(std::vector<unsigned long long>(report_size));
     dlrm::Call<T> call = {};
     constexpr Activation relu = Activation::relu, identity = Activation::identity;
-    call.model = {c.bottom, c.top, relu, relu, relu, identity, p.tables, !p.narrow_ids, true, p.bags, p.last};
+    call.model = {c.bottom, c.top, relu, relu, relu, identity, p.tables, !p.narrow_ids, true, p.bags, p.last, true};
     call.of.net = {x.get(), out.get(), fragments.get(), p.rows, 0, 0};  // the rest follows from the model
     auto& of = call.of;
     for (int f = 0; f < p.tables; ++f) {
