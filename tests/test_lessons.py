@@ -84,6 +84,7 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n16.draw_walk": lambda: ([7, 2, 7, 0],),
     "n16.draw_segments": lambda: ({"C1": [3, 1], "C2": [2, 2]}, 4),
     "n16.draw_auc": lambda: (_module("n16", "hash_auc").recorded(),),
+    "n17.draw_touched": lambda: ({"dense": (13, 416, 52), "weight0": (4, 4, 0), "weight1": (2, 2, 0)},),
 }
 # Those take as many as one likes, and need one at least.
 ARGUMENTS |= dict.fromkeys(("n02.draw_steps", "n02.draw_phases"), lambda: (TRACES / "08_main_dot",))

@@ -20,8 +20,9 @@ from torch import Tensor
 from kernels import runtime
 from kernels.check import Call, Case, Spec, Sums
 from kernels.check.host import programs
-from kernels.check.host.programs import SIGNATURE, DoesNotCompile, Outcome, Sparse
+from kernels.check.host.programs import DoesNotCompile, Outcome, Sparse
 from lessons.shared.puzzle import Judge
+from lessons.shared.puzzle.in_cuda import Wrong, explain, pointers
 from lessons.shared.puzzle.in_triton import checked
 from lessons.shared.records import SECTOR
 
@@ -35,64 +36,24 @@ ALONE = """right, but no shared array was touched: a column is one thread's
 Hint: the eight warps of a block take turns at the rows; what each has added up goes into part[warp][lane]."""
 GUARD = "mind the guard: the last block has threads that have no number. What must hold before one reads or writes?"
 GRID = "the grid: (n + 255) / 256 blocks of 256 threads are the fewest that have a thread for each number."
-HINTS = {
-    "misaligned": "a float4 must begin at a multiple of 16 bytes.",
-    "host": "launch() runs on the CPU: only the kernel may touch what the pointers point to.",
-    "race": "between the write of one thread and the read of another all threads must meet in __syncthreads().",
-    "unset": "is each place written that is read, and do all threads meet in __syncthreads() before the first reads?",
-    "unmet": "every thread of the block must come to each __syncthreads(): it stands under no condition.",
-    "barrier": "every thread of the block must come to each __syncthreads(): it stands under no condition.",
-    "launch": GRID,
-    "endless": "does each loop come to its end?",
-    "shared": "each index of the shared array must stay below its size, the first as well as the second.",
-    "ended": "a division by 0, an index that has lost its upper bits, or an endless recursion.",
-}
-
 
 # Of CUDA, but not of on_host.h.
 CUDA_ALONE = re.compile(r"\W(atomic\w+|__\w+)\W was not declared")
 
 
-class Wrong(AssertionError):
-    """What the program did, in words, with its own hint."""
-
-
 # ------------------------------------------------------------------------------------------------------ running a text
-
-
-def _names(source: str) -> list[str]:
-    """Of launch()'s pointers."""
-    parameters = SIGNATURE.search(source)[1].split(",")
-    return [re.search(r"(\w+)\s*$", each)[1] for each in parameters if "*" in each]
 
 
 def _explain(outcome: Outcome, source: str, sizes: Sequence[int], hint: str = GUARD) -> str:
     """A sentence and a hint for an outcome that is not ok."""
-    names, parts = _names(source), outcome.text.split("|")
-    status = outcome.status
 
-    def place() -> str:
-        return f"{names[int(parts[0])]}[{int(parts[1]):,}]"
+    def hint_at(name: str) -> str:
+        if name != "bias":
+            return hint
+        columns = sizes[[each for each, _ in pointers(source)].index(name)]
+        return f"bias has {columns:,} numbers, one for each column: which column has the number i?"
 
-    if status in ("outside", "elsewhere"):
-        number, verb = int(parts[0]), parts[3] if len(parts) > 3 else "touches"
-        text = f"{parts[2]} {verb} {place()}, and {names[number]} has {sizes[number]:,} numbers"
-        if status == "elsewhere":
-            text += f", of which only the first and the last {KEPT:,} are in this test: keep a thread for each number"
-        if names[number] == "bias":
-            hint = f"bias has {sizes[number]:,} numbers, one for each column: which column has the number i?"
-        return f"{text}\nHint: {hint}"
-    text = {
-        "misaligned": lambda: f"{parts[2]} touches {parts[3]} bytes at once from {place()} on",
-        "host": lambda: f"launch() itself touches {place()}",
-        "beside": lambda: f"the memory beside {names[int(parts[0])]} was changed",
-        "barrier": lambda: f"the block cannot go on: {outcome.text}",
-        "launch": lambda: f"the launch fails: {outcome.text}",
-        "nowhere": lambda: f"{outcome.text} at an address that belongs to no pointer of launch()",
-        "endless": lambda: f"it does not end: stopped after {programs.SECONDS} s",
-        "ended": lambda: f"the program ended with {outcome.text}",
-    }.get(status, lambda: outcome.text)()
-    return f"{text}\nHint: {HINTS.get(status, hint)}"
+    return explain(outcome, source, sizes, hint_at, GRID, KEPT)
 
 
 class Runner:
@@ -120,7 +81,8 @@ class Runner:
         for number, (before, after) in enumerate(zip(buffers[:-1], outcome.buffers, strict=False)):
             parts = list(before.segments.values()) if isinstance(before, Sparse) else [before.reshape(-1)]
             if any(a.tobytes() != b.tobytes() for a, b in zip(parts, after, strict=True)):
-                raise Wrong(f"{_names(self.source)[number]} was changed\nHint: only the last pointer is written to.")
+                name, _ = pointers(self.source)[number]
+                raise Wrong(f"{name} was changed\nHint: only the last pointer is written to.")
         return outcome.buffers[-1]
 
 

@@ -1,0 +1,71 @@
+"""17, The whole model in one kernel: 02's step, the H200's L2, the whole model's record, what others published."""
+
+from __future__ import annotations
+
+import itertools
+
+from lessons.n17_whole_model_in_one_kernel.mini_kernel import WIDTH
+from lessons.n17_whole_model_in_one_kernel.recorded import PUBLISHED
+from lessons.shared.claim import claim
+from lessons.shared.launches import HOST_BOUND, call_us, step_us
+from lessons.shared.records import LEAST, Record, copy_us, sm_gb_per_s, sms
+
+BOTTOM, TOP = (13, 512, 256, 64, 16), (367, 512, 256, 1)
+WHOLE = Record("whole_model")
+
+
+def weight_bytes() -> int:
+    """Of main's MLPs, float32."""
+    return 4 * sum(a * b for widths in (BOTTOM, TOP) for a, b in itertools.pairwise(widths))
+
+
+def floor_us(blocks: int = 1) -> float:
+    """µs in which an SM reads its share of them from the L2."""
+    return weight_bytes() / blocks / sm_gb_per_s() / 1e3
+
+
+def _inference(rows: int) -> tuple[float, float]:
+    """µs of ours, and of the best peer, in TF32; both as a graph."""
+    found = WHOLE.rows("inference", rows=rows, precision="tf32").set_index("implementation")["us"]
+    return found["fused"], found.drop("fused").min()
+
+
+def _four_kernels() -> tuple:
+    (ours, peer), (ours_small, peer_small) = _inference(2048), _inference(128)
+    assert ours < peer
+    assert ours_small < peer_small
+    assert 2 * floor_us() < min(ours, ours_small)
+    return ours, peer, ours_small, peer_small
+
+
+def _launch() -> tuple:
+    """µs of a call; 2048 rows' bytes take a hundredth of them."""
+    moved = 2048 * (4 * 13 + 3 * (8 + 4 * WIDTH) + 4)
+    assert 80 < call_us()[0] / copy_us(moved) < 120
+    return (call_us()[0],)
+
+
+def _published(name: str) -> str:
+    least, most = PUBLISHED[name]
+    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
+
+
+claim("17", "a call of an operator cost the host {:.1f} µs", _launch)
+claim("17", "the host launches {:.0f} kernels one by one", lambda: (step_us(HOST_BOUND)[1],))
+for name in PUBLISHED:
+    claim("17", f"| {name} | {{}} |", lambda name=name: (_published(name),))
+claim(
+    "17",
+    "{:.2f} MB of weights at {:.0f} GB/s take {:.1f} µs",
+    lambda: (weight_bytes() / 1e6, sm_gb_per_s(), floor_us()),
+)
+claim("17", "In blocks of 128 a batch of 2048 rows makes 16 blocks, and an H200 has {} SMs.", lambda: (sms(),))
+claim("17", "tiles of 16 rows give {} of the {} SMs one each", lambda: (2048 // 16, sms()))
+claim(
+    "17",
+    "take {:.1f} µs for 2048 rows, where the best peer's graph takes {:.1f} µs. For 128 rows it is {:.1f} µs and "
+    "{:.1f} µs. The floor lies well below both.",
+    _four_kernels,
+)
+claim("17", "Of eight, each reads its eighth of the weights in {:.1f} µs.", lambda: (floor_us(8),))
+claim("17", "or {:.0f} %", lambda: (100 * (LEAST - 1),))

@@ -1,0 +1,297 @@
+"""The puzzles, and what each answer must give.
+
+place     (i, j) → where in the top MLP's input the product of the vectors i and j lies
+fits      (width, outputs, budget) → the most tables whose rows a thread can hold
+forward   the text of a CUDA kernel: mini's forward, a row a thread. The host build looks through it access by access;
+          on a GPU it then runs there too
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels import runtime
+from kernels.check import Call, Case, Spec
+from kernels.check.host import programs
+from kernels.check.host.programs import DoesNotCompile, Outcome
+from kernels.ops.dlrm import eager
+from kernels.ops.dlrm.spec import Layers
+from lessons.n17_whole_model_in_one_kernel.mini_kernel import HEIGHTS, LAYERS, WIDTH, whole
+from lessons.shared.puzzle import Judge
+from lessons.shared.puzzle.in_cuda import Wrong, explain, pointers
+from lessons.shared.puzzle.in_triton import checked
+from lessons.shared.puzzle.of_numbers import OfNumbers
+from lessons.shared.records import LANES, SECTOR
+
+ROWS_A_THREAD = 8  # at most, so that one thread does not do the work of all
+GRID = "a thread a row, in blocks of 128 threads: (batch + 127) / 128 blocks."
+GUARD = "the last block has threads that have no row: they must neither read nor write."
+UNKNOWN = "ids come from outside: one below 0, or from the table's height on, reads nothing, and its vector is zeros."
+# Of CUDA, but not of watched.h.
+CUDA_ALONE = re.compile(r"['\W](atomic\w+|__\w+)\W+ was not declared")
+TABLES = "feature f has a table of its own, and the row that an id names begins at table[f][id * 4]."
+ACTIVATIONS = ("relu", "relu", "relu", "sigmoid")
+
+# ------------------------------------------------------------------------------------------------------------ on paper
+
+
+def place(i: int, j: int) -> int:
+    """Of v_i · v_j, j < i, behind the WIDTH numbers of the dense vector."""
+    return WIDTH + i * (i - 1) // 2 + j
+
+
+def _wrong_place(want: object, got: object) -> str:
+    if got == want - WIDTH:
+        return "the dense vector's four numbers stand before the pairs."
+    return ""
+
+
+PAIRS = [(i, j) for i in range(1, 6) for j in range(i)]
+BY_COLUMN = "row by row: (1, 0), (2, 0), (2, 1), (3, 0), … How many pairs stand in the rows before row i?"
+
+
+def fits(width: int, outputs: int, budget: int) -> int:
+    """The most tables, where a thread holds the dense vector, a vector a table, and the sums of `outputs`."""
+    return max((budget - outputs) // width - 1, 0)
+
+
+def _wrong_fit(want: object, got: object) -> str:
+    if got == want + 1:
+        return "there is one vector more than tables: the bottom MLP's."
+    return ""
+
+
+_FITS = "what lives at once, while the pairs are added up: F + 1 vectors of `width` numbers, and `outputs` sums."
+
+# ----------------------------------------------------------------------------------------------------------- reference
+
+
+def known(ids: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """(ids, table) with a row of zeros behind the table, which the ids that it does not have name."""
+    height = len(table)
+    inside = (ids >= 0) & (ids < height)
+    return torch.where(inside, ids, height), torch.cat([table, table.new_zeros(1, table.shape[1])])
+
+
+def lists(
+    ids: Tensor, tables: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]
+) -> tuple[Sequence, ...]:
+    """dlrm_forward's arguments behind dense: tables, indices, offsets, and the layers of bottom and top."""
+    indices, padded = zip(*(known(ids[:, f], table) for f, table in enumerate(tables)), strict=True)
+    return padded, indices, [], weights[:2], biases[:2], weights[2:], biases[2:]
+
+
+def mini(
+    dense: Tensor, ids: Tensor, tables: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]
+) -> Tensor:
+    """The reference: dense [B, 13], ids int64 [B, 3] → [B, 1]. An id that its table does not have: zeros."""
+    return eager.dlrm_forward(dense, *lists(ids, tables, weights, biases), *ACTIVATIONS)
+
+
+class _Layers(Layers):
+    """As the op's own."""
+
+    def errors(self, reference: Callable, call: Call, exact: Sequence[Tensor]) -> list[Tensor]:
+        dense, *rest = call.tensors
+        return super().errors(reference, Call("", (dense, *lists(*rest)), ACTIVATIONS), exact)
+
+
+def _with(*activations: str) -> Callable[..., Tensor]:
+    return lambda dense, *rest: eager.dlrm_forward(dense, *lists(*rest), *activations)
+
+
+def _permuted(weights: Sequence[Tensor], places: Sequence[int]) -> list[Tensor]:
+    """The weights of a model whose top MLP's input k is what stands at places[k]."""
+    top = torch.empty_like(weights[2])
+    for k, at in enumerate(places):
+        top[:, at] = weights[2][:, k]
+    return [*weights[:2], top, weights[3]]
+
+
+def _turned(weights: Sequence[Tensor]) -> list[Tensor]:
+    return [weight.reshape(weight.shape[::-1]).T for weight in weights]
+
+
+BY_COLUMNS = [(i, j) for j in range(4) for i in range(j + 1, 4)]
+ORDER = [*range(WIDTH), *(place(i, j) for i, j in BY_COLUMNS)]
+BEHIND = [*range(WIDTH, 10), *range(WIDTH)]
+# What a plausible mistake computes, (its arguments) → out, and what to think of.
+MISTAKES: list[tuple[Callable[..., Tensor], str]] = [
+    (_with("relu", "relu", "relu", "identity"),
+     "these are the logits: what comes behind the last layer?"),
+    (_with("relu", "identity", "relu", "sigmoid"),
+     "the bottom MLP has a relu behind its last layer too: the vectors meet behind it."),
+    (_with("identity", "relu", "relu", "sigmoid"),
+     "between the two layers of the bottom MLP stands a relu."),
+    (_with("relu", "relu", "identity", "sigmoid"),
+     "between the two layers of the top MLP stands a relu."),
+    (_with("identity", "identity", "identity", "sigmoid"),
+     "no relu is there: behind which layers does one stand?"),
+    (lambda d, i, t, w, b: mini(d, i, t, _permuted(w, ORDER), b), f"the pairs stand {BY_COLUMN}"),
+    (lambda d, i, t, w, b: mini(d, i, t, _permuted(w, BEHIND), b),
+     "cat([d, pairs]): the dense vector's four numbers stand before the pairs."),
+    (lambda d, i, t, w, b: mini(d, i, t, _turned(w), b),
+     "a weight is [outputs][inputs]: what output n takes of input k lies at n * inputs + k."),
+    (lambda d, i, t, w, b: mini(d, i.reshape(-1).view(3, -1).T, t, w, b),
+     "ids is [batch][3]: the three ids of a row lie side by side."),
+    (lambda d, i, t, w, b: mini(d, i, t, w, [torch.zeros_like(each) for each in b]), "where do the biases come in?"),
+    (lambda d, i, t, w, b: mini(d, i, [t[0]] * 3, w, b), TABLES),
+]
+
+
+def recognised(got: Tensor, arguments: Sequence) -> str:
+    """What to think of, if `got` is what a mistake of MISTAKES computes; else ""."""
+    for function, hint in MISTAKES:
+        if torch.allclose(got, function(*arguments), rtol=1e-4, atol=1e-5, equal_nan=True):
+            return hint
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------------- running a text
+
+
+class Runner:
+    """The whole text as a function of tensors; a second run takes blocks and threads in the reverse order."""
+
+    def __init__(self, kernel: str, gpu: bool = False):
+        self.source, self.gpu, self.runs = whole(kernel), gpu, 0
+        self.program = programs.build(self.source, gpu)
+        self.last, self.hint = Outcome("ok"), ""
+
+    def __call__(
+        self, dense: Tensor, ids: Tensor, tables: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]
+    ) -> Tensor:
+        out = torch.empty(len(dense), 1)
+        tensors = [dense, ids, *tables, *weights, *biases, out]
+        buffers = [tensor.contiguous().numpy().view(np.float32) for tensor in tensors]
+        outcome = programs.run(self.program, buffers, [*map(len, tables), len(dense)], backwards=self.runs % 2 == 1)
+        self.runs += 1
+        self.last = outcome
+        if outcome.status != "ok":
+            all_known = all(bool(((i >= 0) & (i < len(t))).all()) for i, t in zip(ids.T, tables, strict=True))
+            hint = functools.partial(_outside, all_known=all_known)
+            raise Wrong(explain(outcome, self.source, [each.size for each in buffers], hint, GRID))
+        if not self.gpu and 0 < outcome.threads * ROWS_A_THREAD < len(dense):
+            raise Wrong(f"{outcome.threads} threads write {len(dense):,} rows\nHint: {GRID}")
+        for number, (before, after) in enumerate(zip(buffers[:-1], outcome.buffers, strict=False)):
+            if before.reshape(-1).tobytes() != after[0].tobytes():
+                name, _ = pointers(self.source)[number]
+                raise Wrong(f"{name} was changed\nHint: only out is written to.")
+        out.copy_(torch.from_numpy(outcome.buffers[-1][0]).view(out.shape))
+        self.hint = recognised(out, (dense, ids, tables, weights, biases))
+        return out
+
+
+def _outside(name: str, all_known: bool) -> str:
+    """What to think of where a pointer's memory is left. all_known: every id is its table's."""
+    if name in ("dense", "ids", "out", ""):
+        return GUARD
+    if name.startswith("table"):
+        return TABLES if all_known else UNKNOWN
+    inputs, outputs = LAYERS[int(name[-1])]
+    return f"the layer has {inputs} inputs and {outputs} outputs; a weight is [outputs][inputs], a bias [outputs]."
+
+
+def _calls(case: Case, device: torch.device) -> Iterator[Call]:
+    rows = case.shape[0]
+    draw = Case(case.shape).tensor
+    weights = [draw(20 + layer, device, (n, k)) / math.sqrt(k) for layer, (k, n) in enumerate(LAYERS)]
+    biases = [draw(40 + layer, device, (n,)) for layer, (_, n) in enumerate(LAYERS)]
+    tables = [draw(60 + f, device, (height, WIDTH)) for f, height in enumerate(HEIGHTS)]
+    ids = torch.stack([case.integers(80 + f, height, device, (rows,)) for f, height in enumerate(HEIGHTS)], 1)
+    dense = case.tensor(1, device, (rows, 13))
+    if case.values != "normal":
+        hint = "of NaN relu is NaN: fmaxf(z, 0), max(z, 0.0f) and z > 0 ? z : 0 make 0 of it."
+        yield Call(f"{rows} rows with NaN and Inf", (dense, ids, tables, weights, biases), hint=hint)
+        return
+    hint = "compare stage by stage: bottom, look-ups, pairs, top, sigmoid. What does eager do there?"
+    if rows > 128:
+        hint = f"{rows} rows: which one is a thread's says blockIdx.x too. And {GUARD}"
+    yield Call(f"{rows} {'row' if rows == 1 else 'rows'}", (dense, ids, tables, weights, biases), hint=hint)
+    if rows > 128:
+        bad = ids.clone()
+        for k, value in enumerate((-1, HEIGHTS[0], -(2**40), 2**32 + 3, 2**31)):
+            bad[3 * k : 3 * k + 3, k % 3] = value
+            bad[3 * k, :] = torch.tensor(HEIGHTS)
+        hint = f"an id has 64 bits. {UNKNOWN[0].upper()}{UNKNOWN[1:]}"
+        yield Call(f"{rows} rows, ids that no table has", (dense, bad, tables, weights, biases), hint=hint)
+        large = [*weights[:3], 300 * weights[3]]
+        hint = "e^z is infinite from 89 on, and Inf / Inf is NaN: 1 / (1 + e^-z) has no such quotient."
+        yield Call(f"{rows} rows, logits of some hundreds", (dense, ids, tables, large, biases), hint=hint)
+
+
+_CASES = [Case((rows, 13)) for rows in (128, 1, 300)]
+SPEC = Spec(mini, _calls, scale=_Layers(), cases=lambda names: [*_CASES, replace(_CASES[-1], values="special")])
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A text with the kernel `forward`."""
+
+    def judge(self, name: str, source: object) -> str:
+        """Whether it is right, on the host and, if there is one, on the GPU; what to print."""
+        if not isinstance(source, str):
+            raise Wrong(f"give the kernel's text; got {type(source).__name__}")
+        try:
+            said = [_hold(name, Runner(source), "host")]
+            if runtime.device().type == "cuda" and runtime.nvcc():
+                said.append(_hold(name, Runner(source, gpu=True), "GPU"))
+        except DoesNotCompile as error:
+            if CUDA_ALONE.search(str(error)):
+                hint = "g++ knows __shared__ and __syncthreads(), neither atomics nor warps: this needs none."
+                raise Wrong(f"{error}\nHint: {hint}") from None
+            raise
+        return "\n".join(said)
+
+
+def _hold(name: str, runner: Runner, where: str) -> str:
+    try:
+        return checked(name, runner, SPEC, "cpu").replace("passed on cpu", f"passed on the {where}")
+    except Wrong:
+        raise
+    except AssertionError as error:
+        text = str(error)
+        if runner.hint:
+            text = re.sub(r"\nHint: .*", lambda _: f"\nHint: {runner.hint}", text, flags=re.S)
+        text = text.replace("And the mask: does it let every element", "And does the guard let each row")
+        raise Wrong(text) from error
+
+
+BYTES_OF_A_ROW = {"dense": 52, "ids": 24, "out": 4}
+
+
+def touched(kernel: str, rows: int = 1024) -> dict[str, tuple[float, float, int]]:
+    """{pointer: (instructions, sectors, fewest)} of a run on the host, a warp's on average: instructions that read or
+    write there, the sectors that they touch, and as few as hold 32 rows, 0 where rows do not lie side by side."""
+    runner = Runner(kernel)
+    (call,) = _calls(Case((128, 13)), torch.device("cpu"))
+    _, _, *parameters = call.tensors
+    ids = torch.stack([torch.randint(height, (rows,)) for height in HEIGHTS], 1)
+    runner(torch.randn(rows, 13), ids, *parameters)
+    warps, found = rows / LANES, {}
+    for (name, _), (reads, read, writes, written) in zip(pointers(runner.source), runner.last.counts, strict=True):
+        fewest = BYTES_OF_A_ROW.get(name, 0) * LANES // SECTOR
+        found[name] = (reads + writes) / warps, (read + written) / warps, fewest
+    return found
+
+
+SIZES = ((4, 8, 160), (16, 8, 160), (16, 512, 160), (64, 16, 160), (1, 0, 255), (3, 7, 100))
+PUZZLES = {
+    "place": OfNumbers(
+        place, [(f"v_{i} · v_{j}", (i, j), BY_COLUMN) for i, j in PAIRS], unit="places", wrong=_wrong_place
+    ),
+    "fits": OfNumbers(
+        fits, [(f"width {w}, {n} sums, {budget} numbers", (w, n, budget), _FITS) for w, n, budget in SIZES],
+        unit="tables", wrong=_wrong_fit,
+    ),
+    "forward": Forward(),
+}
+attempt = Judge(PUZZLES).attempt

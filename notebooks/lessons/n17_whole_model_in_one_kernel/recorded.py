@@ -1,0 +1,68 @@
+"""What `python -m kernels.measure bench dlrm --save` found on the H200, and what others published of such a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lessons.shared.records import Record, apart, spread
+
+if TYPE_CHECKING:
+    import pandas
+
+RECORD = Record("dlrm")
+COMMAND = "python -m kernels.measure bench dlrm --save"
+NO_RECORD = f"There is no record of this yet. On an H200 `{COMMAND}` writes it, and this cell then shows it."
+OURS, NOBODY = "cuda", "no difference"
+# µs a call that a published experiment reports for a DLRM of this size on an H100: the least and the most.
+PUBLISHED = {
+    "its kernel, standing alone": (22.2, 22.2), "its kernel, through its runtime": (51.4, 51.4),
+    "CUDA graphs": (67, 67), "torch.compile": (125, 240), "AOTInductor": (130, 158), "eager": (260, 270),
+}
+
+
+def is_recorded() -> bool:
+    try:
+        RECORD.table()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def cells() -> dict[tuple[int, int], pandas.DataFrame]:
+    """(tables, batch) → the rows of that cell of the grid, the fastest first; those that failed are not among them."""
+    grid = RECORD.rows("grid")
+    grid = grid.assign(tables=grid["model"].str.split().str[0].astype(int))
+    found = grid.dropna(subset=["us_p50"]).sort_values("us_p50").groupby(["tables", "rows"])
+    return {(int(tables), int(batch)): cell for (tables, batch), cell in found}
+
+
+def winner(cell: pandas.DataFrame) -> str:
+    """The fastest; NOBODY where the second is no slower than the spread, or 3 %."""
+    first, *others = (row for _, row in cell.iterrows())
+    return first["implementation"] if not others or apart(first, others[0]) else NOBODY
+
+
+def print_ranking() -> None:
+    """How often who is the fastest, and where it is not our kernel."""
+    if not is_recorded():
+        print(NO_RECORD)
+        return
+    found = {at: winner(cell) for at, cell in cells().items()}
+    counts = {name: [*found.values()].count(name) for name in {OURS: 0} | dict.fromkeys(found.values())}
+    shown = ", ".join(f"{name} in {count}" for name, count in counts.items())
+    where = f"{RECORD.head('GPU')}, {RECORD.head('date')}"
+    print(f"The fastest of {len(found)} cells, by the GPU's time ({where}): {shown}.")
+    for other in sorted(counts.keys() - {OURS}):
+        places = ", ".join(f"{tables} × {batch:,}" for (tables, batch), name in found.items() if name == other)
+        print(f"  {other}: {places} (tables × rows)")
+
+
+def print_calls() -> None:
+    """µs of a call of mini, one after the other, by implementation."""
+    if not is_recorded():
+        print(NO_RECORD)
+        return
+    print(f"mini, µs a call between two events (20th to 80th percentile), {RECORD.head('GPU')}, {RECORD.head('date')}")
+    for _, row in RECORD.rows("latency").dropna(subset=["call_us"]).sort_values("call_us").iterrows():
+        of_call = {"us_p20": row["call_us_low"], "us_p50": row["call_us"], "us_p80": row["call_us_high"]}
+        print(f"  {row['implementation']:<44} {spread(of_call, 8)}")

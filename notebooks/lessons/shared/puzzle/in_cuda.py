@@ -1,0 +1,66 @@
+"""Puzzles whose answer is a CUDA kernel's text: what a run of it came to, in words, with a hint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from kernels.check.host import programs
+from kernels.check.host.programs import SIGNATURE, Outcome
+
+HINTS = {
+    "misaligned": "a float4 must begin at a multiple of 16 bytes.",
+    "host": "launch() runs on the CPU: only the kernel may touch what the pointers point to.",
+    "race": "between the write of one thread and the read of another all threads must meet in __syncthreads().",
+    "unset": "is each place written that is read, and do all threads meet in __syncthreads() before the first reads?",
+    "unmet": "every thread of the block must come to each __syncthreads(): it stands under no condition.",
+    "barrier": "every thread of the block must come to each __syncthreads(): it stands under no condition.",
+    "endless": "does each loop come to its end?",
+    "shared": "each index of the shared array must stay below its size, the first as well as the second.",
+    "ended": "a division by 0, an index that has lost its upper bits, or an endless recursion.",
+}
+
+
+class Wrong(AssertionError):
+    """What the program did, in words, with its own hint."""
+
+
+def pointers(source: str) -> list[tuple[str, int]]:
+    """(name, bytes of what it points to) of each of launch()'s pointers."""
+    parameters = [each for each in SIGNATURE.search(source)[1].split(",") if "*" in each]
+    return [(re.search(r"(\w+)\s*$", each)[1], 8 if "long long" in each else 4) for each in parameters]
+
+
+def explain(
+    outcome: Outcome, source: str, sizes: Sequence[int], hint: Callable[[str], str], launch: str, kept: int = 0
+) -> str:
+    """A sentence and a hint for an outcome that is not ok.
+
+    sizes: of the buffers, in numbers of 4 bytes. hint: (the pointer's name) → what to think of where it is read or
+    written outside; "" for no pointer. launch: the hint for a grid that does not start. kept: numbers that are there at
+    either end of a buffer that is larger than the memory.
+    """
+    named, parts, status = pointers(source), outcome.text.split("|"), outcome.status
+
+    def place() -> str:
+        name, size = named[int(parts[0])]
+        return f"{name}[{int(parts[1]) * 4 // size:,}]"
+
+    if status in ("outside", "elsewhere"):
+        number, verb = int(parts[0]), parts[3] if len(parts) > 3 else "touches"
+        name, size = named[number]
+        text = f"{parts[2]} {verb} {place()}, and {name} has {sizes[number] * 4 // size:,} numbers"
+        if status == "elsewhere":
+            text += f", of which only the first and the last {kept:,} are in this test: keep a thread for each number"
+        return f"{text}\nHint: {hint(name)}"
+    text = {
+        "misaligned": lambda: f"{parts[2]} touches {parts[3]} bytes at once from {place()} on",
+        "host": lambda: f"launch() itself touches {place()}",
+        "beside": lambda: f"the memory beside {named[int(parts[0])][0]} was changed",
+        "barrier": lambda: f"the block cannot go on: {outcome.text}",
+        "launch": lambda: f"the launch fails: {outcome.text}",
+        "nowhere": lambda: f"{outcome.text} at an address that belongs to no pointer of launch()",
+        "endless": lambda: f"it does not end: stopped after {programs.SECONDS} s",
+        "ended": lambda: f"the program ended with {outcome.text}",
+    }.get(status, lambda: outcome.text)()
+    return f"{text}\nHint: {launch if status == 'launch' else HINTS.get(status) or hint('')}"
