@@ -67,5 +67,5 @@ claim(
     "{:.1f} µs. The floor lies well below both.",
     _four_kernels,
 )
-claim("17", "Of eight, each reads its eighth of the weights in {:.1f} µs.", lambda: (floor_us(8),))
+claim("17", "Of eight, each would read its eighth of the weights in {:.1f} µs.", lambda: (floor_us(8),))
 claim("17", "or {:.0f} %", lambda: (100 * (LEAST - 1),))

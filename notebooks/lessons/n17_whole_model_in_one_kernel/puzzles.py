@@ -1,8 +1,8 @@
 """The puzzles, and what each answer must give.
 
-place     (i, j) → where in the top MLP's input the product of the vectors i and j lies
+place_of_pair   (i, j) → where in the top MLP's input the product of the vectors i and j lies
 fits      (width, outputs, budget) → the most tables whose rows a thread can hold
-forward   the text of a CUDA kernel: mini's forward, a row a thread. The host build looks through it access by access;
+whole_model   the text of a CUDA kernel: mini's forward, a row a thread. The host build looks through it access by access;
           on a GPU it then runs there too
 """
 
@@ -285,13 +285,13 @@ def touched(kernel: str, rows: int = 1024) -> dict[str, tuple[float, float, int]
 
 SIZES = ((4, 8, 160), (16, 8, 160), (16, 512, 160), (64, 16, 160), (1, 0, 255), (3, 7, 100))
 PUZZLES = {
-    "place": OfNumbers(
+    "place_of_pair": OfNumbers(
         place, [(f"v_{i} · v_{j}", (i, j), BY_COLUMN) for i, j in PAIRS], unit="places", wrong=_wrong_place
     ),
     "fits": OfNumbers(
         fits, [(f"width {w}, {n} sums, {budget} numbers", (w, n, budget), _FITS) for w, n, budget in SIZES],
         unit="tables", wrong=_wrong_fit,
     ),
-    "forward": Forward(),
+    "whole_model": Forward(),
 }
 attempt = Judge(PUZZLES).attempt

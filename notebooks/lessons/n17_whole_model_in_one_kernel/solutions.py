@@ -1,13 +1,13 @@
 """Answers to the puzzles of 17_whole_model_in_one_kernel.ipynb, a section a puzzle."""
 
-# %% place
+# %% place_of_pair
 def place(i, j):
     return 4 + i * (i - 1) // 2 + j
 
 
-solved = puzzles.attempt("place", place)
+solved = puzzles.attempt("place_of_pair", place)
 
-# %% forward
+# %% whole_model
 mine = """
 template <int inputs, int outputs>
 __device__ void linear(float (&y)[outputs], const float (&x)[inputs], const float* weight, const float* bias) {
@@ -46,7 +46,7 @@ __global__ void forward(const float* dense, const long long* ids, Model m, float
     linear(logit, y, m.weight[3], m.bias[3]);
     out[row] = 1 / (1 + expf(-logit[0]));
 }"""
-solved = puzzles.attempt("forward", mine)
+solved = puzzles.attempt("whole_model", mine)
 if solved:
     pictures.draw_touched(puzzles.touched(mine))
     on_your_machine.race(mine, model, dense, ids)
