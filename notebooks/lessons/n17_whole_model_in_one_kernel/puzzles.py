@@ -1,9 +1,9 @@
 """The puzzles, and what each answer must give.
 
 place_of_pair   (i, j) → where in the top MLP's input the product of the vectors i and j lies
-fits      (width, outputs, budget) → the most tables whose rows a thread can hold
-whole_model   the text of a CUDA kernel: mini's forward, a row a thread. The host build looks through it access by access;
-          on a GPU it then runs there too
+fits            (width, outputs, budget) → the most tables whose rows a thread can hold
+whole_model     the text of a CUDA kernel: mini's forward, a row a thread. The host build looks through it access by
+                access; on a GPU it then runs there too
 """
 
 from __future__ import annotations
