@@ -8,7 +8,7 @@
     DIR/libops.so         the ops that the package calls (kernels.library)
     DIR/samples.pt        inputs and the probabilities that eager gave for them, for run_exported --check
 
-`Exported` runs it in Python, model/cpp/run_exported in C++.
+`model.serving.exported.Exported` runs it in Python, and run_exported in C++ (model/serving/cpp/CMakeLists.txt).
 """
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
 """A trained DLRM exported: what it computes, and what it says of folders and inputs that are not right."""
 
+import os
+import re
 import shutil
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +17,7 @@ from model.dlrm import DLRM
 from model.export import SAMPLE_BATCHES, sample
 from model.hashing import Hash
 from model.serving.exported import Exported
-from model.serving.manifest import MANIFEST, ExportError, Manifest
+from model.serving.manifest import MANIFEST, ExportError, File, Manifest
 from model.serving.served import Served
 
 CARDINALITIES = (10, 1, 0, 300)
@@ -153,6 +157,139 @@ class TestExported:
         monkeypatch.setattr("model.serving.manifest._instructions", lambda: {"fma"})
         with pytest.raises(ExportError, match="made for x86-64-v3, and this CPU lacks abm, avx2"):
             Exported(copied)
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    """run_exported: called with its arguments, it gives what came of them."""
+    build = tmp_path_factory.mktemp("runner")
+    sources = Path(export.__file__).parent / "serving" / "cpp"
+    configure = ["cmake", "-S", sources, "-B", build, f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"]
+    done = subprocess.run(configure, capture_output=True, text=True)
+    if done.returncode and "OpenSSL" in done.stderr:
+        pytest.skip("OpenSSL's headers are missing (Debian: apt install libssl-dev)")
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run(["cmake", "--build", build], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]
+
+    def run(*arguments, **options):
+        command = [run.program, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+    run.program = build / "run_exported"
+    return run
+
+
+@pytest.mark.slow
+class TestInCpp:
+    @pytest.mark.parametrize("threads", [1, 16])
+    def test_the_samples_probabilities_are_eagers(self, runner, folder, threads):
+        done = runner(folder, "--check", "--threads", threads)
+        assert (done.returncode, done.stdout.count(": equal to eager's")) == (0, len(SAMPLE_BATCHES)), done.stderr
+
+    def test_another_probability_is_told(self, runner, copied):
+        path = copied / "samples.pt"
+        samples = torch.load(path)
+        samples[2][-1][0] += 2**-20
+        torch.save(samples, path)
+        (copied / MANIFEST).write_text(rewritten(copied).text())
+        done = runner(copied, "--check")
+        assert (done.returncode, done.stdout.count("NOT equal")) == (1, 1)
+
+    def test_inputs_from_a_file(self, runner, folder, tmp_path):
+        inputs = sample(Served(trained(), folder.name), 33, 5)
+        torch.save(inputs, tmp_path / "inputs.pt")
+        done = runner(folder, "--inputs", tmp_path / "inputs.pt")
+        found = torch.tensor([float(line) for line in done.stdout.split()])
+        assert torch.equal(found, Exported(folder)(*inputs))
+
+    def test_inputs_that_it_does_not_take(self, runner, folder, tmp_path):
+        counts, ids, *offsets = sample(Served(trained(), folder.name), 8, 0)
+        cases = [
+            ([counts], "expected . inputs; got 1"),
+            ([counts.double(), ids, *offsets], "counts: expected Float; got Double"),
+            ([counts, ids.int(), *offsets], "ids: expected Long; got Int"),
+            ([counts[:, :12].contiguous(), ids, *offsets], r"counts: expected \[B, 13\], B = 8; got \[8, 12\]"),
+            ([counts[0].clone(), ids, *offsets], r"counts: expected \[B, 13\]; got \[13\]"),
+            ([counts.t().contiguous().t(), ids, *offsets], "counts: expected a contiguous tensor"),
+            ([counts, 5], "expected a list of tensors"),
+        ]
+        if offsets:
+            wrong = offsets[0].clone()
+            wrong[5] = len(ids) + 1
+            cases += [
+                ([counts, ids, wrong], r"offsets\[6\] is"),
+                ([counts, ids, torch.zeros_like(wrong)], r"offsets: expected 0 first and \d+"),
+                ([counts, ids, offsets[0][1:].clone()], r"offsets: expected \[4\*B\+1\], B = 8, N = \d+; got \[32\]"),
+            ]
+        else:
+            cases.append(([counts, ids[:7].clone()], r"ids: expected \[B, 4\], B = 8; got \[7, 4\]"))
+        for number, (inputs, why) in enumerate(cases):
+            path = tmp_path / f"{number}.pt"
+            torch.save(inputs, path)
+            done = runner(folder, "--inputs", path)
+            assert done.returncode == 2, why
+            assert re.search(why, done.stderr), done.stderr
+
+    def test_a_folder_that_is_not_whole(self, runner, copied):
+        for file in rewritten(copied).files:
+            path = copied / file.path
+            whole = path.read_bytes()
+            middle = len(whole) // 2
+            spoilt = [(whole[:-1], f"bytes, and the manifest says {len(whole)}"), (None, "cannot be read: No such")]
+            if whole:
+                changed = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+                spoilt.append((changed, "its bytes are not those that were exported"))
+            for content, why in spoilt:
+                path.unlink() if content is None else path.write_bytes(content)
+                done = runner(copied)
+                assert (done.returncode, path.name in done.stderr, why in done.stderr) == (2, True, True), done.stderr
+                path.write_bytes(whole)
+        assert runner(copied).returncode == 0
+
+    @pytest.mark.parametrize(
+        ("old", "new", "why"),
+        [
+            ("torch\t", "torch\t0.", "made by torch 0.2"),
+            ("format\t1", "format\t2", "format 2, this reads 1"),
+            ("input\tids\tint64", "input\tids\tint63", "not whole: input\tids\tint63"),
+        ],
+    )
+    def test_a_manifest_of_something_else(self, runner, copied, old, new, why):
+        path = copied / MANIFEST
+        path.write_text(path.read_text().replace(old, new, 1))
+        done = runner(copied)
+        assert done.returncode == 2
+        assert why in done.stderr
+
+    def test_it_needs_no_temporary_folder(self, runner, folder):
+        done = runner(folder, "--check", env=os.environ | {"TMPDIR": "/nowhere"})
+        assert done.returncode == 0, done.stderr
+
+    def test_a_command_that_is_wrong(self, runner, folder):
+        for arguments in ([], [folder, "--other"], [folder, "--threads"], [folder, "--threads", "0"], ["/nowhere"]):
+            done = runner(*arguments)
+            assert (done.returncode, done.stdout) == (2, ""), arguments
+            assert done.stderr.startswith("run_exported: "), arguments
+
+    def test_latency_and_throughput(self, runner, folder):
+        done = runner(folder, "--bench", "--threads", 2)
+        assert done.returncode == 0, done.stderr
+        told = re.findall(r"2 threads: p50 [\d.]+ ms, p99 [\d.]+ ms, \d+ calls", done.stdout)
+        assert len(told) == len(SAMPLE_BATCHES)
+
+    def test_no_python_is_in_it(self, runner):
+        listed = subprocess.run(["ldd", runner.program], capture_output=True, text=True)
+        assert "libtorch_cpu" in listed.stdout
+        assert "libpython" not in listed.stdout
+        assert "libtorch_python" not in listed.stdout
+
+
+def rewritten(folder):
+    """The folder's manifest, with its files as they are now."""
+    manifest = Manifest.read(folder)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return replace(manifest, files=tuple(File.of(folder, path) for path in paths))
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path):

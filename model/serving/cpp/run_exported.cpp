@@ -1,0 +1,157 @@
+// run_exported DIR [--check] [--bench] [--threads N] [--inputs FILE]
+//
+// Runs what python -m model.export wrote. No Python is in this process.
+//
+// --check    every sample of DIR/samples.pt: the probabilities must be eager's to the last bit
+// --bench    latency and throughput of N threads, each with the sample's inputs, for each sample
+// --inputs   a file of torch.save([counts, ids]), or [counts, ids, offsets]: a probability a line goes to stdout
+// --threads  of --check and --bench: so many threads make the calls; default 1
+//
+// Exit status: 0; 1: a probability is another; 2: what is wrong with the folder, the inputs or the command stands on
+// stderr.
+#include <ATen/Parallel.h>
+#include <torch/csrc/jit/serialization/pickle.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <thread>
+
+#include "exported.h"
+
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+double ms_since(Clock::time_point begin) { return std::chrono::duration<double, std::milli>(Clock::now() - begin).count(); }
+
+c10::IValue unpickled(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) serving::fail(path, ": cannot be read");
+    std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
+    try {
+        return torch::jit::pickle_load(bytes);
+    } catch (const std::exception& error) {
+        std::string why = error.what();
+        serving::fail(path, ": not a file of torch.save: ", why.substr(0, why.find('\n')));
+    }
+}
+
+std::vector<at::Tensor> tensors(const std::string& path, const c10::IValue& value) {
+    if (!value.isList() && !value.isTuple()) serving::fail(path, ": expected a list of tensors");
+    std::vector<at::Tensor> found;
+    for (const c10::IValue& each : value.isTuple() ? value.toTupleRef().elements().vec() : value.toListRef().vec()) {
+        if (!each.isTensor()) serving::fail(path, ": expected a list of tensors; got ", each.tagKind(), " in it");
+        found.push_back(each.toTensor());
+    }
+    return found;
+}
+
+// function() on so many threads at once; what one of them throws is thrown here.
+template <class Function>
+void on_threads(int count, Function function) {
+    std::vector<std::thread> threads;
+    std::vector<std::exception_ptr> errors(static_cast<size_t>(count));
+    for (std::exception_ptr& error : errors)
+        threads.emplace_back([&] {
+            try {
+                at::set_num_threads(1);  // an operation's own threads would fight for the cores with these
+                function();
+            } catch (...) {
+                error = std::current_exception();
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
+    for (const std::exception_ptr& error : errors)
+        if (error) std::rethrow_exception(error);
+}
+
+int check(const serving::Exported& model, const std::vector<std::vector<at::Tensor>>& samples, int threads) {
+    std::atomic<int> wrong{0};
+    for (const std::vector<at::Tensor>& sample : samples) {
+        const std::vector<at::Tensor> inputs(sample.begin(), sample.end() - 1);
+        const at::Tensor& want = sample.back();
+        std::atomic<bool> equal{true};
+        on_threads(threads, [&] {
+            if (!at::equal(model(inputs), want)) equal = false;
+        });
+        std::printf("batch %5ld: %s\n", long(inputs[0].size(0)), equal ? "equal to eager's" : "NOT equal to eager's");
+        wrong += !equal;
+    }
+    return wrong ? 1 : 0;
+}
+
+void bench(const serving::Exported& model, const std::vector<std::vector<at::Tensor>>& samples, int threads) {
+    for (const std::vector<at::Tensor>& sample : samples) {
+        const std::vector<at::Tensor> inputs(sample.begin(), sample.end() - 1);
+        const int64_t batch = inputs[0].size(0);
+        const int calls = int(std::clamp<int64_t>(20000 / (batch + 1), 20, 2000));
+        for (int i = 0; i < 3; ++i) model(inputs);
+        std::mutex mutex;
+        std::vector<double> all;
+        const Clock::time_point begin = Clock::now();
+        on_threads(threads, [&] {
+            std::vector<double> own;
+            for (int i = 0; i < calls; ++i) {
+                const Clock::time_point start = Clock::now();
+                model(inputs);
+                own.push_back(ms_since(start));
+            }
+            const std::lock_guard lock(mutex);
+            all.insert(all.end(), own.begin(), own.end());
+        });
+        const double seconds = 1e-3 * ms_since(begin);
+        std::sort(all.begin(), all.end());
+        std::printf("batch %5ld, %d threads: p50 %.3f ms, p99 %.3f ms, %.0f calls and %.0f rows a second\n", long(batch),
+                    threads, all[all.size() / 2], all[all.size() * 99 / 100], double(all.size()) / seconds,
+                    double(all.size()) * double(batch) / seconds);
+    }
+}
+
+int run(const std::vector<std::string>& arguments) {
+    constexpr const char* usage = "run_exported DIR [--check] [--bench] [--threads N] [--inputs FILE]";
+    std::string folder, inputs;
+    bool checks = false, benches = false;
+    int threads = 1;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+        const std::string& each = arguments[i];
+        auto value = [&] { return ++i < arguments.size() ? arguments[i] : (serving::fail(each, ": expected a value"), ""); };
+        if (each == "--check") checks = true;
+        else if (each == "--bench") benches = true;
+        else if (each == "--inputs") inputs = value();
+        else if (each == "--threads") {
+            const std::string text = value();
+            threads = text.size() < 4 && text.find_first_not_of("0123456789") == std::string::npos ? std::atoi(text.c_str()) : 0;
+            if (threads < 1) serving::fail("--threads: expected a number from 1 to 999; got ", text);
+        } else if (folder.empty() && each.rfind("--", 0) != 0) folder = each;
+        else serving::fail(usage);
+    }
+    if (folder.empty()) serving::fail(usage);
+    const Clock::time_point begin = Clock::now();
+    const serving::Exported model(folder, size_t(threads));
+    std::fprintf(stderr, "ready after %.0f ms\n", ms_since(begin));
+    if (!inputs.empty()) {
+        const at::Tensor found = model(tensors(inputs, unpickled(inputs)));
+        for (int64_t i = 0; i < found.numel(); ++i) std::printf("%.9g\n", double(found.const_data_ptr<float>()[i]));
+    }
+    if (!checks && !benches) return 0;
+    const std::string path = folder + "/samples.pt";
+    std::vector<std::vector<at::Tensor>> samples;
+    const c10::IValue stored = unpickled(path);
+    for (const c10::IValue& each : stored.toListRef()) samples.push_back(tensors(path, each));
+    if (benches) bench(model, samples, threads);
+    return checks ? check(model, samples, threads) : 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    try {
+        return run({arguments + 1, arguments + count});
+    } catch (const std::exception& error) {
+        const std::string text = error.what();
+        std::fprintf(stderr, "run_exported: %s\n", text.substr(0, 600).c_str());
+        return 2;
+    }
+}
