@@ -12,27 +12,55 @@ import torch
 
 from data.cli import UserError
 from model import export
+from model.checkpoints import plain, save_checkpoint
 from model.config import PRESETS
 from model.dlrm import DLRM
 from model.export import SAMPLE_BATCHES, sample
 from model.hashing import Hash
 from model.serving.exported import Exported
 from model.serving.manifest import MANIFEST, ExportError, File, Manifest
-from model.serving.served import Served
+from model.serving.served import Served, dlrm_from_checkpoint
 
 CARDINALITIES = (10, 1, 0, 300)
 
 
-def trained(hash_=Hash.SORTED):
+def trained(hash_=Hash.SORTED, **changes):
     """Not trained, but with weights of its own, and ids at both ends of what there is."""
     torch.manual_seed(0)
-    config = replace(PRESETS["small"].model, cardinalities=CARDINALITIES, hash=hash_)
+    config = replace(PRESETS["small"].model, cardinalities=CARDINALITIES, hash=hash_, **changes)
     known = [torch.arange(n).flip(0) * 14316557 for n in CARDINALITIES]
     return DLRM(config, known).eval().requires_grad_(False)
 
 
 def dense_of(counts):
     return torch.log1p(torch.nan_to_num(counts, nan=0.0).clamp(min=0))
+
+
+def checkpoint(path, dlrm):
+    fields = ("optimizer", "random", "epoch", "step", "stale", "best", "history", "losses")
+    state = {"format": 1, "config": {"model": plain(dlrm.config), "train": {}}, "parameters": dlrm.state_dict()}
+    save_checkpoint(path, state | dict.fromkeys(fields))
+    return path
+
+
+@pytest.mark.parametrize("changes", [{}, {"sparse_gradients": False}, {"kernels": "fused"}], ids=str)
+@pytest.mark.parametrize("hash_", [*Hash])
+def test_a_checkpoint_gives_its_model(tmp_path, hash_, changes):
+    dlrm = trained(hash_, **changes)
+    found = dlrm_from_checkpoint(checkpoint(tmp_path / "best.pt", dlrm))
+    counts, ids = sample(Served(found), 19, 0)
+    torch.testing.assert_close(found.predict(counts.nan_to_num(), ids), dlrm.predict(counts.nan_to_num(), ids))
+    assert not found.training
+
+
+def test_a_checkpoint_of_another_model(tmp_path):
+    dlrm = trained()
+    path = checkpoint(tmp_path / "best.pt", dlrm)
+    state = torch.load(path)
+    state["config"]["model"]["cardinalities"] = (10, 1, 0, 299)
+    torch.save(state, path)
+    with pytest.raises(UserError, match=r"best\.pt: not a usable checkpoint: "):
+        dlrm_from_checkpoint(path)
 
 
 @pytest.mark.parametrize("hash_", [*Hash])
