@@ -44,7 +44,8 @@ def lines_of_traces() -> dict[str, tuple[str, str]]:
 
 def name_of(path: Path) -> str:
     """As the lines name a file: the GPU's folder, an op and a version of torch stand for all of their kind."""
-    stem = "OP" if path.stem in sources.ops() else re.sub(r"^torch-[\d.]+$", "torch-VERSION", path.stem)
+    is_of_op = path.stem.removesuffix("_sweep") in sources.ops()
+    stem = "OP" if is_of_op else re.sub(r"^torch-[\d.]+$", "torch-VERSION", path.stem)
     folder = path.parent.relative_to(TRACES).as_posix()
     return f"{re.sub('^results/.+', 'results/<gpu>', folder)}/{stem}.json"
 

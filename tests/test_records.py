@@ -435,6 +435,16 @@ def test_bench_does_not_save_a_part(capsys):
     assert "--quick measures a part" in capsys.readouterr().err
 
 
+def test_bench_sweeps_what_has_a_sweep(capsys):
+    assert bench.main(["dlrm", "--sweep"]) == 0
+    assert "dlrm_sweep" in capsys.readouterr().out
+    refused = {"softmax: no sweep": ["softmax", "--sweep"], "which --sweep leaves out": ["--sweep", "--quick"]}
+    for why, arguments in refused.items():
+        with pytest.raises(SystemExit):
+            bench.main(arguments)
+        assert why in capsys.readouterr().err
+
+
 def test_bench_names_its_ops(capsys):
     with pytest.raises(SystemExit, match="2"):
         bench.main(["add_rely"])

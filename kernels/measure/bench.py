@@ -7,6 +7,9 @@ and is no yardstick.
 
 A row is timed only if its output matches float64 eager before and after. What is measured stands in each op's bench.py,
 as cells(quick), and what it must show as TARGETS. Without a GPU the recorded results are printed.
+
+An op may have a sweep besides, over more sizes: sweep() and SWEEP_TARGETS of its bench.py. `--sweep` measures it alone,
+and its record is <op>_sweep.json.
 """
 
 from __future__ import annotations
@@ -52,8 +55,18 @@ def of(op: str):
     return importlib.import_module(f"kernels.ops.{op}.bench")
 
 
-def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = ()) -> dict:
-    """Measure one op, printing as it goes; returns the record that --save writes. without: these implementations."""
+def record_of(op: str, sweep: bool) -> str:
+    """The name of the record."""
+    return f"{op}_sweep" if sweep else op
+
+
+def targets(op: str, sweep: bool):
+    return of(op).SWEEP_TARGETS if sweep else of(op).TARGETS
+
+
+def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = (), sweep: bool = False) -> dict:
+    """Measure one op, or its sweep, printing as it goes; returns the record that --save writes. without: these
+    implementations."""
     rows, copies, slower = [], [], 0
 
     def copy() -> None:
@@ -71,9 +84,10 @@ def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = ()
         rows.append(row)
         copies.append(_rate(row))
 
+    cells = of(op).sweep() if sweep else of(op).cells(quick)
     print(HEADER)
     part, start, skipped = None, time.monotonic(), {}
-    for index, cell in enumerate(_installed(_without(of(op).cells(quick), without), skipped)):
+    for index, cell in enumerate(_installed(_without(cells, without), skipped)):
         if index % CELLS_A_COPY == 0:
             copy()
         if part is not None and cell.part != part:
@@ -91,7 +105,7 @@ def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = ()
     limit = max(copies)
     versions = runtime.versions()
     return {
-        "op": op,
+        "op": record_of(op, sweep),
         **{name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")},
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "quick": quick,
@@ -190,20 +204,21 @@ def copies_in_words(record: dict) -> str:
     return text if steady(copy) else f"{text}: they differ by {apart:.1%} and are no yardstick"
 
 
-def show(op: str, gpu: str = README_GPU, results: Path = RESULTS) -> None:
+def show(op: str, gpu: str = README_GPU, results: Path = RESULTS, sweep: bool = False) -> None:
     """Print the recorded table, labelled as recorded."""
     try:
-        record = load(op, gpu, results)
+        record = load(record_of(op, sweep), gpu, results)
     except FileNotFoundError as error:
         print(error)
         return
     versions = ", ".join(f"{name} {record[name]}" for name in ("driver", "CUDA", "torch", "triton", "Python"))
-    print(f"{op}, recorded on {record['GPU']}, {record['date']}{', --quick' if record['quick'] else ''} ({versions});")
+    quick = ", --quick" if record["quick"] else ""
+    print(f"{record['op']}, recorded on {record['GPU']}, {record['date']}{quick} ({versions});")
     print(f"{sources.changed(op, record, 'sources', 'bench') or 'nothing has changed since'}.")
     print(HEADER)
     for row in record["rows"]:
         print(line(Row.of(row)))
-    print(copies_in_words(record), *summary(record, of(op).TARGETS), sep="\n")
+    print(copies_in_words(record), *summary(record, targets(op, sweep)), sep="\n")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -212,6 +227,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("op", nargs="*", help=f"default: all ({', '.join(ops())})")
     parser.add_argument("--save", action="store_true", help="record in traces/results/<gpu>/<op>.json")
     parser.add_argument("--quick", action="store_true", help="a few cells, in under a minute")
+    parser.add_argument("--sweep", action="store_true", help="over more sizes, in place of the op's cells (dlrm)")
     parser.add_argument("--without", metavar="NAME,…", default="", help="implementations to leave out: max-autotune")
     parser.add_argument("--recorded", metavar="GPU", help="measure nothing, print what was recorded on this GPU")
     arguments = parser.parse_args(argv)
@@ -221,19 +237,27 @@ def main(argv: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"unknown op {', '.join(unknown)}: expected one of {', '.join(ops())}")
     chosen = arguments.op or ops()
+    if arguments.sweep:
+        if arguments.quick:
+            parser.error("--quick is of an op's cells, which --sweep leaves out")
+        if none := [op for op in arguments.op if not hasattr(of(op), "sweep")]:
+            parser.error(f"{', '.join(none)}: no sweep; without --sweep the cells are measured")
+        chosen = [op for op in chosen if hasattr(of(op), "sweep")]
     if arguments.recorded or runtime.device().type != "cuda":
         if not arguments.recorded:
-            where = ", ".join(sorted({file.parent.name for op in chosen for file in recorded_files(f"{op}.json")}))
+            files = (file for op in chosen for file in recorded_files(f"{record_of(op, arguments.sweep)}.json"))
+            where = ", ".join(sorted({file.parent.name for file in files}))
             print(f"No GPU here: nothing is measured. What was recorded (--recorded: {where}):\n")
         for op in chosen:
-            show(op, arguments.recorded or README_GPU)
+            show(op, arguments.recorded or README_GPU, sweep=arguments.sweep)
         return 0
     gpu, records, start = Gpu(), [], time.monotonic()
+    without = [*filter(None, arguments.without.split(","))]
     for op in chosen:
-        records.append(run(op, gpu, quick=arguments.quick, without=[*filter(None, arguments.without.split(","))]))
+        records.append(run(op, gpu, quick=arguments.quick, without=without, sweep=arguments.sweep))
     if arguments.save:  # at the end: nothing is recorded of a run that does not come to it
         print(*map(save, records), sep="\n")
     print(f"\n{records[0]['GPU']}, torch {records[0]['torch']}; {time.monotonic() - start:.0f} s in all")
-    for record in records:
-        print(copies_in_words(record), *summary(record, of(record["op"]).TARGETS), sep="\n")
+    for op, record in zip(chosen, records, strict=True):
+        print(copies_in_words(record), *summary(record, targets(op, arguments.sweep)), sep="\n")
     return int(any(row["match"].startswith("FAILED") for record in records for row in record["rows"]))

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 
@@ -266,6 +267,17 @@ def public(op: str) -> Callable:
     return getattr(importlib.import_module("kernels"), op, None) or getattr(
         importlib.import_module(f"kernels.ops.{name}.op"), op
     )
+
+
+@contextmanager
+def in_precision(precision: str) -> Iterator[None]:
+    """Float32 products of PyTorch's are "tf32" in here, or "ieee"; it decorates a function too."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def implementations(op: str, options: tuple, names: Iterable[str], *, in_place: bool = False) -> dict[str, Callable]:

@@ -1,13 +1,21 @@
-"""What is measured of dlrm_forward: `python -m kernels.measure bench dlrm`.
+"""What is measured of dlrm_forward: `python -m kernels.measure bench dlrm`, and `… --sweep`.
 
 "mini" has three tables of 10, 20 and 30 rows of 4, a bottom MLP 13-8-4 and a top MLP 10-8-1; "16 tables" has the same
-MLPs behind 16. All implementations get the same tensors: dense and ids, another set each time, and the tables, weights
-and biases, which stay in the L2 cache as a model's do. GPU time is of a captured graph for all alike: torch.compile's
-is what mode="reduce-overhead" reaches. A call from Python is measured beside it.
+MLPs behind 16. "main" is Criteo's Kaggle model: 26 tables of 33.8 million rows of 16 in all, 13-512-256-64-16 and
+367-512-256-1, in tf32 and in bfloat16. Its ids are uniform, so that most look-ups go to memory.
+
+All implementations get the same tensors: dense and ids, another set each time, and the tables, weights and biases,
+which stay in the L2 cache as a model's do, but for main's tables. GPU time is of a captured graph for all alike:
+torch.compile's is what mode="reduce-overhead" reaches. A call from Python is measured beside it.
 
 "latency" is of calls one after the other, each between two events, as they come and as a CUDA graph, on the same inputs
 and on fresh ones. There the model is also what torch.compile(backend="fused_kernels") makes of it as it is written, and
 AOTInductor's package, whose weights are its own.
+
+cuBLAS is slow on main's rows of 367 numbers, which are no multiple of 16 bytes. "padded" is the model whose interaction
+writes a zero more, before a top MLP whose first weight has a column more, filled up once.
+
+--sweep is the small MLPs behind 3 to 26 tables, for 256 to 65536 rows: who is the fastest where.
 """
 
 from __future__ import annotations
@@ -19,7 +27,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -28,18 +36,18 @@ from torch import Tensor, nn
 import kernels
 from kernels.check import Call, Spec
 from kernels.inductor import has_option
-from kernels.measure.cells import IN_A_GRAPH, Calls, Cell, FirstCall, Latency, Row, label
+from kernels.measure.cells import IN_A_GRAPH, Calls, Cell, FirstCall, Latency, Row, in_precision, label
 from kernels.measure.judge import AtMost, FirstCallWithin, Verdict, by_cell, name
 from kernels.ops.dlrm.eager import dlrm_forward
 from kernels.ops.dlrm.spec import Layers
 from kernels.ops.dot_interaction.eager import interact
+from kernels.ops.embedding_bags.bench import HEIGHTS, SMALL, TOGETHER
 from kernels.ops.fused_mlp.eager import fused_mlp
 
 OP = "dlrm_forward"
 ACTIVATIONS = ("relu", "relu", "relu", "sigmoid")
-# The best-set peer: one kernel for the look-ups of up to 32 tables, where Inductor's defaults stop at 8.
-TOGETHER = "torch.compile, 32 look-ups a kernel"
 OURS = ("cuda",)
+PADDED = ", padded"  # behind a peer's name
 FOUND = "fused_kernels backend"  # the model as it is written, through our backend
 
 
@@ -50,11 +58,12 @@ class Within:
     us: float
     call_us: float
     part: str
+    labels: Mapping[str, int | str] = field(default_factory=dict)  # of the rows that are judged
 
     def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
-        ours = [row for row in rows if row.implementation in OURS]
+        ours = [row for row in rows if row.implementation in OURS and self.labels.items() <= row.labels.items()]
         met = [(row.us_p50 or math.inf) <= self.us and (row.call_us or math.inf) <= self.call_us for row in ours]
-        times = ", ".join(f"{row.us_p50} µs, a call {row.call_us} µs" for row in ours)
+        times = ", ".join(f"{label(row)}: {row.us_p50} µs, a call {row.call_us} µs" for row in ours)
         misses = [name(row) for row, is_met in zip(ours, met, strict=True) if not is_met]
         return Verdict(self.part, bool(ours) and not misses, f"{times}; limits {self.us} and {self.call_us} µs", misses)
 
@@ -78,7 +87,7 @@ class ByEvents:
 class Winners:
     """Who is the fastest in each cell, by the GPU's time: ours in all of them."""
 
-    part: str = "grid"
+    part: str
 
     def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
         wins, misses = dict.fromkeys(OURS, 0), []
@@ -100,18 +109,28 @@ TARGETS = (
     AtMost(0.1, "eager", "bandwidth", OURS), AtMost(0.2, "torch.compile", "bandwidth", OURS),
     AtMost(0.2, "eager", "16 tables", OURS), Within(3.0, 15.0, "bandwidth"), Within(5.0, 15.0, "16 tables"),
     FirstCallWithin(who=OURS), FirstCallWithin(2000.0, "first call, compiled", OURS),
-    ByEvents(((FOUND, 15.0), (OURS[0] + IN_A_GRAPH, 6.0))), Winners(),
+    ByEvents(((FOUND, 15.0), (OURS[0] + IN_A_GRAPH, 6.0))),
+    Within(20.0, math.inf, "main", {"rows": 128, "precision": "tf32"}),
+    Within(30.0, math.inf, "main", {"rows": 2048, "precision": "tf32"}),
+    Winners("main"), Winners("main autotuned"),
 )
+SWEEP_TARGETS = (Winners("grid"),)
 
 
 @dataclass(frozen=True)
 class Model:
-    """heights: of the tables; bottom, top: widths, as Shape has them."""
+    """heights: of the tables; bottom, top: widths, as Shape has them; precision: of float32 products."""
 
     name: str
     heights: tuple[int, ...]
     bottom: tuple[int, ...]
     top: tuple[int, ...]
+    precision: str = "ieee"
+    dtype: str = "float32"
+
+    def labels(self, rows: int) -> dict[str, int | str]:
+        found = {"model": self.name, "rows": rows, "dtype": self.dtype}
+        return found | ({"precision": self.precision} if self.precision != "ieee" else {})
 
     @property
     def layers(self) -> list[tuple[int, int]]:
@@ -122,7 +141,7 @@ class Model:
         rest = iter(tensors)
         dense, *lists = next(rest), *([next(rest) for _ in self.heights] for _ in range(2))
         layers = [[next(rest) for _ in itertools.pairwise(widths)] for widths in (self.bottom, self.top) for _ in "wb"]
-        return [dense, *lists, [], *layers, *ACTIVATIONS]
+        return [dense, *lists, [], *layers, *ACTIVATIONS, self.precision]
 
     @property
     def products(self) -> int:
@@ -138,9 +157,9 @@ class Model:
 
     def bytes(self, rows: int) -> int:
         """Dense, ids, the rows that they name, out, and the weights once."""
-        features, width = len(self.heights), self.bottom[-1]
+        features, width, size = len(self.heights), self.bottom[-1], getattr(torch, self.dtype).itemsize
         weights = sum((inputs + 1) * outputs for inputs, outputs in self.layers)  # and the biases
-        return rows * (4 * self.bottom[0] + features * (8 + 4 * width) + 4 * self.top[-1]) + 4 * weights
+        return rows * (size * (self.bottom[0] + features * width + self.top[-1]) + 8 * features) + size * weights
 
 
 def of_tables(count: int) -> Model:
@@ -150,6 +169,8 @@ def of_tables(count: int) -> Model:
 
 
 MINI = Model("mini", (10, 20, 30), (13, 8, 4), (10, 8, 1))
+MAIN = Model("main", HEIGHTS, (13, 512, 256, 64, 16), (367, 512, 256, 1), "tf32")
+MAINS = MAIN, replace(MAIN, precision="ieee", dtype="bfloat16")
 
 
 class _OfTensors(Layers):
@@ -160,8 +181,8 @@ class _OfTensors(Layers):
         object.__setattr__(self, "model", model)
 
     def errors(self, reference, call, exact):
-        *tensors, _, _, _, _ = self.model.arguments(call.tensors)
-        return super().errors(reference, Call("", tuple(tensors), ACTIVATIONS), exact)
+        arguments = self.model.arguments(call.tensors)
+        return super().errors(reference, Call("", tuple(arguments[:8]), tuple(arguments[8:])), exact)
 
 
 @functools.cache
@@ -174,24 +195,26 @@ def _spec(model: Model) -> Spec:
     return Spec(reference, lambda case, device: iter(()), scale=_OfTensors(model))
 
 
-def _as_written(model: Model) -> tuple[Callable, Callable]:
-    """The reference as a model has it: nobody looks at the ids, for which the GPU would be waited for; the pairs'
-    indices are a buffer."""
+def _forward(model: Model, held: Sequence[Tensor], tensors: Sequence[Tensor]) -> Tensor:
+    """The reference as a model has it: nobody looks at the ids, for which the GPU would be waited for. held: the pairs'
+    indices, and the top MLP's first weight, which has more columns than there are features if it is padded."""
+    pairs, weight = held
+    dense, tables, indices, _, *layers, between, last, top_between, top_last, _ = model.arguments(tensors)
+    vector = fused_mlp(dense, *layers[:2], between, last)
+    looked_up = torch.stack([F.embedding(ids, table) for ids, table in zip(indices, tables, strict=True)], 1)
+    features = interact(vector, looked_up, pairs)
+    if weight.shape[1] != features.shape[1]:
+        features = F.pad(features, (0, weight.shape[1] - features.shape[1]))
+    return fused_mlp(features, [weight, *layers[2][1:]], layers[3], top_between, top_last)
 
-    @functools.cache
-    def pairs(device: torch.device) -> Tensor:
-        return held(torch.tril_indices(len(model.heights) + 1, len(model.heights) + 1, -1, device=device))
 
-    def forward(indices_of_pairs: Tensor, *tensors: Tensor) -> Tensor:
-        dense, tables, indices, _, *layers, between, last, top_between, top_last = model.arguments(tensors)
-        vector = fused_mlp(dense, *layers[:2], between, last)
-        looked_up = torch.stack([F.embedding(ids, table) for ids, table in zip(indices, tables, strict=True)], 1)
-        return fused_mlp(interact(vector, looked_up, indices_of_pairs), *layers[2:], top_between, top_last)
-
-    def with_pairs(function: Callable) -> Callable:
-        return lambda *tensors: function(pairs(tensors[0].device), *tensors)
-
-    return forward, with_pairs
+def _held(model: Model, tensors: Sequence[Tensor], padded: bool = False) -> tuple[Tensor, Tensor]:
+    """What a model has besides, as _forward takes it."""
+    size = len(model.heights) + 1
+    weight = model.arguments(tensors)[6][0]
+    if padded:
+        weight = F.pad(weight, (0, -weight.shape[1] % (16 // weight.itemsize)))
+    return torch.tril_indices(size, size, -1, device=weight.device), weight
 
 
 def held(tensor: Tensor) -> Tensor:
@@ -201,12 +224,20 @@ def held(tensor: Tensor) -> Tensor:
 
 
 def _peer(
-    model: Model, mode: str | None = None, compiled: bool = True, backend: str = "inductor", **options
+    model: Model, mode: str | None = None, compiled: bool = True, backend: str = "inductor", padded: bool = False,
+    **options,
 ) -> Callable:
-    forward, with_pairs = _as_written(model)
+    forward, besides = functools.partial(_forward, model), []
     if compiled:
         forward = torch.compile(forward, dynamic=False, backend=backend, mode=mode, options=options or None)
-    return with_pairs(forward)
+
+    @in_precision(model.precision)
+    def call(*tensors: Tensor) -> Tensor:
+        if not besides:
+            besides.extend(map(held, _held(model, tensors, padded)))
+        return forward(besides, tensors)
+
+    return call
 
 
 class _Served(nn.Module):
@@ -214,33 +245,39 @@ class _Served(nn.Module):
 
     def __init__(self, model: Model, tensors: tuple[Tensor, ...]) -> None:
         super().__init__()
-        self._count = len(model.heights)
-        self._forward, _ = _as_written(model)
-        size = self._count + 1
-        self.register_buffer("pairs", torch.tril_indices(size, size, -1, device=tensors[0].device))
+        self._model, self._count = model, len(model.heights)
+        for buffer, tensor in zip(("pairs", "weight"), _held(model, tensors), strict=True):
+            self.register_buffer(buffer, tensor)
         for k, tensor in enumerate(tensors[1 : 1 + self._count] + tensors[1 + 2 * self._count :]):
             self.register_buffer(f"held_{k}", tensor)
         self._held = len(tensors) - 1 - self._count
 
     def forward(self, dense: Tensor, *ids: Tensor) -> Tensor:
         own = [getattr(self, f"held_{k}") for k in range(self._held)]
-        return self._forward(self.pairs, dense, *own[: self._count], *ids, *own[self._count :])
+        tensors = dense, *own[: self._count], *ids, *own[self._count :]
+        return _forward(self._model, (self.pairs, self.weight), tensors)
 
 
 def _aot_inductor(model: Model) -> Callable:
     """Exported, compiled and loaded at its first call."""
     count, loaded = len(model.heights), []
 
+    @in_precision(model.precision)
     def call(*tensors: Tensor) -> Tensor:
         given = (tensors[0], *tensors[1 + count : 1 + 2 * count])
         if not loaded:
-            program = torch.export.export(_Served(model, tensors), given)
+            served = _Served(model, tensors)
+            program = torch.export.export(served, given)
             # Another g++ than the system's may link its libstdc++ statically, and then loading ends the process.
             with tempfile.TemporaryDirectory() as folder:
+                options = {"cpp.cxx": (None, _CXX), "aot_inductor.package_constants_in_so": False}
                 path = torch._inductor.aoti_compile_and_package(
-                    program, package_path=f"{folder}/model.pt2", inductor_configs={"cpp.cxx": (None, _CXX)}
+                    program, package_path=f"{folder}/model.pt2", inductor_configs=options
                 )
                 loaded.append(torch._inductor.aoti_load_package(path))
+            own = dict(served.named_buffers(remove_duplicate=False))
+            constants = {name: own[name] for name in loaded[0].get_constant_fqns()}
+            loaded[0].load_constants(constants, check_full_update=True, user_managed=True)
         return loaded[0](*given)
 
     return call
@@ -273,13 +310,13 @@ def _tensors(model: Model, rows: int, draw: Callable, ids: Callable, *own: Tenso
 
 def _first_calls(model: Model, rows: int) -> Iterator[FirstCall]:
     """A process's first call of a model, from the disk and with NVRTC."""
-    *tensors, _, _, _, _ = model.arguments(model.names())
+    tensors, options = model.arguments(model.names())[:8], model.arguments(model.names())[8:]
     lists = [each if isinstance(each, str) else f"[{', '.join(each)}]" for each in tensors]
-    arguments = ", ".join([*lists, *map(repr, ACTIVATIONS)])
+    arguments = ", ".join([*lists, *map(repr, options)])
     statements = {"eager": f"eager({arguments})"}
     statements |= {backend: f"dlrm_forward({arguments}, backend={backend!r})" for backend in OURS}
     call = Calls(
-        OP, "functional", {"model": model.name, "rows": rows, "dtype": "float32"},
+        OP, "functional", model.labels(rows),
         inputs=functools.partial(_tensors, model, rows), names=tuple(model.names()), baseline="", statements=statements,
     )
     yield FirstCall(call, OURS)
@@ -292,7 +329,7 @@ def _all_of_ours(model: Model) -> dict[str, Callable]:
 
 def _cell_of(kind: type[Cell], part: str, model: Model, rows: int, **more) -> Cell:
     return kind(
-        OP, part, "functional", {"model": model.name, "rows": rows, "dtype": "float32"},
+        OP, part, "functional", model.labels(rows),
         shared=lambda draw: tuple(map(held, _parameters(model, draw))),
         inputs=functools.partial(_tensors, model, rows),
         bytes=model.bytes(rows),
@@ -311,6 +348,8 @@ def _cell(part: str, model: Model, rows: int, autotuned: bool = False) -> Cell:
     }
     if autotuned:
         peers["max-autotune"] = functools.partial(_peer, model, "max-autotune-no-cudagraphs")
+    if model in MAINS:
+        peers |= {name + PADDED: functools.partial(build, padded=True) for name, build in peers.items()}
     return _cell_of(Cell, part, model, rows, implementations={**peers, **_all_of_ours(model)})
 
 
@@ -335,12 +374,25 @@ def _latency(model: Model, rows: int, quick: bool) -> Latency:
 
 
 def cells(quick: bool = False) -> Iterator[Cell | FirstCall]:
-    """Cells by part: a process's first call of mini; mini, and 16 tables; calls one after the other; then a grid of
-    tables and rows, which shows who is fastest where."""
+    """Cells by part: a process's first call; mini, and 16 tables; calls one after the other; main, last with
+    max-autotune, which takes minutes to choose."""
     yield from _first_calls(MINI, 2048)
+    if not quick:
+        yield from _first_calls(replace(MAIN, heights=SMALL), 2048)
     yield _cell("bandwidth", MINI, 2048, autotuned=not quick)
     yield _cell("16 tables", of_tables(16), 4096, autotuned=not quick)
     yield _latency(MINI, 2048, quick)
-    for count in () if quick else (3, 8, 16, 26):
+    for model in MAINS[:1] if quick else MAINS:
+        for rows in (2048,) if quick else (128, 2048, 16384, 65536):
+            yield _cell("main", model, rows)
+    if not quick:
+        yield _latency(MAIN, 2048, quick)
+        for rows in (128, 2048):
+            yield _cell("main autotuned", MAIN, rows, autotuned=True)
+
+
+def sweep() -> Iterator[Cell]:
+    """A grid of tables and rows."""
+    for count in (3, 8, 16, 26):
         for rows in (256, 1024, 2048, 4096, 16384, 65536):
             yield _cell("grid", of_tables(count), rows)

@@ -1,6 +1,7 @@
 """dlrm_forward's benchmark: every implementation computes the same model."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ def tensors_of(cell):
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape):
-        return torch.randn(shape, generator=generator)
+        return torch.randn(shape, generator=generator).to(cell.dtype)
 
     return cell.inputs(draw, lambda n, below: torch.randint(below, (n,), generator=generator), *cell.shared(draw))
 
@@ -35,6 +36,31 @@ def test_every_implementation_computes_the_reference(count, monkeypatch):
         with on_host():
             found = build()(*tensors)
         assert ((found - want).abs() <= 2 * bound).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_peer_of_main_computes_the_reference(dtype, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    (model,) = (replace(model, heights=(50,) * 26) for model in bench.MAINS if model.dtype == dtype)
+    monkeypatch.setattr(bench, "MAINS", (model,))
+    cell = bench._cell("main", model, 20, autotuned=True)
+    assert {*cell.implementations} == {
+        "cuda", *(name + how for name in ("eager", "torch.compile", bench.TOGETHER, "max-autotune")
+                  for how in ("", bench.PADDED))
+    }
+    tensors = tensors_of(cell)
+    want = cell.spec.reference(*tensors)
+    (bound,) = cell.spec.scale.errors(cell.spec.reference, Call("", tensors), [want.double()])
+    for name, build in cell.implementations.items():
+        if name != "cuda":
+            assert ((build()(*tensors) - want).abs() <= 2 * bound).all(), name
+
+
+def test_what_is_measured():
+    found = {(cell.part, *cell.labels.values()) for cell in bench.cells() if not isinstance(cell, FirstCall)}
+    assert {("main", "main", rows, "float32", "tf32") for rows in (128, 2048, 16384, 65536)} < found
+    assert {("main", "main", rows, "bfloat16") for rows in (128, 2048, 16384, 65536)} < found
+    assert len([*bench.sweep()]) == 4 * 6
 
 
 def test_the_first_calls_statements_are_calls():
@@ -62,6 +88,8 @@ def test_a_limit_is_of_both_times():
     for other in ({"us_p50": 3.1, "call_us": 14.0}, {"us_p50": 2.9, "call_us": 16.0}, {"us_p50": None, "call_us": 1.0}):
         assert not target.judge([Row(row.op, row.part, row.form, "cuda", row.labels, **other)], {}).met
     assert not target.judge([], {}).met
+    assert not bench.Within(3.0, 15.0, "bandwidth", {"rows": 128}).judge([row], {}).met
+    assert bench.Within(3.0, 15.0, "bandwidth", {"rows": 2048}).judge([row], {}).met
 
 
 def test_the_exported_model_is_the_reference():
@@ -102,9 +130,9 @@ def test_the_winner_of_each_cell_is_told():
         return Row("dlrm_forward", "grid", "functional", who, {"model": "mini", "rows": rows}, us_p50=us)
 
     rows = [row("cuda", 256, 2.0), row("eager", 256, 9.0), row("cuda", 512, 4.0), row("torch.compile", 512, 3.0)]
-    verdict = bench.Winners().judge(rows, {})
+    verdict = bench.Winners("grid").judge(rows, {})
     assert not verdict.met
     assert verdict.figure == "fastest of 2 cells: cuda in 1, torch.compile in 1"
     assert verdict.misses == ["512 mini: torch.compile 3.00 µs, cuda 4.00 µs"]
-    assert bench.Winners().judge(rows[:2], {}).met
-    assert not bench.Winners().judge([row("cuda", 256, None)], {}).met
+    assert bench.Winners("grid").judge(rows[:2], {}).met
+    assert not bench.Winners("grid").judge([row("cuda", 256, None)], {}).met

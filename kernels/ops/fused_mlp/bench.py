@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.check import Call, Spec
-from kernels.measure.cells import OURS, Calls, Cell
+from kernels.measure.cells import OURS, Calls, Cell, in_precision
 from kernels.measure.judge import AtMost, CallWithin, NeverSlower
 from kernels.ops.fused_mlp import eager, packing
 from kernels.ops.fused_mlp.op import fused_mlp
@@ -86,20 +86,6 @@ def _text(widths: Sequence[int]) -> str:
     return "-".join(map(str, widths))
 
 
-def _tf32(function: Callable, precision: str) -> Callable:
-    """The function with PyTorch's own switch set for the call."""
-
-    def switched(*arguments):
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-        try:
-            return function(*arguments)
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
-
-    return switched
-
-
 def given(name: str, widths: str) -> bool:
     """Whether the implementation is given rows of x that are filled up."""
     return name.endswith(PADDED) or (name in FUSED and widths != _text(BOTTOM))
@@ -122,7 +108,7 @@ def _built(name: str, widths: str, options: tuple, trained: bool = False) -> Cal
             if peer != "eager":
                 mode = "max-autotune-no-cudagraphs" if peer == "max-autotune" else None
                 function = torch.compile(function, dynamic=False, mode=mode)
-            function = _tf32(function, options[-1])
+            function = in_precision(options[-1])(function)
         parameters = []
 
         def run(x: Tensor, narrow: Tensor, packed: Tensor) -> Tensor:

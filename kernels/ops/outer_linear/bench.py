@@ -9,13 +9,12 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from kernels.measure.cells import Cell, Row, implementations
+from kernels.measure.cells import Cell, Row, implementations, in_precision
 from kernels.measure.judge import AtMost, NeverSlower, Verdict, by_cell, name
 from kernels.ops.outer_linear import eager
 from kernels.ops.outer_linear.folding import folded_width
@@ -209,21 +208,10 @@ def _auto(rows: int, columns: int, outputs: int) -> Cell:
     )
 
 
-@contextmanager
-def _tf32() -> Iterator[None]:
-    """PyTorch's own float32 products in tf32, too."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
-
-
 def cells(quick: bool = False) -> Iterator[Cell]:
     """Cells by part: the forward with a weight as given, folded before and in the call; the backward; the memory at its
     peak; and a smaller layer. A cell is measured before the next one is asked for, so all are in tf32."""
-    with _tf32():
+    with in_precision("tf32"):
         for rows in ROWS[:2] if quick else ROWS:
             yield _forward(rows)
         for rows in ROWS:

@@ -102,8 +102,8 @@ def draw_tile() -> Figure:
 def draw_ranking() -> Figure:
     """Who is the fastest for which batch and how many tables, by the record; without one, a sentence."""
     figure, ax = panels((10, 3.4))
-    if not recorded.is_recorded():
-        ax.text(0.5, 0.5, recorded.NO_RECORD.replace(". ", ".\n"), ha="center", va="center", size=10)
+    if why := recorded.why_not(recorded.SWEEP):
+        ax.text(0.5, 0.5, why.replace(". ", ".\n"), ha="center", va="center", size=10)
         ax.axis("off")
         return figure
     found = recorded.cells()

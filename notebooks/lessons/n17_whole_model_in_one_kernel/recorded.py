@@ -9,9 +9,10 @@ from lessons.shared.records import Record, apart, spread
 if TYPE_CHECKING:
     import pandas
 
-RECORD = Record("dlrm")
-COMMAND = "python -m kernels.measure bench dlrm --save"
-NO_RECORD = f"There is no record of this yet. On an H200 `{COMMAND}` writes it, and this cell then shows it."
+RECORD, SWEEP = Record("dlrm"), Record("dlrm_sweep")
+COMMANDS = {
+    RECORD: "python -m kernels.measure bench dlrm --save", SWEEP: "python -m kernels.measure bench dlrm --sweep --save",
+}
 OURS, NOBODY = "cuda", "no difference"
 # µs a call that a published experiment reports for a DLRM of this size on an H100: the least and the most.
 PUBLISHED = {
@@ -20,17 +21,19 @@ PUBLISHED = {
 }
 
 
-def is_recorded() -> bool:
+def why_not(record: Record) -> str:
+    """Empty where it was recorded, else a sentence."""
     try:
-        RECORD.table()
+        record.table()
     except FileNotFoundError:
-        return False
-    return True
+        written = f"On an H200 `{COMMANDS[record]}` writes it"
+        return f"There is no record of this yet. {written}, and this cell then shows it."
+    return ""
 
 
 def cells() -> dict[tuple[int, int], pandas.DataFrame]:
     """(tables, batch) → the rows of that cell of the grid, the fastest first; those that failed are not among them."""
-    grid = RECORD.rows("grid")
+    grid = SWEEP.rows("grid")
     grid = grid.assign(tables=grid["model"].str.split().str[0].astype(int))
     found = grid.dropna(subset=["us_p50"]).sort_values("us_p50").groupby(["tables", "rows"])
     return {(int(tables), int(batch)): cell for (tables, batch), cell in found}
@@ -44,13 +47,13 @@ def winner(cell: pandas.DataFrame) -> str:
 
 def print_ranking() -> None:
     """How often who is the fastest, and where it is not our kernel."""
-    if not is_recorded():
-        print(NO_RECORD)
+    if why := why_not(SWEEP):
+        print(why)
         return
     found = {at: winner(cell) for at, cell in cells().items()}
     counts = {name: [*found.values()].count(name) for name in {OURS: 0} | dict.fromkeys(found.values())}
     shown = ", ".join(f"{name} in {count}" for name, count in counts.items())
-    where = f"{RECORD.head('GPU')}, {RECORD.head('date')}"
+    where = f"{SWEEP.head('GPU')}, {SWEEP.head('date')}"
     print(f"The fastest of {len(found)} cells, by the GPU's time ({where}): {shown}.")
     for other in sorted(counts.keys() - {OURS}):
         places = ", ".join(f"{tables} × {batch:,}" for (tables, batch), name in found.items() if name == other)
@@ -59,10 +62,10 @@ def print_ranking() -> None:
 
 def print_calls() -> None:
     """µs of a call of mini, one after the other, by implementation."""
-    if not is_recorded():
-        print(NO_RECORD)
+    if why := why_not(RECORD):
+        print(why)
         return
     print(f"mini, µs a call between two events (20th to 80th percentile), {RECORD.head('GPU')}, {RECORD.head('date')}")
-    for _, row in RECORD.rows("latency").dropna(subset=["call_us"]).sort_values("call_us").iterrows():
+    for _, row in RECORD.rows("latency", model="mini").dropna(subset=["call_us"]).sort_values("call_us").iterrows():
         of_call = {"us_p20": row["call_us_low"], "us_p50": row["call_us"], "us_p80": row["call_us_high"]}
         print(f"  {row['implementation']:<44} {spread(of_call, 8)}")
