@@ -16,7 +16,6 @@ if __name__ == "__main__":
 
     run("model.export")
 
-import os
 import shutil
 import tempfile
 import zipfile
@@ -32,12 +31,15 @@ from data.cli import Parser, UserError
 from kernels import library
 from model.checkpoints import first_line
 from model.serving.exported import package_loader
-from model.serving.manifest import CONSTANTS, INSTRUCTIONS, LIBRARY, MANIFEST, PACKAGE, SAMPLES, Manifest, Tensors
+from model.serving.folders import new_folder
+from model.serving.manifest import INSTRUCTIONS, LIBRARY, MANIFEST, PACKAGE, SAMPLES, Manifest, Tensors, write_constants
 from model.serving.served import POOLINGS, Served, dlrm_from_checkpoint
 
 SAMPLE_BATCHES = (0, 1, 2, 257, 2048, 2049)
-# AOTInductor compiles for the CPU it runs on, with the weights inside, for batches of two rows and more.
+# By default AOTInductor compiles for the CPU it runs on, with the weights inside, for batches of two rows and more. It
+# writes small constants into the code, where a reload could not replace them.
 OPTIONS = {
+    "always_keep_tensor_constants": True,
     "aot_inductor.package_constants_in_so": False,
     "aot_inductor.check_lowerbound": False,
     "cpp.march": INSTRUCTIONS,
@@ -50,22 +52,12 @@ OPTIONS = {
 
 def export(checkpoint: Path, out: Path, pooling: str = "none") -> None:
     """Write the folder `out`, completely or not at all. UserError: it is there already; what cannot be exported."""
-    if out.exists():
-        raise UserError(f"{out}: is there already; name another folder, or remove it")
-    served = Served(dlrm_from_checkpoint(checkpoint), pooling).eval()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        partial.chmod(0o755)
-        with torch.no_grad():
+    with new_folder(out) as partial, torch.no_grad():
+        served = Served(dlrm_from_checkpoint(checkpoint), pooling).eval()
+        try:
             write(served, partial)
-        os.replace(partial, out)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from None
-    except library.LibraryError as error:
-        raise UserError(f"the ops' library cannot be built: {first_line(error)}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        except library.LibraryError as error:
+            raise UserError(f"the ops' library cannot be built: {first_line(error)}") from None
 
 
 def write(served: Served, folder: Path) -> None:
@@ -74,12 +66,9 @@ def write(served: Served, folder: Path) -> None:
     compile_package(served, samples[SAMPLE_BATCHES.index(257)], folder / PACKAGE)
     library.build(folder / LIBRARY)
     tensors = dict(served.named_parameters()) | dict(served.named_buffers())
-    names = sorted(package_loader(folder).get_constant_fqns())
-    (folder / CONSTANTS).mkdir()
-    for name in names:
-        tensors[name].contiguous().numpy().tofile(folder / CONSTANTS / name)
+    names = sorted(package_loader(folder / PACKAGE).get_constant_fqns())
+    constants = write_constants(folder, {name: tensors[name] for name in names})
     torch.save([[*inputs, served(*inputs)] for inputs in samples], folder / SAMPLES)
-    constants = [Tensors(name, tensors[name].dtype, tuple(tensors[name].shape)) for name in names]
     (folder / MANIFEST).write_text(Manifest.of(folder, inputs_of(served), constants).text())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("train_runs")
+pytest.register_assert_rewrite("train_runs", "exported_models")
 
 # A shell's background jobs ignore Ctrl-C, and would hand that on to the processes that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -22,6 +22,22 @@ def criteo_tsv() -> Path:
     if not os.environ.get("CRITEO_TSV"):
         pytest.skip("CRITEO_TSV is not set: it names real rows in Kaggle's raw format")
     return Path(os.environ["CRITEO_TSV"])
+
+
+@pytest.fixture(scope="session", params=["none", "sum"])
+def exported_folder(request, tmp_path_factory) -> Path:
+    """exported_models.trained(), exported with this pooling."""
+    import exported_models
+
+    return exported_models.write(tmp_path_factory.mktemp("exported") / request.param, request.param)
+
+
+@pytest.fixture(scope="session")
+def serving_programs(tmp_path_factory) -> Path:
+    """The folder of run_exported and, if its libraries are here, serve_exported."""
+    import exported_models
+
+    return exported_models.build(tmp_path_factory.mktemp("serving"))
 
 
 @pytest.fixture

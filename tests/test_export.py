@@ -5,31 +5,19 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from exported_models import CARDINALITIES, trained
 
 from data.cli import UserError
 from model import export
 from model.checkpoints import plain, save_checkpoint
-from model.config import PRESETS
-from model.dlrm import DLRM
 from model.export import SAMPLE_BATCHES, sample
 from model.hashing import Hash
 from model.serving.exported import Exported
 from model.serving.manifest import MANIFEST, ExportError, File, Manifest
 from model.serving.served import Served, dlrm_from_checkpoint
-
-CARDINALITIES = (10, 1, 0, 300)
-
-
-def trained(hash_=Hash.SORTED, **changes):
-    """Not trained, but with weights of its own, and ids at both ends of what there is."""
-    torch.manual_seed(0)
-    config = replace(PRESETS["small"].model, cardinalities=CARDINALITIES, hash=hash_, **changes)
-    known = [torch.arange(n).flip(0) * 14316557 for n in CARDINALITIES]
-    return DLRM(config, known).eval().requires_grad_(False)
 
 
 def dense_of(counts):
@@ -98,13 +86,9 @@ def test_an_unknown_pooling():
         Served(trained(), "max")
 
 
-@pytest.fixture(scope="module", params=["none", "sum"])
-def folder(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exported") / request.param
-    folder.mkdir()
-    with torch.no_grad():
-        export.write(Served(trained(), request.param).eval(), folder)
-    return folder
+@pytest.fixture
+def folder(exported_folder):
+    return exported_folder
 
 
 @pytest.fixture
@@ -187,24 +171,15 @@ class TestExported:
             Exported(copied)
 
 
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory):
+@pytest.fixture
+def runner(serving_programs):
     """run_exported: called with its arguments, it gives what came of them."""
-    build = tmp_path_factory.mktemp("runner")
-    sources = Path(export.__file__).parent / "serving" / "cpp"
-    configure = ["cmake", "-S", sources, "-B", build, f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"]
-    done = subprocess.run(configure, capture_output=True, text=True)
-    if done.returncode and "OpenSSL" in done.stderr:
-        pytest.skip("OpenSSL's headers are missing (Debian: apt install libssl-dev)")
-    assert done.returncode == 0, done.stderr
-    done = subprocess.run(["cmake", "--build", build], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:]
 
     def run(*arguments, **options):
         command = [run.program, *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
 
-    run.program = build / "run_exported"
+    run.program = serving_programs / "run_exported"
     return run
 
 

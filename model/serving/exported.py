@@ -2,47 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from model.serving.manifest import CONSTANTS, LIBRARY, PACKAGE, Manifest, Tensors
+from model.serving.manifest import LIBRARY, PACKAGE, ExportError, Manifest
+
+if TYPE_CHECKING:
+    from model.serving.table import Table
 
 
 class Exported:
     """What `model.export` wrote: Exported(folder)(counts, ids) → probabilities.
 
-    Every file is checked before one is loaded. Neither Dynamo nor Inductor is imported.
+    Every file is checked before one is loaded. Neither Dynamo nor Inductor is imported. Threads may call it, and run
+    one at a time.
 
     Raises ExportError, naming the file and what is wrong with it: it is missing, changed, made by another torch or for
     another CPU.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        folder = Path(folder).resolve()
-        self.manifest = Manifest.read(folder)
-        self.manifest.verify(folder)
-        torch.ops.load_library(str(folder / LIBRARY))
-        self._loader = package_loader(folder)
-        self._constants = {each.name: _mapped(folder / CONSTANTS, each) for each in self.manifest.constants}
-        self._loader.load_constants(self._constants, False, True, True)
+        self._folder = Path(folder).resolve()
+        self.manifest = Manifest.read(self._folder)
+        self.manifest.verify(self._folder)
+        if not self.manifest.inputs:
+            raise ExportError(f"{self._folder}: not a model: its manifest has no inputs")
+        torch.ops.load_library(str(self._folder / LIBRARY))
+        self._constants = self.manifest.mapped(self._folder)
+        self._loaded = self._with(self._constants)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """The probabilities, float32 [B]. ExportError: inputs that the manifest does not have."""
         self.manifest.check(inputs)
+        return self._loaded(inputs)
+
+    def reload(self, table: Table) -> None:
+        """Look ids up in this table from here on, while other threads call: each call has the one table or the other.
+
+        An id whose row was not trained has row 0. ExportError: it is a table for another model; the one before stays.
+        """
+        table.check(self.manifest.constants)
+        self._loaded = self._with(self._constants | table.constants)
+
+    def _with(self, constants: Mapping[str, Tensor]) -> _Loaded:
+        return _Loaded(self._folder / PACKAGE, constants, self.manifest.no_rows())
+
+
+class _Loaded:
+    """The package with one set of constants. A reload makes another one, and calls that run keep theirs: torch can also
+    swap the constants of one package, but waits for a moment without a call, which may never come."""
+
+    def __init__(self, package: Path, constants: Mapping[str, Tensor], no_rows: list[Tensor]) -> None:
+        self._constants = {name: tensor.detach() for name, tensor in constants.items()}
+        self._loader = package_loader(package)
+        self._loader.load_constants(self._constants, False, True, True)
+        self._loader.run(no_rows)  # the first call does what the next ones need not
+
+    def __call__(self, inputs: tuple[Tensor, ...]) -> Tensor:
         return self._loader.run(list(inputs))[0]
 
+    def __del__(self) -> None:
+        # torch 2.13 never lets go of constants that the caller owns: without this their files would stay mapped.
+        self.__dict__.pop("_loader", None)
+        for tensor in self._constants.values():
+            tensor.set_()
 
-def package_loader(folder: Path) -> torch._C._aoti.AOTIModelPackageLoader:
-    """Of the folder's package, one that runs one call at a time."""
-    return torch._C._aoti.AOTIModelPackageLoader(str(folder / PACKAGE), "model", False, 1, -1)
 
-
-def _mapped(folder: Path, constant: Tensors) -> Tensor:
-    """The tensor in a file, whose pages all processes that map it share."""
-    elements = torch.Size(constant.shape).numel()
-    if not elements:  # nothing can be mapped
-        return torch.empty(constant.shape, dtype=constant.dtype)
-    path = str(folder / constant.name)
-    return torch.from_file(path, shared=False, size=elements, dtype=constant.dtype).view(constant.shape)
+def package_loader(package: Path) -> torch._C._aoti.AOTIModelPackageLoader:
+    """One that runs one call at a time."""
+    return torch._C._aoti.AOTIModelPackageLoader(str(package), "model", False, 1, -1)

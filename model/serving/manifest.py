@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ _NEEDED = {"avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "abm"}  # as Linux ca
 
 
 class ExportError(ValueError):
-    """A folder that is no whole export, or one for another machine; or inputs that it does not take."""
+    """A folder that is not whole, or for another machine or model; or inputs that the model does not take."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,17 @@ class Manifest:
         files = tuple(File.of(folder, path) for path in paths)
         return cls(_release(), INSTRUCTIONS, tuple(inputs), tuple(constants), files)
 
+    def mapped(self, folder: Path) -> dict[str, Tensor]:
+        """The constants, whose pages all processes that map them share."""
+        return {constant.name: _mapped(folder / CONSTANTS / constant.name, constant) for constant in self.constants}
+
+    def no_rows(self) -> list[Tensor]:
+        """The inputs of a batch of no rows."""
+        return [
+            torch.zeros([_number(size, {"B": 0, "N": 0}) for size in taken.shape], dtype=taken.dtype)
+            for taken in self.inputs
+        ]
+
     def text(self) -> str:
         lines = [("format", FORMAT), ("torch", self.torch), ("instructions", self.instructions)]
         for kind, every in (("input", self.inputs), ("constant", self.constants)):
@@ -92,7 +103,7 @@ class Manifest:
             raise ExportError(f"{path}: format {facts.get('format', [['none']])[0][0]}, this reads {FORMAT}")
         try:
             [[version]], [[instructions]] = facts["torch"], facts["instructions"]
-            inputs, constants = ([_tensors(*rest) for rest in facts[kind]] for kind in ("input", "constant"))
+            inputs, constants = ([_tensors(*rest) for rest in facts.get(kind, [])] for kind in ("input", "constant"))
             files = [File(path, int(size), sha256) for path, size, sha256 in facts["file"]]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ExportError(f"{path}: not whole: {type(error).__name__}: {error}") from None
@@ -141,6 +152,23 @@ class Manifest:
                 _check_offsets(tensor, sizes["N"])
 
 
+def write_constants(folder: Path, tensors: Mapping[str, Tensor]) -> list[Tensors]:
+    """Write a raw file each, and return what they are."""
+    (folder / CONSTANTS).mkdir()
+    for name, tensor in tensors.items():
+        tensor.cpu().contiguous().numpy().tofile(folder / CONSTANTS / name)
+    return [Tensors(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()]
+
+
+def _mapped(path: Path, constant: Tensors) -> Tensor:
+    elements = torch.Size(constant.shape).numel()
+    if not elements:  # nothing can be mapped
+        return torch.empty(constant.shape, dtype=constant.dtype)
+    if elements * constant.dtype.itemsize != path.stat().st_size:
+        raise ExportError(f"{path}: {path.stat().st_size} bytes, and {constant.dtype} {constant.sizes()} has others")
+    return torch.from_file(str(path), shared=False, size=elements, dtype=constant.dtype).view(constant.shape)
+
+
 def _check_offsets(offsets: Tensor, ids: int) -> None:
     falls = (offsets.diff() < 0).nonzero()
     if len(falls):
@@ -157,12 +185,16 @@ def _tensors(name: str, dtype: str, *shape: str) -> Tensors:
 
 def _fits(size: int | str, number: int, known: dict[str, int]) -> bool:
     """Whether a tensor's number is what the size says; a letter that is new is known from here on."""
+    if size not in known and isinstance(size, str) and len(size) == 1:
+        known[size] = number
+    return number == _number(size, known)
+
+
+def _number(size: int | str, known: dict[str, int]) -> int:
     if isinstance(size, int):
-        return number == size
+        return size
     factor, letter, more = re.fullmatch(r"(?:(\d+)\*)?([A-Z])(?:\+(\d+))?", size).groups()
-    if letter not in known and size == letter:
-        known[letter] = number
-    return number == int(factor or 1) * known[letter] + int(more or 0)
+    return int(factor or 1) * known[letter] + int(more or 0)
 
 
 def _release() -> str:

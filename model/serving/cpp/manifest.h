@@ -1,4 +1,4 @@
-// What model/serving/manifest.py writes, read and verified; and whether inputs are what it says.
+// What model/serving/manifest.py writes, read, verified and mapped; and whether inputs are what it says.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -56,7 +56,16 @@ struct Size {
         letter = char(in.get());
         if (in.peek() == '+') in.get(), in >> more;
     }
+
+    bool is_letter() const { return text.size() == 1 && letter; }
+
+    // The number, where letters stand for these.
+    int64_t number(const std::map<char, int64_t>& known) const {
+        return (letter ? factor * known.at(letter) : 0) + more;
+    }
 };
+
+using Constants = std::map<std::string, at::Tensor>;
 
 struct Tensors {
     std::string name;
@@ -67,6 +76,12 @@ struct Tensors {
         std::string text;
         for (const Size& size : shape) text += (text.empty() ? "" : ", ") + size.text;
         return "[" + text + "]";
+    }
+
+    std::vector<int64_t> numbers(const std::map<char, int64_t>& known = {}) const {
+        std::vector<int64_t> found;
+        for (const Size& size : shape) found.push_back(size.number(known));
+        return found;
     }
 };
 
@@ -111,7 +126,7 @@ struct Manifest {
         }
         if (found != format) fail(path, ": format ", found, ", this reads ", format);
         line = "a line is missing";
-        whole(!manifest.torch.empty() && !manifest.inputs.empty() && !manifest.files.empty());
+        whole(!manifest.torch.empty() && !manifest.constants.empty() && !manifest.files.empty());
         return manifest;
     }
 
@@ -134,6 +149,29 @@ struct Manifest {
         }
     }
 
+    // The constants, whose pages all processes that map them share.
+    Constants mapped(const std::filesystem::path& folder) const {
+        Constants found;
+        for (const Tensors& constant : constants) {
+            const std::vector<int64_t> shape = constant.numbers();
+            const int64_t elements = c10::multiply_integers(shape);
+            const std::filesystem::path path = folder / "constants" / constant.name;
+            if (elements && uint64_t(elements) * at::elementSize(constant.dtype) != std::filesystem::file_size(path))
+                fail(path, ": its size is not that of ", constant.dtype, " ", constant.sizes());
+            found[constant.name] = elements ? at::from_file(path.string(), false, elements, constant.dtype).view(shape)
+                                            : at::empty(shape, constant.dtype);  // nothing can be mapped
+        }
+        return found;
+    }
+
+    // The inputs of a batch of no rows.
+    std::vector<at::Tensor> no_rows() const {
+        std::vector<at::Tensor> found;
+        for (const Tensors& taken : inputs)
+            found.push_back(at::zeros(taken.numbers({{'B', 0}, {'N', 0}}), taken.dtype));
+        return found;
+    }
+
     void check(const std::vector<at::Tensor>& given) const {
         if (given.size() != inputs.size()) fail("expected ", inputs.size(), " inputs; got ", given.size());
         std::map<char, int64_t> known;
@@ -147,8 +185,8 @@ struct Manifest {
             bool fits = size_t(tensor.dim()) == taken.shape.size();
             for (size_t d = 0; fits && d < taken.shape.size(); ++d) {
                 const Size& size = taken.shape[d];
-                if (size.letter && size.text.size() == 1) known.try_emplace(size.letter, tensor.size(int64_t(d)));
-                fits = tensor.size(int64_t(d)) == (size.letter ? size.factor * known[size.letter] : 0) + size.more;
+                if (size.is_letter()) known.try_emplace(size.letter, tensor.size(int64_t(d)));
+                fits = tensor.size(int64_t(d)) == size.number(known);
             }
             if (!fits) {
                 std::ostringstream told;

@@ -1,10 +1,12 @@
-// run_exported DIR [--check] [--bench] [--threads N] [--inputs FILE]
+// run_exported DIR [--check] [--bench] [--threads N] [--inputs FILE] [--reload TABLE]
 //
 // Runs what python -m model.export wrote. No Python is in this process.
 //
 // --check    every sample of DIR/samples.pt: the probabilities must be eager's to the last bit
 // --bench    latency and throughput of N threads, each with the sample's inputs, for each sample
 // --inputs   a file of torch.save([counts, ids]), or [counts, ids, offsets]: a probability a line goes to stdout
+// --reload   a folder of write_table (model/serving/table.py): ids are looked up in this table. With --bench, it is
+//            reloaded again and again while the threads call, and the time of a reload is told
 // --threads  of --check and --bench: so many threads make the calls; default 1
 //
 // Exit status: 0; 1: a probability is another; 2: what is wrong with the folder, the inputs or the command stands on
@@ -15,9 +17,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <iostream>
+#include <optional>
 #include <thread>
 
+#include "command.h"
 #include "exported.h"
 
 using Clock = std::chrono::steady_clock;
@@ -82,6 +85,33 @@ int check(const serving::Exported& model, const std::vector<std::vector<at::Tens
     return wrong ? 1 : 0;
 }
 
+// How long reloads take while so many threads call, each with the sample's inputs.
+void bench_reload(serving::Exported& model, const serving::Table& table,
+                  const std::vector<std::vector<at::Tensor>>& samples, int threads) {
+    for (const std::vector<at::Tensor>& sample : samples) {
+        const std::vector<at::Tensor> inputs(sample.begin(), sample.end() - 1);
+        std::vector<double> all;
+        std::atomic<bool> ends{false};
+        std::atomic<long> calls{0};
+        std::thread reloads([&] {
+            for (int i = 0; i < 100; ++i) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                const Clock::time_point start = Clock::now();
+                model.reload(table);
+                all.push_back(ms_since(start));
+            }
+            ends = true;
+        });
+        on_threads(threads, [&] {
+            for (; !ends; ++calls) model(inputs);
+        });
+        reloads.join();
+        std::sort(all.begin(), all.end());
+        std::printf("batch %5ld, %d threads: 100 reloads in %ld calls: p50 %.3f ms, p99 %.3f ms, max %.3f ms\n",
+                    long(inputs[0].size(0)), threads, calls.load(), all[50], all[98], all[99]);
+    }
+}
+
 void bench(const serving::Exported& model, const std::vector<std::vector<at::Tensor>>& samples, int threads) {
     for (const std::vector<at::Tensor>& sample : samples) {
         const std::vector<at::Tensor> inputs(sample.begin(), sample.end() - 1);
@@ -109,28 +139,26 @@ void bench(const serving::Exported& model, const std::vector<std::vector<at::Ten
     }
 }
 
-int run(const std::vector<std::string>& arguments) {
-    constexpr const char* usage = "run_exported DIR [--check] [--bench] [--threads N] [--inputs FILE]";
-    std::string folder, inputs;
+int run(int count, char** words) {
+    serving::Arguments arguments(
+        count, words, "run_exported DIR [--check] [--bench] [--threads N] [--inputs FILE] [--reload TABLE]");
+    std::string inputs, table;
     bool checks = false, benches = false;
     int threads = 1;
-    for (size_t i = 0; i < arguments.size(); ++i) {
-        const std::string& each = arguments[i];
-        auto value = [&] { return ++i < arguments.size() ? arguments[i] : (serving::fail(each, ": expected a value"), ""); };
-        if (each == "--check") checks = true;
-        else if (each == "--bench") benches = true;
-        else if (each == "--inputs") inputs = value();
-        else if (each == "--threads") {
-            const std::string text = value();
-            threads = text.size() < 4 && text.find_first_not_of("0123456789") == std::string::npos ? std::atoi(text.c_str()) : 0;
-            if (threads < 1) serving::fail("--threads: expected a number from 1 to 999; got ", text);
-        } else if (folder.empty() && each.rfind("--", 0) != 0) folder = each;
-        else serving::fail(usage);
-    }
-    if (folder.empty()) serving::fail(usage);
+    const std::string folder = arguments.each([&](const std::string& option) {
+        if (option == "--check") checks = true;
+        else if (option == "--bench") benches = true;
+        else if (option == "--inputs") inputs = arguments.value();
+        else if (option == "--reload") table = arguments.value();
+        else if (option == "--threads") threads = arguments.number(1, 999);
+        else return false;
+        return true;
+    });
     const Clock::time_point begin = Clock::now();
-    const serving::Exported model(folder, size_t(threads));
+    serving::Exported model(folder, size_t(threads));
     std::fprintf(stderr, "ready after %.0f ms\n", ms_since(begin));
+    std::optional<serving::Table> other;
+    if (!table.empty()) model.reload(other.emplace(table));
     if (!inputs.empty()) {
         const at::Tensor found = model(tensors(inputs, unpickled(inputs)));
         for (int64_t i = 0; i < found.numel(); ++i) std::printf("%.9g\n", double(found.const_data_ptr<float>()[i]));
@@ -140,18 +168,13 @@ int run(const std::vector<std::string>& arguments) {
     std::vector<std::vector<at::Tensor>> samples;
     const c10::IValue stored = unpickled(path);
     for (const c10::IValue& each : stored.toListRef()) samples.push_back(tensors(path, each));
-    if (benches) bench(model, samples, threads);
+    if (benches && other) bench_reload(model, *other, samples, threads);
+    else if (benches) bench(model, samples, threads);
     return checks ? check(model, samples, threads) : 0;
 }
 
 }  // namespace
 
-int main(int count, char** arguments) {
-    try {
-        return run({arguments + 1, arguments + count});
-    } catch (const std::exception& error) {
-        const std::string text = error.what();
-        std::fprintf(stderr, "run_exported: %s\n", text.substr(0, 600).c_str());
-        return 2;
-    }
+int main(int count, char** words) {
+    return serving::exit_status_of("run_exported", [&] { return run(count, words); });
 }

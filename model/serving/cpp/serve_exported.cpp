@@ -1,0 +1,214 @@
+// serve_exported DIR [--host 127.0.0.1] [--port 8080] [--threads N] [--table TABLE]
+//
+// Serves over HTTP what python -m model.export wrote. No Python is in this process.
+//
+//     GET /health      {"status": "ok", "inputs": {"counts": "float32 [B, 13]", "ids": "int64 [B, 26]"}}
+//     POST /predict    rows as JSON or binary → probabilities in the same form (requests.h)
+//     POST /reload     take the table of ids that is in TABLE by now, or where that link leads to; calls go on
+//
+// --host     where it listens; what is no loopback address opens it to others, without a password
+// --port     0: any free one, which is told on stdout
+// --threads  so many calls of the model run at a time; default: one a core
+// --table    look ids up in this table, which write_table (model/serving/table.py) wrote
+//
+// What is wrong with a request is its answer, {"error": "…"}, with a status from 400 to 499. SIGTERM and SIGINT end the
+// program when the requests that it has are answered. Exit status: 0; 2: what is wrong stands on stderr.
+//
+// This shows that the exported model serves. In production one would take a server that batches requests, counts them
+// and knows several models and versions: Triton Inference Server, whose PyTorch backend loads packages of AOTInductor
+// and whose ONNX Runtime backend loads ONNX files, behind a proxy that does TLS and authentication.
+#include <ATen/Parallel.h>
+#include <httplib.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "command.h"
+#include "exported.h"
+#include "requests.h"
+
+using Clock = std::chrono::steady_clock;
+using nlohmann::json;
+
+namespace {
+
+constexpr size_t most_bytes = 16 << 20;  // of a body, decompressed
+constexpr size_t most_connections = 64;  // served at a time, a thread each; others wait
+const std::string too_large = "the body has more than " + std::to_string(most_bytes) + " bytes";
+const std::map<std::string, std::string> method_of = {{"/health", "GET"}, {"/predict", "POST"}, {"/reload", "POST"}};
+
+double ms_since(Clock::time_point begin) { return std::chrono::duration<double, std::milli>(Clock::now() - begin).count(); }
+
+class Service {
+public:
+    Service(const std::string& folder, const std::string& table, size_t threads)
+        : model_(folder, threads), table_(table) {
+        if (!table_.empty()) model_.reload(serving::Table(table_));
+    }
+
+    void answer(const httplib::Request& request, httplib::Response& response, const httplib::ContentReader* reader) {
+        std::string body;
+        const int status = read(request, response, reader, body);
+        const auto route = method_of.find(request.path);
+        if (route == method_of.end())
+            return refuse(response, 404, request.path + ": not a route: /health, /predict, /reload");
+        if (request.method != route->second && !(request.method == "HEAD" && route->second == "GET")) {
+            response.set_header("Allow", route->second);
+            return refuse(response, 405, request.path + ": expected " + route->second + "; got " + request.method);
+        }
+        if (status == 413) return refuse(response, 413, too_large);
+        if (status == 400) return refuse(response, 400, "the body ends before its length, or cannot be decompressed");
+        if (request.path == "/health") return health(response);
+        if (request.path == "/reload") return reload(response);
+        predict(request, body, response);
+    }
+
+    static void refuse(httplib::Response& response, int status, const std::string& why) {
+        response.status = status;
+        const json error = {{"error", why.substr(0, 600)}};
+        response.set_content(error.dump(-1, ' ', false, json::error_handler_t::replace) + "\n", "application/json");
+    }
+
+private:
+    // 200; 413: it has more bytes than it may; 400: it is not whole. What is too much is read and forgotten, so that the
+    // connection's next request is found.
+    static int read(const httplib::Request& request, const httplib::Response& response,
+                    const httplib::ContentReader* reader, std::string& body) {
+        // Without a length there is no body; the library would wait for the connection's end.
+        if (!reader || !(request.has_header("Content-Length") || request.has_header("Transfer-Encoding"))) return 200;
+        bool fits = true;
+        const auto take = [&](const char* data, size_t size) {
+            fits = fits && body.size() + size <= most_bytes;
+            if (fits) body.append(data, size);
+            return true;
+        };
+        const auto part = [](const httplib::MultipartFormData&) { return true; };
+        const bool whole = request.is_multipart_form_data() ? (*reader)(part, take) : (*reader)(take);
+        if (!fits || response.status == 413) return 413;
+        return whole ? 200 : 400;
+    }
+
+    void health(httplib::Response& response) const {
+        json inputs;
+        for (const serving::Tensors& taken : model_.manifest().inputs)
+            inputs[taken.name] = (taken.dtype == at::kFloat ? "float32 " : "int64 ") + taken.sizes();
+        response.set_content(json{{"status", "ok"}, {"inputs", inputs}}.dump() + "\n", "application/json");
+    }
+
+    void reload(httplib::Response& response) {
+        if (table_.empty()) return refuse(response, 404, "/reload: serve_exported was started without --table");
+        const std::lock_guard lock(reloads_);
+        const Clock::time_point begin = Clock::now();
+        try {
+            const serving::Table table(table_);
+            const double verified = ms_since(begin);
+            model_.reload(table);
+            const json told = {{"verified_ms", verified}, {"reloaded_ms", ms_since(begin) - verified}};
+            response.set_content(told.dump() + "\n", "application/json");
+        } catch (const serving::ExportError& error) {
+            refuse(response, 409, error.what());
+        }
+    }
+
+    void predict(const httplib::Request& request, const std::string& body, httplib::Response& response) const {
+        const std::string type = request.get_header_value("Content-Type");
+        const std::string form = type.substr(0, type.find_first_of("; "));
+        if (form != "application/json" && form != "application/octet-stream")
+            return refuse(response, 415, "expected application/json or application/octet-stream; got " +
+                                             (type.empty() ? "no Content-Type" : type));
+        at::set_num_threads(1);  // of this thread: an operation's own would fight for the cores with other calls
+        try {
+            const bool is_json = form == "application/json";
+            const at::Tensor found = model_(is_json ? serving::JsonInputs::read(model_.manifest(), body)
+                                                    : serving::binary_inputs(model_.manifest(), body));
+            response.set_content(is_json ? serving::json_of(found) + "\n" : serving::binary_of(found), form);
+        } catch (const serving::ExportError& error) {
+            refuse(response, 400, error.what());
+        }
+    }
+
+    serving::Exported model_;
+    std::string table_;
+    std::mutex reloads_;
+};
+
+int listen_at(httplib::Server& server, const std::string& host, int port) {
+    // Without the library's own choice, SO_REUSEPORT, with which two servers could share a port and neither would know.
+    server.set_socket_options([](socket_t socket) {
+        const int yes = 1;
+        setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+    errno = 0;
+    if (port == 0) port = server.bind_to_any_port(host);
+    else if (!server.bind_to_port(host, port)) port = -1;
+    const char* why = errno ? std::strerror(errno) : "not an address of this machine";
+    if (port < 0) serving::fail("cannot listen on ", host, ": ", why);
+    return port;
+}
+
+int run(int count, char** words) {
+    serving::Arguments arguments(
+        count, words, "serve_exported DIR [--host HOST] [--port N] [--threads N] [--table TABLE]");
+    std::string host = "127.0.0.1", table;
+    int port = 8080, threads = int(std::max(1u, std::thread::hardware_concurrency()));
+    const std::string folder = arguments.each([&](const std::string& option) {
+        if (option == "--host") host = arguments.value();
+        else if (option == "--port") port = arguments.number(0, 65535);
+        else if (option == "--threads") threads = arguments.number(1, 999);
+        else if (option == "--table") table = arguments.value();
+        else return false;
+        return true;
+    });
+    // In every thread, also in those that torch starts: one thread waits for them.
+    sigset_t ends;
+    sigemptyset(&ends), sigaddset(&ends, SIGTERM), sigaddset(&ends, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+
+    httplib::Server server;
+    port = listen_at(server, host, port);
+    Service service(folder, table, size_t(threads));
+    server.new_task_queue = [] { return new httplib::ThreadPool(most_connections); };
+    server.set_keep_alive_max_count(1000);  // and then another connection may have the thread
+    server.set_tcp_nodelay(true);
+    server.set_payload_max_length(most_bytes);
+    const auto with_body = [&](const auto& request, auto& response, const httplib::ContentReader& reader) {
+        service.answer(request, response, &reader);
+    };
+    const auto without = [&](const auto& request, auto& response) { service.answer(request, response, nullptr); };
+    server.Get(".*", without).Options(".*", without);
+    server.Post(".*", with_body).Put(".*", with_body).Patch(".*", with_body).Delete(".*", with_body);
+    server.set_error_handler([](const httplib::Request&, httplib::Response& response) {
+        if (!response.body.empty()) return;  // else it is the library that refused
+        const char* why = response.status == 413 ? too_large.c_str() : "not a request of HTTP that this server takes";
+        Service::refuse(response, response.status, why);
+    });
+    server.set_exception_handler([](const httplib::Request&, httplib::Response& response, std::exception_ptr error) {
+        try {
+            std::rethrow_exception(error);
+        } catch (const std::exception& what) {
+            std::fprintf(stderr, "serve_exported: %.600s\n", what.what());
+        }
+        Service::refuse(response, 500, "the model failed; the server's stderr says why");
+    });
+    std::printf("serving %s on http://%s:%d\n", folder.c_str(), host.c_str(), port);
+    std::fflush(stdout);
+    std::atomic<bool> ended{false};
+    std::thread stopper([&] {
+        int signal = 0;
+        sigwait(&ends, &signal);
+        while (!server.is_running() && !ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        server.stop();
+    });
+    const bool well = server.listen_after_bind();
+    ended = true;
+    pthread_kill(stopper.native_handle(), SIGTERM);
+    stopper.join();
+    return well ? 0 : 2;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+    return serving::exit_status_of("serve_exported", [&] { return run(count, words); });
+}

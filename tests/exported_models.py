@@ -1,0 +1,44 @@
+"""A small model, exported, and the C++ programs that run it."""
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from model import export
+from model.config import PRESETS
+from model.dlrm import DLRM
+from model.hashing import Hash
+from model.serving.served import Served
+
+CARDINALITIES = (10, 1, 0, 300)
+
+
+def trained(hash_=Hash.SORTED, **changes):
+    """Not trained, but with weights of its own, and ids at both ends of what there is."""
+    torch.manual_seed(0)
+    config = replace(PRESETS["small"].model, cardinalities=CARDINALITIES, hash=hash_, **changes)
+    known = [torch.arange(n).flip(0) * 14316557 for n in CARDINALITIES]
+    return DLRM(config, known).eval().requires_grad_(False)
+
+
+def write(folder, pooling):
+    folder.mkdir()
+    with torch.no_grad():
+        export.write(Served(trained(), pooling).eval(), folder)
+    return folder
+
+
+def build(folder):
+    """run_exported and serve_exported; without the libraries of the second one, the first alone."""
+    sources = Path(export.__file__).parent / "serving" / "cpp"
+    configure = ["cmake", "-S", sources, "-B", folder, f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"]
+    done = subprocess.run(configure, capture_output=True, text=True)
+    if done.returncode and "OpenSSL" in done.stderr:
+        pytest.skip("OpenSSL's headers are missing (Debian: apt install libssl-dev)")
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run(["cmake", "--build", folder], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]
+    return folder
