@@ -31,9 +31,10 @@ from torch.export import Dim
 from data.cli import Parser, UserError
 from kernels import library
 from model.checkpoints import first_line
+from model.dlrm import DLRM
 from model.serving.exported import package_loader
 from model.serving.manifest import CONSTANTS, INSTRUCTIONS, LIBRARY, MANIFEST, PACKAGE, SAMPLES, Manifest, Tensors
-from model.serving.served import POOLINGS, Served, dlrm_from_checkpoint
+from model.serving.served import POOLINGS, Served
 
 SAMPLE_BATCHES = (0, 1, 2, 257, 2048, 2049)
 # AOTInductor compiles for the CPU it runs on, with the weights inside, for batches of two rows and more.
@@ -52,7 +53,7 @@ def export(checkpoint: Path, out: Path, pooling: str = "none") -> None:
     """Write the folder `out`, completely or not at all. UserError: it is there already; what cannot be exported."""
     if out.exists():
         raise UserError(f"{out}: is there already; name another folder, or remove it")
-    served = Served(dlrm_from_checkpoint(checkpoint), pooling).eval()
+    served = Served(DLRM.from_checkpoint(checkpoint), pooling).eval()
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:

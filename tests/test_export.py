@@ -19,7 +19,7 @@ from model.export import SAMPLE_BATCHES, sample
 from model.hashing import Hash
 from model.serving.exported import Exported
 from model.serving.manifest import MANIFEST, ExportError, File, Manifest
-from model.serving.served import Served, dlrm_from_checkpoint
+from model.serving.served import Served
 
 CARDINALITIES = (10, 1, 0, 300)
 
@@ -47,7 +47,7 @@ def checkpoint(path, dlrm):
 @pytest.mark.parametrize("hash_", [*Hash])
 def test_a_checkpoint_gives_its_model(tmp_path, hash_, changes):
     dlrm = trained(hash_, **changes)
-    found = dlrm_from_checkpoint(checkpoint(tmp_path / "best.pt", dlrm))
+    found = DLRM.from_checkpoint(checkpoint(tmp_path / "best.pt", dlrm))
     counts, ids = sample(Served(found), 19, 0)
     torch.testing.assert_close(found.predict(counts.nan_to_num(), ids), dlrm.predict(counts.nan_to_num(), ids))
     assert not found.training
@@ -60,7 +60,7 @@ def test_a_checkpoint_of_another_model(tmp_path):
     state["config"]["model"]["cardinalities"] = (10, 1, 0, 299)
     torch.save(state, path)
     with pytest.raises(UserError, match=r"best\.pt: not a usable checkpoint: "):
-        dlrm_from_checkpoint(path)
+        DLRM.from_checkpoint(path)
 
 
 @pytest.mark.parametrize("hash_", [*Hash])

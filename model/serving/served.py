@@ -10,17 +10,11 @@ tables is one operation, so that the module can be exported with any batch size 
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from data.cli import UserError
 from kernels import IdTable, expand_table_ids, table_lookup
-from model.checkpoints import first_line, load_checkpoint
-from model.config import DLRMConfig, Kernels
 from model.dlrm import DLRM
 from model.hashing import Hash, TableHash
 
@@ -28,30 +22,11 @@ POOLINGS = ("none", "sum", "mean")
 STORAGE = ("tags", "slots", "bucket_offsets", "seeds")  # of an IdTable
 
 
-def dlrm_from_checkpoint(path: str | Path) -> DLRM:
-    """The model that `model.train` wrote, on the CPU, in eval mode, without gradients and with eager kernels.
-
-    UserError, naming the file, for what is no checkpoint of this version, or one of another model than it says.
-    """
-    state = load_checkpoint(path)
-    try:
-        config = replace(DLRMConfig(**state["config"]["model"]), kernels=Kernels.EAGER, sparse_gradients=True)
-        parameters = state["parameters"]
-        known = None
-        if config.hash is not Hash.MODULUS:
-            known = [parameters[f"sparse_arch.hashes.{f}.known"] for f in range(len(config.cardinalities))]
-        dlrm = DLRM(config, known)
-        dlrm.load_state_dict(parameters)
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{path}: not a usable checkpoint: {first_line(error)}") from None
-    return dlrm.eval().requires_grad_(False)
-
-
 class Served(nn.Module):
     """A DLRM from raw inputs to probabilities.
 
     Args:
-        dlrm: on the CPU, with batched tables (`dlrm_from_checkpoint` gives such a one).
+        dlrm: on the CPU, with batched tables (`DLRM.from_checkpoint` gives such a one).
         pooling: "none" for one id a feature; "sum" (what DLRM trains with) or "mean" for bags.
 
     An id that its feature does not know (missing, unknown, negative, larger than any) has row 0, which training gave to
