@@ -1,6 +1,7 @@
-"""Export a trained DLRM: a folder that a process without Python serves raw rows from, and Python too.
+"""Export a trained DLRM: a folder that a process without Python serves raw rows from, and Python too; or an ONNX file.
 
     python -m model.export --checkpoint build/checkpoints/NAME/best.pt --out DIR [--pooling sum]
+    python -m model.export --checkpoint build/checkpoints/NAME/best.pt --onnx FILE
 
     DIR/manifest.tsv      what is here: inputs, constants, the sha256 of each file, the torch and the CPU it is for
     DIR/package/          what AOTInductor compiled of `model.serving.Served`, for any batch size
@@ -9,6 +10,7 @@
     DIR/samples.pt        inputs and the probabilities that eager gave for them, for run_exported --check
 
 `model.serving.exported.Exported` runs it in Python, and run_exported in C++ (model/serving/cpp/CMakeLists.txt).
+The ONNX file is what `model.serving.onnx_file` describes: each ONNX runtime takes it.
 """
 
 if __name__ == "__main__":
@@ -16,12 +18,15 @@ if __name__ == "__main__":
 
     run("model.export")
 
+import importlib
 import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from loguru import logger
@@ -49,24 +54,62 @@ OPTIONS = {
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
-def export(checkpoint: Path, out: Path, pooling: str = "none") -> None:
-    """Write the folder `out`, completely or not at all. UserError: it is there already; what cannot be exported."""
-    if out.exists():
+def export(checkpoint: Path, out: Path | None = None, pooling: str = "none", onnx: Path | None = None) -> None:
+    """Write the folder `out`, the file `onnx`, or both, each completely or not at all.
+
+    UserError: one is there already; what cannot be exported.
+    """
+    if out is not None and out.exists():
         raise UserError(f"{out}: is there already; name another folder, or remove it")
-    served = Served(DLRM.from_checkpoint(checkpoint), pooling).eval()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    if onnx is not None:
+        onnx_file = _onnx_file()
+        onnx_file.check(onnx, pooling)
+    dlrm = DLRM.from_checkpoint(checkpoint)
+    if out is not None:
+        served = Served(dlrm, pooling).eval()
+        with _partial(out) as folder:
+            (folder / out.name).mkdir()
+            write(served, folder / out.name)
+            _move([folder / out.name], out.parent)
+    if onnx is not None:
+        with _partial(onnx) as folder:
+            onnx_file.write(dlrm, folder / onnx.name)
+            # The file that readers open comes last: where it is, what it refers to is there too.
+            _move(sorted(folder.iterdir(), key=lambda path: path.name == onnx.name), onnx.parent)
+
+
+def _onnx_file() -> ModuleType:
+    """model.serving.onnx_file; UserError, naming it, where a package that it needs is missing."""
     try:
-        partial.chmod(0o755)
+        return importlib.import_module("model.serving.onnx_file")
+    except ModuleNotFoundError as error:
+        if error.name not in ("onnx", "onnxscript"):
+            raise
+        raise UserError(f"--onnx: the package {error.name} is missing; requirements.txt has its version") from None
+
+
+@contextmanager
+def _partial(to: Path) -> Iterator[Path]:
+    """A folder to write in, on the file system that `to` is on; at the end it goes, with what is still in it."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))
+    try:
         with torch.no_grad():
-            write(served, partial)
-        os.replace(partial, out)
+            yield folder
     except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from None
+        raise UserError(f"{to}: cannot be written: {error.strerror or error}") from None
     except library.LibraryError as error:
         raise UserError(f"the ops' library cannot be built: {first_line(error)}") from None
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _move(paths: Sequence[Path], to: Path) -> None:
+    for path in paths:
+        files = path.rglob("*") if path.is_dir() else [path]
+        size = sum(file.stat().st_size for file in files if file.is_file())
+        os.replace(path, to / path.name)
+        logger.info("{}: {:.1f} MB", to / path.name, 1e-6 * size)
 
 
 def write(served: Served, folder: Path) -> None:
@@ -128,9 +171,10 @@ def sample(served: Served, batch: int, seed: int) -> list[Tensor]:
 
 
 def parser() -> Parser:
-    parser = Parser(prog="python -m model.export", description="Export a trained DLRM, for Python and for C++.")
+    parser = Parser(prog="python -m model.export", description="Export a trained DLRM, for C++, Python or ONNX.")
     parser.add_argument("--checkpoint", required=True, type=Path, metavar="FILE", help="what model.train wrote")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="a new folder")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder, for run_exported and for Python")
+    parser.add_argument("--onnx", type=Path, metavar="FILE", help="a new file, for any ONNX runtime")
     parser.add_argument(
         "--pooling", default="none", choices=POOLINGS, help="none: one id a feature; sum, mean: bags of ids"
     )
@@ -138,7 +182,8 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parser().parse_args(arguments)
-    export(options.checkpoint, options.out, options.pooling)
-    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
-    logger.info("{}: {:.1f} MB", options.out, 1e-6 * size)
+    command = parser()
+    options = command.parse_args(arguments)
+    if options.out is None and options.onnx is None:
+        command.error("name a folder (--out), a file (--onnx) or both")
+    export(options.checkpoint, options.out, options.pooling, options.onnx)

@@ -47,12 +47,7 @@ class Served(nn.Module):
             self.register_buffer("moduli", sparse.moduli)
         else:
             self.known = [_known(of_feature) for of_feature in sparse.hashes]  # int64 [n] each, by their rows, from 1
-            table = IdTable(self.known)
-            for name, tensor in zip(STORAGE, table.storage(), strict=True):
-                self.register_buffer(name, tensor)
-            heights = [len(ids) + 1 for ids in self.known]
-            self.register_buffer("heights", torch.tensor(heights))
-            self.register_buffer("feature", torch.arange(self.features, dtype=torch.int32))
+            self._add_table()
 
     def forward(self, counts: Tensor, ids: Tensor, offsets: Tensor | None = None) -> Tensor:
         """The click probabilities, float32 [B].
@@ -68,10 +63,22 @@ class Served(nn.Module):
         features = self.interaction_arch(self.dense_arch(dense), embeddings)
         return torch.sigmoid(self.over_arch(features).squeeze(1))
 
+    def _add_table(self) -> None:
+        """What looks the known ids up."""
+        for name, tensor in zip(STORAGE, IdTable(self.known).storage(), strict=True):
+            self.register_buffer(name, tensor)
+        heights = [len(ids) + 1 for ids in self.known]
+        self.register_buffer("heights", torch.tensor(heights))
+        self.register_buffer("feature", torch.arange(self.features, dtype=torch.int32))
+
     def _one_each(self, ids: Tensor) -> Tensor:
         """[B, F, D]"""
-        rows = (ids + 1) % self.moduli if self.modulus else self._look_up(ids, self.feature.expand(ids.shape))
+        rows = (ids + 1) % self.moduli if self.modulus else self._known_rows(ids)
         return F.embedding(rows + self.first_rows, self.rows)
+
+    def _known_rows(self, ids: Tensor) -> Tensor:
+        """ids int64 [B, F] → rows int64 [B, F], each of its feature's table; 0 for an unknown id."""
+        return self._look_up(ids, self.feature.expand(ids.shape))
 
     def _pooled(self, ids: Tensor, offsets: Tensor, batch: int) -> Tensor:
         """[B, F, D]"""
