@@ -160,7 +160,7 @@ class TestExport:
 
     def test_ids_that_do_not_fit(self, best, monkeypatch):
         monkeypatch.setattr(onnx_file, "LARGEST", 4_000)
-        with pytest.raises(UserError, match="311 ids and their rows are 4,976 bytes, and an ONNX file"):
+        with pytest.raises(UserError, match="--onnx: 311 ids and their rows are 4,976 bytes, and an ONNX file"):
             export.export(best, onnx=best.parent / "model.onnx")
         assert [*best.parent.iterdir()] == [best]
 

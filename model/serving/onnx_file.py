@@ -67,19 +67,19 @@ def write(dlrm: DLRM, path: Path) -> None:
     Raises UserError for more ids than fit, OSError.
     """
     served = EncodedServed(dlrm).eval()
+    known = [] if served.modulus else [ids.numpy() for ids in served.known]
+    encoded = 2 * sum(ids.nbytes for ids in known)  # ids and their rows
+    if encoded > LARGEST:
+        raise UserError(
+            f"--onnx: {sum(map(len, known)):,} ids and their rows are {encoded:,} bytes, and an ONNX file, in which a "
+            "LabelEncoder has to hold them, ends at 2 GiB; train with --hash modulus, or export to a folder (--out)"
+        )
     inputs = (torch.zeros(2, dlrm.config.bottom[0]), torch.zeros(2, served.features, dtype=torch.int64))
     batch = Dim("batch")
     with _quiet():
         program = torch.onnx.export(
             served, inputs, dynamo=True, verbose=False, dynamic_shapes=({0: batch}, {0: batch}),
             input_names=["counts", "ids"], output_names=["probabilities"],
-        )
-    known = [] if served.modulus else [ids.numpy() for ids in served.known]
-    encoded = 2 * sum(ids.nbytes for ids in known)  # ids and their rows
-    if encoded > LARGEST:
-        raise UserError(
-            f"{path}: {sum(map(len, known)):,} ids and their rows are {encoded:,} bytes, and an ONNX file, in which a "
-            f"LabelEncoder has to hold them, ends at 2 GiB; train with --hash modulus, or export to a folder (--out)"
         )
     _encode(program.model.graph, known)
     _describe(program.model)
