@@ -142,6 +142,7 @@ class CriteoBatches(IterableDataset):
     window: rows held to shuffle within; memory is bounded by two windows of about 270 bytes a row.
     transform: apply log(1 + max(x, 0)) to the dense values.
     fill: what a missing dense value becomes, before the transform.
+    labelled: False reads no label column, so that there need not be one; the labels are NaN.
 
     Use it alone or as `DataLoader(batches, batch_size=None)`. The next window is read in a thread while this one is
     used. Extra columns are ignored; dense and label columns may be of any numeric type, sparse of any integer type.
@@ -163,6 +164,7 @@ class CriteoBatches(IterableDataset):
         drop_last: bool = False,
         transform: bool = True,
         fill: float = 0.0,
+        labelled: bool = True,
     ):
         super().__init__()
         for name, value in (("batch_size", batch_size), ("window", window), ("world_size", world_size)):
@@ -175,11 +177,12 @@ class CriteoBatches(IterableDataset):
         self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
         self.rank, self.world_size, self.window = rank, world_size, window
         self.drop_last, self.transform, self.fill = drop_last, transform, fill
+        self.columns = COLUMNS if labelled else (*DENSE, *SPARSE)
         # In shared memory, so that set_epoch also reaches a DataLoader's persistent workers.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
         self.files = _parquet_files(Path(path))
-        self._footers = [_checked_footer(file) for file in self.files]
+        self._footers = [_checked_footer(file, self.columns) for file in self.files]
         self._row_groups, total = [], 0
         for file, footer in enumerate(self._footers):
             for index in range(footer.num_row_groups):
@@ -257,7 +260,7 @@ class CriteoBatches(IterableDataset):
             while taken < part.num_rows:
                 n = min(part.num_rows - taken, rows - filled)
                 piece = tuple(array[filled : filled + n] for array in buffers[0])
-                self._fill(piece, part.slice(taken, n))
+                fill_arrays(piece, part.slice(taken, n), self.transform, self.fill)
                 self._check(piece, group, first + taken)
                 filled, taken = filled + n, taken + n
                 if filled == rows:
@@ -275,7 +278,7 @@ class CriteoBatches(IterableDataset):
         access = {"buffer_size": 1 << 20} if large else {"memory_map": True}
         try:
             with pq.ParquetFile(path, metadata=footer, **access) as file:
-                for part in file.iter_batches(_DECODE_ROWS, row_groups=[group.index], columns=list(COLUMNS)):
+                for part in file.iter_batches(_DECODE_ROWS, row_groups=[group.index], columns=list(self.columns)):
                     low, high = max(start - first, 0), min(stop - first, part.num_rows)
                     if low < high:
                         yield first + low, part.slice(low, high - low)
@@ -283,27 +286,10 @@ class CriteoBatches(IterableDataset):
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path}: cannot be read as Parquet: {error}") from error
 
-    def _fill(self, arrays: tuple[np.ndarray, np.ndarray, np.ndarray], part: pa.RecordBatch) -> None:
-        def floats(name: str) -> np.ndarray:  # a null becomes NaN
-            return part.column(name).cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
-
-        labels, dense, sparse = arrays
-        labels[:] = floats(LABEL)
-        for i, name in enumerate(DENSE):
-            dense[:, i] = floats(name)
-        np.copyto(dense, self.fill, where=np.isnan(dense))
-        if self.transform:
-            np.log1p(np.maximum(dense, 0, out=dense), out=dense)
-        for i, name in enumerate(SPARSE):
-            ids = part.column(name)
-            if ids.type != pa.int64():
-                ids = ids.cast(pa.int64(), safe=False)
-            sparse[:, i] = (ids.fill_null(MISSING) if ids.null_count else ids).to_numpy()
-
     def _check(self, arrays: tuple[np.ndarray, np.ndarray, np.ndarray], group: _RowGroup, first: int) -> None:
         labels, dense, sparse = arrays
         for names, wrong, expected, values in (
-            ((LABEL,), (labels != 0) & (labels != 1), "0 or 1", labels),
+            ((LABEL,), (labels != 0) & (labels != 1) & (LABEL in self.columns), "0 or 1", labels),
             (DENSE, np.isinf(dense), "a finite number", dense),
             # One comparison for both ends: as unsigned, -1 + 1 is 0 and anything below wraps to the far end.
             (SPARSE, (sparse + 1).view(np.uint64) > IDS, "an id in [-1, 2^32)", sparse),
@@ -316,6 +302,34 @@ class CriteoBatches(IterableDataset):
                     f"{self.files[group.file]}: row {first + row - file_start}, column {names[column]}: "
                     f"expected {expected}, found {found}"
                 )
+
+
+def fill_arrays(
+    arrays: tuple[np.ndarray, np.ndarray, np.ndarray],
+    part: pa.RecordBatch | pa.Table,
+    transform: bool = True,
+    fill: float = 0.0,
+) -> None:
+    """Write n rows into arrays: labels float32 [n], dense float32 [n, 13], sparse int64 [n, 26].
+
+    Labels are NaN if the part has none; transform and fill are those of `CriteoBatches`.
+    """
+
+    def floats(name: str) -> np.ndarray:  # a null becomes NaN
+        return part.column(name).cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+
+    labels, dense, sparse = arrays
+    labels[:] = floats(LABEL) if LABEL in part.schema.names else np.nan
+    for i, name in enumerate(DENSE):
+        dense[:, i] = floats(name)
+    np.copyto(dense, fill, where=np.isnan(dense))
+    if transform:
+        np.log1p(np.maximum(dense, 0, out=dense), out=dense)
+    for i, name in enumerate(SPARSE):
+        ids = part.column(name)
+        if ids.type != pa.int64():
+            ids = ids.cast(pa.int64(), safe=False)
+        sparse[:, i] = (ids.fill_null(MISSING) if ids.null_count else ids).to_numpy()
 
 
 def _take(arrays: tuple[np.ndarray, ...], rows: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -337,15 +351,16 @@ def _parquet_files(path: Path) -> list[Path]:
     return files
 
 
-def _checked_footer(file: Path) -> pq.FileMetaData:
+def _checked_footer(file: Path, columns: tuple[str, ...]) -> pq.FileMetaData:
     try:
         footer = pq.read_metadata(file)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{file}: cannot be read as Parquet: {error}") from None
     schema = footer.schema.to_arrow_schema()
-    for name in COLUMNS:
+    for name in columns:
         if name not in schema.names:
-            raise UserError(f"{file}: column {name} is missing; expected {LABEL}, {DENSE[0]} to {SPARSE[-1]}")
+            label = f"{LABEL}, " if LABEL in columns else ""
+            raise UserError(f"{file}: column {name} is missing; expected {label}{DENSE[0]} to {SPARSE[-1]}")
         kind = schema.field(name).type
         integer = pa.types.is_integer(kind)
         if not (integer if name in SPARSE else integer or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):

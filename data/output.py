@@ -1,4 +1,4 @@
-"""A directory of results that is complete or not there: what a killed run leaves never looks finished."""
+"""Results that are complete or not there, a directory or a file: what a killed run leaves never looks finished."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from data.cli import UserError
 
@@ -63,10 +64,39 @@ def complete_directory(out: str | Path, last: str = "metadata.json") -> Iterator
             shutil.rmtree(partial, ignore_errors=True)
             if made and not os.listdir(out):
                 out.rmdir()
-            if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                message = f"{os.strerror(error.errno)}; what was written there is removed"
-                raise OSError(error.errno, message, str(out)) from None
+            _name_where_there_is_no_room(error, out)
             raise
+
+
+def _name_where_there_is_no_room(error: BaseException, out: Path) -> None:
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        message = f"{os.strerror(error.errno)}; what was written there is removed"
+        raise OSError(error.errno, message, str(out)) from None
+
+
+@contextmanager
+def complete_file(out: str | Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the name `out` if the block ends well, and is removed otherwise.
+
+    Until then whatever `out` is stays as it is. Raises UserError if it is a directory; OSError, before the block is
+    entered, if it cannot be written, and, naming `out`, where there is no room.
+    """
+    out = Path(out).resolve()
+    if out.is_dir():
+        raise UserError(f"{out}: is a directory; name a file")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.name}.{os.getpid()}{PARTIAL}")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, out)
+    except OSError as error:
+        _name_where_there_is_no_room(error, out)
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -1,10 +1,6 @@
 """Criteo's raw files to Parquet: `python -m data.preprocess INPUT… --out DIR`.
 
 Reads what data.raw describes and writes what data.dataset describes.
-
-The input is cut into blocks of whole lines, and a block into pieces that fit a core's cache. Polars parses a piece; a
-piece that it rejects is cut further, and the few lines in which the fault lies are read one by one, to name the line
-and the field that are wrong.
 """
 
 from __future__ import annotations
@@ -16,24 +12,19 @@ if __name__ == "__main__":
 
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import polars as pl
 import pyarrow as pa
 from loguru import logger
 from tqdm import tqdm
 
 from data.cli import Parser, UserError, user_errors
-from data.criteo import COLUMNS, DENSE, IDS, LABEL, MISSING, SCHEMA, SPARSE
+from data.criteo import IDS
 from data.dataset import write_dataset
-from data.raw import BadLine, Block, Layout, blocks, read_line, without_quotes
-
-PIECE = 1 << 21  # bytes of text that are parsed at a time
-SMALLEST = 1 << 14  # bytes of a rejected piece that are read line by line
+from data.parse import parse
+from data.raw import Block, blocks
 
 
 @dataclass
@@ -97,89 +88,9 @@ def preprocess(
 def _table(block: Block, on_bad_line: str, report: Report) -> pa.Table:
     """The block's rows with data.criteo.SCHEMA."""
     bad: list[str] = []
-    frames = list(_frames(block, 0, len(block.text), PIECE, bad, on_bad_line == "raise"))
-    table = pl.concat(frames, rechunk=False).to_arrow() if frames else SCHEMA.empty_table()
+    table = parse(block, None if on_bad_line == "raise" else bad)
     report.add(table.num_rows, bad, block.read)
-    return pa.Table.from_arrays(table.columns, schema=SCHEMA)
-
-
-def _frames(
-    block: Block, start: int, stop: int, size: int, bad: list[str], stop_at_bad: bool
-) -> Iterator[pl.DataFrame]:
-    """The rows in block.text[start:stop], parsed in pieces of about `size` bytes.
-
-    Appends a message to `bad` for each line that is left out; or raises it as a UserError.
-    """
-    while start < stop:
-        end = block.text.find(b"\n", start + size, stop) + 1 or stop
-        try:
-            yield _parse(block.text[start:end], block.layout)
-        except _Rejected:
-            if size > SMALLEST:
-                yield from _frames(block, start, end, size // 16, bad, stop_at_bad)
-            else:
-                yield _read_lines(block, start, end, bad, stop_at_bad)
-        start = end
-
-
-def _read_lines(block: Block, start: int, stop: int, bad: list[str], stop_at_bad: bool) -> pl.DataFrame:
-    """As _frames, one line after the other."""
-    text = block.text[start:stop].removesuffix(b"\n")
-    if block.layout.header:
-        text = without_quotes(text)
-    rows = []
-    for number, line in enumerate(text.split(b"\n"), start=block.line + block.text.count(b"\n", 0, start)):
-        try:
-            rows.append(read_line(line, number, block.layout))
-        except BadLine as error:
-            message = f"{block.file}:{number}: {error}"
-            if stop_at_bad:
-                raise UserError(message) from None
-            bad.append(message)
-    return pl.DataFrame(rows, schema=dict.fromkeys((LABEL, *DENSE, *SPARSE), pl.Int64) | {LABEL: pl.Int8})
-
-
-class _Rejected(Exception):
-    """Text in which something is not as usual; read line by line it may still be right."""
-
-
-def _parse(text: bytes, layout: Layout) -> pl.DataFrame:
-    if layout.header:
-        text = without_quotes(text)
-    codes = np.frombuffer(text, np.uint8)
-    rows = np.count_nonzero(codes == ord("\n")) + (not text.endswith(b"\n"))
-    # Polars fills short lines with nulls, and takes +1 for a number and a carriage return for a part of a field.
-    if np.count_nonzero(codes == ord(layout.delimiter)) != rows * (len(layout.columns) - 1):
-        raise _Rejected
-    if b"+" in text or (b"\r" in text and text.count(b"\r") != text.count(b"\r\n")):
-        raise _Rejected
-    try:
-        try:
-            raw = _read_csv(text, layout, pl.Int64)
-        except pl.exceptions.PolarsError:  # perhaps whole numbers written as "260.0"
-            raw = _read_csv(text, layout, pl.String).with_columns(
-                pl.col(LABEL, *DENSE).str.replace(r"^ *(-?[0-9]+)(\.0*)? *$", "${1}").cast(pl.Int64)
-            )
-        frame = raw.select(
-            pl.col(LABEL).cast(pl.Int8),
-            pl.col(DENSE),
-            pl.col(SPARSE).str.to_integer(base=16, dtype=pl.UInt32).cast(pl.Int64).fill_null(MISSING),
-        )
-    except pl.exceptions.PolarsError:
-        raise _Rejected from None
-    if len(frame) != rows or not frame[LABEL].is_between(0, 1).sum() == rows:
-        raise _Rejected
-    return frame
-
-
-def _read_csv(text: bytes, layout: Layout, count_type: type[pl.DataType]) -> pl.DataFrame:
-    schema = {
-        column or f"ignored {i}": count_type if column in (LABEL, *DENSE) else pl.String
-        for i, column in enumerate(layout.columns)
-    }
-    return pl.read_csv(
-        text, separator=layout.delimiter, has_header=False, schema=schema, quote_char=None, low_memory=True
-    ).select(COLUMNS)
+    return table
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -66,8 +66,10 @@ class BadLine(ValueError):
     """What is wrong with a line."""
 
 
-def blocks(file: Path) -> Iterator[Block]:
+def blocks(file: Path, labelled: bool = True) -> Iterator[Block]:
     """The file's lines without its header, in blocks of about BLOCK bytes; blank lines at its end are left out.
+
+    labelled: False takes files with and without labels, whose layout then has no label, and an empty one too.
 
     Raises UserError if the file is not of the format or its compression is damaged.
     """
@@ -76,9 +78,11 @@ def blocks(file: Path) -> Iterator[Block]:
         try:
             _check_text(file, stream)
             first = stream.readline(LONGEST)
+            if not first and not labelled:
+                return
             if not first.strip():
                 raise UserError(f"{file}: {'empty' if not first else 'line 1 is empty'}; expected Criteo rows")
-            layout = _layout(file, first.decode("utf-8-sig", errors="replace").rstrip("\r\n"))
+            layout = _layout(file, first.decode("utf-8-sig", errors="replace").rstrip("\r\n"), labelled)
             line, text = (2, b"") if layout.header else (1, first.removeprefix(b"\xef\xbb\xbf"))
             done = 0
             while more := stream.read(BLOCK):
@@ -110,7 +114,7 @@ def _check_text(file: Path, stream: BufferedReader | gzip.GzipFile) -> None:
             raise UserError(f"{file}: {what}; {advice}")
 
 
-def _layout(file: Path, first: str) -> Layout:
+def _layout(file: Path, first: str, labelled: bool) -> Layout:
     delimiter = "\t" if "\t" in first else ","
     fields = [name.strip() for name in first.split(delimiter)]
     names = [name.removeprefix('"').removesuffix('"').casefold() for name in fields]
@@ -119,7 +123,7 @@ def _layout(file: Path, first: str) -> Layout:
             raise UserError(
                 f"{file}:1: expected tabs between fields or a CSV header label,I1,…,I13,C1,…,C26; found {_short(first)}"
             )
-        return Layout(delimiter, COLUMNS)
+        return Layout(delimiter, COLUMNS if labelled else _without_label(file, len(fields)))
     columns: list[str | None] = []
     for name in names:
         if name not in _ROW_NUMBER and name not in _COLUMN_OF:
@@ -128,10 +132,22 @@ def _layout(file: Path, first: str) -> Layout:
             raise UserError(f"{file}:1: column {name!r} stands there twice")
         columns.append(_COLUMN_OF.get(name))
     missing = [_RAW_OF[column] for column in COLUMNS if column not in columns]
+    if not labelled:
+        columns = [None if column == LABEL else column for column in columns]
+        missing = [name for name in missing if name != _RAW_OF[LABEL]]
     if missing:
         hint = "; unlabelled data (Kaggle's test file) cannot be preprocessed" if missing == ["label"] else ""
         raise UserError(f"{file}:1: column {', '.join(missing)} is missing{hint}")
     return Layout(delimiter, tuple(columns), header=True)
+
+
+def _without_label(file: Path, fields: int) -> tuple[str | None, ...]:
+    """The columns of a file whose first line has so many fields: the label is ignored if there is one."""
+    unlabelled = COLUMNS[1:]
+    n = len(unlabelled)
+    if fields not in (n, n + 1):
+        raise UserError(f"{file}:1: expected {n} tab-separated fields, or {n + 1} with a label, found {fields}")
+    return unlabelled if fields == n else (None, *unlabelled)
 
 
 def without_quotes(text: bytes) -> bytes:

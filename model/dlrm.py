@@ -9,15 +9,20 @@ models/dlrm.py; the initial weights and the order of the interaction are those o
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from data.cli import UserError
 from model import fused
 from model.arches import DenseArch, InteractionArch, OverArch
+from model.checkpoints import first_line, load_checkpoint
 from model.config import DLRMConfig, Kernels
 from model.hashing import Hash, ModulusHash, make_hash
 from model.tables import BatchedTables, FusedTables, load_either_layout, separate_tables
@@ -126,6 +131,25 @@ class DLRM(nn.Module):
         self.sparse_arch = SparseArch(config, vocabularies)
         self.interaction_arch = interaction_arch(config.interaction, num_features, config.embedding_dim)
         self.over_arch = over_arch(self.interaction_arch.out_features, config.top)
+
+    @classmethod
+    def from_checkpoint(cls, path: str | Path) -> Self:
+        """The model that `model.train` wrote, on the CPU, in eval mode, without gradients and with eager kernels.
+
+        UserError, naming the file, for what is no checkpoint of this version, or one of another model than it says.
+        """
+        state = load_checkpoint(path)
+        try:
+            config = replace(DLRMConfig(**state["config"]["model"]), kernels=Kernels.EAGER, sparse_gradients=True)
+            parameters = state["parameters"]
+            known = None
+            if config.hash is not Hash.MODULUS:
+                known = [parameters[f"sparse_arch.hashes.{f}.known"] for f in range(len(config.cardinalities))]
+            dlrm = cls(config, known)
+            dlrm.load_state_dict(parameters)
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f"{path}: not a usable checkpoint: {first_line(error)}") from None
+        return dlrm.eval().requires_grad_(False)
 
     def forward(self, dense: Tensor, sparse: Tensor, offsets: Tensor | None = None) -> Tensor:
         """The logits, float32 [B]; the probability of a click is their sigmoid.

@@ -1,7 +1,8 @@
 """How good a model's predictions are: log loss and ROC AUC, over all rows of a split."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,10 +12,18 @@ from tqdm import tqdm
 
 import kernels
 from data.cli import UserError
-from data.criteo import CriteoBatches
 from model.config import Precision
 from model.device import autocast, to
 from model.dlrm import DLRM
+
+
+class Batches(Protocol):
+    """Rows by the batch: labels float32 [B], dense float32 [B, 13], sparse int64 [B, 26]; data.criteo.CriteoBatches
+    are such. num_rows: of all batches, None if it is not known."""
+
+    num_rows: int | None
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]: ...
 
 
 class Stopped(Exception):
@@ -45,39 +54,50 @@ def score(labels: np.ndarray, probabilities: np.ndarray) -> Metrics:
     return Metrics(rows, float(log_loss(labels, probabilities, labels=[0, 1])), auc)
 
 
-def predict(
+def logits(
     model: DLRM,
-    batches: CriteoBatches,
+    batches: Batches,
     device: torch.device,
     *,
     precision: Precision = Precision.FP32,
     name: str = "evaluation",
     stop: Callable[[], object] = lambda: False,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The labels, float32 [N], and click probabilities, float64 [N], of all rows of batches.
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The labels, float32 [B], and logits, float32 [B] on the device, of each batch.
 
-    A progress bar bears the name. Stopped is raised after the batch at which stop() is true, IndexError for a row that
-    a table does not have.
+    A progress bar bears the name. Stopped is raised after the batch at which stop() is true.
     """
-    labels, logits = [torch.empty(0)], [torch.empty(0, device=device)]
     options = {"desc": name, "unit": " rows", "unit_scale": True, "disable": None, "leave": False}
-    with torch.no_grad(), autocast(device, precision), tqdm(total=batches.num_rows, **options) as bar:
-        for batch_labels, dense, sparse in batches:
-            labels.append(batch_labels)
-            logits.append(model(*to(device, dense, sparse)))
-            bar.update(len(batch_labels))
+    with tqdm(total=batches.num_rows, **options) as bar:
+        for labels, dense, sparse in batches:
+            with torch.no_grad(), autocast(device, precision):
+                of_batch = model(*to(device, dense, sparse))
+            yield labels, of_batch
+            bar.update(len(labels))
             if stop():
                 raise Stopped
-    probabilities = _sigmoid(torch.cat(logits))  # waits for the device
+
+
+def predict(model: DLRM, batches: Batches, device: torch.device, **options) -> tuple[np.ndarray, np.ndarray]:
+    """The labels, float32 [N], and click probabilities, float64 [N], of all rows of batches.
+
+    The options are those of `logits`. IndexError for a row that a table does not have.
+    """
+    labels, predicted = [torch.empty(0)], [torch.empty(0, device=device)]
+    for of_batch in logits(model, batches, device, **options):
+        for all_of_them, new in zip((labels, predicted), of_batch, strict=True):
+            all_of_them.append(new)
+    probabilities = probabilities_of(torch.cat(predicted))  # waits for the device
     kernels.check_ids()
     return torch.cat(labels).numpy(), probabilities
 
 
-def _sigmoid(logits: Tensor) -> np.ndarray:
+def probabilities_of(logits: Tensor) -> np.ndarray:
+    """The click probabilities, float64 [N], of logits [N]."""
     # In double precision, where a confident probability is not yet rounded to 1 and its log loss to infinity.
     return torch.sigmoid(logits.double()).cpu().numpy()
 
 
-def evaluate(model: DLRM, batches: CriteoBatches, device: torch.device, **options) -> Metrics:
+def evaluate(model: DLRM, batches: Batches, device: torch.device, **options) -> Metrics:
     """The metrics of the model's predictions for all rows of batches; the options are those of `predict`."""
     return score(*predict(model, batches, device, **options))

@@ -1,6 +1,7 @@
-"""Export a trained DLRM: a folder that a process without Python serves raw rows from, and Python too.
+"""Export a trained DLRM: a folder that a process without Python serves raw rows from, and Python too; or an ONNX file.
 
     python -m model.export --checkpoint build/checkpoints/NAME/best.pt --out DIR [--pooling sum]
+    python -m model.export --checkpoint build/checkpoints/NAME/best.pt --onnx FILE
 
     DIR/manifest.tsv      what is here: inputs, constants, the sha256 of each file, the torch and the CPU it is for
     DIR/package/          what AOTInductor compiled of `model.serving.Served`, for any batch size
@@ -9,6 +10,7 @@
     DIR/samples.pt        inputs and the probabilities that eager gave for them, for run_exported --check
 
 `model.serving.exported.Exported` runs it in Python, and run_exported in C++ (model/serving/cpp/CMakeLists.txt).
+The ONNX file is what `model.serving.onnx_file` describes: each ONNX runtime takes it.
 """
 
 if __name__ == "__main__":
@@ -16,11 +18,13 @@ if __name__ == "__main__":
 
     run("model.export")
 
+import importlib
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from loguru import logger
@@ -30,10 +34,11 @@ from torch.export import Dim
 from data.cli import Parser, UserError
 from kernels import library
 from model.checkpoints import first_line
+from model.dlrm import DLRM
 from model.serving.exported import package_loader
-from model.serving.folders import new_folder
+from model.serving.folders import new_file, new_folder
 from model.serving.manifest import INSTRUCTIONS, LIBRARY, MANIFEST, PACKAGE, SAMPLES, Manifest, Tensors, write_constants
-from model.serving.served import POOLINGS, Served, dlrm_from_checkpoint
+from model.serving.served import POOLINGS, Served
 
 SAMPLE_BATCHES = (0, 1, 2, 257, 2048, 2049)
 # By default AOTInductor compiles for the CPU it runs on, with the weights inside, for batches of two rows and more. It
@@ -50,14 +55,41 @@ OPTIONS = {
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
-def export(checkpoint: Path, out: Path, pooling: str = "none") -> None:
-    """Write the folder `out`, completely or not at all. UserError: it is there already; what cannot be exported."""
-    with new_folder(out) as partial, torch.no_grad():
-        served = Served(dlrm_from_checkpoint(checkpoint), pooling).eval()
-        try:
-            write(served, partial)
-        except library.LibraryError as error:
-            raise UserError(f"the ops' library cannot be built: {first_line(error)}") from None
+def export(checkpoint: Path, out: Path | None = None, pooling: str = "none", onnx: Path | None = None) -> None:
+    """Write the folder `out`, the file `onnx`, or both, each completely or not at all.
+
+    UserError: one is there already; what cannot be exported.
+    """
+    if onnx is not None:
+        onnx_file = _onnx_file()
+        onnx_file.check(onnx, pooling)
+    if out is not None:
+        with new_folder(out) as folder, torch.no_grad():
+            try:
+                write(Served(DLRM.from_checkpoint(checkpoint), pooling).eval(), folder)
+            except library.LibraryError as error:
+                raise UserError(f"the ops' library cannot be built: {first_line(error)}") from None
+        _log(out)
+    if onnx is not None:
+        with new_file(onnx) as folder, torch.no_grad():
+            onnx_file.write(DLRM.from_checkpoint(checkpoint), folder / onnx.name)
+        _log(onnx)
+
+
+def _onnx_file() -> ModuleType:
+    """model.serving.onnx_file; UserError, naming it, where a package that it needs is missing."""
+    try:
+        return importlib.import_module("model.serving.onnx_file")
+    except ModuleNotFoundError as error:
+        if error.name not in ("onnx", "onnxscript"):
+            raise
+        raise UserError(f"--onnx: the package {error.name} is missing; requirements.txt has its version") from None
+
+
+def _log(path: Path) -> None:
+    files = path.rglob("*") if path.is_dir() else [path]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    logger.info("{}: {:.1f} MB", path, 1e-6 * size)
 
 
 def write(served: Served, folder: Path) -> None:
@@ -116,9 +148,10 @@ def sample(served: Served, batch: int, seed: int) -> list[Tensor]:
 
 
 def parser() -> Parser:
-    parser = Parser(prog="python -m model.export", description="Export a trained DLRM, for Python and for C++.")
+    parser = Parser(prog="python -m model.export", description="Export a trained DLRM, for C++, Python or ONNX.")
     parser.add_argument("--checkpoint", required=True, type=Path, metavar="FILE", help="what model.train wrote")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="a new folder")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder, for run_exported and for Python")
+    parser.add_argument("--onnx", type=Path, metavar="FILE", help="a new file, for any ONNX runtime")
     parser.add_argument(
         "--pooling", default="none", choices=POOLINGS, help="none: one id a feature; sum, mean: bags of ids"
     )
@@ -126,7 +159,8 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parser().parse_args(arguments)
-    export(options.checkpoint, options.out, options.pooling)
-    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
-    logger.info("{}: {:.1f} MB", options.out, 1e-6 * size)
+    command = parser()
+    options = command.parse_args(arguments)
+    if options.out is None and options.onnx is None:
+        command.error("name a folder (--out), a file (--onnx) or both")
+    export(options.checkpoint, options.out, options.pooling, options.onnx)

@@ -37,7 +37,7 @@ from tqdm import tqdm
 import kernels
 from data.cli import Parser, UserError, user_errors
 from data.criteo import DENSE, LABEL, SPARSE, SPLITS, CriteoBatches, read_metadata
-from model.checkpoints import Run, first_line, load_checkpoint, plain, remove_leftovers
+from model.checkpoints import first_line, load_checkpoint, plain, remove_leftovers
 from model.config import DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
 from model.device import check_precision, choose, settings
 from model.dlrm import DLRM
@@ -46,6 +46,7 @@ from model.hashing import Hash
 from model.interrupts import Interrupted, Signals
 from model.optimizers import make_optimizer
 from model.profiling.trace_file import export
+from model.run import Run
 from model.step import make_step
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,4 +1,4 @@
-"""A small model, exported, and the C++ programs that run it."""
+"""A small model, its checkpoint, its export, and the C++ programs that run it."""
 
 import subprocess
 from dataclasses import replace
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from model import export
+from model.checkpoints import plain, save_checkpoint
 from model.config import PRESETS
 from model.dlrm import DLRM
 from model.hashing import Hash
@@ -22,6 +23,13 @@ def trained(hash_=Hash.SORTED, **changes):
     config = replace(PRESETS["small"].model, cardinalities=CARDINALITIES, hash=hash_, **changes)
     known = [torch.arange(n).flip(0) * 14316557 for n in CARDINALITIES]
     return DLRM(config, known).eval().requires_grad_(False)
+
+
+def checkpoint(path, dlrm):
+    fields = ("optimizer", "random", "epoch", "step", "stale", "best", "history", "losses")
+    state = {"format": 1, "config": {"model": plain(dlrm.config), "train": {}}, "parameters": dlrm.state_dict()}
+    save_checkpoint(path, state | dict.fromkeys(fields))
+    return path
 
 
 def write(folder, pooling):

@@ -75,6 +75,20 @@ def test_order(directory):
     assert np.mean(np.abs(np.diff(orders[0])) == 1) < 0.05
 
 
+def test_without_labels(directory, tmp_path):
+    """The same rows, whatever the file has for a label, and if it has none."""
+    rows = pq.read_table(directory / "a.parquet")
+    expected = list(CriteoBatches(directory / "a.parquet", 64))
+    text = pa.array(["?"] * len(rows))
+    for of_file in (rows, rows.drop_columns([LABEL]), rows.set_column(0, LABEL, text)):
+        pq.write_table(of_file, tmp_path / "rows.parquet", row_group_size=50)
+        found = list(CriteoBatches(tmp_path / "rows.parquet", 64, labelled=False))
+        assert all(labels.isnan().all() for labels, _, _ in found)
+        for pair in zip(found, expected, strict=True):
+            for ours, theirs in zip(*(batch[1:] for batch in pair), strict=True):
+                assert torch.equal(ours, theirs)
+
+
 def test_epochs(directory):
     batches = CriteoBatches(directory, 50, shuffle=True, seed=3)
     first, again = rows_of(batches), rows_of(batches)

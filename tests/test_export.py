@@ -4,38 +4,33 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 import torch
-from exported_models import CARDINALITIES, trained
+from exported_models import CARDINALITIES, checkpoint, trained
 
 from data.cli import UserError
 from model import export
-from model.checkpoints import plain, save_checkpoint
+from model.dlrm import DLRM
 from model.export import SAMPLE_BATCHES, sample
 from model.hashing import Hash
 from model.serving.exported import Exported
 from model.serving.manifest import MANIFEST, ExportError, File, Manifest
-from model.serving.served import Served, dlrm_from_checkpoint
+from model.serving.served import Served
 
 
 def dense_of(counts):
     return torch.log1p(torch.nan_to_num(counts, nan=0.0).clamp(min=0))
 
 
-def checkpoint(path, dlrm):
-    fields = ("optimizer", "random", "epoch", "step", "stale", "best", "history", "losses")
-    state = {"format": 1, "config": {"model": plain(dlrm.config), "train": {}}, "parameters": dlrm.state_dict()}
-    save_checkpoint(path, state | dict.fromkeys(fields))
-    return path
-
-
 @pytest.mark.parametrize("changes", [{}, {"sparse_gradients": False}, {"kernels": "fused"}], ids=str)
 @pytest.mark.parametrize("hash_", [*Hash])
 def test_a_checkpoint_gives_its_model(tmp_path, hash_, changes):
     dlrm = trained(hash_, **changes)
-    found = dlrm_from_checkpoint(checkpoint(tmp_path / "best.pt", dlrm))
+    found = DLRM.from_checkpoint(checkpoint(tmp_path / "best.pt", dlrm))
     counts, ids = sample(Served(found), 19, 0)
     torch.testing.assert_close(found.predict(counts.nan_to_num(), ids), dlrm.predict(counts.nan_to_num(), ids))
     assert not found.training
@@ -48,7 +43,7 @@ def test_a_checkpoint_of_another_model(tmp_path):
     state["config"]["model"]["cardinalities"] = (10, 1, 0, 299)
     torch.save(state, path)
     with pytest.raises(UserError, match=r"best\.pt: not a usable checkpoint: "):
-        dlrm_from_checkpoint(path)
+        DLRM.from_checkpoint(path)
 
 
 @pytest.mark.parametrize("hash_", [*Hash])
@@ -303,4 +298,21 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path):
 def test_without_a_checkpoint_nothing_is_written(tmp_path):
     with pytest.raises(UserError, match="no such checkpoint"):
         export.export(tmp_path / "none.pt", tmp_path / "out")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_command_that_exports_nothing(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        export.main(["--checkpoint", str(tmp_path / "none.pt")])
+    assert capsys.readouterr().err == "python -m model.export: error: name a folder (--out), a file (--onnx) or both\n"
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxscript"])
+def test_onnx_without_its_packages(tmp_path, monkeypatch, package):
+    monkeypatch.delitem(sys.modules, "model.serving.onnx_file", raising=False)
+    for name in ("onnx", "onnxscript"):
+        monkeypatch.setitem(sys.modules, name, None if name == package else ModuleType(name))
+    monkeypatch.setitem(sys.modules, "onnxscript.ir", None)
+    with pytest.raises(UserError, match=f"--onnx: the package {package}(.ir)? is missing; requirements.txt has its"):
+        export.export(tmp_path / "none.pt", onnx=tmp_path / "model.onnx")
     assert [*tmp_path.iterdir()] == []

@@ -1,4 +1,4 @@
-"""complete_directory: whatever ends a run, what stands in its output is complete or does not look so."""
+"""Whatever ends a run, what stands in its output is complete or does not look so: complete_directory, complete_file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raw import raw_fields, tsv
 pytest.importorskip("polars")
 from data.cli import UserError
 from data.criteo import SPLITS, read_metadata
-from data.output import PARTIAL, complete_directory
+from data.output import PARTIAL, complete_directory, complete_file
 from data.preprocess import main, preprocess
 
 COMPLETE = {*SPLITS, "ids", "metadata.json"}
@@ -213,3 +213,35 @@ def test_kill_9_leaves_nothing_that_looks_finished_and_the_next_run_is_clean(tmp
     rows, _ = preprocess([tmp_path / "first.txt"], out)
     assert sum(rows.values()) == 20_000
     assert set(os.listdir(out)) == COMPLETE
+
+
+@pytest.mark.parametrize("before", [None, b"of an earlier run"])
+def test_a_file_is_complete_or_as_it_was(tmp_path, before):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "file")
+    if before is not None:
+        (tmp_path / "link").write_bytes(before)
+
+    def stopped():
+        with complete_file(tmp_path / "link") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    names = [path.name for path in (tmp_path / "real").iterdir()]
+    assert names == ([] if before is None else ["file"])
+    assert before is None or (tmp_path / "link").read_bytes() == before
+    with complete_file(tmp_path / "link") as file:
+        file.write(b"whole")
+    assert (tmp_path / "link").is_symlink()
+    assert [path.name for path in (tmp_path / "real").iterdir()] == ["file"]
+    assert (tmp_path / "link").read_bytes() == b"whole"
+
+
+def test_a_file_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a directory; name a file"), complete_file(tmp_path):
+        pytest.fail("entered")
+    with pytest.raises(OSError, match="file"), complete_file(tmp_path / "file" / "below"):
+        pytest.fail("entered")

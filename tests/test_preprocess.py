@@ -28,7 +28,7 @@ from raw import raw_fields, tsv
 
 pytest.importorskip("loguru")
 pytest.importorskip("polars")
-from data import dataset, raw, vocabulary
+from data import dataset, parse, raw, vocabulary
 from data import preprocess as module
 from data.cli import UserError
 from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, SPLITS, read_metadata
@@ -375,8 +375,8 @@ def test_what_the_fast_parser_accepts_the_line_by_line_one_reads_the_same(change
     for row, column, value in changes:
         rows[row][column] = value
     try:
-        table = module._parse(tsv(rows), layout)
-    except module._Rejected:
+        table = parse._parse(tsv(rows), layout)
+    except parse._Rejected:
         return  # the other one has the last word
     lines = tsv(rows).removesuffix(b"\n").split(b"\n")
     read = [raw.read_line(line, number, layout) for number, line in enumerate(lines, 1)]
@@ -388,7 +388,7 @@ def test_the_fast_parser_accepts_what_is_usual(column):
     """So that the test above compares something: no ordinary value is left to the slow one."""
     rows = raw_fields(100)
     rows[50][column] = {0: "1.0", 5: "-12.00", 14: "00ABcd"}[column]
-    assert len(module._parse(tsv(rows), raw.Layout("\t", COLUMNS))) == 100
+    assert len(parse._parse(tsv(rows), raw.Layout("\t", COLUMNS))) == 100
 
 
 def test_unusual_lines_that_are_right_are_kept(tmp_path):
@@ -404,7 +404,7 @@ def test_skipping_reads_few_lines_one_by_one(tmp_path, monkeypatch):
     rows = raw_fields(8000)
     rows[5000][20] = "xyz"
     seen = []
-    monkeypatch.setattr(module, "read_line", lambda *a: seen.append(a[1]) or raw.read_line(*a))
+    monkeypatch.setattr(parse, "read_line", lambda *a: seen.append(a[1]) or raw.read_line(*a))
     (tmp_path / "train.txt").write_bytes(tsv(rows))
     _, skipped = preprocess([tmp_path / "train.txt"], tmp_path / "out", on_bad_line="skip")
     assert skipped == 1

@@ -1,4 +1,4 @@
-"""A folder is written completely or not at all."""
+"""A folder, or a file and what lies beside it, is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,15 +18,35 @@ def new_folder(out: Path) -> Iterator[Path]:
 
     UserError: `out` is there already, or cannot be written.
     """
+    with _partial(out) as partial:
+        yield partial
+        partial.chmod(0o755)
+        os.replace(partial, out)
+
+
+@contextmanager
+def new_file(out: Path) -> Iterator[Path]:
+    """A folder to write a file of `out`'s name into, and others. All of them come to lie where `out` does.
+
+    UserError: `out` is there already, or cannot be written.
+    """
+    with _partial(out) as partial:
+        yield partial
+        # The file that readers open comes last: where it is, what it refers to is there too.
+        for path in sorted(partial.iterdir(), key=lambda path: path.name == out.name):
+            os.replace(path, out.parent / path.name)
+
+
+@contextmanager
+def _partial(out: Path) -> Iterator[Path]:
+    """A folder on the file system that `out` is to be on; at the end it goes, with what is still in it."""
     if out.exists():
-        raise UserError(f"{out}: is there already; name another folder, or remove it")
+        raise UserError(f"{out}: is there already; name another folder or file, or remove it")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
         try:
-            partial.chmod(0o755)
             yield partial
-            os.replace(partial, out)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:

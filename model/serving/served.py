@@ -10,17 +10,11 @@ tables is one operation, so that the module can be exported with any batch size 
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from data.cli import UserError
 from kernels import IdTable, expand_table_ids, table_lookup
-from model.checkpoints import first_line, load_checkpoint
-from model.config import DLRMConfig, Kernels
 from model.dlrm import DLRM
 from model.hashing import Hash, TableHash
 
@@ -28,30 +22,11 @@ POOLINGS = ("none", "sum", "mean")
 STORAGE = ("tags", "slots", "bucket_offsets", "seeds")  # of an IdTable
 
 
-def dlrm_from_checkpoint(path: str | Path) -> DLRM:
-    """The model that `model.train` wrote, on the CPU, in eval mode, without gradients and with eager kernels.
-
-    UserError, naming the file, for what is no checkpoint of this version, or one of another model than it says.
-    """
-    state = load_checkpoint(path)
-    try:
-        config = replace(DLRMConfig(**state["config"]["model"]), kernels=Kernels.EAGER, sparse_gradients=True)
-        parameters = state["parameters"]
-        known = None
-        if config.hash is not Hash.MODULUS:
-            known = [parameters[f"sparse_arch.hashes.{f}.known"] for f in range(len(config.cardinalities))]
-        dlrm = DLRM(config, known)
-        dlrm.load_state_dict(parameters)
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{path}: not a usable checkpoint: {first_line(error)}") from None
-    return dlrm.eval().requires_grad_(False)
-
-
 class Served(nn.Module):
     """A DLRM from raw inputs to probabilities.
 
     Args:
-        dlrm: on the CPU, with batched tables (`dlrm_from_checkpoint` gives such a one).
+        dlrm: on the CPU, with batched tables (`DLRM.from_checkpoint` gives such a one).
         pooling: "none" for one id a feature; "sum" (what DLRM trains with) or "mean" for bags.
 
     An id that its feature does not know (missing, unknown, negative, larger than any) has row 0, which training gave to
@@ -72,12 +47,7 @@ class Served(nn.Module):
             self.register_buffer("moduli", sparse.moduli)
         else:
             self.known = [_known(of_feature) for of_feature in sparse.hashes]  # int64 [n] each, by their rows, from 1
-            table = IdTable(self.known)
-            for name, tensor in zip(STORAGE, table.storage(), strict=True):
-                self.register_buffer(name, tensor)
-            heights = [len(ids) + 1 for ids in self.known]
-            self.register_buffer("heights", torch.tensor(heights))
-            self.register_buffer("feature", torch.arange(self.features, dtype=torch.int32))
+            self._add_table()
 
     def forward(self, counts: Tensor, ids: Tensor, offsets: Tensor | None = None) -> Tensor:
         """The click probabilities, float32 [B].
@@ -93,10 +63,22 @@ class Served(nn.Module):
         features = self.interaction_arch(self.dense_arch(dense), embeddings)
         return torch.sigmoid(self.over_arch(features).squeeze(1))
 
+    def _add_table(self) -> None:
+        """What looks the known ids up."""
+        for name, tensor in zip(STORAGE, IdTable(self.known).storage(), strict=True):
+            self.register_buffer(name, tensor)
+        heights = [len(ids) + 1 for ids in self.known]
+        self.register_buffer("heights", torch.tensor(heights))
+        self.register_buffer("feature", torch.arange(self.features, dtype=torch.int32))
+
     def _one_each(self, ids: Tensor) -> Tensor:
         """[B, F, D]"""
-        rows = (ids + 1) % self.moduli if self.modulus else self._look_up(ids, self.feature.expand(ids.shape))
+        rows = (ids + 1) % self.moduli if self.modulus else self._known_rows(ids)
         return F.embedding(rows + self.first_rows, self.rows)
+
+    def _known_rows(self, ids: Tensor) -> Tensor:
+        """ids int64 [B, F] → rows int64 [B, F], each of its feature's table; 0 for an unknown id."""
+        return self._look_up(ids, self.feature.expand(ids.shape))
 
     def _pooled(self, ids: Tensor, offsets: Tensor, batch: int) -> Tensor:
         """[B, F, D]"""

@@ -1,6 +1,6 @@
 """A table of ids in a folder, for a model that is being served: `Exported.reload` takes it, in Python and in C++.
 
-    served = Served(dlrm_from_checkpoint(checkpoint))
+    served = Served(DLRM.from_checkpoint(checkpoint))
     table = IdTable(served.known)                               # the exported model's own
     table.insert(ids, features, rows)                           # new ids, which share rows that were trained
     write_table("tables/2", table)
