@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TINY = 1.0  # µs: a floor below it is less than a kernel's own beginning and end
+NAMED = "addmm", "mm", "mul", "sum", "_fused_sgd_", "embedding_dense_backward", "_index_put_impl_"
 _BYTES = {"double": 8, "long int": 8, "short": 2, "bool": 1, "c10::Half": 2, "c10::BFloat16": 2}  # others: 4
 _PRODUCTS = ("addmm", "mm", "bmm")
 
@@ -91,23 +92,24 @@ def needed(name: str, shapes: list, types: list, parameters: int = 0) -> tuple[i
     return sum(sizes) + math.prod(widest) * tensors[0][1], 0
 
 
-def draw_floors(named: tuple[str, ...], **steps: pd.DataFrame) -> Figure:
-    """Each operator's time over its floor, on logarithmic axes: a panel per step, columns bound and floor_us. Of the
-    `named` operators the longest is marked, where it takes more than 100 µs."""
+def draw_floors(**steps: pd.DataFrame) -> Figure:
+    """Each operator's time over its floor, on logarithmic axes: a panel per step, columns bound and floor_us. The names
+    of those in NAMED stand at the longest call, where it takes more than 100 µs."""
     figure, axes = open_panels((5 * len(steps), 4), 1, len(steps), sharey=True, sharex=True, squeeze=False)
     ends = (1e-3, 3e4)
     for ax, (title, table) in zip(axes[0], steps.items(), strict=True):
-        table = table[table["floor_us"] > 0]
+        small = 100 * (table["floor_us"] < TINY).mean()
         for bound, colour in {"memory": ORANGE, "compute": BLUE}.items():
-            rows = table[table["bound"] == bound]
+            rows = table[(table["bound"] == bound) & (table["floor_us"] > 0)]
             ax.plot(rows["floor_us"], rows["us"], "o", color=colour, ms=5, alpha=0.6, label=f"{bound}-bound")
         ax.plot(ends, ends, "-", color=GREEN, lw=1, label="as fast as its floor")
         ax.axvspan(ends[0], TINY, color="0.93", zorder=0)
-        small = 100 * (table["floor_us"] < TINY).mean()
         ax.text(1.3 * ends[0], 3e3, f"{small:.0f} % of the operators:\na floor below {TINY:.0f} µs", fontsize=8)
-        longest = table[table["name"].isin(named) & (table["us"] > 100)].sort_values("us").groupby("name").last()
-        for name, row in longest.iterrows():
-            ax.annotate(name, (row["floor_us"], row["us"]), (-6, 5), textcoords="offset points", fontsize=8, ha="right")
+        longest = table[table["name"].isin(NAMED) & (table["us"] > 100)].sort_values("us").groupby("name").last()
+        for _, rows in longest.reset_index().sort_values("us").groupby("floor_us"):
+            x, y, name = rows["floor_us"].iloc[0], rows["us"].max(), ", ".join(rows["name"][::-1])
+            place, align = ((0, 8), "center") if x < 0.1 else ((6, 4), "left") if x < 10 else ((-6, 4), "right")
+            ax.annotate(name, (x, y), place, textcoords="offset points", fontsize=8, ha=align)
         ax.set(xscale="log", yscale="log", xlabel="floor, µs", xlim=ends, ylim=(0.4, ends[1]))
         ax.set_title(title, loc="left", fontsize=9)
     axes[0, 0].set_ylabel("its kernels, µs")

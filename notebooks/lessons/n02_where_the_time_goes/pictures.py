@@ -53,7 +53,7 @@ def draw_phases(*traces: Trace | str | Path, step: int = 1) -> "Figure":
             _block(ax, 1.5, (begin - start) / 1e3, (stop - start) / 1e3, COLOURS[phase], phase if wide else "")
             _busy(ax, work[work["phase"] == phase], start, end, COLOURS[phase])
         _lanes(ax, end - start, f"{trace.name}, the {_which(step)} time, while profiled")
-    handles = [Patch(color=colour, label=phase) for phase, colour in (COLOURS | {"work of the step before or after": OTHER}).items()]
+    handles = [Patch(color=colour, label=phase) for phase, colour in (COLOURS | {"another step's work": OTHER}).items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), fontsize=8, frameon=False)
     axes[-1].set_xlabel("ms since the host began it")
     return figure

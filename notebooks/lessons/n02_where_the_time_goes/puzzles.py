@@ -94,7 +94,7 @@ def _machines(launch: float, kernel: float, queued: float, first: float, times: 
 
 PHASES = step_profile.PHASES
 RUNS = dict(zip(PHASES, ("the model", "the log loss", "backward()", "optimizer.step()"), strict=True))
-FIRST_HINT = "a range is a block: `with record_function(\"loss\"):`, and below it, indented, what belongs to it."
+FIRST_HINT = 'a range is a block: `with record_function("loss"):`, and below it, indented, what belongs to it.'
 
 
 @dataclass
@@ -183,11 +183,11 @@ def _trained(function: Callable, ranges: _Ranges, steps: int, rows: int) -> tupl
 def _check_marked_step(answer: Callable) -> str:
     ranges = _Ranges()
     with _watched(ranges) as given, _Losses(ranges):
-        weights, losses = _trained(reader.alone(answer, (*given, _SGD_STEP)), ranges, 1, 4)
+        _trained(reader.alone(answer, (*given, _SGD_STEP)), ranges, 1, 4)
     for phase in PHASES:
         found = [open_ for part, open_ in ranges.parts if part == phase]
         if not found:
-            raise AssertionError(f"{RUNS[phase]} does not run\nHint: the step's lines stay, and get ranges around them.")
+            raise AssertionError(f"{RUNS[phase]} does not run\nHint: the step's lines stay: put ranges around them.")
         if len(found) > 1 and phase != "backward":
             raise AssertionError(f"{RUNS[phase]} runs {len(found)} times\nHint: name each phase of one step.")
         for open_ in found:
@@ -205,7 +205,7 @@ def _check_marked_step(answer: Callable) -> str:
             said = f"the loss of step {number}: expected {float(expected):.6g}, got {float(loss):.6g}"
             raise AssertionError(f"{said} (tolerance 0.0001)\nHint: is the order zero_grad(), backward(), step()?")
     if not all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got[0], want[0], strict=True)):
-        raise AssertionError("the weights after 3 steps are not those of notebook 01's step\nHint: only ranges are new.")
+        raise AssertionError("the weights after 3 steps are not those of 01's step\nHint: only the ranges are new.")
     return "marked_step: each phase has its name, and the step trains as before"
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 from lessons.shared import launches
+from lessons.shared.experiment import PERCENTILES
 from lessons.shared.records import Record, tflop_per_s
 from model.profiling import TRACES
 
 STEP_TIME = Record("step_time")
 DOT, OUTER, SMALL = launches.HOST_BOUND, launches.GPU_BOUND, "04_modulus"
-NAMES = {DOT: "dot", OUTER: "outer", SMALL: "small"}
 COMMAND = "python -m lessons.n02_where_the_time_goes --save"
 
 
@@ -33,16 +33,18 @@ def show(part: str) -> None:
     host = f", {STEP_TIME.head('platform')}" if part == "launch" else ""
     print(f"{_head()}{host}:")
     for _, row in rows.iterrows():
-        unit, name = ("µs", "us") if row.get("us_p50") == row.get("us_p50") and "us_p50" in row else ("ms", "ms")
-        print(f"  {row['name']}: {row[f'{name}_p50']:.3g} {unit} ({row[f'{name}_p20']:.3g} to {row[f'{name}_p80']:.3g})")
+        key, unit = ("us", "µs") if row["name"] == "x + 1" else ("ms", "ms")
+        low, middle, high = (f"{row[f'{key}_{name}']:.3g}" for name in PERCENTILES)
+        per = f", {1e3 * row['ms_p50'] / row['launches']:.1f} µs per launch" if row.get("launches", 0) > 1 else ""
+        print(f"  {row['name']}: {middle} {unit} ({low} to {high}){per}")
 
 
 def show_products(rows: int) -> None:
     """Print the products of so many rows."""
     print(f"{_head()}:")
     for _, row in STEP_TIME.rows("product", rows=rows).iterrows():
-        rate = f"{row['us_p50']:,.0f} µs, {tflop_per_s(row):.0f} TFLOP/s"
-        print(f"  {rows} × {row['depth']} × {row['columns']}, {row['precision']}: {rate}, error {row['error']:.0e}")
+        shape = f"{rows} × {row['depth']:.0f} × {row['columns']:.0f}, {row['precision']}"
+        print(f"  {shape}: {row['us_p50']:,.0f} µs, {tflop_per_s(row):.0f} TFLOP/s, error {row['error']:.0e}")
 
 
 def gain(rows: int) -> float:

@@ -55,8 +55,7 @@ def launches_of(events):  # a row per kernel, copy or fill of the GPU, in µs
 
 
 def by_phase(events):  # of all steps together
-    is_phase = (events["cat"] == "user_annotation") & events["name"].isin(PHASES)
-    ranges = events[is_phase].sort_values("ts")
+    ranges = events[(events["cat"] == "user_annotation") & events["name"].isin(PHASES)].sort_values("ts")
     work = launches_of(events)
     last = ranges["ts"].searchsorted(work["launched"], side="right") - 1  # the phase that began before the launch
     groups = work.groupby(ranges["name"].to_numpy()[last])["runs"]
