@@ -69,13 +69,12 @@ def _waits() -> tuple:
     second = _second()
     hashes = second.loc[242:245]
     assert (hashes["begins"] + hashes["runs"] < hashes["launched"].shift(-1, fill_value=np.inf)).all()
-    assert 6.5 < hashes["waits"].median() < 7.55
-    assert 1 < hashes["runs"].median() < 2.5
     longest = second["waits"].idxmax()
     assert second.loc[longest - 2 : longest + 1, "kernel"].str.contains("embedding_backward").sum() == 1
     third = launches_of(events_of(_file(DOT)))[2 * len(second) :]
     assert third["waits"].iloc[20:40].max() < 20  # caught up
-    return (second["waits"].max(),)
+    (low, least), (high, most) = (hashes[["waits", "runs"]].agg(end) for end in ("min", "max"))
+    return low, high, least, most, second["waits"].max()
 
 
 def _queue() -> None:
@@ -211,8 +210,8 @@ def _end() -> tuple:
 
 claim(
     NOTEBOOK,
-    "`dot` takes the dot products of {} vectors, as your model does. `outer` multiplies each of their {} numbers with "
-    "each.",
+    "`dot` takes the dot products of {} vectors, as your model does. `outer` multiplies each of their {} numbers "
+    "with each.",
     _widths,
 )
 claim(
@@ -228,7 +227,8 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "On an H200, the repository's step of your model's shape took {:.2f} ms, and the GPU worked for {:.2f} ms of it.",
+    "On an H200, the repository's step of your model's shape took {:.2f} ms, and the GPU worked for {:.2f} ms of "
+    "it.",
     lambda: _busy(SMALL)[:2],
 )
 claim(
@@ -238,15 +238,15 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "A kernel begins as soon as it can, some 7 µs after its launch, and runs for 2 µs. Then the queue is empty. The "
-    "lower lines are from the backward of the tables. There a kernel waits for up to {:.0f} µs, because others are "
-    "before it.",
+    "A kernel begins as soon as it can, {:.0f} to {:.0f} µs after its launch, and runs for {:.0f} to {:.0f} µs. "
+    "Then the queue is empty. The lower lines are from the backward of the tables. There a kernel waits for up to "
+    "{:.0f} µs, because others are before it.",
     _waits,
 )
 claim(
     NOTEBOOK,
-    "`queue` is off by less than 1 %. Halving the kernels of `dot` gains nothing: the GPU would only wait longer for "
-    "the next launch. Halving the launches nearly halves the time. For `outer` it is the other way round.",
+    "`queue` is off by less than 1 %. Halving the kernels of `dot` gains nothing: the GPU would only wait longer "
+    "for the next launch. Halving the launches nearly halves the time. For `outer` it is the other way round.",
     _off,
 )
 claim(
@@ -258,8 +258,8 @@ claim(
 claim(
     NOTEBOOK,
     "| host | `x + 1` from Python, in four records | {:.1f} to {:.1f} | | host | `dot`, divided by its launches | "
-    "{:.1f} | | GPU | full queue: from the end of a kernel to the next | {:.1f} | | GPU | full queue: this gap and a "
-    "small kernel | {:.1f} |",
+    "{:.1f} | | GPU | full queue: from the end of a kernel to the next | {:.1f} | | GPU | full queue: this gap and "
+    "a small kernel | {:.1f} |",
     _prices,
 )
 claim(
@@ -279,25 +279,26 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "The kernels of **`outer`** take {:.1f} ms, and their floor is {:.1f} ms. Three matrix products make up most of both. "
-    "They are compute-bound, and reach {:.0f} to {:.0f} % of the peak. The `mul`s are memory-bound.",
+    "The kernels of **`outer`** take {:.1f} ms, and their floor is {:.1f} ms. Three matrix products make up most of "
+    "both. They are compute-bound, and reach {:.0f} to {:.0f} % of the peak. The `mul`s are memory-bound.",
     _products,
 )
 claim(
     NOTEBOOK,
-    "The kernels of **`dot`** take {:.2f} ms, and their floor is {:.2f} ms. For {:.0f} % of its operators the floor is "
-    "below a µs, less than the GPU's gap between two kernels.",
+    "The kernels of **`dot`** take {:.2f} ms, and their floor is {:.2f} ms. For {:.0f} % of its operators the floor "
+    "is below a µs, less than the GPU's gap between two kernels.",
     _dot_floor,
 )
 claim(
     NOTEBOOK,
-    "`embedding_dense_backward` alone takes {:.2f} ms. Each of its {} kernels is a single *block*, a group of threads that "
-    "runs on one of the GPU's {} processors.",
+    "`embedding_dense_backward` alone takes {:.2f} ms. Each of its {} kernels is a single *block*, a group of "
+    "threads that runs on one of the GPU's {} processors.",
     _gradients,
 )
 claim(
     NOTEBOOK,
-    "the kernels of this step take {:.2f} ms instead of {:.2f}. The launches are as many, and the step is no shorter.",
+    "the kernels of this step take {:.2f} ms instead of {:.2f}. The launches are as many, and the step is no "
+    "shorter.",
     _not_faster,
 )
 claim(
@@ -307,14 +308,14 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "| `outer` | {:.1f} | {:.1f} | {:.1f} times as fast | | `dot` | {:.2f} | {:.2f} | no difference beyond the spread "
-    "|",
+    "| `outer` | {:.1f} | {:.1f} | {:.1f} times as fast | | `dot` | {:.2f} | {:.2f} | no difference beyond the "
+    "spread |",
     _tf32_steps,
 )
 claim(
     NOTEBOOK,
-    "The floor of `outer` falls from {:.1f} to {:.1f} ms, and most of that is now memory's. (The {:.2f} ms of `dot` in section 1 "
-    "are of another process.)",
+    "The floor of `outer` falls from {:.1f} to {:.1f} ms, and most of that is now memory's. (The {:.2f} ms of `dot` "
+    "in section 1 are of another process.)",
     _tf32_floor,
 )
 claim(
