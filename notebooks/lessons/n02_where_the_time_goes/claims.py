@@ -151,6 +151,12 @@ def _products() -> tuple:
     return *_ms(table), share.min(), share.max()
 
 
+def _flops() -> tuple:
+    table = _floors(OUTER)
+    assert table["bytes"].sum() / yardstick() / 1e12 < table["FLOPs"].sum() / FLOAT32 < table["floor_us"].sum() / 1e6
+    return (1e3 * table["FLOPs"].sum() / FLOAT32,)
+
+
 def _dot_floor() -> tuple:
     table = _floors(DOT)
     assert launches.prices()["µs"][2] > TINY == 1
@@ -239,7 +245,7 @@ claim(
 claim(
     NOTEBOOK,
     "A kernel begins as soon as it can, {:.0f} to {:.0f} µs after its launch, and runs for {:.0f} to {:.0f} µs. "
-    "Then the queue is empty. The lower lines are from the backward of the tables. There a kernel waits for up to "
+    "Then the queue is empty.\n\nThe lower lines are from the backward of the tables. There a kernel waits for up to "
     "{:.0f} µs, because others are before it.",
     _waits,
 )
@@ -324,3 +330,4 @@ claim(
     "what limits it | the host, with {:.0f} launches |",
     _end,
 )
+claim(NOTEBOOK, "The FLOPs alone would take {:.1f} ms. The memory-bound kernels come on top.", _flops)

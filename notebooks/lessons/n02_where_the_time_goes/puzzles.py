@@ -203,7 +203,7 @@ def _check_marked_step(answer: Callable) -> str:
             kind = "a loss with its graph" if isinstance(loss, Tensor) else type(loss).__name__
             raise AssertionError(f"must return the loss; got {kind}\nHint: the last line is return loss.detach().")
         if abs(float(loss) - float(expected)) > 1e-4:
-            said = f"the loss of step {number}: expected {float(expected):.6g}, got {float(loss):.6g} (tolerance 0.0001)"
+            said = f"the loss of step {number}: expected {float(expected):.6g}, got {float(loss):.6g} (tolerance 1e-4)"
             hint = "is the order zero_grad(), backward(), step()?" if number > 1 else "it is the mean over the rows."
             raise AssertionError(f"{said}\nHint: {hint}")
     if not all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got[0], want[0], strict=True)):
