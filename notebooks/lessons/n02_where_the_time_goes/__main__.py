@@ -1,4 +1,4 @@
-"""python -m lessons.n02_where_the_time_goes: what TF32 brings, and what it costs in accuracy, measured and recorded."""
+"""python -m lessons.n02_where_the_time_goes: a clock, the price of a launch, and TF32, measured and recorded."""
 
 if __name__ == "__main__":
     from data.cli import run

@@ -1,4 +1,4 @@
-"""The least time that each operator of a recorded step can take on the GPU, beside what it took.
+"""What each operator of a recorded step had to do on the GPU, and the least time in which that can be done.
 
     floor of an operator = max(bytes / bandwidth, FLOPs / peak)
     floor of a step      = the sum of its operators' floors, since they run one after another
@@ -6,6 +6,8 @@
 Bytes: what it reads and writes, each tensor once, by the shapes that the trace recorded. What still lies in the L2
 cache comes faster than the memory's bandwidth allows, so a small operator can beat its floor.
 """
+
+from __future__ import annotations
 
 import json
 import math
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import torch
 
+from lessons.shared.picture import BLUE, GREEN, ORANGE, open_panels
 from lessons.shared.records import FLOAT32, yardstick
 from model.config import DLRMConfig
 from model.dlrm import DLRM
@@ -25,39 +28,44 @@ from model.profiling.trace import Trace, read
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TINY = 1.0  # µs: below it no floor says what holds a kernel
-COLOURS = {"bytes": "#e8912d", "FLOPs": "#1f5fa8", f"less than {TINY:.0f} µs": "#9aa5b1"}
+TINY = 1.0  # µs: a floor below it is less than a kernel's own beginning and end
+NAMED = "addmm", "mm", "mul", "sum", "_fused_sgd_", "embedding_dense_backward", "_index_put_impl_"
 _BYTES = {"double": 8, "long int": 8, "short": 2, "bool": 1, "c10::Half": 2, "c10::BFloat16": 2}  # others: 4
-_SUMMED = ("us", "floor_us", "bytes", "FLOPs")
 _PRODUCTS = ("addmm", "mm", "bmm")
 
 
-def floors(
-    trace: Trace | str | Path, bandwidth: float, peak: float = FLOAT32, step: int = 1, parameters: int = 0
-) -> pd.DataFrame:
-    """A row an operator that launches something in the step, in their order on the GPU.
+def operators(trace: Trace | str | Path, step: int = 1, parameters: int = 0) -> pd.DataFrame:
+    """A row per operator that launches something in the step, in their order on the GPU: name, us (its kernels'
+    durations), bytes, FLOPs (of matrix products).
 
-    Columns: phase, name, kernels, us (its kernels' durations), bytes, FLOPs (of matrix products), memory_us,
-    compute_us, floor_us (the larger one), bound ("memory" | "compute": which that is).
-
-    Args:
-        bandwidth: bytes a second. peak: FLOPs a second.
-        parameters: of the model, which the optimizer reads and writes: no trace has the shapes of its lists.
+    parameters: of the model, which the optimizer reads and writes: no trace has the shapes of its lists.
     """
     trace = read(trace)
     work = work_by_phase(trace, step)
-    operators = trace.of("cpu_op").drop_duplicates("external").set_index("external")
+    called = trace.of("cpu_op").drop_duplicates("external").set_index("external")
     rows = []
     for external, kernels in work.groupby("external", sort=False):
-        operator = operators.loc[external]
+        operator = called.loc[external]
         name = operator["name"].removeprefix("aten::")
         moved, flops = needed(name, operator["shapes"] or [], operator["types"] or [], parameters)
-        rows.append((kernels["phase"].iloc[0], name, len(kernels), kernels["dur"].sum(), moved, flops))
-    table = pd.DataFrame(rows, columns=["phase", "name", "kernels", "us", "bytes", "FLOPs"])
-    table["memory_us"], table["compute_us"] = 1e6 * table["bytes"] / bandwidth, 1e6 * table["FLOPs"] / peak
-    table["floor_us"] = table[["memory_us", "compute_us"]].max(axis=1)
-    table["bound"] = (table["memory_us"] >= table["compute_us"]).map({True: "memory", False: "compute"})
-    return table
+        rows.append((name, kernels["dur"].sum(), moved, flops))
+    return pd.DataFrame(rows, columns=["name", "us", "bytes", "FLOPs"])
+
+
+def recorded_operators(name: str, traces: Path = TRACES) -> pd.DataFrame:
+    """operators() of a recorded step on an H200, its model's parameters counted."""
+    config = json.loads((traces / name / "run.json").read_text())["config"]["model"]
+    with torch.device("meta"):
+        parameters = sum(parameter.numel() for parameter in DLRM(DLRMConfig(**config)).parameters())
+    return operators(traces / name, parameters=parameters)
+
+
+def floors(table: pd.DataFrame, peak: float = FLOAT32, bandwidth: float = 1e12 * yardstick()) -> pd.DataFrame:
+    """operators() with bound ("compute" | "memory": by the intensity) and floor_us. peak: FLOPs a second; bandwidth:
+    bytes a second."""
+    intense = table["FLOPs"] > peak / bandwidth * table["bytes"]
+    longer = table["FLOPs"].div(peak).where(intense, table["bytes"] / bandwidth)
+    return table.assign(bound=intense.map({True: "compute", False: "memory"}), floor_us=1e6 * longer)
 
 
 def needed(name: str, shapes: list, types: list, parameters: int = 0) -> tuple[int, int]:
@@ -84,54 +92,26 @@ def needed(name: str, shapes: list, types: list, parameters: int = 0) -> tuple[i
     return sum(sizes) + math.prod(widest) * tensors[0][1], 0
 
 
-def copy_rate() -> float:
-    """Bytes a second that a copy on an H200 moves, read and written: the record that all notebooks take."""
-    return 1e12 * yardstick()
-
-
-def recorded_floors(name: str, peak: float = FLOAT32, traces: Path = TRACES) -> pd.DataFrame:
-    """floors() of a recorded step of the story on an H200, its model's parameters counted."""
-    config = json.loads((traces / name / "run.json").read_text())["config"]["model"]
-    with torch.device("meta"):
-        parameters = sum(parameter.numel() for parameter in DLRM(DLRMConfig(**config)).parameters())
-    return floors(traces / name, copy_rate(), peak, parameters=parameters)
-
-
-def slowest(table: pd.DataFrame, rows: int = 6) -> pd.DataFrame:
-    """The operators on which the GPU spends most: calls, ms and the floor's ms of all, TB/s and TFLOP/s."""
-    found = table.groupby("name").agg(calls=("us", "size"), **{name: (name, "sum") for name in _SUMMED})
-    found = found.nlargest(rows, "us")
-    rates = {"TB/s": found["bytes"] / found["us"] / 1e6, "TFLOP/s": found["FLOPs"] / found["us"] / 1e6}
-    return found[["calls"]].assign(ms=found["us"] / 1e3, **{"floor, ms": found["floor_us"] / 1e3}, **rates)
-
-
-def draw_floors(*tables: pd.DataFrame, titles: tuple[str, ...], named: tuple[str, ...] = ()) -> "Figure":
-    """Each operator's time over its floor, on logarithmic axes; of the `named` the longest one is marked, from
-    50 µs on."""
-    import matplotlib.pyplot as plt
-
-    size = {"figsize": (5 * len(tables), 4), "sharey": True, "sharex": True, "squeeze": False, "layout": "constrained"}
-    figure, axes = plt.subplots(1, len(tables), **size)
-    ends = (1e-4, 3e4)
-    for ax, table, title in zip(axes[0], tables, titles, strict=True):
-        shown = table[table["floor_us"] > 0]
-        limit = shown["bound"].map({"memory": "bytes", "compute": "FLOPs"})
-        limit = limit.where(shown["floor_us"] >= TINY, list(COLOURS)[-1])
-        for which, colour in COLOURS.items():
-            rows = shown[limit == which]
-            ax.plot(rows["floor_us"], rows["us"], "o", color=colour, ms=5, alpha=0.7, label=f"floor: {which}")
-        ax.plot(ends, ends, "-", color="#2e8b57", lw=1, label="as fast as its floor")
-        longest = (
-            shown[shown["name"].isin(named) & (shown["us"] > 50)].sort_values("us").drop_duplicates("name", keep="last")
-        )
-        longest = longest.sort_values("us", ascending=False).groupby("floor_us", sort=False)
-        longest = longest.agg(name=("name", ", ".join), us=("us", "first")).reset_index()
-        for name, x, y in longest[["name", "floor_us", "us"]].itertuples(index=False):
-            place = ((-12, 6), "center") if x < 0.1 else ((0, 11), "center") if x < 10 else ((-7, 1), "right")
-            ax.annotate(name, (x, y), place[0], textcoords="offset points", fontsize=8, ha=place[1])
+def draw_floors(**steps: pd.DataFrame) -> Figure:
+    """Each operator's time over its floor, on logarithmic axes: a panel per step, columns bound and floor_us. The names
+    of those in NAMED stand at the longest call, where it takes more than 100 µs."""
+    figure, axes = open_panels((5 * len(steps), 4), 1, len(steps), sharey=True, sharex=True, squeeze=False)
+    ends = (1e-3, 3e4)
+    for ax, (title, table) in zip(axes[0], steps.items(), strict=True):
+        small = 100 * (table["floor_us"] < TINY).mean()
+        for bound, colour in {"memory": ORANGE, "compute": BLUE}.items():
+            rows = table[(table["bound"] == bound) & (table["floor_us"] > 0)]
+            ax.plot(rows["floor_us"], rows["us"], "o", color=colour, ms=5, alpha=0.6, label=f"{bound}-bound")
+        ax.plot(ends, ends, "-", color=GREEN, lw=1, label="as fast as its floor")
+        ax.axvspan(ends[0], TINY, color="0.93", zorder=0)
+        ax.text(1.3 * ends[0], 3e3, f"{small:.0f} % of the operators:\na floor below {TINY:.0f} µs", fontsize=8)
+        longest = table[table["name"].isin(NAMED) & (table["us"] > 100)].sort_values("us").groupby("name").last()
+        for _, rows in longest.reset_index().sort_values("us").groupby("floor_us"):
+            x, y, name = rows["floor_us"].iloc[0], rows["us"].max(), ", ".join(rows["name"][::-1])
+            place, align = ((0, 8), "center") if x < 0.1 else ((6, 4), "left") if x < 10 else ((-6, 4), "right")
+            ax.annotate(name, (x, y), place, textcoords="offset points", fontsize=8, ha=align)
         ax.set(xscale="log", yscale="log", xlabel="floor, µs", xlim=ends, ylim=(0.4, ends[1]))
         ax.set_title(title, loc="left", fontsize=9)
-        ax.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("its kernels, µs")
-    axes[0, 0].legend(fontsize=8, frameon=False, loc="upper left")
+    axes[0, 1 - 2 * (len(steps) == 1)].legend(fontsize=8, frameon=False, loc="lower right")
     return figure

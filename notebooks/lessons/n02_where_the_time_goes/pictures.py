@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from lessons.shared.picture import BLUE, GREEN, IDLE, RED, VIOLET, draw_arrow, panels
+from lessons.shared.picture import BLUE, GREEN, IDLE, RED, VIOLET, panels
 from model.profiling.facts import union
 from model.profiling.phases import PHASES, phases, work_by_phase
-from model.profiling.trace import CUDA_CALLS, GPU, HOST, Trace, read
+from model.profiling.trace import CUDA_CALLS, GPU, Trace, read
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STEPS = ("#9cc3e6", BLUE, "#0d2c54")
 COLOURS = dict(zip(PHASES, ("#c9b3e6", "#f6bf7e", "#9cc3e6", RED, GREEN, VIOLET), strict=True))
 OTHER = IDLE  # the GPU's work for another step
-_CALL = {-1: BLUE, -2: GREEN}
+_CALL = {0: BLUE, 1: GREEN}
 _BINS = 220  # of a picture's width: a kernel is far narrower than a pixel, so a lane shows the share of busy time
 
 
@@ -53,51 +53,38 @@ def draw_phases(*traces: Trace | str | Path, step: int = 1) -> "Figure":
             _block(ax, 1.5, (begin - start) / 1e3, (stop - start) / 1e3, COLOURS[phase], phase if wide else "")
             _busy(ax, work[work["phase"] == phase], start, end, COLOURS[phase])
         _lanes(ax, end - start, f"{trace.name}, the {_which(step)} time, while profiled")
-    handles = [Patch(color=colour, label=phase) for phase, colour in (COLOURS | {"another step": OTHER}).items()]
+    handles = [Patch(color=colour, label=phase) for phase, colour in (COLOURS | {"another step's work": OTHER}).items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), fontsize=8, frameon=False)
     axes[-1].set_xlabel("ms since the host began it")
     return figure
 
 
-def one_call(trace: Trace | str | Path, name: str, number: int, step: int = 1) -> pd.DataFrame:
-    """The number-th call of an operator, what it calls, its launches and their kernels: rows of trace.events, ts and
-    end in µs since it began, with depth: 0, 1, … on the host, -1 of launches, -2 of kernels."""
-    trace = read(trace)
-    calls = trace.of("cpu_op").query("name == @name and step == @step").sort_values("ts")
-    call = calls.iloc[number]
-    inside = trace.of(*HOST, *CUDA_CALLS)
-    inside = inside[inside["ts"].between(call["ts"], call["end"]) & (inside["thread"] == call["thread"])]
-    inside = inside.sort_values(["ts", "dur"], ascending=[True, False])
-    kernels = trace.of(*GPU)
-    found = pd.concat([inside, kernels[kernels["correlation"].isin(inside.query("correlation >= 0")["correlation"])]])
-    spans = inside[~inside["cat"].isin(CUDA_CALLS)][["ts", "end"]].to_numpy()
-    depth = [sum(begin < ts and end < stop for begin, stop in spans) for ts, end in found[["ts", "end"]].to_numpy()]
-    depth = np.where(found["cat"].isin(GPU), -2, np.where(found["cat"].isin(CUDA_CALLS), -1, depth))
-    return found.assign(ts=found["ts"] - call["ts"], end=found["end"] - call["ts"], depth=depth)
-
-
 def draw_call(events: pd.DataFrame) -> "Axes":
-    """The events of one_call(): what calls what on the host, the launch, and what it starts on the GPU."""
-    host = int(events["depth"].max()) + 1
+    """An operator's call, what it calls, its launch and its kernel, as rows of a trace (cat, name, ts, dur in µs): what
+    calls what on the host, the launch, and what it starts on the GPU."""
+    events = events.sort_values(["ts", "dur"], ascending=[True, False])
+    events = events.assign(ts=events["ts"] - events["ts"].min())
+    spans = [(ts, ts + dur) for cat, ts, dur in events[["cat", "ts", "dur"]].to_numpy() if cat == "cpu_op"]
+    depth = [sum(a < ts and ts + dur < b for a, b in spans) for ts, dur in events[["ts", "dur"]].to_numpy()]
+    host = max(level for level, cat in zip(depth, events["cat"], strict=True) if cat == "cpu_op") + 1
+    rows = np.where(events["cat"].isin(GPU), host + 1, np.where(events["cat"].isin(CUDA_CALLS), host, depth))
     _, ax = panels((10, 0.45 * (host + 3)))
-    rows, tiny = {depth: depth for depth in range(host)} | {-1: host, -2: host + 1}, {}
-    for _, event in events.iterrows():
-        y, depth, middle = rows[event["depth"]], event["depth"], (event["ts"] + event["end"]) / 2
-        ax.barh(y, event["dur"], left=event["ts"], height=0.7, color=_CALL.get(depth, "#d7e6f4"), edgecolor="white")
-        name = event["name"].removeprefix("aten::") if depth > -2 else "the kernel"
-        if depth < 0:
-            ax.text(event["end"] + 0.3, y, f"{name}, {event['dur']:.1f} µs", va="center", fontsize=8)
-        elif event["dur"] < 1:  # narrower than its name: above and below by turns
-            above = tiny[depth] = not tiny.get(depth)
+    tiny: dict[int, bool] = {}
+    for y, (name, ts, dur) in zip(rows, events[["name", "ts", "dur"]].to_numpy(), strict=True):
+        ax.barh(y, dur, left=ts, height=0.7, color=_CALL.get(y - host, "#d7e6f4"), edgecolor="white")
+        name, middle = name.removeprefix("aten::") if y <= host else "the kernel", ts + dur / 2
+        if y >= host:
+            ax.text(ts + dur + 0.3, y, f"{name}, {dur:.1f} µs", va="center", fontsize=8)
+        elif dur < 1:  # narrower than its name: above and below by turns
+            above = tiny[y] = not tiny.get(y)
             edge, align = (y - 0.36, "bottom") if above else (y + 0.36, "top")
             ax.text(middle, edge, name, ha="center", va=align, fontsize=6)
         else:
-            text = f"{name}, {event['dur']:.1f} µs" if event["dur"] > 8 else name
-            ax.text(middle, y, text, ha="center", va="center", fontsize=8 if event["dur"] > 8 else 6)
-    launch, kernel = (events[events["depth"] == depth].iloc[0] for depth in (-1, -2))
-    draw_arrow(ax, (launch["end"], host + 0.35), (kernel["ts"], host + 0.75), "#52606d", arrowstyle="-|>")
-    ax.set_yticks(list(rows.values()), ["host: operators", *[""] * (host - 1), "call into CUDA", "GPU"])
-    ax.set(ylim=(host + 1.6, -0.6), xlim=(0, events["end"].max() + 6), xlabel="µs since it began, while profiled")
+            text = f"{name}, {dur:.1f} µs" if dur > 8 else name
+            ax.text(middle, y, text, ha="center", va="center", fontsize=8 if dur > 8 else 6)
+    ax.set_yticks(range(host + 2), ["host: operators", *[""] * (host - 1), "call into CUDA", "GPU"])
+    end = (events["ts"] + events["dur"]).max()
+    ax.set(ylim=(host + 1.6, -0.6), xlim=(0, end + 6), xlabel="µs since it began, while profiled")
     ax.spines[["top", "right", "left"]].set_visible(False)
     return ax
 

@@ -1,16 +1,38 @@
-"""Three problems on the way to reading a trace, in plain Python: what each must give.
+"""The puzzles of 02_where_the_time_goes.ipynb: what each must give, and attempt(), which judges an answer.
 
-queue   (launch_us, kernel_us) → when each kernel ends: the host launches one after the other, the GPU runs them so
-clock   (call, wait, now, times) → µs a call, by the host's clock, of a call that returns before its work is done
-floor   (kernels, bandwidth, peak, launch_us) → the least µs of a step: kernels are (bytes, FLOPs)
+clock        (call, wait, now, times) → µs per call, by the host's clock, of a call that returns before its work is done
+marked_step  one step of training, whose four phases record_function names → its loss
+queue        (launch_us, kernel_us) → when each kernel ends: the host launches one after the other, the GPU runs them so
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from unittest.mock import patch
 
-from lessons.shared.puzzle import Judge, OfNumbers
+import torch
+from torch import Tensor, nn
+from torch.profiler import record_function
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lessons.shared import step_profile
+from lessons.shared.dlrm import step
+from lessons.shared.puzzle import Judge, OfNumbers, Own, reader
+
+
+def queue(launch_us: list[float], kernel_us: list[float]) -> list[float]:
+    host = gpu = 0.0
+    ends = []
+    for launch, kernel in zip(launch_us, kernel_us, strict=True):
+        host += launch
+        gpu = max(host, gpu) + kernel
+        ends.append(gpu)
+    return ends
+
+
+# -------------------------------------------------------------------------------------------------- clock and queue
 
 
 @dataclass
@@ -41,40 +63,10 @@ class Machine:
         return self.time
 
 
-def queue(launch_us: list[float], kernel_us: list[float]) -> list[float]:
-    host = gpu = 0.0
-    ends = []
-    for launch, kernel in zip(launch_us, kernel_us, strict=True):
-        host += launch
-        gpu = max(host, gpu) + kernel
-        ends.append(gpu)
-    return ends
-
-
-def clock(call: Callable, wait: Callable, now: Callable, times: int) -> float:
-    call()
-    wait()
-    start = now()
-    for _ in range(times):
-        call()
-    wait()
-    return (now() - start) / times
-
-
-def floor(kernels: list[tuple[float, float]], bandwidth: float, peak: float, launch_us: float) -> float:
-    gpu = sum(max(moved / bandwidth, flops / peak) for moved, flops in kernels)
-    return max(1e6 * gpu, launch_us * len(kernels))
-
-
 _HOLD = (
     "Is the queue empty when the clock starts, and when it stops? Wait before, and once after the last call. And are "
     "there `times` calls between, and their µs divided by `times`?"
 )
-_SIDE = (
-    "Host and GPU work side by side: the slower one counts, over the whole step. Of one step among many not even the "
-    "first launch comes on top."
-)
-_LIMITS = (4.28e12, 67e12)  # bytes and FLOPs a second
 # name → its cases: what it is called, the arguments as numbers, and what to think of if it is the first that fails.
 _CASES = {
     "queue": (
@@ -90,13 +82,6 @@ _CASES = {
         ("a busy GPU", (5.0, 30.0, 500.0, 0.0, 10), f"Another kernel still runs when you begin. {_HOLD}"),
         ("a slow first call", (5.0, 30.0, 0.0, 9000.0, 10), "It loads libraries: make one call before."),
     ),
-    "floor": (
-        ("one kernel that copies", ([8.56e6], [0.0], *_LIMITS, 1.0), f"bytes / bandwidth are seconds. {_SIDE}"),
-        ("one kernel that multiplies", ([8.56e6], [6.7e9], *_LIMITS, 1.0), "Bytes and FLOPs go on side by side."),
-        ("one of each", ([428e6, 4e6], [1e3, 6.7e9], *_LIMITS, 1.0), "One kernel after the other: each has its floor."),
-        ("many small ones", ([428e3] * 50, [1e3] * 50, *_LIMITS, 7.7), f"All of them must be launched. {_SIDE}"),
-        ("a long one and small ones", ([428e6] + [428.0] * 20, [0.0] * 21, *_LIMITS, 7.7), _SIDE),
-    ),
 }
 
 
@@ -105,13 +90,151 @@ def _machines(launch: float, kernel: float, queued: float, first: float, times: 
     return machine.call, machine.wait, machine.now, times
 
 
-def _kernels(moved: list[float], flops: list[float], *limits: float) -> tuple:
-    return list(zip(moved, flops, strict=True)), *limits
+# -------------------------------------------------------------------------------------------------------- marked_step
+
+PHASES = step_profile.PHASES
+RUNS = dict(zip(PHASES, ("the model", "the log loss", "backward()", "optimizer.step()"), strict=True))
+FIRST_HINT = 'a range is a block: `with record_function("loss"):`, and below it, indented, what belongs to it.'
+
+
+@dataclass
+class _Ranges:
+    """Which of record_function's ranges are open, and in which each part of a step ran: [(phase, open ranges)]."""
+
+    open: list[str] = field(default_factory=list)
+    parts: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+
+    def note(self, phase: str) -> None:
+        self.parts.append((phase, tuple(self.open)))
+
+
+class _Model(nn.Module):
+    """A model of 13 numbers, which notes when it runs, and when a gradient comes to its bias."""
+
+    def __init__(self, ranges: _Ranges):
+        super().__init__()
+        self.ranges, self.linear, self.table = ranges, nn.Linear(3, 1), nn.Embedding(9, 1)
+        self.linear.bias.register_hook(self.came)
+
+    def came(self, grad: Tensor) -> None:
+        self.ranges.note("backward")
+
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        self.ranges.note("forward")
+        return (self.linear(dense) + self.table(ids)).squeeze(1)
+
+
+class _Sgd(torch.optim.SGD):
+    """SGD that notes when it updates."""
+
+    ranges: _Ranges
+
+    def step(self, closure=None):
+        self.ranges.note("optimizer")
+        return super().step(closure)
+
+
+_SGD_STEP = _Sgd.step  # the first optimizer puts a function of torch's in its place
+
+class _Losses(TorchDispatchMode):
+    """Notes when a log loss is computed, or whether anything is in the range "loss": there are other ways to one."""
+
+    def __init__(self, ranges: _Ranges):
+        super().__init__()
+        self.ranges, self.others = ranges, False
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if operator is torch.ops.aten.binary_cross_entropy_with_logits.default:
+            self.ranges.note("loss")
+        self.others |= self.ranges.open[-1:] == ["loss"]
+        return operator(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _watched(ranges: _Ranges) -> Iterator[tuple[Callable, Callable]]:
+    """What record_function opens and closes meanwhile is noted. Yields the functions that do it."""
+    enter, leave = record_function.__enter__, record_function.__exit__
+
+    def opened(self):
+        ranges.open.append(self.name)
+        return enter(self)
+
+    def closed(self, *error):
+        ranges.open.remove(self.name)
+        return leave(self, *error)
+
+    with patch.multiple(record_function, __enter__=opened, __exit__=closed):
+        yield opened, closed
+
+
+def _trained(function: Callable, ranges: _Ranges, steps: int, rows: int) -> tuple[list[Tensor], list]:
+    """The weights and the losses after so many steps on random rows."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(rows)
+        model = _Model(ranges)
+        optimizer = _Sgd(model.parameters(), lr=0.5)
+        optimizer.ranges = ranges
+        losses = []
+        for _ in range(steps):
+            batch = torch.randint(2, (rows,)).float(), torch.randn(rows, 3), torch.randint(9, (rows,))
+            losses.append(function(model, optimizer, *batch))
+    return [weight.detach() for weight in model.parameters()], losses
+
+
+def _check_marked_step(answer: Callable) -> str:
+    ranges = _Ranges()
+    with _watched(ranges) as given, _Losses(ranges) as losses:
+        _trained(reader.alone(answer, (*given, _SGD_STEP)), ranges, 1, 4)
+    for phase in PHASES:
+        found = [open_ for part, open_ in ranges.parts if part == phase]
+        if not found and not (phase == "loss" and losses.others):
+            raise AssertionError(f"{RUNS[phase]} does not run\nHint: the step's lines stay: put ranges around them.")
+        if len(found) > 1 and phase != "backward":
+            raise AssertionError(f"{RUNS[phase]} runs {len(found)} times\nHint: name each phase of one step.")
+        for open_ in found:
+            _in_range(phase, open_)
+    if ranges.open:
+        raise AssertionError(f"the range {ranges.open[-1]!r} stays open\nHint: {FIRST_HINT}")
+    with _watched(ranges := _Ranges()) as given:
+        got = _trained(reader.alone(answer, (*given, _SGD_STEP)), ranges, 3, 7)
+    want = _trained(step, _Ranges(), 3, 7)
+    for number, (loss, expected) in enumerate(zip(got[1], want[1], strict=True), 1):
+        if not isinstance(loss, Tensor | float) or (isinstance(loss, Tensor) and loss.requires_grad):
+            kind = "a loss with its graph" if isinstance(loss, Tensor) else type(loss).__name__
+            raise AssertionError(f"must return the loss; got {kind}\nHint: the last line is return loss.detach().")
+        if abs(float(loss) - float(expected)) > 1e-4:
+            said = f"the loss of step {number}: expected {float(expected):.6g}, got {float(loss):.6g} (tolerance 1e-4)"
+            hint = "is the order zero_grad(), backward(), step()?" if number > 1 else "it is the mean over the rows."
+            raise AssertionError(f"{said}\nHint: {hint}")
+    if not all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got[0], want[0], strict=True)):
+        raise AssertionError("the weights after 3 steps are not those of 01's step\nHint: only the ranges are new.")
+    return "marked_step: each phase has its name, and the step trains as before"
+
+
+def _in_range(phase: str, open_: tuple[str, ...]) -> None:
+    """AssertionError if other ranges than this phase's, of the four, are open, or none."""
+    named = [name for name in open_ if name in PHASES]
+    if named == [phase]:
+        return
+    where = " and ".join(map(repr, named or open_[-1:])) or "no range"
+    hint = f"{FIRST_HINT} The four names are {', '.join(PHASES)}."
+    if len(named) > 1:
+        hint = "one phase ends before the next begins: end the block, or its time counts twice."
+    elif named:
+        hint = f"{RUNS[phase]} has a range of its own: {phase!r}."
+    raise AssertionError(f"{RUNS[phase]} runs in {where}; expected {phase!r} alone\nHint: {hint}")
 
 
 PUZZLES = {
+    "clock": OfNumbers(step_profile.clock, _CASES["clock"], _machines, unit="µs"),
+    "marked_step": Own(_check_marked_step),
     "queue": OfNumbers(queue, _CASES["queue"], unit="µs"),
-    "clock": OfNumbers(clock, _CASES["clock"], _machines, unit="µs"),
-    "floor": OfNumbers(floor, _CASES["floor"], _kernels, unit="µs"),
 }
-attempt = Judge(PUZZLES).attempt
+JUDGE = Judge(PUZZLES)
+SOLVED, attempt = JUDGE.solved, JUDGE.attempt  # solved: the reader's functions that passed, by puzzle
+OURS = {"clock": step_profile.clock, "marked_step": step_profile.marked_step, "queue": queue}
+
+
+def passed(name: str) -> Callable:
+    """The reader's function, if it passed when it was last tried; else the lecture's."""
+    return SOLVED.get(name, OURS[name])

@@ -1,25 +1,53 @@
-"""What tf32.json has, printed."""
+"""What step_time.json has, printed, and the recorded steps' times."""
 
 from __future__ import annotations
 
+import json
+
+from lessons.shared import launches
+from lessons.shared.experiment import PERCENTILES
 from lessons.shared.records import Record, tflop_per_s
+from model.profiling import TRACES
 
-TF32 = Record("tf32")
-
-
-def show(rows: int | None = None) -> None:
-    """Print what was recorded; rows: of the products those of so many rows alone."""
-    print(f"RECORDED: {TF32.head('GPU')}, {TF32.head('date')}, torch {TF32.head('torch')}")
-    for _, row in TF32.rows("product", **({} if rows is None else {"rows": rows})).iterrows():
-        shape = " × ".join(f"{row[name]:.0f}" for name in ("rows", "depth", "columns"))
-        times = f"{row['us_p50']:.1f} µs, {tflop_per_s(row):.1f} TFLOP/s"
-        print(f"{shape} {row['precision']}: {times}, error {row['error']:.1e}")
-    for _, row in TF32.rows("step").iterrows():
-        ms = f"{row['ms_p50']:.2f} ms ({row['ms_p20']:.2f} to {row['ms_p80']:.2f})"
-        print(f"{row['step']} {row['precision']}: {ms}")
+STEP_TIME = Record("step_time")
+DOT, OUTER, SMALL = launches.HOST_BOUND, launches.GPU_BOUND, "04_modulus"
+COMMAND = "python -m lessons.n02_where_the_time_goes --save"
 
 
-def gains() -> dict[str, float]:
-    """step → how many times as long as in TF32 it takes in float32, as recorded."""
-    ms = TF32.rows("step").pivot(index="step", columns="precision", values="ms_p50")
-    return (ms["fp32"] / ms["tf32"]).to_dict()
+def run(name: str) -> dict:
+    """run.json of a recorded step."""
+    return json.loads((TRACES / name / "run.json").read_text())
+
+
+def _head() -> str:
+    return f"Recorded, {STEP_TIME.head('GPU')}, torch {STEP_TIME.head('torch')}, {STEP_TIME.head('date')}"
+
+
+def show(part: str) -> None:
+    """Print the rows of `clock` or `launch`, or that there are none."""
+    try:
+        rows = STEP_TIME.rows(part)
+    except LookupError:
+        print(f"No record of this yet: on a GPU `{COMMAND}` makes it.")
+        return
+    host = f", {STEP_TIME.head('platform')}" if part == "launch" else ""
+    print(f"{_head()}{host}:")
+    for _, row in rows.iterrows():
+        key, unit = ("us", "µs") if row["name"] == "x + 1" else ("ms", "ms")
+        low, middle, high = (f"{row[f'{key}_{name}']:.3g}" for name in PERCENTILES)
+        per = f", {1e3 * row['ms_p50'] / row['launches']:.1f} µs per launch" if row.get("launches", 0) > 1 else ""
+        print(f"  {row['name']}: {middle} {unit} ({low} to {high}){per}")
+
+
+def show_products(rows: int) -> None:
+    """Print the products of so many rows."""
+    print(f"{_head()}:")
+    for _, row in STEP_TIME.rows("product", rows=rows).iterrows():
+        shape = f"{rows} × {row['depth']:.0f} × {row['columns']:.0f}, {row['precision']}"
+        print(f"  {shape}: {row['us_p50']:,.0f} µs, {tflop_per_s(row):.0f} TFLOP/s, error {row['error']:.0e}")
+
+
+def gain(rows: int) -> float:
+    """How many times as long as in TF32 a product of so many rows takes in float32."""
+    us = STEP_TIME.rows("product", rows=rows).set_index("precision")["us_p50"]
+    return float(us["fp32"] / us["tf32"])

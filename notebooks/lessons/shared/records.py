@@ -2,7 +2,7 @@
 
 Which file a room's experiment writes:
 
-    02 tf32.json         03 paper_cuts.json   04 compile_times.json  05 cuda_graphs.json   06 gpu.json
+    02 step_time.json    03 paper_cuts.json   04 compile_times.json  05 cuda_graphs.json   06 gpu.json
     07 generated.json    08 pointwise.json    09 backward.json       10 cuda_steps.json    11 make_op.json
     12 lora.json         13 products.json
 
