@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -57,10 +58,33 @@ def here(text: str) -> str:
     return re.sub(r"/[\w./-]*/site-packages/", "…/", text)
 
 
-def why_no_runner() -> str:
-    """Empty where run_exported can be built, else what is missing."""
+def build_runner(command: str) -> bool:
+    """Whether the command built run_exported and serve_exported. Where something for it is missing, it prints what."""
     for program in ("cmake", "ninja", "g++"):
         if not shutil.which(program, path=environment()["PATH"]):
-            return f"{program} is not here"
-    headers = (Path(folder) / "openssl" / "evp.h" for folder in ("/usr/include", "/usr/local/include"))
-    return "" if any(header.exists() for header in headers) else "OpenSSL's headers are not here (libssl-dev)"
+            print(f"{program} is not here: the C++ programs are not built, and what follows of them is left out.")
+            return False
+    start = time.perf_counter()
+    log = ROOT / FOLDER / "build.log"
+    try:
+        shell(f"({command}) > {FOLDER}/build.log 2>&1")
+    except CommandFailed:
+        missing = re.findall(r"Could NOT find (\w+)", log.read_text())
+        print(f"Not built, for want of {', '.join(missing) or 'what build.log says'}; its part below is left out.")
+        return False
+    print(f"built in {time.perf_counter() - start:.0f} s")
+    return True
+
+
+def started(command: str) -> str:
+    """Start a server that ends with this process; its address, once it says that it listens."""
+    server = subprocess.Popen(
+        command.split(), cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    atexit.register(server.terminate)
+    said = ""
+    for line in server.stdout:
+        said += line
+        if address := re.search(r"http://[\w.:]+", line):
+            return address[0]
+    raise CommandFailed(f"{command.split()[0]} ended with status {server.wait()}: {here(said)}")

@@ -2,6 +2,7 @@
 
     as_trained   counts [B, 13] → what training saw of them
     fits         declared sizes, shapes → whether the shapes are what was declared
+    body         counts [B, 13], ids [B, 26] → the bytes of a request
 """
 
 from __future__ import annotations
@@ -140,10 +141,63 @@ def _check_fits(answer: Callable) -> str:
     return f"{len(_SHAPES)} cases passed on paper"
 
 
-JUDGE = Judge({"as_trained": Own(_check_as_trained), "fits": Own(_check_fits)})
+# ---------------------------------------------------------------------------------------------------------------- body
+
+
+def body(counts: Tensor, ids: Tensor) -> bytes:
+    """As model/serving/cpp/requests.h reads them."""
+    return len(counts).to_bytes(8, "little") + counts.numpy().tobytes() + ids.numpy().tobytes()
+
+
+def _check_body(answer: Callable) -> str:
+    generator = torch.Generator().manual_seed(1)
+    for rows in (1, 3, 0):
+        counts = torch.rand(rows, 13, generator=generator)
+        ids = torch.randint(1 << 40, (rows, 26), generator=generator)
+        want, got = body(counts, ids), answer(counts, ids)
+        told = f"body, case {rows} row{'s' * (rows != 1)}: "
+        assert isinstance(got, bytes | bytearray), f"{told}must return bytes; got {type(got).__name__}"
+        assert bytes(got) == want, f"{told}{_difference(bytes(got), want, counts, ids)}"
+    # The caller's tensors may be views: the bytes of other numbers lie between theirs.
+    wide = torch.rand(4, 26, generator=generator)
+    counts, ids = wide[:, ::2], torch.arange(104).view(26, 4).T
+    assert bytes(answer(counts, ids)) == body(counts, ids), (
+        "body, case tensors that are views: other bytes\nHint: row by row, also where the tensor does not lie so."
+    )
+    return "4 cases passed on paper"
+
+
+def _difference(got: bytes, want: bytes, counts: Tensor, ids: Tensor) -> str:
+    """The first byte that is another, and what to think of."""
+    rows = len(counts)
+    said = f"expected {len(want)} bytes, got {len(got)}"
+    if len(got) == len(want):
+        at = next(k for k, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
+        said = f"byte {at}: expected {want[at]}, got {got[at]}"
+    return f"{said}\nHint: {_layout(got, rows, counts, ids)}"
+
+
+def _layout(got: bytes, rows: int, counts: Tensor, ids: Tensor) -> str:
+    both = counts.numpy().tobytes() + ids.numpy().tobytes()
+    if got == both:
+        return "the number of rows comes first, as 8 bytes."
+    if got == rows.to_bytes(4, "little") + both:
+        return "the number of rows is an int64: 8 bytes."
+    if got == rows.to_bytes(8, "big") + both:
+        return "little-endian: the byte of the ones comes first."
+    if got[8:] == ids.numpy().tobytes() + counts.numpy().tobytes():
+        return "the counts come before the ids."
+    if len(got) == 8 + rows * (13 * 8 + 26 * 8):
+        return "the counts are float32: 4 bytes a number."
+    if len(got) == 8 + rows * (13 * 4 + 26 * 4):
+        return "the ids are int64: 8 bytes a number."
+    return f"8 bytes, then 4 · 13 · {rows} bytes of counts, then 8 · 26 · {rows} bytes of ids."
+
+
+JUDGE = Judge({"as_trained": Own(_check_as_trained), "fits": Own(_check_fits), "body": Own(_check_body)})
 attempt, SOLVED = JUDGE.attempt, JUDGE.solved
 
 
 def passed(name: str) -> Callable:
     """The reader's function, if it passed when it was last tried; else the lecture's."""
-    return SOLVED.get(name, {"as_trained": as_trained, "fits": fits}[name])
+    return SOLVED.get(name, {"as_trained": as_trained, "fits": fits, "body": body}[name])
