@@ -16,7 +16,7 @@ def fits(declared, shapes):  # {name: sizes}, {name: shape} -> whether the shape
     for name, sizes in declared.items():
         if len(sizes) != len(shapes[name]):
             return False
-        for size, number in zip(sizes, shapes[name]):
+        for size, number in zip(sizes, shapes[name], strict=True):
             if isinstance(size, str):
                 size = known.setdefault(size, number)
             if size != number:
