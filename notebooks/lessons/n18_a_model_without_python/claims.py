@@ -1,0 +1,1 @@
+"""18, A model without Python: its prose holds no figure; what is measured stands in the cells."""

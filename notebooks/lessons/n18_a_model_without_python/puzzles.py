@@ -1,0 +1,203 @@
+"""The puzzles of 18_a_model_without_python.ipynb: what each must give, and attempt(), which judges an answer.
+
+    as_trained   counts [B, 13] → what training saw of them
+    fits         declared sizes, shapes → whether the shapes are what was declared
+    body         counts [B, 13], ids [B, 26] → the bytes of a request
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr
+
+import torch
+from torch import Tensor
+
+from lessons.shared.puzzle import Judge, Own
+
+# ---------------------------------------------------------------------------------------------------------- as_trained
+
+
+def as_trained(counts: Tensor) -> Tensor:
+    """As lessons.shared.dlrm.read makes them of a file's rows."""
+    return counts.nan_to_num(0).clamp(min=0).log1p()
+
+
+_NAN = torch.nan
+_COUNTS = (
+    ("counts that are there", [[0.0, 1.0, 9.0]], "x becomes log(1 + x): torch.log1p."),
+    ("a count that is missing", [[3.0, _NAN, 5.0]], "read() filled a missing count with 0, and log(1 + 0) is 0."),
+    ("counts below 0", [[-1.0, -2.0, 4.0]], "read() took the larger of x and 0 before the logarithm."),
+    ("a large count", [[3e9, 0.0, 2.0]], "float32 holds it, and so must what you make of it."),
+    ("no rows", [], "a batch of 0 rows is a batch."),
+)
+
+
+def _check_as_trained(answer: Callable) -> str:
+    for name, values, hint in _COUNTS:
+        counts = torch.tensor(values, dtype=torch.float32).reshape(-1, 3)
+        kept, want = counts.clone(), as_trained(counts)
+        got = answer(counts)
+        told = f"as_trained, case {name}: "
+        assert isinstance(got, Tensor), f"{told}must return a tensor; got {type(got).__name__}"
+        assert got.shape == want.shape, f"{told}shape: expected {[*want.shape]}, got {[*got.shape]}\nHint: {hint}"
+        assert got.dtype == torch.float32, f"{told}dtype: expected float32, got {str(got.dtype)[6:]}\nHint: {hint}"
+        assert torch.equal(counts.nan_to_num(-7), kept.nan_to_num(-7)), (
+            f"{told}the counts were changed\nHint: a caller may still need them: leave away the _ behind a name."
+        )
+        wrong = (~torch.isclose(got, want, rtol=1e-6, atol=1e-7)).nonzero()
+        if len(wrong):
+            row, column = wrong[0].tolist()
+            raise AssertionError(
+                f"{told}of {kept[row, column]:g} expected {want[row, column]:g}, got {got[row, column]:g}\nHint: {hint}"
+            )
+    _check_exports(answer)
+    return f"{len(_COUNTS)} cases passed on the CPU, and it can be exported for any number of rows"
+
+
+def _check_exports(answer: Callable) -> None:
+    try:
+        sizes = ({0: torch.export.Dim("rows")},)
+        with redirect_stderr(io.StringIO()):  # where torch shows the graph so far
+            given = (torch.tensor([[1.0, _NAN, -2.0]] * 2),)
+            program = torch.export.export(_OneCall(answer), given, dynamic_shapes=sizes)
+    except Exception as error:
+        raise AssertionError(
+            f"as_trained: the values are right, but torch.export says: {str(error).strip().splitlines()[0]}\n"
+            "Hint: an `if` or a loop on a tensor's values, or on how many rows there are, is Python's and stays behind."
+        ) from error
+    for rows in (0, 5):
+        counts = torch.tensor([[3.0, 4.0, _NAN]]).repeat(rows, 1)
+        got = program.module()(counts)
+        assert torch.equal(got, as_trained(counts)), (
+            f"as_trained, exported, then called with {rows} rows of other values: {got.tolist()[:1]}\n"
+            "Hint: a number that Python took out of a tensor is a constant of the graph."
+        )
+
+
+class _OneCall(torch.nn.Module):
+    def __init__(self, function: Callable):
+        super().__init__()
+        self._function = function
+
+    def forward(self, counts: Tensor) -> Tensor:
+        return self._function(counts)
+
+
+# ---------------------------------------------------------------------------------------------------------------- fits
+
+
+Declared = Mapping[str, Sequence["int | str"]]
+
+
+def fits(declared: Declared, shapes: Mapping[str, Sequence[int]]) -> bool:
+    """Whether there are rows B and ids N with which each shape is what was declared."""
+    known: dict[str, int] = {}
+    if declared.keys() != shapes.keys():
+        return False
+    for name, sizes in declared.items():
+        if len(sizes) != len(shapes[name]):
+            return False
+        for size, number in zip(sizes, shapes[name], strict=True):
+            if isinstance(size, str) and known.setdefault(size, number) != number:
+                return False
+            if isinstance(size, int) and size != number:
+                return False
+    return True
+
+
+_ONE = {"counts": ("B", 13), "ids": ("B", 26)}
+_BAGS = {"counts": ("B", 13), "ids": ("N",), "bag_of_id": ("N",)}
+_SHAPES = (
+    ("8 rows", _ONE, {"counts": (8, 13), "ids": (8, 26)}, True, "a letter may be any number."),
+    ("0 rows", _ONE, {"counts": (0, 13), "ids": (0, 26)}, True, "0 is a number, too."),
+    ("64 rows of ids beside 8 of counts", _ONE, {"counts": (8, 13), "ids": (64, 26)}, False,
+     "a letter is the same number wherever it stands: remember the first."),
+    ("12 columns", _ONE, {"counts": (8, 12), "ids": (8, 26)}, False, "a number that is declared must be that number."),
+    ("one row without its dimension", _ONE, {"counts": (13,), "ids": (26,)}, False,
+     "how many sizes are declared, and how many dimensions are there? zip() ends with the shorter."),
+    ("a dimension too many", _ONE, {"counts": (8, 13, 1), "ids": (8, 26)}, False,
+     "how many sizes are declared, and how many dimensions are there? zip() ends with the shorter."),
+    ("no ids", _ONE, {"counts": (8, 13)}, False, "every name that is declared must be there, and no other."),
+    ("an input too many", _ONE, {"counts": (8, 13), "ids": (8, 26), "offsets": (9,)}, False,
+     "every name that is declared must be there, and no other."),
+    ("other names", _ONE, {"dense": (8, 13), "ids": (8, 26)}, False,
+     "every name that is declared must be there, and no other."),
+    ("two letters", _BAGS, {"counts": (2, 13), "ids": (70,), "bag_of_id": (70,)}, True,
+     "B and N are two letters: each has a number of its own."),
+    ("N as large as B", _BAGS, {"counts": (2, 13), "ids": (2,), "bag_of_id": (2,)}, True,
+     "two letters may happen to be the same number."),
+    ("N twice, and not the same", _BAGS, {"counts": (2, 13), "ids": (70,), "bag_of_id": (2,)}, False,
+     "a letter is the same number wherever it stands: remember the first."),
+)
+
+
+def _check_fits(answer: Callable) -> str:
+    for name, declared, shapes, want, hint in _SHAPES:
+        got = answer(dict(declared), dict(shapes))
+        assert isinstance(got, bool), f"fits, case {name}: must return True or False; got {type(got).__name__}"
+        assert got == want, f"fits, case {name}: expected {want}, got {got}\nHint: {hint}"
+    return f"{len(_SHAPES)} cases passed on paper"
+
+
+# ---------------------------------------------------------------------------------------------------------------- body
+
+
+def body(counts: Tensor, ids: Tensor) -> bytes:
+    """As model/serving/cpp/requests.h reads them."""
+    return len(counts).to_bytes(8, "little") + counts.numpy().tobytes() + ids.numpy().tobytes()
+
+
+def _check_body(answer: Callable) -> str:
+    generator = torch.Generator().manual_seed(1)
+    for rows in (1, 3, 0):
+        counts = torch.rand(rows, 13, generator=generator)
+        ids = torch.randint(1 << 40, (rows, 26), generator=generator)
+        want, got = body(counts, ids), answer(counts, ids)
+        told = f"body, case {rows} row{'s' * (rows != 1)}: "
+        assert isinstance(got, bytes | bytearray), f"{told}must return bytes; got {type(got).__name__}"
+        assert bytes(got) == want, f"{told}{_difference(bytes(got), want, counts, ids)}"
+    # The caller's tensors may be views: the bytes of other numbers lie between theirs.
+    wide = torch.rand(4, 26, generator=generator)
+    counts, ids = wide[:, ::2], torch.arange(104).view(26, 4).T
+    assert bytes(answer(counts, ids)) == body(counts, ids), (
+        "body, case tensors that are views: other bytes\nHint: row by row, also where the tensor does not lie so."
+    )
+    return "4 cases passed on paper"
+
+
+def _difference(got: bytes, want: bytes, counts: Tensor, ids: Tensor) -> str:
+    """The first byte that is another, and what to think of."""
+    rows = len(counts)
+    said = f"expected {len(want)} bytes, got {len(got)}"
+    if len(got) == len(want):
+        at = next(k for k, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
+        said = f"byte {at}: expected {want[at]}, got {got[at]}"
+    return f"{said}\nHint: {_layout(got, rows, counts, ids)}"
+
+
+def _layout(got: bytes, rows: int, counts: Tensor, ids: Tensor) -> str:
+    both = counts.numpy().tobytes() + ids.numpy().tobytes()
+    if got == both:
+        return "the number of rows comes first, as 8 bytes."
+    if got == rows.to_bytes(4, "little") + both:
+        return "the number of rows is an int64: 8 bytes."
+    if got == rows.to_bytes(8, "big") + both:
+        return "little-endian: the byte of the ones comes first."
+    if got[8:] == ids.numpy().tobytes() + counts.numpy().tobytes():
+        return "the counts come before the ids."
+    if len(got) == 8 + rows * (13 * 8 + 26 * 8):
+        return "the counts are float32: 4 bytes a number."
+    if len(got) == 8 + rows * (13 * 4 + 26 * 4):
+        return "the ids are int64: 8 bytes a number."
+    return f"8 bytes, then 4 · 13 · {rows} bytes of counts, then 8 · 26 · {rows} bytes of ids."
+
+
+JUDGE = Judge({"as_trained": Own(_check_as_trained), "fits": Own(_check_fits), "body": Own(_check_body)})
+attempt, SOLVED = JUDGE.attempt, JUDGE.solved
+
+
+def passed(name: str) -> Callable:
+    """The reader's function, if it passed when it was last tried; else the lecture's."""
+    return SOLVED.get(name, {"as_trained": as_trained, "fits": fits, "body": body}[name])

@@ -1,0 +1,35 @@
+"""Answers to the puzzles of 18_a_model_without_python.ipynb, a section a puzzle."""
+
+# %% as_trained
+def as_trained(counts):  # float32 [B, 13], NaN where one is missing -> as training saw them
+    return counts.nan_to_num(0).clamp(min=0).log1p()
+
+
+solved = puzzles.attempt("as_trained", as_trained)
+as_trained = puzzles.passed("as_trained")  # yours, or until it passes the lecture's
+
+# %% fits
+def fits(declared, shapes):  # {name: sizes}, {name: shape} -> whether the shapes are what was declared
+    known = {}  # letter -> number
+    if declared.keys() != shapes.keys():
+        return False
+    for name, sizes in declared.items():
+        if len(sizes) != len(shapes[name]):
+            return False
+        for size, number in zip(sizes, shapes[name], strict=True):
+            if isinstance(size, str):
+                size = known.setdefault(size, number)
+            if size != number:
+                return False
+    return True
+
+
+solved = puzzles.attempt("fits", fits)
+
+# %% body
+def body(counts, ids):  # float32 [B, 13], int64 [B, 26] -> bytes
+    return len(counts).to_bytes(8, "little") + counts.numpy().tobytes() + ids.numpy().tobytes()
+
+
+solved = puzzles.attempt("body", body)
+body = puzzles.passed("body")  # yours, or until it passes the lecture's
