@@ -95,7 +95,8 @@ public:
         return refuse(brief(text));
     }
     bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& error) override {
-        if (dynamic_cast<const nlohmann::json::out_of_range*>(&error)) fail(where(), ": beyond float64");
+        if (dynamic_cast<const nlohmann::json::out_of_range*>(&error))  // a number
+            fail(where(), input_ && !input_->real() ? ": beyond int64" : ": beyond float64");
         fail("not JSON, at byte ", position);
     }
 
