@@ -436,7 +436,7 @@ class Launch(ctypes.Structure):
     _fields_ = (
         ("function", ctypes.c_void_p), ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
         ("shared", ctypes.c_uint), ("kind", ctypes.c_uint), ("stream", ctypes.c_void_p),
-        ("parameters", ctypes.c_int64 * 32),
+        ("parameters", ctypes.c_int64 * 32), ("cluster", ctypes.c_uint * 3),
     )
 
 
@@ -474,7 +474,7 @@ RECORDED: dict[str, Op] = {}
 def driver(library):
     fake = Driver(library)
     fake.set(launch_count=0, load_count=0, parameters=0, load_result=0, function_result=0, launch_result=0,
-             attribute=0, attribute_value=0, attribute_result=0)
+             attribute=0, attribute_value=0, attribute_result=0, capability=90)
     plan._function.cache_clear()
     return fake
 
@@ -513,6 +513,7 @@ def test_a_kernel_that_may_begin_early_is_launched_with_the_attribute(driver):
     assert (tuple(launch.grid), tuple(launch.block), launch.kind) == ((1, 1, 1), (128, 1, 1), cubin.EARLY)
     assert list(launch.parameters[:4]) == [x.data_ptr(), bias.data_ptr(), out.data_ptr(), 192]
     # A GPU before Hopper has no such launch, nor its kernel the instruction.
+    driver.set(capability=80)
     recorder = plan.Recorder(3, torch.device("cpu"), 80)
     with recording(recorder):
         triton_launch.forward(*(plan.StandIn(i, (3, 64), torch.float32) for i in range(3)))

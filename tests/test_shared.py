@@ -16,7 +16,7 @@ import pytest
 from kernels import dispatch
 from kernels.runtime import KERNELS
 
-FOLDERS = ("check", "device", "dispatch", "inductor", "measure")
+FOLDERS = ("check", "cubin", "device", "dispatch", "inductor", "measure")
 SUFFIXES = {".py", ".h", ".cuh", ".cpp", ".cu", ".txt"}
 FILES = [
     path

@@ -194,6 +194,6 @@ TORCH_LIBRARY_FRAGMENT(fused_kernels, library) {
     library.impl("_set_report", [](const at::Tensor& report, at::Device device) {
         report_of(device) = report;
     });
-    library.impl("_use_driver", [](const std::string& path) { driver::use(path.c_str()); });
+    library.impl("_use_driver", [](const std::string& path) { cubin::use_driver(path); });
     library.impl("_replace_allocations", [](bool replaced) { plan::allocations_replaced = replaced; });
 }

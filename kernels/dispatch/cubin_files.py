@@ -16,7 +16,7 @@ from pathlib import Path
 from kernels.runtime import KERNELS
 
 CUBINS = KERNELS.parent / "build" / "cubins"
-PLAIN, COOPERATIVE, EARLY = range(3)  # driver.h's Kind
+PLAIN, COOPERATIVE, EARLY = range(3)  # kernels/cubin/libcuda.h's Kind
 
 
 class Damaged(RuntimeError):
