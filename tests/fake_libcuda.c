@@ -2,6 +2,7 @@
 // kernels/cubin/. A test sets what it answers, and reads what it was asked, through ctypes. Context n is device n - 1's.
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { most_launches = 64, most_parameters = 32 };
@@ -16,17 +17,22 @@ struct launch {
 
 struct launch fake_launches[most_launches];
 int fake_launch_count, fake_load_count, fake_unload_count, fake_attribute, fake_attribute_value;
+int fake_parameter_bytes[most_parameters];  // 0: 8
 int fake_context = 1, fake_capability = 90;  // the current context, 0 for none; of every device
 int fake_parameters = 0, fake_load_result = 0, fake_function_result = 0, fake_launch_result = 0, fake_attribute_result = 0;
 char fake_function_name[256];
 
+static size_t bytes_of(size_t i) {
+    return i < most_parameters && fake_parameter_bytes[i] ? (size_t)fake_parameter_bytes[i] : 8;
+}
 static int record(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                   unsigned shared, void* stream, void** parameters, unsigned kind, const unsigned* cluster) {
     if (fake_launch_result) return fake_launch_result;
     struct launch* made = &fake_launches[fake_launch_count++ % most_launches];
     *made = (struct launch){function, {gx, gy, gz}, {bx, by, bz}, shared, kind, stream, {0}, {0}};
     if (cluster) memcpy(made->cluster, cluster, sizeof made->cluster);
-    for (int i = 0; i < fake_parameters && i < most_parameters; ++i) memcpy(&made->parameters[i], parameters[i], 8);
+    for (int i = 0; i < fake_parameters && i < most_parameters; ++i) 
+        memcpy(&made->parameters[i], parameters[i], bytes_of(i));
     return 0;
 }
 int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
@@ -91,10 +97,12 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
     (void)function, fake_attribute = attribute, fake_attribute_value = value;
     return fake_attribute_result;
 }
+#ifndef BEFORE_CUDA_12_4
 int cuFuncGetParamInfo(void* function, size_t index, size_t* offset, size_t* bytes) {
-    (void)function, *offset = 8 * index, *bytes = 8;
+    (void)function, *offset = 8 * index, *bytes = bytes_of(index);
     return index < (size_t)fake_parameters ? 0 : 1;
 }
+#endif
 int cuInit(unsigned flags) { return (int)flags; }
 int cuCtxGetCurrent(void** context) {
     *context = (void*)(uintptr_t)fake_context;
@@ -118,6 +126,19 @@ int cuCtxSetCurrent(void* context) {
 }
 int cuCtxPushCurrent_v2(void* context) { return !context; }
 int cuCtxPopCurrent_v2(void** context) { return cuCtxGetCurrent(context); }
+int cuMemAlloc_v2(void** data, size_t bytes) {
+    *data = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    return !*data;
+}
+int cuMemFree_v2(void* data) {
+    free(data);
+    return 0;
+}
+int cuMemcpyHtoD_v2(void* to, const void* from, size_t bytes) {
+    memcpy(to, from, bytes);
+    return 0;
+}
+int cuMemcpyDtoH_v2(void* to, const void* from, size_t bytes) { return cuMemcpyHtoD_v2(to, from, bytes); }
 int cuGetErrorName(int result, const char** name) {
     *name = result == 209 ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : result == 200 ? "CUDA_ERROR_INVALID_IMAGE" : "CUDA_ERROR_FAKE";
     return 0;

@@ -16,7 +16,6 @@
 
 #include <fstream>
 #include <iterator>
-#include <list>
 #include <mutex>
 
 #include "libcuda.h"
@@ -318,8 +317,8 @@ class Kernel {
         std::memcpy(&value, given.value, given.bytes < 8 ? given.bytes : 8);
         if (value % int64_t(declared.multiple) == 0) return;
         throw Error(name_ + ": argument " + std::to_string(i) + of_name(&declared) + " is " +
-                    (declared.type == 'p' ? "at an address" : std::to_string(value) + ",") + " that " +
-                    std::to_string(declared.multiple) + " does not divide: the kernel was compiled for those that it does");
+                    (declared.type == 'p' ? "at an address that " : std::to_string(value) + ", which ") +
+                    std::to_string(declared.multiple) + " does not divide; the kernel was compiled for multiples of it");
     }
     static std::string of_name(const Parameter* declared) {
         return declared ? std::string(" (") + declared->name + ")" : "";
@@ -376,25 +375,29 @@ class Kernel {
 // Owns what it loaded: it can be moved and not copied, and its end unloads. Its kernels live as long as it does.
 class Program {
    public:
+    Program() = default;
     template <size_t N>
-    explicit Program(const Image (&images)[N]) : Program(images, N) {}
-    Program(const Image* images, size_t count) {
-        for (size_t i = 0; i < count; ++i) {
+    explicit Program(const Image (&images)[N]) {
+        for (size_t i = 0; i < N; ++i) {
             const Description* described = images[i].description;
-            state_->add(images[i], "image " + std::to_string(i) + (described ? std::string(" (") + described->name + ")" : ""));
+            add(images[i], "image " + std::to_string(i) + (described ? std::string(" (") + described->name + ")" : ""));
         }
     }
     // Of cubins, fatbins and PTX.
-    static Program from_files(const std::vector<std::string>& paths, const Description* description = nullptr) {
-        Program program(nullptr, 0);
-        for (const std::string& path : paths) {
-            std::ifstream file(path, std::ios::binary);
-            std::string& bytes = program.state_->texts.emplace_back((std::istreambuf_iterator<char>(file)),
-                                                                    std::istreambuf_iterator<char>());
-            if (bytes.empty()) throw Error(path + " is missing or empty");
-            program.state_->add({bytes.data(), bytes.size(), description}, path);
-        }
+    static Program from_files(const std::vector<std::string>& paths) {
+        Program program;
+        for (const std::string& path : paths) program.add_file(path);
         return program;
+    }
+
+    // What is added must live as long as the program. where: what errors call it. To be done before the first launch.
+    void add(const Image& image, std::string where) { state_->add(image, std::move(where)); }
+    void add_file(const std::string& path, const Description* description = nullptr) {
+        std::ifstream file(path, std::ios::binary);
+        std::string& bytes = state_->texts.emplace_back((std::istreambuf_iterator<char>(file)),
+                                                        std::istreambuf_iterator<char>());
+        if (bytes.empty()) throw Error(path + " is missing or empty");
+        add({bytes.data(), bytes.size(), description}, path);
     }
 
     Kernel& operator[](const std::string& name) {

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <list>
 #include <memory>
 #include <type_traits>
 
@@ -95,7 +96,10 @@ struct Driver {
 inline std::atomic<const Driver*> loaded_driver{nullptr};
 
 // Another library in the place of libcuda.so.1, from now on.
-inline void use_driver(const std::string& path) { loaded_driver = new Driver(path); }
+inline void use_driver(const std::string& path) {
+    static auto* const kept = new std::list<Driver>;  // what was loaded with one is unloaded with it
+    loaded_driver = &kept->emplace_back(path);
+}
 
 inline const Driver& driver() {
     if (!loaded_driver.load(std::memory_order_acquire)) {

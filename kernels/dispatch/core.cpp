@@ -13,12 +13,20 @@
 
 #include "autograd.h"
 #if __has_include(<Python.h>)
+#include "cubin/from_python.h"
 #include "from_python.h"
 
 // For ctypes: core.py, from_python.
 extern "C" __attribute__((visibility("default"))) PyObject* fused_kernels_from_python(PyObject* overload, const char* name,
                                                                                       const char* overload_name) {
     return from_python::made(overload, name, overload_name);
+}
+// The same: kernels/cubin/program.py.
+extern "C" __attribute__((visibility("default"))) PyObject* fused_kernels_cubin_program(PyObject* files, const char* device) {
+    return cubin_python::program(files, device);
+}
+extern "C" __attribute__((visibility("default"))) PyObject* fused_kernels_cubin_kernel(PyObject* program, const char* name) {
+    return cubin_python::kernel(program, name);
 }
 #endif
 
