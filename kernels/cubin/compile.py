@@ -28,7 +28,7 @@ from kernels.runtime import KERNELS
 
 # Of Triton's types: the letter of launcher.h's Parameter, and bytes.
 TYPES = {
-    **{f"{sign}{8 * size}": ("i", size) for sign in "iu" for size in (1, 2, 4, 8)},
+    **{f"{letter}{8 * size}": (letter, size) for letter in "iu" for size in (1, 2, 4, 8)},
     "fp32": ("f", 4),
     "fp64": ("f", 8),
 }

@@ -56,7 +56,7 @@ inline cubin::Size size_of(PyObject* value, const char* what) {
     return {sizes[0], sizes[1], sizes[2]};
 }
 
-// Writes the number as the parameter has it. type: p, i, f, or 0 where no description says it.
+// Writes the number as the parameter has it. type: p, i, u, f, or 0 where no description says it.
 inline cubin::Argument number(PyObject* value, size_t place, size_t bytes, char type, int64_t& into) {
     const bool is_float = PyFloat_Check(value);
     TORCH_CHECK_TYPE(is_float || PyLong_Check(value), "argument ", place, " is a tensor, a number or None; got ",
@@ -64,7 +64,8 @@ inline cubin::Argument number(PyObject* value, size_t place, size_t bytes, char 
     if (is_float || type == 'f') {
         const double real = PyFloat_AsDouble(value);  // of an int, too, which a description says is a float's
         if (real == -1.0 && PyErr_Occurred()) throw python_error();
-        TORCH_CHECK_TYPE(type == 0 || type == 'f', "argument ", place, " is an integer; got a float");
+        TORCH_CHECK_TYPE(type == 0 || type == 'f', "argument ", place, type == 'p' ? " is a pointer" : " is an integer",
+                         "; got a float");
         TORCH_CHECK_TYPE(bytes == 4 || bytes == 8, "argument ", place, " has ", bytes, " bytes; got a float");
         const float single = float(real);
         std::memcpy(&into, bytes == 4 ? static_cast<const void*>(&single) : &real, bytes);
@@ -74,16 +75,17 @@ inline cubin::Argument number(PyObject* value, size_t place, size_t bytes, char 
                      " bytes; got an int");
     int overflow = 0;
     long long whole = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow > 0 && bytes == 8) {
+    if (overflow > 0 && bytes == 8 && (type == 'u' || type == 'p')) {
         whole = static_cast<long long>(PyLong_AsUnsignedLongLong(value));
         if (PyErr_Occurred()) PyErr_Clear(); else overflow = 0;
     }
-    const int bits = int(8 * bytes);  // signed or not: the parameter does not say
-    const bool fits = !overflow && (bits == 64 || (whole >= -(1LL << (bits - 1)) && whole < 1LL << bits));
+    // What no description says is taken for signed, lest a large number become a negative one.
+    const int bits = int(8 * bytes);
+    const bool fits = !overflow && (bits == 64 || whole >> (type == 'u' ? bits : bits - 1) == (type == 'u' ? 0 : whole >> 63));
     TORCH_CHECK_VALUE(fits, "argument ", place, " is an integer of ", bits, " bits; got ",
                       py::cast<std::string>(py::str(py::handle(value))));
     into = whole;
-    return {&into, bytes, type == 'p' ? 'u' : 'i'};
+    return {&into, bytes, type == 'p' || type == 'u' ? 'u' : 'i'};
 }
 
 inline PyObject* call(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* keywords) {
@@ -104,16 +106,17 @@ inline PyObject* call(PyObject* self, PyObject* const* values, Py_ssize_t count,
     }
     values += 2, count -= 2;
     c10::Device device(own.device, -1);
+    bool is_known = false;
     for (Py_ssize_t i = 0; i < count; ++i) {
         if (!THPVariable_Check(values[i])) continue;
         const c10::Device its = THPVariable_Unpack(values[i]).device();
         TORCH_CHECK_VALUE(its.type() == own.device, "argument ", i, " is on ", its, "; the kernel runs on ", own.device);
-        TORCH_CHECK_VALUE(device.index() < 0 || its == device, "argument ", i, " is on ", its, ", others are on ", device);
-        device = its.is_cuda() ? its : c10::Device(own.device, 0);
+        TORCH_CHECK_VALUE(!is_known || its == device, "argument ", i, " is on ", its, ", others are on ", device);
+        device = its, is_known = true;
     }
     c10::OptionalDeviceGuard guard;
     if (own.device == c10::DeviceType::CUDA) {
-        if (device.index() < 0) device = c10::impl::VirtualGuardImpl(own.device).getDevice();
+        if (!is_known) device = c10::impl::VirtualGuardImpl(own.device).getDevice();
         guard.reset_device(device);
         driver::ensure_context(device);
         how.stream = driver::current_stream(device);

@@ -22,8 +22,8 @@
 
 namespace cubin {
 
-// A parameter as the compiler was told of it. type: p, a pointer; i, an integer; f, a floating-point number. multiple: of
-// what its values must be one.
+// A parameter as the compiler was told of it. type: p, a pointer; i, a signed integer; u, an unsigned one; f, a
+// floating-point number. multiple: of what its values must be one.
 struct Parameter {
     const char* name;
     char type;
@@ -67,7 +67,7 @@ struct Launch {
 struct Argument {
     const void* value;
     size_t bytes;
-    char type;  // a Parameter's; u: an unsigned integer, which may be a CUdeviceptr; s: a struct
+    char type;  // a Parameter's; an unsigned integer may be a CUdeviceptr; s: a struct
 
     template <class T>
     static Argument of(const T& value) {
@@ -301,14 +301,20 @@ class Kernel {
         for (size_t i = 0; i < count; ++i) {
             const Parameter* declared = described ? &described->parameters[i] : nullptr;
             const char type = given[i].type;
-            const bool alike = !declared || type == 's' || type == declared->type ||
-                               (type == 'u' && (declared->type == 'i' || declared->type == 'p'));
+            const bool is_signed_otherwise = declared && ((type == 'u' && declared->type == 'i') ||
+                                                          (type == 'i' && declared->type == 'u'));
+            const bool alike = !declared || type == 's' || type == declared->type || is_signed_otherwise ||
+                               (type == 'u' && declared->type == 'p');
             if (given[i].bytes != here.sizes[i] || !alike) {
                 const std::string is = declared ? kind_of(declared->type) : "";
                 throw Error(name_ + ": argument " + std::to_string(i) + of_name(declared) + " is " + is +
                             std::to_string(here.sizes[i]) + " bytes, and is given " + kind_of(type) +
                             std::to_string(given[i].bytes));
             }
+            // The highest bit of the last byte: below zero in the one, beyond the largest in the other.
+            if (is_signed_otherwise && static_cast<const signed char*>(given[i].value)[given[i].bytes - 1] < 0)
+                throw Error(name_ + ": argument " + std::to_string(i) + of_name(declared) + " is " +
+                            kind_of(declared->type) + std::to_string(given[i].bytes) + " bytes, which does not hold it");
             if (declared && declared->multiple > 1) check_multiple(i, *declared, given[i]);
         }
     }
@@ -325,7 +331,7 @@ class Kernel {
     }
     static std::string kind_of(char type) {
         return type == 'p' ? "a pointer of " : type == 'f' ? "a floating-point number of "
-               : type == 's' ? "a struct of " : "an integer of ";
+               : type == 's' ? "a struct of " : type == 'u' ? "an unsigned integer of " : "an integer of ";
     }
 
     Shape shape_of(const Launch& how, const Description* described, const Loaded& here) const {

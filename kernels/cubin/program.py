@@ -20,8 +20,8 @@ class Program:
     takes a float, write 1.0. The launch is on the tensors' device and its current stream, and records no gradient.
 
     Raises:
-        RuntimeError, TypeError or ValueError: what is wrong, by the kernel and the argument's number. A name that is not
-            there is a RuntimeError with those that are.
+        RuntimeError, TypeError or ValueError: what is wrong, by the kernel and the argument's number. A name that is
+            not there is a RuntimeError with those that are.
     """
 
     def __init__(self, images: object) -> None:

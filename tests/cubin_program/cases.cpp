@@ -76,6 +76,8 @@ int main(int, char** words) {
         run("a double", [&] { cubin::Program(act_images::images)["act"](one, x, x, x, x, 0.0, 16); });
         run("an int for a float", [&] { cubin::Program(act_images::images)["act"](one, x, x, x, x, 1, 16); });
         run("64 bits for 32", [&] { cubin::Program(act_images::images)["act"](one, x, x, x, x, 0.0f, int64_t(16)); });
+        run("an unsigned", [&] { cubin::Program(act_images::images)["act"](one, x, x, x, x, 0.0f, 16u); });
+        run("an unsigned that is too large", [&] { cubin::Program(act_images::images)["act"](one, x, x, x, x, 0.0f, 1u << 31); });
         run("a number for a pointer", [&] { cubin::Program(act_images::images)["act"](one, x, x, x, int64_t(64), 0.0f, 16); });
         run("a device pointer", [&] {
             unsigned long long address = 0x1000;
