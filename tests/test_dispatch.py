@@ -6,7 +6,6 @@ libcuda: so all of this runs without a GPU, and the same declarations run on one
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import shutil
@@ -18,6 +17,7 @@ import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
+import fake_driver
 import pytest
 import torch
 from toy_ops import CUBE, GATHER, MOMENTS, SGD, SQUARE
@@ -414,40 +414,13 @@ def test_a_tangent_of_the_incoming_gradient_is_refused(core):
 # Triton's cubins, and what the driver is given.
 
 
-class Driver:
-    """The recording driver: its globals by name."""
-
-    def __init__(self, path: Path) -> None:
-        self._library = ctypes.CDLL(str(path))
-
-    def __getattr__(self, name: str) -> int:
-        return ctypes.c_int.in_dll(self._library, f"fake_{name}").value
-
-    def set(self, **values: int) -> None:
-        for name, value in values.items():
-            ctypes.c_int.in_dll(self._library, f"fake_{name}").value = value
-
-    def launches(self) -> list[Launch]:
-        count = self.launch_count
-        return list((Launch * 64).in_dll(self._library, "fake_launches")[:count])
-
-
-class Launch(ctypes.Structure):
-    _fields_ = (
-        ("function", ctypes.c_void_p), ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
-        ("shared", ctypes.c_uint), ("kind", ctypes.c_uint), ("stream", ctypes.c_void_p),
-        ("parameters", ctypes.c_int64 * 32),
-    )
-
-
 def as_float(bits: int) -> float:
     return struct.unpack("<f", struct.pack("<q", bits)[:4])[0]
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    path = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(path), str(TESTS / "fake_libcuda.c")], check=True)
+    path = fake_driver.build(tmp_path_factory.mktemp("driver") / "libcuda.so.1")
     load_core()
     torch.ops.fused_kernels._use_driver(str(path))
     for op, name in ((SGD, "recorded_sgd_"), (MOMENTS, "recorded_moments")):
@@ -472,9 +445,9 @@ RECORDED: dict[str, Op] = {}
 
 @pytest.fixture
 def driver(library):
-    fake = Driver(library)
+    fake = fake_driver.Driver(library)
     fake.set(launch_count=0, load_count=0, parameters=0, load_result=0, function_result=0, launch_result=0,
-             attribute=0, attribute_value=0, attribute_result=0)
+             attribute=0, attribute_value=0, attribute_result=0, capability=90)
     plan._function.cache_clear()
     return fake
 
@@ -513,6 +486,7 @@ def test_a_kernel_that_may_begin_early_is_launched_with_the_attribute(driver):
     assert (tuple(launch.grid), tuple(launch.block), launch.kind) == ((1, 1, 1), (128, 1, 1), cubin.EARLY)
     assert list(launch.parameters[:4]) == [x.data_ptr(), bias.data_ptr(), out.data_ptr(), 192]
     # A GPU before Hopper has no such launch, nor its kernel the instruction.
+    driver.set(capability=80)
     recorder = plan.Recorder(3, torch.device("cpu"), 80)
     with recording(recorder):
         triton_launch.forward(*(plan.StandIn(i, (3, 64), torch.float32) for i in range(3)))

@@ -44,7 +44,7 @@ def test_the_operations_of_a_program():
 
 
 def test_the_kinds_of_a_launch():
-    kinds = {name.upper(): value for value, name in enumerate(enumerators("dispatch/driver.h", "Kind"))}
+    kinds = {name.upper(): value for value, name in enumerate(enumerators("cubin/libcuda.h", "Kind"))}
     assert kinds == {"PLAIN": cubin.PLAIN, "COOPERATIVE": cubin.COOPERATIVE, "EARLY": cubin.EARLY}
 
 

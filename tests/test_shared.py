@@ -16,8 +16,8 @@ import pytest
 from kernels import dispatch
 from kernels.runtime import KERNELS
 
-FOLDERS = ("check", "device", "dispatch", "inductor", "measure")
-SUFFIXES = {".py", ".h", ".cuh", ".cpp", ".cu", ".txt"}
+FOLDERS = ("check", "cubin", "device", "dispatch", "inductor", "measure")
+SUFFIXES = {".py", ".h", ".cuh", ".cpp", ".cu", ".txt", ".cmake"}
 FILES = [
     path
     for path in (*(p for folder in FOLDERS for p in sorted(KERNELS.glob(f"{folder}/**/*"))), *sorted(KERNELS.glob("*")))
@@ -74,7 +74,7 @@ def words(path: Path) -> list[tuple[int, str]]:
     source = path.read_text()
     if path.suffix == ".py":
         return words_of_python(source)
-    return words_of_text(source, r"#[^\n]*" if path.suffix == ".txt" else r"//[^\n]*|/\*.*?\*/")
+    return words_of_text(source, r"#[^\n]*" if path.suffix in (".txt", ".cmake") else r"//[^\n]*|/\*.*?\*/")
 
 
 def named(found: list[tuple[int, str]], names: list[str], endings: str = r"(_\w*)?") -> list[tuple[int, str]]:

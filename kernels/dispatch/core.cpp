@@ -13,12 +13,20 @@
 
 #include "autograd.h"
 #if __has_include(<Python.h>)
+#include "cubin/from_python.h"
 #include "from_python.h"
 
 // For ctypes: core.py, from_python.
 extern "C" __attribute__((visibility("default"))) PyObject* fused_kernels_from_python(PyObject* overload, const char* name,
                                                                                       const char* overload_name) {
     return from_python::made(overload, name, overload_name);
+}
+// The same: kernels/cubin/program.py.
+extern "C" __attribute__((visibility("default"))) PyObject* fused_kernels_cubin_program(PyObject* files, const char* device) {
+    return cubin_python::program(files, device);
+}
+extern "C" __attribute__((visibility("default"))) PyObject* fused_kernels_cubin_kernel(PyObject* program, const char* name) {
+    return cubin_python::kernel(program, name);
 }
 #endif
 
@@ -194,6 +202,6 @@ TORCH_LIBRARY_FRAGMENT(fused_kernels, library) {
     library.impl("_set_report", [](const at::Tensor& report, at::Device device) {
         report_of(device) = report;
     });
-    library.impl("_use_driver", [](const std::string& path) { driver::use(path.c_str()); });
+    library.impl("_use_driver", [](const std::string& path) { cubin::use_driver(path); });
     library.impl("_replace_allocations", [](bool replaced) { plan::allocations_replaced = replaced; });
 }

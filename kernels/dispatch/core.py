@@ -46,6 +46,12 @@ def from_python(overload: OpOverload) -> Callable[..., object]:
     return made(overload, overload._schema.name.encode(), overload._schema.overload_name.encode())
 
 
+def core_library() -> Path:
+    """The core's library, loaded. Raises as load_core does."""
+    load_core()
+    return _core[0]
+
+
 def core_is_loaded() -> bool:
     """Whether load_core has been called and succeeded."""
     return bool(_core)

@@ -109,6 +109,13 @@ def _compile_here_or_there(kernel: Kernel, stem: Path) -> None:
 
 def compile_into(kernel: Kernel, stem: Path) -> None:
     """Compile with Triton, and write it as `stem`."""
+    made, ptx, launch = compile_to_cubin(kernel)
+    about = {"triton": _triton_version(), "kernel": str(kernel)}
+    write(stem, made, kernel.arch, about, kind=kind_of(kernel, ptx), **launch)
+
+
+def compile_to_cubin(kernel: Kernel) -> tuple[bytes, str, dict]:
+    """(cubin, PTX, Compiled's fields but path and kind) by Triton, with no cache."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -142,14 +149,17 @@ def compile_into(kernel: Kernel, stem: Path) -> None:
     if not own <= parameters <= own + 2:
         raise RuntimeError(f"{kernel} takes {parameters} parameters: expected {own}, and at most two of Triton's own")
     threads = re.search(r"\.(?:req|max)ntid\s+(\d+)", made.asm["ptx"])
-    write(
-        stem, made.asm["cubin"], kernel.arch, {"triton": triton.__version__, "kernel": str(kernel)},
-        name=metadata.name, threads=int(threads[1]) if threads else 32 * metadata.num_warps, shared=metadata.shared,
-        parameters=parameters, kind=_kind(options, made.asm["ptx"], kernel),
-    )
+    return made.asm["cubin"], made.asm["ptx"], {
+        "name": metadata.name,
+        "threads": int(threads[1]) if threads else 32 * metadata.num_warps,
+        "shared": metadata.shared,
+        "parameters": parameters,
+    }
 
 
-def _kind(options: dict, ptx: str, kernel: Kernel) -> int:
+def kind_of(kernel: Kernel, ptx: str) -> int:
+    """PLAIN, COOPERATIVE or EARLY, by the constants that it was compiled with."""
+    options = dict(kernel.constants)
     early, cooperative = options.get("launch_pdl", False), options.get("launch_cooperative_grid", False)
     if early and cooperative:
         raise RuntimeError(f"{kernel} cannot be both cooperative and early")

@@ -16,7 +16,7 @@ from pathlib import Path
 from kernels.runtime import KERNELS
 
 CUBINS = KERNELS.parent / "build" / "cubins"
-PLAIN, COOPERATIVE, EARLY = range(3)  # driver.h's Kind
+PLAIN, COOPERATIVE, EARLY = range(3)  # kernels/cubin/libcuda.h's Kind
 
 
 class Damaged(RuntimeError):
@@ -51,8 +51,8 @@ def write(stem: Path, image: bytes, arch: int, about: dict[str, str], **launch) 
     cubin = f"{stem.name}-{digest[:8]}.cubin"
     made = {name: value for name, value in asdict(Compiled(cubin, **launch)).items() if name != "path"}
     description = {"cubin": cubin, **made, "arch": arch, "bytes": len(image), "sha256": digest, **about}
-    _put(stem.with_name(cubin), image)
-    _put(description_of(stem), json.dumps(description, indent=1).encode())  # last: by it the cubin is found
+    put(stem.with_name(cubin), image)
+    put(description_of(stem), json.dumps(description, indent=1).encode())  # last: by it the cubin is found
 
 
 def read(stem: Path, arch: int) -> Compiled:
@@ -76,7 +76,8 @@ def read(stem: Path, arch: int) -> Compiled:
     return Compiled(str(cubin), **launch)
 
 
-def _put(path: Path, data: bytes) -> None:
+def put(path: Path, data: bytes) -> None:
+    """Write a file whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(data)
