@@ -178,7 +178,7 @@ def traced(name: str) -> dict[str, float]:
 STEPS = {
     "dense gradients, 26 tables": "13_full_adagrad_dense",
     "a sparse gradient, one table": "14_full_adagrad_sparse",
-    "its update a kernel of ours": "16_full_adagrad_fused",
+    "its tables by our kernels": "16_full_adagrad_fused",
     "all of it a CUDA graph": "19_full_adagrad_graph",
 }
 
