@@ -187,7 +187,7 @@ def _idle() -> tuple:
 claim(NOTEBOOK, "this takes a training step on an H200 from {:.2f} ms to {:.2f}.", _whole)
 claim(NOTEBOOK, "an H200, torch {}, {:,} rows, and a host of {} cores.", _setting)
 claim(NOTEBOOK, "or if it is under {:.0f} % of the step.", lambda: (100 * (LEAST - 1),))
-claim(NOTEBOOK, "walks along each of the 26 lists, {:,} numbers together.", lambda: _tables()[:1])
+claim(NOTEBOOK, "walks along each of the 26 lists, {:,} numbers in all.", lambda: _tables()[:1])
 claim(NOTEBOOK, "The buffer saves {:.2f} ms.", lambda: (_saved("list → buffer"),))
 claim(NOTEBOOK, "In a recorded trace, one list takes {:.0f} µs, and {:.0f} ns more for each id.", _conversion)
 claim(NOTEBOOK, "Mod n saves {:.2f} ms.", lambda: (_saved("compare → mod n"),))
@@ -207,7 +207,7 @@ claim(
     "`non_blocking` saves {:.2f} ms. For so small a batch, pinned memory adds nothing to that: the row is grey.",
     _copies,
 )
-claim(NOTEBOOK, "To pin in the step itself costs {:.2f} ms,", lambda: (_saved("pinned in the step → before"),))
+claim(NOTEBOOK, "To pin in the step itself costs {:.2f} ms.", lambda: (_saved("pinned in the step → before"),))
 claim(
     NOTEBOOK,
     "So far the tables had {:,} ids. Kaggle's have {:.1f} million, and their rows of 16 numbers take {:.2f} GB.",
@@ -239,7 +239,7 @@ claim(
 claim(
     NOTEBOOK,
     "The sparse gradient then saves {:.2f} ms. Orange and red, the sweeps, are gone: {:.1f} ms where their bytes need "
-    "{:.1f}. Before, the same switch lost {:.2f} ms.",
+    "{:.1f}. With 26 tables, sparse gradients lost {:.2f} ms.",
     _one_sparse,
 )
 claim(
