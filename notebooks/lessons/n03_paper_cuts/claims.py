@@ -220,7 +220,7 @@ claim(
     "torch.optim computes its rule in five operations. **Predict** the ms that 14 sweeps take at a copy's {:.2f} TB/s.",
     _sweeps,
 )
-claim(NOTEBOOK, "with Adagrad and 26 tables, which takes {:.2f} ms.", lambda: (cut("dense: 26 tables → one").before,))
+claim(NOTEBOOK, "of the step with 26 tables, which takes {:.2f} ms.", lambda: (cut("dense: 26 tables → one").before,))
 claim(
     NOTEBOOK,
     "The step gets {:.2f} ms *longer*. Its kernels take {:.1f} ms and no longer {:.1f}, but it has {:.0f} launches and "

@@ -6,10 +6,10 @@ import html
 
 import pandas as pd
 
-from lessons.n03_paper_cuts.recorded import CUTS, Effect, cut, effect_of
+from lessons.n03_paper_cuts.recorded import CUTS, SMALL_STEP, Effect, cut, effect_of
 
 GREY = "color: #999"
-HEADS = "cut", "recorded, H200: ms per step", "saves", "here: ms per step", "saves"
+HEADS = "cut", "step", "recorded, H200: ms per step", "saves", "here: ms per step", "saves"
 
 
 class Cuts:
@@ -30,7 +30,8 @@ class Cuts:
             found = cut(name)
             missing = "no record yet" if name in CUTS else "–"
             grey = found is not None and found.none
-            lines.append([(name, grey), *_cells(found, missing), *_cells(here, "–")])
+            step = CUTS[name][0] if name in CUTS else SMALL_STEP
+            lines.append([(name, grey), (step, grey), *_cells(found, missing), *_cells(here, "–")])
         return lines
 
     def __repr__(self) -> str:

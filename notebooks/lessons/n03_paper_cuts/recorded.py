@@ -66,8 +66,8 @@ def effect(part: str, before: str, after: str, **labels) -> Effect:
     return effect_of(times(part, before, **labels), times(part, after, **labels))
 
 
-# The step that is changed: its model, its tables and its optimizer.
-SMALL_STEP, OUTER_STEP, KAGGLE_STEP = "small, SGD", "main with outer, SGD", "main, Kaggle's tables, Adagrad"
+# The step that is changed; the last one has Kaggle's tables, and Adagrad in place of SGD.
+SMALL_STEP, OUTER_STEP, KAGGLE_STEP = "small", "main, outer", "main, Kaggle"
 _WAITS = {"part": "waits", "step": "04"}
 _TABLES = {"part": "tables", "step": "11", "rule": "adagrad"}
 # The cut's name in the notebook: the step, before, after, and the record's labels.
@@ -85,6 +85,7 @@ CUTS = {
     "gradients kept → set to None": (
         KAGGLE_STEP, "set_to_none=False", "set_to_none=True", {"part": "gradients", "rule": "adagrad"}
     ),
+    "all of the above": (SMALL_STEP, "the list", "a sparse gradient", {"part": "ladder", "size": "small, SGD"}),
 }
 
 
