@@ -65,6 +65,7 @@ def _operators() -> dict:
 ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n01.looked_up": lambda: (range(26), [4] * 26),
     "n02.draw_call": lambda: (_module("n02", "test_lesson").one_look_up(),),
+    "n03.queues": lambda: (_module("n03", "program").simulate, {"A": [0.25] * 6}),
     "n04.served": lambda: ([8, 6], {"default": (["8", "any"], [0, 1])}),
     "n06.draw_stride": lambda: (lambda stride: 4000 / min(stride, 8),),
     "n06.draw_waiting": lambda: (600, 1, 4),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from data.synthetic import FULL, SyntheticConfig
 
-SMALL = SyntheticConfig().cardinalities  # of the story's first ten steps
+SMALL = SyntheticConfig().cardinalities  # of the preset small's steps
 KAGGLE = SyntheticConfig(FULL).cardinalities
 WIDTH = 16  # of the tables, float32
 
@@ -24,3 +24,7 @@ def sweeps(rule: str) -> dict[str, int]:
         "fill the gradient with 0": 1, "sum += g²": 3, "sqrt(sum)": 2, "+ eps": 2, "-rate · g": 2,
         "update: row, -rate · g, root → row": 4,
     }
+
+
+# What zero_grad(set_to_none=False) adds: a fill, and a gradient that is added to the filled one.
+KEPT = {"fill the kept gradient with 0": 1, "kept + new → kept": 3}

@@ -1,284 +1,254 @@
-"""03, Paper cuts: the story's traces, and the record of each change alone, by turns."""
+"""03, Paper cuts: the record of each cut alone, by turns, and the traces of whole steps."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 
 import numpy as np
+import torch
 
-from lessons.n03_paper_cuts import arithmetic, recorded, two_queues
-from lessons.n03_paper_cuts.recorded import effect, times
+from lessons.n03_paper_cuts import arithmetic, program, recorded
+from lessons.n03_paper_cuts.recorded import PAPER_CUTS, STEPS, cut, run
 from lessons.shared.claim import claim
-from lessons.shared.records import copy_us, yardstick
+from lessons.shared.records import LEAST, copy_us, sms, yardstick
+from model.profiling.operators import Operators
 from model.profiling.tables import TRACES
 
 NOTEBOOK = "03"
+FIRST, MENDED, FUSED, GRAPHED = STEPS.values()
+PROGRAMS = [0.25] * 6, [0.25] * 4 + [6.0] * 2  # the notebook's A and B
 
 
-def _walks() -> tuple:
-    """The profiled step 01: µs of a conversion, ns for each id, how many of these for the walk; ms of all."""
+def _whole() -> tuple:
+    return run(FIRST)["step_ms"], run(MENDED)["step_ms"]
+
+
+def _setting() -> tuple:
+    """torch's version, rows of a batch, cores of the host."""
+    rows = run("04_modulus")["config"]["run"]["batch_size"]
+    (cores,) = re.findall(r"(\d+) CPU cores", PAPER_CUTS.head("platform"))
+    return PAPER_CUTS.head("torch").partition("+")[0], rows, int(cores)
+
+
+def _saved(name: str, sign: int = 1) -> float:
+    """ms that a cut saves, beyond the spread; sign -1: that it costs."""
+    found = cut(name)
+    assert not found.none
+    assert sign * found.middle > 0
+    return sign * found.middle
+
+
+def _conversion() -> tuple:
+    """The profiled step 01: µs of a conversion, ns for each id."""
     found = recorded.conversions()
-    fixed, slope = recorded.line_of(found["ids"], found["all"])
-    return fixed, slope, recorded.line_of(found["ids"], found["walk"])[1], found["all"].sum() / 1e3
+    return recorded.line_of(found["ids"], found["all"])
 
 
-def _medians(part: str, *variants: str, **labels) -> tuple[float, ...]:
-    return tuple(float(np.median(times(part, variant, **labels))) for variant in variants)
+def _launches() -> tuple:
+    """Of mod n, and of compare: the operators that compute."""
+    ids, known, rows = torch.arange(5), torch.arange(3), torch.arange(1, 4, dtype=torch.int32)
+    counts = []
+    for call in (lambda: (ids + 1) % 3, lambda: program.compare(ids, known, rows)):
+        with Operators(least=True) as operators:
+            call()
+        counts.append(len(operators.seen))
+    return tuple(counts)
 
 
-def _buffer() -> tuple:
-    found = effect("hash", "index_naive", "index", step="04")
-    assert found.high < 0, "it is beyond the spread"
-    return found.before, found.after, -found.middle
-
-
-def _kernels() -> tuple:
-    """µs of the four kernels of the smallest and of the largest table."""
-    found = recorded.hash_kernels().set_index("ids")[list(recorded.INDEX_KERNELS)].sum(axis=1)
-    assert found.loc[2000] == found.max()
-    return found.loc[3], found.loc[2000]
-
-
-def _nothing() -> tuple:
-    """µs of each of the four kernels for no id: the least and the most."""
-    found = recorded.hash_kernels()
-    fixed = [recorded.line_of(found["ids"], found[name])[0] for name in recorded.INDEX_KERNELS]
-    return min(fixed), max(fixed)
-
-
-def _outer() -> tuple:
-    step = recorded.story_step("06_main_outer")
-    assert step["idle"] < 0.05 * step["step"]
-    return (step["step"] - step["idle"],)
-
-
-def _fixed() -> tuple:
-    """All 26 tables' hashes: µs, µs of kernels of no id, µs that grow; times their bytes' time of ==, * and sum."""
-    found = recorded.hash_kernels()
-    fixed = sum(recorded.line_of(found["ids"], found[name])[0] for name in recorded.INDEX_KERNELS) * recorded.LAST_TABLE
-    whole = found[list(recorded.INDEX_KERNELS)].to_numpy().sum()
-    assert fixed > whole / 2
-    times_bytes = [
-        recorded.line_of(found["ids"], found[name])[1] / copy_us(1000 * 2048 * recorded.COMPARED[name])
-        for name in ("eq", "mul", "sum")
-    ]
-    assert times_bytes[0] > 2 * times_bytes[1] > 2 * times_bytes[2]
-    return whole, fixed, whole - fixed, *times_bytes
-
-
-def _sizes() -> tuple:
-    sizes = {name: _medians("sizes", name, n=1 << 17)[0] for name in ("index", "sorted", "modulus")}
-    assert sizes["index"] > sizes["sorted"] > sizes["modulus"]
-    small = _medians("sizes", "index", "sorted", n=1 << 11)
-    return 1e3 * sizes["index"], 1e3 * sizes["sorted"], 1e3 * sizes["modulus"], *(1e3 * ms for ms in small)
-
-
-def _exact() -> tuple:
-    """ms of a step with index, sorted and modulus."""
-    return _medians("hash", "index", "sorted", "modulus", step="04")
-
-
-def _reading() -> tuple:
-    """ms with the loss read and without, and what that is: of the launch-bound step, of the GPU-bound one."""
-    small, large = (effect("waits", "the loss read", "on the device", step=step) for step in ("04", "06"))
-    assert large.high < 0
-    assert abs(large.middle) > abs(small.middle)
-    return small.before, small.after, _words(small), large.before, large.after, _words(large)
-
-
-def _words(found: recorded.Effect) -> str:
-    if found.none:
-        return "below the spread, so none"
-    return f"{abs(found.middle):.2f} ms {'less' if found.middle < 0 else 'more'}"
-
-
-def _copies() -> tuple:
-    """ms by which copies lengthen step 06, from ordinary memory, the same with non_blocking, and from pinned memory."""
-    found = [
-        effect("waits", "on the device", name, step="06")
-        for name in ("ordinary memory", "ordinary memory, non_blocking", "pinned memory, non_blocking")
-    ]
-    assert not found[0].none
-    assert found[1].none
-    assert found[2].none
-    return tuple(one.middle for one in found)
-
-
-def _pinning() -> tuple:
-    """ms by which to pin a batch in the step lengthens steps 04 and 06."""
-    for step in ("04", "06"):
-        assert effect("waits", "ordinary memory, non_blocking", "pinned memory, non_blocking", step=step).none
-        assert not effect("waits", "ordinary memory", "ordinary memory, non_blocking", step=step).none
-    return tuple(effect("waits", "on the device", "pinned in the step", step=step).middle for step in ("04", "06"))
-
-
-def _sweeps() -> tuple:
-    """ms at a copy's rate, and recorded, of SGD's and of Adagrad's sweeps."""
-    swept = [sum(arithmetic.sweeps(rule).values()) * arithmetic.table_bytes() for rule in ("sgd", "adagrad")]
-    counted = [copy_us(moved) / 1e3 for moved in swept]
-    steps = [recorded.story_step(name) for name in ("11_full_sgd_dense", "13_full_adagrad_dense")]
-    found = [step["fill with 0"] + step["update"] for step in steps]
-    assert all(1 < b / a < 1.25 for a, b in zip(counted, found, strict=True))
-    return *counted, *found
-
-
-def _busy() -> tuple:
-    """ms of kernels and of the step: small tables, SGD, Adagrad, all dense."""
-    found = [recorded.story_step(name) for name in ("08_main_dot", "11_full_sgd_dense", "13_full_adagrad_dense")]
-    busy = [step["step"] - step["idle"] for step in found]
-    assert busy[0] < 0.6 * found[0]["step"]
-    assert busy[2] > 0.85 * found[2]["step"]
-    assert recorded.story_step("13_full_adagrad_dense")["update"] > busy[2] / 2
-    return busy[0], found[0]["step"], busy[1], found[1]["step"], busy[2], found[2]["step"]
-
-
-def _one_block() -> tuple:
-    found = [recorded.story_step(name)["add up the rows' gradients"] for name in ("08_main_dot", "11_full_sgd_dense")]
-    assert found[1] < 1.2 * found[0], "it hardly grows with the tables"
-    return *found, sum(arithmetic.KAGGLE) / sum(arithmetic.SMALL)
-
-
-def _sparse() -> tuple:
-    names = ("12_full_sgd_sparse", "14_full_adagrad_sparse")
-    steps = [recorded.story_step(name) for name in names]
-    busy = [step["step"] - step["idle"] for step in steps]
-    assert all(b < step["step"] / 2 for b, step in zip(busy, steps, strict=True))
-    return steps[0]["step"], steps[1]["step"], busy[0], busy[1]
-
-
-def _peaks() -> tuple:
-    peaks = [
-        json.loads((TRACES / name / "run.json").read_text())["peak_bytes"] / 1e9
-        for name in ("13_full_adagrad_dense", "14_full_adagrad_sparse")
-    ]
-    assert peaks[0] > 2 * peaks[1]
-    return tuple(peaks)
-
-
-def _one_tensor() -> tuple:
-    """ms that one dense tensor in place of 26 takes off SGD's step and off Adagrad's."""
-    found = [effect("tables", "dense, 26 tensors", "dense, one tensor", step="11", rule=r) for r in ("sgd", "adagrad")]
-    assert all(one.high < 0 for one in found)
-    assert -found[0].middle > _bytes_alone()[-1], "with SGD it brings more than sparse gradients do"
-    return tuple(-one.middle for one in found)
-
-
-def _bytes_alone() -> tuple:
-    """26 sparse gradients in place of dense ones: SGD's ms of kernels, of the sweeps, of the one-block kernels, and by
-    how many ms its step is shorter; Adagrad's is longer."""
-    names = ("dense, 26 tensors", "sparse, 26 tensors")
-    kernels = [recorded.counted(name, step="11", rule="sgd")[1] / 1e3 for name in names]
-    sparse, adagrad = (effect("tables", *names, step="11", rule=rule) for rule in ("sgd", "adagrad"))
-    step = recorded.story_step("11_full_sgd_dense")
-    swept, one_block = step["fill with 0"] + step["update"], step["add up the rows' gradients"]
-    assert sparse.high < 0 < adagrad.low
-    assert abs(kernels[0] - kernels[1] - swept - one_block) < 0.2
-    return *kernels, swept, one_block, -sparse.middle
-
-
-def _rate() -> tuple:
-    return (yardstick(),)
-
-
-def _sweep() -> tuple:
-    return arithmetic.table_bytes() / 1e9, sum(arithmetic.sweeps("sgd").values())
-
-
-def _adagrad() -> tuple:
-    """Sweeps, and operations but for the one that fills the gradient."""
-    found = arithmetic.sweeps("adagrad")
-    assert len(found) == 6
-    return sum(found.values()), "five"
+def _many_ids() -> tuple:
+    us = [1e3 * np.median(recorded.times("sizes", name, n=1 << 17)) for name in ("index", "sorted")]
+    assert us[0] > 10 * us[1]
+    return (1 << 17, *us)
 
 
 def _stopped() -> tuple:
     """Units by which a wait lengthens a step: for so long the host waits in A, and the GPU is idle in B."""
-    programs = two_queues.LAUNCH_BOUND, two_queues.GPU_BOUND
-    free = [two_queues.simulate(kernels, waits=False).step for kernels in programs]
-    a, b = (two_queues.simulate(kernels, waits=True) for kernels in programs)
-    (begin, end), idle = a.waits[-1], b.step - sum(two_queues.GPU_BOUND)
-    assert (a.step - free[0], b.step - free[1]) == (end - begin, idle)
-    return end - begin, idle
+    longer = [program.step_time(kernels, True) - program.step_time(kernels, False) for kernels in PROGRAMS]
+    (begin, end), idle = program.simulate(PROGRAMS[0], True)[1][-1], program.step_time(PROGRAMS[1], True)
+    assert longer == [end - begin, idle - sum(PROGRAMS[1])]
+    return tuple(longer)
 
 
+def _reading() -> tuple:
+    step = recorded.traced("06_main_outer")
+    assert step["idle"] < 0.05 * step["step"]
+    return (
+        _saved("loss read → not"), step["step"] - step["idle"], step["step"],
+        _saved("loss read → not, longer kernels"),
+    )
+
+
+def _batch() -> tuple:
+    return (2048 * (4 + 13 * 4 + 26 * 8) / 1e6,)
+
+
+def _copies() -> tuple:
+    """Grey: pinned memory."""
+    assert cut("ordinary → pinned").none
+    return (_saved("to() → non_blocking"),)
+
+
+def _tables() -> tuple:
+    """Ids of small's tables and, in millions, of Kaggle's; GB of these."""
+    return sum(arithmetic.SMALL), sum(arithmetic.KAGGLE) / 1e6, arithmetic.table_bytes() / 1e9
+
+
+def _sweeps() -> tuple:
+    """SGD's, with three in its update; Adagrad's, with five operations beside the one that fills; the copy's rate."""
+    sgd, adagrad = (arithmetic.sweeps(rule) for rule in ("sgd", "adagrad"))
+    assert list(sgd.values()) == [1, 3]
+    assert len(adagrad) - 1 == 5
+    return sum(sgd.values()), sum(adagrad.values()), yardstick()
+
+
+def _apart() -> tuple:
+    """26 tables, dense and then sparse gradients: ms longer, ms of kernels, launches."""
+    dense, sparse = (recorded.counted(name) for name in ("dense, 26 tensors", "sparse, 26 tensors"))
+    return _saved("26 tables: dense → sparse", -1), sparse[1], dense[1], sparse[0], dense[0]
+
+
+def _kept() -> tuple:
+    sweeps = sum(arithmetic.KEPT.values())
+    return sweeps, copy_us(sweeps * arithmetic.table_bytes()) / 1e3
+
+
+def _one_table() -> tuple:
+    """ms that one dense tensor saves; the kernels that add up gradients are 26 of one block; ms that kernels lose."""
+    grids = _grids()
+    assert len(grids) == 26 * run(FIRST)["active_steps"]
+    assert {tuple(grid) for grid in grids} == {(1, 1, 1)}
+    kernels = [recorded.counted(name)[1] for name in ("dense, 26 tensors", "dense, one tensor")]
+    shown = recorded.traced(FIRST)["add up the rows' gradients"]
+    assert abs(kernels[0] - kernels[1] - shown) < 0.1 * shown
+    return _saved("dense: 26 tables → one"), sms(), kernels[0] - kernels[1]
+
+
+def _events(name: str) -> list[dict]:
+    """The traced step's own events: some of their arguments model.profiling leaves out."""
+    (path,) = (TRACES / name).glob("*.json.gz")
+    return json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+
+
+def _grids() -> list[list[int]]:
+    """Of the first step's kernels that add up the gradients of equal rows: their blocks."""
+    pattern = re.compile(recorded.KINDS["add up the rows' gradients"])
+    return [e["args"]["grid"] for e in _events(FIRST) if e.get("cat") == "kernel" and pattern.search(e["name"])]
+
+
+def _waits() -> tuple:
+    """Of the mended step's one coalescing; the host waits nowhere else in it."""
+    events = _events(MENDED)
+    calls = [e for e in events if e.get("name") == "aten::_coalesce"]
+    waits = [e["ts"] for e in events if e.get("name") == "cudaStreamSynchronize"]
+    assert len(calls) == run(MENDED)["active_steps"]
+    inside = [sum(call["ts"] <= ts <= call["ts"] + call["dur"] for ts in waits) for call in calls]
+    assert sum(inside) == len(waits)
+    (each,) = set(inside)
+    return (each,)
+
+
+def _one_sparse() -> tuple:
+    """ms that a sparse gradient saves of one table; ms of the first step's sweeps, and of their bytes; what was lost
+    with 26 tables."""
+    step, mended = recorded.traced(FIRST), recorded.traced(MENDED)
+    swept = step["fill with 0"] + step["update"]
+    assert mended["fill with 0"] + mended["update"] < 0.02 * swept
+    counted = copy_us(sum(arithmetic.sweeps("adagrad").values()) * arithmetic.table_bytes()) / 1e3
+    return _saved("one table: dense → sparse"), swept, counted, _saved("26 tables: dense → sparse", -1)
+
+
+def _small() -> tuple:
+    """ms of the step with list and read, and with neither."""
+    first, last = run("01_index_naive"), run("04_modulus")
+    assert first["config"]["run"]["sync_metrics"]
+    assert not last["config"]["run"]["sync_metrics"]
+    return first["step_ms"], last["step_ms"]
+
+
+def _row(name: str) -> tuple:
+    """ms of the step and of its kernels, and its launches."""
+    found = run(name)
+    return found["step_ms"], found["facts"]["busy_us"] / 1e3, found["facts"]["launches"]
+
+
+def _host() -> tuple:
+    (cores,) = {re.search(r"(\d+) CPU cores", run(name)["platform"])[1] for name in STEPS.values()}
+    return (cores,)
+
+
+def _idle() -> tuple:
+    step = recorded.traced(MENDED)
+    assert step["idle"] > step["step"] / 2
+    return (step["idle"],)
+
+
+claim(NOTEBOOK, "this takes a training step on an H200 from {:.2f} ms to {:.2f}.", _whole)
+claim(NOTEBOOK, "an H200, torch {}, {:,} rows, and a host of {} cores.", _setting)
+claim(NOTEBOOK, "or if it is under {:.0f} % of the step.", lambda: (100 * (LEAST - 1),))
+claim(NOTEBOOK, "walks along each of the 26 lists, {:,} numbers in all.", lambda: _tables()[:1])
+claim(NOTEBOOK, "The buffer saves {:.2f} ms.", lambda: (_saved("list → buffer"),))
+claim(NOTEBOOK, "In a recorded trace, one list takes {:.0f} µs, and {:.0f} ns more for each id.", _conversion)
+claim(NOTEBOOK, "Mod n saves {:.2f} ms.", lambda: (_saved("compare → mod n"),))
+claim(NOTEBOOK, "For each table it launches {} kernels, where `compare` launches {},", _launches)
+claim(NOTEBOOK, "For a table of {:,} ids, one `compare` takes {:,.0f} µs, and a binary search {:.0f}.", _many_ids)
+claim(NOTEBOOK, "In A that is the host. It stands still for {:g} units,", lambda: _stopped()[:1])
+claim(NOTEBOOK, "In B it is the GPU. It idles for {:g} units in all,", lambda: _stopped()[1:])
 claim(
     NOTEBOOK,
-    "In the recorded trace a conversion takes {:.0f} µs and {:.0f} ns for each id, {:.0f} of them for the walk: "
-    "{:.2f} ms a step.",
-    _walks,
-)
-claim(NOTEBOOK, "By turns, a step takes {:.2f} ms with the list and {:.2f} with the buffer, {:.2f} ms less", _buffer)
-claim(NOTEBOOK, "With 3 known ids the four kernels take {:.1f} µs, with 2000 {:.1f}.", _kernels)
-claim(NOTEBOOK, "A part is fixed: for next to no ids each of the four takes {:.0f} to {:.0f} µs on the GPU.", _nothing)
-claim(NOTEBOOK, "Step 06 keeps the GPU busy for {:.0f} ms, and is like B.", _outer)
-claim(
-    NOTEBOOK,
-    "Of the {:.0f} µs of all tables' hashes {:.0f} are this, and {:.0f} grow with the ids: `==` takes {:.0f} × what a "
-    "copy would take for its bytes, `*` {:.1f} ×, the sum {:.1f} ×.",
-    _fixed,
-)
-claim(
-    NOTEBOOK,
-    "With 131,072 known ids `index` takes {:.0f} µs a call, `sorted` {:.0f}, `modulus` {:.0f}; with 2048, `index` "
-    "{:.0f} and `sorted` {:.0f}.",
-    _sizes,
-)
-claim(NOTEBOOK, "By turns, a step takes {:.2f} ms with `index`, {:.2f} with `sorted`, {:.2f} with `modulus`.", _exact)
-claim(
-    NOTEBOOK,
-    "Step 04 takes {:.2f} ms with the loss read and {:.2f} without: {}. Step 06 takes {:.1f} and {:.1f}: {}.",
+    "The first step gets {:.2f} ms shorter. The second keeps the GPU busy for {:.0f} of its {:.0f} ms, like B, and "
+    "gets {:.2f} ms shorter.",
     _reading,
 )
-claim(NOTEBOOK, "0.54 MB")
+claim(NOTEBOOK, "they come from the host, {:.2f} MB for 2,048 rows.", _batch)
 claim(
     NOTEBOOK,
-    "Copies from ordinary memory make step 06 longer by {:.2f} ms. With `non_blocking` it is {:.2f} ms, from pinned "
-    "memory {:.2f}, both below the spread.",
+    "`non_blocking` saves {:.2f} ms. For so small a batch, pinned memory adds nothing to that: the row is grey.",
     _copies,
 )
+claim(NOTEBOOK, "To pin in the step itself costs {:.2f} ms.", lambda: (_saved("pinned in the step → before"),))
 claim(
     NOTEBOOK,
-    "To pin a batch in the step itself makes step 04 longer by {:.2f} ms and step 06 by {:.2f}, both against a batch "
-    "on the device.",
-    _pinning,
+    "So far the tables had {:,} ids. Kaggle's have {:.1f} million, and their rows of 16 numbers take {:.2f} GB.",
+    _tables,
 )
+claim(NOTEBOOK, "## 5 · A gradient of {:.1f} million rows", lambda: _tables()[1:2])
 claim(
     NOTEBOOK,
-    "At a copy's rate these sweeps need {:.1f} ms with SGD and {:.1f} with Adagrad; recorded, orange and red, are "
-    "{:.1f} and {:.1f}.",
+    "SGD needs {}: one fills the gradient with zeros, and three update the rows. Adagrad needs {}, because "
+    "torch.optim computes its rule in five operations. **Predict** the ms that 14 sweeps take at a copy's {:.2f} TB/s.",
     _sweeps,
 )
-claim(NOTEBOOK, "reads or writes each row of all tables once: {:.2f} GB. SGD needs {}:", _sweep)
-claim(NOTEBOOK, "Adagrad needs {}, for torch.optim computes its rule in {} operations, each over all rows.", _adagrad)
-claim(NOTEBOOK, "at a copy's {:.2f} TB/s, which counts bytes read and written.", _rate)
-claim(NOTEBOOK, "it stands still for {:g} units, until the last kernel is done.", lambda: (_stopped()[0],))
-claim(NOTEBOOK, "and the GPU idles for {:g} units, while the host launches", lambda: (_stopped()[1],))
+claim(NOTEBOOK, "of the step with 26 tables, which takes {:.2f} ms.", lambda: (cut("dense: 26 tables → one").before,))
 claim(
     NOTEBOOK,
-    "Kernels run for {:.1f} of step 08's {:.1f} ms, which is launch-bound, for {:.1f} of {:.1f} in 11, and for "
-    "{:.1f} of {:.1f} in 13, which is memory-bound.",
-    _busy,
+    "The step gets {:.2f} ms *longer*. Its kernels take {:.1f} ms and no longer {:.1f}, but it has {:.0f} launches and "
+    "no longer {:.0f}.",
+    _apart,
+)
+claim(NOTEBOOK, "and one such call makes the host wait {:.0f} times.", _waits)
+claim(NOTEBOOK, "With dense gradients these are {} sweeps more, {:.1f} ms by their bytes.", _kept)
+claim(
+    NOTEBOOK,
+    "One table saves {:.2f} ms with dense gradients. Look at violet in the picture: there, a kernel per table adds up "
+    "the gradients of equal rows. Each runs as a single block, on one of {} SMs. For all rows in one tensor PyTorch "
+    "takes another way, and the kernels take {:.1f} ms less.",
+    _one_table,
 )
 claim(
     NOTEBOOK,
-    "Violet is no sweep: it takes {:.2f} ms in step 08 and {:.2f} in 11, with {:.0f} times as many rows.",
-    _one_block,
+    "The sparse gradient then saves {:.2f} ms. Orange and red, the sweeps, are gone: {:.1f} ms where their bytes need "
+    "{:.1f}. With 26 tables, sparse gradients lost {:.2f} ms.",
+    _one_sparse,
 )
 claim(
     NOTEBOOK,
-    "They take {:.1f} ms with SGD and {:.1f} with Adagrad, of which kernels run for {:.1f} and {:.1f}: launch-bound "
-    "again.",
-    _sparse,
+    "With `small`, a step with the list and the loss read takes {:.2f} ms. With mod n and without the read it takes "
+    "{:.2f}.",
+    _small,
 )
-claim(NOTEBOOK, "At its peak Adagrad holds {:.1f} GB with dense gradients and {:.1f} with sparse ones.", _peaks)
-claim(
-    NOTEBOOK,
-    "One dense tensor in place of 26 takes {:.1f} ms off SGD's step and {:.1f} off Adagrad's.",
-    _one_tensor,
-)
-claim(
-    NOTEBOOK,
-    "26 sparse gradients take SGD's kernels from {:.1f} to {:.1f} ms, of which {:.1f} were the sweeps and {:.1f} the "
-    "violet kernels; but its step is only {:.2f} ms shorter: what is left is launches.",
-    _bytes_alone,
-)
+for _label, _name in STEPS.items():
+    claim(NOTEBOOK, f"| {_label} | {{:.2f}} | {{:.2f}} | {{:.0f}} |", lambda name=_name: _row(name))
+claim(NOTEBOOK, "each step recorded by itself on a host of {} cores:", _host)
+claim(NOTEBOOK, "The mended step is host-bound: for {:.1f} ms no kernel runs.", _idle)

@@ -8,6 +8,9 @@ By parts, each of which is one process's rounds; a round runs every variant for 
               non_blocking, and pinned in the step
     tables    a step of the story's 08 and of 11: tables of 13,428 and of 33.8 million ids; dense or sparse gradients,
               26 tensors or one, SGD and Adagrad; also the launches, and the µs of the kernels
+    gradients   a step of the story's 11: the gradients kept, zero_grad(set_to_none=False), or set to None
+    ladder      the notebook's own program, its cuts mended one after the other: small with SGD, from the list of ids
+                on; main with Kaggle's tables and Adagrad; also launches and µs of the kernels
     hash_sizes  the hash alone, of 2048 ids in one table of n known ones
 
 A variant whose loss differs from that of its part's first by more than 1e-4 is FAILED, where they compute the same; or
@@ -22,11 +25,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.synthetic import FULL
+from data.synthetic import CATEGORIES, FULL, SyntheticConfig, hashed_ids
+from lessons.n03_paper_cuts import program
+from lessons.shared import dlrm
 from lessons.shared.experiment import Experiment, kernels_of
 from model.config import Optimizer
 from model.device import pinned
@@ -45,6 +51,8 @@ from model.step import on_the_device
 
 BY_NUMBER = {step.number: step for step in TRACED_STEPS}
 HOST_BOUND, GPU_BOUND, SMALL_TABLES, FULL_TABLES = "04", "06", "08", "11"  # of the story
+KEPT, NONE = "set_to_none=False", "set_to_none=True"
+MAIN = {"bottom": (13, 512, 256, 64, 16), "top": (512, 256, 1)}  # the preset's widths
 TOLERANCE = 1e-4  # of a loss
 LEAST, MOST, MOST_COMPARED = 4, 23, 17  # log2 of n, of the sizes; up to where ids are compared one by one
 ON_DEVICE, ITEM = "on the device", "the loss read"
@@ -130,6 +138,90 @@ def tables(chosen: TracedStep, device: torch.device) -> Iterator[tuple[str, Call
         yield name, lambda work=work, turns=turns: work(*next(turns)), True
 
 
+def gradients(chosen: TracedStep, device: torch.device) -> Iterator[tuple[str, Callable, bool]]:
+    """Steps whose gradients stay where they are and are filled with 0, and steps that make them anew."""
+    batches = drawn_batches(chosen, device)
+    for name, work in ((KEPT, _keeping), (NONE, dlrm.step)):
+        torch.manual_seed(0)
+        with torch.device(device):
+            model = DLRM(shape_of(chosen)).to(device)
+        yield name, program.loop(model, make_optimizer(model, chosen), batches, lambda tensor: tensor, work), True
+
+
+def _keeping(model: torch.nn.Module, optimizer, labels: Tensor, dense: Tensor, ids: Tensor) -> Tensor:
+    loss = F.binary_cross_entropy_with_logits(model(dense, ids), labels)
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def kaggle(rows: int, largest: int = FULL, count: int = 4) -> tuple[tuple[int, ...], list[list[Tensor]]]:
+    """Kaggle's table sizes, `largest` at most, and batches whose ids are drawn from as many; on the host."""
+    chosen = replace(BY_NUMBER[FULL_TABLES], batch_size=rows, batches=count, largest_table=largest)
+    return SyntheticConfig(largest).cardinalities, drawn_batches(chosen, "cpu")
+
+
+def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.003)
+
+
+def small_ladder(rows: int, largest: int, device: torch.device) -> Iterator[tuple[str, Callable, bool]]:
+    """The notebook's program from the list of ids to the mended step; with an id's own row losses must be the first
+    one's, and mod n gives other rows."""
+    sizes, host = kaggle(rows, min(2000, largest))
+    known = [
+        torch.from_numpy(hashed_ids(name, np.arange(n)).astype(np.int64)).sort().values
+        for name, n in zip(CATEGORIES, sizes, strict=True)
+    ]
+    for name, kind in (("the list", program.ListHash), ("ids in a buffer", program.BufferHash)):
+        yield name, _rung(lambda kind=kind: program.Exact(known, kind), sgd, host, device), True
+    for name, step in _rungs(sizes, {}, sgd, host, device, "(id + 1) mod n"):
+        yield name, step, False
+
+
+def kaggle_ladder(rows: int, largest: int, device: torch.device) -> Iterator[tuple[str, Callable, bool]]:
+    """The notebook's program at Kaggle's size, with Adagrad; all compute the same."""
+    sizes, host = kaggle(rows, largest)
+    for name, step in _rungs(sizes, MAIN, program.adagrad, host, device, "as it was"):
+        yield name, step, True
+
+
+def _rungs(
+    sizes: Sequence[int], shape: Mapping, optimizer: Callable, host: list, device: torch.device, first: str
+) -> Iterator[tuple[str, Callable]]:
+    """26 tables with dense gradients, the loss read and the batch waited for; then one cut after the other mended."""
+
+    def one(sparse: bool) -> Callable:
+        return lambda: program.OneTable(sizes, partial(_looked_up, sparse=sparse), **shape)
+
+    in_pinned = [[tensor.pin_memory() if device.type == "cuda" else tensor for tensor in batch] for batch in host]
+    apart, quiet = partial(dlrm.DLRM, sizes, **shape), {"work": dlrm.step, "non_blocking": True}
+    yield first, _rung(apart, optimizer, host, device)
+    yield "the loss not read", _rung(apart, optimizer, host, device, dlrm.step)
+    yield "non_blocking", _rung(apart, optimizer, host, device, **quiet)
+    yield "from pinned memory", _rung(apart, optimizer, in_pinned, device, **quiet)
+    yield "one table", _rung(one(False), optimizer, in_pinned, device, **quiet)
+    yield "a sparse gradient", _rung(one(True), optimizer, in_pinned, device, **quiet)
+
+
+def _rung(
+    make: Callable, optimizer: Callable, batches: list, device: torch.device, work: Callable = program.reading,
+    non_blocking: bool = False,
+) -> Callable:
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = make().to(device)
+    return program.loop(
+        model, optimizer(model), batches,
+        lambda tensor: tensor.to(device, non_blocking=non_blocking), work,
+    )
+
+
+def _looked_up(table: Tensor, rows: Tensor, sparse: bool) -> Tensor:
+    return F.embedding(rows, table, sparse=sparse)
+
+
 def _dense_look_up(found: torch.nn.Module, rows: Tensor) -> Tensor:
     return F.embedding(rows + found.starts, found.weight)
 
@@ -165,6 +257,8 @@ def sizes(batch: int, device: torch.device, rounds: int, most: int = MOST) -> li
             kinds = (Hash.INDEX_NAIVE, Hash.INDEX, *kinds)
         modules = {kind: make_hash(kind, n, known).to(device) for kind in kinds}
         rows_of = {kind: module(ids) for kind, module in modules.items()}
+        for module in [*modules.values()] * WARM_UP:  # a size's first calls are slower, whatever their work
+            module(ids)
         ms = step_times({kind: partial(module, ids) for kind, module in modules.items()}, 5, rounds)
         for kind in kinds:  # the two by an index give ids the same rows, the others rows of the table
             if kind in (Hash.INDEX_NAIVE, Hash.INDEX):
@@ -184,7 +278,7 @@ class PaperCuts(Experiment):
     """What paper_cuts.json has; ms: of each round."""
 
     NAME = "paper_cuts"
-    PARTS = ("hash", "waits", "tables", "hash_sizes")
+    PARTS = ("hash", "waits", "tables", "gradients", "ladder", "hash_sizes")
     FULL = Sizes()
     SMALL = Sizes(batch=8, largest=50, rounds=2, block=1, most=6, gpu_bound="08")
 
@@ -200,6 +294,19 @@ class PaperCuts(Experiment):
             changes = {"optimizer": rule, "weight_decay": 0.0}
             self._steps("tables", number, tables, changes, count=True, rule=str(rule))
 
+    def gradients(self) -> None:
+        for rule in (Optimizer.SGD, Optimizer.ADAGRAD):
+            changes = {"optimizer": rule, "weight_decay": 0.0}
+            self._steps("gradients", FULL_TABLES, gradients, changes, rule=str(rule))
+
+    def ladder(self) -> None:
+        sizes = self.sizes
+        for name, variants in (("small, SGD", small_ladder), ("main, Kaggle's tables, Adagrad", kaggle_ladder)):
+            steps = variants(sizes.batch, sizes.largest, self.device)
+            for row in measure(steps, self.device, sizes.rounds, sizes.block, count=True):
+                self.add("ladder", None, row.pop("match"), size=name, **row)
+            self._release()
+
     def hash_sizes(self) -> None:
         for row in sizes(self.sizes.batch, self.device, self.sizes.rounds, self.sizes.most):
             self.add("sizes", None, row.pop("match"), step="", **row)
@@ -212,6 +319,9 @@ class PaperCuts(Experiment):
         found = measure(variants(chosen, self.device), self.device, self.sizes.rounds, self.sizes.block, count)
         for row in found:
             self.add(part, None, row.pop("match"), step=number, **labels, **row)
+        self._release()
+
+    def _release(self) -> None:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -1,6 +1,5 @@
-"""The lecture's puzzles in PyTorch: a hash, a metric, a look-up and an update that neither wait nor sweep a table.
+"""The lecture's puzzles in PyTorch: a metric, a look-up and an update that neither wait nor sweep a table.
 
-    sorted            ids [B], known [n], ascending → rows [B]: k + 1 of the k-th known id, 0 of any other
     metric            total [3] += the sum of the losses, the number of right predictions, the number of rows
     sparse_look_up    table [R, D], rows [B] → [B, D], its gradient without a tensor of R rows
     update            table[r] -= rate · the sum of grad over all b with rows[b] = r, without a tensor of R rows
@@ -8,95 +7,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.check import Call, Case, Spec
-from lessons.shared.puzzle import InPyTorch, Judge, Quiet, TooLarge, Waits, gradient_of
+from lessons.shared.puzzle import InPyTorch, Judge, Quiet, Waits, gradient_of
+from lessons.shared.puzzle.waits import look
 
 RATE = 0.5
-
-
-def sorted_rows(ids: Tensor, known: Tensor) -> Tensor:
-    found = ids.unsqueeze(-1) == known
-    return (found * torch.arange(1, len(known) + 1, device=ids.device)).sum(-1)
-
-
-def _sorted_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    count, size = case.shape
-    random = torch.Generator().manual_seed(count)
-    # Ids have 32 bits: neither float32 nor int32 holds them, and float32 cannot tell neighbours apart.
-    known = (torch.randperm(10 * size, generator=random)[:size] + 5).sort().values * (2**32 // (10 * size + 15))
-    if size > 1:
-        known[-1] = known[-2] + 1
-    chosen = known[torch.randint(size, (count,), generator=random)]
-    yield Call(
-        f"{count} known ids of {size}", (chosen.to(device), known.to(device)),
-        hint="torch.searchsorted(known, ids) counts the known ids that are smaller; row 0 is nobody's, so the first "
-        "known id has row 1. Ids reach 2^32: leave them in int64.",
-    )
-    other = torch.where(torch.arange(count) % 3 == 0, chosen, chosen + 1)
-    other = torch.where(torch.isin(other, known[-1:]), known[0], other)
-    between = torch.where(other > known[-1], -1, other)
-    yield Call(
-        f"{count} ids, not all of {size} known", (between.to(device), known.to(device)),
-        hint="an unknown id has a position too: is the id that lies there the one you look for?",
-    )
-    above = torch.where(torch.arange(count) % 2 == 0, known[-1] + 7, chosen)
-    yield Call(
-        f"{count} ids, some above all of {size}", (above.to(device), known.to(device)),
-        hint=f"the position of an id above all known ones is {size}, and known[{size}] does not exist.",
-    )
-
-
-class _Operators(TorchDispatchMode):
-    """Names those that run, and stops where they are too many."""
-
-    def __init__(self, most: int):
-        super().__init__()
-        self.names, self.most = [], most
-
-    def __torch_dispatch__(self, operator, types, arguments=(), named=None):
-        self.names.append(operator._schema.name)
-        if self.names[-1] in ("aten::scalar_tensor", "aten::lift_fresh"):
-            self.names[-1] = "a number"  # of Python: on meta it is made in another way
-        if self.names[-1] == "aten::isin":
-            raise TooLarge(
-                "right, but isin compares each with each where there are few known ids, and else sorts them all at "
-                "every call, and waits in a unique of its own"
-            )
-        if len(self.names) > self.most:
-            raise TooLarge(f"right, but it needs more than {self.most} operators")
-        return operator(*arguments, **(named or {}))
-
-
-def _few_and_the_same(answer, ids: Tensor, known: Tensor) -> None:
-    """Some operators for each halving of n, and no others on meta than for values, some of them above all known."""
-    most = 20 * (1 + len(known).bit_length())
-    with _Operators(most) as on_meta:
-        answer(ids, known)
-    ids, known = torch.arange(len(known), len(known) + len(ids)), torch.arange(len(known))
-    try:
-        with _Operators(most) as on_cpu:
-            answer(ids, known)
-    except IndexError:
-        return  # of the ids above all known: a case of their own says so
-    if on_meta.names != on_cpu.names:
-        raise Waits("right, but on a GPU it would not do the same: no exception comes from there")
-
-
-SORTED = InPyTorch(
-    Spec(sorted_rows, _sorted_calls, cases=lambda names: [Case((6, 4)), Case((1, 1)), Case((40, 7)), Case((257, 100))]),
-    rules=Quiet(
-        lambda call: 2 * max(tensor.numel() for tensor in call.tensors),
-        _few_and_the_same,
-        "that is each with each. In order, an id's place is found with log2(n) comparisons: torch.searchsorted.",
-    ),
-)
 
 
 def add_up(total: Tensor, logits: Tensor, labels: Tensor) -> None:
@@ -213,5 +134,31 @@ UPDATE = InPyTorch(
     Quiet(_few, hint="that is the whole table: which operator adds to some rows, where they lie?"),
 )
 
-PUZZLES = {"sorted": SORTED, "metric": METRIC, "sparse_look_up": LOOK_UP, "update": UPDATE}
-attempt = Judge(PUZZLES).attempt
+PUZZLES = {"metric": METRIC, "sparse_look_up": LOOK_UP, "update": UPDATE}
+JUDGE = Judge(PUZZLES)
+SOLVED, attempt = JUDGE.solved, JUDGE.attempt  # solved: the reader's functions that passed, by puzzle
+
+
+def sparse_look_up(table: Tensor, rows: Tensor) -> Tensor:
+    return F.embedding(rows, table, sparse=True)
+
+
+def update_rows(table: Tensor, rows: Tensor, grad: Tensor, rate: float) -> None:
+    table.index_add_(0, rows, grad, alpha=-rate)
+
+
+OURS = {"metric": add_up, "sparse_look_up": sparse_look_up, "update": update_rows}
+
+
+def passed(name: str) -> Callable:
+    """The reader's function, if it passed when it was last tried; else the lecture's."""
+    return SOLVED.get(name, OURS[name])
+
+
+def why_it_waits(line: Callable, *tensors: Tensor) -> str:
+    """Why the host would wait in this line on a GPU, found with tensors that have no values; "" if it would not."""
+    try:
+        look(Quiet(), line, Call("", tensors))
+    except Waits as wait:
+        return str(wait).removeprefix("right, but ").partition("\nHint")[0]
+    return ""

@@ -1,36 +1,31 @@
-"""What the record of the paper cuts and the story's traces say: effects with their spread, kernels by table, bytes."""
+"""What the record of the paper cuts and the traces say: what each cut saves, with its spread; kinds of kernels."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from kernels.measure.verdict import verdict
 from lessons.n03_paper_cuts.arithmetic import SMALL
-from lessons.shared.records import Record
+from lessons.shared.records import LEAST, Record
 from model.profiling.facts import step_facts, summarize
 from model.profiling.tables import TRACES
 from model.profiling.trace import read
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-INDEX_KERNELS = ("eq", "mul", "sum", "to int64")  # an index hash's kernels, in order
-# Bytes for each id and each known one: == writes 1, * reads 1 and writes 4, the sum reads 4.
-COMPARED = {"eq": 1, "mul": 5, "sum": 4, "to int64": 0}
 LAST_TABLE = len(SMALL)
 PAPER_CUTS = Record("paper_cuts")
+COMMAND = "python -m lessons.n03_paper_cuts --save"
 
 
 @dataclass(frozen=True)
 class Effect:
-    """ms a step, medians of the rounds; low, middle, high: percentiles 10, 50, 90 of the rounds' after - before.
+    """ms per step, medians of the rounds; low, middle, high: percentiles 10, 50, 90 of what a round saves.
 
-    In words, as in the pictures, a positive number is what a change saves: the other sign.
-    Of two equal programs ten rounds' percentiles 20 and 80 have the same sign about once in ten, 10 and 90 once in 50.
+    Of two equal programs ten rounds' percentiles 10 and 90 have the same sign about once in 50.
     """
 
     before: float
@@ -41,12 +36,24 @@ class Effect:
 
     @property
     def none(self) -> bool:
-        """Whether it lies below the spread."""
-        return self.low <= 0 <= self.high
+        """Whether the spread contains 0, or the saving is under 3 % of the step."""
+        return self.low <= 0 <= self.high or abs(self.middle) <= (LEAST - 1) * self.before
 
     def __str__(self) -> str:
-        spread = f"{-self.middle:+.3f} ms ({-self.high:+.3f} to {-self.low:+.3f})"
-        return f"{self.before:.2f} → {self.after:.2f} ms, saved by turns {spread}{': none' if self.none else ''}"
+        return f"{self.before:.2f} → {self.after:.2f} ms, saves {self.saved}"
+
+    @property
+    def saved(self) -> str:
+        digits = 2 if max(abs(self.low), abs(self.high)) >= 0.1 else 3
+        low, middle, high = (f"{ms:.{digits}f}".replace("-", "−") for ms in (self.low, self.middle, self.high))
+        return f"{middle} ({low} to {high}){': none' if self.none else ''}"
+
+
+def effect_of(before: np.ndarray | pd.Series, after: np.ndarray | pd.Series) -> Effect:
+    """Of two programs that took turns: the ms per step of each round."""
+    before, after = np.asarray(before), np.asarray(after)
+    saved = np.quantile(before - after, [0.1, 0.5, 0.9])
+    return Effect(float(np.median(before)), float(np.median(after)), *map(float, saved))
 
 
 def times(part: str, variant: str, **labels) -> np.ndarray:
@@ -54,68 +61,90 @@ def times(part: str, variant: str, **labels) -> np.ndarray:
     return np.asarray(PAPER_CUTS.one(part, variant=variant, **labels)["ms"])
 
 
-def layouts(step: str = "11") -> None:
-    """Print each layout's ms a step, launches, and ms of its kernels, with SGD and with Adagrad."""
-    print(f"RECORDED on an H200, by turns, step {step}'s tables: ms a step, launches, ms of kernels")
-    for rule in ("sgd", "adagrad"):
-        for row in PAPER_CUTS.rows("tables", step=step, rule=rule).itertuples():
-            kernels = f"{row.launches:5.0f} {row.kernel_us / 1e3:6.1f}"
-            print(f"  {rule:<8} {row.variant:<20} {np.median(row.ms):6.2f} {kernels}")
+def effect(part: str, before: str, after: str, **labels) -> Effect:
+    """What this change saves of a step, round by round."""
+    return effect_of(times(part, before, **labels), times(part, after, **labels))
+
+
+# The step that is changed; the last one has Kaggle's tables, and Adagrad in place of SGD.
+SMALL_STEP, OUTER_STEP, KAGGLE_STEP = "small", "main, outer", "main, Kaggle"
+_WAITS = {"part": "waits", "step": "04"}
+_TABLES = {"part": "tables", "step": "11", "rule": "adagrad"}
+# The cut's name in the notebook: the step, before, after, and the record's labels.
+CUTS = {
+    "list → buffer": (SMALL_STEP, "index_naive", "index", {"part": "hash", "step": "04"}),
+    "compare → mod n": (SMALL_STEP, "index", "modulus", {"part": "hash", "step": "04"}),
+    "loss read → not": (SMALL_STEP, "the loss read", "on the device", _WAITS),
+    "loss read → not, longer kernels": (OUTER_STEP, "the loss read", "on the device", _WAITS | {"step": "06"}),
+    "to() → non_blocking": (SMALL_STEP, "ordinary memory", "ordinary memory, non_blocking", _WAITS),
+    "ordinary → pinned": (SMALL_STEP, "ordinary memory, non_blocking", "pinned memory, non_blocking", _WAITS),
+    "pinned in the step → before": (SMALL_STEP, "pinned in the step", "pinned memory, non_blocking", _WAITS),
+    "26 tables: dense → sparse": (KAGGLE_STEP, "dense, 26 tensors", "sparse, 26 tensors", _TABLES),
+    "dense: 26 tables → one": (KAGGLE_STEP, "dense, 26 tensors", "dense, one tensor", _TABLES),
+    "one table: dense → sparse": (KAGGLE_STEP, "dense, one tensor", "sparse, one tensor", _TABLES),
+    "gradients kept → set to None": (
+        KAGGLE_STEP, "set_to_none=False", "set_to_none=True", {"part": "gradients", "rule": "adagrad"}
+    ),
+    "all of the above": (SMALL_STEP, "the list", "a sparse gradient", {"part": "ladder", "size": "small, SGD"}),
+}
+
+
+def cut(name: str) -> Effect | None:
+    """What the record says of a cut by its name in the notebook; None: it has no such measurement."""
+    if name not in CUTS:
+        return None
+    _, before, after, labels = CUTS[name]
+    try:
+        return effect(labels["part"], before, after, **{k: v for k, v in labels.items() if k != "part"})
+    except LookupError:
+        return None
+
+
+def judge(name: str, predicted: float | None, why: str = "") -> None:
+    """The verdict on a prediction of what a cut saves, ms per step."""
+    found = cut(name)
+    verdict(name, predicted, found.middle, "ms", f"{found}. {why}".strip(), how="recorded")
+
+
+def ladder() -> None:
+    """Print the recorded ladder: one program, its cuts mended one after the other, all by turns."""
+    try:
+        rows = PAPER_CUTS.rows("ladder")
+    except LookupError:
+        print(f"No record yet of all cuts in one program, mended one after the other. On a GPU, {COMMAND} makes it.")
+        return
+    for size, found in rows.groupby("size", sort=False):
+        print(f"RECORDED on an {PAPER_CUTS.head('GPU')}, {size}: ms per step, launches, ms of kernels")
+        last = None
+        for row in found.itertuples():
+            saved = "" if last is None else f"saves {effect_of(last, row.ms).saved}"
+            ms, kernels = np.median(row.ms), getattr(row, "kernel_us", np.nan) / 1e3
+            print(f"  {row.variant:<28} {ms:6.2f} {getattr(row, 'launches', np.nan):5.0f} {kernels:6.2f}  {saved}")
+            last = row.ms
 
 
 def counted(variant: str, **labels) -> tuple[float, float]:
-    """(launches, µs of the kernels) of a variant of the tables."""
-    row = PAPER_CUTS.one("tables", variant=variant, **labels)
-    return row["launches"], row["kernel_us"]
-
-
-def effect(part: str, before: str, after: str, **labels) -> Effect:
-    """What became of a step by this change, round by round."""
-    a, b = times(part, before, **labels), times(part, after, **labels)
-    return Effect(float(np.median(a)), float(np.median(b)), *np.quantile(b - a, [0.1, 0.5, 0.9]))
-
-
-def judge(what: str, predicted: float | None, part: str, before: str, after: str, why: str, **labels) -> None:
-    """The verdict on a predicted cost, ms a step: of `before` over `after`; and its spread."""
-    found = effect(part, before, after, **labels)
-    verdict(what, predicted, -found.middle, "ms", f"{why} {found}.", how="recorded")
+    """(launches, ms of the kernels) of a variant of the tables, by default with Adagrad and Kaggle's ids."""
+    row = PAPER_CUTS.one("tables", variant=variant, **{"step": "11", "rule": "adagrad"} | labels)
+    return row["launches"], row["kernel_us"] / 1e3
 
 
 def conversions() -> pd.DataFrame:
-    """A row a table of step 01: ids; µs of walk, of copy and wait, of all in its torch.tensor: means over the steps.
+    """A row per table of step 01: ids; µs of walk, and of all in its torch.tensor: means over the steps.
 
     torch.tensor is no operator, but leaves three: aten::empty for the memory, then nothing for as long as it walks the
     list, aten::to, which copies to the GPU and waits, and at its end aten::lift_fresh.
     """
-    import pandas as pd
-
     trace = read(TRACES / "01_index_naive")
     ops = trace.of("cpu_op").sort_values("ts", kind="stable")
     ops = ops[ops["thread"].isin(ops.loc[ops["name"] == "aten::lift_fresh", "thread"])]
     outermost = ops[ops["ts"] >= ops["end"].cummax().shift(fill_value=-np.inf)]
     last = np.flatnonzero(outermost["name"] == "aten::lift_fresh")
     begin, end = outermost["ts"].to_numpy(), outermost["end"].to_numpy()
-    columns = {
-        "walk": begin[last - 1] - end[last - 2],
-        "copy and wait": end[last - 1] - begin[last - 1],
-        "all": end[last] - begin[last - 2],
-    }
+    columns = {"walk": begin[last - 1] - end[last - 2], "all": end[last] - begin[last - 2]}
     assert len(last) == len(trace.steps) * LAST_TABLE
     means = {name: us.reshape(-1, LAST_TABLE).mean(0) for name, us in columns.items()}
     return pd.DataFrame({"ids": SMALL} | means)
-
-
-def hash_kernels() -> pd.DataFrame:
-    """A row a table of step 03: ids, µs of each of its hash's kernels: means over the steps."""
-    import pandas as pd
-
-    kernels = read(TRACES / "03_index").of("kernel").sort_values("ts", kind="stable")
-    us = []
-    for _, step in kernels.groupby("step"):
-        ours = step[: len(INDEX_KERNELS) * LAST_TABLE]
-        assert ours["name"].iloc[2 :: len(INDEX_KERNELS)].str.contains("reduce_kernel").all()
-        us.append(ours["dur"].to_numpy().reshape(LAST_TABLE, -1))
-    return pd.DataFrame(np.mean(us, axis=0), columns=INDEX_KERNELS).assign(ids=SMALL)
 
 
 def line_of(ids: pd.Series, us: pd.Series) -> tuple[float, float]:
@@ -131,11 +160,31 @@ KINDS = {
 }
 
 
-def story_step(name: str) -> dict[str, float]:
-    """ms a step of the story: by kind of kernel, "the rest", "idle", and "step"."""
+def run(name: str) -> dict:
+    """run.json of a traced step: step_ms, the median of five processes, and facts."""
+    return json.loads((TRACES / name / "run.json").read_text())
+
+
+def traced(name: str) -> dict[str, float]:
+    """ms of a traced step: by kind of kernel, "the rest", "idle", and "step"."""
     trace = read(TRACES / name)
-    ms = json.loads((TRACES / name / "run.json").read_text())["step_ms"]
+    ms = run(name)["step_ms"]
     us = summarize(trace)["us"]
     found = {kind: float(us[us.index.str.contains(pattern)].sum()) / 1e3 for kind, pattern in KINDS.items()}
     busy = step_facts(trace).busy_us / 1e3
     return found | {"the rest": busy - sum(found.values()), "idle": ms - busy, "step": ms}
+
+
+# Steps of main with Kaggle's tables and Adagrad, from the first one of the notebook to what later ones make of it.
+STEPS = {
+    "dense gradients, 26 tables": "13_full_adagrad_dense",
+    "a sparse gradient, one table": "14_full_adagrad_sparse",
+    "its tables by our kernels": "16_full_adagrad_fused",
+    "all of it a CUDA graph": "19_full_adagrad_graph",
+}
+
+
+def steps() -> Iterator[tuple[str, dict[str, float]]]:
+    """(label, ms by kind of kernel) of STEPS."""
+    for label, name in STEPS.items():
+        yield label, traced(name)

@@ -1,16 +1,7 @@
 """Answers to the puzzles of 03_paper_cuts.ipynb, a section a puzzle."""
 
-# %% sorted
-def rows_of(ids, known):
-    position = torch.searchsorted(known, ids)
-    found = known[position.clamp(max=len(known) - 1)] == ids
-    return torch.where(found, position + 1, 0)
-
-
-solved = puzzles.attempt("sorted", rows_of)
-
 # %% metric
-def add_up(total, logits, labels):
+def add_up(total, logits, labels):  # total [3], logits [B], labels [B], 0 or 1; nothing is returned
     logits = logits.detach()
     total[0] += F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
     total[1] += ((logits > 0) == (labels == 1)).sum()
@@ -18,17 +9,20 @@ def add_up(total, logits, labels):
 
 
 solved = puzzles.attempt("metric", add_up)
+add_up = puzzles.passed("metric")  # yours, or until it passes the lecture's
 
 # %% sparse_look_up
-def look_up(table, rows):
+def look_up(table, rows):  # table [R, D], which requires a gradient; rows [B] -> [B, D]
     return F.embedding(rows, table, sparse=True)
 
 
 solved = puzzles.attempt("sparse_look_up", look_up)
+look_up = puzzles.passed("sparse_look_up")  # yours, or until it passes the lecture's
 
 # %% update
-def update(table, rows, grad, rate):
+def update(table, rows, grad, rate):  # table [R, D], rows [B], grad [B, D], a number; nothing is returned
     table.index_add_(0, rows, grad, alpha=-rate)
 
 
 solved = puzzles.attempt("update", update)
+update = puzzles.passed("update")  # yours, or until it passes the lecture's
