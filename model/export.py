@@ -35,12 +35,13 @@ from data.cli import Parser, UserError
 from kernels import library
 from model.checkpoints import first_line
 from model.dlrm import DLRM
-from model.serving.exported import package_loader
+from model.serving.exported import Exported, package_loader
 from model.serving.folders import new_file, new_folder
 from model.serving.manifest import INSTRUCTIONS, LIBRARY, MANIFEST, PACKAGE, SAMPLES, Manifest, Tensors, write_constants
 from model.serving.served import POOLINGS, Served
 
 SAMPLE_BATCHES = (0, 1, 2, 257, 2048, 2049)
+MOST_OFF = 1e-6  # a compiled model's probability from eager's: matrix products may add up in another order
 # By default AOTInductor compiles for the CPU it runs on, with the weights inside, for batches of two rows and more. It
 # writes small constants into the code, where a reload could not replace them.
 OPTIONS = {
@@ -67,6 +68,7 @@ def export(checkpoint: Path, out: Path | None = None, pooling: str = "none", onn
         with new_folder(out) as folder, torch.no_grad():
             try:
                 write(Served(DLRM.from_checkpoint(checkpoint), pooling).eval(), folder)
+                check(folder)
             except library.LibraryError as error:
                 raise UserError(f"the ops' library cannot be built: {first_line(error)}") from None
         _log(out)
@@ -102,6 +104,14 @@ def write(served: Served, folder: Path) -> None:
     constants = write_constants(folder, {name: tensors[name] for name in names})
     torch.save([[*inputs, served(*inputs)] for inputs in samples], folder / SAMPLES)
     (folder / MANIFEST).write_text(Manifest.of(folder, inputs_of(served), constants).text())
+
+
+def check(folder: Path) -> None:
+    """UserError: the folder's package gives other probabilities than eager did for the samples."""
+    exported = Exported(folder)
+    for *inputs, want in torch.load(folder / SAMPLES):
+        if not torch.allclose(exported(*inputs), want, rtol=0, atol=MOST_OFF, equal_nan=True):
+            raise UserError(f"{len(want)} rows: the compiled model gives other probabilities than PyTorch's eager mode")
 
 
 def compile_package(served: Served, inputs: Sequence[Tensor], to: Path) -> None:

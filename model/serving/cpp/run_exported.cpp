@@ -2,7 +2,8 @@
 //
 // Runs what python -m model.export wrote. No Python is in this process.
 //
-// --check    every sample of DIR/samples.pt: the probabilities must be eager's to the last bit
+// --check    every sample of DIR/samples.pt: the probabilities must be eager's, to 1e-6. Most are to the last bit; with
+//            some numbers of rows or threads the matrix products add up in another order
 // --bench    latency and throughput of N threads, each with the sample's inputs, for each sample
 // --inputs   a file of torch.save([counts, ids]), or [counts, ids, offsets]: a probability a line goes to stdout
 // --reload   a folder of write_table (model/serving/table.py): ids are looked up in this table. With --bench, it is
@@ -15,6 +16,7 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <algorithm>
+#include <cmath>
 #include <chrono>
 #include <cstdio>
 #include <optional>
@@ -71,16 +73,24 @@ void on_threads(int count, Function function) {
 }
 
 int check(const serving::Exported& model, const std::vector<std::vector<at::Tensor>>& samples, int threads) {
-    std::atomic<int> wrong{0};
+    constexpr double most = 1e-6;
+    int wrong = 0;
     for (const std::vector<at::Tensor>& sample : samples) {
         const std::vector<at::Tensor> inputs(sample.begin(), sample.end() - 1);
         const at::Tensor& want = sample.back();
-        std::atomic<bool> equal{true};
+        std::mutex mutex;
+        double off = 0;
         on_threads(threads, [&] {
-            if (!at::equal(model(inputs), want)) equal = false;
+            const at::Tensor found = model(inputs);
+            const double here = found.sizes() != want.sizes() || !at::allclose(found, want, 0, most, true) ? INFINITY
+                                : at::equal(found, want) ? 0 : (found - want).nan_to_num(0).abs().max().item<double>();
+            const std::lock_guard lock(mutex);
+            off = std::max(off, here);
         });
-        std::printf("batch %5ld: %s\n", long(inputs[0].size(0)), equal ? "equal to eager's" : "NOT equal to eager's");
-        wrong += !equal;
+        std::printf("batch %5ld: ", long(inputs[0].size(0)));
+        if (off == 0) std::printf("equal to eager's\n");
+        else if (off <= most) std::printf("eager's, off by %.1e at most\n", off);
+        else std::printf("NOT eager's\n"), ++wrong;
     }
     return wrong ? 1 : 0;
 }

@@ -1,7 +1,9 @@
 """What torch.compile writes for DLRM, and what compiling costs and brings.
 
-    times     seconds of the first step of the story's 04, 06, 08, each in a new process: eager, compiled with empty
-              caches, compiled with filled ones; ms of a step, eager and compiled, by turns
+    steps     seconds of the first step of three recorded training steps, 04, 06 and 08, each in a new process: eager,
+              compiled with empty caches, compiled with filled ones; ms of a step, eager and compiled, by turns
+    look_ups  µs and launches of 8, 9 and 26 look-ups, alone and in DLRM small, forward and training, by settings of
+              Inductor, by turns
 
 `python -m lessons.n04_torch_compile launches` writes to traces/compiled/torch-<version>.json the launches of DLRM
 small, 26 tables, 2048 rows, inference and training, by Inductor's options; it takes no GPU.
@@ -20,11 +22,14 @@ from dataclasses import asdict, dataclass, field, replace
 from unittest import mock
 
 import torch
+from torch import Tensor, nn
 
+from data.synthetic import SyntheticConfig
 from kernels import inductor, runtime
 from kernels.measure import records
-from lessons.n04_torch_compile.dynamo_graphs import batch_of, bounded, bounded_where, quiet, small_model
-from lessons.shared.experiment import Experiment
+from lessons.n04_torch_compile.look_ups import RAISED, LookUps, OneTensor
+from lessons.shared.dlrm import DLRM
+from lessons.shared.experiment import Experiment, Way
 from model.profiling.recording import WARM_UP, step_times, today
 from model.profiling.tables import TRACES
 from model.profiling.traced_steps import TRACED_STEPS, TracedStep, training_step
@@ -39,13 +44,35 @@ print(first_step(TracedStep(**json.loads(sys.argv[1])), torch.device(sys.argv[2]
 """
 BY_NUMBER = {step.number: step for step in TRACED_STEPS}
 TOLERANCE = 1e-3  # of a loss, in all steps that warm up
-STEPS = ("04", "06", "08")  # of the story, each eager and compiled here
+STEPS = ("04", "06", "08")  # each eager and compiled here
+COMBO = {"combo_kernels": True}
 OPTIONS: dict[str, dict] = {
     "default": {},
-    "combo_kernels": {"combo_kernels": True},
+    "raised": RAISED,
+    "combo_kernels": COMBO,
     "min_overlap_ratio": {"min_overlap_ratio": 0.0},
-    "both": {"combo_kernels": True, "min_overlap_ratio": 0.0},
+    "both": COMBO | {"min_overlap_ratio": 0.0},
 }
+# unchecked: no assertion, before a look-up, that its row is one of the table's.
+SETTINGS: dict[str, dict] = {
+    "default": {}, "raised": RAISED, "raised, unchecked": RAISED | {"assert_indirect_indexing": False},
+    "combo_kernels": COMBO,
+}
+ONE_TENSOR = "one tensor"
+
+
+# ----------------------------------------------------------------------------------------------------------- launches
+
+
+def small_model(tables: int) -> DLRM:
+    """The lecture's model with the sample's first tables."""
+    torch.manual_seed(0)
+    return DLRM(SyntheticConfig().cardinalities[:tables])
+
+
+def batch_of(rows: int, tables: int) -> tuple[Tensor, Tensor]:
+    """dense [rows, 13] and ids [rows, tables]."""
+    return torch.randn(rows, 13), torch.randint(2**32, (rows, tables))
 
 
 def launches(rows: int = 2048, tables: int = 26, backward: bool = True) -> list[dict]:
@@ -64,18 +91,6 @@ def launches(rows: int = 2048, tables: int = 26, backward: bool = True) -> list[
                 found[-1]["tables_a_launch"] = tables_a_launch(sources[0])
             print(found[-1], flush=True)
     return found
-
-
-def launches_of_logits(logits: int = 65536) -> list[dict]:
-    """A row for each of the notebook's two functions of logits: launches by kind."""
-    rows = []
-    for function in (bounded, bounded_where):
-        with quiet():
-            sources = inductor.triton_source(function, torch.randn(logits))
-        row = {"what": function.__name__, "options": "default", "match": "not compared", "logits": logits}
-        rows.append(row | {"launches": inductor.count(sources)})
-        print(rows[-1], flush=True)
-    return rows
 
 
 def by_part(sources: list[str]) -> dict[str, int | None]:
@@ -102,6 +117,9 @@ def write_launches(found: list[dict]) -> str:
     rows = ",\n".join("  " + json.dumps(row) for row in found)
     records.write(path, json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{rows}\n ]\n}}\n')
     return f"saved traces/compiled/{path.name}"
+
+
+# -------------------------------------------------------------------------------------------------------------- steps
 
 
 def first_step(chosen: TracedStep, device: torch.device) -> tuple[Callable, float]:
@@ -152,34 +170,104 @@ def times(chosen: TracedStep, device: torch.device, rounds: int = 10, block: int
     ]
 
 
+# ----------------------------------------------------------------------------------------------------------- look-ups
+
+
+def passes(model: nn.Module, function: Callable, inputs: tuple, training: bool) -> Callable[[], tuple[Tensor, ...]]:
+    """A call: what the function gives for these inputs; in training, with the gradients of the model's parameters."""
+    if not training:
+
+        @torch.no_grad()
+        def forward() -> tuple[Tensor, ...]:
+            return (function(*inputs),)
+
+        return forward
+    parameters = list(model.parameters())
+
+    def both() -> tuple[Tensor, ...]:
+        out = function(*inputs)
+        return (out.detach(), *torch.autograd.grad(out, parameters, torch.ones_like(out)))
+
+    return both
+
+
+def ways(model: nn.Module, inputs: tuple, training: bool, settings: tuple[str, ...]) -> list[Way]:
+    """Eager, and compiled with each of these settings that this torch has; of look-ups also all in one tensor."""
+    expected = passes(model, model, inputs, training)()
+    found = [Way({"setting": "eager"}, [passes(model, model, inputs, training)], _like(expected))]
+    for name in settings:
+        one = OneTensor(model) if name == ONE_TENSOR else model
+        options = {} if name == ONE_TENSOR else {k: v for k, v in SETTINGS[name].items() if inductor.has_option(k)}
+        compiled = torch.compile(one, dynamic=False, options=options)
+        with torch.set_grad_enabled(training):
+            counted = inductor.count(inductor.triton_source(one, *inputs, backward=training, options=options))
+        labels = {"setting": name, "launches": sum(counted.values())}
+        wanted = (expected[0], torch.cat(expected[1:])) if name == ONE_TENSOR and training else expected
+        found.append(Way(labels, [passes(one, compiled, inputs, training)], _like(wanted)))
+    return found
+
+
+def _like(expected: tuple[Tensor, ...]) -> Callable:
+    """Whether what comes out is that, to within 1e-4 of each tensor's largest number."""
+
+    def right(outputs) -> bool:
+        outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
+        pairs = zip(outputs, expected, strict=True)
+        return all(bool((a - b).abs().max() <= 1e-4 * b.abs().max()) for a, b in pairs)  # NaN is not
+
+    return right
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """steps: of the story. changes: fields of them that are replaced. rounds of `block` steps each."""
+    """steps: which training steps. changes: fields of them that are replaced. rounds of `block` steps each.
+
+    tables: how many look-ups. rows: of their batch. settings: of Inductor.
+    """
 
     steps: tuple[str, ...] = STEPS
     changes: Mapping[str, int] = field(default_factory=lambda: {"batch_size": 2048})
     rounds: int = 10
     block: int = 5
+    tables: tuple[int, ...] = (8, 9, 26)
+    rows: int = 2048
+    settings: tuple[str, ...] = tuple(SETTINGS)
 
 
 class CompileTimes(Experiment):
     """What compile_times.json has; first_s: seconds of the first step, ms: a number a round."""
 
     NAME = "compile_times"
-    PARTS = ("times",)
+    PARTS = ("steps", "look_ups")
     COMMANDS = ("launches",)
     FULL = Sizes()
-    SMALL = Sizes(("04",), {"batch_size": 4, "batches": 1, "largest_table": 10}, rounds=2, block=1)
+    SMALL = Sizes(
+        ("04",), {"batch_size": 4, "batches": 1, "largest_table": 10}, rounds=2, block=1, tables=(2,), rows=8,
+        settings=("default",),
+    )
 
-    def times(self) -> None:
+    def steps(self) -> None:
         for number in self.sizes.steps:
             chosen = replace(BY_NUMBER[number], **self.sizes.changes)
             for row in times(chosen, self.device, self.sizes.rounds, self.sizes.block):
-                self.add("times", None, row.pop("match"), **row)
+                self.add("steps", None, row.pop("match"), **row)
+
+    def look_ups(self) -> None:
+        for tables in self.sizes.tables:
+            dense, ids = (part.to(self.device) for part in batch_of(self.sizes.rows, tables))
+            alone = LookUps(SyntheticConfig().cardinalities[:tables])
+            for name, model, inputs in (("look-ups", alone, (ids,)), ("DLRM", small_model(tables), (dense, ids))):
+                settings = self.sizes.settings + (ONE_TENSOR,) * (model is alone)
+                for training in (False, True):
+                    torch._dynamo.reset()  # a function is compiled eight times at most, and then runs in eager
+                    self.compare(
+                        "look_ups", ways(model.to(self.device), inputs, training, settings), model=name, tables=tables,
+                        rows=self.sizes.rows, what="training" if training else "inference",
+                    )
 
     def launches(self) -> None:
         """write the launches of DLRM small by Inductor's options to traces/compiled: needs no GPU"""
-        print(write_launches(launches() + launches_of_logits()))
+        print(write_launches(launches()))
 
 
 main = CompileTimes.main

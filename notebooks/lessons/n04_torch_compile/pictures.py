@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lessons.n04_torch_compile import recorded
-from lessons.shared.picture import IDLE, SERIES, draw_box, open_panels
+from lessons.shared.picture import BLUE, IDLE, RECORDED, SERIES, draw_box, open_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,41 +19,43 @@ TABLES = 26
 OPERATIONS = ("+ 1", "mod n", "look-up")
 
 
-def served(sizes: Sequence[int], ran: Mapping[str, tuple[Sequence[str], Sequence[int]]]) -> Figure:
-    """A row a way of compiling, a square a batch, a colour a graph. ran: way → (rows of each graph, graph of each)."""
+def served(lengths: Sequence[int], ran: Mapping[str, tuple[Sequence, Sequence[int | None]]]) -> Figure:
+    """A row a way of compiling, a square a batch. ran: way → (rows of each graph, the graph of each batch, or None)."""
     figure, ax = open_panels((8, 0.45 * len(ran) + 0.7))
     for y, (rows, graphs) in enumerate(ran.values()):
         for x, graph in enumerate(graphs):
-            draw_box(ax, x, y, 0.92, 0.86, SERIES[graph], edge="none")
-            ax.text(x + 0.46, y + 0.43, rows[graph], color="white", ha="center", va="center", size=8)
-    ax.set(xlim=(0, len(sizes)), ylim=(len(ran), 0))
-    ax.set_xticks(np.arange(len(sizes)) + 0.46, [f"{size:,}" for size in sizes], size=8)
+            if graph is not None:
+                draw_box(ax, x, y, 0.92, 0.86, SERIES[graph], edge="none")
+                ax.text(x + 0.46, y + 0.43, rows[graph], color="white", ha="center", va="center", size=8)
+    ax.set(xlim=(0, len(lengths)), ylim=(len(ran), 0), xlabel="rows of each batch, in order")
+    ax.set_xticks(np.arange(len(lengths)) + 0.46, [f"{rows:,}" for rows in lengths], size=8)
     ax.set_yticks(np.arange(len(ran)) + 0.43, list(ran), size=8)
     ax.tick_params(length=0)
-    ax.set_title("rows of each batch (below), and those of its graph; in a row, a colour a graph", loc="left", size=9)
+    ax.set_title("the rows for which each batch's graph was made; blue is the first graph", loc="left", size=9)
     return figure
 
 
 def look_ups() -> Figure:
     """The hash and the look-up of 26 tables: each box is a kernel, in eager, compiled, and with Inductor's options."""
     boxes = {f"eager: {TABLES * len(OPERATIONS)} kernels": ([1] * TABLES, False)}
-    for name in ("default", "combo_kernels", "min_overlap_ratio"):
-        widths = recorded.launches("2.13", "inference", name)["tables_a_launch"]
-        boxes[f"compiled, {name}: {len(widths)} kernel{'s' * (len(widths) > 1)}"] = (widths, True)
-    figure, axes = open_panels((8, 4.6), len(boxes))
+    names = {"default": "torch.compile", "combo_kernels": "combo_kernels", "raised": "the limit raised"}
+    for options, name in names.items():
+        widths = recorded.launches("2.13", "inference", options)["tables_a_launch"]
+        boxes[f"{name}: {len(widths)} kernel{'s' * (len(widths) > 1)}"] = (widths, True)
+    figure, axes = open_panels((8, 4.2), len(boxes))
     for ax, (title, (widths, through)) in zip(axes, boxes.items(), strict=True):
         _kernels(ax, widths, through)
         ax.set_title(title, loc="left", size=9)
-    axes[-1].set_xlabel("table; a box is a kernel, its colour only tells it from its neighbour", size=8)
+    axes[-1].set_xlabel("26 tables; each box is a kernel", size=8)
     return figure
 
 
 def _kernels(ax: Axes, widths: Sequence[int], through: bool) -> None:
     """widths: how many tables each kernel does."""
-    for number, (start, end) in enumerate(pairwise((0, *accumulate(widths)))):
+    for start, end in pairwise((0, *accumulate(widths))):
         for y in (0,) if through else range(len(OPERATIONS)):
             size = (end - start - 0.2, (len(OPERATIONS) if through else 1) - 0.15)
-            draw_box(ax, start + 0.1, y, *size, SERIES[(number + y) % 2], edge="none", alpha=0.85)
+            draw_box(ax, start + 0.1, y, *size, BLUE, edge="none", alpha=0.85)
     ax.set(xlim=(0, TABLES), ylim=(len(OPERATIONS), 0), xticks=[])
     ax.set_yticks(np.arange(len(OPERATIONS)) + 0.43, OPERATIONS, size=7)
     ax.tick_params(length=0)
@@ -72,10 +74,10 @@ def steps() -> Figure:
             ax.errorbar(x, step.ms, [[step.ms - step.low], [step.high - step.ms]], color="black", capsize=3, lw=1)
         ax.set_xticks((0, 1), ("eager", "compiled"))
         ax.set_title(model, loc="left", size=9)
-    axes[0].set_ylabel("ms a step")
+    axes[0].set_ylabel("ms per step")
     handles = axes[0].get_legend_handles_labels()
     figure.legend(*handles, fontsize=8, frameon=False, loc="outside lower center", ncols=4)
-    figure.suptitle("RECORDED on an H200: the kernels of a training step, and the rest of its time", size=9)
+    figure.suptitle(f"a training step, 2,048 rows, float32: its kernels, and the rest of its time ({RECORDED})", size=9)
     return figure
 
 
@@ -91,9 +93,12 @@ def pays(*models: str) -> Figure:
             ax.fill_between(
                 steps, steps * each.low / 1e3 - seconds, steps * each.high / 1e3 - seconds, color=colour, alpha=0.2
             )
+            even = each.steps(seconds)
+            ax.plot(even, 0, "o", color=colour, ms=5)
+            ax.annotate(f"{even:,}", (even, 0), (4, -11), textcoords="offset points", size=8)
         ax.axhline(0, color="black", lw=0.8)
         ax.set(xlabel="training steps", ylabel="s saved")
         ax.set_title(model, loc="left", size=9)
         ax.legend(fontsize=8, frameon=False)
-    figure.suptitle("RECORDED on an H200: time saved; the bands are the spread", size=9)
+    figure.suptitle(f"time saved by compiling; the bands are the spread ({RECORDED})", size=9)
     return figure

@@ -1,4 +1,4 @@
-"""What the records say of compiling: launches by Inductor's options, kernels' µs by part, seconds and steps."""
+"""What the records say of compiling: launches by Inductor's options, kernels' ms by part, seconds, steps, look-ups."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels import inductor
-from kernels.measure.verdict import verdict
-from lessons.n04_torch_compile.experiment import FOLDER, OPTIONS
-from lessons.shared.records import Record
+from kernels.measure.records import load
+from lessons.n04_torch_compile.experiment import FOLDER
+from lessons.shared.op_times import cell_us, look_ups
+from lessons.shared.records import Record, spread
 from model.profiling.tables import TRACES
 
 COMPILE_TIMES = Record("compile_times")
-# The notebook names the story's training steps by their models.
+# The notebook names three recorded training steps by their models.
 EAGER = {"small": "04_modulus", "main": "08_main_dot", "outer": "06_main_outer"}
 COMPILED = {"small": "05_modulus_compiled", "main": "09_main_dot_compiled", "outer": "07_main_outer_compiled"}
 _GEMM = re.compile("gemm|splitK", re.IGNORECASE)
 _GRADIENT = re.compile("embedding_backward|embedding_dense_backward")
-PARTS = ("GEMMs", "gradients of the look-ups", "all else")
+PARTS = ("GEMMs", "gradients of the look-ups", "all other kernels")
+NO_RECORD = (
+    "There is no record of this yet. On an H200 `python -m lessons.n04_torch_compile --save` writes it, and this cell "
+    "then shows it."
+)
 
 
 @dataclass(frozen=True)
 class Step:
-    """A recorded step: ms without the profiler, what they lie between, ms of its kernels by part, launches."""
+    """A recorded step: ms and their 20th and 80th percentile; ms of its kernels by part and their launches, by a trace
+    of the same step."""
 
     ms: float
     low: float
@@ -39,48 +44,34 @@ class Step:
         return sum(self.parts.values())
 
 
-def story_step(name: str) -> Step:
-    """What traces/NAME/run.json has."""
-    run = json.loads((TRACES / name / "run.json").read_text())
+def _step(model: str, variant: str) -> Step:
+    row = COMPILE_TIMES.one(step=EAGER[model][:2], variant=variant)
+    low, middle, high = np.quantile(row["ms"], (0.2, 0.5, 0.8))
+    run = json.loads((TRACES / (EAGER if variant == "eager" else COMPILED)[model] / "run.json").read_text())
     parts = dict.fromkeys(PARTS, 0.0)
     for kernel in run["key_averages"]:
         part = PARTS[0] if _GEMM.search(kernel["name"]) else PARTS[1 if _GRADIENT.search(kernel["name"]) else 2]
         parts[part] += kernel["us"] / 1e3 / run["active_steps"]
-    return Step(run["step_ms"], run["step_ms_low"], run["step_ms_high"], parts, int(run["facts"]["launches"]))
+    return Step(float(middle), float(low), float(high), parts, int(run["facts"]["launches"]))
 
 
 def pair(model: str) -> tuple[Step, Step]:
-    """The model's training step, eager and compiled."""
-    return story_step(EAGER[model]), story_step(COMPILED[model])
+    """The model's training step, eager and compiled, by turns in one process."""
+    return _step(model, "eager"), _step(model, "compiled")
 
 
 def launches(torch: str, what: str, options: str = "default") -> dict:
-    """The recorded row of this version, "2.11" or "2.13", inference or training."""
-    text = (FOLDER / f"torch-{torch}.json").read_text()
-    (row,) = (r for r in json.loads(text)["rows"] if (r["what"], r["options"]) == (what, options))
-    return row
+    """The recorded row of this version, "2.11" or "2.13", inference or training. LookupError: there is none."""
+    rows = json.loads((FOLDER / f"torch-{torch}.json").read_text())["rows"]
+    for row in rows:
+        if (row["what"], row["options"]) == (what, options):
+            return row
+    raise LookupError(f"torch-{torch}.json: no row of {what}, {options}")
 
 
-def count(torch: str, what: str, options: str = "default") -> int | None:
-    """All launches of that row; None where this version has no such option."""
-    row = launches(torch, what, options)
-    return sum(row["launches"].values()) if "launches" in row else None
-
-
-def generated() -> tuple[list[inductor.Kernel], list[inductor.Kernel]]:
-    """The kernels of DLRM small in training, forward and backward, as torch 2.11 wrote them on the record's GPU."""
-    _, (forward, backward) = inductor.read(TRACES / "generated" / "dlrm_small.txt")
-    return inductor.split(forward), inductor.split(backward)
-
-
-def show_launches() -> None:
-    """Print the launches of each version, option by option."""
-    print("launches of DLRM small, 26 tables, 2048 rows, as recorded")
-    for torch in ("2.11", "2.13"):
-        for what in ("inference", "training"):
-            found = {name: count(torch, what, name) for name in OPTIONS}
-            shown = (f"{name} {'no such option' if n is None else n}" for name, n in found.items())
-            print(f"torch {torch}, {what:9}:", ", ".join(shown))
+def count(torch: str, what: str, options: str = "default") -> int:
+    """All launches of that row."""
+    return sum(launches(torch, what, options)["launches"].values())
 
 
 @dataclass(frozen=True)
@@ -88,18 +79,11 @@ class Pays:
     """A step compiled: seconds by which its first run in a new process is longer than eager's, with empty caches and
     with filled ones; ms saved a step: percentiles 20, 50, 80."""
 
-    eager: float
-    compiled: float
     cold: float
     warm: float
     low: float
     saved: float
     high: float
-
-    @property
-    def none(self) -> bool:
-        """Whether what is saved lies below the spread."""
-        return self.low <= 0 <= self.high
 
     def steps(self, seconds: float) -> float:
         """After how many steps these seconds are saved."""
@@ -111,14 +95,36 @@ def pays(model: str) -> Pays:
     rows = {name: COMPILE_TIMES.one(step=EAGER[model][:2], variant=name) for name in ("eager", "compiled")}
     eager, compiled = (np.asarray(rows[name]["ms"]) for name in ("eager", "compiled"))
     cold, warm = (seconds - rows["eager"]["first_s"][0] for seconds in rows["compiled"]["first_s"])
-    return Pays(
-        float(np.median(eager)), float(np.median(compiled)), cold, warm,
-        *(float(value) for value in np.quantile(eager - compiled, (0.2, 0.5, 0.8))),
-    )
+    return Pays(cold, warm, *(float(value) for value in np.quantile(eager - compiled, (0.2, 0.5, 0.8))))
 
 
-def judge(model: str, predicted: float) -> None:
-    """The verdict on the steps after which compiling pays."""
-    found = pays(model)
-    why = f"{found.cold:.1f} s, for {found.saved:.2f} ms a step ({found.low:.2f} to {found.high:.2f})."
-    verdict(f"{model}, cold", predicted, found.steps(found.cold), "steps", why, how="recorded")
+def tables_us() -> dict[str, float]:
+    """µs of 26 look-ups of 2048 rows in Kaggle's tables, by a graph's replay: of the bytes, ours, combo_kernels,
+    torch.compile by default, eager."""
+    needs, eager, compiled, ours = look_ups(2048)
+    cell = {"rows": 2048, "width": 16, "ids": "uniform", "part": "bandwidth", "form": "functional"}
+    combo = cell_us("embedding_bags", "torch.compile, combo_kernels", **cell)
+    return {"bytes": needs, "ours": ours, "combo_kernels": combo, "default": compiled, "eager": eager}
+
+
+def main_us(rows: int) -> dict[str, float]:
+    """µs of a prediction of `main` in TF32, by a graph's replay: ours, compiled with all tables in one tensor, and
+    compiled with 26 tables and the limit raised."""
+    names = {"fused": "ours", "torch.compile": "one tensor", "torch.compile, 32 look-ups a kernel": "raised"}
+    labels = {"part": "inference", "rows": rows, "precision": "tf32", "match": "ok"}
+    found = [row for row in load("whole_model")["rows"] if labels.items() <= row.items()]
+    return {names[row["implementation"]]: row["us"] for row in found if row["implementation"] in names}
+
+
+def show_look_ups() -> None:
+    """Print what was recorded of 8, 9 and 26 look-ups: launches and µs by settings."""
+    try:
+        rows = COMPILE_TIMES.rows("look_ups")
+    except LookupError:
+        print(NO_RECORD)
+        return
+    print(f"RECORDED, µs of a graph's replay: {COMPILE_TIMES.head('GPU')}, torch {COMPILE_TIMES.head('torch')}")
+    for _, row in rows.iterrows():
+        counted = "" if np.isnan(row["launches"]) else f"{row['launches']:.0f} launches"
+        where = f"{row['model']}, {row['tables']:.0f} tables, {row['what']}"
+        print(f"{where:30}{row['setting']:20}{counted:>13}  {spread(row, 8)}")

@@ -1,12 +1,20 @@
-"""Lesson 04: graphs are counted, the records are read and drawn."""
+"""Lesson 04: what the notebook's cells have is what the modules have; the records are read and drawn."""
 
+from __future__ import annotations
+
+import ast
 import json
 import sys
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
-from lessons.n04_torch_compile import dynamo_graphs, experiment, pictures, recorded
+from kernels import inductor
+from lessons.n04_torch_compile import dynamo_graphs, experiment, look_ups, pictures, recorded
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "04_torch_compile.ipynb"
 
 
 @pytest.fixture(autouse=True)
@@ -14,22 +22,71 @@ def closed():
     yield
     if plt := sys.modules.get("matplotlib.pyplot"):
         plt.close("all")
+    torch._dynamo.reset()
 
 
-def test_a_break_is_counted_and_named():
-    logits = 20 * torch.randn(64)
-    assert len(dynamo_graphs.graphs_of(dynamo_graphs.bounded, logits).graphs) == 2
-    assert len(dynamo_graphs.graphs_of(dynamo_graphs.bounded_where, logits).graphs) == 1
-    assert dynamo_graphs.stops_at(dynamo_graphs.bounded, logits).endswith("if largest.item() > 10:")
-    assert dynamo_graphs.stops_at(dynamo_graphs.bounded_where, logits) == ""
-    for scale in (0.01, 1.0):
-        torch.testing.assert_close(dynamo_graphs.bounded_where(scale * logits), dynamo_graphs.bounded(scale * logits))
+def definitions(source: str) -> dict[str, str]:
+    """The text of each class at the top level, and of each constant."""
+    lines, found = source.splitlines(), {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef | ast.Assign):
+            name = node.name if isinstance(node, ast.ClassDef) else ast.unparse(node.targets[0])
+            found[name] = "\n".join(lines[node.lineno - 1 : node.end_lineno]).partition("  # inputs of")[0]
+    return found
 
 
-def test_batches_are_served_by_graphs():
-    found = dynamo_graphs.served([8, 6, 8])
-    assert (found.rows(), found.ran) == (["8", "any"], [0, 1, 1])
-    assert dynamo_graphs.served([8, 6, 8], mark=True).rows() == ["any"]
+@pytest.mark.parametrize(
+    ("module", "name"), [(dynamo_graphs, "Counting"), (look_ups, "LookUps"), (look_ups, "RAISED")],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_module_s_text_is_the_cell_s(module, name):
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    theirs = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            theirs |= definitions("".join(cell["source"]))
+    assert definitions(Path(module.__file__).read_text())[name] == theirs[name]
+
+
+def test_a_line_that_breaks_the_graph_is_named():
+    def reads(x):
+        if x.max().item() > 1:
+            x = x + 1
+        return x
+
+    assert dynamo_graphs.stops_at(reads, torch.ones(3)).endswith("if x.max().item() > 1:")
+    assert dynamo_graphs.stops_at(torch.relu, torch.ones(3)) == ""
+
+
+def test_graphs_and_calls_are_counted():
+    backend, model = dynamo_graphs.Counting(), experiment.small_model(3)
+    compiled = torch.compile(model, backend=backend)
+    for rows in (8, 6, 8):
+        batch = experiment.batch_of(rows, 3)
+        assert torch.equal(compiled(*batch), model(*batch))
+    assert (backend.rows, backend.ran) == ([8, "any"], [0, 1, 1])
+
+
+def test_one_tensor_looks_up_what_the_tables_do():
+    apart = look_ups.LookUps([3, 7, 2])
+    together = look_ups.OneTensor(apart)
+    ids = torch.randint(-1, 2**32, (20, 3))
+    assert torch.equal(together(ids), apart(ids))
+    out = experiment.passes(together, together, (ids,), training=True)()
+    expected = experiment.passes(apart, apart, (ids,), training=True)()
+    torch.testing.assert_close(out[1], torch.cat(expected[1:]))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="the limit is that of torch 2.13")
+def test_the_limit_is_eight():
+    def kernels(tables: int, **options) -> int:
+        model, ids = look_ups.LookUps([50 + f for f in range(tables)]), torch.zeros(64, tables, dtype=torch.int64)
+        with torch.no_grad():
+            return sum(inductor.count(inductor.triton_source(model, ids, options=options)).values())
+
+    assert [kernels(8), kernels(9)] == [1, 9]
+    assert [kernels(9, **{name: 32}) for name in look_ups.RAISED] == [9, 1]
 
 
 @pytest.mark.slow
@@ -49,17 +106,28 @@ def test_what_is_saved_pays():
     found = recorded.pays("main")
     assert found.cold > found.warm > 0
     assert found.steps(found.cold) == pytest.approx(1e3 * found.cold / found.saved, abs=1)
-    assert len(pictures.pays("main").axes[0].lines) == 3
+    assert len(pictures.pays("main").axes[0].lines) == 5
 
 
 def test_pictures_of_the_records():
     assert len(pictures.look_ups().axes) == 4
     assert len(pictures.steps().axes) == 3
-    assert len(pictures.served([8, 6], {"default": (["8", "any"], [0, 1])}).axes[0].patches) == 2
+    assert len(pictures.served([8, 6, 6], {"default": ([8, "any"], [0, 1, None])}).axes[0].patches) == 2
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="the launches of logits are of torch 2.13")
-def test_launches_of_logits_are_those_recorded():
-    for row in experiment.launches_of_logits():
-        assert recorded.launches("2.13", row["what"]) == row
+def test_look_ups_are_shown_once_they_are_recorded(monkeypatch, capsys):
+    recorded.show_look_ups()
+    assert capsys.readouterr().out  # the table, or that there is none yet
+    small = experiment.CompileTimes(torch.device("cpu"), experiment.Sizes(tables=(2,), rows=8, settings=()))
+    small.look_ups()
+    table = pd.DataFrame(small.rows)
+    table["launches"] = table.get("launches", float("nan"))
+    table.attrs |= {"GPU": "a GPU", "torch": "2.13"}
+    monkeypatch.setattr(type(recorded.COMPILE_TIMES), "table", lambda self: table)
+    capsys.readouterr()
+    recorded.show_look_ups()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "RECORDED, µs of a graph's replay: a GPU, torch 2.13"
+    assert len(lines) == 1 + len(table)
+    assert lines[1].startswith("look-ups, 2 tables, inference")
