@@ -167,7 +167,7 @@ def _sources(look_up: Callable, laid: object, ids: Tensor) -> list[str]:
     return inductor.triton_source(*compiled, options=options)
 
 
-def kernels_of(lay_out: Callable, look_up: Callable) -> list[inductor.Kernel]:
+def written_for(lay_out: Callable, look_up: Callable) -> list[inductor.Kernel]:
     """The kernels that Inductor writes for an answer to look_ups, for 2048 rows."""
     tables = [torch.zeros(height, 16) for height in HEIGHTS]
     with quiet():

@@ -30,4 +30,4 @@ def look_up(laid, ids):  # ids [B, 26] -> [B, 26, 16]
 
 solved = puzzles.attempt("look_ups", lay_out, look_up)
 if solved:
-    print("yours:", cost(*puzzles.kernels_of(lay_out, look_up)))
+    print("yours:", cost(*puzzles.written_for(lay_out, look_up)))
