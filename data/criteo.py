@@ -77,7 +77,21 @@ def read_metadata(path: str | Path) -> dict[str, Feature]:
     Raises UserError, naming file and feature, if the file is not there, is not JSON, or a feature is missing or
     contradicts itself.
     """
-    path = Path(path)
+    file, raw = _read(Path(path))
+    return {name: _feature(file, name, raw) for name in SPARSE}
+
+
+def read_hash_size(path: str | Path) -> int:
+    """What `data.preprocess --hash-size` took the ids modulo, from the same file; 0: nothing. UserError as above."""
+    file, raw = _read(Path(path))
+    size = raw.get("hash_size", 0)
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= IDS:
+        raise UserError(f"{file}: hash_size: expected 1 to {IDS}, found {size!r}")
+    return size
+
+
+def _read(path: Path) -> tuple[Path, dict]:
+    """The metadata's file, and what is in it."""
     file = path / "metadata.json" if path.is_dir() else path
     try:
         with file.open("rb") as content:
@@ -95,7 +109,7 @@ def read_metadata(path: str | Path) -> dict[str, Feature]:
         raise UserError(f"{file}: not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{file}: expected an object of features, found {type(raw).__name__}")
-    return {name: _feature(file, name, raw) for name in SPARSE}
+    return file, raw
 
 
 def _feature(file: Path, name: str, raw: dict) -> Feature:

@@ -111,6 +111,10 @@ class DLRM(nn.Module):
     Raises ValueError, naming the argument, for vocabularies that are absent or do not fit the cardinalities.
     """
 
+    # What raw ids, but for missing ones, are taken modulo before the model gets them: as data.preprocess did for the
+    # rows that it was trained on. 0: nothing.
+    hash_size = 0
+
     def __init__(self, config: DLRMConfig, vocabularies: Sequence[np.ndarray | Tensor] | None = None):
         super().__init__()
         num_features = len(config.cardinalities)
@@ -147,6 +151,7 @@ class DLRM(nn.Module):
                 known = [parameters[f"sparse_arch.hashes.{f}.known"] for f in range(len(config.cardinalities))]
             dlrm = cls(config, known)
             dlrm.load_state_dict(parameters)
+            dlrm.hash_size = state["config"].get("hash_size", 0)
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"{path}: not a usable checkpoint: {first_line(error)}") from None
         return dlrm.eval().requires_grad_(False)

@@ -55,8 +55,8 @@ def predict(
         rows: a Parquet file, a folder of them, or Criteo's text; streamed, so they may be larger than memory.
         out: .parquet, .csv or .tsv; written completely or not at all, and until then what is there stays.
         batch_size: rows at a time; what memory they take.
-        hash_size: take ids modulo this, as data.preprocess --hash-size did for the rows that the model has seen. It
-            changes nothing for rows that data.preprocess has written with the same one.
+        hash_size: take ids modulo this, as data.preprocess --hash-size did for the rows that the model has seen;
+            default: what the checkpoint says. It changes nothing for rows that data.preprocess has written so.
         device: default: a GPU if there is one.
 
     Raises UserError, naming file, row and column for rows that are not right.
@@ -69,8 +69,8 @@ def predict(
     device = choose(device)
     batches = _batches(rows, batch_size)
     model = DLRM.from_checkpoint(checkpoint).to(device)
-    if hash_size is not None:
-        batches = _Hashed(batches, hash_size)
+    if hash_size or model.hash_size:
+        batches = _Hashed(batches, hash_size or model.hash_size)
     written = 0
     with complete_file(out) as file, _writer(file, out.suffix) as write:
         for part in _collected(logits(model, batches, device, name="predict"), ROW_GROUP):
@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help=".parquet, .csv or .tsv")
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, metavar="N", help="default: %(default)s")
     parser.add_argument(
-        "--hash-size", type=int, metavar="N", help="ids modulo N: what data.preprocess was given for the training rows"
+        "--hash-size", type=int, metavar="N", help="ids modulo N (default: as the checkpoint's rows were)"
     )
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
     options = parser.parse_args(arguments)

@@ -36,7 +36,7 @@ from tqdm import tqdm
 
 import kernels
 from data.cli import Parser, UserError, user_errors
-from data.criteo import DENSE, LABEL, SPARSE, SPLITS, CriteoBatches, read_metadata
+from data.criteo import DENSE, LABEL, SPARSE, SPLITS, CriteoBatches, read_hash_size, read_metadata
 from model.checkpoints import first_line, load_checkpoint, plain, remove_leftovers
 from model.config import DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
 from model.device import check_precision, choose, settings
@@ -312,6 +312,8 @@ def _prepare(
     rows, steps = batches["train"].num_rows, batches["train"].num_batches
     logger.info(f"{name}: {parameters:,} parameters on {device}, {rows:,} rows, {steps:,} steps an epoch")
     identity = {"model": plain(config), "train": plain(settings), "train rows": rows}
+    if hash_size := read_hash_size(data):  # who serves the model takes raw ids modulo this, too
+        identity["hash_size"] = hash_size
     optimizer = make_optimizer(model, preset, capturable)
     return batches, Run(identity, model, optimizer, device, rows, steps)
 

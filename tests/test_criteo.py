@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from data.cli import UserError
-from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, CriteoBatches, read_metadata
+from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, CriteoBatches, read_hash_size, read_metadata
 
 
 def table(rows: int, seed: int = 0, first: int = 0) -> pa.Table:
@@ -346,3 +346,14 @@ def test_bad_metadata(tmp_path, content, message):
         (tmp_path / "metadata.json").write_text(text)
     with pytest.raises(UserError, match=message):
         read_metadata(tmp_path)
+
+
+def test_what_ids_were_taken_modulo(tmp_path):
+    file = tmp_path / "metadata.json"
+    for text, size in (("{}", 0), ('{"hash_size": 37}', 37)):
+        file.write_text(text)
+        assert read_hash_size(tmp_path) == size
+    for wrong in ("-1", "true", '"37"', "4294967297"):
+        file.write_text(f'{{"hash_size": {wrong}}}')
+        with pytest.raises(UserError, match=r"metadata.json: hash_size: expected 1 to"):
+            read_hash_size(tmp_path)

@@ -36,6 +36,19 @@ def test_a_checkpoint_gives_its_model(tmp_path, hash_, changes):
     assert not found.training
 
 
+@pytest.mark.parametrize("hash_", [Hash.SORTED, Hash.MODULUS])
+def test_raw_ids_are_taken_modulo_what_the_training_rows_were(hash_):
+    dlrm = trained(hash_)
+    plain = Served(dlrm)
+    dlrm.hash_size = 301 * 14316557
+    for served, same in ((Served(dlrm), True), (plain, False)):
+        counts, ids = sample(plain, 50, 0)
+        ids = ids.clamp(min=-1)
+        raw = torch.where(ids >= 0, ids % dlrm.hash_size + dlrm.hash_size, ids)  # a missing id stays missing
+        assert torch.equal(served(counts, raw), plain(counts, torch.where(ids >= 0, ids % dlrm.hash_size, ids))) is same
+
+
+
 def test_a_checkpoint_of_another_model(tmp_path):
     dlrm = trained()
     path = checkpoint(tmp_path / "best.pt", dlrm)

@@ -128,11 +128,16 @@ def test_ids_modulo_what_the_training_rows_had(tmp_path, written):
     (tmp_path / "train.txt").write_bytes(tsv(ROWS))
     preprocess([tmp_path / "train.txt"], tmp_path / "data", hash_size=37)
     run(tmp_path, tmp_path / "data", mini(Hash.SORTED, epochs=1))
-    options = {"checkpoint": tmp_path / "best.pt", "hash_size": 37}
-    expected = written(tmp_path / "data" / "test", checkpoint=tmp_path / "best.pt")
-    np.testing.assert_array_equal(written(tsv(TEST), **options), expected)
-    np.testing.assert_array_equal(written(tmp_path / "data" / "test", **options), expected)
-    assert (written(tsv(TEST), checkpoint=tmp_path / "best.pt") != expected).any()
+    best = tmp_path / "best.pt"
+    assert DLRM.from_checkpoint(best).hash_size == 37
+    expected = written(tmp_path / "data" / "test", checkpoint=best)
+    np.testing.assert_array_equal(written(tsv(TEST), checkpoint=best), expected)
+    assert (written(tsv(TEST), checkpoint=best, hash_size=36) != expected).any()
+    state = torch.load(best)
+    del state["config"]["hash_size"]  # as checkpoints without it
+    torch.save(state, best)
+    np.testing.assert_array_equal(written(tsv(TEST), checkpoint=best, hash_size=37), expected)
+    assert (written(tsv(TEST), checkpoint=best) != expected).any()
 
 
 def test_no_rows(data, tmp_path, written):

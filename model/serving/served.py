@@ -38,7 +38,7 @@ class Served(nn.Module):
         if pooling not in POOLINGS:
             raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}; got {pooling!r}")
         self.pooling, self.modulus = pooling, dlrm.config.hash is Hash.MODULUS
-        self.features = len(dlrm.config.cardinalities)
+        self.features, self.hash_size = len(dlrm.config.cardinalities), dlrm.hash_size
         sparse = dlrm.sparse_arch
         self.dense_arch, self.interaction_arch, self.over_arch = dlrm.dense_arch, dlrm.interaction_arch, dlrm.over_arch
         self.register_buffer("rows", sparse.tables.weight.detach())
@@ -59,6 +59,8 @@ class Served(nn.Module):
                 up to the next one; 0 first, N last, never falling. Others read nothing outside of ids.
         """
         dense = torch.log1p(torch.nan_to_num(counts, nan=0.0, posinf=torch.inf).clamp(min=0))
+        if self.hash_size:
+            ids = torch.where(ids >= 0, ids % self.hash_size, ids)
         embeddings = self._one_each(ids) if self.pooling == "none" else self._pooled(ids, offsets, counts.shape[0])
         features = self.interaction_arch(self.dense_arch(dense), embeddings)
         return torch.sigmoid(self.over_arch(features).squeeze(1))
