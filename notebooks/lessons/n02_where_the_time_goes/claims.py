@@ -257,7 +257,7 @@ claim(
 claim(
     NOTEBOOK,
     "`queue` is off by less than 1 %. Halving the kernels of `dot` gains nothing: the GPU would only wait longer "
-    "for the next launch. Halving the launches nearly halves the time. For `outer` it is the other way round.",
+    "for the next launch. Halving the launches nearly halves the profiled time. For `outer` it is the other way round.",
     _off,
 )
 claim(
@@ -314,7 +314,7 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "On the H200 the product becomes {:.1f} times as fast, and its error grows a hundredfold.",
+    "On the H200 the product becomes {:.1f} times as fast, and its error grows more than a hundredfold.",
     _tf32_product,
 )
 claim(

@@ -223,8 +223,8 @@ claim(
 claim(NOTEBOOK, "of the step with 26 tables, which takes {:.2f} ms.", lambda: (cut("dense: 26 tables → one").before,))
 claim(
     NOTEBOOK,
-    "The step gets {:.2f} ms *longer*. Its kernels take {:.1f} ms and no longer {:.1f}, but it has {:.0f} launches and "
-    "no longer {:.0f}.",
+    "The step gets {:.2f} ms *longer*. Its kernels take {:.1f} ms instead of {:.1f}, but it has {:.0f} launches "
+    "instead of {:.0f}.",
     _apart,
 )
 claim(NOTEBOOK, "and one such call makes the host wait {:.0f} times.", _waits)
