@@ -239,6 +239,7 @@ class TestLoad:
             ({5: 2**31 + 17}, ValueError, "argument 5 is an integer of 32 bits; got 2147483665"),
             ({5: 2**32}, ValueError, "argument 5 is an integer of 32 bits; got 4294967296"),
             ({5: -(2**70)}, ValueError, "argument 5 is an integer of 32 bits; got -1180591620717411303424"),
+            ({0: -16}, ValueError, "argument 0 is an integer of 64 bits; got -16"),
             ({5: "16"}, TypeError, "argument 5 is a tensor, a number or None; got str"),
             ({5: None}, RuntimeError, r"act: argument 5 \(elements\) is an integer of 4 bytes, and is given a pointer"),
             ({6: 1}, RuntimeError, "act takes 6 arguments .*, and is given 7"),

@@ -165,6 +165,8 @@ class TestExported:
             ("format\t1", "format\t2", "format 2, this reads 1"),
             ("input\tids\tint64", "input\tids\tint63", "not whole"),
             ("instructions", "instruction", "not whole"),
+            ("file\tconstants/rows", "was\tconstants/rows", "not whole: no line of constants/rows"),
+            ("file\tlibops.so", "was\tlibops.so", "not whole: no line of libops.so"),
         ],
     )
     def test_a_manifest_of_something_else(self, copied, old, new, why):
@@ -264,6 +266,7 @@ class TestInCpp:
             ("torch\t", "torch\t0.", "made by torch 0.2"),
             ("format\t1", "format\t2", "format 2, this reads 1"),
             ("input\tids\tint64", "input\tids\tint63", "not whole: input\tids\tint63"),
+            ("file\tconstants/rows", "was\tconstants/rows", "not whole: no line of constants/rows"),
         ],
     )
     def test_a_manifest_of_something_else(self, runner, copied, old, new, why):

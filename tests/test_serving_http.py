@@ -360,3 +360,27 @@ def test_no_python_is_in_it(program):
     assert "libtorch_cpu" in listed
     assert "libpython" not in listed
     assert "libtorch_python" not in listed
+
+
+def test_a_range_is_left_out_of_account(program, exported_folder, inputs):
+    """It may be: and a copy of the answer for each of thousands of ranges would fill the memory."""
+    with serving(program, exported_folder) as process:
+        connection = connect(process)
+        whole = ask(connection, as_json(inputs))
+        for ranges in ("bytes=0-5", "bytes=" + ",".join(["0-"] * 1000)):
+            connection.request("POST", "/predict", as_json(inputs), {"Content-Type": JSON, "Range": ranges})
+            answer = connection.getresponse()
+            assert (answer.status, answer.read()) == whole
+
+
+def test_the_body_of_a_get_is_no_request(program, exported_folder):
+    hidden = b"GET /health HTTP/1.1\r\nContent-Length: 31\r\n\r\nPOST /reload HTTP/1.1\r\nHost: a\r\n\r\n"
+    with serving(program, exported_folder) as process:
+        with socket.create_connection(("127.0.0.1", process.port), timeout=20) as connection:
+            connection.sendall(hidden)
+            answer = b""
+            while more := connection.recv(65536):  # until the server closes the connection
+                answer += more
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1") == 1
+        assert b"GET takes no body" in answer

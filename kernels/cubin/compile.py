@@ -117,6 +117,8 @@ def write(folder: Path, name: str, arch: int, image: bytes, description: dict | 
         about = {"arch": arch, "bytes": len(image), "sha256": hashlib.sha256(image).hexdigest()}
         put(path.with_suffix(".json"), json.dumps({**description, **about}, indent=1).encode())
     put(path, image)
+    if description is None:  # of the image that was there before
+        path.with_suffix(".json").unlink(missing_ok=True)
     return path
 
 

@@ -73,19 +73,22 @@ inline cubin::Argument number(PyObject* value, size_t place, size_t bytes, char 
     }
     TORCH_CHECK_TYPE(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8, "argument ", place, " has ", bytes,
                      " bytes; got an int");
+    const bool is_unsigned = type == 'u' || type == 'p';
+    bool is_large = false;  // beyond the largest signed one
     int overflow = 0;
     long long whole = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow > 0 && bytes == 8 && (type == 'u' || type == 'p')) {
+    if (overflow > 0 && bytes == 8 && is_unsigned) {
         whole = static_cast<long long>(PyLong_AsUnsignedLongLong(value));
-        if (PyErr_Occurred()) PyErr_Clear(); else overflow = 0;
+        if (PyErr_Occurred()) PyErr_Clear(); else overflow = 0, is_large = true;
     }
     // What no description says is taken for signed, lest a large number become a negative one.
     const int bits = int(8 * bytes);
-    const bool fits = !overflow && (bits == 64 || whole >> (type == 'u' ? bits : bits - 1) == (type == 'u' ? 0 : whole >> 63));
+    const bool fits = !overflow && (bits == 64 ? !is_unsigned || is_large || whole >= 0
+                                    : type == 'u' ? whole >> bits == 0 : whole >> (bits - 1) == whole >> 63);
     TORCH_CHECK_VALUE(fits, "argument ", place, " is an integer of ", bits, " bits; got ",
                       py::cast<std::string>(py::str(py::handle(value))));
     into = whole;
-    return {&into, bytes, type == 'p' || type == 'u' ? 'u' : 'i'};
+    return {&into, bytes, is_unsigned ? 'u' : 'i'};
 }
 
 inline PyObject* call(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* keywords) {

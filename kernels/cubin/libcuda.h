@@ -103,7 +103,7 @@ inline void use_driver(const std::string& path) {
 
 inline const Driver& driver() {
     if (!loaded_driver.load(std::memory_order_acquire)) {
-        static const Driver once("libcuda.so.1");
+        static const Driver& once = *new Driver("libcuda.so.1");  // a static Program that ends unloads with it
         const Driver* none = nullptr;
         loaded_driver.compare_exchange_strong(none, &once);
     }

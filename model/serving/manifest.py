@@ -116,6 +116,10 @@ class Manifest:
         if missing := _NEEDED - _instructions():
             lacking = ", ".join(sorted(missing))
             raise ExportError(f"{folder}: made for {self.instructions}, and this CPU lacks {lacking}")
+        listed = {file.path for file in self.files}
+        for needed in (*(f"{CONSTANTS}/{each.name}" for each in self.constants), *([LIBRARY] if self.inputs else [])):
+            if needed not in listed:
+                raise ExportError(f"{folder / MANIFEST}: not whole: no line of {needed}")
         for file in self.files:
             path = folder / file.path
             try:

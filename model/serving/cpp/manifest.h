@@ -139,6 +139,13 @@ struct Manifest {
         for (auto [has, name] : {std::pair{__builtin_cpu_supports("avx2"), "avx2"}, {__builtin_cpu_supports("fma"), "fma"},
                                  {__builtin_cpu_supports("bmi2"), "bmi2"}})
             if (!has) fail(folder, ": made for x86-64-v3, and this CPU lacks ", name);
+        const auto listed = [&](const std::string& path) {
+            for (const File& file : files)
+                if (file.path == path) return;
+            fail(folder / "manifest.tsv", ": not whole: no line of ", path);
+        };
+        for (const Tensors& constant : constants) listed("constants/" + constant.name);
+        if (!inputs.empty()) listed("libops.so");
         for (const File& file : files) {
             const std::filesystem::path path = folder / file.path;
             std::error_code error;

@@ -6,7 +6,8 @@
 //     POST /predict    rows as JSON or binary → probabilities in the same form (requests.h)
 //     POST /reload     take the table of ids that is in TABLE by now, or where that link leads to; calls go on
 //
-// --host     where it listens; what is no loopback address opens it to others, without a password
+// --host     where it listens; what is no loopback address opens it to others, without a password: let only a proxy
+//            reach it, which limits headers and the time of a request
 // --port     0: any free one, which is told on stdout
 // --threads  so many calls of the model run at a time; default: one a core
 // --table    look ids up in this table, which write_table (model/serving/table.py) wrote
@@ -34,7 +35,9 @@ using nlohmann::json;
 namespace {
 
 constexpr size_t most_bytes = 16 << 20;  // of a body, decompressed
+constexpr size_t most_forgotten = 16 * most_bytes;  // of what is too much; then the connection ends
 constexpr size_t most_connections = 64;  // served at a time, a thread each; others wait
+constexpr std::chrono::seconds most_time{30};  // for a body to arrive
 const std::string too_large = "the body has more than " + std::to_string(most_bytes) + " bytes";
 const std::map<std::string, std::string> method_of = {{"/health", "GET"}, {"/predict", "POST"}, {"/reload", "POST"}};
 
@@ -48,8 +51,15 @@ public:
     }
 
     void answer(const httplib::Request& request, httplib::Response& response, const httplib::ContentReader* reader) {
+        // A server may leave Range out of account. The library would copy the answer for each range, thousands of times.
+        const_cast<httplib::Request&>(request).ranges.clear();
+        // The library does not read the body of these: it would be taken for the connection's next request.
+        if (!reader && (request.has_header("Transfer-Encoding") || request.get_header_value("Content-Length") > "0"))
+            return close(response, 400, request.method + " takes no body");
         std::string body;
         const int status = read(request, response, reader, body);
+        if (status == 408) return close(response, 408, "the body did not arrive in time");
+        if (status == 0) return close(response, 413, too_large);
         const auto route = method_of.find(request.path);
         if (route == method_of.end())
             return refuse(response, 404, request.path + ": not a route: /health, /predict, /reload");
@@ -70,21 +80,37 @@ public:
         response.set_content(error.dump(-1, ' ', false, json::error_handler_t::replace) + "\n", "application/json");
     }
 
+    // Refuses, and ends the connection: where its next request begins is not known.
+    static void close(httplib::Response& response, int status, const std::string& why) {
+        response.status = status;
+        response.set_header("Connection", "close");
+        const std::string text = json{{"error", why}}.dump() + "\n";
+        response.set_content_provider(text.size(), "application/json",
+                                      [text](size_t, size_t, httplib::DataSink& sink) {
+                                          sink.write(text.data(), text.size());
+                                          return false;
+                                      });
+    }
+
 private:
     // 200; 413: it has more bytes than it may; 400: it is not whole. What is too much is read and forgotten, so that the
-    // connection's next request is found.
+    // connection's next request is found. Of a body that does not end that is not possible: 408: in time; 0: at all.
     static int read(const httplib::Request& request, const httplib::Response& response,
                     const httplib::ContentReader* reader, std::string& body) {
         // Without a length there is no body; the library would wait for the connection's end.
         if (!reader || !(request.has_header("Content-Length") || request.has_header("Transfer-Encoding"))) return 200;
-        bool fits = true;
+        size_t seen = 0;
+        bool fits = true, ends = true;
+        const Clock::time_point late = Clock::now() + most_time;
         const auto take = [&](const char* data, size_t size) {
-            fits = fits && body.size() + size <= most_bytes;
+            seen += size;
+            fits = fits && seen <= most_bytes;
             if (fits) body.append(data, size);
-            return true;
+            return ends = seen <= most_forgotten && Clock::now() < late;
         };
         const auto part = [](const httplib::MultipartFormData&) { return true; };
         const bool whole = request.is_multipart_form_data() ? (*reader)(part, take) : (*reader)(take);
+        if (!ends) return seen > most_forgotten ? 0 : 408;
         if (!fits || response.status == 413) return 413;
         return whole ? 200 : 400;
     }
@@ -98,7 +124,8 @@ private:
 
     void reload(httplib::Response& response) {
         if (table_.empty()) return refuse(response, 404, "/reload: serve_exported was started without --table");
-        const std::lock_guard lock(reloads_);
+        const std::unique_lock lock(reloads_, std::try_to_lock);
+        if (!lock) return refuse(response, 503, "/reload: another one is under way; ask again");
         const Clock::time_point begin = Clock::now();
         try {
             const serving::Table table(table_);
@@ -106,7 +133,7 @@ private:
             model_.reload(table);
             const json told = {{"verified_ms", verified}, {"reloaded_ms", ms_since(begin) - verified}};
             response.set_content(told.dump() + "\n", "application/json");
-        } catch (const serving::ExportError& error) {
+        } catch (const std::exception& error) {  // of torch and of the file system too: the table before stays
             refuse(response, 409, error.what());
         }
     }
@@ -179,7 +206,7 @@ int run(int count, char** words) {
     server.Get(".*", without).Options(".*", without);
     server.Post(".*", with_body).Put(".*", with_body).Patch(".*", with_body).Delete(".*", with_body);
     server.set_error_handler([](const httplib::Request&, httplib::Response& response) {
-        if (!response.body.empty()) return;  // else it is the library that refused
+        if (!response.body.empty() || response.content_provider_) return;  // else it is the library that refused
         const char* why = response.status == 413 ? too_large.c_str() : "not a request of HTTP that this server takes";
         Service::refuse(response, response.status, why);
     });
