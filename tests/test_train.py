@@ -41,7 +41,7 @@ from train_runs import (
 from data.cli import UserError
 from data.criteo import LABEL, CriteoBatches, read_metadata
 from data.dataset import write_dataset
-from model import DLRM, Hash, checkpoints, preset
+from model import DLRM, Hash, preset
 from model import train as training
 from model.checkpoints import load_checkpoint, save_checkpoint
 from model.config import WIDEST, Optimizer
@@ -158,7 +158,7 @@ def test_regular_checkpoints_and_evaluations_change_nothing(data, tmp_path, monk
             raise ConnectionAbortedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save_checkpoint", killed)
+        patch.setattr("model.run.save_checkpoint", killed)
         with pytest.raises(ConnectionAbortedError):
             run(tmp_path / "parts", data, often)
     resumed = run(tmp_path / "parts", data, often, resume=True)

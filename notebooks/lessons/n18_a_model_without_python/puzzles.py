@@ -1,7 +1,7 @@
 """The puzzles of 18_a_model_without_python.ipynb: what each must give, and attempt(), which judges an answer.
 
     as_trained   counts [B, 13] → what training saw of them
-    fits         declared sizes, shapes → whether the shapes are what was declared
+    is_declared         declared sizes, shapes → whether the shapes are what was declared
     body         counts [B, 13], ids [B, 26] → the bytes of a request
 """
 
@@ -85,13 +85,13 @@ class _OneCall(torch.nn.Module):
         return self._function(counts)
 
 
-# ---------------------------------------------------------------------------------------------------------------- fits
+# ---------------------------------------------------------------------------------------------------------------- is_declared
 
 
 Declared = Mapping[str, Sequence["int | str"]]
 
 
-def fits(declared: Declared, shapes: Mapping[str, Sequence[int]]) -> bool:
+def is_declared(declared: Declared, shapes: Mapping[str, Sequence[int]]) -> bool:
     """Whether there are rows B and ids N with which each shape is what was declared."""
     known: dict[str, int] = {}
     if declared.keys() != shapes.keys():
@@ -133,11 +133,11 @@ _SHAPES = (
 )
 
 
-def _check_fits(answer: Callable) -> str:
+def _check_is_declared(answer: Callable) -> str:
     for name, declared, shapes, want, hint in _SHAPES:
         got = answer(dict(declared), dict(shapes))
-        assert isinstance(got, bool), f"fits, case {name}: must return True or False; got {type(got).__name__}"
-        assert got == want, f"fits, case {name}: expected {want}, got {got}\nHint: {hint}"
+        assert isinstance(got, bool), f"is_declared, case {name}: must return True or False; got {type(got).__name__}"
+        assert got == want, f"is_declared, case {name}: expected {want}, got {got}\nHint: {hint}"
     return f"{len(_SHAPES)} cases passed on paper"
 
 
@@ -194,10 +194,11 @@ def _layout(got: bytes, rows: int, counts: Tensor, ids: Tensor) -> str:
     return f"8 bytes, then 4 · 13 · {rows} bytes of counts, then 8 · 26 · {rows} bytes of ids."
 
 
-JUDGE = Judge({"as_trained": Own(_check_as_trained), "fits": Own(_check_fits), "body": Own(_check_body)})
+PUZZLES = {"as_trained": Own(_check_as_trained), "is_declared": Own(_check_is_declared), "body": Own(_check_body)}
+JUDGE = Judge(PUZZLES)
 attempt, SOLVED = JUDGE.attempt, JUDGE.solved
 
 
 def passed(name: str) -> Callable:
     """The reader's function, if it passed when it was last tried; else the lecture's."""
-    return SOLVED.get(name, {"as_trained": as_trained, "fits": fits, "body": body}[name])
+    return SOLVED.get(name, {"as_trained": as_trained, "is_declared": is_declared, "body": body}[name])

@@ -24,7 +24,7 @@ def test_a_count_is_what_training_saw(tmp_path):
 @pytest.mark.parametrize("case", puzzles._SHAPES, ids=lambda case: case[0])
 def test_a_shape_fits_where_the_manifest_says_so(case):
     _, declared, shapes, want, _ = case
-    assert puzzles.fits(declared, shapes) == want
+    assert puzzles.is_declared(declared, shapes) == want
     if declared.keys() != shapes.keys():
         return  # a manifest's inputs have no names when they come
     inputs = tuple(Tensors(name, torch.int64, sizes) for name, sizes in declared.items())
