@@ -227,7 +227,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("op", nargs="*", help=f"default: all ({', '.join(ops())})")
     parser.add_argument("--save", action="store_true", help="record in traces/results/<gpu>/<op>.json")
     parser.add_argument("--quick", action="store_true", help="a few cells, in under a minute")
-    parser.add_argument("--sweep", action="store_true", help="in place of the cells, the sweeps of the ops that have one")
+    parser.add_argument("--sweep", action="store_true", help="the sweeps of ops in place of their cells")
     parser.add_argument("--without", metavar="NAME,…", default="", help="implementations to leave out: max-autotune")
     parser.add_argument("--recorded", metavar="GPU", help="measure nothing, print what was recorded on this GPU")
     arguments = parser.parse_args(argv)
