@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 pytest.register_assert_rewrite("train_runs", "exported_models")
 
@@ -24,20 +26,38 @@ def criteo_tsv() -> Path:
     return Path(os.environ["CRITEO_TSV"])
 
 
+@pytest.fixture(scope="session")
+def built_once(tmp_path_factory, worker_id):
+    """built_once(name, build): the path that build(path) wrote, built by the first of xdist's workers that asks."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent
+
+    def built(name, build):
+        path, done = shared / name, shared / f"{name}.done"
+        with FileLock(shared / f"{name}.lock"):
+            if not done.exists():
+                shutil.rmtree(path, ignore_errors=True)
+                build(path)
+                done.touch()
+        return path
+
+    return built
+
+
 @pytest.fixture(scope="session", params=["none", "sum"])
-def exported_folder(request, tmp_path_factory) -> Path:
-    """exported_models.trained(), exported with this pooling."""
+def exported_folder(request, built_once) -> Path:
+    """exported_models.trained(), exported with this pooling. Not to be changed."""
     import exported_models
 
-    return exported_models.write(tmp_path_factory.mktemp("exported") / request.param, request.param)
+    return built_once(request.param, lambda path: exported_models.write(path, request.param))
 
 
 @pytest.fixture(scope="session")
-def serving_programs(tmp_path_factory) -> Path:
+def serving_programs(built_once) -> Path:
     """The folder of run_exported and, if its libraries are here, serve_exported."""
     import exported_models
 
-    return exported_models.build(tmp_path_factory.mktemp("serving"))
+    return built_once("serving", exported_models.build)
 
 
 @pytest.fixture

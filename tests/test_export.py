@@ -140,6 +140,7 @@ class TestExported:
         with pytest.raises(ExportError, match=r"offsets: expected 0 first and \d+ \(the number of ids\) last"):
             exported(counts, ids, torch.zeros_like(wrong))
 
+    @pytest.mark.parametrize("exported_folder", ["none"], indirect=True)
     def test_a_folder_that_is_not_whole(self, copied):
         for file in Manifest.read(copied).files:
             path = copied / file.path
@@ -247,6 +248,7 @@ class TestInCpp:
             assert done.returncode == 2, why
             assert re.search(why, done.stderr), done.stderr
 
+    @pytest.mark.parametrize("exported_folder", ["none"], indirect=True)
     def test_a_folder_that_is_not_whole(self, runner, copied):
         for file in rewritten(copied).files:
             path = copied / file.path

@@ -128,7 +128,7 @@ def wrong_requests(inputs):
         (400, f"{place}: beyond int64: 9223372036854775808", with_id(b"9223372036854775808"), JSON),
         (400, f"{place}: beyond int64: -9223372036854775809", with_id(b"-9223372036854775809"), JSON),
         (400, f"{place}: beyond int64", with_id(b"1" + b"0" * 5000), JSON),
-        (400, "B = 0; got [", changed(counts=[]), JSON),
+        (400, "B = 0", changed(counts=[]), JSON),
         (400, "the body ends before B", b"", BINARY),
         (400, "the body ends before B", binary[:7], BINARY),
         (400, "bytes for B = 8", binary[:-1], BINARY),
@@ -229,6 +229,7 @@ def resident(process):
     return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())[1])
 
 
+@pytest.mark.parametrize("exported_folder", ["sum"], indirect=True)
 def test_ten_thousand_requests_of_sixteen_clients(program, exported_folder, inputs, one_thread):
     served = Served(trained(), exported_folder.name)
     large, small = [], []
