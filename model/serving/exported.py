@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,12 +59,16 @@ class _Loaded:
 
     def __init__(self, package: Path, constants: Mapping[str, Tensor], no_rows: list[Tensor]) -> None:
         self._constants = {name: tensor.detach() for name, tensor in constants.items()}
+        # torch waits for its one runner with the GIL held, and the call that has the runner may want the GIL for an op
+        # in Python: without a lock that is waited for in Python, both would wait for ever.
+        self._one_at_a_time = threading.Lock()
         self._loader = package_loader(package)
         self._loader.load_constants(self._constants, False, True, True)
         self._loader.run(no_rows)  # the first call does what the next ones need not
 
     def __call__(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        return self._loader.run(list(inputs))[0]
+        with self._one_at_a_time:
+            return self._loader.run(list(inputs))[0]
 
     def __del__(self) -> None:
         # torch 2.13 never lets go of constants that the caller owns: without this their files would stay mapped.
