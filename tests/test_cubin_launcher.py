@@ -370,6 +370,91 @@ def test_a_program_without_python_triton_or_torch(tmp_path, drivers):
     assert (missing.returncode, "the CUDA driver is not here" in missing.stderr) == (1, True)
 
 
+HELPED = {
+    "mine/__init__.py": "",
+    "mine/kernel.py": """import triton
+import triton.language as tl
+from .helper import shift
+
+@triton.constexpr_function
+def factor():
+    from mine import factors
+    return factors.FACTOR
+
+@triton.jit
+def act(x_ptr):
+    tl.store(x_ptr, shift(tl.load(x_ptr)) * factor())
+""",
+    "mine/helper.py": """import triton
+
+@triton.jit
+def shift(x):
+    return x + 1.0
+""",
+    "mine/factors.py": "FACTOR = 3.0\n",
+    "scale.cu": """#include <by.h>
+extern "C" __global__ void scale(float* x) { *x *= BY; }
+""",
+    "include/by.h": """#include "number.h"
+#define BY NUMBER
+""",
+    "include/number.h": "#define NUMBER 3\n",
+    "CMakeLists.txt": """cmake_minimum_required(VERSION 3.25)
+project(own LANGUAGES CXX)
+include(${CUBIN_CMAKE})
+fused_kernels_cubin(act TRITON mine.kernel:act ARCHITECTURES 90 ARGUMENTS x_ptr=*fp32)
+fused_kernels_cubin(scale NVCC scale.cu ARCHITECTURES 90 FLAGS -I${CMAKE_CURRENT_SOURCE_DIR}/include)
+add_custom_target(all_images ALL DEPENDS ${act_CUBINS} ${scale_CUBINS})
+""",
+}
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.skipif(shutil.which("cmake") is None or shutil.which("ninja") is None, reason="cmake or ninja is missing")
+@pytest.mark.skipif(runtime.nvcc() is None, reason="nvcc is missing")
+def test_an_image_is_made_again_when_a_helper_of_ones_own_changes(tmp_path):
+    source, built = tmp_path / "own code", tmp_path / "own build"
+    for name, text in HELPED.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text)
+    path = os.pathsep.join([str(source), environment()["PYTHONPATH"]])
+    cmake = ["env", f"PYTHONPATH={path}", "cmake"]
+    run(*cmake, "-S", source, "-B", built, "-G", "Ninja", f"-DFUSED_KERNELS_PYTHON={sys.executable}",
+        f"-DCUBIN_CMAKE={runtime.KERNELS / 'cubin' / 'cubin.cmake'}")
+    run(*cmake, "--build", built)
+    assert "no work to do" in run(*cmake, "--build", built).stdout
+    for edits, images in (({"mine/helper.py": ("1.0", "2.0"), "include/number.h": ("3", "4")}, ["act", "scale"]),
+                          ({"mine/factors.py": ("3.0", "4.0")}, ["act"])):
+        before = {path.name: path.read_bytes() for path in built.glob("*.cubin")}
+        for name, (old, new) in edits.items():
+            (source / name).write_text(HELPED[name].replace(old, new))
+        run(*cmake, "--build", built)
+        changed = [path.name for path in built.glob("*.cubin") if path.read_bytes() != before[path.name]]
+        assert sorted(changed) == [f"{image}.sm_90.cubin" for image in images]
+
+
+def test_a_depfile_holds_any_name(tmp_path):
+    names = [tmp_path / name for name in ("a b.h", "a#b.h", "a$b.h", "plain.h")]
+    rule = compiling.depfile(tmp_path / "the target.cubin", names)
+    assert rule.startswith(f"{tmp_path}/the\\ target.cubin: ")
+    assert {*map(Path, compiling._prerequisites(rule))} == {*names}
+    assert compiling._prerequisites("out : a.cu \\\n    b\\ c.h \\\n    d.h\n") == ["a.cu", "b c.h", "d.h"]
+
+
+@pytest.mark.skipif(bool(nvrtc.why_not()), reason=nvrtc.why_not())
+def test_what_nvrtc_reads_of_ones_own(tmp_path):
+    for name in ("scale.cu", "include/by.h", "include/number.h"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(HELPED[name].replace("<by.h>", '"include/by.h"'))
+    files: set[Path] = set()
+    assert compiling.by_nvrtc(tmp_path / "scale.cu", 90, files).startswith(b"\x7fELF")
+    assert files == {tmp_path / "scale.cu", tmp_path / "include/by.h", tmp_path / "include/number.h"}
+    (tmp_path / "include/number.h").write_text("#error of ours")
+    with pytest.raises(CubinError, match="of ours"):
+        compiling.by_nvrtc(tmp_path / "scale.cu", 90)
+
+
 def _assert_local(symbols: list[list[str]], files: list[Path], bundles: int = 1) -> None:
     """Each image's symbol is local and in read-only memory; a bundle has one more, hidden."""
     of_images = [kind for kind, name in symbols if "_sm_" in name]
