@@ -383,6 +383,18 @@ int main() { return of_a() != of_b() || of_a() == of_c() || reinterpret_cast<uin
     assert "cubin_" not in run("nm", "-D", tmp_path / "program").stdout
 
 
+@needs_compiler
+@pytest.mark.parametrize("size", [80, 120])
+def test_an_image_of_another_size_than_was_embedded_does_not_assemble(tmp_path, size):
+    image = tmp_path / "a.cubin"
+    image.write_bytes(b"\x7fELF" + bytes(96))
+    _, bytes_ = embed("one", [image], tmp_path)
+    run("g++", "-c", bytes_, "-o", tmp_path / "one.o")
+    image.write_bytes(b"\x7fELF" + bytes(size - 4))
+    done = run("g++", "-c", bytes_, "-o", tmp_path / "one.o", check=False)
+    assert (done.returncode, "a.cubin has another size than when it was embedded" in done.stderr) == (1, True)
+
+
 @pytest.mark.slow
 @needs_compiler
 @on_cpu
