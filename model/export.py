@@ -63,8 +63,8 @@ def export(
 ) -> None:
     """Write the folder `out`, the file `onnx`, or both, each completely or not at all.
 
-    hash_size: what is exported takes ids modulo this, as data.preprocess --hash-size did for the rows that the model has
-    seen; default: what the checkpoint says.
+    hash_size: what is exported takes ids modulo this, as data.preprocess --hash-size did for the rows that the model
+    has seen; default: what the checkpoint says.
 
     UserError: one is there already; what cannot be exported.
     """
