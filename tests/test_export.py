@@ -291,8 +291,9 @@ class TestInCpp:
             assert (done.returncode, done.stdout) == (2, ""), arguments
             assert done.stderr.startswith("run_exported: "), arguments
 
-    def test_threads_that_cannot_be_made(self, runner, folder):
-        limited = ["prlimit", f"--stack={2**42}", runner.program, folder, "--check", "--threads", "2"]
+    def test_threads_that_cannot_all_be_made(self, runner, folder):
+        limits = [f"--stack={2**31}", f"--as={2**36}"]  # of addresses, for half as many threads
+        limited = ["prlimit", *limits, runner.program, folder, "--check", "--threads", "64"]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         done = subprocess.run([*map(str, limited)], capture_output=True, text=True, timeout=120, env=environment)
         assert (done.returncode, "run_exported: Resource temporarily" in done.stderr) == (2, True), done.stderr
