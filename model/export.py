@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.export import Dim
 
 from data.cli import Parser, UserError
+from data.criteo import IDS
 from kernels import library
 from model.checkpoints import first_line
 from model.dlrm import DLRM
@@ -56,8 +57,14 @@ OPTIONS = {
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
-def export(checkpoint: Path, out: Path | None = None, pooling: str = "none", onnx: Path | None = None) -> None:
+def export(
+    checkpoint: Path, out: Path | None = None, pooling: str = "none", onnx: Path | None = None,
+    hash_size: int | None = None,
+) -> None:
     """Write the folder `out`, the file `onnx`, or both, each completely or not at all.
+
+    hash_size: what is exported takes ids modulo this, as data.preprocess --hash-size did for the rows that the model
+    has seen; default: what the checkpoint says.
 
     UserError: one is there already; what cannot be exported.
     """
@@ -67,15 +74,21 @@ def export(checkpoint: Path, out: Path | None = None, pooling: str = "none", onn
     if out is not None:
         with new_folder(out) as folder, torch.no_grad():
             try:
-                write(Served(DLRM.from_checkpoint(checkpoint), pooling).eval(), folder)
+                write(Served(_model(checkpoint, hash_size), pooling).eval(), folder)
                 check(folder)
             except library.LibraryError as error:
                 raise UserError(f"the ops' library cannot be built: {first_line(error)}") from None
         _log(out)
     if onnx is not None:
         with new_file(onnx) as folder, torch.no_grad():
-            onnx_file.write(DLRM.from_checkpoint(checkpoint), folder / onnx.name)
+            onnx_file.write(_model(checkpoint, hash_size), folder / onnx.name)
         _log(onnx)
+
+
+def _model(checkpoint: Path, hash_size: int | None) -> DLRM:
+    model = DLRM.from_checkpoint(checkpoint)
+    model.hash_size = hash_size or model.hash_size
+    return model
 
 
 def _onnx_file() -> ModuleType:
@@ -165,6 +178,9 @@ def parser() -> Parser:
     parser.add_argument(
         "--pooling", default="none", choices=POOLINGS, help="none: one id a feature; sum, mean: bags of ids"
     )
+    parser.add_argument(
+        "--hash-size", type=int, metavar="N", help="ids modulo N (default: as the checkpoint's rows were)"
+    )
     return parser
 
 
@@ -173,4 +189,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = command.parse_args(arguments)
     if options.out is None and options.onnx is None:
         command.error("name a folder (--out), a file (--onnx) or both")
-    export(options.checkpoint, options.out, options.pooling, options.onnx)
+    if options.hash_size is not None and not 1 <= options.hash_size <= IDS:
+        command.error(f"argument --hash-size: expected 1 to {IDS}, got {options.hash_size}")
+    export(options.checkpoint, options.out, options.pooling, options.onnx, options.hash_size)

@@ -20,6 +20,10 @@ int fake_launch_count, fake_load_count, fake_unload_count, fake_attribute, fake_
 int fake_parameter_bytes[most_parameters];  // 0: 8
 int fake_context = 1, fake_capability = 90;  // the current context, 0 for none; of every device
 int fake_parameters = 0, fake_load_result = 0, fake_function_result = 0, fake_launch_result = 0, fake_attribute_result = 0;
+int fake_result_count = -1;  // how often load_result and function_result are given before success; -1: always
+int fake_granted = 48 * 1024;  // bytes of dynamic shared memory that a kernel may have unless it asks for more
+int fake_generation = 0;       // how often contexts were ended and made anew
+int fake_capturing = 0;
 char fake_function_name[256];
 
 static size_t bytes_of(size_t i) {
@@ -78,11 +82,16 @@ int cuLaunchKernelEx(const struct configuration* c, void* f, void** parameters, 
     return record(f, c->grid_x, c->grid_y, c->grid_z, c->block_x, c->block_y, c->block_z, c->shared, c->stream, parameters,
                   kind, cluster);
 }
+static int counted(int result) {
+    if (!result || !fake_result_count) return 0;
+    if (fake_result_count > 0) --fake_result_count;
+    return result;
+}
 int cuModuleLoadData(void** module, const void* image) {
     (void)image;
     ++fake_load_count;
     *module = (void*)(uintptr_t)fake_load_count;
-    return fake_load_result;
+    return counted(fake_load_result);
 }
 int cuModuleUnload(void* module) {
     (void)module, ++fake_unload_count;
@@ -91,7 +100,11 @@ int cuModuleUnload(void* module) {
 int cuModuleGetFunction(void** function, void* module, const char* name) {
     strncpy(fake_function_name, name, sizeof fake_function_name - 1);
     *function = (void*)((uintptr_t)module + 1000);
-    return fake_function_result;
+    return counted(fake_function_result);
+}
+int cuFuncGetAttribute(int* value, int attribute, void* function) {
+    (void)function, *value = fake_granted;
+    return attribute != 8;
 }
 int cuFuncSetAttribute(void* function, int attribute, int value) {
     (void)function, fake_attribute = attribute, fake_attribute_value = value;
@@ -106,6 +119,16 @@ int cuFuncGetParamInfo(void* function, size_t index, size_t* offset, size_t* byt
 int cuInit(unsigned flags) { return (int)flags; }
 int cuCtxGetCurrent(void** context) {
     *context = (void*)(uintptr_t)fake_context;
+    return 0;
+}
+#ifndef BEFORE_CUDA_12_4
+int cuCtxGetId(void* context, unsigned long long* id) {
+    *id = 1000 * (unsigned long long)fake_generation + (uintptr_t)context;
+    return 0;
+}
+#endif
+int cuStreamIsCapturing(void* stream, int* status) {
+    (void)stream, *status = fake_capturing;
     return 0;
 }
 int cuCtxGetDevice(int* device) {
@@ -140,6 +163,10 @@ int cuMemcpyHtoD_v2(void* to, const void* from, size_t bytes) {
 }
 int cuMemcpyDtoH_v2(void* to, const void* from, size_t bytes) { return cuMemcpyHtoD_v2(to, from, bytes); }
 int cuGetErrorName(int result, const char** name) {
-    *name = result == 209 ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : result == 200 ? "CUDA_ERROR_INVALID_IMAGE" : "CUDA_ERROR_FAKE";
+    *name = result == 209   ? "CUDA_ERROR_NO_BINARY_FOR_GPU"
+            : result == 200 ? "CUDA_ERROR_INVALID_IMAGE"
+            : result == 222 ? "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+            : result == 500 ? "CUDA_ERROR_NOT_FOUND"
+                            : "CUDA_ERROR_FAKE";
     return 0;
 }

@@ -52,6 +52,7 @@ CUDA = """extern "C" __global__ void scale(float* x, long long n, float by, shor
     if (i < n) x[i] = x[i] * by + more + last;
 }
 """
+FATBIN = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 16) + bytes(16)  # of 16 bytes, in which the driver looks for code
 PTX = "//\n.version 8.0\n.target sm_90\n.visible .entry general(\n.param .u64 a) {\n ret; }\n"
 
 
@@ -74,6 +75,7 @@ def images(tmp_path_factory):
     damaged = {
         "empty": b"", "few": b"\x7fELF", "text": b"no image at all\n" * 3, "elf": image[:18] + b"\x3e\0" + image[20:],
         "truncated": image[:-10], "half": image[: len(image) // 2], "act.ptx": PTX.encode(),
+        "one.fatbin": FATBIN, "two.fatbin": FATBIN,
         "half.ptx": PTX[:-3].encode(), "target.ptx": PTX.replace(".target sm_90", "").encode(),
     }  # fmt: skip
     for name, contents in damaged.items():
@@ -133,12 +135,24 @@ CASES = {
     "no block": "error 0: general: a block of 0 threads along x is beyond .*",
     "a cluster": given(blocks=6, cluster=2),
     "half a cluster": "error 0: act: a grid of 6 blocks along x has no whole number of clusters of 4",
-    "a cluster too large": "error 0: act: a cluster of 16 blocks; 8 is the most that every GPU takes",
+    "a cluster too large": "error 0: act: a cluster of 16 blocks along x; 8 is the most that every GPU takes",
+    "a cluster too large in all": "error 0: act: a cluster of 16 blocks; 8 is the most that every GPU takes",
+    "a cluster beyond numbers": "error 0: act: a cluster of 1099511627776 blocks along x; 8 is the most .*",
+    "a block beyond numbers": r"error 0: act: a block of 1099511627776 threads along x is beyond .* \(1 to 1024\)",
     "a cluster on sm_80": "error 0: act: clusters need sm_90 or later; this GPU is sm_80",
     "cooperative": given(blocks=6, kind=1),
     "a cooperative cluster": given(blocks=6, kind=1, cluster=2),
     "early": given(blocks=6, kind=2),
-    "shared memory": given(blocks=6, shared=49152),
+    "cooperative, of a plain one": "error 0: act was compiled for a plain launch, and this is a cooperative launch",
+    "early, of a plain one": "error 0: act was compiled for a plain launch, and this is an early launch",
+    "plain, of a cooperative one": "error 0: act was compiled for a cooperative launch, and this is a plain launch",
+    "as described": given(blocks=6, kind=2, shared=1000),
+    "plain, of an early one": given(blocks=6, shared=1000),
+    "less shared memory": "error 0: act was compiled for 1000 bytes of shared memory a block, and is launched with 999",
+    "shared memory beside static": given(blocks=6, shared=1001),
+    "its attribute": "8 1001",
+    "shared memory that fits": given(blocks=6, shared=49152),
+    "no attribute": "0",
     "more shared memory": given(blocks=6, shared=100000),
     "attribute": "8 100000",
     "too much shared memory": "error 1: the kernel act needs 300000 bytes of shared memory a block, more than .*FAKE.*",
@@ -146,9 +160,15 @@ CASES = {
     "no context": r"error 0: act: this thread has no CUDA context: call cubin::use_device\(0\)",
     "another architecture": "error 0: act was compiled for sm_80, sm_90a; this GPU is sm_75",
     "a later minor version": given(blocks=6),
-    "the driver's refusal": r"error 0: act was compiled for another architecture .* sm_90 \(image . .*BINARY.*",
+    "the driver's refusal": r"error 209: act: no image of it is for this GPU, sm_90: image . \(act\): .*_BINARY_.*",
     "damaged for the driver": r"error 200: the driver does not load image . \(act\): it may be damaged: .*_IMAGE",
-    "not in the image": r"error 500: image . \(act\) has no kernel general: .*_FAKE",
+    "not in the image": r"error 500: act: no image of it is .*: image . \(act\) has no kernel general: .*_NOT_FOUND",
+    "the driver's error": r"error 999: the kernel general of image . \(act\): CUDA_ERROR_FAKE",
+    "in the second fatbin": given().replace("1 loaded, 1 un", "2 loaded, 2 un"),
+    "in no fatbin": "error 500: general: no image of it is for this GPU, sm_90: .*/one.fatbin has no kernel general: "
+                    "CUDA_ERROR_NOT_FOUND; .*/two.fatbin has no kernel general: CUDA_ERROR_NOT_FOUND",
+    **{f"by the next image {result}": given().replace("1 loaded", "2 loaded") for result in (209, 221, 222, 223)},
+    "by no image": "error 222: general: no image of it is .*act.sm_90.cubin: .*_PTX_VERSION; .*/act.ptx: .*VERSION",
     "another number of parameters": "error 0: act takes 9 parameters, and is described with 6 and 2 hidden ones",
     "no such kernel": "error 0: the program has no kernel nothing: it has act, act_by_16, act_of_1, act_wide",
     "no driver": "error 0: the CUDA driver is not here: /nowhere/libcuda.so.1: cannot open .*",
@@ -166,6 +186,7 @@ CASES = {
     "target.ptx": "error 0: .*/target.ptx is PTX without a .target: .*",
     "PTX for a later GPU": "error 0: general was compiled for sm_90; this GPU is sm_80",
     "several devices": "0 unloaded before the end; 6 launched, .* 2 loaded, 2 unloaded",
+    "a context made anew": "4 launched, .* 2 loaded, 1 unloaded",
     "threads": "nothing launched, 1 loaded, 1 unloaded",
 }
 
@@ -214,23 +235,35 @@ class TestLoad:
         assert program["act"] is act
         x, bias, y, out = (torch.zeros(512) for _ in range(4))
         act(3, None, x, bias, y, out, 0.25, 512)
-        act((3, 2), 128, x, bias, None, out, 2, 512, cluster=(3, 2), cooperative=True)  # 2: known to be a float
-        act((3,), (128, 1), x, bias, y, out, -2.5, 512, early=True, shared=100)
+        act((3, 2), 128, x, bias, None, out, 2, 512, cluster=(3, 2))  # 2: known to be a float
+        act((3,), (128, 1), x, bias, y, out, -2.5, 512, shared=100)
         first, second, third = driver.launches()
         assert list(first.parameters[:4]) == [each.data_ptr() for each in (x, bias, y, out)]
         assert [struct.pack("<q", launch.parameters[4])[:4] for launch in driver.launches()] == [
             struct.pack("<f", value) for value in (0.25, 2, -2.5)]
         assert list(first.parameters[5:8]) == [512, 0, 0]
         assert (tuple(first.grid), tuple(first.block), first.kind, first.shared) == ((3, 1, 1), (128, 1, 1), 0, 0)
-        assert (tuple(second.grid), tuple(second.cluster), second.kind) == ((3, 2, 1), (3, 2, 1), 1)
+        assert (tuple(second.grid), tuple(second.cluster), second.kind) == ((3, 2, 1), (3, 2, 1), 0)
         assert second.parameters[2] == 0
-        assert (third.kind, third.shared) == (2, 100)
+        assert third.shared == 100
         assert (driver.load_count, driver.unload_count) == (1, 0)
         del program
         act(1, None, x, bias, y, out, 0.25, 512)  # the kernel keeps what it needs
         del act
         gc.collect()
         assert driver.unload_count == 1
+
+    def test_what_a_graph_has_captured_stays_loaded(self, driver, images):
+        x = torch.zeros(512)
+        for capturing, unloaded in ((1, 0), (0, 1)):
+            act = cubin.load(images / "act.sm_90.cubin", device="cpu")["act"]
+            driver.set(capturing=capturing)
+            act(1, None, x, x, x, x, 0.25, 512)
+            driver.set(capturing=0)
+            act(1, None, x, x, x, x, 0.25, 512)
+            del act
+            gc.collect()
+            assert driver.unload_count == unloaded
 
     @pytest.mark.parametrize(
         ("change", "error", "message"),
@@ -272,17 +305,22 @@ class TestLoad:
             program["act"](1)
         with pytest.raises(TypeError, match="a launch has no option stream: shared, cluster"):
             program["act"](1, None, x, x, x, x, 0.5, 16, stream=1)
+        with pytest.raises(RuntimeError, match="compiled for a plain launch, and this is an early launch"):
+            program["act"](1, None, x, x, x, x, 0.5, 16, early=True)
         # Without its description it is the image's kernel, with all of its parameters, and a block is to be given.
         shutil.copy(images / "act.sm_90.cubin", tmp_path)
         bare = cubin.load(tmp_path / "act.sm_90.cubin", device="cpu")["general"]
         bare(1, 128, x, x, x, x, 0.5, 16, None, None)
+        bare(1, 128, x, x, x, x, 0.5, 16, None, None, cooperative=True)
+        bare(1, 128, x, x, x, x, 0.5, 16, None, None, early=True)
+        assert [launch.kind for launch in driver.launches()] == [0, 1, 2]
         with pytest.raises(RuntimeError, match="general takes 8 arguments, and is given 6"):
             bare(1, 128, x, x, x, x, 0.5, 16)
         with pytest.raises(RuntimeError, match="a block of 0 threads"):
             bare(1, None, x, x, x, x, 0.5, 16, None, None)
         driver.set(capability=80)
         with pytest.raises(RuntimeError, match="act was compiled for sm_90a; this GPU is sm_80"):
-            program["act"](1, None, x, x, x, x, 0.5, 16)
+            cubin.load(images / "act.sm_90.cubin", device="cpu")["act"](1, None, x, x, x, x, 0.5, 16)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -345,6 +383,18 @@ int main() { return of_a() != of_b() || of_a() == of_c() || reinterpret_cast<uin
     assert "cubin_" not in run("nm", "-D", tmp_path / "program").stdout
 
 
+@needs_compiler
+@pytest.mark.parametrize("size", [80, 120])
+def test_an_image_of_another_size_than_was_embedded_does_not_assemble(tmp_path, size):
+    image = tmp_path / "a.cubin"
+    image.write_bytes(b"\x7fELF" + bytes(96))
+    _, bytes_ = embed("one", [image], tmp_path)
+    run("g++", "-c", bytes_, "-o", tmp_path / "one.o")
+    image.write_bytes(b"\x7fELF" + bytes(size - 4))
+    done = run("g++", "-c", bytes_, "-o", tmp_path / "one.o", check=False)
+    assert (done.returncode, "a.cubin has another size than when it was embedded" in done.stderr) == (1, True)
+
+
 @pytest.mark.slow
 @needs_compiler
 @on_cpu
@@ -368,6 +418,91 @@ def test_a_program_without_python_triton_or_torch(tmp_path, drivers):
     assert "no work to do" in run("cmake", "--build", tmp_path).stdout
     missing = run("env", "-i", program, check=False)
     assert (missing.returncode, "the CUDA driver is not here" in missing.stderr) == (1, True)
+
+
+HELPED = {
+    "mine/__init__.py": "",
+    "mine/kernel.py": """import triton
+import triton.language as tl
+from .helper import shift
+
+@triton.constexpr_function
+def factor():
+    from mine import factors
+    return factors.FACTOR
+
+@triton.jit
+def act(x_ptr):
+    tl.store(x_ptr, shift(tl.load(x_ptr)) * factor())
+""",
+    "mine/helper.py": """import triton
+
+@triton.jit
+def shift(x):
+    return x + 1.0
+""",
+    "mine/factors.py": "FACTOR = 3.0\n",
+    "scale.cu": """#include <by.h>
+extern "C" __global__ void scale(float* x) { *x *= BY; }
+""",
+    "include/by.h": """#include "number.h"
+#define BY NUMBER
+""",
+    "include/number.h": "#define NUMBER 3\n",
+    "CMakeLists.txt": """cmake_minimum_required(VERSION 3.25)
+project(own LANGUAGES CXX)
+include(${CUBIN_CMAKE})
+fused_kernels_cubin(act TRITON mine.kernel:act ARCHITECTURES 90 ARGUMENTS x_ptr=*fp32)
+fused_kernels_cubin(scale NVCC scale.cu ARCHITECTURES 90 FLAGS -I${CMAKE_CURRENT_SOURCE_DIR}/include)
+add_custom_target(all_images ALL DEPENDS ${act_CUBINS} ${scale_CUBINS})
+""",
+}
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.skipif(shutil.which("cmake") is None or shutil.which("ninja") is None, reason="cmake or ninja is missing")
+@pytest.mark.skipif(runtime.nvcc() is None, reason="nvcc is missing")
+def test_an_image_is_made_again_when_a_helper_of_ones_own_changes(tmp_path):
+    source, built = tmp_path / "own code", tmp_path / "own build"
+    for name, text in HELPED.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text)
+    path = os.pathsep.join([str(source), environment()["PYTHONPATH"]])
+    cmake = ["env", f"PYTHONPATH={path}", "cmake"]
+    run(*cmake, "-S", source, "-B", built, "-G", "Ninja", f"-DFUSED_KERNELS_PYTHON={sys.executable}",
+        f"-DCUBIN_CMAKE={runtime.KERNELS / 'cubin' / 'cubin.cmake'}")
+    run(*cmake, "--build", built)
+    assert "no work to do" in run(*cmake, "--build", built).stdout
+    for edits, images in (({"mine/helper.py": ("1.0", "2.0"), "include/number.h": ("3", "4")}, ["act", "scale"]),
+                          ({"mine/factors.py": ("3.0", "4.0")}, ["act"])):
+        before = {path.name: path.read_bytes() for path in built.glob("*.cubin")}
+        for name, (old, new) in edits.items():
+            (source / name).write_text(HELPED[name].replace(old, new))
+        run(*cmake, "--build", built)
+        changed = [path.name for path in built.glob("*.cubin") if path.read_bytes() != before[path.name]]
+        assert sorted(changed) == [f"{image}.sm_90.cubin" for image in images]
+
+
+def test_a_depfile_holds_any_name(tmp_path):
+    names = [tmp_path / name for name in ("a b.h", "a#b.h", "a$b.h", "plain.h")]
+    rule = compiling.depfile(tmp_path / "the target.cubin", names)
+    assert rule.startswith(f"{tmp_path}/the\\ target.cubin: ")
+    assert {*map(Path, compiling._prerequisites(rule))} == {*names}
+    assert compiling._prerequisites("out : a.cu \\\n    b\\ c.h \\\n    d.h\n") == ["a.cu", "b c.h", "d.h"]
+
+
+@pytest.mark.skipif(bool(nvrtc.why_not()), reason=nvrtc.why_not())
+def test_what_nvrtc_reads_of_ones_own(tmp_path):
+    for name in ("scale.cu", "include/by.h", "include/number.h"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(HELPED[name].replace("<by.h>", '"include/by.h"'))
+    files: set[Path] = set()
+    assert compiling.by_nvrtc(tmp_path / "scale.cu", 90, files).startswith(b"\x7fELF")
+    assert files == {tmp_path / "scale.cu", tmp_path / "include/by.h", tmp_path / "include/number.h"}
+    (tmp_path / "include/number.h").write_text("#error of ours")
+    with pytest.raises(CubinError, match="of ours"):
+        compiling.by_nvrtc(tmp_path / "scale.cu", 90)
 
 
 def _assert_local(symbols: list[list[str]], files: list[Path], bundles: int = 1) -> None:

@@ -568,7 +568,7 @@ def test_errors_of_the_driver_are_named(driver, tmp_path, monkeypatch):
     made = cubin.compiled(kernel, tmp_path)
     load = torch.ops.fused_kernels._load_cubin
     driver.set(parameters=made.parameters)
-    answers = ((209, "compiled for another architecture.*NO_BINARY_FOR_GPU"), (1, "does not load.*damaged"))
+    answers = ((209, "no image of it is for this GPU, sm_90: .*NO_BINARY_FOR_GPU"), (1, "does not load.*damaged"))
     for result, message in answers:
         driver.set(load_result=result)
         with pytest.raises(RuntimeError, match=message):

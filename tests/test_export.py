@@ -291,6 +291,13 @@ class TestInCpp:
             assert (done.returncode, done.stdout) == (2, ""), arguments
             assert done.stderr.startswith("run_exported: "), arguments
 
+    def test_threads_that_cannot_all_be_made(self, runner, folder):
+        limits = [f"--stack={2**31}", f"--as={2**36}"]  # of addresses, for half as many threads
+        limited = ["prlimit", *limits, runner.program, folder, "--check", "--threads", "64"]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        done = subprocess.run([*map(str, limited)], capture_output=True, text=True, timeout=120, env=environment)
+        assert (done.returncode, "run_exported: Resource temporarily" in done.stderr) == (2, True), done.stderr
+
     def test_latency_and_throughput(self, runner, folder):
         done = runner(folder, "--bench", "--threads", 2)
         assert done.returncode == 0, done.stderr
@@ -320,6 +327,24 @@ def test_without_a_checkpoint_nothing_is_written(tmp_path):
     with pytest.raises(UserError, match="no such checkpoint"):
         export.export(tmp_path / "none.pt", tmp_path / "out")
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("hash_size", [None, 1000])
+def test_the_hash_size_of_a_checkpoint_from_before(tmp_path, monkeypatch, hash_size):
+    found = []
+    monkeypatch.setattr(export, "write", lambda served, folder: found.append(served.hash_size))
+    monkeypatch.setattr(export, "check", lambda folder: None)
+    path = checkpoint(tmp_path / "best.pt", trained())
+    options = ["--hash-size", str(hash_size)] if hash_size else []
+    export.main(["--checkpoint", str(path), "--out", str(tmp_path / "out"), *options])
+    assert found == [hash_size or 0]
+
+
+def test_a_hash_size_that_is_none(tmp_path, capsys):
+    for size in ("0", str(2**32 + 1)):
+        with pytest.raises(SystemExit, match="2"):
+            export.main(["--checkpoint", "a.pt", "--out", str(tmp_path / "out"), "--hash-size", size])
+        assert f"argument --hash-size: expected 1 to {2**32}, got {size}" in capsys.readouterr().err
 
 
 def test_a_command_that_exports_nothing(tmp_path, capsys):

@@ -69,6 +69,22 @@ def test_its_probabilities_are_eagers(written, hash_):
     assert_eagers(session(written(dlrm)), dlrm)
 
 
+def test_each_encoder_has_its_features_ids_in_any_order_of_the_nodes(written, monkeypatch):
+    encode = onnx_file._encode
+
+    def permuted(graph, known):
+        encoders = [node for node in graph if node.op_type == "LabelEncoder"]
+        assert len(encoders) == len(CARDINALITIES)
+        before = encoders[0].predecessors()[0]
+        graph.remove(encoders)
+        graph.insert_after(before, encoders[::-1])
+        encode(graph, known)
+
+    monkeypatch.setattr(onnx_file, "_encode", permuted)
+    dlrm = trained(Hash.SORTED)
+    assert_eagers(session(written(dlrm)), dlrm)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("interaction", [*Interaction])
 @pytest.mark.parametrize("hash_", [*Hash])
@@ -150,6 +166,14 @@ class TestExport:
         export.main(["--checkpoint", str(best), "--onnx", str(path)])
         assert [*path.parent.iterdir()] == [path]
         assert_eagers(session(path), trained(Hash.SORTED))
+
+    def test_ids_modulo_a_hash_size_that_the_checkpoint_does_not_say(self, best):
+        path, size = best.parent / "model.onnx", 250 * 14316557
+        export.main(["--checkpoint", str(best), "--onnx", str(path), "--hash-size", str(size)])
+        counts, ids = sample(Served(trained(Hash.SORTED)), 50, 0)
+        ids = ids.clamp(min=0, max=2**40)
+        want = Served(trained(Hash.SORTED))(counts, ids % size)
+        torch.testing.assert_close(answers(session(path), counts, ids + size)[0], want, **TOLERANCE)
 
     def test_weights_that_do_not_fit_are_beside_it(self, best, monkeypatch):
         monkeypatch.setattr(onnx_file, "LARGEST", 20_000)

@@ -117,6 +117,7 @@ def wrong_requests(inputs):
         (400, "counts: expected an array; got an object", changed(counts={}), JSON),
         (400, "counts[0]: expected an array; got a number", changed(counts=[1]), JSON),
         (400, "counts[1]: expected 13 numbers; got 12", changed(counts=[[1] * 13, [1] * 12]), JSON),
+        (400, "counts[0][13]: a row has 13 numbers", changed(counts=[[1] * 14]), JSON),
         (400, "counts[0][1]: expected a number or null; got the string", changed(counts=[[1, "2"]]), JSON),
         (400, "counts[0][0]: expected a number or null; got an array", changed(counts=[[[]]]), JSON),
         (400, "counts[0][0]: beyond float32: 1e+39", changed(counts=[[1e39]]), JSON),
@@ -216,6 +217,35 @@ def test_bytes_that_are_no_request_or_not_all_of_one(program, exported_folder, i
                     answer += more
                 assert want in answer, (sent, answer)
         assert ask(connect(process), as_json(inputs))[0] == 200
+
+
+def test_more_rows_than_a_request_may_have(program, exported_folder, inputs):
+    seven, eight = sample(Served(trained(), exported_folder.name), 7, 0), inputs
+    with serving(program, exported_folder, "--rows", "7") as process:
+        connection = connect(process)
+        for form, why in ((JSON, "the length of counts"), (BINARY, "B is 8")):
+            written, read = FORMS[form]
+            found, answer = ask(connection, written(eight), form)
+            assert (found, json.loads(answer)["error"]) == (413, f"{why}: a request has at most 7")
+            found, answer = ask(connection, written(seven), form)
+            assert (found, len(read(answer))) == (200, 7)
+        if len(inputs) == 3:  # four a bag, of seven rows with four bags each
+            body = json.dumps({"counts": [], "ids": [0] * 113, "offsets": []}).encode()
+            found, answer = ask(connection, body)
+            assert (found, json.loads(answer)["error"]) == (413, "the length of ids: a request has at most 112")
+
+
+def test_a_body_of_many_small_numbers_takes_little_memory(program, exported_folder):
+    bodies = [b'{"counts": [[' + b"0," * 8_000_000, b'{"ids": [' + b"0," * 8_000_000]
+    bodies += [b'{"counts": [' + b"[0,0,0,0,0,0,0,0,0,0,0,0,0]," * 580_000]
+    with serving(program, exported_folder) as process:
+        connection, before = connect(process), resident(process)
+        for body in bodies:
+            found, answer = ask(connection, body)
+            assert found in (400, 413), answer
+            peak = int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())[1])
+            print(f"{len(body)} bytes: {peak - before} kB")
+            assert peak < before + 65_536
 
 
 def listening(port):
@@ -322,7 +352,7 @@ def test_a_reload_under_calls(program, exported_folder, tmp_path):
 
 def test_it_ends_when_the_requests_are_answered(program, exported_folder):
     served = Served(trained(), exported_folder.name)
-    given = sample(served, 20_000, 0)
+    given = sample(served, 16_000, 0)
     want, body, answers = served(*given), as_binary(given), []
     with serving(program, exported_folder) as process:
         connections = [connect(process) for _ in range(4)]

@@ -1,6 +1,7 @@
 """Another table of ids in an exported model that is being called: `Exported.reload`, in Python and in run_exported."""
 
 import re
+import shutil
 import subprocess
 import threading
 
@@ -190,6 +191,17 @@ class TestInCpp:
     def test_how_long_it_takes(self, serving_programs, exported_folder, tables):
         done = self.run(serving_programs, exported_folder, "--bench", "--threads", 2, "--reload", tables / "grown")
         assert len(re.findall(r"2 threads: 100 reloads in \d+ calls: p50 [\d.]+ ms, p99 [\d.]+", done.stdout)) == 6
+
+    @pytest.mark.parametrize("exported_folder", ["none"], indirect=True)
+    def test_a_reload_that_fails_under_calls(self, serving_programs, exported_folder, tables):
+        folder = shutil.copytree(exported_folder, tables / "copied")
+        command = ["stdbuf", "-oL", serving_programs / "run_exported", folder, "--bench", "--threads", "2"]
+        command += ["--reload", tables / "grown"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert "100 reloads" in process.stdout.readline()
+            shutil.rmtree(folder / "package")  # which each reload loads again
+            _, told = process.communicate(timeout=120)
+        assert (process.returncode, "run_exported: " in told) == (2, True), told
 
     def test_tables_that_it_does_not_take(self, serving_programs, exported_folder, tables):
         write_table(tables / "five", IdTable([*Served(trained()).known, torch.arange(3)]))

@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
                           help="name=type: *fp32, i32, …; *fp32:16, divisible by 16")
     compiler.add_argument("--constant", nargs="*", default=[], help="name=value, a constexpr's or an integer's")
     compiler.add_argument("--flag", action="append", default=[], help="one more for nvcc: --flag=-DN=4")
-    compiler.add_argument("--depfile", type=Path, help="write here what the first image is made of, for make and ninja")
+    compiler.add_argument("--depfile", type=Path, help="write here what the images are made of, for make and ninja")
     for option in OPTIONS:
         compiler.add_argument(f"--{option.replace('_', '-')}", type=int)
     bundler = commands.add_parser("embed", help="images → a header and an assembler file for a C++ program")
@@ -60,6 +60,7 @@ def _compile(given: argparse.Namespace) -> int:
     if "triton" in sys.modules:
         raise RuntimeError("Triton was imported before it could be told that nothing is interpreted here")
     os.environ["TRITON_INTERPRET"] = "0"  # before it is imported: with the interpreter on, nothing compiles
+    os.environ["TRITON_ALWAYS_COMPILE"] = "1"  # its cache's keys leave out what a constexpr_function imports
     from kernels.cubin import compile
 
     constants = {name: _value(value) for name, value in _pairs(given.constant, "the constant").items()}
@@ -67,20 +68,20 @@ def _compile(given: argparse.Namespace) -> int:
     types = _pairs(given.argument, "the argument")
     if given.compiler != "triton" and not Path(given.source).is_file():
         raise RuntimeError(f"{given.source} is not a file")
-    written = []
+    written: list[Path] = []
+    files: set[Path] = set()
     for arch in given.arch:
         description = None
         if given.compiler == "triton":
-            image, description = compile.by_triton(given.source, given.name, arch, types, constants)
+            image, description = compile.by_triton(given.source, given.name, arch, types, constants, files)
         elif given.compiler == "nvcc":
-            image = compile.by_nvcc(Path(given.source), arch, given.flag)
+            image = compile.by_nvcc(Path(given.source), arch, given.flag, files)
         else:
-            image = compile.by_nvrtc(Path(given.source), arch)
+            image = compile.by_nvrtc(Path(given.source), arch, files)
         written.append(compile.write(given.out, given.name, arch, image, description))
         print(written[-1])
     if given.depfile:
-        files = " ".join(str(file).replace(" ", "\\ ") for file in compile.files_of(given.source, given.compiler))
-        given.depfile.write_text(f"{written[0]}: {files}\n")
+        given.depfile.write_text(compile.depfile(written[0], files))
     return 0
 
 

@@ -12,18 +12,20 @@ integer of 1 is known only where it is given among the constants.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import json
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kernels import runtime
+from kernels.cubin.python_files import python_files
 from kernels.dispatch import cubin, nvrtc
 from kernels.dispatch.cubin_files import put
-from kernels.dispatch.cuda_source import Source, headers_of
-from kernels.dispatch.included_files import imported_files, included_files
+from kernels.dispatch.cuda_source import Source
+from kernels.dispatch.included_files import included_files
 from kernels.runtime import KERNELS
 
 # Of Triton's types: the letter of launcher.h's Parameter, and bytes.
@@ -40,9 +42,13 @@ class CubinError(RuntimeError):
 
 
 def by_triton(
-    function: str, name: str, arch: int, arguments: Mapping[str, str], constants: Mapping[str, object]
+    function: str, name: str, arch: int, arguments: Mapping[str, str], constants: Mapping[str, object],
+    files: set[Path] | None = None,
 ) -> tuple[bytes, dict]:
-    """(cubin, its description) of "module:function". arguments: types by name; constants: num_warps … among them."""
+    """(cubin, its description) of "module:function". arguments: types by name; constants: num_warps … among them.
+
+    files: here and below, gets what the image is made of. When one of these changes, it must be compiled again.
+    """
     module, _, attribute = function.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -66,6 +72,8 @@ def by_triton(
         image, ptx, launch = cubin.compile_to_cubin(kernel)
     except TritonError as error:
         raise CubinError(f"Triton does not compile {kernel}:\n{error}") from None
+    if files is not None:
+        files |= python_files(found)
     return image, {
         "name": name,
         "entry": launch["name"],
@@ -89,25 +97,44 @@ def _parameter(function: str, name: str, type_: str) -> dict:
     return {"name": name, "type": letter, "bytes": size, "multiple": int(divisor or 1)}
 
 
-def by_nvcc(source: Path, arch: int, flags: Sequence[str] = ()) -> bytes:
+def by_nvcc(source: Path, arch: int, flags: Sequence[str] = (), files: set[Path] | None = None) -> bytes:
     nvcc = runtime.nvcc()
     if nvcc is None:
         raise CubinError("nvcc is missing: install the CUDA toolkit, or compile by NVRTC")
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "image.cubin"
+        out, rule = Path(folder) / "image.cubin", Path(folder) / "image.d"
         command = [nvcc, "-cubin", f"-arch=sm_{arch}", "-O3", f"-I{KERNELS}", *flags, source, "-o", out]
+        command += ["-MD", "-MF", rule]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
         if done.returncode:
             raise CubinError(f"nvcc does not compile {source} for sm_{arch}:\n{done.stderr or done.stdout}")
+        if files is not None:
+            files |= {Path(name).absolute() for name in _prerequisites(rule.read_text())}
         return out.read_bytes()
 
 
-def by_nvrtc(source: Path, arch: int) -> bytes:
-    text = source.read_text()
+def by_nvrtc(source: Path, arch: int, files: set[Path] | None = None) -> bytes:
+    """NVRTC does not say which files it read: `files` gets those that #include names, and none that a macro names."""
+    source = source.absolute()
+    kernel = nvrtc.Kernel(Source(str(source.with_suffix("")), source.read_text(), threads=0), arch)
     try:
-        return nvrtc.compile_to_cubin(nvrtc.Kernel(Source(source.stem, text, threads=0), arch), headers_of(text))
+        image = nvrtc.compile_to_cubin(kernel, (), [f"--include-path={KERNELS}"])
     except RuntimeError as error:
         raise CubinError(str(error)) from None
+    if files is not None:
+        files |= {*included_files(source, (KERNELS,))}
+    return image
+
+
+def depfile(target: Path, files: Sequence[Path]) -> str:
+    """A rule of make's: the target is made of these files."""
+    escaped = (re.sub(r"([ #])", r"\\\1", str(path)).replace("$", "$$") for path in (target, *sorted(files)))
+    return f"{next(escaped)}: {' '.join(escaped)}\n"
+
+
+def _prerequisites(rule: str) -> list[str]:
+    _, _, names = rule.replace("\\\n", " ").partition(": ")
+    return [re.sub(r"\\([ #])", r"\1", name).replace("$$", "$") for name in re.findall(r"(?:\\.|\S)+", names)]
 
 
 def write(folder: Path, name: str, arch: int, image: bytes, description: dict | None = None) -> Path:
@@ -137,11 +164,3 @@ def description_of(path: Path) -> dict | None:
     if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
         raise CubinError(f"{path} is not the image that {file} describes: compile it again")
     return description
-
-
-def files_of(source: str, compiler: str) -> list[Path]:
-    """What the image is made of: when one of these changes, it must be compiled again."""
-    if compiler != "triton":
-        return included_files(Path(source), (KERNELS,))
-    module = importlib.util.find_spec(source.partition(":")[0])
-    return imported_files(Path(module.origin))

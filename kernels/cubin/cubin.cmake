@@ -19,7 +19,7 @@ set(FUSED_KERNELS_CUBIN_COMMAND ${CMAKE_COMMAND} -E env --modify PYTHONPATH=path
 
 if(NOT DEFINED FUSED_KERNELS_EMBED_ARRAYS)
     set(probe ${CMAKE_CURRENT_BINARY_DIR}/fused_kernels_probe.S)
-    file(WRITE ${probe} "    .section .rodata.a,\"aG\",%progbits,a,comdat\n    .globl a\n    .hidden a\na:\n    .incbin \"${probe}\"\n")
+    file(WRITE ${probe} "    .section .rodata.a,\"aG\",%progbits,a,comdat\n    .globl a\n    .hidden a\na:\n    .incbin \"${probe}\"\n    .if . - a == 0\n    .error \"empty\"\n    .endif\n")
     set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
     try_compile(assembles ${CMAKE_CURRENT_BINARY_DIR}/fused_kernels_probe SOURCES ${probe})
     unset(CMAKE_TRY_COMPILE_TARGET_TYPE)

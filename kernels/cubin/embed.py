@@ -97,6 +97,9 @@ def _as_assembler(base: str, parts: Sequence[tuple[str, Path, bytes]]) -> str:
     .size {base}_{name}, {len(image)}
 {base}_{name}:
     .incbin "{path.resolve()}"
+    .if . - {base}_{name} != {len(image)}
+    .error "{path} has another size than when it was embedded: embed it again"
+    .endif
 """
         for name, path, image in parts
     )

@@ -39,7 +39,17 @@ struct Kernel {
     cubin::Kernel* kernel;
     c10::DeviceType device;
     PyObject* program;  // which it needs
+    bool is_captured = false;
 };
+
+// A graph launches its kernels without asking, when Python may have let go of them, and does not tell of its own end: so
+// what one has captured is kept for as long as the process lives.
+inline void keep_if_capturing(Kernel& own, void* stream) {
+    int status = 0;
+    if (own.is_captured || cubin::driver().is_capturing(stream, &status) || !status) return;
+    Py_INCREF(own.program);
+    own.is_captured = true;
+}
 
 inline cubin::Size size_of(PyObject* value, const char* what) {
     int64_t sizes[3] = {1, 1, 1};
@@ -93,7 +103,7 @@ inline cubin::Argument number(PyObject* value, size_t place, size_t bytes, char 
 
 inline PyObject* call(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* keywords) {
     HANDLE_TH_ERRORS
-    const Kernel& own = *static_cast<const Kernel*>(PyCapsule_GetPointer(self, nullptr));
+    Kernel& own = *static_cast<Kernel*>(PyCapsule_GetPointer(self, nullptr));
     TORCH_CHECK_TYPE(count >= 2, "a kernel is called with a grid, a block, and its arguments");
     cubin::Launch how(size_of(values[0], "grid"));
     if (values[1] != Py_None) how.block = size_of(values[1], "block");
@@ -139,6 +149,7 @@ inline PyObject* call(PyObject* self, PyObject* const* values, Py_ssize_t count,
             arguments.push_back(number(value, i, i < sizes.size() ? sizes[i] : 8, type, numbers[i]));
         }
     }
+    keep_if_capturing(own, how.stream);
     own.kernel->launch(how, arguments.data(), arguments.size());
     Py_RETURN_NONE;
     END_HANDLE_TH_ERRORS

@@ -94,7 +94,8 @@ struct Held {  // an image
 
 struct Module {
     const Held* held;
-    void *context, *module;
+    Context context;
+    void* module;
     const Driver* cuda;
 };
 
@@ -106,7 +107,8 @@ struct State {
 
     ~State() {
         for (const Module& each : modules) {  // a context that is gone has taken its modules along
-            if (each.cuda->push_context(each.context)) continue;
+            void* address = each.context.address;
+            if (!(each.cuda->context_at(address) == each.context) || each.cuda->push_context(address)) continue;
             void* popped;
             each.cuda->unload_module(each.module), each.cuda->pop_context(&popped);
         }
@@ -178,22 +180,23 @@ class Kernel {
     friend class Program;
 
     struct Loaded {
-        void* context;
+        Context context;
         const Driver* cuda;
         Function function;
         const launching::Held* held;
         std::vector<size_t> sizes;
         int arch;
-        std::atomic<unsigned> granted{48 * 1024};  // dynamic shared memory; more has to be asked for
+        std::atomic<unsigned> granted{0};  // dynamic shared memory; more has to be asked for
     };
 
     Kernel(launching::State& state, std::string name) : state_(state), name_(std::move(name)) {}
 
     Loaded& loaded() {
         const Driver& cuda = driver();
-        void* context = nullptr;
-        cuda.check(cuda.current_context(&context), name_ + ": cuCtxGetCurrent");
-        if (!context) throw Error(name_ + ": this thread has no CUDA context: call cubin::use_device(0)");
+        void* address = nullptr;
+        cuda.check(cuda.current_context(&address), name_ + ": cuCtxGetCurrent");
+        if (!address) throw Error(name_ + ": this thread has no CUDA context: call cubin::use_device(0)");
+        const Context context = cuda.context_at(address);
         Loaded* last = last_.load(std::memory_order_acquire);
         if (last && last->context == context && last->cuda == &cuda) return *last;
         std::lock_guard<std::mutex> lock(state_.mutex);
@@ -203,7 +206,7 @@ class Kernel {
         return last_ = &everywhere_.back(), everywhere_.back();
     }
 
-    void load(const Driver& cuda, void* context) {
+    void load(const Driver& cuda, const Context& context) {
         int device = 0, major = 0, minor = 0;
         constexpr int major_id = 75, minor_id = 76;
         cuda.check(cuda.current_device(&device), name_ + ": cuCtxGetDevice");
@@ -212,7 +215,7 @@ class Kernel {
         const int arch = 10 * major + minor;
         // A cubin before a fatbin before PTX, which the driver compiles; of each format the highest architecture.
         std::multimap<std::pair<Format, int>, const launching::Held*> suitable;
-        std::string compiled_for, refused;
+        std::string compiled_for, tried;
         for (const launching::Held& held : state_.images) {
             if (!held.has(name_)) continue;
             const Contents& contents = held.contents;
@@ -220,34 +223,42 @@ class Kernel {
             compiled_for += (compiled_for.empty() ? "sm_" : ", sm_") + std::to_string(contents.arch) +
                             (contents.only ? "a" : "");
         }
-        for (const auto& [rank, held] : suitable) {
-            void* module = nullptr;
-            const Result result = module_of(cuda, context, *held, module);
-            constexpr int no_binary_for_gpu = 209;
-            if (result != no_binary_for_gpu) return take(cuda, context, *held, module, arch);
-            refused = " (" + held->where + ": " + cuda.name_of(result) + ")";
-        }
         if (suitable.empty())
             throw Error(name_ + " was compiled for " + compiled_for + "; this GPU is sm_" + std::to_string(arch));
-        throw Error(name_ + " was compiled for another architecture than this GPU's, sm_" + std::to_string(arch) + refused);
+        Result result = 0;
+        for (const auto& [rank, held] : suitable) {
+            void* module = nullptr;
+            Function function = nullptr;
+            const std::string entry = held->image.description ? held->image.description->entry : name_;
+            result = module_of(cuda, context, *held, module);
+            const bool is_loaded = result == 0;
+            if (is_loaded) result = cuda.get_function(&function, module, entry.c_str());
+            if (result == 0) return take(cuda, context, *held, function, entry, arch);
+            constexpr int not_found = 500;
+            if (is_loaded && result != not_found) cuda.check(result, "the kernel " + entry + " of " + held->where);
+            tried += (tried.empty() ? "" : "; ") + held->where + (is_loaded ? " has no kernel " + entry : "") + ": " +
+                     cuda.name_of(result);
+        }
+        throw Error(name_ + ": no image of it is for this GPU, sm_" + std::to_string(arch) + ": " + tried, result);
     }
 
-    Result module_of(const Driver& cuda, void* context, const launching::Held& held, void*& module) {
+    // 0, or what another image may do better: no code for this GPU, or PTX that this driver does not compile.
+    Result module_of(const Driver& cuda, const Context& context, const launching::Held& held, void*& module) {
         for (const launching::Module& each : state_.modules)
             if (each.held == &held && each.context == context && each.cuda == &cuda) return module = each.module, 0;
         const Result result = cuda.load_module(&module, held.image.bytes);
-        constexpr int no_binary_for_gpu = 209;
-        if (result == no_binary_for_gpu) return result;
+        constexpr int no_binary_for_gpu = 209, no_compiler = 221, unsupported_ptx_version = 222, compiling_disabled = 223;
+        if (result == no_binary_for_gpu || result == no_compiler || result == unsupported_ptx_version ||
+            result == compiling_disabled)
+            return result;
         cuda.check(result, "the driver does not load " + held.where + ": it may be damaged");
         state_.modules.push_back({&held, context, module, &cuda});
         return 0;
     }
 
-    void take(const Driver& cuda, void* context, const launching::Held& held, void* module, int arch) {
+    void take(const Driver& cuda, const Context& context, const launching::Held& held, Function function,
+              const std::string& entry, int arch) {
         const Description* described = held.image.description;
-        const std::string entry = described ? described->entry : name_;
-        Function function = nullptr;
-        cuda.check(cuda.get_function(&function, module, entry.c_str()), held.where + " has no kernel " + entry);
         std::vector<size_t> sizes;
         const auto in_image = held.contents.kernels.find(entry);
         if (cuda.parameter_info) {
@@ -271,14 +282,15 @@ class Kernel {
                     throw Error(name_ + ": the parameter " + one.name + " has " + std::to_string(sizes[i]) +
                                 " bytes, and is described with " + std::to_string(one.bytes));
         }
+        int granted = 0;  // less than 48 KB, where the kernel has static shared memory
+        cuda.check(cuda.get_attribute(&granted, max_dynamic_shared_size_bytes, function), name_ + ": cuFuncGetAttribute");
         everywhere_.emplace_back();
         Loaded& made = everywhere_.back();
         made.context = context, made.cuda = &cuda, made.function = function, made.held = &held, made.arch = arch;
-        made.sizes = std::move(sizes);
+        made.sizes = std::move(sizes), made.granted = unsigned(granted);
     }
 
     void grant(Loaded& here, unsigned shared) {
-        constexpr int max_dynamic_shared_size_bytes = 8;
         std::lock_guard<std::mutex> lock(state_.mutex);
         if (shared <= here.granted) return;
         if (const Result result = here.cuda->set_attribute(here.function, max_dynamic_shared_size_bytes, int(shared)))
@@ -339,9 +351,7 @@ class Kernel {
         const Size block = how.block.x || !described ? how.block : Size{described->threads};
         const int64_t grids[3] = {how.grid.x, how.grid.y, how.grid.z}, blocks[3] = {block.x, block.y, block.z};
         const int64_t clusters[3] = {how.cluster.x, how.cluster.y, how.cluster.z};
-        if (described && described->threads && block.x * block.y * block.z != int64_t(described->threads))
-            throw Error(name_ + " was compiled for blocks of " + std::to_string(described->threads) +
-                        " threads, and is launched with " + std::to_string(block.x * block.y * block.z));
+        constexpr int64_t most_in_a_cluster = 8;
         Shape shape;
         for (int axis = 0; axis < 3; ++axis) {
             const std::string along = std::string(" along ") + "xyz"[axis];
@@ -351,34 +361,53 @@ class Kernel {
             if (blocks[axis] < 1 || blocks[axis] > most_threads[axis])
                 throw Error(name_ + ": a block of " + std::to_string(blocks[axis]) + " threads" + along +
                             " is beyond CUDA's limits (1 to " + std::to_string(most_threads[axis]) + ")");
+            if (how.cluster.x && clusters[axis] > most_in_a_cluster) refuse_cluster(clusters[axis], along);
             if (how.cluster.x && (clusters[axis] < 1 || grids[axis] % clusters[axis]))
                 throw Error(name_ + ": a grid of " + std::to_string(grids[axis]) + " blocks" + along +
                             " has no whole number of clusters of " + std::to_string(clusters[axis]));
             shape.grid[axis] = unsigned(grids[axis]), shape.block[axis] = unsigned(blocks[axis]);
             shape.cluster[axis] = how.cluster.x ? unsigned(clusters[axis]) : 0;
         }
-        if (block.x * block.y * block.z > 1024)
-            throw Error(name_ + ": a block of " + std::to_string(block.x * block.y * block.z) + " threads; 1024 is the most");
-        if (how.cluster.x && clusters[0] * clusters[1] * clusters[2] > 8)
-            throw Error(name_ + ": a cluster of " + std::to_string(clusters[0] * clusters[1] * clusters[2]) +
-                        " blocks; 8 is the most that every GPU takes");
+        const int64_t threads = block.x * block.y * block.z;
+        if (described && described->threads && threads != int64_t(described->threads))
+            throw Error(name_ + " was compiled for blocks of " + std::to_string(described->threads) +
+                        " threads, and is launched with " + std::to_string(threads));
+        if (threads > 1024) throw Error(name_ + ": a block of " + std::to_string(threads) + " threads; 1024 is the most");
+        if (const int64_t blocks = clusters[0] * clusters[1] * clusters[2]; how.cluster.x && blocks > most_in_a_cluster)
+            refuse_cluster(blocks, "");
         if (how.cluster.x && here.arch < 90)
             throw Error(name_ + ": clusters need sm_90 or later; this GPU is sm_" + std::to_string(here.arch));
         const int64_t shared = how.shared >= 0 ? how.shared : described ? described->shared : 0;
+        if (described && shared < int64_t(described->shared))
+            throw Error(name_ + " was compiled for " + std::to_string(described->shared) +
+                        " bytes of shared memory a block, and is launched with " + std::to_string(shared));
         if (shared > 0x7fffffff) throw Error(name_ + ": " + std::to_string(shared) + " bytes of shared memory a block");
         shape.shared = unsigned(shared);
         shape.kind = how.kind >= 0 ? Kind(how.kind) : described ? described->kind : plain;
+        // One that may begin before its predecessor has ended may also begin behind it.
+        const bool is_late = described && described->kind == early && shape.kind == plain;
+        if (described && shape.kind != described->kind && !is_late)
+            throw Error(name_ + " was compiled for " + launch_of(described->kind) + ", and this is " + launch_of(shape.kind));
         shape.stream = how.stream;
         return shape;
     }
+    static std::string launch_of(Kind kind) {
+        return kind == plain ? "a plain launch" : kind == early ? "an early launch" : "a cooperative launch";
+    }
+    [[noreturn]] void refuse_cluster(int64_t blocks, const std::string& along) const {
+        throw Error(name_ + ": a cluster of " + std::to_string(blocks) + " blocks" + along +
+                    "; 8 is the most that every GPU takes");
+    }
 
+    static constexpr int max_dynamic_shared_size_bytes = 8;  // CU_FUNC_ATTRIBUTE_…
     launching::State& state_;
     const std::string name_;
     std::list<Loaded> everywhere_;  // on each context
     std::atomic<Loaded*> last_{nullptr};
 };
 
-// Owns what it loaded: it can be moved and not copied, and its end unloads. Its kernels live as long as it does.
+// Owns what it loaded: it can be moved and not copied, and its end unloads. Its kernels live as long as it does, and it
+// must live as long as a CUDA graph that has captured one.
 class Program {
    public:
     Program() = default;

@@ -32,6 +32,13 @@ struct Configuration {
 // ended, which a kernel must wait for itself (griddepcontrol.wait).
 enum Kind : int64_t { plain, cooperative, early };
 
+// A context. Another one may come to lie where an ended one lay: then their ids differ.
+struct Context {
+    void* address = nullptr;
+    unsigned long long id = 0;
+    bool operator==(const Context& other) const { return address == other.address && id == other.id; }
+};
+
 struct Driver {
     Result (*init)(unsigned);
     Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
@@ -41,14 +48,17 @@ struct Driver {
     Result (*load_module)(void** module, const void* image);
     Result (*unload_module)(void* module);
     Result (*get_function)(Function*, void* module, const char* name);
+    Result (*get_attribute)(int* value, int attribute, Function);
     Result (*set_attribute)(Function, int attribute, int value);
     Result (*parameter_info)(Function, size_t index, size_t* offset, size_t* bytes);  // null before CUDA 12.4
     Result (*error_name)(Result, const char**);
     Result (*current_context)(void**);
+    Result (*context_id)(void*, unsigned long long*);  // null before CUDA 12.0
     Result (*primary_context)(void**, int device);
     Result (*set_context)(void*);
     Result (*push_context)(void*);
     Result (*pop_context)(void**);
+    Result (*is_capturing)(void* stream, int* status);  // into a graph; 0: it is not
     Result (*current_device)(int*);
     Result (*device_attribute)(int* value, int attribute, int device);
 
@@ -61,14 +71,17 @@ struct Driver {
         find(load_module, "cuModuleLoadData");
         find(unload_module, "cuModuleUnload");
         find(get_function, "cuModuleGetFunction");
+        find(get_attribute, "cuFuncGetAttribute");
         find(set_attribute, "cuFuncSetAttribute");
         find(parameter_info, "cuFuncGetParamInfo", false);
         find(error_name, "cuGetErrorName");
         find(current_context, "cuCtxGetCurrent");
+        find(context_id, "cuCtxGetId", false);
         find(primary_context, "cuDevicePrimaryCtxRetain");
         find(set_context, "cuCtxSetCurrent");
         find(push_context, "cuCtxPushCurrent_v2");
         find(pop_context, "cuCtxPopCurrent_v2");
+        find(is_capturing, "cuStreamIsCapturing");
         find(current_device, "cuCtxGetDevice");
         find(device_attribute, "cuDeviceGetAttribute");
     }
@@ -83,6 +96,12 @@ struct Driver {
         const char* name = nullptr;
         if (error_name(result, &name) || !name) return "error " + std::to_string(result);
         return name;
+    }
+    // The context at this address; its id is 0 if it has ended, or the driver tells none.
+    Context context_at(void* address) const {
+        Context found{address};
+        if (!context_id || context_id(address, &found.id)) found.id = 0;
+        return found;
     }
     void check(Result result, const std::string& what) const {
         if (result) throw Error(what + ": " + name_of(result), result);

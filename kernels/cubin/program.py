@@ -11,7 +11,8 @@ from kernels.dispatch.core import core_library
 
 
 class Program:
-    """The kernels of some images, by name; they are loaded at their first launch, and unloaded with the last of these.
+    """The kernels of some images, by name; they are loaded at their first launch, and unloaded with the last of these;
+    those that a CUDA graph has captured stay, as it launches them when it is replayed.
 
     program["name"](grid, block, *arguments, shared=…, cluster=…, cooperative=…, early=…): grid, block and cluster are
     an int or a tuple; block is None where the kernel's description says it. An argument is a tensor (its address), None

@@ -10,14 +10,14 @@ from kernels.runtime import KERNELS
 
 
 def included_files(source: Path, include: tuple[Path, ...]) -> list[Path]:
-    """A C++ file and, in order of first mention, every file in `include` that it reaches by #include "…"."""
+    """A C++ file and, in order of first mention, every file in `include` that it reaches by #include "…" or <…>."""
     found, waiting = [], [source]
     while waiting:
         file = waiting.pop(0)
         if file in found:
             continue
         found.append(file)
-        for named in re.findall(r'^\s*#\s*include\s*"([^"]+)"', file.read_text(), re.MULTILINE):
+        for named in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', file.read_text(), re.MULTILINE):
             folders = (file.parent, *include)
             waiting += [folder / named for folder in folders if (folder / named).is_file()][:1]
     return found

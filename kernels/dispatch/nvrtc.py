@@ -125,8 +125,8 @@ def version_of(library: ctypes.CDLL) -> str:
     return f"{major.value}.{minor.value}"
 
 
-def compile_to_cubin(kernel: Kernel, headers: Sequence[tuple[str, str]]) -> bytes:
-    """By NVRTC, with no cache. Raises RuntimeError with its log."""
+def compile_to_cubin(kernel: Kernel, headers: Sequence[tuple[str, str]], more: Sequence[str] = ()) -> bytes:
+    """By NVRTC, with no cache. more: options. Raises RuntimeError with its log."""
     nvrtc, source = library(), kernel.source
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
@@ -150,7 +150,7 @@ def compile_to_cubin(kernel: Kernel, headers: Sequence[tuple[str, str]]) -> byte
     file = f"{source.name}.cu".encode()
     check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.text.encode(), file, len(names), texts, names))
     try:
-        options = strings([f"--gpu-architecture=sm_{kernel.arch}", *OPTIONS])
+        options = strings([f"--gpu-architecture=sm_{kernel.arch}", *OPTIONS, *more])
         result = nvrtc.nvrtcCompileProgram(program, len(options), options)
         if result:
             check(result, "\n" + read("ProgramLog").rstrip(b"\0").decode())

@@ -29,6 +29,7 @@ from model.serving.served import Served
 LARGEST = (1 << 31) - (1 << 20)  # bytes of tensors in a file: protobuf ends at 2 GiB, and the graph needs some too
 DATA = ".data"  # what the name of the file beside it adds
 LABEL_ENCODER, VERSION = "LabelEncoder", 4  # from version 4 on its keys are a tensor
+FEATURE = "feature"  # by which a LabelEncoder is known while the file is made: a graph's nodes have no set order
 DESCRIPTION = (
     "A DLRM's click probabilities. counts: as the log has them, NaN where one is missing; ids: one a feature, -1 where "
     "it is missing."
@@ -43,8 +44,13 @@ class EncodedServed(Served):
 
     def _known_rows(self, ids: Tensor) -> Tensor:
         operator = f"ai.onnx.ml::{LABEL_ENCODER}"
-        columns = ids.split(1, dim=1)
-        rows = [torch.onnx.ops.symbolic(operator, [c], dtype=c.dtype, shape=c.shape, version=VERSION) for c in columns]
+        rows = [
+            torch.onnx.ops.symbolic(
+                operator, [column], dtype=ids.dtype, shape=column.shape, version=VERSION,
+                metadata_props={FEATURE: str(feature)},
+            )
+            for feature, column in enumerate(ids.split(1, dim=1))
+        ]
         return torch.cat(rows, dim=1)
 
 
@@ -90,9 +96,9 @@ def write(dlrm: DLRM, path: Path) -> None:
 
 def _encode(graph: ir.Graph, known: Sequence[np.ndarray]) -> None:
     """Give each feature's LabelEncoder its ids: the k-th has row k, from 1, and any other id row 0."""
-    encoders = [node for node in graph if node.op_type == LABEL_ENCODER]
-    for node, ids in zip(encoders, known, strict=True):
-        rows = np.arange(1, len(ids) + 1)
+    encoders = {int(node.metadata_props[FEATURE]): node for node in graph if node.op_type == LABEL_ENCODER}
+    for feature, ids in enumerate(known):
+        node, rows = encoders[feature], np.arange(1, len(ids) + 1)
         for name, tensor in (("keys_tensor", ids), ("values_tensor", rows), ("default_tensor", np.zeros(1, np.int64))):
             node.attributes[name] = ir.AttrTensor(name, ir.tensor(tensor))
 

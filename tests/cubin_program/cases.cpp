@@ -47,7 +47,7 @@ static void run(const char* name, const std::function<void()>& body) {
         std::printf("error %d: %s\n", error.code, error.what());
     }
     fake("context") = 1, fake("capability") = 90, fake("load_result") = fake("launch_result") = 0;
-    fake("function_result") = fake("attribute_result") = 0;
+    fake("function_result") = fake("attribute_result") = 0, fake("result_count") = -1, fake("granted") = 48 * 1024;
 }
 
 int main(int, char** words) {
@@ -65,6 +65,31 @@ int main(int, char** words) {
     auto file = [&](const std::string& name, const char* kernel = "general") {
         cubin::Program program = cubin::Program::from_files({folder + name});
         program[kernel](cubin::Launch({1}, {128}), x, x, x, x, 0.0f, 16, nullptr, nullptr);
+    };
+    auto bare = [&](auto change) {  // a kernel without a description
+        return [&, change] {
+            cubin::Launch how({6}, {128});
+            change(how);
+            cubin::Program program = cubin::Program::from_files({folder + "act.sm_90.cubin"});
+            program["general"](how, x, x, x, x, 0.0f, 16, nullptr, nullptr);
+        };
+    };
+    auto described = [&](cubin::Kind kind, auto change) {  // as one that was compiled for this
+        return [&, kind, change] {
+            cubin::Description description = *act_images::images[1].description;
+            description.kind = kind, description.shared = 1000;
+            cubin::Program program;
+            program.add({act_images::images[1].bytes, act_images::images[1].size, &description}, "the image");
+            cubin::Launch how({6});
+            change(how);
+            program["act"](how, x, x, x, x, 0.0f, 16);
+        };
+    };
+    auto two = [&](const char* first, const char* second) {
+        return [&, first, second] {
+            cubin::Program program = cubin::Program::from_files({folder + first, folder + second});
+            program["general"](cubin::Launch({1}, {128}), x, x, x, x, 0.0f, 16, nullptr, nullptr);
+        };
     };
     for (int old = 0; old < 2; ++old) {
         use(words[1 + old]);
@@ -122,11 +147,25 @@ int main(int, char** words) {
     run("a cluster", changed([](auto& how) { how.cluster = {2}; }));
     run("half a cluster", changed([](auto& how) { how.cluster = {4}; }));
     run("a cluster too large", changed([](auto& how) { how.grid = {16}, how.cluster = {16}; }));
+    run("a cluster too large in all", changed([](auto& how) { how.grid = {4, 4}, how.cluster = {4, 4}; }));
+    run("a cluster beyond numbers", changed([](auto& how) {
+            how.grid = {0, 0}, how.cluster = {int64_t(1) << 40, int64_t(1) << 40};
+        }));
+    run("a block beyond numbers", changed([](auto& how) { how.block = {int64_t(1) << 40, int64_t(1) << 40}; }));
     run("a cluster on sm_80", changed([](auto& how) { fake("capability") = 80, how.cluster = {2}; }));
-    run("cooperative", changed([](auto& how) { how.kind = cubin::cooperative; }));
-    run("a cooperative cluster", changed([](auto& how) { how.kind = cubin::cooperative, how.cluster = {2}; }));
-    run("early", changed([](auto& how) { how.kind = cubin::early; }));
-    run("shared memory", changed([](auto& how) { how.shared = 48 * 1024; }));
+    run("cooperative", bare([](auto& how) { how.kind = cubin::cooperative; }));
+    run("a cooperative cluster", bare([](auto& how) { how.kind = cubin::cooperative, how.cluster = {2}; }));
+    run("early", bare([](auto& how) { how.kind = cubin::early; }));
+    run("cooperative, of a plain one", changed([](auto& how) { how.kind = cubin::cooperative; }));
+    run("early, of a plain one", changed([](auto& how) { how.kind = cubin::early; }));
+    run("plain, of a cooperative one", described(cubin::cooperative, [](auto& how) { how.kind = cubin::plain; }));
+    run("as described", described(cubin::early, [](auto&) {}));
+    run("plain, of an early one", described(cubin::early, [](auto& how) { how.kind = cubin::plain; }));
+    run("less shared memory", described(cubin::plain, [](auto& how) { how.shared = 999; }));
+    run("shared memory beside static", changed([](auto& how) { fake("granted") = 1000, how.shared = 1001; }));
+    std::printf("its attribute: %d %d\n", fake("attribute"), fake("attribute_value"));
+    run("shared memory that fits", changed([](auto& how) { fake("attribute_value") = 0, how.shared = 48 * 1024; }));
+    std::printf("no attribute: %d\n", fake("attribute_value"));
     run("more shared memory", changed([](auto& how) { fake("attribute") = 0, how.shared = 100'000; }));
     std::printf("attribute: %d %d\n", fake("attribute"), fake("attribute_value"));
     run("too much shared memory", changed([](auto& how) { fake("attribute_result") = 1, how.shared = 300'000; }));
@@ -137,6 +176,12 @@ int main(int, char** words) {
     run("the driver's refusal", changed([](auto&) { fake("load_result") = 209; }));
     run("damaged for the driver", changed([](auto&) { fake("load_result") = 200; }));
     run("not in the image", changed([](auto&) { fake("function_result") = 500; }));
+    run("the driver's error", changed([](auto&) { fake("function_result") = 999; }));
+    run("in the second fatbin", [&] { fake("function_result") = 500, fake("result_count") = 1, two("one.fatbin", "two.fatbin")(); });
+    run("in no fatbin", [&] { fake("function_result") = 500, two("one.fatbin", "two.fatbin")(); });
+    for (int result : {209, 221, 222, 223})
+        run(("by the next image " + std::to_string(result)).c_str(), [&] { fake("load_result") = result, fake("result_count") = 1, two("act.sm_90.cubin", "act.ptx")(); });
+    run("by no image", [&] { fake("load_result") = 222, two("act.sm_90.cubin", "act.ptx")(); });
     run("another number of parameters", changed([](auto&) { fake("parameters") = 9; }));
     fake("parameters") = 8;
     run("no such kernel", [&] { cubin::Program(act_images::images)["nothing"]; });
@@ -158,6 +203,13 @@ int main(int, char** words) {
         cubin::Program moved = std::move(program);
         kernel(one, x, x, x, x, 0.0f, 16);
         std::printf("%d unloaded before the end; ", fake("unload_count"));
+    });
+    run("a context made anew", [&] {
+        cubin::Program program(act_images::images);
+        for (int generation : {1, 1, 2, 2}) {
+            fake("generation") = generation;
+            program["act"](one, x, x, x, x, 0.0f, 16);
+        }
     });
     run("threads", [&] {
         cubin::Program program(act_images::images);

@@ -6,7 +6,9 @@
 //     application/octet-stream   int64 B, of bags also int64 N; counts, float32; ids, int64; of bags offsets, int64
 //                                → probabilities, float32
 //
-// Binary numbers are little-endian and in the inputs' order, with nothing between them. Shapes are the manifest's.
+// Binary numbers are little-endian and in the inputs' order, with nothing between them. Shapes are the manifest's. What a
+// request takes in memory hangs on its rows, not on its bytes: two of JSON are a number. So there is a limit of rows, and
+// for the ids of bags, as many as that many rows have with four a bag.
 #pragma once
 
 #include <cmath>
@@ -18,16 +20,31 @@
 
 namespace serving {
 
+struct TooManyRows : ExportError {
+    using ExportError::ExportError;
+};
+
+// The largest B and N of requests of at most so many rows.
+inline std::map<char, int64_t> largest(const Manifest& manifest, int64_t rows) {
+    constexpr int64_t ids_a_bag = 4;
+    const int64_t bags = rows * manifest.inputs.back().shape[0].factor;  // where there are some, offsets are last: F*B+1
+    return {{'B', rows}, {'N', ids_a_bag * bags}};
+}
+[[noreturn]] inline void refuse_rows(const std::string& name, int64_t most) {
+    throw TooManyRows(name + ": a request has at most " + std::to_string(most));
+}
+
 // Puts the numbers where they belong while the text is read, so that no tree of it is ever in memory.
 class JsonInputs : public nlohmann::json_sax<nlohmann::json> {
 public:
-    explicit JsonInputs(const Manifest& manifest) {
-        for (const Tensors& taken : manifest.inputs) inputs_.push_back(Input{taken, {}, {}});
+    JsonInputs(const Manifest& manifest, int64_t most_rows) {
+        const std::map<char, int64_t> most = largest(manifest, most_rows);
+        for (const Tensors& taken : manifest.inputs) inputs_.push_back(Input{taken, taken.shape[0].number(most), {}, {}});
     }
 
-    // ExportError: not JSON, or not the inputs.
-    static std::vector<at::Tensor> read(const Manifest& manifest, const std::string& body) {
-        JsonInputs reader(manifest);
+    // TooManyRows; ExportError: not JSON, or not the inputs.
+    static std::vector<at::Tensor> read(const Manifest& manifest, int64_t most_rows, const std::string& body) {
+        JsonInputs reader(manifest, most_rows);
         nlohmann::json::sax_parse(body, &reader);
         std::vector<at::Tensor> tensors;
         for (const Input& input : reader.inputs_) {
@@ -66,7 +83,7 @@ public:
             const int64_t width = input_->taken.shape[1].more;
             --depth_;
             if (column_ != width) fail(where(), ": expected ", width, " numbers; got ", column_);
-            ++input_->rows;
+            count_row();
         } else {
             depth_ = 0;
         }
@@ -103,6 +120,7 @@ public:
 private:
     struct Input {
         Tensors taken;
+        int64_t most;  // rows
         std::vector<float> reals;
         std::vector<int64_t> integers;
         int64_t rows = 0;
@@ -115,11 +133,15 @@ private:
     template <class Number>
     bool add(Number value) {
         if (!input_ || depth_ != input_->rank()) return refuse("a number");
+        if (depth_ == 2 && column_ == input_->taken.shape[1].more) fail(where(), ": a row has ", column_, " numbers");
         if (input_->real()) input_->reals.push_back(float(value));
         else input_->integers.push_back(int64_t(value));
-        if (input_->rank() == 1) ++input_->rows;
+        if (input_->rank() == 1) count_row();
         ++column_;
         return true;
+    }
+    void count_row() {
+        if (++input_->rows > input_->most) refuse_rows("the length of " + input_->taken.name, input_->most);
     }
     [[noreturn]] bool refuse(const std::string& found) const {
         fail(where(), ": expected ", wanted(), "; got ", found);
@@ -147,9 +169,10 @@ private:
     bool object_ = false;
 };
 
-// ExportError: another number of bytes than the sizes ask for.
-inline std::vector<at::Tensor> binary_inputs(const Manifest& manifest, const std::string& body) {
+// TooManyRows; ExportError: another number of bytes than the sizes ask for.
+inline std::vector<at::Tensor> binary_inputs(const Manifest& manifest, int64_t most_rows, const std::string& body) {
     size_t read = 0;
+    const std::map<char, int64_t> most = largest(manifest, most_rows);
     std::map<char, int64_t> sizes;
     std::string told;
     for (const Tensors& taken : manifest.inputs)
@@ -161,6 +184,8 @@ inline std::vector<at::Tensor> binary_inputs(const Manifest& manifest, const std
             read += sizeof number;
             if (number < 0 || uint64_t(number) > body.size())
                 fail(size.text, " is ", number, ", in a body of ", body.size(), " bytes");
+            if (number > most.at(size.letter))
+                refuse_rows(size.text + " is " + std::to_string(number), most.at(size.letter));
             told += (told.empty() ? "" : ", ") + size.text + " = " + std::to_string(number);
         }
     size_t whole = read;

@@ -19,6 +19,7 @@
 #include <cmath>
 #include <chrono>
 #include <cstdio>
+#include <future>
 #include <optional>
 #include <thread>
 
@@ -53,23 +54,17 @@ std::vector<at::Tensor> tensors(const std::string& path, const c10::IValue& valu
     return found;
 }
 
-// function() on so many threads at once; what one of them throws is thrown here.
+// function() on so many threads at once. What one of them throws is thrown here when all have ended; so it is if there
+// cannot be so many.
 template <class Function>
 void on_threads(int count, Function function) {
-    std::vector<std::thread> threads;
-    std::vector<std::exception_ptr> errors(static_cast<size_t>(count));
-    for (std::exception_ptr& error : errors)
-        threads.emplace_back([&] {
-            try {
-                at::set_num_threads(1);  // an operation's own threads would fight for the cores with these
-                function();
-            } catch (...) {
-                error = std::current_exception();
-            }
-        });
-    for (std::thread& thread : threads) thread.join();
-    for (const std::exception_ptr& error : errors)
-        if (error) std::rethrow_exception(error);
+    std::vector<std::future<void>> threads;
+    for (int i = 0; i < count; ++i)
+        threads.push_back(std::async(std::launch::async, [&] {
+            at::set_num_threads(1);  // an operation's own threads would fight for the cores with these
+            function();
+        }));
+    for (std::future<void>& thread : threads) thread.get();
 }
 
 int check(const serving::Exported& model, const std::vector<std::vector<at::Tensor>>& samples, int threads) {
@@ -103,19 +98,27 @@ void bench_reload(serving::Exported& model, const serving::Table& table,
         std::vector<double> all;
         std::atomic<bool> ends{false};
         std::atomic<long> calls{0};
-        std::thread reloads([&] {
-            for (int i = 0; i < 100; ++i) {
+        struct End {  // whoever ends, by an error too, ends the others
+            std::atomic<bool>& ends;
+            ~End() { ends = true; }
+        };
+        std::future<void> reloads = std::async(std::launch::async, [&] {
+            const End end{ends};
+            for (int i = 0; i < 100 && !ends; ++i) {
                 std::this_thread::sleep_for(std::chrono::milliseconds(10));
                 const Clock::time_point start = Clock::now();
                 model.reload(table);
                 all.push_back(ms_since(start));
             }
-            ends = true;
         });
-        on_threads(threads, [&] {
-            for (; !ends; ++calls) model(inputs);
-        });
-        reloads.join();
+        {
+            const End end{ends};
+            on_threads(threads, [&] {
+                const End end{ends};
+                for (; !ends; ++calls) model(inputs);
+            });
+        }
+        reloads.get();
         std::sort(all.begin(), all.end());
         std::printf("batch %5ld, %d threads: 100 reloads in %ld calls: p50 %.3f ms, p99 %.3f ms, max %.3f ms\n",
                     long(inputs[0].size(0)), threads, calls.load(), all[50], all[98], all[99]);

@@ -1,4 +1,4 @@
-// serve_exported DIR [--host 127.0.0.1] [--port 8080] [--threads N] [--table TABLE]
+// serve_exported DIR [--host 127.0.0.1] [--port 8080] [--threads N] [--rows 16384] [--table TABLE]
 //
 // Serves over HTTP what python -m model.export wrote. No Python is in this process.
 //
@@ -10,6 +10,7 @@
 //            reach it, which limits headers and the time of a request
 // --port     0: any free one, which is told on stdout
 // --threads  so many calls of the model run at a time; default: one a core
+// --rows     so many rows a request may have, which its memory hangs on, and of bags four ids a feature on average
 // --table    look ids up in this table, which write_table (model/serving/table.py) wrote
 //
 // What is wrong with a request is its answer, {"error": "…"}, with a status from 400 to 499. SIGTERM and SIGINT end the
@@ -45,8 +46,8 @@ double ms_since(Clock::time_point begin) { return std::chrono::duration<double, 
 
 class Service {
 public:
-    Service(const std::string& folder, const std::string& table, size_t threads)
-        : model_(folder, threads), table_(table) {
+    Service(const std::string& folder, const std::string& table, size_t threads, int64_t most_rows)
+        : model_(folder, threads), table_(table), most_rows_(most_rows) {
         if (!table_.empty()) model_.reload(serving::Table(table_));
     }
 
@@ -147,9 +148,11 @@ private:
         at::set_num_threads(1);  // of this thread: an operation's own would fight for the cores with other calls
         try {
             const bool is_json = form == "application/json";
-            const at::Tensor found = model_(is_json ? serving::JsonInputs::read(model_.manifest(), body)
-                                                    : serving::binary_inputs(model_.manifest(), body));
+            const at::Tensor found = model_(is_json ? serving::JsonInputs::read(model_.manifest(), most_rows_, body)
+                                                    : serving::binary_inputs(model_.manifest(), most_rows_, body));
             response.set_content(is_json ? serving::json_of(found) + "\n" : serving::binary_of(found), form);
+        } catch (const serving::TooManyRows& error) {
+            refuse(response, 413, error.what());
         } catch (const serving::ExportError& error) {
             refuse(response, 400, error.what());
         }
@@ -157,6 +160,7 @@ private:
 
     serving::Exported model_;
     std::string table_;
+    int64_t most_rows_;
     std::mutex reloads_;
 };
 
@@ -176,13 +180,14 @@ int listen_at(httplib::Server& server, const std::string& host, int port) {
 
 int run(int count, char** words) {
     serving::Arguments arguments(
-        count, words, "serve_exported DIR [--host HOST] [--port N] [--threads N] [--table TABLE]");
+        count, words, "serve_exported DIR [--host HOST] [--port N] [--threads N] [--rows N] [--table TABLE]");
     std::string host = "127.0.0.1", table;
-    int port = 8080, threads = int(std::max(1u, std::thread::hardware_concurrency()));
+    int port = 8080, rows = 16384, threads = int(std::max(1u, std::thread::hardware_concurrency()));
     const std::string folder = arguments.each([&](const std::string& option) {
         if (option == "--host") host = arguments.value();
         else if (option == "--port") port = arguments.number(0, 65535);
         else if (option == "--threads") threads = arguments.number(1, 999);
+        else if (option == "--rows") rows = arguments.number(1, 999999);
         else if (option == "--table") table = arguments.value();
         else return false;
         return true;
@@ -194,7 +199,7 @@ int run(int count, char** words) {
 
     httplib::Server server;
     port = listen_at(server, host, port);
-    Service service(folder, table, size_t(threads));
+    Service service(folder, table, size_t(threads), rows);
     server.new_task_queue = [] { return new httplib::ThreadPool(most_connections); };
     server.set_keep_alive_max_count(1000);  // and then another connection may have the thread
     server.set_tcp_nodelay(true);
