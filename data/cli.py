@@ -104,6 +104,7 @@ def run(module: str) -> NoReturn:
     name = module.removesuffix(".__main__")
     with _signals_end(name):
         main = importlib.import_module(module).main
+    sys.stdout.reconfigure(errors="backslashreplace")  # a terminal or file that takes ASCII alone gets "\u2192" for →
     with user_errors(name):
         status = main()
     sys.exit(status)
@@ -136,6 +137,8 @@ def user_errors(command: str) -> Iterator[None]:
     except OSError as error:
         file = f"{error.filename}: " if error.filename else ""
         message, status = f"{file}{error.strerror or error}", 2
+    except UnicodeEncodeError as error:  # Python takes any byte in a file's name, Parquet's library does not
+        message, status = f"{error.object!r}: expected a path in UTF-8", 2
     except MemoryError as error:
         message, status = f"out of memory: {error}".removesuffix(": "), 2
     except Terminated:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,7 +33,7 @@ def complete_directory(out: str | Path, last: str = "metadata.json") -> Iterator
     block is entered, if `out` holds anything else, is no directory, or another run is writing in it; OSError if it
     cannot be written, naming `out` where there is no room for a file.
     """
-    out = Path(out).resolve()
+    out = _resolved(out)
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: already exists and is not a directory; remove it or name another one")
     made = not out.exists()
@@ -61,11 +62,27 @@ def complete_directory(out: str | Path, last: str = "metadata.json") -> Iterator
             for name in moved:
                 with suppress(OSError):
                     (out / name).rename(partial / name)
-            shutil.rmtree(partial, ignore_errors=True)
+            _remove(partial)
             if made and not os.listdir(out):
                 out.rmdir()
             _name_where_there_is_no_room(error, out)
             raise
+
+
+def _resolved(out: str | Path) -> Path:
+    try:
+        return Path(out).resolve()
+    except RuntimeError:  # so Python says it before 3.13
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(out)) from None
+
+
+def _remove(directory: Path) -> None:
+    """Where a library's thread goes on for a moment after the interruption, it adds files to what is being removed."""
+    for _ in range(20):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            return
+        time.sleep(0.05)
 
 
 def _name_where_there_is_no_room(error: BaseException, out: Path) -> None:
@@ -81,7 +98,7 @@ def complete_file(out: str | Path) -> Iterator[BinaryIO]:
     Until then whatever `out` is stays as it is. Raises UserError if it is a directory; OSError, before the block is
     entered, if it cannot be written, and, naming `out`, where there is no room.
     """
-    out = Path(out).resolve()
+    out = _resolved(out)
     if out.is_dir():
         raise UserError(f"{out}: is a directory; name a file")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -20,11 +20,11 @@ import pyarrow as pa
 from loguru import logger
 from tqdm import tqdm
 
-from data.cli import Parser, UserError, user_errors
+from data.cli import Parser, user_errors
 from data.criteo import IDS
 from data.dataset import write_dataset
 from data.parse import parse
-from data.raw import Block, blocks
+from data.raw import Block, blocks, check_file
 
 
 @dataclass
@@ -71,11 +71,11 @@ def preprocess(
         raise ValueError(f"on_bad_line: expected 'raise' or 'skip', got {on_bad_line!r}")
     inputs = [Path(file) for file in inputs]
     for file in inputs:
-        if not file.is_file():
-            raise UserError(f"{file}: {'is not a file' if file.exists() else 'no such file'}")
+        check_file(file)
     report = Report()
     chunks = (partial(_table, block, on_bad_line, report) for file in inputs for block in blocks(file))
-    total = sum(file.stat().st_size for file in inputs)
+    # What comes through a pipe has no size.
+    total = sum(file.stat().st_size for file in inputs) if all(file.is_file() for file in inputs) else None
     with tqdm(  # disable=None: no bar where stderr is no terminal
         total=total, unit="B", unit_scale=True, unit_divisor=1024, desc="preprocess", disable=None if progress else True
     ) as report.bar:
@@ -95,7 +95,10 @@ def _table(block: Block, on_bad_line: str, report: Report) -> pa.Table:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = Parser(prog="python -m data.preprocess", description="Criteo's raw files to Parquet.")
-    parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT", help="train.txt, day_N or CSV; plain or .gz")
+    parser.add_argument(
+        "inputs", nargs="+", type=Path, metavar="INPUT",
+        help="train.txt, day_N or CSV; plain or .gz; a pipe too, as /dev/stdin",
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="must not exist, or be empty")
     parser.add_argument("--split", choices=("order", "random"), default="order", help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of --split random")

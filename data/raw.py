@@ -1,7 +1,8 @@
 """Criteo's raw text: which files are of the format, their blocks of whole lines, and what is wrong with a line.
 
 Kaggle's train.txt and the Terabyte logs' day_N are tab-separated without a header: label, I1..I13, C1..C26. CSV has a
-header of these names. Either may be compressed with gzip.
+header of these names, or of those that torchrec, NVTabular and TFX give the columns. Either may be compressed with
+gzip, and come through a pipe.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
+from loguru import logger
+
 from data.cli import UserError
 from data.criteo import COLUMNS, IDS, LABEL, MISSING, SPARSE
 
@@ -22,7 +25,18 @@ BLOCK = 1 << 24  # bytes of text read at a time, about 70,000 rows
 LONGEST = 1 << 20  # bytes of a line; Criteo's have some 250
 
 _RAW_OF = dict(zip(COLUMNS, RAW, strict=True))
-_COLUMN_OF = {raw.casefold(): column for column, raw in _RAW_OF.items()}
+# Names of the same columns: Criteo's; torchrec's and NVTabular's, from 0; TFX's, from 1; a further one of the label.
+_COLUMN_OF = {
+    name.casefold(): column
+    for names in (
+        RAW,
+        ("label", *(f"int_{i}" for i in range(13)), *(f"cat_{i}" for i in range(26))),
+        ("clicked", *(f"integer_feature_{i}" for i in range(1, 14)),
+         *(f"categorical_feature_{i}" for i in range(1, 27))),
+        ("click",),
+    )
+    for name, column in zip(names, COLUMNS, strict=False)
+}
 # Row numbers: Kaggle's CSV conversions have an Id, and pandas writes its index without a name (and reads that one so).
 _ROW_NUMBER = ("id", "", "unnamed: 0")
 _WHOLE = re.compile(r" *(-?[0-9]+)(\.0*)? *")
@@ -33,9 +47,9 @@ _QUOTED = re.compile(rb'(?<![^,\n])"([^",\r\n]*)"(?![^,\r\n])')
 _NOT_TEXT = (
     (257, b"ustar", "a tar archive", "unpack it (tar xf) and name the files in it"),
     (0, b"PK\x03\x04", "a zip archive", "unpack it (unzip) and name the files in it"),
-    (0, b"BZh", "compressed with bzip2", "unpack it (bunzip2), or compress it with gzip"),
-    (0, b"\xfd7zXZ\x00", "compressed with xz", "unpack it (unxz), or compress it with gzip"),
-    (0, b"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it (unzstd), or compress it with gzip"),
+    (0, b"BZh", "compressed with bzip2", "pipe it (bunzip2 -c FILE | … /dev/stdin)"),
+    (0, b"\xfd7zXZ\x00", "compressed with xz", "pipe it (unxz -c FILE | … /dev/stdin)"),
+    (0, b"\x28\xb5\x2f\xfd", "compressed with zstd", "pipe it (unzstd -c FILE | … /dev/stdin)"),
     (0, b"PAR1", "Parquet", "name the text that Criteo published"),
     (0, b"\xff\xfe", "UTF-16", "convert it (iconv -f UTF-16 -t UTF-8)"),
     (0, b"\xfe\xff", "UTF-16", "convert it (iconv -f UTF-16 -t UTF-8)"),
@@ -74,6 +88,7 @@ def blocks(file: Path, labelled: bool = True) -> Iterator[Block]:
     Raises UserError if the file is not of the format or its compression is damaged.
     """
     with file.open("rb") as raw:
+        position = raw.tell if raw.seekable() else lambda: 0
         stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
         try:
             _check_text(file, stream)
@@ -90,7 +105,7 @@ def blocks(file: Path, labelled: bool = True) -> Iterator[Block]:
                 # What follows the last newline belongs to the next block; and so do blank lines, for if nothing follows
                 # them they are no rows.
                 filled = text.rfind(b"\n") + 1
-                while filled and text[filled - 1] in b"\r\n":
+                while filled and text[filled - 1] in b"\r\n ":
                     filled -= 1
                 cut = text.find(b"\n", filled) + 1 if filled else 0
                 if not cut and len(text) > LONGEST:
@@ -98,13 +113,20 @@ def blocks(file: Path, labelled: bool = True) -> Iterator[Block]:
                     raise UserError(f"{file}:{line}: {what} {len(text):,} bytes; expected Criteo rows")
                 if cut:
                     block, text = text[:cut], text[cut:]
-                    read, done = raw.tell() - done, raw.tell()
+                    read, done = position() - done, position()
                     yield Block(file, layout, line, block, read)
                     line += block.count(b"\n")
-            if text := text.rstrip(b"\r\n"):
-                yield Block(file, layout, line, text, raw.tell() - done)
+            if end := len(text.rstrip(b"\r\n ")):  # spaces of the last row stay
+                end = text.find(b"\n", end) + 1 or len(text)
+                yield Block(file, layout, line, text[:end].rstrip(b"\r\n"), position() - done)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise UserError(f"{file}: truncated or damaged gzip file: {error}") from None
+
+
+def check_file(file: Path) -> None:
+    """Raise UserError if it is neither a file nor a pipe."""
+    if not (file.is_file() or file.is_fifo()):
+        raise UserError(f"{file}: {'is not a file' if file.exists() else 'no such file'}")
 
 
 def _check_text(file: Path, stream: BufferedReader | gzip.GzipFile) -> None:
@@ -118,19 +140,22 @@ def _layout(file: Path, first: str, labelled: bool) -> Layout:
     delimiter = "\t" if "\t" in first else ","
     fields = [name.strip() for name in first.split(delimiter)]
     names = [name.removeprefix('"').removesuffix('"').casefold() for name in fields]
-    if not {"label", "id", "i1"} & set(names):
+    if len({*names} & {*_COLUMN_OF, "id"}) < 2:
         if delimiter == ",":
             raise UserError(
                 f"{file}:1: expected tabs between fields or a CSV header label,I1,…,I13,C1,…,C26; found {_short(first)}"
             )
-        return Layout(delimiter, COLUMNS if labelled else _without_label(file, len(fields)))
+        if fields == [str(i) for i in range(len(fields))]:
+            raise UserError(f"{file}:1: a header of numbers, as pandas writes for columns without names; remove it")
+        ends = len(fields) - (fields[-1] == "" and len(fields) == len(COLUMNS) + 1)  # Hive ends each line with a tab
+        columns = COLUMNS if labelled else _without_label(file, ends)
+        return Layout(delimiter, (*columns, *[None] * (len(fields) - ends)))
     columns: list[str | None] = []
     for name in names:
-        if name not in _ROW_NUMBER and name not in _COLUMN_OF:
-            raise UserError(f"{file}:1: unknown column {name!r}; expected label, I1 to I13, C1 to C26, and perhaps Id")
-        if name in names[: len(columns)]:
+        column = _COLUMN_OF.get(name)
+        if name in names[: len(columns)] or (column and column in columns):
             raise UserError(f"{file}:1: column {name!r} stands there twice")
-        columns.append(_COLUMN_OF.get(name))
+        columns.append(column)
     missing = [_RAW_OF[column] for column in COLUMNS if column not in columns]
     if not labelled:
         columns = [None if column == LABEL else column for column in columns]
@@ -138,6 +163,8 @@ def _layout(file: Path, first: str, labelled: bool) -> Layout:
     if missing:
         hint = "; unlabelled data (Kaggle's test file) cannot be preprocessed" if missing == ["label"] else ""
         raise UserError(f"{file}:1: column {', '.join(missing)} is missing{hint}")
+    if others := [name for name in names if name not in _COLUMN_OF and name not in _ROW_NUMBER]:
+        logger.warning("{}: columns that are left out: {}", file, ", ".join(others))
     return Layout(delimiter, tuple(columns), header=True)
 
 

@@ -10,10 +10,9 @@ import pyarrow as pa
 import torch
 
 from data.ahead import one_ahead
-from data.cli import UserError
 from data.criteo import DENSE, SPARSE, fill_arrays
 from data.parse import parse
-from data.raw import blocks
+from data.raw import blocks, check_file
 
 
 class TextBatches:
@@ -30,8 +29,7 @@ class TextBatches:
 
     def __init__(self, path: str | Path, batch_size: int):
         self.path, self.batch_size = Path(path), batch_size
-        if not self.path.is_file():
-            raise UserError(f"{path}: {'is not a file' if self.path.exists() else 'no such file'}")
+        check_file(self.path)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         rest = None

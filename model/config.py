@@ -159,6 +159,8 @@ class TrainConfig:
     table_learning_rate: Annotated[float, "step size of the embedding tables"] = 2e-2
     weight_decay: Annotated[float, "L2 penalty of the MLPs, added to the gradient"] = 1e-5
     warmup_steps: Annotated[int, "steps in which both step sizes rise from 0, linearly"] = 0
+    decay_start_step: Annotated[int, "step after which both step sizes fall"] = 0
+    decay_steps: Annotated[int, "steps in which they fall, as the square of what is left; 0: never"] = 0
     precision: Annotated[Precision, "of matrix products"] = Precision.FP32
     batch_size: Annotated[int, "rows a step"] = 64
     epochs: Annotated[int, "passes over the training split"] = 2
@@ -174,8 +176,12 @@ class TrainConfig:
         _convert(self)
         for name in ("learning_rate", "table_learning_rate", "batch_size", "epochs", "eval_batch_size"):
             _require(getattr(self, name) > 0, self, name, "a positive number")
-        for name in ("weight_decay", "warmup_steps", "patience", "checkpoint_every", "eval_every", "threads"):
+        for name in ("weight_decay", "warmup_steps", "decay_start_step", "decay_steps", "patience", "checkpoint_every",
+                     "eval_every", "threads"):
             _require(getattr(self, name) >= 0, self, name, "a number from 0")
+        if self.decay_steps:
+            begins = self.decay_start_step >= self.warmup_steps
+            _require(begins, self, "decay_start_step", f"a step from warmup_steps on, {self.warmup_steps}")
         _require(self.threads < 1 << 15, self, "threads", f"a number below {1 << 15:,}")
         _require(0 <= self.seed < 1 << 63, self, "seed", "a number from 0 to 2^63 - 1")
 

@@ -1,7 +1,19 @@
-"""How good a model's predictions are: log loss and ROC AUC, over all rows of a split."""
+"""How good a model's predictions are: log loss, ROC AUC and calibration, over all rows of a split.
 
+    python -m model.evaluation build/checkpoints/NAME/best.pt DIR [--split test]
+
+DIR is what data.preprocess and data.synthetic write.
+"""
+
+if __name__ == "__main__":
+    from data.cli import run
+
+    run("model.evaluation")
+
+import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -11,10 +23,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 import kernels
-from data.cli import UserError
+from data.cli import Parser, UserError
+from data.criteo import SPLITS, CriteoBatches
 from model.config import Precision
-from model.device import autocast, to
+from model.device import autocast, choose, to
 from model.dlrm import DLRM
+
+BATCH_SIZE = 4096
 
 
 class Batches(Protocol):
@@ -32,26 +47,33 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Metrics:
-    """How well predictions fit labels. None where it is not defined: no rows, or for the AUC one class only."""
+    """How well predictions fit labels. None where it is not defined: no rows, for the AUC one class only, for the
+    calibration no click.
+
+    calibration: the clicks that are predicted over those that came, both summed over all rows; 1 is right on average.
+    """
 
     rows: int
     log_loss: float | None
     auc: float | None
+    calibration: float | None = None
 
     def __str__(self) -> str:
-        shown = ("n/a" if value is None else f"{value:.4f}" for value in (self.log_loss, self.auc))
-        return "rows {}, log loss {}, ROC AUC {}".format(self.rows, *shown)
+        shown = ("n/a" if value is None else f"{value:.4f}" for value in (self.log_loss, self.auc, self.calibration))
+        return "rows {}, log loss {}, ROC AUC {}, calibration {}".format(self.rows, *shown)
 
 
 def score(labels: np.ndarray, probabilities: np.ndarray) -> Metrics:
     """The metrics of probabilities [N] for labels [N], each 0 or 1. UserError if one is not a number."""
     rows = len(labels)
     if not rows:
-        return Metrics(0, None, None)
+        return Metrics(0, None, None, None)
     if np.isnan(probabilities).any():
         raise UserError("the model predicts NaN: training has diverged; try a smaller --learning-rate")
-    auc = float(roc_auc_score(labels, probabilities)) if 0 < labels.sum() < rows else None
-    return Metrics(rows, float(log_loss(labels, probabilities, labels=[0, 1])), auc)
+    clicks = float(labels.sum(dtype=np.float64))
+    auc = float(roc_auc_score(labels, probabilities)) if 0 < clicks < rows else None
+    calibration = float(probabilities.sum(dtype=np.float64)) / clicks if clicks else None
+    return Metrics(rows, float(log_loss(labels, probabilities, labels=[0, 1])), auc, calibration)
 
 
 def logits(
@@ -101,3 +123,18 @@ def probabilities_of(logits: Tensor) -> np.ndarray:
 def evaluate(model: DLRM, batches: Batches, device: torch.device, **options) -> Metrics:
     """The metrics of the model's predictions for all rows of batches; the options are those of `predict`."""
     return score(*predict(model, batches, device, **options))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = Parser(
+        prog="python -m model.evaluation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="what model.train wrote")
+    parser.add_argument("data", type=Path, metavar="DIR", help="what data.preprocess wrote")
+    parser.add_argument("--split", choices=SPLITS, default="test", help="default: %(default)s")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
+    options = parser.parse_args(arguments)
+    batches = CriteoBatches(options.data / options.split, BATCH_SIZE)
+    device = choose(options.device)
+    model = DLRM.from_checkpoint(options.checkpoint).to(device)
+    print(f"{options.split}: {evaluate(model, batches, device, name=options.split)}")

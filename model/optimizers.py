@@ -1,6 +1,7 @@
 """The optimizers of a DLRM: one for its MLPs, one for its embedding tables, and the warm-up of both."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -20,27 +21,25 @@ class Optimizers:
     """Two optimizers that step as one.
 
     A training step calls `advance`, which is the host's part, then `zero_grad` and `step`, the device's, which may be
-    captured in a CUDA graph. In step n of the first `warmup_steps`, counted from 1, each step size is n / warmup_steps
-    of its full value.
+    captured in a CUDA graph. In each step the step sizes are what `schedule` makes of their full values.
     """
 
     def __init__(
         self,
         parts: "Mapping[str, SGD | Adagrad | Adam | PackedOptimizer | TableUpdate]",
         rates: Mapping[str, float],
-        warmup_steps: int,
+        schedule: "Schedule",
     ):
         self.parts, self.rates = dict(parts), dict(rates)
         self.current = dict(self.rates)  # what param_groups say, as numbers of the host
-        self.warmup_steps = warmup_steps
+        self.schedule = schedule
         self.steps = 0
 
     def advance(self) -> None:
         """The next step begins: set its rates."""
-        if self.steps < self.warmup_steps:
-            self.steps += 1
-            for name in self.parts:
-                self._set_rate(name, self.rates[name] * (self.steps / self.warmup_steps))
+        self.steps += 1
+        if self.steps <= self.schedule.end:
+            self._set_rates()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for part in self.parts.values():
@@ -59,21 +58,50 @@ class Optimizers:
         return state
 
     def load_state_dict(self, state: dict) -> None:
-        """Go on from that state. How a step is computed (fused, captured, …) is this run's, not the state's."""
+        """Go on from that state. How a step is computed (fused, captured, …) and its size are this run's, not the
+        state's."""
         self.steps = state["steps"]
         for name, part in self.parts.items():
             (ours,) = (dict(group) for group in part.param_groups)
             part.load_state_dict(state[name])
             part.param_groups[0].update(ours)
-            self._set_rate(name, state[name]["param_groups"][0]["lr"])
+        self._set_rates()
 
-    def _set_rate(self, name: str, value: float) -> None:
-        self.current[name] = value
-        (group,) = self.parts[name].param_groups
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(value)
-        else:
-            group["lr"] = value
+    def _set_rates(self) -> None:
+        for name, part in self.parts.items():
+            self.current[name] = value = self.rates[name] * self.schedule.factor(self.steps)
+            (group,) = part.param_groups
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(value)
+            else:
+                group["lr"] = value
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What part of its full value a step size has: it rises linearly in the first `warmup_steps`; in the `decay_steps`
+    after step `decay_start_step` it falls as the square of what is left of them, and stays at the last one's.
+
+    So does the learning rate of facebookresearch/dlrm, where MLPerf's is made of the same three numbers.
+    """
+
+    warmup_steps: int = 0
+    decay_start_step: int = 0
+    decay_steps: int = 0
+
+    @property
+    def end(self) -> int:
+        """The step from which on it is constant."""
+        return max(self.warmup_steps, self.decay_steps and self.decay_start_step + self.decay_steps)
+
+    def factor(self, step: int) -> float:
+        """In this step, counted from 1; before the first one it is full."""
+        if 0 < step < self.warmup_steps:
+            return step / self.warmup_steps
+        if self.decay_steps and step > self.decay_start_step:
+            left = self.decay_start_step + self.decay_steps - step
+            return (max(left, 1) / self.decay_steps) ** 2
+        return 1.0
 
 
 class PackedOptimizer:
@@ -240,7 +268,8 @@ def make_optimizer(model: DLRM, preset: Preset, capturable: bool = False) -> Opt
     is_fused = model.config.kernels is Kernels.FUSED
     packed = fused.pack(model, settings.batch_size, settings.precision) if is_fused else []
     parts = {"mlps": PackedOptimizer(make, mlps, packed) if packed else make(mlps), "tables": update}
-    return Optimizers(parts, {"mlps": settings.learning_rate, "tables": rate}, settings.warmup_steps)
+    schedule = Schedule(settings.warmup_steps, settings.decay_start_step, settings.decay_steps)
+    return Optimizers(parts, {"mlps": settings.learning_rate, "tables": rate}, schedule)
 
 
 def _optimizer(

@@ -1,7 +1,7 @@
 """Train a DLRM on preprocessed Criteo data, keep the best epoch, and say how good it is on rows it has not seen.
 
     python -m model.train --preset small --data DIR [--hash sorted] [--interaction dot] [--compile] [--resume]
-                          [--kernels fused [--cuda-graph]]
+                          [--kernels fused [--cuda-graph]] [--overwrite | --init-from CHECKPOINT]
 
 DIR is what data.preprocess and data.synthetic write. At the end two lines go to stdout: `validation`, whose rows chose
 the epoch, and `test`, which is the result. The log, progress bars and errors go to stderr.
@@ -13,13 +13,14 @@ if __name__ == "__main__":
     run("model.train")
 
 import argparse
-import math
+import hashlib
 import os
 import resource
 import shutil
 import sys
 import time
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -30,15 +31,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset
 import torch
 from loguru import logger
-from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-import kernels
 from data.cli import Parser, UserError, user_errors
 from data.criteo import DENSE, LABEL, SPARSE, SPLITS, CriteoBatches, read_hash_size, read_metadata
 from model.checkpoints import first_line, load_checkpoint, plain, remove_leftovers
-from model.config import DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
+from model.config import PRESETS, DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
 from model.device import check_precision, choose, settings
 from model.dlrm import DLRM
 from model.evaluation import Metrics, Stopped, evaluate
@@ -46,15 +44,15 @@ from model.hashing import Hash
 from model.interrupts import Interrupted, Signals
 from model.optimizers import make_optimizer
 from model.profiling.trace_file import export
-from model.run import Run
+from model.progress import EVENTS, Progress, Scalars
+from model.run import CHANGEABLE, CHANGEABLE_IF_SAID, Run
 from model.step import make_step
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# How often the host waits for the device to read the loss: often enough to watch, too rarely to cost anything.
-STEPS_PER_REPORT = 100
 # The first steps warm caches and allocators up; three recorded ones show whether they are alike.
 PROFILE = {"wait": 5, "warmup": 3, "active": 3}
+LONGEST_NAME = 100  # that settings make; a file system takes 255 bytes
 # `index` compares [B, cardinality] ids, one byte each: beyond this nobody waits for it, if memory suffices at all.
 MAX_COMPARISONS = 1 << 31
 
@@ -88,6 +86,9 @@ def train(
     sync_metrics: bool = False,
     profile: str | Path | None = None,
     resume: bool | str | Path = False,
+    resume_changed: Collection[str] = (),
+    init_from: str | Path | None = None,
+    overwrite: bool = False,
     checkpoints: str | Path | None = None,
     logs: str | Path | None = None,
 ) -> Result:
@@ -105,8 +106,13 @@ def train(
         profile: a folder for a torch.profiler trace of a few steps, for TensorBoard.
         resume: go on from last.pt in the run's folder (True), or from this checkpoint, in its folder. On the CPU the
             end is bit-identical to that of a run that was never interrupted.
+        resume_changed: settings (model.run.CHANGEABLE_IF_SAID) that are the preset's from here on, not the
+            checkpoint's; "data" for other rows.
+        init_from: a checkpoint whose parameters the run begins with, instead of random ones; not with resume.
+        overwrite: the folders may hold an earlier run: its logs are removed, its checkpoints replaced by the first one.
 
-    Raises UserError for mistakes, in one line; Interrupted after SIGINT or SIGTERM, when
+    Raises UserError for mistakes, in one line, for a loss that is not finite, and for a folder that holds an earlier
+    run unless resume or overwrite say what is to become of it; Interrupted after SIGINT or SIGTERM, when
     last.pt is written (main thread only; a second signal acts as it did before).
     """
     config, device = preset.train, choose(device)
@@ -114,23 +120,34 @@ def train(
     if compile and shutil.which(os.environ.get("CXX", "g++")) is None:
         raise UserError("--compile needs a C++ compiler: install g++, or set CXX")
     last = _last_checkpoint(name, checkpoints, resume)
-    best = last.with_name("best.pt")
+    best, logs = last.with_name("best.pt"), Path(logs or ROOT / "traces/local" / name)
+    if init_from and resume:
+        raise UserError("--init-from begins a run, and --resume goes on with one: leave one of them out")
+    if resume_changed and not resume:
+        raise UserError("--resume-changed: only with --resume")
+    if not (resume or overwrite):
+        _check_no_earlier_run(last.parent, logs)
     if cuda_graph:
         _check_graph(preset.model, device)
     batches, run = _prepare(preset, Path(data), device, name, cuda_graph)
     if resume:
-        run.restore(last if resume is True else Path(resume))
+        run.restore(last if resume is True else Path(resume), resume_changed)
+        if run.epoch and not best.exists():  # before training on: without it there would be no end
+            raise UserError(f"{best}: no such checkpoint: it holds the best epoch so far; copy it beside {last}")
         if run.epoch:
-            load_checkpoint(best)  # before training on: without it there would be no end
+            load_checkpoint(best)
         logger.info(f"resumed at epoch {run.epoch + 1}, step {run.step}")
-    elif last.exists():
-        logger.warning(f"{last} is of an earlier run: the first checkpoint replaces it (--resume would go on with it)")
+    elif init_from:
+        run.begin_with(Path(init_from))
+    run.check_room(last.parent)
+    if overwrite and not resume:
+        for events in logs.glob(EVENTS):
+            events.unlink()
 
     model, optimizer = run.model, run.optimizer
-    logs = Path(logs or ROOT / "traces/local" / name)
     with (
         settings(config.threads, config.precision),
-        SummaryWriter(logs, purge_step=run.done + 1) as writer,
+        Scalars(logs, run.done + 1) as scalars,
         _profiler(profile, name, config.epochs * run.steps - run.done) as profiler,
         Signals() as signals,
     ):
@@ -138,11 +155,11 @@ def train(
         step = make_step(forward, optimizer, config.batch_size, device, config.precision, cuda_graph)
 
         def validate() -> Metrics:
-            return _evaluate(run, batches["validation"], "validation", config, writer, signals)
+            return _evaluate(run, batches["validation"], "validation", config, scalars, signals)
 
         signals.waiting_for = "the running step" + " and torch.compile, up to a minute" * compile
         while run.epoch < config.epochs and not (config.patience and run.stale >= config.patience):
-            with _Progress(run, writer, config.batch_size, sync_metrics) as progress:
+            with Progress(run, scalars, config.batch_size, sync_metrics) as progress:
                 for batch in _rest_of_epoch(run, batches["train"]):
                     loss = step(*batch)
                     signals.waiting_for = "the running step"
@@ -175,11 +192,14 @@ def train(
                 run.save(best)
             run.save(last)
             signals.check(f"after epoch {run.epoch}")
+        if run.epoch < config.epochs:
+            epochs = "1 epoch" if run.stale == 1 else f"{run.stale} epochs"
+            logger.info(f"stopped after epoch {run.epoch} of {config.epochs}: {epochs} without a better validation")
 
         model.load_state_dict(load_checkpoint(best)["parameters"])
         try:
             metrics = {
-                split: _evaluate(run, batches[split], split, config, writer if split == "test" else None, signals)
+                split: _evaluate(run, batches[split], split, config, scalars if split == "test" else None, signals)
                 for split in ("validation", "test")
             }
         except Stopped:
@@ -199,7 +219,7 @@ def _rest_of_epoch(run: Run, batches: CriteoBatches):
 
 
 def _evaluate(
-    run: Run, batches: CriteoBatches, split: str, config: TrainConfig, writer: SummaryWriter | None, signals: Signals
+    run: Run, batches: CriteoBatches, split: str, config: TrainConfig, scalars: Scalars | None, signals: Signals
 ) -> Metrics:
     """The metrics of the run's model; Stopped if a signal came meanwhile."""
     before, signals.waiting_for = signals.waiting_for, "the batch that is being evaluated"
@@ -209,60 +229,9 @@ def _evaluate(
         )
     finally:
         signals.waiting_for = before
-    if writer:
-        _write_scalars(writer, split, metrics, run.done)
+    if scalars:
+        scalars.add_metrics(split, metrics, run.done)
     return metrics
-
-
-class _Progress:
-    """One epoch's progress bar, and every `STEPS_PER_REPORT` steps the mean loss and rows/s, for TensorBoard too.
-
-    rate: rows/s over the steps of this epoch that this process did, as text; evaluations are not counted.
-    """
-
-    def __init__(self, run: Run, writer: SummaryWriter, batch_size: int, sync: bool):
-        self.run, self.writer, self.batch_size, self.sync = run, writer, batch_size, sync
-        self.bar = tqdm(
-            total=run.steps, initial=run.step, desc=f"epoch {run.epoch + 1}", disable=None, leave=False
-        )
-        self.first = self.reported = run.step
-        self.seconds, self.begin = 0.0, time.perf_counter()  # of the reports before the last; since it
-        self.rate = "no step"
-
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.bar.close()
-
-    @contextmanager
-    def paused(self):
-        began = time.perf_counter()
-        yield
-        self.begin += time.perf_counter() - began
-
-    def step(self, loss: Tensor) -> None:
-        run = self.run
-        self.bar.update()
-        if self.sync:
-            self.bar.set_postfix_str(f"loss {loss.item():.4f}", refresh=False)
-            kernels.check_ids()
-        if run.step % STEPS_PER_REPORT and run.step != run.steps:
-            return
-        since = (run.step - 1) // STEPS_PER_REPORT * STEPS_PER_REPORT
-        mean = run.losses[run.done - (run.step - since) : run.done].mean().item()  # waits for the device
-        kernels.check_ids()  # raises if a row was asked for that its table does not have
-        now = time.perf_counter()
-        rate = self._rows(self.reported, run.step) / (now - self.begin)
-        self.seconds += now - self.begin
-        self.rate = f"{self._rows(self.first, run.step) / self.seconds:,.0f} rows/s"
-        self.reported, self.begin = run.step, now
-        self.writer.add_scalar("loss/train", mean, run.done)
-        self.writer.add_scalar("rows_per_second/train", rate, run.done)
-        self.bar.set_postfix_str(f"loss {mean:.4f}, {rate:,.0f} rows/s")
-
-    def _rows(self, first: int, end: int) -> int:
-        return min(end * self.batch_size, self.run.rows) - first * self.batch_size
 
 
 def _last_checkpoint(name: str, checkpoints: str | Path | None, resume: bool | str | Path) -> Path:
@@ -274,6 +243,16 @@ def _last_checkpoint(name: str, checkpoints: str | Path | None, resume: bool | s
     last.parent.mkdir(parents=True, exist_ok=True)  # if that fails, then now rather than after an epoch
     remove_leftovers(last.parent)
     return last
+
+
+def _check_no_earlier_run(checkpoints: Path, logs: Path) -> None:
+    """Raise UserError if the folders hold one: its checkpoints would go, and in TensorBoard the two would mingle."""
+    left = [*checkpoints.glob("last.pt"), *checkpoints.glob("best.pt"), *logs.glob(EVENTS)]
+    if left:
+        raise UserError(
+            f"{left[0]} is of an earlier run: --resume goes on with it, --overwrite replaces it, --name or "
+            "--checkpoints and --logs keep it"
+        )
 
 
 def _check_graph(config: DLRMConfig, device: torch.device) -> None:
@@ -311,11 +290,20 @@ def _prepare(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     rows, steps = batches["train"].num_rows, batches["train"].num_batches
     logger.info(f"{name}: {parameters:,} parameters on {device}, {rows:,} rows, {steps:,} steps an epoch")
-    identity = {"model": plain(config), "train": plain(settings), "train rows": rows}
+    if (used := len(config.cardinalities)) < len(features):
+        logger.info(f"cardinalities: the model has tables for the first {used} of {len(features)} sparse features")
+    if rows <= settings.batch_size:
+        logger.warning(f"batch_size {settings.batch_size:,}: all {rows:,} rows are one batch, so an epoch is one step")
+    identity = {"model": plain(config), "train": plain(settings), "train rows": rows, "data": _digest(data, batches)}
     if hash_size := read_hash_size(data):  # who serves the model takes raw ids modulo this, too
         identity["hash_size"] = hash_size
     optimizer = make_optimizer(model, preset, capturable)
     return batches, Run(identity, model, optimizer, device, rows, steps)
+
+
+def _digest(data: Path, batches: Mapping[str, CriteoBatches]) -> str:
+    of_parts = [batches[split].digest() for split in SPLITS]
+    return hashlib.sha256("".join([(data / "metadata.json").read_text(), *of_parts]).encode()).hexdigest()
 
 
 def _peak_memory(device: torch.device) -> str:
@@ -365,24 +353,24 @@ def _profiler(folder: str | Path | None, name: str, steps: int):
     return torch.profiler.profile(schedule=schedule, on_trace_ready=partial(export, path=file), **options)
 
 
-def _write_scalars(writer: SummaryWriter, split: str, metrics: Metrics, step: int) -> None:
-    for field in ("log_loss", "auc"):
-        if (value := getattr(metrics, field)) is not None and math.isfinite(value):
-            writer.add_scalar(f"{field}/{split}", value, step)
-
-
 def _parser() -> Parser:
     parser = Parser(
         prog="python -m model.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="what data.preprocess wrote")
-    parser.add_argument("--name", help="of the run's folders (default: PRESET-HASH-INTERACTION)")
+    parser.add_argument("--name", help="of the run's folders (default: PRESET-HASH-INTERACTION, and what else differs)")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="TensorBoard logs (default: traces/local/NAME)")
     parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="default: build/checkpoints/NAME")
     parser.add_argument(
         "--resume", nargs="?", const=True, default=False, type=Path, metavar="PATH",
         help="go on from a checkpoint (default: the run's last.pt)",
     )
+    parser.add_argument(
+        "--resume-changed", type=lambda text: text.split(","), default=(), metavar="NAME,…",
+        help="go on although these settings differ: " + ", ".join(CHANGEABLE_IF_SAID),
+    )
+    parser.add_argument("--init-from", type=Path, metavar="PATH", help="begin with this checkpoint's parameters")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier run of this name")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
     parser.add_argument("--compile", action="store_true", help="train through torch.compile")
     parser.add_argument(
@@ -392,6 +380,20 @@ def _parser() -> Parser:
     parser.add_argument("--sync-metrics", action="store_true", help="read the loss in every step, as the lecture did")
     add_arguments(parser)
     return parser
+
+
+def _default_name(base: str, preset: Preset) -> str:
+    """PRESET-HASH-INTERACTION, and each further setting that is not the preset's and changes what is learned."""
+    named = ("hash", "interaction", "threads", *CHANGEABLE)
+    of_base, parts = PRESETS[base], [base, preset.model.hash, preset.model.interaction]
+    for ours, theirs in ((preset.model, of_base.model), (preset.train, of_base.train)):
+        for name, value in plain(ours).items():
+            if name not in named and value != plain(theirs)[name]:
+                parts.append(f"{name}={'-'.join(map(str, value)) if isinstance(value, tuple) else value}")
+    name = "-".join(parts)
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -406,13 +408,16 @@ def main(arguments: list[str] | None = None) -> int:
             result = train(
                 preset,
                 args.data,
-                name=args.name or f"{args.preset}-{preset.model.hash}-{preset.model.interaction}",
+                name=args.name or _default_name(args.preset, preset),
                 device=args.device,
                 compile=args.compile,
                 cuda_graph=args.cuda_graph,
                 sync_metrics=args.sync_metrics,
                 profile=args.profile,
                 resume=args.resume,
+                resume_changed=args.resume_changed,
+                init_from=args.init_from,
+                overwrite=args.overwrite,
                 checkpoints=args.checkpoints,
                 logs=args.logs,
             )

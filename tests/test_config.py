@@ -43,11 +43,12 @@ def test_any_field_can_be_overridden():
         "--preset", "main", "--bottom", "13-64-8", "--embedding-dim", "8", "--top", "4-1", "--interaction", "cat",
         "--hash", "modulus", "--cardinalities", "5-6", "--no-sparse-gradients", "--optimizer", "sgd",
         "--learning-rate", "0.5", "--table-optimizer", "adam", "--table-learning-rate", "0.25", "--weight-decay", "0",
-        "--warmup-steps", "100", "--precision", "bf16", "--batch-size", "7", "--epochs", "3", "--patience", "2",
+        "--warmup-steps", "100", "--decay-start-step", "200", "--decay-steps", "50", "--precision", "bf16",
+        "--batch-size", "7", "--epochs", "3", "--patience", "2",
         "--checkpoint-every", "11", "--eval-every", "12", "--eval-batch-size", "13", "--seed", "9", "--threads", "4",
     )
     assert got.model == DLRMConfig((13, 64, 8), 8, (4, 1), "cat", "modulus", (5, 6), False)
-    assert got.train == TrainConfig("sgd", 0.5, "adam", 0.25, 0.0, 100, "bf16", 7, 3, 2, 11, 12, 13, 9, 4)
+    assert got.train == TrainConfig("sgd", 0.5, "adam", 0.25, 0.0, 100, 200, 50, "bf16", 7, 3, 2, 11, 12, 13, 9, 4)
     assert parse("--preset", "mini") == PRESETS["mini"]
 
 

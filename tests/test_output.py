@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -245,3 +246,49 @@ def test_a_file_that_cannot_be_written(tmp_path):
         pytest.fail("entered")
     with pytest.raises(OSError, match="file"), complete_file(tmp_path / "file" / "below"):
         pytest.fail("entered")
+
+
+@pytest.mark.parametrize("out", ["loop", b"not\xe9utf8"])
+def test_a_path_that_is_none_is_one_line(tmp_path, out):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    first = tmp_path / "first.txt"
+    first.write_bytes(tsv(raw_fields(30)))
+    done = subprocess.run(
+        [sys.executable, "-m", "data.preprocess", first, "--out", out],
+        capture_output=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
+    )
+    expected = b"Too many levels of symbolic links" if out == "loop" else rb"not\udce9utf8"
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, b"", 1), done.stderr
+    assert expected in done.stderr
+
+
+def test_ascii_takes_what_a_command_prints(tmp_path):
+    first = tmp_path / "first.txt"
+    first.write_bytes(tsv(raw_fields(30)))
+    done = subprocess.run(
+        [sys.executable, "-m", "data.preprocess", first, "--out", "out"], capture_output=True, cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.endswith(rb"\u2192 out" + b"\n")
+
+
+def test_what_is_added_while_it_is_removed_goes_too(tmp_path, monkeypatch):
+    plain, removals = shutil.rmtree, []
+
+    def rmtree(path, **options):
+        plain(path, **options)
+        if len(removals) < 2:  # as a thread would that is not done yet
+            (path / "parts").mkdir(parents=True)
+        removals.append(path)
+
+    def stopped():
+        with complete_directory(tmp_path / "out") as directory:
+            (directory / "file").write_text("half")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert len(removals) == 3
+    assert os.listdir(tmp_path) == []

@@ -41,7 +41,7 @@ from train_runs import (
 from data.cli import UserError
 from data.criteo import LABEL, CriteoBatches, read_metadata
 from data.dataset import write_dataset
-from model import DLRM, Hash, preset
+from model import DLRM, Hash, evaluation, preset
 from model import train as training
 from model.checkpoints import load_checkpoint, save_checkpoint
 from model.config import WIDEST, Optimizer
@@ -204,12 +204,6 @@ def test_resume_refuses_two_folders(data, tmp_path):
         run(tmp_path / "b", data, resume=tmp_path / "a" / "last.pt")
 
 
-def test_a_new_run_says_that_it_replaces_the_old(data, tmp_path, capsys):
-    run(tmp_path, data, mini(epochs=1))
-    assert status(command(tmp_path, data, "--epochs", "1")) == 0
-    assert "is of an earlier run" in capsys.readouterr().err
-
-
 # Checkpoints
 
 
@@ -236,7 +230,7 @@ def test_failing_write_keeps_the_old_checkpoint(data, tmp_path, monkeypatch, cap
     run(tmp_path, data, mini(epochs=1))
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*.pt")}
     fail_like_a_full_disk(monkeypatch)
-    assert status(command(tmp_path, data, "--epochs", "1")) == 2
+    assert status(command(tmp_path, data, "--epochs", "1", "--overwrite")) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert "No space left on device" in error
     assert str(tmp_path / "best.pt") in error
@@ -376,7 +370,7 @@ def test_checkpoint_of_other_data(own_data, tmp_path):
 def test_resume_needs_the_best_checkpoint_too(data, tmp_path):
     run(tmp_path, data, mini(epochs=1))
     (tmp_path / "best.pt").unlink()
-    with pytest.raises(UserError, match=r"best\.pt: no such checkpoint"):
+    with pytest.raises(UserError, match=r"best\.pt: no such checkpoint: .*; copy it beside .*last\.pt"):
         run(tmp_path, data, resume=True)
 
 
@@ -395,10 +389,21 @@ def test_printed_figures_are_those_of_sklearn(data, tmp_path, capsys):
         seen[split] = labels.numpy(), model.predict(dense, sparse).double().numpy()
     assert len(lines) == 2
     for line, (split, (labels, p)) in zip(lines, seen.items(), strict=True):
-        found = re.fullmatch(rf"{split}: rows (\d+), log loss (0\.\d{{4}}), ROC AUC (0\.\d{{4}})", line)
+        figure = r"(\d\.\d{4})"
+        found = re.fullmatch(rf"{split}: rows (\d+), log loss {figure}, ROC AUC {figure}, calibration {figure}", line)
         assert int(found[1]) == len(labels) == 50
         assert float(found[2]) == pytest.approx(log_loss(labels, p), abs=6e-5)
         assert float(found[3]) == pytest.approx(roc_auc_score(labels, p), abs=6e-5)
+        assert float(found[4]) == pytest.approx(p.mean() / labels.mean(), abs=6e-5)
+
+
+def test_a_checkpoint_is_evaluated_by_itself(data, tmp_path, capsys):
+    result = run(tmp_path, data, mini(Hash.SORTED))
+    for split in ("validation", "test"):
+        evaluation.main([str(tmp_path / "best.pt"), str(data), "--split", split, "--device", "cpu"])
+        assert capsys.readouterr().out == f"{split}: {result.metrics[split]}\n"
+    with pytest.raises(UserError, match="nowhere/test: no such file or directory"):
+        evaluation.main([str(tmp_path / "best.pt"), str(tmp_path / "nowhere")])
 
 
 def test_the_best_epoch_is_the_one_evaluated(data, tmp_path):
@@ -424,7 +429,7 @@ def test_split_without_both_classes_has_no_auc(own_data, tmp_path, capsys, rows)
     pq.write_table(table(rows, labels=(0, 0)), own_data / "test" / "part.parquet")
     assert status(command(tmp_path, own_data, "--epochs", "1")) == 0
     _, test = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(rf"test: rows {rows}, log loss {'0.*' if rows else 'n/a'}, ROC AUC n/a", test)
+    assert re.fullmatch(rf"test: rows {rows}, log loss {'0.*' if rows else 'n/a'}, ROC AUC n/a, calibration n/a", test)
 
 
 def test_without_validation_rows_the_last_epoch_is_kept(own_data, tmp_path):
@@ -451,6 +456,18 @@ def test_sync_metrics_changes_no_parameter(data, tmp_path):
     expected = run(tmp_path / "a", data)
     result = run(tmp_path / "b", data, sync_metrics=True)
     assert_same_end(tmp_path / "b", result, tmp_path / "a", expected)
+
+
+def test_step_sizes_fall_as_the_square_of_what_is_left():
+    config = mini(warmup_steps=2, decay_start_step=3, decay_steps=4, learning_rate=1.0, table_learning_rate=2.0)
+    optimizer, rates = make_optimizer(DLRM(config.model), config), []
+    for _ in range(9):
+        optimizer.advance()
+        rates.append([part.param_groups[0]["lr"] for part in optimizer.parts.values()])
+    of_mlps = [0.5, 1, 1, (3 / 4) ** 2, (2 / 4) ** 2, (1 / 4) ** 2, (1 / 4) ** 2, (1 / 4) ** 2, (1 / 4) ** 2]
+    np.testing.assert_allclose(rates, [[rate, 2 * rate] for rate in of_mlps])
+    with pytest.raises(UserError, match="decay_start_step: expected a step from warmup_steps on, 9, got 3"):
+        mini(warmup_steps=9, decay_start_step=3, decay_steps=4)
 
 
 def test_warm_up_rises_linearly_and_decays_no_table():

@@ -10,7 +10,7 @@ from torch import Tensor
 from model.bench.peers import COMPILED
 from model.config import DLRMConfig, Kernels, Optimizer, Precision, Preset, TableOptimizer, TrainConfig
 from model.dlrm import DLRM
-from model.optimizers import Optimizers, make_optimizer
+from model.optimizers import Optimizers, Schedule, make_optimizer
 from model.step import make_step
 from model.table_update import TableUpdate
 
@@ -54,7 +54,7 @@ class Trainer:
             optimizer = make_optimizer(model, Preset(shape, settings), capturable=graph)
             if name == "fused, eager update":
                 tables = TableUpdate(model.sparse_arch.tables, rule, RATES[rule], backend="eager")
-                optimizer = Optimizers(optimizer.parts | {"tables": tables}, optimizer.rates, 0)
+                optimizer = Optimizers(optimizer.parts | {"tables": tables}, optimizer.rates, Schedule())
         weights = sum(parameter.nbytes for parameter in model.sparse_arch.tables.parameters())
         state = {TableOptimizer.SGD: 0.0, TableOptimizer.ADAGRAD: 1.0}.get(rule, 1 / shape.embedding_dim)
         self.floor = weights * (1 + state)
