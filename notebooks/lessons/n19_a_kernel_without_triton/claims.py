@@ -1,0 +1,24 @@
+"""Numbers in the prose of 19_a_kernel_without_triton.ipynb."""
+
+from __future__ import annotations
+
+from lessons.n19_a_kernel_without_triton.recorded import MAKE_OP
+from lessons.shared.claim import claim
+from lessons.shared.records import apart
+
+NOTEBOOK = "19"
+
+
+def _ladder() -> tuple[float, float]:
+    launcher, op = (MAKE_OP.one("call", name=name) for name in ("launcher, output given", "triton"))
+    assert apart(launcher, op)
+    assert op["us_p50"] < launcher["us_p50"]
+    return launcher["us_p50"], op["us_p50"]
+
+
+claim(
+    NOTEBOOK,
+    "On an H200, a launch by Triton's launcher took {:.1f} µs, and a whole op that launches a cubin from C++ took "
+    "{:.1f} µs.",
+    _ladder,
+)

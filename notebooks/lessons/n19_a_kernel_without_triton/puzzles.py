@@ -1,0 +1,336 @@
+"""The puzzles of 19_a_kernel_without_triton.ipynb: what each must give, and attempt(), which judges an answer.
+
+    parameters    the bytes of a cubin's .nv.info.<kernel> → the bytes of each parameter, in order
+    specialised   an argument of a call → its type, as Triton specialises it
+    launch        C++: which of two kernels, with which grid and arguments
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels import runtime
+from kernels.runtime import KERNELS
+from lessons.shared.commands import ROOT
+from lessons.shared.puzzle import Judge, Own
+
+FOLDER = ROOT / "build" / "lesson19"  # of the notebook's files
+
+# ---------------------------------------------------------------------------------------------------------- parameters
+
+
+def parameters(info: bytes) -> list[int]:
+    """As kernels/cubin/image.h reads them."""
+    sizes, at = {}, 0
+    while at < len(info):
+        form, number, value = struct.unpack_from("<BBH", info, at)
+        at += 4
+        if form != 4:
+            continue
+        if number == 0x17:
+            (place,) = struct.unpack_from("<H", info, at + 4)
+            (last,) = struct.unpack_from("<I", info, at + value - 4)
+            sizes[place] = last >> 18
+        at += value
+    return [sizes[place] for place in sorted(sizes)]
+
+
+def _short(number: int, value: int, form: int = 3) -> bytes:
+    return struct.pack("<BBH", form, number, value)
+
+
+def _long(number: int, content: bytes) -> bytes:
+    return struct.pack("<BBH", 4, number, len(content)) + content
+
+
+def _parameter(place: int, size: int, offset: int = 0) -> bytes:
+    # The lower 18 bits have another meaning: in real cubins some of them are set.
+    return _long(0x17, struct.pack("<IHHI", 0, place, offset, size << 18 | 0x1F000))
+
+
+_INFO = (
+    ("one parameter", [_parameter(0, 8)], [8], "its size is the last four bytes, shifted right by 18."),
+    ("in order", [_parameter(0, 8), _parameter(1, 4, 8)], [8, 4], "go on behind the record: 4 bytes and its length."),
+    ("the last one first", [_parameter(2, 2, 12), _parameter(1, 4, 8), _parameter(0, 8)], [8, 4, 2],
+     "a record says its parameter's place, and the records come in any order."),
+    ("other records before and between",
+     [_short(0x1B, 0xFF), _long(0x19, struct.pack("<HH", 8, 12)), _parameter(1, 4, 8), _short(0x50, 0),
+      _parameter(0, 8), _long(0x4C, _parameter(1, 5)[4:])],
+     [8, 4], "only in format 4 the value is a length; a record of another number is passed over."),
+    ("a record that holds what looks like a parameter",
+     [_long(0x4A, _parameter(5, 16) + _parameter(0, 2)[:4]), _parameter(0, 4)], [4],
+     "go from record to record: the bytes inside one may be anything."),
+    ("a struct of 40 bytes, and eleven numbers",
+     [_parameter(0, 40), *(_parameter(k, 8 if k == 10 else 4) for k in range(11, 0, -1))],
+     [40, *[4] * 9, 8, 4], "the places are numbers: sort them as such."),
+    ("a value that no other format uses", [_short(0x03, 0x0417), _parameter(0, 1)], [1],
+     "a record of another format has 4 bytes and no content."),
+    ("no parameter", [_short(0x1B, 0xFF)], [], "a kernel may have none."),
+)  # fmt: skip
+
+
+def _check_parameters(answer: Callable) -> str:
+    for name, records, want, hint in _INFO:
+        got = answer(b"".join(records))
+        told = f"parameters, case {name}: "
+        assert isinstance(got, list | tuple), f"{told}must return a list; got {type(got).__name__}"
+        assert [*got] == want, f"{told}expected {want}, got {[*got]}\nHint: {hint}"
+    return f"{len(_INFO)} cases passed on paper"
+
+
+# --------------------------------------------------------------------------------------------------------- specialised
+
+
+def specialised(argument: Tensor | float) -> str:
+    """As Triton 3.6 and 3.7 do it; a test compares."""
+    if isinstance(argument, Tensor):
+        return "*fp32:16" if argument.data_ptr() % 16 == 0 else "*fp32"
+    if isinstance(argument, float):
+        return "fp32"
+    if argument == 1:
+        return "constexpr"
+    type_ = "i32" if -(2**31) <= argument < 2**31 else "i64"
+    return f"{type_}:16" if argument % 16 == 0 else type_
+
+
+def _tensors() -> dict[str, Tensor]:
+    whole = torch.zeros(128)
+    first = -(whole.data_ptr() // 4) % 4  # to an address that 16 divides
+    return {
+        "a tensor at a multiple of 16": whole[first : first + 64],
+        "a tensor from its second number on": whole[first + 1 : first + 65],
+        "a tensor from its fifth number on": whole[first + 4 : first + 68],
+    }
+
+
+_ADDRESS = "a pointer is a number, too: Tensor.data_ptr(). Does 16 divide it?"
+_RANGE = "i32 holds -(2**31) to 2**31 - 1."
+_NUMBERS = (
+    (17, "16 does not divide it: no ending."),
+    (32, "16 divides it: the type ends in :16."),
+    (1, "an integer of 1 becomes a constant: constexpr."),
+    (0, "16 divides 0."),
+    (-1, "only 1 itself is a constant."),
+    (-48, "16 divides it."),
+    (2**31 - 1, _RANGE),
+    (2**31, "i32 ends at 2**31 - 1; and 16 divides 2**31."),
+    (2**31 + 17, _RANGE),
+    (-(2**31), "i32 begins at -(2**31); and 16 divides it."),
+    (-(2**31) - 1, _RANGE),
+    (1.0, "a float is never specialised, not even 1.0."),
+    (16.0, "a float is never specialised."),
+)
+
+
+def _check_specialised(answer: Callable) -> str:
+    tensors = _tensors()
+    cases = [(name, tensor, _ADDRESS) for name, tensor in tensors.items()]
+    cases += [(f"{number}", number, hint) for number, hint in _NUMBERS]
+    for name, argument, hint in cases:
+        got, want = answer(argument), specialised(argument)
+        told = f"specialised, case {name}: "
+        assert isinstance(got, str), f"{told}must return a type as a string; got {type(got).__name__}"
+        assert got == want, f"{told}expected {want}, got {got}\nHint: {hint}"
+    return f"{len(cases)} cases passed on paper"
+
+
+# -------------------------------------------------------------------------------------------------------------- launch
+
+ROOM = KERNELS.parent / "notebooks" / "lessons" / "n19_a_kernel_without_triton"
+COMPILE_SECONDS, RUN_SECONDS, GPU_SECONDS = 25, 5, 15
+ENDED = "counts and out are addresses on the GPU: a program on the host must not read them."
+BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class _Case:
+    """counts and out: how many numbers they begin behind an address that 16 divides."""
+
+    name: str
+    n: int
+    stride: int = 1
+    counts: int = 0
+    out: int = 0
+    why: str = ""
+
+    @property
+    def is_by_16(self) -> bool:
+        return self.stride == 1 and not (self.n % 16 or self.counts % 4 or self.out % 4)
+
+    @property
+    def words(self) -> str:
+        return f"{self.n},{self.stride},{self.counts},{self.out}"
+
+
+_CASES = (
+    _Case("16 counts in a row", 16),
+    _Case("17 counts in a row", 17, why="16 does not divide n: by_16 would write beyond out."),
+    _Case("16 counts of a column", 16, stride=13, why="by_16 was compiled for a stride of 1: it would read a row."),
+    _Case("17 counts of a column", 17, stride=16, why="n decides as well as stride."),
+    _Case("counts from the second on", 32, counts=1, why="16 does not divide the address of counts."),
+    _Case("out from the third on", 32, out=2, why="16 does not divide the address of out."),
+    _Case("counts and out from the fifth on", 32, counts=4, out=4),
+    _Case("one block, full", 1024),
+    _Case("one count more than a block", 1025),
+    _Case("16 counts more than a block", 1040),
+    _Case("a million counts", 1_000_000),
+    _Case("no counts", 0),
+    _Case("2^31 - 16 counts", 2**31 - 16),
+    _Case("2^31 - 1 counts", 2**31 - 1),
+)
+
+
+def _check_launch(text: str) -> str:
+    assert isinstance(text, str), f"launch: must be C++ in a string; got {type(text).__name__}"
+    program = _built(text)
+    driver = FOLDER / "libcuda.so.1"
+    for case, line in zip(_CASES, _lines(program, str(driver), _CASES), strict=True):
+        if why := _wrong(case, line):
+            raise AssertionError(f"launch, case {case.name}: {why}")
+    said = f"{len(_CASES)} cases passed on a driver that records"
+    if runtime.device().type != "cuda":
+        return said
+    small = [case for case in _CASES if case.n < 2**24]
+    for case, line in zip(small, _lines(program, "", small), strict=True):
+        if line != "right":
+            raise AssertionError(f"launch, case {case.name}, on the GPU: {_on_gpu(line)}")
+    return f"{said}, {len(small)} on the GPU"
+
+
+def _built(text: str) -> str:
+    """The program around the reader's function. AssertionError: the compiler's first complaint."""
+    folder = FOLDER / "launch"
+    if not (FOLDER / "counts_images.h").is_file() or not (FOLDER / "libcuda.so.1").is_file():
+        raise AssertionError("launch: the images or the driver are not there: run the cells above first")
+    if not shutil.which("g++"):
+        raise AssertionError("launch: g++ is not here, and it is C++: apt install g++")
+    folder.mkdir(exist_ok=True)
+    (folder / "launch.cpp").write_text(f'#include "counts_images.h"\n#line 1 "your launch"\n{text.lstrip()}\n')
+    program, main = folder / "check_launch", folder / "main.o"
+    options = ["-std=c++17", f"-I{KERNELS}", f"-I{FOLDER}"]
+    header, source = FOLDER / "counts_images.h", ROOM / "check_launch.cpp"
+    made_of = (header, source, *(KERNELS / "cubin").glob("*.h"))
+    if not main.is_file() or main.stat().st_mtime < max(each.stat().st_mtime for each in made_of):
+        # The header takes most of the time: compiled once, it is found in the folder of launch.cpp.
+        for what in (["-x", "c++-header", header, "-o", folder / "counts_images.h.gch"], ["-c", source, "-o", main]):
+            subprocess.run(["g++", *options, *what], check=True, capture_output=True)
+    program.unlink(missing_ok=True)
+    command = ["g++", *options, folder / "launch.cpp", main, FOLDER / "counts_images.S", "-ldl", "-o", program]
+    environment = os.environ | {"LC_ALL": "C"}  # messages that _complaint reads
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False,
+                              env=environment)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"launch: g++ was stopped after {COMPILE_SECONDS} s\nHint: does a template end?") from None
+    if done.returncode:
+        raise AssertionError(f"launch: it does not compile: {_complaint(done.stderr)}")
+    return str(program)
+
+
+def _complaint(said: str) -> str:
+    found = re.search(r"your launch:(\d+):\d+: (?:fatal )?error: (.*)", said)
+    if found:
+        text = re.sub(r"'void launch\(cubin::Program&.*?\)'", "launch", found[2])
+        return f"{text[:300]}, in line {found[1]} of the text\nHint: launcher.h and its comments say what it takes."
+    if "undefined reference to `launch" in said or "undefined reference to launch" in said:
+        return "no launch with these parameters\nHint: the function's first line stays as it is."
+    found = re.search(r"(?:error|undefined reference)[: ].*", said)
+    return f"{(found[0] if found else said.strip())[:300]}\nHint: launcher.h and its comments say what it takes."
+
+
+def _lines(program: str, driver: str, cases: Sequence[_Case]) -> list[str]:
+    """A line a case. AssertionError, by the case's name: the program ended, or was stopped."""
+    command = [program, driver, *(case.words for case in cases)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
+        try:
+            printed, _ = running.communicate(timeout=RUN_SECONDS if driver else GPU_SECONDS)
+            how = f"the program ended with status {running.returncode}\nHint: {ENDED}"
+        except subprocess.TimeoutExpired:
+            running.kill()
+            printed, _ = running.communicate()
+            how = "it does not end, and was stopped\nHint: does each loop come to its end?"
+    lines = [line.removeprefix("@ ") for line in printed.splitlines() if line.startswith("@ ")]
+    if len(lines) != len(cases):
+        name = cases[min(len(lines), len(cases) - 1)].name
+        raise AssertionError(f"launch, case {name}: {how}")
+    return lines
+
+
+def _wrong(case: _Case, line: str) -> str:
+    """What is wrong of a line of the recording driver's, with a hint; "" if nothing is."""
+    if line.startswith("error "):
+        return f"the launcher refuses: {line.removeprefix('error ')}\nHint: {_refused(line, case)}"
+    words = line.split()[1:]
+    if not case.n:
+        return "" if words == ["0"] else "expected no launch, got one\nHint: no counts need no blocks."
+    if words[0] != "1":
+        hint = "the last block may be no full one, and a grid of 0 blocks launches nothing." if words[0] == "0" else (
+            "one launch of as many blocks as the counts need.")
+        return f"expected 1 launch, got {words[0]}\nHint: {hint}"
+    kernel, grid, shared, stream, given = words[1], [*map(int, words[2:5])], int(words[5]), words[6], words[7:]
+    want = "by_16" if case.is_by_16 else "any"
+    if kernel != want:
+        why = case.why or "n, the stride and both addresses suit by_16, which has the wide accesses."
+        return f"expected the kernel {want}, got {kernel}\nHint: {why}"
+    blocks = math.ceil(case.n / BLOCK)
+    if grid != [blocks, 1, 1]:
+        got = grid[0] if grid[1:] == [1, 1] else "×".join(map(str, grid))
+        hint = f"a block has {BLOCK:,} counts, and the last block may be no full one."
+        return f"expected {blocks:,} blocks, got {got:,}\nHint: {hint}" if isinstance(got, int) else (
+            f"expected {blocks:,} blocks along x, got {got}\nHint: {hint}")
+    numbers = [0x10000 + 4 * case.counts, 0x40000 + 4 * case.out, case.n]
+    names = ["counts", "out", "n"]
+    if kernel == "any":
+        numbers.insert(2, case.stride), names.insert(2, "stride")
+    for name, number, got in zip(names, numbers, map(int, given), strict=True):
+        if got != number:
+            return f"expected {name} to be {number:,}, got {got:,}\nHint: the arguments are {', '.join(names)}."
+    if stream != "1":
+        return "the launch is not in `stream`\nHint: the stream is the second argument of cubin::Launch."
+    return "" if shared == 0 else f"expected no shared memory, got {shared} bytes\nHint: the description says it."
+
+
+def _refused(line: str, case: _Case) -> str:
+    if "beyond CUDA's limits" in line:
+        return "n + 1023 is more than an int holds: count in int64_t." if case.n > 2**30 else (
+            "a block has 1,024 counts, and the last block may be no full one.")
+    if "does not divide" in line:
+        return case.why or "by_16 takes addresses and an n that 16 divides."
+    if "takes" in line and "arguments" in line:
+        return "by_16 has no stride, which is a constant of it; the hidden parameters are the launcher's."
+    if "threads" in line:
+        return "leave the block away: the description says it."
+    if "bytes" in line:
+        return "n and stride are int, the pointers are pointers."
+    return "the program has by_16 and any."
+
+
+def _on_gpu(line: str) -> str:
+    if line.startswith("wrong "):
+        _, place, want, got = line.split()
+        return f"out[{int(place):,}]: expected {want}, got {got}\nHint: the recorded launch was right."
+    return f"{line.removeprefix('error ')}\nHint: does the GPU suit one of the images?"
+
+
+PUZZLES = {
+    "parameters": Own(_check_parameters),
+    "specialised": Own(_check_specialised),
+    "launch": Own(_check_launch),
+}
+JUDGE = Judge(PUZZLES, seconds=COMPILE_SECONDS + RUN_SECONDS + GPU_SECONDS + 5)
+attempt, SOLVED = JUDGE.attempt, JUDGE.solved
+
+
+def passed(name: str) -> Callable:
+    """The reader's function, if it passed when it was last tried; else the lecture's."""
+    return SOLVED.get(name, {"parameters": parameters, "specialised": specialised}[name])
