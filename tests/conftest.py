@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -9,7 +10,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 pytest.register_assert_rewrite("train_runs", "exported_models")
 
@@ -34,7 +34,8 @@ def built_once(tmp_path_factory, worker_id):
 
     def built(name, build):
         path, done = shared / name, shared / f"{name}.done"
-        with FileLock(shared / f"{name}.lock"):
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not done.exists():
                 shutil.rmtree(path, ignore_errors=True)
                 build(path)
