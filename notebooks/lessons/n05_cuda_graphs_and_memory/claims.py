@@ -133,12 +133,14 @@ def _one_loses() -> tuple:
     return ()
 
 
+def _formula_us(kernels: int, size: int) -> float:
+    copy = copy_us(2 * size)
+    return puzzles.saved(kernels, recorded.launch_us(), kernels * copy, recorded.replay_us(), copy)
+
+
 def _miss(kernels: int, size: int, *more: float) -> tuple:
     """µs saved by the formula and as recorded, with the sign that prose has; apart beyond the spread."""
-    formula = puzzles.saved(
-        kernels, recorded.launch_us(), kernels * copy_us(2 * size), recorded.replay_us(), copy_us(2 * size)
-    )
-    low, middle, high = recorded.saved_us(kernels, size)
+    formula, (low, middle, high) = _formula_us(kernels, size), recorded.saved_us(kernels, size)
     assert not low <= formula <= high or kernels == 1
     return *(f"{value:.1f}".replace("-", "−") for value in (formula, middle)), *more
 
@@ -169,7 +171,8 @@ def _apart() -> tuple:
 def _sign() -> tuple:
     launch = _median("eager", 64, MIDDLE) / 64
     assert launch > _median("replay", 64, MIDDLE) / 64
-    return (launch,)
+    assert _formula_us(64, MIDDLE) < 0 < recorded.saved_us(64, MIDDLE)[0]
+    return MIDDLE >> 20, launch
 
 
 def _hollow() -> tuple:
@@ -216,14 +219,14 @@ say(
     _captured,
 )
 say(
-    "Only {:.1f} MB of it are allocated: the MLPs' gradients, which outlive the graph. When it is deleted, {:.0f} MB of "
-    "its pool stay reserved.",
+    "Only {:.1f} MB of it are allocated: the MLPs' gradients, which outlive the graph. When it is deleted, {:.0f} MB "
+    "of its pool stay reserved.",
     _gradients,
 )
 say("It counts {:.0f} MB in section 1's compiled step, and {:.0f} MB with `reduce-overhead`", _peaks)
 say("Two graphs of `main`'s top MLP reserve {:.1f} MB with a pool each, and {:.1f} with one.", _pools)
 say("Of both, {:.1f} MB are a workspace of cuBLAS", _workspace)
-say("A replay of one small kernel is recorded with {:.1f} µs.", lambda: (recorded.replay_us(),))
+say("A replay of one small kernel takes {:.1f} µs.", lambda: (recorded.replay_us(),))
 say("It is {:.0f} % too high.", _formula)
 say("In the record no kernel runs for {:.0f} µs of each replayed step", _idle)
 say("In a chain of 64 a launch costs {:.1f} µs.", lambda: (recorded.launch_us(),))
@@ -236,10 +239,13 @@ say(
     _l2,
 )
 say("| 64 kernels, 256 MiB | {} | {} | Eager's kernels begin {:.1f} µs further apart than the graph's. |", _apart)
-say("eager's launches take {:.1f} µs each there, longer than the graph's kernels.", _sign)
+say(
+    "At {} MiB even the sign is wrong: eager's launches take {:.1f} µs each there, longer than the graph's kernels.",
+    _sign,
+)
 say("the host was disturbed, and eager took {:.1f} times as long as with more bytes.", _hollow)
 say("At 256 MiB every graph loses by its copy.", _lost)
-say("on an x of 4 KiB to 256 MiB.", lambda: (BYTES[0] == 1 << 12, BYTES[-1] == 1 << 28)[:0])
+say("on an x of {} KiB to {} MiB.", lambda: (BYTES[0] >> 10, BYTES[-1] >> 20))
 say("| `main`, compiled | {:.2f} | {:.2f} |", partial(_end, COMPILED, REDUCED))
 say("| 03's step, its tables by our kernels | {:.2f} | {:.2f} |", partial(_end, FUSED, GRAPHED))
 say("its kernels, {:.2f} ms |", lambda: (step(GRAPHED)["busy_ms"],))

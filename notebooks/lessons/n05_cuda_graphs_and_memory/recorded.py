@@ -72,4 +72,4 @@ def show_own_step() -> None:
         return
     for _, row in rows.iterrows():
         low, middle, high = np.quantile(row["us"], (0.2, 0.5, 0.8))
-        print(f"RECORDED on an {GRAPHS.head('GPU')}: {row['variant']:<6} {middle:8,.0f} µs ({low:,.0f} to {high:,.0f})")
+        print(f"RECORDED, {GRAPHS.head('GPU')}: {row['variant']:<6} {middle:8,.0f} µs ({low:,.0f} to {high:,.0f})")
