@@ -13,7 +13,7 @@ import numpy as np
 from lessons.n05_cuda_graphs_and_memory import puzzles, recorded
 from lessons.n05_cuda_graphs_and_memory.experiment import BYTES, MARKED, NO_GRAD, ONE, OWN, PLAIN
 from lessons.n05_cuda_graphs_and_memory.pictures import disturbed
-from lessons.n05_cuda_graphs_and_memory.recorded import COMPILED, FUSED, GRAPHED, GRAPHS, REDUCED, SMALL, step, us
+from lessons.n05_cuda_graphs_and_memory.recorded import COMPILED, FUSED, GRAPHED, GRAPHS, REDUCED, SMALL, rounds_us, step
 from lessons.shared.claim import claim
 from lessons.shared.records import copy_us, device, yardstick
 from model.dlrm import DLRM
@@ -25,7 +25,7 @@ MIDDLE, LARGEST = BYTES[-2:]
 
 
 def _median(*arguments) -> float:
-    return float(np.median(us(*arguments)))
+    return float(np.median(rounds_us(*arguments)))
 
 
 def _row(name: str) -> tuple:
@@ -184,7 +184,7 @@ def _hollow() -> tuple:
 def _lost() -> tuple:
     """A loss beyond the spread, which the replay alone does not have: it is the copy's."""
     for kernels in (1, 8, 64):
-        eager, copied = us("eager", kernels, LARGEST), us("copy and replay", kernels, LARGEST)
+        eager, copied = rounds_us("eager", kernels, LARGEST), rounds_us("copy and replay", kernels, LARGEST)
         assert np.quantile(eager, 0.8) < np.quantile(copied, 0.2)
         assert _median("replay", kernels, LARGEST) < np.median(eager)
     return ()

@@ -31,25 +31,25 @@ def whole_ms(part: str, implementation: str, rows: int = 2048) -> float:
     return float(WHOLE_MODEL.one(part, implementation=implementation, rows=rows, optimizer="sgd")["ms"])
 
 
-def us(way: str, kernels: int, size: int) -> np.ndarray:
+def rounds_us(way: str, kernels: int, size: int) -> np.ndarray:
     """µs of each round of a chain of so many kernels on so many bytes, by "eager", "copy and replay" or "replay"."""
     return np.asarray(GRAPHS.one("replay", variant=way, kernels=kernels, bytes=size)["us"])
 
 
 def saved_us(kernels: int, size: int) -> tuple[float, float, float]:
     """Percentiles 20, 50 and 80 of what copy and replay save of eager, round by round."""
-    saved = us("eager", kernels, size) - us("copy and replay", kernels, size)
+    saved = rounds_us("eager", kernels, size) - rounds_us("copy and replay", kernels, size)
     return tuple(float(value) for value in np.quantile(saved, (0.2, 0.5, 0.8)))
 
 
 def launch_us() -> float:
     """What a launch costs the host in a chain of `x + 1`."""
-    return float(np.median(us("eager", 64, SMALL))) / 64
+    return float(np.median(rounds_us("eager", 64, SMALL))) / 64
 
 
 def replay_us() -> float:
     """What a replay costs of a graph of one kernel with next to nothing to do."""
-    return float(np.median(us("replay", 1, SMALL)))
+    return float(np.median(rounds_us("replay", 1, SMALL)))
 
 
 def late(runs: int) -> str:
