@@ -55,11 +55,10 @@ def alive(history: Sequence[tuple[str, int]], made: int) -> Figure:
     ax.step(range(len(mb)), mb, where="mid", color=POOL, lw=1)
     peak = int(mb.argmax())
     at_peak = names[peak].partition(".")[0]
-    ax.annotate(f"peak: {mb[peak]:.1f} MB, in {at_peak}", (peak, mb[peak]), (peak + 8, mb[peak]), fontsize=8.5)
-    for y, name in enumerate(name for name in names if name.startswith("binary_cross_entropy")):
-        at = names.index(name)
-        ax.axvline(at, color="0.4", lw=0.8, ls=":")
-        ax.text(at, mb.max() * (1.12 + y), "loss: the backward begins", fontsize=8.5, ha="center")
+    ax.annotate(f"peak: {mb[peak]:.1f} MB, in {at_peak}", (peak, mb[peak]), (peak + 0.025 * len(mb), mb[peak]), fontsize=8.5)
+    (loss,) = (at for at, name in enumerate(names) if name.startswith("binary_cross_entropy"))
+    ax.axvline(loss, color="0.4", lw=0.8, ls=":")
+    ax.text(loss, mb.max() * 1.12, " the backward begins", fontsize=8.5)
     ax.annotate(
         f"the gradients: {mb[-1]:.2f} MB", (len(mb) - 1, mb[-1]), (len(mb) * 0.86, mb.max() * 0.35), fontsize=8.5,
         arrowprops={"arrowstyle": "->"},
