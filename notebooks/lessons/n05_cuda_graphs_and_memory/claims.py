@@ -14,7 +14,14 @@ from lessons.n05_cuda_graphs_and_memory import puzzles, recorded
 from lessons.n05_cuda_graphs_and_memory.experiment import BYTES, MARKED, NO_GRAD, ONE, OWN, PLAIN
 from lessons.n05_cuda_graphs_and_memory.pictures import disturbed
 from lessons.n05_cuda_graphs_and_memory.recorded import (
-    COMPILED, FUSED, GRAPHED, GRAPHS, REDUCED, SMALL, rounds_us, step,
+    COMPILED,
+    FUSED,
+    GRAPHED,
+    GRAPHS,
+    REDUCED,
+    SMALL,
+    rounds_us,
+    step,
 )
 from lessons.shared.claim import claim
 from lessons.shared.records import copy_us, device, yardstick

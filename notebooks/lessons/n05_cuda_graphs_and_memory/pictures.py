@@ -54,8 +54,8 @@ def alive(history: Sequence[tuple[str, int]], made: int) -> Figure:
     ax.fill_between(range(len(mb)), mb, step="mid", color=POOL, alpha=0.35, lw=0)
     ax.step(range(len(mb)), mb, where="mid", color=POOL, lw=1)
     peak = int(mb.argmax())
-    at_peak = names[peak].partition(".")[0]
-    ax.annotate(f"peak: {mb[peak]:.1f} MB, in {at_peak}", (peak, mb[peak]), (peak + 0.025 * len(mb), mb[peak]), fontsize=8.5)
+    said = f"peak: {mb[peak]:.1f} MB, in {names[peak].partition('.')[0]}"
+    ax.text(peak + 0.025 * len(mb), mb[peak], said, fontsize=8.5)
     (loss,) = (at for at, name in enumerate(names) if name.startswith("binary_cross_entropy"))
     ax.axvline(loss, color="0.4", lw=0.8, ls=":")
     ax.text(loss, mb.max() * 1.12, " the backward begins", fontsize=8.5)
