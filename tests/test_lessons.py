@@ -67,6 +67,8 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n02.draw_call": lambda: (_module("n02", "test_lesson").one_look_up(),),
     "n03.queues": lambda: (_module("n03", "program").simulate, {"A": [0.25] * 6}),
     "n04.served": lambda: ([8, 6], {"default": (["8", "any"], [0, 1])}),
+    "n05.alive": lambda: ([("relu", 8), ("binary_cross_entropy_with_logits", 12), ("mm", 4)], 20),
+    "n05.pays": lambda: (_module("n05", "puzzles").saved,),
     "n06.draw_stride": lambda: (lambda stride: 4000 / min(stride, 8),),
     "n06.draw_waiting": lambda: (600, 1, 4),
     "n06.draw_flight": lambda: (lambda programs, block: float(programs * block),),

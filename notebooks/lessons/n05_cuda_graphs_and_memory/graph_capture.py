@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-WARM_UP = 3  # calls before a capture on a GPU: libraries, the allocator
+from lessons.n05_cuda_graphs_and_memory import program
 
 
 class Graph:
@@ -37,7 +37,7 @@ def capture(function: Callable, *static: Tensor) -> tuple[Graph, object]:
     if static[0].is_cuda:
         return _on_gpu(function, static)
     recorder = _Recorder()
-    with torch.no_grad(), recorder:
+    with recorder:
         out = function(*static)
     recorder.forget()
     return Graph(recorder.replay), out
@@ -45,17 +45,9 @@ def capture(function: Callable, *static: Tensor) -> tuple[Graph, object]:
 
 def _on_gpu(function: Callable, static: tuple[Tensor, ...]) -> tuple[Graph, object]:
     before = [tensor.clone() for tensor in static]
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.no_grad(), torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
-            function(*static)
-        for tensor, value in zip(static, before, strict=True):
-            tensor.copy_(value)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        out = function(*static)
+    graph, out = program.capture(function, *static)
+    for tensor, value in zip(static, before, strict=True):  # the warm-up may have written to them
+        tensor.copy_(value)
     return Graph(graph.replay), out
 
 
@@ -71,7 +63,7 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, operator, types, arguments=(), named=None):
         named = named or {}
         name = operator._schema.name
-        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(operator.tags):
+        if _asks_the_host(operator, arguments):
             raise RuntimeError(f"{name}: the host reads a value, and while capturing nothing has been computed")
         for schema, value in zip(operator._schema.arguments, arguments, strict=False):
             if schema.is_write and isinstance(value, Tensor):
@@ -83,11 +75,12 @@ class _Recorder(TorchDispatchMode):
         ]
         self.made += [_same(tensor) for tensor in new]
         views = isinstance(out, Tensor) and not new and not any(a.is_write for a in operator._schema.arguments)
-        if not views:
+        if not views and operator.namespace != "profiler":
             kept = tree_map(lambda value: _same(value) if isinstance(value, Tensor) else value, (arguments, named))
             self.calls.append((operator, *kept, [_same(tensor) for tensor in new]))
         return out
 
+    @torch.no_grad()
     def forget(self) -> None:
         """What was captured has not been computed."""
         for tensor in self.made:
@@ -95,14 +88,21 @@ class _Recorder(TorchDispatchMode):
         for tensor, value in self.written.values():
             tensor.copy_(value)
 
+    @torch.no_grad()
     def replay(self) -> None:
-        with torch.no_grad():
-            for operator, arguments, named, made in self.calls:
-                out = operator(*arguments, **named)
-                for place, value in zip(made, [t for t in tree_leaves(out) if isinstance(t, Tensor)], strict=False):
-                    place.copy_(value)
+        for operator, arguments, named, made in self.calls:
+            out = operator(*arguments, **named)
+            for place, value in zip(made, [t for t in tree_leaves(out) if isinstance(t, Tensor)], strict=False):
+                place.copy_(value)
 
 
 def _same(tensor: Tensor) -> Tensor:
     """Another tensor at the same address, which stays there whatever becomes of the first."""
     return tensor.detach()
+
+
+def _asks_the_host(operator, arguments: tuple) -> bool:
+    """Whether the operator needs a value on the host, or a size that depends on values: by index only a mask does."""
+    if operator is torch.ops.aten.index.Tensor:
+        return any(place is not None and place.dtype in (torch.bool, torch.uint8) for place in arguments[1])
+    return bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(operator.tags))

@@ -1,12 +1,13 @@
-"""CUDA graphs as pictures: steps, addresses over the runs, memory by pool, when a replay pays."""
+"""CUDA graphs as pictures: addresses over the runs, memory that is alive, memory by pool, when a replay pays."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lessons.n05_cuda_graphs_and_memory import puzzles, recorded
+from lessons.n05_cuda_graphs_and_memory import recorded
 from lessons.n05_cuda_graphs_and_memory.experiment import BYTES, KERNELS, PHASES
 from lessons.shared.picture import BLUE, GREEN, IDLE, RED, VIOLET, open_panels
 from lessons.shared.records import copy_us
@@ -14,25 +15,7 @@ from lessons.shared.records import copy_us
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HOST, GPU, SAVED, FREE, BAD = BLUE, GREEN, VIOLET, IDLE, RED
-
-
-def steps() -> Figure:
-    """ms of the story's steps without and with graphs, and of their kernels."""
-    figure, ax = open_panels((8.5, 2.8))
-    names = [name for pair in recorded.PAIRS for name in pair]
-    for place, name in enumerate(names):
-        found, y = recorded.step(name), place + 0.5 * (place // 2)
-        ax.barh(y, found["ms"], color=HOST, alpha=0.35, label="" if place else "step")
-        ax.barh(y, found["busy_ms"], height=0.4, color=GPU, label="" if place else "its kernels")
-        said = f"  {found['launches']:.0f} launches, {found['kernels']:.0f} kernels"
-        ax.text(found["ms"], y, said, va="center", fontsize=8)
-    ax.set_yticks([place + 0.5 * (place // 2) for place in range(len(names))], names, fontsize=8)
-    ax.invert_yaxis()
-    ax.set(xlabel="ms a step", xlim=(0, 5))
-    ax.set_title("RECORDED on an H200: each pair without graphs, and with them", loc="left", fontsize=9)
-    ax.legend(fontsize=8, frameon=False, loc="lower right")
-    return figure
+CACHE, POOL, FREE, BAD = BLUE, VIOLET, IDLE, RED
 
 
 def addresses() -> Figure:
@@ -64,63 +47,71 @@ def addresses() -> Figure:
     return figure
 
 
+def alive(history: Sequence[tuple[str, int]], made: int) -> Figure:
+    """MB of a step's tensors that are alive after each of its operators; made: bytes of all of them together."""
+    names, mb = [name for name, _ in history], np.array([size for _, size in history]) / 1e6
+    figure, ax = open_panels((8.5, 2.8))
+    ax.fill_between(range(len(mb)), mb, step="mid", color=POOL, alpha=0.35, lw=0)
+    ax.step(range(len(mb)), mb, where="mid", color=POOL, lw=1)
+    peak = int(mb.argmax())
+    said = f"peak: {mb[peak]:.1f} MB, in {names[peak].partition('.')[0]}"
+    ax.text(peak + 0.025 * len(mb), mb[peak], said, fontsize=8.5)
+    (loss,) = (at for at, name in enumerate(names) if name.startswith("binary_cross_entropy"))
+    ax.axvline(loss, color="0.4", lw=0.8, ls=":")
+    ax.text(loss, mb.max() * 1.12, " the backward begins", fontsize=8.5)
+    ax.annotate(
+        f"the gradients: {mb[-1]:.2f} MB", (len(mb) - 1, mb[-1]), (len(mb) * 0.86, mb.max() * 0.35), fontsize=8.5,
+        arrowprops={"arrowstyle": "->"},
+    )
+    ax.set(xlabel="operators, in their order", ylabel="MB alive", ylim=(0, mb.max() * 1.25), xlim=(0, len(mb) * 1.02))
+    ax.set_title(f"MEASURED here: a step makes tensors of {made / 1e6:.1f} MB in all", loc="left", fontsize=9)
+    return figure
+
+
 def pools() -> Figure:
     """MB in PyTorch's own cache and in the graph's pool, by phase."""
     found = [recorded.GRAPHS.one("memory", variant=phase) for phase in PHASES]
     figure, ax = open_panels((8.5, 2.8))
     width = 0.38
-    for side, (prefix, colour, name) in enumerate((("", HOST, "the cache"), ("graph_", SAVED, "the graph's pool"))):
+    for side, (prefix, colour, name) in enumerate((("", CACHE, "cache"), ("graph_", POOL, "graph's pool"))):
         at = np.arange(len(PHASES)) + (side - 0.5) * width
-        ax.bar(at, [row[f"{prefix}reserved_mb"] for row in found], width, color=FREE, edgecolor=colour)
-        ax.bar(at, [row[f"{prefix}allocated_mb"] for row in found], width, color=colour, label=name)
+        reserved = [row[f"{prefix}reserved_mb"] for row in found]
+        bars = ax.bar(at, reserved, width, color=FREE, edgecolor=colour, label=f"{name}: reserved")
+        ax.bar(at, [row[f"{prefix}allocated_mb"] for row in found], width, color=colour, label=f"{name}: allocated")
+        ax.bar_label(bars, [f"{mb:.0f}" if mb else "" for mb in reserved], fontsize=8)
     ax.set_xticks(range(len(PHASES)), PHASES)
-    ax.set(ylabel="MB")
-    ax.set_title("RECORDED on an H200: reserved (outline), of it allocated (filled)", loc="left", fontsize=9)
-    ax.legend(fontsize=8, frameon=False)
+    ax.set(ylabel="MB", ylim=(0, 140))
+    ax.set_title("RECORDED on an H200: a training step with our kernels, small tables", loc="left", fontsize=9)
+    ax.legend(fontsize=8, frameon=False, ncols=2)
     return figure
 
 
-def peaks() -> Figure:
-    """MB beyond the tables at the peak, as the allocator counts them: the whole model's step, without and with a graph.
-
-    No times: the notebook asks for those later.
-    """
-    cases = (("dot", 2048), ("dot", 16384), ("outer", 2048))
-    figure, axes = open_panels((8.5, 1.7), columns=len(cases))
-    for ax, (part, rows) in zip(axes, cases, strict=True):
-        mb = [recorded.above_tables_mb(part, how, rows) for how in ("fused", "fused graph")]
-        bars = ax.barh(("no graph", "a graph"), mb, color=(FREE, SAVED))
-        ax.bar_label(bars, fmt=" {:,.1f}", fontsize=8)
-        ax.invert_yaxis()
-        ax.set_xlabel("MB", fontsize=8)
-        ax.margins(x=0.3)
-        precision = recorded.whole(part, "fused", rows)["precision"].upper()
-        ax.set_title(f"{part}, {rows:,} rows, {precision}", loc="left", fontsize=9)
-    title = "RECORDED on an H200: MB at the peak of a fused step with SGD, beyond tables and state"
-    figure.suptitle(title, fontsize=9, x=0.01, ha="left")
-    return figure
-
-
-def pays(replay_us: float = 10.0) -> Figure:
-    """µs saved a step by n kernels on one input of so many bytes, by puzzle 3's formula; dots: recorded."""
-    launch, sizes = recorded.chain_us(), np.logspace(12, 29, 100, base=2)
-    figure, ax = open_panels((8.5, 3))
-    for count, colour in zip(KERNELS, (HOST, GPU, SAVED), strict=True):
-        saved = [
-            puzzles.saved(count, launch, count * copy_us(2 * size), replay_us, copy_us(2 * size))
+def pays(saved: Callable) -> Figure:
+    """µs saved by a graph of n kernels on one input of so many bytes: by `saved`, puzzle 3's formula, and recorded."""
+    sizes = np.logspace(12, 28, 100, base=2)
+    figure, axes = open_panels((9.5, 3), columns=len(KERNELS))
+    for ax, count in zip(axes, KERNELS, strict=True):
+        formula = [
+            saved(count, recorded.launch_us(), count * copy_us(2 * size), recorded.replay_us(), copy_us(2 * size))
             for size in sizes
         ]
-        ax.plot(sizes, saved, color=colour, label=f"{count} kernel{'s' if count > 1 else ''}")
-        dots = [
-            recorded.GRAPHS.us("replay", variant="eager", kernels=count, bytes=size)
-            - recorded.GRAPHS.us("replay", variant="copy and replay", kernels=count, bytes=size) for size in BYTES
-        ]
-        ax.plot(BYTES, dots, "o", ms=4, color=colour)
-    ax.axhline(0, color="0.4", lw=0.8)
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("symlog", linthresh=10)
-    ax.set(xlabel="bytes of the input that is copied", ylabel="µs saved a step")
-    said = f"COUNTED: {launch:.1f} µs a launch of x + 1, {replay_us:.0f} a replay; dots: recorded"
-    ax.set_title(said, loc="left", fontsize=9)
-    ax.legend(fontsize=8, frameon=False)
+        ax.plot(sizes, formula, color=GREEN, label="formula")
+        low, middle, high = np.transpose([recorded.saved_us(count, size) for size in BYTES])
+        steady = [not disturbed(count, size) for size in BYTES]
+        colours = ["black" if good else "white" for good in steady]
+        ax.vlines(BYTES, low, high, color="black", lw=1)
+        ax.scatter(BYTES, middle, 22, colours, edgecolors="black", zorder=3, label="recorded")
+        ax.axhline(0, color="0.4", lw=0.8)
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(BYTES, ("4 KiB", "64 KiB", "1 MiB", "16 MiB", "256 MiB"), fontsize=7)
+        ax.set_title(f"{count} kernel{'s' if count > 1 else ''}", loc="left", fontsize=9)
+    axes[0].set(ylabel="µs saved", xlabel="bytes of the input")
+    axes[0].legend(fontsize=8, frameon=False)
+    figure.suptitle("RECORDED on an H200, median and spread; hollow: the host was disturbed", x=0.01, ha="left", size=9)
     return figure
+
+
+def disturbed(kernels: int, size: int) -> bool:
+    """Whether eager took over a fifth longer than with more bytes, which cannot take less time."""
+    larger = [np.median(recorded.rounds_us("eager", kernels, each)) for each in BYTES if each > size]
+    return bool(larger and np.median(recorded.rounds_us("eager", kernels, size)) > 1.2 * min(larger))

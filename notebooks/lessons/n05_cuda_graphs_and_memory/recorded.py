@@ -1,4 +1,4 @@
-"""What the records say of CUDA graphs: the story's steps without and with one, memory, the price of a launch."""
+"""What the records say of CUDA graphs: traced steps without and with one, late reads, memory, what a replay costs."""
 
 from __future__ import annotations
 
@@ -6,57 +6,70 @@ import json
 
 import numpy as np
 
-from kernels.measure.verdict import verdict
 from lessons.shared.records import Record
 from model.profiling.tables import TRACES
 
 GRAPHS, WHOLE_MODEL = Record("cuda_graphs"), Record("whole_model")
-PAIRS = (
-    ("09_main_dot_compiled", "10_main_dot_cuda_graphs"),
-    ("15_full_sgd_fused", "18_full_sgd_graph"),
-    ("16_full_adagrad_fused", "19_full_adagrad_graph"),
-)
+COMMAND = "python -m lessons.n05_cuda_graphs_and_memory --save"
+COMPILED, REDUCED = "09_main_dot_compiled", "10_main_dot_cuda_graphs"
+FUSED, GRAPHED = "16_full_adagrad_fused", "19_full_adagrad_graph"  # the last two rows of 03's table
+SMALL = 1 << 12  # bytes: what a kernel does with so few takes next to no time
 
 
 def step(name: str) -> dict[str, float]:
-    """A step of the story: ms, launches by the host, kernels, ms of these, MB at the peak."""
+    """A traced step: ms, launches by the host, kernels, ms of these, µs of copies on the GPU, MB at the peak."""
     run = json.loads((TRACES / name / "run.json").read_text())
-    found = run["facts"]
+    found, copies = run["facts"], sum(each["us"] for each in run["key_averages"] if "Memcpy" in each["name"])
     return {
         "ms": run["step_ms"], "launches": found["launches"], "kernels": found["kernels"],
-        "busy_ms": found["busy_us"] / 1e3, "peak_mb": run["peak_bytes"] / 1e6,
+        "busy_ms": found["busy_us"] / 1e3, "copy_us": copies / run["active_steps"], "peak_mb": run["peak_bytes"] / 1e6,
     }
 
 
-def whole(part: str, implementation: str, rows: int = 2048) -> dict:
-    """A training step of the whole model, SGD: ms, peak_mb, …"""
-    return WHOLE_MODEL.one(part, implementation=implementation, rows=rows, optimizer="sgd").to_dict()
+def whole_ms(part: str, implementation: str, rows: int = 2048) -> float:
+    """ms of a training step of the whole model, SGD."""
+    return float(WHOLE_MODEL.one(part, implementation=implementation, rows=rows, optimizer="sgd")["ms"])
 
 
-def above_tables_mb(part: str, implementation: str, rows: int = 2048) -> float:
-    """MB at the peak of that step, beyond tables and the optimizer's state."""
-    found = whole(part, implementation, rows)
-    return found["peak_mb"] - found["floor_mb"]
+def rounds_us(way: str, kernels: int, size: int) -> np.ndarray:
+    """µs of each round of a chain of so many kernels on so many bytes, by "eager", "copy and replay" or "replay"."""
+    return np.asarray(GRAPHS.one("replay", variant=way, kernels=kernels, bytes=size)["us"])
 
 
-def launch_us(name: str = "08_main_dot") -> float:
-    """What a launch costs the host in a step, with all of Python around it: its time over its launches."""
-    found = step(name)
-    return 1e3 * found["ms"] / found["launches"]
+def saved_us(kernels: int, size: int) -> tuple[float, float, float]:
+    """Percentiles 20, 50 and 80 of what copy and replay save of eager, round by round."""
+    saved = rounds_us("eager", kernels, size) - rounds_us("copy and replay", kernels, size)
+    return tuple(float(value) for value in np.quantile(saved, (0.2, 0.5, 0.8)))
 
 
-def chain_us() -> float:
+def launch_us() -> float:
     """What a launch costs the host in a chain of `x + 1`."""
-    return GRAPHS.us("replay", variant="eager", kernels=64, bytes=1 << 12) / 64
+    return float(np.median(rounds_us("eager", 64, SMALL))) / 64
 
 
-def judge(what: str, predicted: float | None, part: str, variant: str, column: str, unit: str, why: str, **labels):
-    """The verdict on what is recorded."""
-    value = GRAPHS.one(part, variant=variant, **labels)[column]
-    verdict(what, predicted, float(np.median(value)), unit, why, how="recorded")
+def replay_us() -> float:
+    """What a replay costs of a graph of one kernel with next to nothing to do."""
+    return float(np.median(rounds_us("replay", 1, SMALL)))
 
 
-def print_late() -> None:
-    """Print what was found in an output that was read after the next run."""
-    for before in range(4):
-        print(f"{before} runs before: {GRAPHS.one('late', variant='reduce-overhead', before=before)['found']}")
+def late(runs: int) -> str:
+    """What was found in a result that was read after the next call, after so many calls."""
+    found = GRAPHS.one("late", variant="reduce-overhead", before=runs)["found"]
+    return found.replace("run's", "call's")
+
+
+def last_forward(variant: str) -> float:
+    """ms of the last of 8 forwards whose backward never ran."""
+    return float(GRAPHS.one("pending", variant=variant)["last_ms"])
+
+
+def show_own_step() -> None:
+    """Print what was recorded of 01's step, in eager and as a graph."""
+    try:
+        rows = GRAPHS.rows("own_step")
+    except LookupError:
+        print(f"No record yet of this step as a graph. On a GPU, {COMMAND} makes it.")
+        return
+    for _, row in rows.iterrows():
+        low, middle, high = np.quantile(row["us"], (0.2, 0.5, 0.8))
+        print(f"RECORDED, {GRAPHS.head('GPU')}: {row['variant']:<6} {middle:8,.0f} µs ({low:,.0f} to {high:,.0f})")

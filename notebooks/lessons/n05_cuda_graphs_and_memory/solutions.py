@@ -1,13 +1,15 @@
 """Answers to the puzzles of 05_cuda_graphs_and_memory.ipynb, a section a puzzle."""
 
 # %% call
-def call(graph, buffer, out, x):
-    buffer.copy_(x)
+def call(graph, buffers, out, inputs):
+    for buffer, tensor in zip(buffers, inputs, strict=True):
+        buffer.copy_(tensor)
     graph.replay()
     return out.clone()
 
 
 solved = puzzles.attempt("call", call)
+call = puzzles.passed("call")
 
 # %% falling_rate
 def falling_rate(weight, grad, steps):
@@ -24,3 +26,4 @@ def saved(launches, launch_us, kernels_us, replay_us, copy_us):
 
 
 solved = puzzles.attempt("saved", saved)
+saved = puzzles.passed("saved")

@@ -1,0 +1,78 @@
+"""The program of notebook 05, as its cells have it: a capture, a step as a graph, late reads, what memory is held.
+
+Each is the text of its cell, or of the answer to its puzzle; a test compares them. It takes a GPU.
+"""
+
+import time
+
+import torch
+
+from lessons.shared.dlrm import mlp, step
+
+device = torch.device("cuda")
+
+
+def capture(function, *static):  # -> the graph, and what every replay writes
+    stream = torch.cuda.Stream()  # the default stream cannot be captured
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # warm up: what happens only once, such as loading a library, may not be captured
+            function(*static)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):  # launches are recorded, and none runs
+        out = function(*static)
+    return graph, out
+
+
+def call(graph, buffers, out, inputs):
+    for buffer, tensor in zip(buffers, inputs, strict=True):
+        buffer.copy_(tensor)
+    graph.replay()
+    return out.clone()
+
+
+def graphed(model, optimizer, batch):  # -> 01's step as a graph: a function of another batch, which gives its loss
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    buffers = [part.clone() for part in batch]
+    graph, loss = capture(lambda *parts: step(model, optimizer, *parts), *buffers)
+    model.load_state_dict(before)  # the warm-up has trained three times; this copies to the same addresses
+    return lambda *parts: call(graph, buffers, loss, parts)
+
+
+def late(runs):  # -> what a result holds that is read after the next call; so many calls came before it
+    torch._dynamo.reset()
+    double = torch.compile(lambda x: 2 * x, mode="reduce-overhead")
+    for _ in range(runs):
+        double(torch.ones(4, device=device))
+    first = double(torch.ones(4, device=device))
+    double(torch.full((4,), 5.0, device=device))
+    try:
+        return {2.0: "its own", 10.0: "the next call's"}[first[0].item()]
+    except RuntimeError as error:
+        return type(error).__name__
+
+
+def last_forward(marked=False, gradients=True):  # -> ms of the last of 8 forwards, none with a backward
+    torch._dynamo.reset()
+    compiled = torch.compile(mlp(367, 512, 256, 1)[:-1].to(device), mode="reduce-overhead")
+    x = torch.randn(2048, 367, device=device)
+    with torch.set_grad_enabled(gradients):
+        for _ in range(8):
+            if marked:
+                torch.compiler.cudagraph_mark_step_begin()
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            out = compiled(x)
+            torch.cuda.synchronize()
+    del out
+    return 1e3 * (time.perf_counter() - start)
+
+
+def held():  # -> MB outside of graphs' pools and in them: reserved by PyTorch, and of these allocated to tensors
+    mb = {"cache": [0.0, 0.0], "pools": [0.0, 0.0]}
+    for segment in torch.cuda.memory_snapshot():
+        place = mb["pools" if any(segment["segment_pool_id"]) else "cache"]
+        place[0] += segment["total_size"] / 1e6
+        place[1] += segment["allocated_size"] / 1e6
+    return mb
