@@ -1,4 +1,4 @@
-"""The optimizers of a DLRM: one for its MLPs, one for its embedding tables, and the warm-up of both."""
+"""The optimizers of a DLRM: one for its MLPs, one for its embedding tables, and the schedule of both."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ class Schedule:
     """What part of its full value a step size has: it rises linearly in the first `warmup_steps`; in the `decay_steps`
     after step `decay_start_step` it falls as the square of what is left of them, and stays at the last one's.
 
-    So does the learning rate of facebookresearch/dlrm, where MLPerf's is made of the same three numbers.
+    facebookresearch/dlrm, MLPerf's first reference, has the same schedule of the same three numbers.
     """
 
     warmup_steps: int = 0

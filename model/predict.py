@@ -31,10 +31,9 @@ from data.output import complete_file
 from data.text_batches import TextBatches
 from model.device import choose
 from model.dlrm import DLRM
-from model.evaluation import Batches, logits, probabilities_of
+from model.evaluation import BATCH_SIZE, Batches, logits, probabilities_of
 
 SCHEMA = pa.schema([pa.field("probability", pa.float64(), nullable=False)])
-BATCH_SIZE = 4096
 ROW_GROUP = 1 << 20  # rows that are written at a time
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
