@@ -98,22 +98,6 @@ def _speed(level: str) -> str:
     return f"; a read takes {recorded.latency_ns({'L2': 'L2', 'HB': 'HBM'}[level]):.0f} ns"
 
 
-def draw_reread() -> Figure:
-    """TB/s at which all SMs read a buffer again and again, by its size: from the L1, and past it in both orders."""
-    figure, ax = panels((10, 3))
-    lines = {"from the L1, in step": GPU.rows("reread", cache="L1"), "past it, in step": GPU.rows("reread", cache="L2")}
-    if "order" in GPU.table():
-        lines["past it, own order"] = GPU.rows("order", order="own")
-    for label, found in lines.items():
-        found = found.sort_values("size")
-        ax.plot(found["size"] / 1e6, [gb_per_s(row) / 1e3 for _, row in found.iterrows()], "o-", ms=4, label=label)
-    ax.legend(frameon=False, title=RECORDED, title_fontsize=8, fontsize=8)
-    ax.axvline(device("L2_cache_size") / 1e6, color="0.6", lw=1, ls="--")
-    ax.text(device("L2_cache_size") / 1e6, 1.0, " the L2's size", transform=ax.get_xaxis_transform(), va="top", size=8)
-    ax.set(xscale="log", xlabel="MB of the buffer, which every SM reads again and again", ylabel="TB/s", ylim=(0, None))
-    return figure
-
-
 # --------------------------------------------------------------------------------------------------------- sectors
 
 
@@ -201,20 +185,21 @@ def draw_flight(law: Callable[[int, int], float]) -> Figure:
 # ------------------------------------------------------------------------------------------------------- the roofs
 
 
-def draw_roofline(**products: str) -> Figure:
-    """Arithmetic intensity against TFLOP/s: the copy's slope, the datasheet's roofs; as dots the products, each called
-    by its name in the record, and add_relu."""
+def draw_roofline(*products: str) -> Figure:
+    """Arithmetic intensity against TFLOP/s: the copy's slope, the datasheet's roofs; as dots these products of the
+    record, by name, and add_relu."""
     figure, ax = panels((10, 4))
     places = np.logspace(-0.9, 3.6, 200)
     for (precision, roof), colour in zip(recorded.ROOFS.items(), ("0.5", "C0", "C1"), strict=True):
         ax.plot(places, np.minimum(yardstick() * places, roof), color=colour, lw=1)
         ax.text(0.14, roof, f"{precision}: {roof:g} TFLOP/s", color=colour, va="center", size=8)
-        rows = {label: recorded.product(name.replace("_", " "), precision) for name, label in products.items()}
-        dots = [(row["flops"] / row["bytes"], tflop_per_s(row)) for row in rows.values()]
-        ax.plot(*zip(*dots, strict=True), "o", color=colour, ms=5)
-        for number, (label, dot) in enumerate(zip(rows, dots, strict=True)) if precision == "bf16" else ():
-            place = (-58, 4) if number % 2 else (6, -10)  # by turns left and right: neighbours' labels lie apart
-            ax.annotate(label, dot, place, textcoords="offset points", size=8, color=colour)
+        for number, name in enumerate(products):
+            row = recorded.product(name, precision)
+            dot = row["flops"] / row["bytes"], tflop_per_s(row)
+            ax.plot(*dot, "o", color=colour, ms=5)
+            if precision == "bf16":  # its labels, by turns right and left: neighbours' lie apart
+                label, place = f"{row['depth']:.0f} to {row['columns']:.0f}", (-58, 4) if number % 2 else (6, -10)
+                ax.annotate(label, dot, place, textcoords="offset points", size=8, color=colour)
     row = recorded.pointwise()
     dot = row["flops"] / row["bytes"], tflop_per_s(row)
     ax.plot(*dot, "o", color="0.5", ms=5)

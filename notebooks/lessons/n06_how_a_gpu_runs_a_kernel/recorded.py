@@ -27,6 +27,12 @@ def show(what: str, theirs: float | None, mine: float | None = None, unit: str =
     print(f"{what:52} {text}  {here(mine)}".rstrip())
 
 
+def show_copy(block: int, programs: int, warps: int, mine: float | None) -> None:
+    """As show, of copy_kernel."""
+    of = "a program for each tile" if not programs else f"{programs} program{'s' * (programs > 1)} on each SM"
+    show(f"BLOCK {block}, {warps} warp{'s' * (warps > 1)}, {of}", copy_gb(block, programs, warps), mine)
+
+
 def _shown(value: float) -> str:
     return f"{value:,.{int(value < 100)}f}"
 
@@ -85,6 +91,11 @@ def pointwise() -> pandas.Series:
 def bound(row: pandas.Series) -> float:
     """TFLOP/s that the roofline allows a product."""
     return min(row["flops"] / row["bytes"] * yardstick(), ROOFS[row["precision"]])
+
+
+def ridge(precision: str) -> float:
+    """FLOPs per byte from which on a kernel is compute-bound."""
+    return ROOFS[precision] / yardstick()
 
 
 def ncu(launched: str, metric: str) -> float | None:
