@@ -177,8 +177,8 @@ said(
     "GB/s.",
     _step_4,
 )
-said("with 128 and with 256 there are {:.1f}, although the second move twice the bytes.", _begins)
-said("The first five lines have {:.0f} KB in flight on an SM, with {} warps to {}.", _same_bytes)
+said("Per ns, {:.1f} programs begin with 128 and also with 256, which move twice the bytes.", _begins)
+said("The first five lines have {:.0f} KB in flight on an SM, from {} warps down to {}.", _same_bytes)
 said(
     "A sixteenth of the warps still has {:.0f} % of the rate.", lambda: (100 * copy_gb(2048, 1) / copy_gb(128, 16),)
 )
