@@ -90,7 +90,8 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
 # Those take as many as one likes, and need one at least.
 ARGUMENTS |= dict.fromkeys(("n02.draw_steps", "n02.draw_phases"), lambda: (TRACES / "08_main_dot",))
 ARGUMENTS |= {"n04.pays": lambda: ("main", "outer"), "n06.draw_sectors": lambda: (1, 8)}
-ARGUMENTS |= {"n06.draw_roofline": lambda: ("square",), "n08.draw_edge": lambda: (48, 46), "n13.draw_banks": lambda: (32, 33)}
+ARGUMENTS |= {"n06.draw_roofline": lambda: ("square",)}
+ARGUMENTS |= {"n08.draw_edge": lambda: (48, 46), "n13.draw_banks": lambda: (32, 33)}
 
 
 def _pictures(room: Path) -> dict[str, Callable]:
