@@ -69,7 +69,7 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n04.served": lambda: ([8, 6], {"default": (["8", "any"], [0, 1])}),
     "n05.alive": lambda: ([("relu", 8), ("binary_cross_entropy_with_logits", 12), ("mm", 4)], 20),
     "n05.pays": lambda: (_module("n05", "puzzles").saved,),
-    "n06.draw_stride": lambda: (lambda stride: 4000 / min(stride, 8),),
+    "n06.draw_stride": lambda: ({1: 4000, 8: None},),
     "n06.draw_waiting": lambda: (600, 1, 4),
     "n06.draw_flight": lambda: (lambda programs, block: float(programs * block),),
     "n11.draw_places": lambda: ({"x": torch.empty(4, 6), "x.T": torch.empty(4, 6).T},),
@@ -92,6 +92,7 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
 # Those take as many as one likes, and need one at least.
 ARGUMENTS |= dict.fromkeys(("n02.draw_steps", "n02.draw_phases"), lambda: (TRACES / "08_main_dot",))
 ARGUMENTS |= {"n04.pays": lambda: ("main", "outer"), "n06.draw_sectors": lambda: (1, 8)}
+ARGUMENTS |= {"n06.draw_roofline": lambda: ("square",)}
 ARGUMENTS |= {"n08.draw_edge": lambda: (48, 46), "n13.draw_banks": lambda: (32, 33)}
 
 

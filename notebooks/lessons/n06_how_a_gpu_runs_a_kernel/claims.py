@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
-from lessons.n06_how_a_gpu_runs_a_kernel import arithmetic, recorded
-from lessons.n06_how_a_gpu_runs_a_kernel.recorded import (
-    in_flight,
-    intensity,
-    latency_ns,
-    occupancy,
-    ridge,
-    roof,
-)
+from lessons.n06_how_a_gpu_runs_a_kernel import recorded
+from lessons.n06_how_a_gpu_runs_a_kernel.experiment import PER_SM, TILE, Sizes
+from lessons.n06_how_a_gpu_runs_a_kernel.recorded import ROOFS, copy_gb, in_flight, latency_ns, product, stride_gb
 from lessons.shared.claim import claim
-from lessons.shared.records import GPU, device, gb_per_s, sms, tflop_per_s, yardstick
+from lessons.shared.occupancy import PROGRAMS, REGISTERS, THREADS
+from lessons.shared.records import (
+    GPU,
+    LEAST,
+    device,
+    gb_per_s,
+    l2_tb_per_s,
+    memory_tb_per_s,
+    sms,
+    tflop_per_s,
+    yardstick,
+)
 
 NOTEBOOK = "06"
-one = GPU.one
 KIB, MIB = 2**10, 2**20
-BATCH = 65536
 
 
-def product(name: str, precision: str):
-    return one("product", name=name, precision=precision, **({} if name == "outer" else {"rows": BATCH}))
+def pytorch() -> float:
+    """GB/s of PyTorch's copy."""
+    return 1e3 * yardstick()
 
 
-def stride(n: int) -> float:
-    return gb_per_s(one("stride", stride=n))
+def said(sentence: str, values=tuple) -> None:
+    claim(NOTEBOOK, sentence, values)
 
 
-def flight(block: int, programs: int) -> float:
-    return gb_per_s(one("flight", block=block, programs=programs))
+def law(programs: int, block: int) -> float:
+    """GB/s of a copy by Little's law, with the latency of an idle memory."""
+    return min(pytorch(), 2 * sms() * programs * 4 * block / latency_ns("HBM"))
 
 
-def predicted(block: int, programs: int) -> float:
-    return arithmetic.copy_rate(programs, block, latency_ns("HBM"), 1e3 * yardstick())
+def wait_us(block: int, programs: int) -> float:
+    """How long a read took, by the law turned round."""
+    return sms() * programs * 4 * block / (copy_gb(block, programs) / 2) / 1e3
+
+
+# ------------------------------------------------------------------------------------- where data lies, and sectors
 
 
 def _latencies() -> tuple:
@@ -43,181 +52,250 @@ def _latencies() -> tuple:
     return tuple(found)
 
 
-def _reread() -> tuple:
-    """TB/s from the L1, the L2 (past the L1) and HBM: each level is slower than the one before."""
-    asked = (64 * KIB, "L1"), (8 * MIB, "L2"), (1024 * MIB, "L1")
-    found = [gb_per_s(one("reread", size=size, cache=cache)) / 1e3 for size, cache in asked]
-    assert found == sorted(found, reverse=True)
-    return tuple(found)
-
-
 def _strides() -> tuple:
-    found = [stride(n) for n in (1, 2, 8)]
-    for n, rate in zip((1, 2, 8), found, strict=True):
-        assert 0.75 < rate * n / found[0] < 1.25, f"stride {n} is not what its sectors say"
-    return tuple(found)
+    found = {n: stride_gb(n) for n in (1, 2, 8)}
+    for n, rate in found.items():
+        assert 0.75 < rate * n / found[1] < 1.25, f"stride {n} is not what its sectors say"
+    return found[1], found[8]
 
 
 def _beyond_8() -> tuple:
-    found = [stride(n) for n in (8, 16, 32)]
-    assert found[1] < 0.7 * found[0]
-    return tuple(found[1:])
+    assert stride_gb(16) < 0.6 * stride_gb(8)
+    return (stride_gb(16),)
 
 
-def _two_sectors() -> tuple:
-    return (1e9 * recorded.ncu_read("stride 32") / 2**25,)
+def _requests() -> tuple:
+    metric = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
+    return 32, recorded.ncu("stride 32", metric)
 
 
-def _needed() -> tuple:
-    rate = (1e3 * yardstick()) / 2
-    return yardstick(), latency_ns("HBM"), rate * latency_ns("HBM") / sms() / 1e3
+def _bytes_an_element() -> tuple:
+    found = 1e9 * recorded.ncu("stride 32", "dram__bytes_read.sum") / Sizes().reads
+    assert round(found) == 64
+    return (found,)
 
 
-def _one_small() -> tuple:
-    return predicted(128, 1), flight(128, 1)
+def _moved() -> tuple:
+    """TB/s of the bytes that HBM gives, of all strides: the least and the most."""
+    found = [stride_gb(n) * min(4 * n, 64) / 4e3 for n in Sizes().strides]
+    return min(found), max(found)
 
 
-def _sixteen_small() -> tuple:
-    assert flight(128, 16) < 0.9 * (1e3 * yardstick())
-    return predicted(128, 16), flight(128, 16)
+def _clock() -> tuple:
+    locked, most = recorded.ncu("stride 1", "SM Frequency"), device("max_sm_mhz") / 1e3
+    assert locked < most
+    return locked, most
 
 
-def _knee() -> tuple:
-    """The best of the copies in a loop; how far below it those are that have 16 and 33 KB of an SM in flight."""
+said(
+    "you take a copy of four lines from {:.0f} GB/s to {:.0f} GB/s.", lambda: (copy_gb(128, 1), copy_gb(512, 0))
+)
+said("An H200 has {} of them.", lambda: (sms(),))
+said(
+    "An SM has {:.0f} KiB of registers, and as much *shared memory* and *L1* together.",
+    lambda: (4 * device("regs_per_multiprocessor") / KIB,),
+)
+said("The *L2* is the cache of all SMs, with {:.0f} MiB.", lambda: (device("L2_cache_size") / MIB,))
+said("A read takes {:.0f} ns from L1, {:.0f} ns from the L2 and {:.0f} ns from HBM", _latencies)
+said("Caches move *sectors* of 32 bytes.")
+said("From stride 1 to 8 the rate falls from {:.0f} to {:.0f} GB/s, as sectors say.", _strides)
+said("But at stride 16 it is {:.0f} GB/s.", _beyond_8)
+said("**Predict** the GB that HBM gives for {:,} elements with stride 32.", lambda: (Sizes().reads,))
+said("With stride {} it needs {:.0f} sectors, one per lane.", _requests)
+said("But HBM gives {:.0f} bytes per element, two sectors at a time.", _bytes_an_element)
+said("Count these bytes, and every stride runs at {:.1f} to {:.1f} TB/s.", _moved)
+said("`ncu` locks the SM's clock, here at {:.2f} GHz of {:.2f}.", _clock)
+
+
+# -------------------------------------------------------------------------------------------------------- the climb
+
+
+def _step_4() -> tuple:
+    rates = {block: copy_gb(block, 0) for block in (128, 256, 512)}
+    assert rates[512] > LEAST * copy_gb(512, 16)
+    assert rates[512] == max(copy_gb(block, 0) for block in Sizes().blocks)
+    return rates[512], 100 * rates[512] / pytorch(), copy_gb(128, 16), rates[128]
+
+
+def _begins() -> tuple:
+    """Programs per ns: as many where each moves twice as much, so the bytes are not what limits them."""
+    small, large = (copy_gb(block, 0) / (8 * block) for block in (128, 256))
+    assert abs(small / large - 1) < LEAST - 1
+    assert copy_gb(512, 0) / (8 * 512) < 0.8 * large
+    assert f"{small:.1f}" == f"{large:.1f}"
+    return (large,)
+
+
+def _step_3() -> tuple:
+    four, eight = copy_gb(512, 16), copy_gb(1024, 16)
+    assert eight < LEAST * four, "then eight bring something more"
+    return (four,)
+
+
+def _same_bytes() -> tuple:
+    """(BLOCK, programs) with as many bytes in flight, from 64 warps to 4."""
+    cases = ((128, 16), (256, 8), (512, 4), (1024, 2), (2048, 1))
+    assert {4 * block * programs for block, programs in cases} == {8192}
+    return 4 * 128 * 16 / 1e3, 4 * cases[0][1], 4 * cases[-1][1]
+
+
+def _waits() -> tuple:
+    busy = wait_us(256, 16), wait_us(4096, 1)
+    assert wait_us(128, 1) < 0.5 * busy[0]
+    return wait_us(128, 1), 4 * 128 / 1e3, *busy, 4 * 4096 / 1e3
+
+
+def _loops() -> list:
     found = GPU.rows("flight")
-    found = [row for _, row in found[found["programs"] > 0].iterrows()]
-    best = max(gb_per_s(row) for row in found)
-    below = [
-        [100 * (1 - gb_per_s(row) / best) for row in found if round(in_flight(row) * 1e3) == 4 * numbers]
-        for numbers in (4096, 8192)
-    ]
-    assert max(below[1]) < max(below[0]) / 2
-    return best, min(below[0]), max(below[0]), min(below[1]), max(below[1])
+    return [row for _, row in found[found["programs"] > 0].iterrows()]
+
+
+def _below(elements: int) -> tuple:
+    """KB of so many elements; how far, in percent, the loops with as many in flight on an SM are below the best."""
+    rows = _loops()
+    best = max(map(gb_per_s, rows))
+    some = [100 * (1 - gb_per_s(row) / best) for row in rows if round(in_flight(row) * 1e3) == 4 * elements]
+    return 4 * elements / 1e3, min(some), max(some)
+
+
+def _idle_and_busy() -> tuple:
+    idle = pytorch() / 2 * latency_ns("HBM") / sms() / 1e3
+    assert _below(8192)[2] < 5
+    return idle, 4 * 4096 / 1e3, 4 * 8192 / 1e3
+
+
+said("Now copy {:.0f} MB.", lambda: (4 * Sizes().copied / 1e6,))
+said("PyTorch's copy reads and writes {:.2f} TB/s together.", lambda: (yardstick(),))
+said("PyTorch's copy is {:.1f} times as fast.", lambda: (pytorch() / copy_gb(128, 1),))
+said(
+    "One program of 128 elements has {} bytes in flight on its SM, for {:.0f} ns.", lambda: (4 * 128, latency_ns("HBM"))
+)
+said("An SM has room for 16 of them, with 64 warps: {:.0f} GB/s.", lambda: (copy_gb(128, 16),))
+said("Four elements per thread reach {:.0f} GB/s. Eight bring nothing more.", _step_3)
+said(
+    "With `BLOCK` 512 the copy reaches {:.0f} GB/s, {:.0f} % of PyTorch's. With 128 it falls from {:.0f} to {:.0f} "
+    "GB/s.",
+    _step_4,
+)
+said("Per ns, {:.1f} programs begin with 128 and also with 256, which move twice the bytes.", _begins)
+said("The first five lines have {:.0f} KB in flight on an SM, from {} warps down to {}.", _same_bytes)
+said(
+    "A sixteenth of the warps still has {:.0f} % of the rate.", lambda: (100 * copy_gb(2048, 1) / copy_gb(128, 16),)
+)
+said(
+    "In the right picture a read takes {:.1f} µs with {:.1f} KB in flight, and {:.1f} to {:.1f} µs with {:.0f} KB.",
+    _waits,
+)
+said(
+    "With {:.0f} KB in flight the loops are {:.0f} to {:.0f} % below the best of them, and with {:.0f} KB {:.0f} to "
+    "{:.0f} %.",
+    lambda: _below(4096) + _below(8192),
+)
+
+
+# ------------------------------------------------------------------------------------------- registers, and the L2
 
 
 def _few_large() -> tuple:
-    few, many = one("flight", block=8192, programs=2), one("flight", block=128, programs=16)
-    assert gb_per_s(few) > gb_per_s(many)
-    assert round(occupancy(many)) == 100
-    return occupancy(few), gb_per_s(few), gb_per_s(many)
+    assert copy_gb(8192, 2) > copy_gb(128, 16)
+    return 100 * 2 * 128 / THREADS, copy_gb(8192, 2)
+
+
+def _limits() -> tuple:
+    assert device("regs_per_multiprocessor") == REGISTERS
+    assert device("max_threads_per_multi_processor") == THREADS
+    return (REGISTERS,)
 
 
 def _registers() -> tuple:
-    small, large = one("flight", block=128, programs=0), one("flight", block=8192, programs=0)
-    assert recorded.resident(large) < recorded.resident(small)
-    return large["registers"], recorded.resident(large), 100 * gb_per_s(large) / (1e3 * yardstick())
+    row = GPU.one("flight", block=8192, programs=0)
+    room = recorded.resident(row)
+    return row["registers"], room, 100 * room * row["threads"] / THREADS, 100 * copy_gb(8192, 0) / pytorch()
 
 
-def _begin_and_end() -> tuple:
-    """BLOCK 128 with a program for each tile, and with as many an SM that go on in a loop."""
-    each = one("flight", block=128, programs=0)
-    assert recorded.resident(each) == 16
-    assert gb_per_s(each) < 0.8 * flight(128, 16)
-    return gb_per_s(each), flight(128, 16), each["bytes"] / 8 / 128
-
-
-def _roofs() -> tuple:
-    found = [roof(precision) for precision in ("fp32", "tf32", "bf16")]
-    assert found == sorted(found)
-    return tuple(found)
-
-
-def _ridges() -> tuple:
-    return ridge("fp32"), ridge("tf32"), ridge("bf16")
-
-
-def _first_layer() -> tuple:
-    assert all(intensity(product("bottom 1", name)) < ridge(name) for name in ("fp32", "tf32", "bf16"))
-    return intensity(product("bottom 1", "fp32")), intensity(product("bottom 1", "bf16"))
-
-
-def _top_layer() -> tuple:
-    """The top MLP's first layer: which side of the ridge it is on, by precision, and what it reaches."""
-    sides = [intensity(product("top 1", name)) > ridge(name) for name in ("fp32", "tf32")]
-    assert sides[0]
-    rates = [tflop_per_s(product("top 1", name)) for name in ("fp32", "tf32", "bf16")]
-    assert rates[0] < rates[1]
-    share = 100 * rates[2] / recorded.bound(product("top 1", "bf16"))
-    assert share < 30
-    return intensity(product("top 1", "fp32")), *rates, share
-
-
-def _near_the_ridge() -> tuple:
-    assert abs(intensity(product("bottom 2", "bf16")) / ridge("bf16") - 1) < 0.15
+def _falls() -> tuple:
+    found = [recorded.reread_tb(size, "in step") for size in (2 * MIB, 8 * MIB, 32 * MIB)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 1.5 * found[-1]
     return ()
 
 
-def _padded() -> tuple:
-    row = product("top 1 padded", "bf16")
-    assert row["depth"] == 368
-    rate = tflop_per_s(row)
-    assert rate > 1.5 * tflop_per_s(product("top 1", "bf16")), "then the rows' places are not why"
-    return (rate,)
+def _on_a_tile() -> tuple:
+    programs, tiles = PER_SM * sms(), 2 * MIB // (4 * TILE)
+    assert round(programs / tiles) == 4
+    return (programs,)
 
 
-def _pointwise() -> tuple:
-    row = recorded.pointwise()
-    return intensity(row), row["percent_of_copy"]
+def _tiles_apart() -> tuple:
+    assert round(32 * MIB / (4 * TILE) / (PER_SM * sms())) == 4
+    assert l2_tb_per_s() == recorded.reread_tb(32 * MIB, "in step")
+    return l2_tb_per_s(), memory_tb_per_s()
 
 
-def said(sentence: str, values=tuple) -> None:
-    claim(NOTEBOOK, sentence, values)
-
-
+said("two programs of 8192 elements take {:.1f} % of the places, and copy {:.0f} GB/s.", _few_large)
+said("Bytes in flight cost registers, one for each 4 bytes that a load waits for.")
+said("An SM has {} registers, in four quarters, and a warp lives in one quarter.", _limits)
+said("There are places for {} threads and {} programs.", lambda: (THREADS, PROGRAMS))
 said(
-    "An H200 has {} of them; each has {:.0f} KiB of registers, and as much shared memory and L1 together.",
-    lambda: (sms(), 4 * device("regs_per_multiprocessor") / KIB),
-)
-said("CUDA reports {:.0f} MiB of it.", lambda: (device("L2_cache_size") / MIB,))
-said(
-    "A read that waits for the one before takes {:.0f} ns from L1, {:.0f} ns from the L2, {:.0f} ns from HBM.",
-    _latencies,
-)
-said("All SMs together read {:.0f} TB/s from L1, {:.1f} TB/s from the L2 and {:.1f} TB/s from HBM.", _reread)
-said("Stride 1 reads {:.0f} GB/s, stride 2 {:.0f} GB/s, stride 8 {:.0f} GB/s.", _strides)
-said("Stride 16 reads {:.0f} GB/s and stride 32 {:.0f} GB/s.", _beyond_8)
-said("With stride 32 the memory reads {:.0f} bytes a number, two sectors.", _two_sectors)
-said(
-    "PyTorch's copy of 1 GiB runs at {:.2f} TB/s, half of which is read; with {:.0f} ns this is {:.1f} KB "
-    "for each SM, at any time.",
-    _needed,
-)
-said("One program of 128 numbers: predicted {:.0f} GB/s, measured {:.0f} GB/s.", _one_small)
-said("Sixteen of them: predicted {:.0f} GB/s, measured {:.0f} GB/s.", _sixteen_small)
-said(
-    "The best is {:.0f} GB/s; with 16 KB in flight copies are {:.0f} to {:.0f} % below it, with 33 KB {:.0f} to "
-    "{:.0f} %.",
-    _knee,
-)
-said(
-    "Two programs of 8192 numbers are {:.1f} % of an SM's warps and copy {:.0f} GB/s; sixteen of 128 numbers are all "
-    "that it has room for, and copy {:.0f} GB/s.",
-    _few_large,
-)
-said(
-    "With 8192 numbers a thread has {:.0f} registers, an SM room for {:.0f} programs, and the copy {:.0f} % of the "
-    "rate of PyTorch's.",
+    "With `BLOCK` 8192 a thread has {:.0f} registers, and an SM room for {:.0f} programs. Its occupancy is {:.0f} %, "
+    "and the copy still has {:.0f} % of PyTorch's rate.",
     _registers,
 )
+said("In step the rate falls from size to size", _falls)
+said("In the 2 MiB, four of the {} programs stand on each tile.", _on_a_tile)
 said(
-    "With BLOCK 128 it has {:.0f} GB/s, and {:.0f} GB/s where as many programs an SM go on in a loop: {:,.0f} programs "
-    "must begin and end.",
-    _begin_and_end,
+    "In the 32 MiB they stand four tiles apart, and get {:.1f} TB/s. That is the L2's rate; HBM gives {:.1f} TB/s.",
+    _tiles_apart,
 )
+said("its rate should hardly change from 8 to 32 MiB.")
+
+
+# ----------------------------------------------------------------------------------------- the roofline, and the law
+
+
+def _roof(precision: str):
+    return lambda: (ROOFS[precision], recorded.ridge(precision))
+
+
+def intensity(name: str, precision: str) -> float:
+    return product(name, precision)["flops"] / product(name, precision)["bytes"]
+
+
+def _all_left() -> tuple:
+    layers = [f"bottom {k}" for k in (1, 2, 3, 4)] + [f"top {k}" for k in (1, 2, 3)]
+    assert all(intensity(name, "bf16") < recorded.ridge("bf16") for name in layers)
+    return ()
+
+
+def _in_float32() -> tuple:
+    found = intensity("bottom 2", "fp32")
+    assert found > recorded.ridge("fp32")
+    return (found,)
+
+
+def _padded() -> tuple:
+    """Of its bound, and how many times as fast it is with one column more."""
+    odd, even = product("top 1"), product("top 1 padded")
+    assert even["depth"] == odd["depth"] + 1
+    return 100 * tflop_per_s(odd) / recorded.bound(odd), odd["us_p50"] / even["us_p50"]
+
+
+said("| float32 | {:.0f} | {:.1f} |", _roof("fp32"))
+said("| TF32 | {:.1f} | {:.0f} |", _roof("tf32"))
+said("| bfloat16 | {:.1f} | {:.0f} |", _roof("bf16"))
+said("In bfloat16 each layer of DLRM is memory-bound.", _all_left)
+said("In float32, 512 to 256 has {:.0f} FLOPs per byte and is compute-bound.", _in_float32)
+said("367 to 512 reaches {:.0f} % of its bound", lambda: _padded()[:1])
+said("With one column more it is {:.1f} times as fast.", lambda: _padded()[1:])
 said(
-    "The fastest fifth of runs reaches {:.0f} TFLOP/s in fp32, {:.0f} TFLOP/s in tf32 and {:.0f} TFLOP/s in bf16.",
-    _roofs,
+    "| 1 | one program on each SM, an element per thread | {:.1f} | {:.0f} |", lambda: (4 * 128 / 1e3, copy_gb(128, 1))
 )
-said("The ridges are at {:.0f}, {:.0f} and {:.0f} FLOP a byte", _ridges)
+said("| 2 | 16 programs | {:.1f} | {:.0f} |", lambda: (4 * 128 * 16 / 1e3, copy_gb(128, 16)))
+said("| 3 | four elements per thread | {:.1f} | {:.0f} |", lambda: (4 * 512 * 16 / 1e3, copy_gb(512, 16)))
 said(
-    "The bottom MLP's first layer has {:.0f} FLOP a byte in float32 and {:.0f} in bf16, each left of its own ridge.",
-    _first_layer,
+    "| 4 | a program for each tile | {:.1f} | {:.0f} |",
+    lambda: (in_flight(GPU.one("flight", block=512, programs=0)), copy_gb(512, 0)),
 )
-said(
-    "The top MLP's first layer has {:.0f} in float32; it reaches {:.0f} TFLOP/s in fp32, {:.0f} TFLOP/s in tf32 and "
-    "{:.0f} TFLOP/s in bf16, there {:.0f} % of its bound.",
-    _top_layer,
-)
-said("Near the ridge, as 512 to 256 is, the test says little.", _near_the_ridge)
-said("with 368 it reaches {:.0f} TFLOP/s in bf16.", _padded)
-said("`add_relu` has {:.2f} FLOP a byte, and runs at {:.0f} % of the copy's rate.", _pointwise)
+said("| | PyTorch's copy | | {:.0f} |", lambda: (pytorch(),))
+said("and have {:.0f} % of it.", lambda: (100 * copy_gb(512, 0) / pytorch(),))
+said("An idle HBM would need {:.1f} KB on each SM. A busy one needs {:.0f} to {:.0f} KB", _idle_and_busy)

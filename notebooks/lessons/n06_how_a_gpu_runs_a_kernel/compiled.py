@@ -1,4 +1,5 @@
-"""copy_kernel compiled for a GPU that need not be here: a thread's registers, and which numbers it reads at a time."""
+"""copy_kernel compiled for a GPU that need not be here: how Triton spreads a tile over threads, and a thread's
+registers."""
 
 from __future__ import annotations
 
@@ -11,22 +12,21 @@ from lessons.shared.compiled import compiled
 
 @dataclass(frozen=True)
 class Copy:
-    """registers: of a thread. neighbours: numbers that a thread reads in one instruction. loads: such instructions."""
+    """layout: the compiler's own line. elements: that a thread reads in one instruction. loads: such instructions of a
+    thread, for a tile. registers: of a thread."""
 
-    block: int
-    registers: int
-    neighbours: int
+    layout: str
+    elements: int
     loads: int
+    registers: int
 
 
-def copy(block: int) -> Copy:
-    """copy_kernel with this BLOCK and four warps, for an H200."""
+def copy(block: int, num_warps: int = 4) -> Copy:
+    """copy_kernel with this BLOCK, for an H200; pointers and n are divisible by 16."""
     made = compiled(
         "lessons.n06_how_a_gpu_runs_a_kernel.memory_kernels.copy_kernel",
-        (("x", "*fp32"), ("out", "*fp32"), ("n", "i32")),
-        (("BLOCK", block),),
-        aligned=("x", "out", "n"),
+        (("x", "*fp32"), ("out", "*fp32"), ("n", "i32")), (("BLOCK", block),),
+        aligned=("x", "out", "n"), num_warps=num_warps,
     )
-    (per_thread,) = set(re.findall(r"#blocked\d* = #ttg.blocked<\{sizePerThread = \[(\d+)\]", made.ttgir))
-    loads = sum("LDG." in line for line in sass(made.cubin))
-    return Copy(block, registers(made.cubin), int(per_thread), loads)
+    layout, elements = re.search(r"(#ttg\.blocked<\{sizePerThread = \[(\d+)\][^\n]*)", made.ttgir).groups()
+    return Copy(layout, int(elements), sum("LDG." in line for line in sass(made.cubin)), registers(made.cubin))

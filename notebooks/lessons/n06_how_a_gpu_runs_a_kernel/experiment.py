@@ -2,9 +2,11 @@
 
     stride     strided_kernel: every stride-th float32 is read; bytes are those that were asked for
     latency    chase_kernel: ns from a read to the next that hangs on it, in a working set of some bytes
-    flight     copy_kernel, so many programs an SM, each with a tile of BLOCK numbers in flight; 0: one for each tile
-    reread     reread_kernel: a buffer of some bytes read again and again by all programs; cache: the first
-               that is asked
+    flight     copy_kernel, so many programs an SM, each with a tile of BLOCK elements in flight; 0: one for each tile
+    warps      copy_kernel, a program for each tile, by warps a program and elements a thread
+    reread     reread_kernel: a buffer of some bytes read again and again by all programs, which walk in step; cache:
+               the first that is asked
+    order      the same past the L1, in step and each program in an order of its own
     product    DLRM's products in fp32 (no tensor cores), tf32 and bf16, the top MLP's first with a column more, and a
                large square
     launch     a kernel with next to nothing to do
@@ -17,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -26,24 +27,30 @@ import torch
 from torch import Tensor
 
 from kernels import doctor
-from kernels.runtime import KERNELS
 from lessons.n06_how_a_gpu_runs_a_kernel.memory_kernels import chase_kernel, copy_kernel, reread_kernel, strided_kernel
+from lessons.shared import ncu as nsight
 from lessons.shared.experiment import Experiment, Launch, Way
-from lessons.shared.ncu import find_ncu, ncu_lines
 from model.config import Precision, preset
 from model.device import settings
 
 LINE = 128  # bytes of a cache's line
 TILE, WARPS, PER_SM = 4096, 8, 4  # of reread_kernel: float32 a tile, warps a program, programs an SM
 CACHES = {"L1": "", "L2": ".cg"}  # of reread_kernel: the first that a read asks, and how it is told so
-LAUNCHED = ("stride 1", "stride 8", "stride 32", "BLOCK 128", "BLOCK 1024", "BLOCK 8192")  # by launch_once
-NCU_SECONDS = 60
+ORDERS = {"in step": False, "own": True}  # of reread_kernel's programs
+STRIDES, COPIES = (1, 8, 32), (128, 1024, 8192)  # launch_once
+SERVED = tuple(itertools.product((2**21, 2**23), ORDERS))  # … and what the L2 serves of them: bytes, order
+LAUNCHED = (  # by launch_once
+    *(f"stride {stride}" for stride in STRIDES), *(f"BLOCK {block}" for block in COPIES),
+    *(f"{size >> 20} MiB, {order}" for size, order in SERVED),
+)
 METRICS = (
     "gpu__time_duration.sum",
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
     "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "lts__t_sectors_op_read.sum",
+    "lts__t_sectors_srcunit_tex_op_read.sum",
+    "l1tex__m_xbar2l1tex_read_sectors.sum",
     "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
@@ -56,9 +63,10 @@ METRICS = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured; numbers are float32, and powers of two where nothing else is said.
+    """What is measured; elements are float32, and counts powers of two where nothing else is said.
 
-    reads: of strided_kernel. copied: of copy_kernel. reread: bytes of the buffers, and tiles a program reads of them.
+    reads: of strided_kernel. copied: of copy_kernel; programs: an SM; elements: a thread; warps: a program.
+    reread: bytes of the buffers, and tiles a program reads of them.
     latency: (bytes of the working set, reads that warm up, reads after them). batches and square: of the products.
     """
 
@@ -67,7 +75,9 @@ class Sizes:
     strided_block: int = 1024
     copied: int = 1 << 26
     blocks: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-    programs: tuple[int, ...] = (0, 1, 2, 4, 8, 16)  # an SM
+    programs: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
+    elements: tuple[int, ...] = (1, 2, 4, 8, 16)
+    warps: tuple[int, ...] = (1, 2, 4, 8, 16)
     reread: tuple[int, ...] = tuple(1 << k for k in (16, 17, 18, 20, 21, 22, 23, 24, 25, 26, 27, 28, 30))
     tiles: int = 128
     latency: tuple[tuple[int, int, int], ...] = (
@@ -81,12 +91,12 @@ class Gpu(Experiment):
     """What gpu.json has; device: what the device says of itself, ncu: what `ncu` prints, or why it does not."""
 
     NAME = "gpu"
-    PARTS = ("stride", "latency", "flight", "reread", "product", "launch", "copy", "ncu")
+    PARTS = ("stride", "latency", "flight", "warps", "reread", "order", "product", "launch", "copy", "ncu")
     COMMANDS = ("launch_once",)
     FULL = Sizes()
     SMALL = Sizes(
         reads=1 << 10, strides=(1, 8), strided_block=256, copied=1 << 12, blocks=(1024,), programs=(0, 1),
-        reread=(1 << 15,), tiles=2, latency=((1 << 12, 4, 8),), batches=(2,), square=16,
+        elements=(4,), warps=(2,), reread=(1 << 15,), tiles=2, latency=((1 << 12, 4, 8),), batches=(2,), square=16,
     )
 
     def __init__(self, device: torch.device, sizes: Sizes | None = None):
@@ -129,32 +139,53 @@ class Gpu(Experiment):
             self.add("latency", ns, right, "ns", size=size, steps=steps)
 
     def flight(self) -> None:
-        """Four warps a program: BLOCK / 128 numbers a thread."""
+        """Four warps a program: BLOCK / 128 elements a thread."""
+        cases = itertools.product(self.sizes.blocks, self.sizes.programs)
+        self._copies("flight", [(block, programs, 4) for block, programs in cases], threads=128)
+
+    def warps(self) -> None:
+        cases = itertools.product(self.sizes.elements, self.sizes.warps)
+        self._copies("warps", [(32 * warps * elements, 0, warps) for elements, warps in cases])
+
+    def _copies(self, part: str, cases: list[tuple[int, int, int]], **labels: int) -> None:
+        """cases: (BLOCK, programs an SM, warps a program)."""
         n = self.sizes.copied
         x, out = self.whole(n), self.empty(n)
         ways = []
-        for block, programs in itertools.product(self.sizes.blocks, self.sizes.programs):
+        for block, programs, warps in cases:
             grid = (programs * self.sms or -(-n // block),)
-            launch = Launch(partial(copy_kernel[grid], x, out, n, BLOCK=block, num_warps=4), out)
-            labels = {"block": block, "programs": programs}
-            ways.append(Way(labels, [launch], partial(torch.equal, x), launch.code))
-        self.compare("flight", ways, captured=False, threads=128, bytes=8 * n)
+            launch = Launch(partial(copy_kernel[grid], x, out, n, BLOCK=block, num_warps=warps), out)
+            case = {"block": block, "programs": programs} | ({} if labels else {"warps": warps, "threads": 32 * warps})
+            ways.append(Way(case, [launch], partial(torch.equal, x), launch.code))
+        self.compare(part, ways, captured=False, **labels, bytes=8 * n)
 
     def reread(self) -> None:
         """As many programs as are there at once; each reads the same number of tiles."""
-        programs, count = PER_SM * self.sms, self.sizes.tiles
-        out = self.empty(programs)
-        for size, (cache, modifier) in itertools.product(self.sizes.reread, CACHES.items()):
-            tiles = size // (4 * TILE)
-            x = self.whole(tiles * TILE)
-            options = {"BLOCK": TILE, "CACHE": modifier, "num_warps": WARPS}
-            launch = Launch(partial(reread_kernel[(programs,)], x, out, tiles, count, **options), out)
-            first = torch.arange(programs, device=self.device)[:, None] * tiles // programs
-            taken = (first + torch.arange(count, device=self.device)) % tiles
+        for size, cache in itertools.product(self.sizes.reread, CACHES):
+            self._rereads("reread", size, {"in step": {"cache": cache}}, cache)
+
+    def order(self) -> None:
+        for size in self.sizes.reread:
+            self._rereads("order", size, {order: {"order": order} for order in ORDERS}, "L2")
+
+    def _rereads(self, part: str, size: int, orders: dict[str, dict], cache: str) -> None:
+        """A buffer of so many bytes in some orders, each with its labels."""
+        programs, count, tiles = PER_SM * self.sms, self.sizes.tiles, size // (4 * TILE)
+        x, out = self.whole(tiles * TILE), self.empty(programs)
+        program, ways = torch.arange(programs, device=self.device)[:, None], []
+        for order, labels in orders.items():
+            own = ORDERS[order]
+            first, step = (7919 * program, 2 * program + 1) if own else (program * tiles // programs, 1)
+            taken = (first + torch.arange(count, device=self.device) * step) % tiles
             expected = x.view(tiles, TILE).sum(1)[taken].sum(1)
-            way = Way({"size": size, "cache": cache}, [launch], partial(torch.equal, expected), launch.code)
-            moved = 4 * TILE * count * programs
-            self.compare("reread", [way], captured=False, programs=programs, threads=32 * WARPS, bytes=moved)
+            launch = Launch(partial(self._reread, x, out, tiles, own, cache), out)
+            ways.append(Way({"size": size} | labels, [launch], partial(torch.equal, expected), launch.code))
+        moved = 4 * TILE * count * programs
+        self.compare(part, ways, captured=False, programs=programs, threads=32 * WARPS, bytes=moved)
+
+    def _reread(self, x: Tensor, out: Tensor, tiles: int, own: bool, cache: str) -> object:
+        options = {"OWN": own, "CACHE": CACHES[cache], "BLOCK": TILE, "num_warps": WARPS}
+        return reread_kernel[(len(out),)](x, out, tiles, self.sizes.tiles, **options)
 
     def product(self) -> None:
         for name, rows, depth, columns in products(self.sizes):
@@ -191,17 +222,23 @@ class Gpu(Experiment):
         self.compare("launch", [Way({}, [launch], partial(torch.equal, x))], captured=False, bytes=8 * 128)
 
     def ncu(self) -> None:
-        self.extra["ncu"] = ncu = run_ncu() if self.gpu else {"lines": [], "why": "not run"}
-        print(f"ncu       {len(ncu['lines'])} lines {ncu['why']}", flush=True)
+        """command, lines: what it prints, without what names this machine; why: it measured nothing ('' if it did)."""
+        shown = " ".join(ncu_command())
+        found = nsight.run(ncu_command("ncu", sys.executable)) if self.gpu else {"lines": [], "why": "not run"}
+        self.extra["ncu"] = {"command": shown, **found}
+        print(f"ncu       {len(found['lines'])} lines {found['why']}", flush=True)
 
     def launch_once(self) -> None:
-        """only start what LAUNCHED says, each once, strided_kernel and then copy_kernel: what ncu is given"""
+        """only start what LAUNCHED says, each once, in its order: what ncu is given"""
         n, block = self.sizes.reads, self.sizes.strided_block
-        x, out = torch.ones(n * 32, device=self.device), self.empty(n)
-        for stride in (1, 8, 32):
+        x = torch.ones(max(n * max(STRIDES), SERVED[-1][0] // 4), device=self.device)
+        out = self.empty(n)
+        for stride in STRIDES:
             strided_kernel[(n // block,)](x, out, stride, BLOCK=block)
-        for grid, block in ((16 * self.sms, 128), (n // 1024, 1024), (2 * self.sms, 8192)):
+        for grid, block in zip((16 * self.sms, n // COPIES[1], 2 * self.sms), COPIES, strict=True):
             copy_kernel[(grid,)](x, out, n, BLOCK=block, num_warps=4)
+        for size, order in SERVED:
+            self._reread(x, out[: PER_SM * self.sms], size // (4 * TILE), ORDERS[order], "L2")
         self.synchronize()
 
 
@@ -243,31 +280,13 @@ def properties_of(device: torch.device) -> dict:
     return found | dict(zip(("max_sm_mhz", "max_memory_mhz"), both, strict=False))
 
 
-# ------------------------------------------------------------------------------------------------------------- ncu
-
-
 def ncu_command(ncu: str = "ncu", python: str = "python") -> list[str]:
-    """Six kernels measured: some sections in words, and METRICS."""
+    """The kernels of launch_once measured: some sections in words, and METRICS. The clock stays locked, as ncu does
+    it by default, so that two runs of it agree."""
     sections = [word for name in ("SpeedOfLight", "LaunchStats", "Occupancy") for word in ("--section", name)]
-    kernels = ["--kernel-name-base", "function", "--kernel-name", "regex:^(strided|copy)_kernel$"]
+    kernels = ["--kernel-name-base", "function", "--kernel-name", "regex:^(strided|copy|reread)_kernel$"]
     program = [python, "-m", "lessons.n06_how_a_gpu_runs_a_kernel", "launch_once"]
     return [ncu, *kernels, *sections, "--metrics", ",".join(METRICS), *program]
-
-
-def run_ncu() -> dict:
-    """command, lines: what it prints, without what names this machine; why: it measured nothing ('' if it did)."""
-    shown = " ".join(ncu_command())
-    ncu = find_ncu()
-    if ncu is None:
-        return {"command": shown, "lines": [], "why": "ncu is neither on PATH nor in /usr/local/cuda/bin"}
-    try:
-        done = subprocess.run(
-            ncu_command(ncu, sys.executable), capture_output=True, text=True, errors="replace", timeout=NCU_SECONDS,
-            cwd=KERNELS.parent, check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {"command": shown, "lines": [], "why": f"ncu did not end: {type(error).__name__}"}
-    return {"command": shown, **ncu_lines(done.stdout + done.stderr)}
 
 
 main = Gpu.main

@@ -1,45 +1,51 @@
-"""Pictures of a GPU's insides: who loads what, where data lies, sectors, reads under way, roofs. What has been recorded
+"""Pictures of a GPU's insides: who loads what, where data lies, sectors, reads in flight, roofs. What has been recorded
 is drawn as dots."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lessons.n06_how_a_gpu_runs_a_kernel import recorded
 from lessons.shared.picture import FETCHED, LINE, NEEDED, OTHER, RECORDED, draw_box, panels
-from lessons.shared.records import GPU, LANES, SECTOR, device, gb_per_s, sms, tflop_per_s, yardstick
+from lessons.shared.records import (
+    GPU,
+    LANES,
+    SECTOR,
+    device,
+    gb_per_s,
+    memory_tb_per_s,
+    sms,
+    tflop_per_s,
+    yardstick,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-# Where a product's name stands beside its dot; the second layers are the same product.
-PLACES = {"bottom 1": (7, -9), "bottom 2": (-58, 2), "bottom 3": (6, -9), "bottom 4": (7, 3), "top 1": (8, -8),
-          "top 1 padded": (8, -8), "top 3": (6, -9), "pairs": (-64, -10), "outer": (8, -2)}
 
 
 # ------------------------------------------------------------------------------------------------ program and lane
 
 
-def draw_lanes(neighbours: int = 4, warps: int = 4) -> Figure:
-    """A tile's numbers: a row a warp, a cell a lane with the first number that it reads; one lane's registers below."""
+def draw_lanes(elements: int = 4, warps: int = 4) -> Figure:
+    """A tile: a row a warp, a cell a lane with the first element that it reads; one lane's registers below."""
     figure, ax = panels((11, 2.6))
     chosen = 1, 5
     for warp in range(warps):
         for lane in range(LANES):
-            first = neighbours * (LANES * warp + lane)
+            first = elements * (LANES * warp + lane)
             draw_box(ax, lane, warp, 1, 0.8, (f"C{warp}", 0.9 if (warp, lane) == chosen else 0.25))
             ax.text(lane + 0.5, warp + 0.4, first, ha="center", va="center", size=7)
         ax.text(-0.3, warp + 0.4, f"warp {warp}", ha="right", va="center", size=9)
-    first = neighbours * (LANES * chosen[0] + chosen[1])
-    for register in range(neighbours):
+    first = elements * (LANES * chosen[0] + chosen[1])
+    for register in range(elements):
         left = chosen[1] + 2.2 * register
         draw_box(ax, left, warps + 0.5, 2.1, 0.8, (f"C{chosen[0]}", 0.9))
-        ax.text(left + 1.05, warps + 0.9, f"number {first + register}", ha="center", va="center", size=7)
+        ax.text(left + 1.05, warps + 0.9, f"element {first + register}", ha="center", va="center", size=7)
     ax.text(chosen[1] - 0.3, warps + 0.9, "its registers", ha="right", va="center", size=9)
-    ax.text(16, -0.35, "lane 0 … 31: each cell is a thread, with the first of its numbers", ha="center", size=9)
+    ax.text(16, -0.35, "lane 0 … 31: each cell is a thread, with the first of its elements", ha="center", size=9)
     ax.set(xlim=(-3, 32.2), ylim=(warps + 1.5, -0.6))
     ax.axis("off")
     return figure
@@ -92,22 +98,6 @@ def _speed(level: str) -> str:
     return f"; a read takes {recorded.latency_ns({'L2': 'L2', 'HB': 'HBM'}[level]):.0f} ns"
 
 
-def draw_reread() -> Figure:
-    """The rate at which all SMs read a buffer again and again, by its size: as usual, and past the L1."""
-    figure, ax = panels((10, 3))
-    for cache, label in (("L1", "the L1 is asked first"), ("L2", "past the L1 (.cg)")):
-        found = GPU.rows("reread", cache=cache).sort_values("size")
-        rates = [gb_per_s(row) / 1e3 for _, row in found.iterrows()]
-        ax.plot(found["size"] / 1e6, rates, "o-", ms=4, label=label)
-    ax.legend(frameon=False, title=RECORDED, title_fontsize=8, fontsize=8)
-    ends = ((2**18 / 1e6, "an SM's L1"), (device("L2_cache_size") / 1e6, "the L2"))
-    for size, text in ends:
-        ax.axvline(size, color="0.6", lw=1, ls="--")
-        ax.text(size, 1.0, f" {text}", transform=ax.get_xaxis_transform(), va="top", size=8)
-    ax.set(xscale="log", xlabel="MB of the buffer, which every SM reads again and again", ylabel="TB/s", ylim=(0, None))
-    return figure
-
-
 # --------------------------------------------------------------------------------------------------------- sectors
 
 
@@ -128,14 +118,19 @@ def draw_sectors(*strides: int, shown: int = 16) -> Figure:
     return figure
 
 
-def draw_stride(predicted: Callable[[int], float]) -> Figure:
-    """GB/s of what was asked for, by stride: the line that predicted(stride) gives, and the record."""
+def draw_stride(predicted: Mapping[int, float | None]) -> Figure:
+    """GB/s of what was asked for, by stride: the record, what was predicted, and the memory's rate by the bytes that
+    come with each element."""
     figure, ax = panels((10, 3))
-    strides = range(1, 33)
-    ax.plot(strides, [predicted(stride) for stride in strides], "C0--", label="predicted")
+    strides = np.arange(1, 33)
+    for size, colour in ((SECTOR, "C0"), (2 * SECTOR, "C2")):
+        rates = [1e3 * memory_tb_per_s() * 4 / min(4 * stride, size) for stride in strides]
+        ax.plot(strides, rates, color=colour, ls="--", lw=1, label=f"if {size} bytes come at a time")
     found = GPU.rows("stride").sort_values("stride")
-    ax.plot(found["stride"], [gb_per_s(row) for _, row in found.iterrows()], "C1o-", ms=4, label=RECORDED)
-    ax.set(xscale="log", yscale="log", xlabel="stride, in numbers of 4 bytes", ylabel="GB/s of what was asked for")
+    ax.plot(found["stride"], [gb_per_s(row) for _, row in found.iterrows()], "C1o", ms=5, label=RECORDED)
+    said = {stride: rate for stride, rate in predicted.items() if rate}
+    ax.plot(list(said), list(said.values()), "kx", ms=6, label="you said" if said else None)
+    ax.set(xscale="log", yscale="log", xlabel="stride, in elements of 4 bytes", ylabel="GB/s of what was asked for")
     ax.set_xticks([1, 2, 4, 8, 16, 32], labels=["1", "2", "4", "8", "16", "32"])
     ax.set_yticks([200, 500, 1000, 2000, 5000], labels=["200", "500", "1000", "2000", "5000"])
     ax.minorticks_off()
@@ -163,64 +158,52 @@ def draw_waiting(latency_ns: float, *programs: int, step_ns: float = 50.0, span_
     return figure
 
 
-def draw_flight(predicted: Callable[[int, int], float]) -> Figure:
-    """GB/s of the copy: by an SM's KB in flight, with predicted(programs, block) as a line, and by occupancy."""
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = panels((11, 3.6), 1, 2, sharey=True)
+def draw_flight(law: Callable[[int, int], float]) -> Figure:
+    """The copies in a loop by an SM's KB in flight, few warps and many: GB/s, and law(programs, block) as a line; and
+    how long a read took, by the law."""
+    figure, (left, right) = panels((11, 3.4), 1, 2)
     sizes = [128 * 2 ** (k / 8) for k in range(73)]
-    left.plot(
-        [4 * size / 1e3 for size in sizes], [predicted(1, size) for size in sizes], "k--", lw=1, label="predicted"
-    )
+    idle = recorded.latency_ns("HBM")
+    law_gb = [law(1, size) for size in sizes]
+    left.plot([4 * size / 1e3 for size in sizes], law_gb, "k--", lw=1, label=f"the law, {idle:.0f} ns")
     found = GPU.rows("flight")
-    for n, (block, some) in enumerate(found[found["programs"] > 0].groupby("block")):
-        rates = [gb_per_s(row) for _, row in some.iterrows()]
-        for ax, measure in ((left, recorded.in_flight), (right, recorded.occupancy)):
-            places = [measure(row) for _, row in some.iterrows()]
-            ax.plot(
-                places, rates, "o-", color=plt.get_cmap("viridis")(n / 8), ms=4, lw=0.7, label=f"BLOCK {block:.0f}"
-            )
-    right.legend(frameon=False, fontsize=7, title=RECORDED, title_fontsize=7)
-    left.set(xscale="log", xlabel="KB that an SM has in flight", ylabel="GB/s, read and written")
-    left.legend(["predicted"], frameon=False, title="colours as on the right", title_fontsize=7)
-    right.set(xlabel="occupancy, % of the warps that an SM has room for")
+    found = found[found["programs"] > 0]
+    for few, colour, label in ((True, "C1", "at most 16 warps an SM"), (False, "C0", "32 or 64 warps")):
+        some = [row for _, row in found.iterrows() if (4 * recorded.resident(row) <= 16) == few]
+        flying, rates = [recorded.in_flight(row) for row in some], [gb_per_s(row) for row in some]
+        left.plot(flying, rates, "o", color=colour, ms=4, label=label)
+        waits = [1e3 * kb * sms() / (rate / 2) for kb, rate in zip(flying, rates, strict=True)]
+        right.plot(flying, waits, "o", color=colour, ms=4)
+    right.axhline(idle, color="k", lw=1, ls="--")
+    left.legend(frameon=False, fontsize=8, title=RECORDED, title_fontsize=8)
+    for ax, text in ((left, "GB/s, read and written"), (right, "ns that a read took, by the law")):
+        ax.set(xscale="log", xlabel="KB that an SM has in flight", ylabel=text)
+    right.set(yscale="log")
     return figure
 
 
 # ------------------------------------------------------------------------------------------------------- the roofs
 
 
-def draw_roofline(rows: int = 65536) -> Figure:
-    """Arithmetic intensity against TFLOP/s: the copy's slope, the roofs as recorded, DLRM's products and add_relu."""
-    figure, ax = panels((10, 4.4))
-    places = np.logspace(-0.9, 3.5, 100)
-    slope = yardstick()
-    layers: dict[str, list] = {}  # name → where its dots are, which a thin line connects
-    colours = {"fp32": "0.5", "tf32": "C0", "bf16": "C1"}
-    for precision, colour in colours.items():
-        roof = recorded.roof(precision)
-        ax.plot(places, np.minimum(slope * places, roof), color=colour, lw=1)
-        ax.text(2.8e3, roof * 1.06, f"{precision}: {roof:.0f}", color=colour, ha="right", size=9)
-        found = GPU.rows("product", precision=precision)
-        found = found[(found["rows"] == rows) | (found["name"] == "outer")]
-        x, y = zip(
-            *((recorded.intensity(row), tflop_per_s(row)) for _, row in found.iterrows()), strict=True
-        )
-        ax.plot(x, y, "o", color=colour, ms=5)
-        for (_, row), place in zip(found.iterrows(), zip(x, y, strict=True), strict=True):
-            layers.setdefault(row["name"], []).append(place)
-        if precision == "bf16":
-            for (_, row), a, b in zip(found.iterrows(), x, y, strict=True):
-                if row["name"] in PLACES:
-                    depth, columns = row["depth"], row["columns"]
-                    name = "the interaction" if row["name"] == "pairs" else f"{depth:.0f} to {columns:.0f}"
-                    ax.annotate(name, (a, b), PLACES[row["name"]], textcoords="offset points", size=8)
-    for line in layers.values():
-        ax.plot(*zip(*line, strict=True), color="0.8", lw=0.7, zorder=0)
-    pointwise = recorded.pointwise()
-    x, y = recorded.intensity(pointwise), tflop_per_s(pointwise)
-    ax.plot([x], [y], "o", color="0.5", ms=5)
-    ax.annotate("add_relu", (x, y), (8, -3), textcoords="offset points", size=8)
-    ax.set(xscale="log", yscale="log", xlabel="FLOP a byte", ylabel="TFLOP/s", ylim=(0.6, 1500), xlim=(0.15, 3e3))
-    ax.set_title(f"{RECORDED}: a batch of {rows:,} rows (186624 to 512: 2,048)", size=9)
+def draw_roofline(*products: str) -> Figure:
+    """Arithmetic intensity against TFLOP/s: the copy's slope, the datasheet's roofs; as dots these products of the
+    record, by name, and add_relu."""
+    figure, ax = panels((10, 4))
+    places = np.logspace(-0.9, 3.6, 200)
+    for (precision, roof), colour in zip(recorded.ROOFS.items(), ("0.5", "C0", "C1"), strict=True):
+        ax.plot(places, np.minimum(yardstick() * places, roof), color=colour, lw=1)
+        ax.text(0.14, roof, f"{precision}: {roof:g} TFLOP/s", color=colour, va="center", size=8)
+        for number, name in enumerate(products):
+            row = recorded.product(name, precision)
+            dot = row["flops"] / row["bytes"], tflop_per_s(row)
+            ax.plot(*dot, "o", color=colour, ms=5)
+            if precision == "bf16":  # its labels, by turns right and left: neighbours' lie apart
+                label, place = f"{row['depth']:.0f} to {row['columns']:.0f}", (-58, 4) if number % 2 else (6, -10)
+                ax.annotate(label, dot, place, textcoords="offset points", size=8, color=colour)
+    row = recorded.pointwise()
+    dot = row["flops"] / row["bytes"], tflop_per_s(row)
+    ax.plot(*dot, "o", color="0.5", ms=5)
+    ax.annotate("add_relu", dot, (8, -3), textcoords="offset points", size=8)
+    ax.set(xscale="log", yscale="log", xlabel="FLOP a byte", ylabel="TFLOP/s", ylim=(0.6, 2000), xlim=(0.13, 4e3))
+    ax.set_title(f"{RECORDED}; lines: PyTorch's copy and the datasheet", size=9)
     return figure

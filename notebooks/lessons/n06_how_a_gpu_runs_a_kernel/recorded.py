@@ -1,16 +1,40 @@
-"""What gpu.json has of latencies, copies, products and counters, and roofs made of it, printed."""
+"""What gpu.json has of latencies, strides, copies, the L2, products and counters; None where there is no record yet."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from lessons.n06_how_a_gpu_runs_a_kernel.experiment import LAUNCHED
-from lessons.shared.occupancy import THREADS, programs_an_sm
-from lessons.shared.records import ADD_RELU, GPU, gb_per_s, yardstick
+from lessons.shared.occupancy import programs_an_sm
+from lessons.shared.records import ADD_RELU, BF16, FLOAT32, GPU, TF32, gb_per_s, yardstick
 
 if TYPE_CHECKING:
     import pandas
+
+NO_RECORD = "no record yet"
+ROOFS = {"fp32": FLOAT32 / 1e12, "tf32": TF32 / 1e12, "bf16": BF16 / 1e12}  # TFLOP/s, by the datasheet
+_GIGA = {"byte": 1e-9, "Kbyte": 1e-6, "Mbyte": 1e-3, "Gbyte": 1.0}
+
+
+def here(value: float | None) -> str:
+    """What was measured on this machine, in words; "" without a GPU."""
+    return "" if value is None else f"Here: {_shown(value)}."
+
+
+def show(what: str, theirs: float | None, mine: float | None = None, unit: str = "GB/s") -> None:
+    """Print a line: what was recorded, and what was measured here."""
+    text = NO_RECORD if theirs is None else f"recorded {_shown(theirs):>5} {unit}"
+    print(f"{what:52} {text}  {here(mine)}".rstrip())
+
+
+def show_copy(block: int, programs: int, warps: int, mine: float | None) -> None:
+    """As show, of copy_kernel."""
+    of = "a program for each tile" if not programs else f"{programs} program{'s' * (programs > 1)} on each SM"
+    show(f"BLOCK {block}, {warps} warp{'s' * (warps > 1)}, {of}", copy_gb(block, programs, warps), mine)
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.{int(value < 100)}f}"
 
 
 def latency_ns(level: str) -> float:
@@ -19,74 +43,74 @@ def latency_ns(level: str) -> float:
     return GPU.one("latency", size=dict(zip(("L1", "L2", "HBM"), sizes, strict=True))[level])["ns_p50"]
 
 
-def in_flight(row: pandas.Series) -> float:
-    """KB that an SM's programs read at a time, of a row of the part flight: as many programs as were asked for, or, of
-    one for each tile, as there is room for."""
-    return resident(row) * 4 * row["block"] / 1e3
+def stride_gb(stride: int) -> float:
+    """GB/s of what strided_kernel asked for."""
+    return gb_per_s(GPU.one("stride", stride=stride))
+
+
+def copy_gb(block: int, programs: int, warps: int = 4) -> float | None:
+    """GB/s of copy_kernel, read and written: programs an SM, 0 for one a tile."""
+    labels = {"block": block, "programs": programs}
+    try:
+        return gb_per_s(GPU.one("flight", **labels) if warps == 4 else GPU.one("warps", **labels, warps=warps))
+    except LookupError:
+        return None
+
+
+def reread_tb(size: int, order: str) -> float | None:
+    """TB/s of a buffer that is read again and again, past the L1: "in step", or each program in its "own" order."""
+    labels = {"part": "reread", "cache": "L2"} if order == "in step" else {"part": "order", "order": order}
+    try:
+        return gb_per_s(GPU.one(size=size, **labels)) / 1e3
+    except LookupError:
+        return None
 
 
 def resident(row: pandas.Series) -> int:
+    """Programs that an SM holds at a time, of a row of the part flight."""
     room = programs_an_sm(int(row["threads"]), int(row["registers"]))
     return min(int(row["programs"]) or room, room)
 
 
-def occupancy(row: pandas.Series) -> float:
-    """Percent of the warps that an SM has room for."""
-    return 100 * resident(row) * row["threads"] / THREADS
+def in_flight(row: pandas.Series) -> float:
+    """KB that an SM's programs read at a time."""
+    return resident(row) * 4 * row["block"] / 1e3
+
+
+def product(name: str, precision: str = "bf16") -> pandas.Series:
+    """The product of this name, of the larger batch where there are two."""
+    found = GPU.rows("product", name=name, precision=precision)
+    return found.loc[found["rows"].idxmax()]
 
 
 def pointwise() -> pandas.Series:
-    """add_relu in float32, our Triton kernel's: an addition and a comparison a number."""
+    """add_relu in float32, our Triton kernel's: an addition and a comparison an element."""
     return ADD_RELU.one("bandwidth", implementation="triton", form="functional", dtype="float32", rows=65536)
-
-
-def roof(precision: str) -> float:
-    """TFLOP/s of the fastest product, as the fastest fifth of its runs has it."""
-    return max(row["flops"] / row["us_p20"] / 1e6 for _, row in GPU.rows("product", precision=precision).iterrows())
 
 
 def bound(row: pandas.Series) -> float:
     """TFLOP/s that the roofline allows a product."""
-    return min(intensity(row) * yardstick(), roof(row["precision"]))
+    return min(row["flops"] / row["bytes"] * yardstick(), ROOFS[row["precision"]])
 
 
 def ridge(precision: str) -> float:
-    """FLOP a byte from which on a kernel can reach the roof."""
-    return roof(precision) / yardstick()
+    """FLOPs per byte from which on a kernel is compute-bound."""
+    return ROOFS[precision] / yardstick()
 
 
-def intensity(row: pandas.Series) -> float:
-    return row["flops"] / row["bytes"]
+def ncu(launched: str, metric: str) -> float | None:
+    """What ncu counted of the launch of this name; bytes in GB."""
+    names = [line.split() for line in GPU.head("ncu", "lines")]
+    found = [words for words in names if words[: len(metric.split())] == metric.split()]
+    number = LAUNCHED.index(launched)
+    if number >= len(found):
+        return None
+    return float(found[number][-1].replace(",", "")) * _GIGA.get(found[number][-2], 1.0)
 
 
-def print_programs(predicted: int | None = None) -> None:
-    """A line a BLOCK, of copies with a program for each tile: registers, programs, warps, bytes in flight, GB/s; the
-    fastest is marked, and the one that was said to be it."""
-    print("BLOCK  programs  registers  programs an SM  occupancy  KB in flight, at most  GB/s")
-    found = [row for _, row in GPU.rows("flight", programs=0).sort_values("block").iterrows()]
-    fastest = max(found, key=gb_per_s)
-    for row in found:
-        marks = ["  you said"] * (row["block"] == predicted) + ["  the fastest"] * (row is fastest)
-        print(
-            f"{row['block']:5.0f}  {row['bytes'] / 8 / row['block']:8,.0f}"
-            f"  {row['registers']:9.0f}  {resident(row):14}  {occupancy(row):7.0f} %"
-            f"  {in_flight(row):21.1f}  {gb_per_s(row):5,.0f}" + "".join(marks)
-        )
-
-
-def print_ncu(*wanted: str) -> None:
-    """Of what ncu printed: the first line of each kernel, and those that hold one of these words."""
-    found = GPU.head("ncu")
-    names = iter(LAUNCHED)
-    for line in found["lines"]:
-        if "_kernel (" in line:
-            print(f"{line.strip().partition(', Context')[0]}, {next(names)}")
-        elif any(word in line for word in wanted):
-            print(re.sub(" {4,}", "    ", line))
-
-
-def ncu_read(launched: str) -> float:
-    """GB that the memory read, by ncu, in the launch of this name."""
-    found = [line.split() for line in GPU.head("ncu", "lines") if "dram__bytes_read.sum " in line]
-    _, unit, value = found[LAUNCHED.index(launched)]
-    return float(value) * {"Kbyte": 1e-6, "Mbyte": 1e-3, "Gbyte": 1.0}[unit]
+def show_ncu(metrics: dict[str, str], *launched: str) -> None:
+    """Print a line a metric, a column a launch."""
+    print(f"{'':28}" + "".join(f"{name:>16}" for name in launched))
+    for metric, meaning in metrics.items():
+        found = [ncu(name, metric) for name in launched]
+        print(f"{meaning:28}" + "".join(f"{NO_RECORD if x is None else f'{x:,.2f}':>16}" for x in found))

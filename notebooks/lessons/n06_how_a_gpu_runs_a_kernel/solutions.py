@@ -1,7 +1,7 @@
 """Answers to the puzzles of 06_how_a_gpu_runs_a_kernel.ipynb, a section a puzzle."""
 
 # %% sectors
-def sectors(addresses):  # 32 byte addresses, one a lane
+def sectors(addresses):  # 32 byte addresses, one per lane
     return len({address // 32 for address in addresses})
 
 
@@ -18,13 +18,6 @@ def double_kernel(x, n, BLOCK: tl.constexpr):
 
 solved = puzzles.attempt("double", double_kernel)
 
-# %% rate
-def rate(programs, block, latency_ns, limit):  # GB/s, which is bytes a ns
-    return min(limit, 2 * 132 * programs * block * 4 / latency_ns)
-
-
-solved = puzzles.attempt("rate", rate)
-
 # %% room
 def room(threads, registers):  # of a program, of a thread
     registers = (registers + 7) // 8 * 8
@@ -33,3 +26,4 @@ def room(threads, registers):  # of a program, of a thread
 
 
 solved = puzzles.attempt("room", room)
+room = puzzles.passed("room")  # yours, or until it passes the lecture's

@@ -1,40 +1,86 @@
-"""Lesson 06: its pictures, what is read of its record, what Triton's compiler says, what ncu prints."""
+"""Lesson 06: its kernels are the cells', its pictures, what is read of its record, what Triton's compiler says."""
+
+import ast
+import json
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("matplotlib")
 
-from lessons.n06_how_a_gpu_runs_a_kernel import arithmetic, compiled, experiment, pictures, recorded
-from lessons.shared import occupancy, records
-from lessons.shared.ncu import ncu_lines
+from lessons.n06_how_a_gpu_runs_a_kernel import compiled, experiment, memory_kernels, pictures, puzzles, recorded
+from lessons.shared import ncu, occupancy, records
 from lessons.shared.occupancy import programs_an_sm
+
+ROOM = Path(__file__).resolve().parent
+NOTEBOOK = ROOM.parents[1] / f"{ROOM.name.removeprefix('n')}.ipynb"
+
+
+def kernels(source: str) -> dict[str, str]:
+    """The text of each kernel, its decorator with it."""
+    lines = source.splitlines()
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    return {node.name: "\n".join(lines[node.decorator_list[0].lineno - 1 : node.end_lineno]) for node in functions}
+
+
+def test_the_record_s_kernels_are_those_of_the_cells():
+    ours, theirs = kernels(Path(memory_kernels.__file__).read_text()), {}
+    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            theirs |= kernels("".join(cell["source"]))
+    assert set(ours) == {"chase_kernel", "reread_kernel", "strided_kernel", "copy_kernel"}
+    assert {name: theirs.get(name) for name in ours} == ours
 
 
 def test_pictures():
     figures = [
-        pictures.draw_lanes(), pictures.draw_chip(), pictures.draw_reread(), pictures.draw_sectors(1, 8),
-        pictures.draw_stride(lambda stride: 4000 / min(stride, 8)), pictures.draw_waiting(600, 1, 4),
-        pictures.draw_flight(lambda programs, block: arithmetic.copy_rate(programs, block, 600, 4000)),
-        pictures.draw_roofline(),
+        pictures.draw_lanes(), pictures.draw_chip(), pictures.draw_sectors(1, 8), pictures.draw_waiting(600, 1, 4),
+        pictures.draw_stride({1: 4000, 8: None}), pictures.draw_flight(lambda programs, block: float(programs * block)),
+        pictures.draw_roofline("bottom 1", "square"),
     ]
     for figure in figures:
         figure.canvas.draw()
     dots = sum(line.get_marker() == "o" for ax in figures[-1].axes for line in ax.lines)
-    assert dots == 4  # three precisions, and add_relu
+    assert dots == 2 * 3 + 1  # two products in three precisions, and add_relu
 
 
-def test_what_is_read_of_the_record(capsys):
+def test_what_is_read_of_the_record():
     latencies = [recorded.latency_ns(level) for level in ("L1", "L2", "HBM")]
     assert latencies == sorted(latencies)
     large = records.GPU.one("flight", block=8192, programs=0)
     room = recorded.resident(large)
     assert room == programs_an_sm(128, int(large["registers"]))
     assert recorded.in_flight(large) == pytest.approx(room * 8192 * 4 / 1e3)
-    recorded.print_programs()
-    assert len(capsys.readouterr().out.splitlines()) == 1 + len(experiment.Sizes().blocks)
-    recorded.print_ncu("dram__bytes_read")
-    out = capsys.readouterr().out
-    assert out.count("dram__bytes_read") == out.count("_kernel (") == len(experiment.LAUNCHED)
+    assert recorded.copy_gb(8192, 0) == pytest.approx(records.gb_per_s(large))
+    assert recorded.product("top 1")["rows"] == 65536
+    assert 1e9 * recorded.ncu("stride 32", "dram__bytes_read.sum") == pytest.approx(64 * 2**25, rel=0.01)
+    assert recorded.ncu("BLOCK 128", "launch__registers_per_thread") == 16
+
+
+def test_what_has_no_record_says_so_and_what_is_measured_here_stands_beside(capsys):
+    assert recorded.copy_gb(7, 0) is None
+    assert recorded.copy_gb(512, 0, warps=7) is None
+    assert recorded.reread_tb(7, "own") is None
+    recorded.show_copy(7, 0, 2, mine=None)
+    recorded.show_copy(512, 0, 4, mine=12.34)
+    nothing, both = capsys.readouterr().out.splitlines()
+    assert nothing.startswith("BLOCK 7, 2 warps, a program for each tile  ")
+    assert nothing.endswith(f"  {recorded.NO_RECORD}")
+    assert both.endswith(f"recorded {recorded.copy_gb(512, 0):,.0f} GB/s  Here: 12.3.")
+
+
+def test_the_counters_of_a_launch_are_its_own(capsys, monkeypatch):
+    """Of which the record may have fewer than are launched today: those at the end."""
+    lines = ["  reread_kernel", "    dram__bytes_read.sum   Mbyte  2,000.5", "    dram__bytes_read.sum   byte  7"]
+    monkeypatch.setattr(recorded.GPU.__class__, "head", lambda *names: lines)
+    first, second, third = experiment.LAUNCHED[:3]
+    assert recorded.ncu(first, "dram__bytes_read.sum") == pytest.approx(2.0005)
+    assert recorded.ncu(second, "dram__bytes_read.sum") == pytest.approx(7e-9)
+    assert recorded.ncu(third, "dram__bytes_read.sum") is None
+    recorded.show_ncu({"dram__bytes_read.sum": "GB"}, first, third)
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == [*first.split(), *third.split()]
+    assert row.split() == ["GB", "2.00", *recorded.NO_RECORD.split()]
 
 
 def test_the_limits_are_those_of_the_record():
@@ -42,24 +88,57 @@ def test_the_limits_are_those_of_the_record():
     assert [records.device(name) for name in names] == [occupancy.THREADS, occupancy.REGISTERS, records.LANES]
 
 
+@pytest.mark.parametrize(
+    ("threads", "registers", "programs"), [(32, 176, 8), (32, 96, 20), (64, 104, 8), (128, 90, 5), (1024, 128, 0)]
+)
+def test_room_is_by_quarters_of_an_sm(threads, registers, programs):
+    """As NVIDIA's cuda_occupancy.h has it for capability 9.0."""
+    assert programs_an_sm(threads, registers) == puzzles.passed("room")(threads, registers) == programs
+
+
 def test_the_compiler_spreads_a_tile_over_lanes_as_drawn():
-    small, large = compiled.copy(512), compiled.copy(8192)
-    assert (small.neighbours, small.loads) == (4, 1)
+    one, small, large = compiled.copy(128), compiled.copy(512), compiled.copy(8192)
+    assert (one.elements, small.elements, small.loads) == (1, 4, 1)
+    assert "sizePerThread = [4], threadsPerWarp = [32], warpsPerCTA = [4]" in small.layout
     assert large.loads == 16
     assert small.registers < large.registers
 
 
-def test_what_ncu_prints():
+def test_what_ncu_prints(monkeypatch):
     printed = """==PROF== Connected to process 7 (/usr/bin/python3.12)
 ==PROF== Profiling "strided_kernel": 0%....100% - 9 passes
 [7] python3.12@127.0.0.1
   strided_kernel (32768, 1, 1)x(128, 1, 1), Context 1, Stream 7, Device 0, CC 9.0
     dram__bytes_read.sum     Mbyte     134.2
 """
-    found = ncu_lines(printed)
+    found = ncu.ncu_lines(printed)
     assert found["why"] == ""
     assert found["lines"][0] == "python"
     assert len(found["lines"]) == 3
-    refused = ncu_lines("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n")
+    refused = ncu.ncu_lines("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n")
     assert refused == {"lines": [], "why": "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"}
-    assert ncu_lines("")["why"] == "no metric came"
+    assert ncu.ncu_lines("")["why"] == "no metric came"
+    monkeypatch.setattr(ncu, "find_ncu", lambda: None)
+    assert "neither on PATH" in ncu.run(["ncu"])["why"]
+    monkeypatch.setattr(ncu, "find_ncu", lambda: "echo")
+    assert ncu.run(["ncu", "dram__bytes_read.sum"])["lines"] == ["dram__bytes_read.sum"]
+
+
+def test_ncu_is_given_each_launch_once(monkeypatch):
+    """In the order of LAUNCHED, by which the record is read."""
+    launched = []
+    for name in ("strided_kernel", "copy_kernel", "reread_kernel"):
+        monkeypatch.setattr(experiment, name, Launches(name, launched))
+    experiment.Gpu(experiment.torch.device("cpu")).launch_once()
+    assert len(launched) == len(experiment.LAUNCHED) == 10
+    assert launched == sorted(launched, key=["strided_kernel", "copy_kernel", "reread_kernel"].index)
+
+
+class Launches:
+    """Takes a kernel's place, and only notes that it is launched."""
+
+    def __init__(self, name: str, launched: list):
+        self.name, self.launched = name, launched
+
+    def __getitem__(self, grid):
+        return lambda *arguments, **options: self.launched.append(self.name)

@@ -1,15 +1,35 @@
-"""Nsight Compute, where it is: the program, and what is kept of its lines."""
+"""Nsight Compute, where it is: the program, a run of it, and what is kept of its lines."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import subprocess
+
+from kernels.runtime import KERNELS
+
+SECONDS = 120
 
 
 def find_ncu() -> str | None:
     """ncu on PATH or beside nvcc's usual place."""
     return shutil.which("ncu", path=os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/cuda/bin")))
+
+
+def run(command: list[str]) -> dict:
+    """lines and why, of a command line of ncu; ncu itself is looked for."""
+    ncu = find_ncu()
+    if ncu is None:
+        return {"lines": [], "why": "ncu is neither on PATH nor in /usr/local/cuda/bin"}
+    try:
+        done = subprocess.run(
+            [ncu, *command[1:]], capture_output=True, text=True, errors="replace", timeout=SECONDS, cwd=KERNELS.parent,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"lines": [], "why": f"ncu did not end: {type(error).__name__}"}
+    return ncu_lines(done.stdout + done.stderr)
 
 
 def ncu_lines(text: str) -> dict:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pandas
 
 # FLOPs a second of an H200 SXM, dense, by https://www.nvidia.com/en-us/data-center/h200/: without tensor cores, and in
-# TF32 with them.
-FLOAT32, TF32 = 67e12, 494.5e12
+# TF32 and bfloat16 with them (its page counts sparse matrices there, which is twice as many).
+FLOAT32, TF32, BF16 = 67e12, 494.5e12, 989.5e12
 LANES = 32  # of a warp
 SECTOR = 32  # bytes: the least that a GPU's caches move
 LEAST = 1.03  # times that differ by less are called the same
@@ -131,7 +131,8 @@ def sms() -> int:
 
 
 def l2_tb_per_s(size: int = 2**25) -> float:
-    """TB/s at which all SMs together read a buffer of `size` bytes again and again, past the L1."""
+    """TB/s at which all SMs together read a buffer of `size` bytes again and again, past the L1. In a smaller one the
+    programs stand on the same tiles, and ask for them together: that is faster than the L2."""
     return gb_per_s(GPU.one("reread", size=size, cache="L2")) / 1e3
 
 
