@@ -191,7 +191,8 @@ def _odd() -> tuple:
 
 def _loads() -> tuple:
     """Loads before the first exponential, of all, at an odd size; all of them in the other two kernels."""
-    found = {name: (int(a), int(b)) for name, a, b in re.findall(r"^(.+): (\d+) of (\d+) loads", _printed("order"), re.M)}
+    lines = re.findall(r"^(.+): (\d+) of (\d+) loads", _printed("order"), re.M)
+    found = {name: (int(before), int(loads)) for name, before, loads in lines}
     assert all(found[name][0] == found[name][1] for name in ("literal", "narrow"))
     for name, variant in {"literal": "literal", "an odd size": "an odd size"}.items():  # the recorded machine code
         order = re.search(rf"^{name}: .*\n(\S+)$", _printed("order"), re.M)[1]

@@ -76,7 +76,7 @@ def test_what_is_not_recorded_yet_says_so_and_is_shown_when_it_is(tmp_path, monk
     recorded.show_mix()
     out = capsys.readouterr().out
     assert "2 elements a lane,  8 warps, XBLOCK  512" in out
-    assert [line for line in out.splitlines() if line.endswith("you said")][0].strip().startswith("4 elements a lane")
+    assert next(line for line in out.splitlines() if line.endswith("you said")).strip().startswith("4 elements a lane")
     assert "  copy: " in out
     assert [line.split(":")[0].strip() for line in out.splitlines() if " read, " in line] == [
         "1 read, 0 written", "2 read, 1 written", "1 read, 1 written", "0 read, 1 written",
