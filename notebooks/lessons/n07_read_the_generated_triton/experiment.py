@@ -6,9 +6,12 @@
     torch.compile  each variant's compiled function itself: what it launches is the kept candidate
     eager      the same by PyTorch's operators, one launch each
     copy       PyTorch's copy of as many bytes as the fused kernel moves
+    sweep      the kernel with Triton's own decorator, by XBLOCK and warps: two, four and eight elements a lane, each in
+               programs of few and of many warps; and the same copy
+    mix        PyTorch's kernels that move as many bytes: reads alone, two reads a write, a copy, writes alone
 
-All that is of one size was measured by turns. Beside the rows stand each variant's source as this torch wrote it, and
-PTX and SASS of the kept candidate of `literal`.
+All that is of one size was measured by turns, and so was all of the sweep, and of the mix. Beside the rows stand each
+variant's source as this torch wrote it, and PTX and SASS of the kept candidate of `literal`.
 """
 
 from __future__ import annotations
@@ -30,18 +33,23 @@ from kernels.inductor.execute import aligned_arguments, jit
 from kernels.inductor.lower import fresh, without_paths
 from kernels.inductor.machine_code import accesses, opcodes, sass
 from kernels.inductor.parse import function_of, metadata
-from lessons.n07_read_the_generated_triton.layer_variants import VARIANTS, layer
+from lessons.n07_read_the_generated_triton import generated_kernel
+from lessons.n07_read_the_generated_triton.layer_variants import COLUMNS, VARIANTS, layer
 from lessons.shared.experiment import Experiment, Launch, Way
+from lessons.shared.records import LANES
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """rows, and which variants are measured with so many."""
+    """rows, and which variants are measured with so many. sweep: (XBLOCK, warps) of the large one."""
 
     large: int = 65536
     small: int = 2048
     large_variants: tuple[str, ...] = tuple(VARIANTS)
     small_variants: tuple[str, ...] = ("literal", "rows open", "both open")
+    sweep: tuple[tuple[int, int], ...] = (
+        (256, 4), (512, 8), (1024, 16), (256, 2), (512, 4), (1024, 8), (2048, 16), (512, 2), (1024, 4), (2048, 8),
+    )
 
 
 @dataclass
@@ -135,18 +143,53 @@ def scaled_pointer(module: str) -> str:
 
 
 class Candidates(Experiment):
-    """What generated.json has, by size: many rows, and few; sources: each variant's; ptx, sass: of `literal`."""
+    """What generated.json has, by size: many rows, and few; by configs; by reads and writes. sources: each variant's;
+    ptx, sass: of `literal`."""
 
     NAME = "generated"
-    PARTS = ("large", "small")
+    PARTS = ("large", "small", "sweep", "mix")
     FULL = Sizes()
-    SMALL = Sizes(4, 4, ("literal", "columns open"), ("literal",))
+    SMALL = Sizes(4, 4, ("literal", "columns open"), ("literal",), ((512, 8), (512, 4)))
 
     def large(self) -> None:
         self.size(self.sizes.large, self.sizes.large_variants)
 
     def small(self) -> None:
         self.size(self.sizes.small, self.sizes.small_variants)
+
+    @torch.no_grad()
+    def sweep(self) -> None:
+        shape = self.sizes.large, COLUMNS
+        inputs = self.normal(*shape), self.normal(*shape), self.normal(COLUMNS)
+        out, expected = torch.empty_like(inputs[0]), layer(*inputs)
+
+        def right(result: Tensor) -> bool:
+            return bool((result - expected).abs().max() <= 4e-6)
+
+        def config(block: int, warps: int) -> Way:
+            run = Launch(partial(generated_kernel.launch, *inputs, out, block, warps), out)
+            labels = {"name": "fused", "XBLOCK": block, "num_warps": warps, "elements_a_lane": block // LANES // warps}
+            return Way(labels | {"bytes": moved(out, inputs[2])}, [run], right, run.code)
+
+        ways = [config(*chosen) for chosen in self.sizes.sweep]
+        self.compare("sweep", [*ways, self.copied(3 * out.nbytes, part="sweep", name="copy")], rows=shape[0])
+
+    @torch.no_grad()
+    def mix(self) -> None:
+        count = self.sizes.large * COLUMNS * 3  # elements that each reads and writes together
+        ones = torch.ones(count, device=self.device)
+        half, third = ones[: count // 2], ones[: count // 3]
+        out = torch.empty(count, device=self.device)
+        out2, out3 = out[: count // 2], out[: count // 3]
+        sums_to_count = lambda total: bool((total / count - 1).abs() < 1e-3)  # noqa: E731
+        found = {
+            (1, 0): (lambda: ones.sum().reshape(1), sums_to_count),
+            (2, 1): (lambda: torch.add(third, ones[-third.numel():], out=out3), lambda sums: bool((sums == 2).all())),
+            (1, 1): (lambda: out2.copy_(half), lambda same: bool((same == 1).all())),
+            (0, 1): (lambda: out.fill_(3.0), lambda same: bool((same == 3).all())),
+        }
+        ways = [Way({"reads": of[0], "writes": of[1]}, [call], right) for of, (call, right) in found.items()]
+        self.compare("mix", ways, bytes=ones.nbytes)
 
     @torch.no_grad()
     def size(self, rows: int, variants: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """A problem on the way to add_mul_activation: the kernel as torch.compile generates it, for any size and multiplier.
 
-open   out = sigmoid(x + multiplier y + bias), by programs of XBLOCK numbers each
+open   out = sigmoid(x + multiplier y + bias), by programs of XBLOCK elements each
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ XBLOCK = 64
 
 
 def launch(kernel, x: Tensor, y: Tensor, bias: Tensor, out: Tensor, multiplier: float) -> None:
-    """kernel[grid](x, y, bias, out, multiplier, columns, numbers, XBLOCK)."""
+    """kernel[grid](x, y, bias, out, multiplier, columns, elements, XBLOCK)."""
     parameters = inspect.signature(getattr(kernel, "fn", kernel)).parameters.values()
     known = [each.name for each in parameters if "constexpr" in str(each.annotation) and each.name != "XBLOCK"]
     if known:
@@ -32,12 +32,12 @@ def open_sizes(x: Tensor, y: Tensor, bias: Tensor, out: Tensor, multiplier: floa
 
 def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     rows, columns = case.shape
-    numbers = rows * columns
-    if numbers % XBLOCK:
-        hint = f"{numbers} numbers, {XBLOCK} a program: which places of the last program are inside?"
+    elements = rows * columns
+    if elements % XBLOCK:
+        hint = f"{elements} elements, {XBLOCK} a program: which indices of the last program are inside?"
     else:
         hint = (
-            f"{columns} columns: number {columns} is the first of row 1, and takes bias[0]. "
+            f"{columns} columns: element {columns} is the first of row 1, and takes bias[0]. "
             "The sum is x + multiplier · y + bias, in float32."
         )
     tensors = [case.tensor(number, device, shape) for number, shape in

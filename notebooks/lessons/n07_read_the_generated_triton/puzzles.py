@@ -1,20 +1,20 @@
 """The puzzles of notebook 07, on generated kernels.
 
-traffic    rows, columns → bytes that eager's four kernels move, and that the fused one moves
-original   x [rows, 24], w [5] → what KERNEL computes of them, in PyTorch
-width      block, warps, known → bytes that a lane moves in one instruction
-The last puzzle, a kernel for open sizes, is in kernel_puzzles.py.
+original      x [rows, 24], w [5] → what KERNEL computes of them, in PyTorch
+load_widths   PTX → bytes that a lane reads in each load from memory, in order
+The last puzzle, a kernel for any sizes, is in kernel_puzzles.py.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from kernels.check import Call, Case, Spec
-from lessons.n07_read_the_generated_triton import arithmetic, kernel_puzzles
+from lessons.n07_read_the_generated_triton import kernel_puzzles
 from lessons.shared.puzzle import InPyTorch, Judge, OfNumbers
 
 # As torch 2.13 writes it of relu_of_difference, x [6, 24], w [5]; the function's head is shortened.
@@ -37,40 +37,7 @@ def triton_poi_fused_0(in_ptr0, in_ptr1, out_ptr0, xnumel, XBLOCK : tl.constexpr
     tmp6 = triton_helpers.maximum(tmp5, tmp4)
     tl.store(out_ptr0 + (x3), tmp6, xmask)"""
 
-PLACES = "the result has x2, x1 and x0 as places, in this order (6 · 5 · 24). Which does each load take?"
-_KERNELS = "Eager: four kernels, each of which reads its inputs and writes its output. A number has 4 bytes."
-_BIAS = "Of one row, the bias is as large as x: who reads it?"
-_LANES = "A program has 32 · warps lanes, which share its block: how many neighbours has each, and how many go at once?"
-NUMBERS: dict[str, tuple[tuple[str, tuple, str], ...]] = {
-    "traffic": (
-        ("16,777,216 rows of 1", (2**24, 1), _KERNELS),
-        ("1 row of 1000", (1, 1000), _BIAS),
-        ("7 rows of 1023", (7, 1023), _KERNELS),
-    ),
-    "width": (
-        ("512, 8 warps", (512, 8, 1), _LANES),
-        ("512, 4 warps", (512, 4, 1), _LANES),
-        ("1024, 4 warps", (1024, 4, 1), "No instruction moves more than 16 bytes a lane: the rest is another one."),
-        (
-            "512, 4 warps, nothing known",
-            (512, 4, 0),
-            "An access of 16 bytes needs an address that is a multiple of 16.",
-        ),
-        ("64, 4 warps", (64, 4, 1), "There are more lanes than numbers; a number has 4 bytes all the same."),
-        ("2048, 32 warps, nothing known", (2048, 32, 0), "Nothing is known: number by number."),
-    ),
-}
-
-
-def _exchanged(want: list[int], got: object) -> str:
-    """A hint for what is right but in its form."""
-    if got == want[::-1]:
-        return "eager's number comes first, then the fused kernel's."
-    if isinstance(got, list) and got and want[0] > 1e6 and abs(got[0] - want[0] / 1e6) < 1:
-        return "bytes, not MB."
-    if isinstance(got, list) and len(got) == 2 and abs(got[0] - want[0]) < 1e-6 * want[0]:
-        return "nearly: who reads the bias, and how many numbers has it?"
-    return ""
+INDICES = "the result's indices are x2, x1 and x0, in this order (6 · 5 · 24). Which does each load take?"
 
 
 def relu_of_difference(x: Tensor, w: Tensor) -> Tensor:
@@ -82,7 +49,7 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     generator = torch.Generator().manual_seed(rows)
     x, w = (torch.randn(*shape, generator=generator) for shape in ((rows, 24), (5,)))
     if rows == 6:
-        yield Call("6 rows", (x, w), hint=f"{PLACES} Then: what do tmp3 to tmp6 compute?")
+        yield Call("6 rows", (x, w), hint=f"{INDICES} Then: what do tmp3 to tmp6 compute?")
         x = x.clone()
         x[0, 0] = float("nan")
         yield Call("6 rows, a NaN in x", (x, w), hint="triton_helpers.maximum of a NaN is NaN; is yours?")
@@ -90,9 +57,54 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
         yield Call(f"{rows} rows", (x, w), hint="the kernel was written for 6 rows; what you write is for any.")
 
 
+def widths(ptx: str) -> list[int]:
+    """Bytes that a lane reads in each load from global memory, in order."""
+    found = re.findall(r"\bld\.global\S*?(?:\.v(\d))?\.[a-z](\d+)\s", ptx)
+    return [int(vector or 1) * int(bits) // 8 for vector, bits in found]
+
+
+BODY = """\
+    ld.param.b64 %rd10, [fused_param_0];
+    mov.u32 %r33, %ctaid.x;
+    ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 + 0 ];
+    ld.global.v4.b32 { %r5, %r6, %r7, %r8 }, [ %rd2 + 0 ];
+    st.global.v4.b32 [ %rd8 + 0 ], { %r25, %r26, %r27, %r28 };"""
+PTX: tuple[tuple[str, tuple, str], ...] = (
+    ("one load", ("    ld.global.v2.b32 { %r1, %r2 }, [ %rd1 + 0 ];",), "v2.b32: two registers of 32 bits each."),
+    ("one register", ("    ld.global.b32 { %r1 }, [ %rd1 + 0 ];",), "without .v2 or .v4 a load fills one register."),
+    ("a kernel", (BODY,), "an argument is read by ld.param, from no memory; st.global writes. Only ld.global counts."),
+    (
+        "a hint",
+        ("    ld.global.L1::evict_last.L2::cache_hint.v4.b32 { %r17, %r18, %r19, %r20 }, [ %rd5 + 0 ], %rd6;",),
+        "between ld.global and .v4 there may be more, and there are other digits in it.",
+    ),
+    ("a mask", ("    @%p1 ld.global.v2.b32 { %r1, %r2 }, [ %rd1 + 0 ];",), "@%p1 before a load is its mask."),
+    (
+        "other types",
+        ("    ld.global.v4.b16 { %rs1, %rs2, %rs3, %rs4 }, [ %rd1 + 0 ];\n    ld.global.f64 %fd1, [ %rd2 + 0 ];",),
+        "b16 is 16 bits, f64 64: the number behind the letter.",
+    ),
+    ("no load", ("    st.global.b32 [ %rd1 + 0 ], { %r1 };",), "where no load is, the list is empty."),
+)
+
+
+def _slip(want: object, got: object) -> str:
+    """A hint for what is right but in its unit or its form."""
+    if got and got == [8 * width for width in want]:
+        return "these are bits; 8 of them are a byte."
+    if want and not isinstance(got, list):
+        return "return a list, with a number for each load."
+    return ""
+
+
 PUZZLES = kernel_puzzles.PUZZLES | {
-    "traffic": OfNumbers(arithmetic.traffic, NUMBERS["traffic"], unit="bytes", wrong=_exchanged),
-    "width": OfNumbers(arithmetic.width, NUMBERS["width"], unit="bytes"),
     "original": InPyTorch(Spec(relu_of_difference, _calls, cases=lambda names: [Case((6,)), Case((2,))])),
+    "load_widths": OfNumbers(widths, PTX, unit="bytes", wrong=_slip),
 }
-attempt = Judge(PUZZLES).attempt
+JUDGE = Judge(PUZZLES)
+attempt = JUDGE.attempt
+
+
+def passed(name: str) -> object:
+    """The reader's answer, if it passed when it was last tried; else the lecture's."""
+    return JUDGE.solved.get(name, {"load_widths": widths}[name])

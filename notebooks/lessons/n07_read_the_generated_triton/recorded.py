@@ -1,4 +1,4 @@
-"""What generated.json has of the lesson's kernel: its text, machine code and times, printed."""
+"""What generated.json has of the lesson's kernel, printed: its times by configs and by what is known of the sizes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kernels.inductor import split
 from kernels.inductor.parse import function_of
 from lessons.n07_read_the_generated_triton.experiment import Sizes
 from lessons.n07_read_the_generated_triton.layer_variants import VARIANTS
-from lessons.shared.records import LANES, Record, spread
+from lessons.shared.records import LANES, Record, gb_per_s, spread
 
 if TYPE_CHECKING:
     import pandas
 
 GENERATED = Record("generated")
-SHOWN = ("literal", "rows open", "columns open", "both open", "511 columns", "an odd size")
+NO_RECORD = "No record of this yet: on a GPU `python -m lessons.n07_read_the_generated_triton --save` makes it."
 
 
 def rows_of(variant: str = "literal", large: bool = True) -> int:
@@ -23,24 +23,30 @@ def rows_of(variant: str = "literal", large: bool = True) -> int:
     return VARIANTS[variant].shape(Sizes.large if large else Sizes.small)[0]
 
 
-def candidates(large: bool = True) -> pandas.DataFrame:
-    """Those of literal."""
-    return GENERATED.rows("candidate", variant="literal", rows=rows_of(large=large))
+def configs(variant: str = "literal", large: bool = True) -> pandas.DataFrame:
+    """Those that Inductor tried of a variant."""
+    return GENERATED.rows("candidate", variant=variant, rows=rows_of(variant, large))
 
 
 def kept(variant: str = "literal", large: bool = True) -> pandas.Series:
-    """The candidate that Inductor kept."""
+    """The config that Inductor's autotuner kept."""
     return GENERATED.one("candidate", variant=variant, rows=rows_of(variant, large), kept=True)
 
 
+def way(name: str) -> pandas.Series:
+    """The large size by "eager", "torch.compile" or "copy"."""
+    labels = {"variant": "literal"} if name == "torch.compile" else {}
+    return GENERATED.one(name, rows=rows_of(), **labels)
+
+
 def scalar() -> pandas.Series:
-    """The kept candidate of literal, with accesses of 4 bytes."""
+    """The kept config of literal, with accesses of 4 bytes."""
     chosen = kept()
     return GENERATED.one("scalar", rows=rows_of(), XBLOCK=chosen["XBLOCK"], num_warps=chosen["num_warps"])
 
 
-def a_number(row: pandas.Series) -> float:
-    """Instructions for each number of the result."""
+def an_element(row: pandas.Series) -> float:
+    """Instructions for each element of the result."""
     return row["instructions"] * LANES * row["num_warps"] / row["XBLOCK"]
 
 
@@ -50,12 +56,6 @@ def widths(row: pandas.Series) -> str:
     return f"{found[0]}" if len(found) == 1 else f"{found[0]}, bias {found[-1]}"
 
 
-def where() -> str:
-    """Which machine and versions wrote what is shown."""
-    found = GENERATED.table().attrs
-    return f"recorded on {found['GPU']}, torch {found['torch']}, triton {found['triton']}"
-
-
 def body(variant: str = "literal") -> list[str]:
     """The lines of the recorded kernel's function."""
     (kernel,) = split(GENERATED.head("sources")[variant])
@@ -63,63 +63,81 @@ def body(variant: str = "literal") -> list[str]:
     return kernel.source.splitlines()[function.lineno - 1 : function.end_lineno]
 
 
-def print_kernel(variant: str = "literal") -> None:
-    print(f"# {where()}", *body(variant), sep="\n")
+def causes(variant: str) -> tuple[bool, str, bool]:
+    """What the recorded text shows: whether accesses have a mask, the remainder's divisor, whether x and y have
+    `evict_last`."""
+    text = "\n".join(body(variant))
+    return "xmask)" in text, re.search(r"xindex % (\w+)", text)[1], text.count("evict_last") == 3
 
 
-def print_call() -> None:
-    """What `call` does: it allocates, and launches."""
-    lines = GENERATED.head("sources")["literal"].splitlines()
-    for line in lines:
-        if re.match(r"\s+(buf0 = |triton_poi\w+\.run)", line):
-            print(line.strip())
+def shown(variant: str) -> str:
+    """A variant's name, as the lesson has it."""
+    return variant.replace("open", "dynamic")
 
 
-def print_changes(*variants: str) -> None:
-    """The lines of each that `literal` does not have (- and +), without the function's head; of the loads the first."""
-    known = _lines("literal")
-    for variant in variants:
-        lines = _lines(variant)
-        print(f"{variant}:")
-        print(*(f"  - {line}" for line in known if line not in lines), sep="\n")
-        print(*(f"  + {line}" for line in lines if line not in known), sep="\n")
+def _head() -> str:
+    return f"Recorded, {GENERATED.head('GPU')}, torch {GENERATED.head('torch')}, {GENERATED.head('date')}:"
 
 
-def _lines(variant: str) -> list[str]:
-    """The lines of its function, without the head, the loads after the first, and the store."""
-    return [line.strip() for line in body(variant)[1:] if not re.search(r"in_ptr[12] |tl\.store", line)]
+def show_times() -> None:
+    """The large size by turns: eager, compiled, and PyTorch's copy of as many bytes."""
+    print(_head())
+    for name in ("eager", "torch.compile", "copy"):
+        print(f"  {name:14}{spread(way(name), 6)} µs")
 
 
-def print_candidates(predicted: tuple[int, int]) -> None:
-    """A line a candidate of literal; the kept one is marked, and the one that was said to be it."""
-    print("XBLOCK  warps  numbers a lane  bytes a read  registers  Inductor's µs  ours, µs")
-    for _, row in candidates().iterrows():
+def show_configs(predicted: tuple[int, int] | None) -> None:
+    """A line a config of literal; the kept one is marked, and the one that was predicted."""
+    print(_head())
+    print("  XBLOCK  warps  elements a lane  bytes a read  registers  Inductor's µs  ours, µs")
+    for _, row in configs().iterrows():
         block, warps = row["XBLOCK"], row["num_warps"]
         marks = ["  you said"] * ((block, warps) == predicted) + ["  kept"] * bool(row["kept"])
         print(
-            f"{block:6.0f}  {warps:5.0f}  {block / LANES / warps:14.0f}  {widths(row):>12}  {row['registers']:9.0f}"
-            f"  {row['inductor_us']:13.1f}  {spread(row, 7)}" + "".join(marks)
+            f"  {block:6.0f}  {warps:5.0f}  {block / LANES / warps:15.0f}  {widths(row):>12}  {row['registers']:9.0f}"
+            f"  {row['inductor_us']:13.1f}  {spread(row)}" + "".join(marks)
         )
 
 
-def print_code() -> None:
-    """Of the kept kernel: PTX's accesses to memory, and how many of each SASS instruction there are."""
-    print("PTX:")
-    for line in GENERATED.head("ptx").splitlines():
-        if re.search(r"\b(ld|st)\.global", line):
-            print("  " + re.sub(r"\s+", " ", line).strip())
-    print("SASS:")
-    for line in GENERATED.head("sass"):
-        if re.search(r"\b(LDG|STG)\b", line):
-            print("  " + line)
-    print("all:", ", ".join(f"{count} {name}" for name, count in kept()["opcodes"].items() if count > 1))
+def show_sweep(predicted: tuple[int, int] | None = None) -> None:
+    """µs by config, a line for each number of elements a lane, and a copy of as many bytes; or that there are none."""
+    try:
+        found = GENERATED.rows("sweep")
+    except LookupError:
+        print(NO_RECORD)
+        return
+    print(_head())
+    for lane, rows in found[found["name"] == "fused"].groupby("elements_a_lane"):
+        for _, row in rows.sort_values("num_warps").iterrows():
+            config = row["XBLOCK"], row["num_warps"]
+            mark = "  you said" if config == predicted else ""
+            what = f"{lane:.0f} elements a lane, {config[1]:2.0f} warps, XBLOCK {config[0]:4.0f}"
+            print(f"  {what}: {spread(row)} µs{mark}")
+    print(f"  copy: {spread(found[found['name'] == 'copy'].iloc[0])} µs")
 
 
-def print_sizes(predicted: dict[str, float]) -> None:
-    """A line a variant: what was said, the autotuner's time of what it kept, ours, and what the code is like."""
-    print(f"{'':14}  you said  autotuner's µs  ours, µs              bytes a read  instructions a number")
-    for variant in SHOWN:
-        row = kept(variant)
-        guess = f"{predicted[variant]:8.0f}" if variant in predicted else " " * 8
-        code = f"{widths(row):>12}  {a_number(row):6.1f}"
-        print(f"{variant:14}  {guess}  {row['inductor_us']:14.1f}  {spread(row, 7):22}  {code}")
+def show_mix() -> None:
+    """GB/s of PyTorch's kernels by what they read and write, as many bytes each; or that there are none."""
+    try:
+        found = GENERATED.rows("mix")
+    except LookupError:
+        print(NO_RECORD)
+        return
+    print(_head())
+    for _, row in found.iterrows():
+        print(f"  {row['reads']:.0f} read, {row['writes']:.0f} written: {gb_per_s(row):,.0f} GB/s, {spread(row)} µs")
+
+
+def show_sizes(predicted: dict[str, float | None]) -> None:
+    """A line a variant: what was predicted, our time of the kept config, what its text shows, what its code is like."""
+    print(_head())
+    print("                  predicted  µs                        mask  % by   evict_last  bytes a read  instructions")
+    print("                                                                    of x and y                an element")
+    for variant in VARIANTS:
+        row, (mask, divisor, hint) = kept(variant), causes(variant)
+        guess = predicted.get(shown(variant))
+        yes = {True: "yes", False: "no"}
+        print(
+            f"  {shown(variant):15} {'' if guess is None else guess:>9}  {spread(row):24}  {yes[mask]:4}  {divisor:5}"
+            f"  {yes[hint]:10}  {widths(row):12}  {an_element(row):.1f}"
+        )

@@ -1,41 +1,153 @@
 """Lesson 07: what the lesson shows, from the record, and its arithmetic against Triton's compiler."""
 
+import inspect
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 pytest.importorskip("matplotlib")
 
 from kernels import runtime
-from kernels.inductor import run_kernel, split, triton_source
+from kernels.inductor import compile_candidates, run_kernel, split, triton_source
 from kernels.inductor.machine_code import accesses
-from lessons.n07_read_the_generated_triton import arithmetic, experiment, layer_variants, pictures, puzzles, recorded
+from lessons.n07_read_the_generated_triton import (
+    arithmetic,
+    experiment,
+    generated_kernel,
+    h200,
+    layer_variants,
+    pictures,
+    puzzles,
+    recorded,
+)
+from lessons.shared import answers
+from lessons.shared.records import Record
 
 interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
+ROOM = Path(__file__).resolve().parent
+NOTEBOOK = ROOM.parents[1] / "07_read_the_generated_triton.ipynb"
+
+
+def cells() -> list[str]:
+    """The notebook's code."""
+    found = json.loads(NOTEBOOK.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in found if cell["cell_type"] == "code"]
 
 
 def test_pictures_and_tables(capsys):
-    for draw in (pictures.draw_traffic, pictures.draw_index, pictures.draw_accesses, pictures.draw_sizes):
+    for draw in (pictures.draw_index, pictures.draw_accesses):
         draw().canvas.draw()
-    recorded.print_candidates((512, 8))
-    recorded.print_sizes({"literal": 94})
-    recorded.print_changes("both open")
+    with pytest.raises(ValueError, match="element: 33554432, and x has those from 0 to 33,554,431"):
+        pictures.draw_index(2**25)
+    recorded.show_times()
+    recorded.show_configs((512, 8))
+    recorded.show_sizes({"rows dynamic": 94})
     out = capsys.readouterr().out
-    assert "kept" in out
-    assert "+ x0 = (xindex % ks0)" in out
+    assert [line for line in out.splitlines() if "you said" in line and " 512      8 " in line]
+    assert [line for line in out.splitlines() if line.endswith("kept") and "1024      4" in line]
+    (both,) = (line for line in out.splitlines() if "both dynamic" in line)
+    assert both.split() == ["both", "dynamic", "104.6", "(104.2", "to", "105.1)", "yes", "ks0", "yes", "4", "77.2"]
 
 
-@pytest.mark.parametrize("known", [0, 1])
+def test_what_is_not_recorded_yet_says_so_and_is_shown_when_it_is(tmp_path, monkeypatch, capsys):
+    lesson = experiment.Candidates(torch.device("cpu"))
+    monkeypatch.setattr(recorded, "GENERATED", Record("generated"))
+    for show, part in ((recorded.show_sweep, "sweep"), (recorded.show_mix, "mix")):
+        if part not in set(recorded.GENERATED.table()["part"]):
+            show()
+            assert capsys.readouterr().out.startswith("No record of this yet")
+    if runtime.triton_mode() != "interpreted":
+        pytest.skip("the small sizes are for the interpreter")
+    lesson.measure(["sweep", "mix"])
+    assert {row["match"] for row in lesson.rows} == {"ok"}
+    import pandas
+
+    class Now(Record):
+        def table(self):
+            table = pandas.DataFrame(lesson.rows)
+            table.attrs = {"GPU": "a GPU", "torch": "2.13.0", "date": "2026-11-26"}
+            return table
+
+    monkeypatch.setattr(recorded, "GENERATED", Now("generated"))
+    capsys.readouterr()
+    recorded.show_sweep((512, 4))
+    recorded.show_mix()
+    out = capsys.readouterr().out
+    assert "2 elements a lane,  8 warps, XBLOCK  512" in out
+    assert next(line for line in out.splitlines() if line.endswith("you said")).strip().startswith("4 elements a lane")
+    assert "  copy: " in out
+    assert [line.split(":")[0].strip() for line in out.splitlines() if " read, " in line] == [
+        "1 read, 0 written", "2 read, 1 written", "1 read, 1 written", "0 read, 1 written",
+    ]
+
+
+def test_the_cells_kernel_is_the_one_that_is_timed():
+    (cell,) = (source for source in cells() if "def fused(" in source)
+    for function in (generated_kernel.fused.fn, generated_kernel.launch):
+        assert inspect.getsource(function).removeprefix("@triton.jit\n").strip() in cell
+    assert "@triton.jit\ndef fused(" in cell
+
+
+def test_the_cells_configs_are_those_of_the_experiment():
+    (cell,) = (source for source in cells() if "tried = " in source)
+    (line,) = (line for line in cell.splitlines() if line.startswith("tried = "))
+    assert set(eval(line.partition("=")[2].partition("#")[0])) <= set(experiment.Sizes.sweep)
+
+
+def module() -> str:
+    x, y, bias = torch.empty(65536, 512), torch.empty(65536, 512), torch.empty(512)
+    (found,) = triton_source(layer_variants.layer, x, y, bias)
+    return found
+
+
+@pytest.mark.parametrize("known", [False, True])
 def test_the_compiler_reads_as_wide_as_the_lesson_says(known):
-    for made in layer_variants.candidates("literal", 65536, bool(known)):
-        wide = arithmetic.width(made.blocks["XBLOCK"], made.num_warps, known)
+    (kernel,) = split(module())
+    for made in compile_candidates(kernel.source, aligned=known):
+        wide = arithmetic.width(made.blocks["XBLOCK"], made.num_warps) if known else 4
         assert set(accesses(made.ptx)["ld"]) == {wide}
+        assert sorted(puzzles.widths(made.ptx)) == sorted(
+            width for width, times in accesses(made.ptx)["ld"].items() for _ in range(times)
+        )
+
+
+def test_a_kernel_for_any_sizes_has_wide_accesses_where_triton_sees_multiples_of_16(tmp_path):
+    """Of the sizes, at the launch: what the lesson says of Triton."""
+    source = answers.solutions(ROOM)["open"].source.partition("\n\n\n")[0]
+    file = tmp_path / "written_by_the_reader.py"
+    file.write_text(f"import triton\nimport triton.language as tl\n\n\n{source}\n")
+    namespace = {"__name__": "written_by_the_reader", "__file__": str(file)}
+    exec(compile(file.read_text(), str(file), "exec"), namespace)
+    made = h200.compiled(namespace["open_kernel"], 4, XBLOCK=512)
+    assert set(puzzles.widths(made.ptx)) == {16}
+
+
+def test_what_is_compiled_must_be_told_its_constants():
+    with pytest.raises(TypeError, match="fused: expected XBLOCK; got none"):
+        h200.compiled(generated_kernel.fused, 4)
+    with pytest.raises(TypeError, match="fused: expected XBLOCK; got BLOCK"):
+        h200.compiled(generated_kernel.fused, 4, BLOCK=512)
+
+
+def test_two_reads_a_write_take_less_than_a_copy_of_as_many_bytes():
+    moved = 3 * 2**27
+    assert arithmetic.mixed_us(moved / 2, moved / 2) == pytest.approx(recorded_copy := moved / copy_rate())
+    assert arithmetic.mixed_us(2 * moved / 3, moved / 3) < recorded_copy
+
+
+def copy_rate() -> float:
+    from lessons.shared.records import yardstick
+
+    return 1e6 * yardstick()
 
 
 @interpreted
 def test_the_puzzles_kernel_is_what_it_says():
     x, w, out = torch.randn(6, 24), torch.randn(5), torch.empty(6, 5, 24)
-    (module,) = triton_source(puzzles.relu_of_difference, x, w)
-    (kernel,) = split(module)
+    (text,) = triton_source(puzzles.relu_of_difference, x, w)
+    (kernel,) = split(text)
     run_kernel(kernel.source, x, w, out, out.numel())
     torch.testing.assert_close(out, puzzles.relu_of_difference(x, w))
     if torch.__version__.startswith("2.13"):

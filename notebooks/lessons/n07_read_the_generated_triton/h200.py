@@ -1,0 +1,58 @@
+"""A reader's kernel compiled for an H200 that need not be here, in a second process: here Triton may interpret."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kernels.check.isolated import source_of
+from kernels.inductor import fake_gpu
+from kernels.inductor.compile import define
+from kernels.inductor.machine_code import registers
+from lessons.shared.compiled import ARCH
+
+
+@dataclass(frozen=True)
+class Made:
+    """What Triton made of a kernel; registers: of a thread, None where there is no cuobjdump."""
+
+    ptx: str
+    cubin: bytes
+    registers: int | None
+
+
+def compiled(kernel: Callable, num_warps: int, **constants: int) -> Made:
+    """The kernel with these constexprs, on float32 and 32-bit sizes; addresses and sizes are multiples of 16. What is
+    called `…_ptr…` is a tensor, and what is called `multiplier` a number.
+
+    Raises:
+        TypeError: a constexpr is missing, or there is none of this name. RuntimeError: Triton's error.
+    """
+    name, text = source_of(kernel)
+    parameters = getattr(kernel, "fn", kernel).__annotations__
+    expected = {name for name, kind in parameters.items() if "constexpr" in str(kind)}
+    if expected != constants.keys():
+        raise TypeError(f"{name}: expected {', '.join(sorted(expected))}; got {', '.join(sorted(constants)) or 'none'}")
+    return fake_gpu.ask(_compile, name, text, constants, num_warps)
+
+
+def _compile(name: str, text: str, constants: dict, num_warps: int) -> Made:
+    """In the second process."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel = define(text, name, {"__name__": name})
+    signature = {
+        argument: "constexpr" if argument in constants else "*fp32" if "_ptr" in argument
+        else "fp32" if argument == "multiplier" else "i32"
+        for argument in kernel.arg_names
+    }
+    divisible = {
+        (place,): [["tt.divisibility", 16]] for place, kind in enumerate(signature.values()) if kind in ("*fp32", "i32")
+    }
+    made = triton.compile(
+        ASTSource(kernel, signature, constants, divisible),
+        target=GPUTarget("cuda", ARCH, 32), options={"num_warps": num_warps},
+    )
+    return Made(made.asm["ptx"], made.asm["cubin"], registers(made.asm["cubin"]))
