@@ -6,6 +6,7 @@ torch._dynamo, which imports Triton, is not imported before kernels has chosen T
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from unittest import mock
@@ -17,6 +18,7 @@ import kernels
 from kernels.compiler import compiled, explanation, replace
 
 NAMES = ("fused_mlp", "dot_interaction", "add_relu", "add_mul_activation", "embedding_bags_apart", "dlrm_forward")
+FUZZ = int(os.environ.get("FUZZ", "1"))  # how much more the slow tests try at random: FUZZ=4 takes ten minutes
 OPS = {getattr(kernels, name): name for name in NAMES}
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 import torch
-from compiled import check, results_of
+from compiled import FUZZ, check, results_of
 from compiled_models import Model, Recipe, Two, inputs, programs
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
@@ -61,7 +61,7 @@ def test_random_models():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(1, 5))
+@pytest.mark.parametrize("number", range(1, 1 + FUZZ))
 def test_more_random_models(number):
     """Some are whole models, some have each of the parts; and eager refuses few."""
     counts = fuzzed(125, number)
