@@ -75,10 +75,16 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 def _expect_the_same_tests(tests: list[pytest.Item], folder: Path) -> None:
     """Else the processes' parts differ, and a test could be in none of those that are taken."""
-    digest = hashlib.sha256("\n".join(test.nodeid for test in tests).encode()).hexdigest()
-    (folder / f"collected-{digest}").touch()
-    if len([*folder.glob("collected-*")]) > 1:
-        raise pytest.UsageError("the processes that share the tests have collected different ones")
+    names = "\n".join(test.nodeid for test in tests)
+    file = folder / f"collected-{hashlib.sha256(names.encode()).hexdigest()}"
+    own = folder / f"{file.name}.{os.getpid()}"
+    own.write_text(names)
+    own.rename(file)
+    for other in sorted(folder.glob("collected-" + "?" * 64)):
+        if other != file:
+            mine, theirs = names.split("\n"), other.read_text().split("\n")
+            first = next((pair for pair in zip_longest(mine, theirs) if pair[0] != pair[1]), "")
+            raise pytest.UsageError(f"the processes that share the tests have collected different ones: {first}")
 
 
 def _make(path: Path) -> bool:
