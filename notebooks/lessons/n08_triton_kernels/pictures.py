@@ -1,11 +1,11 @@
-"""Pictures of a pointwise kernel: where a mask's edge falls, what gelu takes in two types, and the lesson's kernels."""
+"""Pictures of a pointwise kernel: where a mask's edge falls, and what the lesson's last one takes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from lessons.n08_triton_kernels import recorded
-from lessons.n08_triton_kernels.experiment import DTYPES, SHAPES
+from lessons.n08_triton_kernels.experiment import SHAPES
 from lessons.shared.picture import BLUE, IDLE, NEEDED, ORANGE, OTHER, RECORDED, RED, draw_box, open_panels, panels
 
 if TYPE_CHECKING:
@@ -37,25 +37,11 @@ def draw_edge(*counts: int, lanes: int = 8) -> Figure:
     return figure
 
 
-def draw_gelu() -> Figure:
-    """sigmoid and gelu by torch.compile and ours in both types, and what their bytes take: all of one record."""
-    figure, axes = open_panels((10, 2.6), 1, 2)
-    for ax, dtype in zip(axes, DTYPES, strict=True):
-        bars = {}
-        for activation, part in {"sigmoid": "step", "gelu": "gelu"}.items():
-            for label, name in {"torch.compile": "torch.compile", "the library": "the op"}.items():
-                row = recorded.POINTWISE.one(part, name=name, shape="even", dtype=dtype)
-                bars[f"{activation}, {label}"] = row["us_p50"]
-        _draw_bars(ax, bars, recorded.bytes_us(dtype))
-        ax.set_title(f"65536 × 512, {dtype}", size=9)
-    figure.suptitle(RECORDED, size=8)
-    return figure
-
-
 def draw_last(shape: str = "even", dtype: str = "float32", here: Mapping[str, float] | None = None) -> Figure:
     """sigmoid by the lesson's last kernel, the library's, torch.compile, eager, and a copy of as many bytes. here: µs
     on this machine, in the place of the record's."""
-    names = {"yours, or the answer": "two ways", "the library": "the op", "torch.compile": "torch.compile", "eager": "eager"}
+    names = {"yours, or the answer": "two ways", "the library": "the op"}
+    names |= {name: name for name in ("torch.compile", "eager")}
     found = {label: recorded.find("step", name=name, shape=shape, dtype=dtype) for label, name in names.items()}
     found["a copy"] = recorded.find("copy", of="step", shape=shape, dtype=dtype)
     figure, ax = open_panels((9, 2.2))

@@ -35,9 +35,7 @@ def relu_forms(x, out, n, FORM: tl.constexpr, BLOCK: tl.constexpr):
     z = tl.load(x + i, mask)
     if FORM == "maximum":
         z = tl.maximum(z, 0.0)
-    elif FORM == "propagate_nan":
-        z = tl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    else:
+    elif FORM == "where":
         z = tl.where(z < 0, 0.0, z)
     tl.store(out + i, z, mask)
 
@@ -54,10 +52,9 @@ def gelu(
     z = tl.load(x + i, mask).to(tl.float32) + multiplier * tl.load(y + i, mask).to(tl.float32)
     z += tl.load(bias + i % COLUMNS, mask).to(tl.float32)
     if FORM == "erf":
-        z = 0.5 * z * (1 + tl.erf(z * 0.7071067811865476))
+        tl.store(out + i, 0.5 * z * (1 + tl.erf(z * 0.7071067811865476)), mask)
     else:
-        z = activate(z, "gelu")
-    tl.store(out + i, z, mask)
+        tl.store(out + i, activate(z, "gelu"), mask)
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 masked     out = relu(x + bias) of n elements, by programs of 16: the mask
 edge       out = relu(x + bias), bias [columns]: only the last program has a mask, so the others have wide accesses
 places     out[j] = the index in a large tensor of the element that a late program computes: 64 bits
-relu       out = relu(x + bias), bias [columns], where x has NaN and Inf
 capstone   add_mul_activation, by the op's contract
 """
 
@@ -63,7 +62,8 @@ def masked(x: Tensor, bias: Tensor, out: Tensor) -> None:
 def _masked_calls(case: Case, device: torch.device) -> Iterator[Call]:
     n = case.shape[0]
     if n % BLOCK:
-        hint = f"{n} elements, {BLOCK} a program: the last program has {n % BLOCK}. What does the mask say of element {n}?"
+        last = f"{n} elements, {BLOCK} a program: the last program has {n % BLOCK}."
+        hint = f"{last} What does the mask say of element {n}?"
     else:
         hint = "every index is inside, so the mask lets all through: is what is stored relu(x + bias)?"
     yield Call(f"{n} elements", tuple(case.tensor(seed, device) for seed in (1, 2, 3)), hint=hint)
@@ -87,7 +87,7 @@ def _edge_calls(case: Case, device: torch.device) -> Iterator[Call]:
     n, columns = case.shape[0] * case.shape[1], case.shape[1]
     whole = n // BLOCK
     if n % BLOCK == 0:
-        hint = f"{n} elements, {BLOCK} a program: all of the {whole} programs are whole. Do they compute relu(x + bias)?"
+        hint = f"{n} elements, {BLOCK} a program: all {whole} programs are whole. Do they compute relu(x + bias)?"
     else:
         hint = (f"{n} elements, {BLOCK} a program: the first {whole} programs have all of their elements, program "
                 f"{whole} has {n % BLOCK}. Which way does each take, and which of the two needs a mask?")
@@ -110,26 +110,6 @@ class Edge(InTriton):
                     "its own: `if start + BLOCK <= n:`."
                 )
         return f"{text}; of an odd number of elements a lane loads and stores 16 bytes at a time"
-
-
-# --------------------------------------------------------------------------------------------------------------- relu
-
-
-def _launch_relu(kernel, x: Tensor, bias: Tensor, out: Tensor) -> None:
-    """kernel[programs](x, bias, out, n, columns, BLOCK)."""
-    kernel[_programs(x.numel())](x, bias, out, x.numel(), len(bias), BLOCK=BLOCK)
-
-
-def relu(x: Tensor, bias: Tensor, out: Tensor) -> None:
-    out.copy_(torch.relu(x + bias))
-
-
-def _relu_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    """The special values only in x: Inf - Inf is no question here."""
-    x, out = case.tensor(1, device), Case(case.shape).tensor(3, device)
-    bias = Case(case.shape).tensor(2, device, case.shape[-1:])
-    hint = "ordinary numbers: those below 0 become 0, the others stay."
-    yield Call(str(case), (x, bias, out), hint=hint)
 
 
 # ------------------------------------------------------------------------------------------------------------- places
@@ -170,7 +150,7 @@ def _capstone_calls(case: Case, device: torch.device) -> Iterator[Call]:
     """Those of the op's contract, but for tanh."""
     before: set[str] = set()
     for call in spec_of("add_mul_activation").calls(case, device):
-        multiplier, activation = call.options
+        activation = call.options[1]
         if activation in ACTIVATIONS:
             again = activation in before and "multiplier is an argument: it is not always the same."
             yield replace(call, hint=again or HINTS[activation])
@@ -212,15 +192,12 @@ class Capstone(InTriton):
 _SHAPES = {
     "masked": ((64,), (40,), (33,), (1,), (200,)),
     "edge": ((4, 16), (5, 8), (3, 7), (1, 1), (9, 33)),
-    "relu": ((5, 24), (3, 7)),
     "places": ((2 * PLACES_BLOCK,),),
 }
 
 
-def _puzzle(
-    reference: Callable, calls: Callable, launch: Callable, special: tuple[Case, ...] = (), kind: type = InTriton
-) -> InTriton:
-    cases = [*map(Case, _SHAPES[reference.__name__]), *special]
+def _puzzle(reference: Callable, calls: Callable, launch: Callable, kind: type = InTriton) -> InTriton:
+    cases = [*map(Case, _SHAPES[reference.__name__])]
     spec = Spec(reference, calls, outputs=(), mutated=("out",), cases=lambda names: cases)
     return kind(spec, launch, __name__)
 
@@ -228,7 +205,6 @@ def _puzzle(
 PUZZLES = {
     "masked": _puzzle(masked, _masked_calls, _launch_masked),
     "edge": _puzzle(edge, _edge_calls, _launch_edge, kind=Edge),
-    "relu": _puzzle(relu, _relu_calls, _launch_relu, (Case((13, 40), values="special"),)),
     "places": _puzzle(places, _places_calls, _launch_places),
     "capstone": Capstone(replace(spec_of("add_mul_activation"), calls=_capstone_calls), launch, __name__),
 }

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from kernels.inductor.machine_code import opcodes, sass
 from lessons.n08_triton_kernels.experiment import DTYPES, SHAPES
-from lessons.shared.records import ADD_MUL_ACTIVATION, LANES, Record, copy_us, device, sms
+from lessons.shared.records import LANES, Record, copy_us, device, sms
 
 if TYPE_CHECKING:
     import pandas
 
 POINTWISE = Record("pointwise")
 NOTHING = "no record yet"
-# What an SM of compute capability 9.0 computes in a clock, in lanes: CUDA C++ Programming Guide, Arithmetic Instructions.
-# Of the rest the guide says nothing, but that four schedulers issue it.
+# What an SM of compute capability 9.0 computes in a clock, in lanes, by the CUDA C++ Programming Guide's table of
+# arithmetic instructions. Whatever is not in the table, four schedulers issue it.
 RATES = {"float32": 128, "integers": 64, "exp, 1/x": 16, "all, issued": 128}
 KINDS = {name: "float32" for name in ("FFMA", "FMUL", "FADD")} | {"MUFU": "exp, 1/x"}
 KINDS |= dict.fromkeys(("SHF", "PRMT", "LOP3", "FSETP", "FSEL", "ISETP", "IADD3", "LEA", "F2FP"), "integers")
@@ -41,6 +41,18 @@ def _shown(row: pandas.Series | None) -> str:
     return f"{row['us_p50']:6.1f} µs, replayed " + (f"{replayed:.1f}" if known else f"({NOTHING})")
 
 
+def show_relu(name: str, shape: str, here: tuple[float, float] | None = None) -> None:
+    """relu(x + bias) in float32."""
+    show(name, find("add_relu", name=name, shape=shape, dtype="float32"), here)
+
+
+def show_relus(shape: str, here: tuple[float, float] | None = None) -> None:
+    """The six lines, with the times of this machine, and beside them those that are only recorded."""
+    show_relu("six lines", shape, here)
+    for name in ("eager", "torch.compile", "the op"):
+        show_relu(name, shape)
+
+
 def show_block(block: int, warps: int, here: tuple[float, float] | None = None) -> None:
     """The six lines with such a config."""
     what = f"BLOCK {block:4}, {warps} warp{'s' * (warps > 1)}, {block // (LANES * warps):2} a lane"
@@ -55,7 +67,8 @@ def show_autotune() -> None:
             print(f"{name}: {NOTHING}")
             continue
         kept = "" if name == "one config" else f"; kept: BLOCK {row['block']:.0f}, {row['warps']:.0f} warps"
-        print(f"{name}: recorded {row['ms_p50']:,.0f} ms for the first call, {row['call_us']:.1f} µs for a later one{kept}")
+        times = f"{row['ms_p50']:,.0f} ms for the first call, {row['call_us']:.1f} µs of Python for a later one"
+        print(f"{name}: recorded {times}{kept}")
 
 
 def show_offsets() -> None:
@@ -94,13 +107,7 @@ def kind_us(kind: str, an_element: float) -> float:
     return an_element * rows * columns / (RATES[kind] * sms()) / device("max_sm_mhz")
 
 
-def duels() -> pandas.DataFrame:
-    """add_mul_activation with sigmoid in float32 at every size of the op's record: times is ours over torch.compile's."""
-    import pandas as pd
-
-    found = ADD_MUL_ACTIVATION.rows("grid", form="functional")
-    cells = {
-        size: [cell[cell["implementation"] == name].iloc[0]["us_p50"] for name in ("triton", "torch.compile")]
-        for size, cell in found.groupby(["rows", "columns"])
-    }
-    return pd.DataFrame([{"rows": r, "columns": c, "times": a / b, "us": a} for (r, c), (a, b) in cells.items()])
+def show_limits(cubin: bytes, elements: int, dtype: str) -> None:
+    """What the bytes take, and each kind of instruction by itself; elements: that a lane computes."""
+    limits = [f"{kind} {kind_us(kind, count):.1f}" for kind, count in kinds(cubin, elements).items()]
+    print(f"    limits in µs: bytes {bytes_us(dtype):.1f},", ", ".join(limits))
