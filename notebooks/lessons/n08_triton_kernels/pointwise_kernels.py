@@ -31,13 +31,12 @@ def two_ways(x, bias, out, n, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def relu_forms(x, out, n, FORM: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = i < n
-    z = tl.load(x + i, mask)
+    z = tl.load(x + i, i < n)
     if FORM == "maximum":
         z = tl.maximum(z, 0.0)
     elif FORM == "where":
         z = tl.where(z < 0, 0.0, z)
-    tl.store(out + i, z, mask)
+    tl.store(out + i, z, i < n)
 
 
 @triton.jit
@@ -97,7 +96,6 @@ def launch(kernel, x, bias, y, multiplier, activation):  # x, y [..., columns], 
     x, bias, y = x.contiguous(), bias.contiguous(), y.contiguous()
     out, n, block = torch.empty_like(x), x.numel(), 1024
     if n:
-        wide = n + block > 2**31
-        names = {"COLUMNS": len(bias), "ACTIVATION": activation, "WIDE": wide, "BLOCK": block}
+        names = {"COLUMNS": len(bias), "ACTIVATION": activation, "WIDE": n + block > 2**31, "BLOCK": block}
         kernel[(triton.cdiv(n, block),)](x, bias, y, out, float(multiplier), n, **names)
     return out
