@@ -147,7 +147,9 @@ def said(sentence: str, values=tuple) -> None:
     claim(NOTEBOOK, sentence, values)
 
 
-said("At 65536 × 512 in float32 the six lines take {:.1f} µs, and what `torch.compile` generates takes {:.1f} µs.", _even)
+said(
+    "At 65536 × 512 in float32 the six lines take {:.1f} µs, and what `torch.compile` generates takes {:.1f} µs.", _even
+)
 said("At a copy's rate the bytes take {:.1f} µs.", lambda: (bytes_us(tensors=2),))
 said('"no difference" means less than {:.0f} %.', lambda: (100 * (LEAST - 1),))
 said("two elements a lane gave {:.0f} GB/s, four gave {:.0f} GB/s and eight {:.0f} GB/s.", _copies)

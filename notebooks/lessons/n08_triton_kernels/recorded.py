@@ -107,7 +107,10 @@ def kind_us(kind: str, an_element: float) -> float:
     return an_element * rows * columns / (RATES[kind] * sms()) / device("max_sm_mhz")
 
 
-def show_limits(cubin: bytes, elements: int, dtype: str) -> None:
-    """What the bytes take, and each kind of instruction by itself; elements: that a lane computes."""
+def show_limits(cubin: bytes, elements: int, name: str, dtype: str) -> None:
+    """What the bytes take, and each kind of instruction by itself; elements: that a lane computes. And a form of gelu
+    where all programs take the same elements."""
     limits = [f"{kind} {kind_us(kind, count):.1f}" for kind, count in kinds(cubin, elements).items()]
-    print(f"    limits in µs: bytes {bytes_us(dtype):.1f},", ", ".join(limits))
+    row = find("same", name=name, dtype=dtype)
+    alone = NOTHING if row is None else f"{row['us_p50']:.1f}"
+    print(f"    limits in µs: bytes {bytes_us(dtype):.1f};", "; ".join(limits) + f"; without the bytes: {alone}")
