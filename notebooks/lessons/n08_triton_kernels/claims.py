@@ -152,7 +152,7 @@ said(
 )
 said("At a copy's rate the bytes take {:.1f} µs.", lambda: (bytes_us(tensors=2),))
 said('"no difference" means less than {:.0f} %.', lambda: (100 * (LEAST - 1),))
-said("two elements a lane gave {:.0f} GB/s, four gave {:.0f} GB/s and eight {:.0f} GB/s.", _copies)
+said("reached {:.0f} GB/s with two elements a lane, {:.0f} GB/s with four and {:.0f} GB/s with eight.", _copies)
 said("times each for an eighth of a second.", _eighth)
 said(
     "At 65535 × 511 the six lines take {:.1f} µs and the generated kernel {:.1f} µs. "
