@@ -28,7 +28,7 @@ def two_ways(x, bias, out, n, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
 solved = puzzles.attempt("edge", two_ways)
 if solved:
     check.draw_accesses(two_ways, (3,), torch.zeros(21), torch.zeros(7), torch.zeros(21), 21, COLUMNS=7, BLOCK=8)
-    recorded.show_relu("two ways", "odd", us(partial(launch_relu, two_ways, x, bias, out)))
+    recorded.show_relu("two ways", "odd", us(partial(launch_relu, two_ways, *odd_size)))
 
 # %% places
 @triton.jit
