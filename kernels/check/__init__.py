@@ -13,7 +13,7 @@
     contract/       the op contract as pytest classes (needs pytest, which nothing else in here does)
 """
 
-from kernels.check.accesses import accesses_of, draw_accesses
+from kernels.check.accesses import accesses_of, draw_accesses, late_stores
 from kernels.check.cases import FLOAT_DTYPES, Call, Case, calls, pointwise_cases, wide_cases
 from kernels.check.comparison import TOLERANCES, Pointwise, Sums, compare, gradients
 from kernels.check.interpreter import OutOfBounds, watched
@@ -43,6 +43,7 @@ __all__ = [
     "expected",
     "gradients",
     "guarded",
+    "late_stores",
     "maximum_as_compiled",
     "pointwise_cases",
     "poisoned",

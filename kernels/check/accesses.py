@@ -48,11 +48,26 @@ def accesses_of(kernel, grid: Sequence[int], *arguments, **constants) -> list[Ac
 
     Raises RuntimeError with the kernel's error. ValueError: a kernel that cannot be carried to another process.
     """
+    return [Access(*row) for row in _asked(kernel, grid, arguments, constants)]
+
+
+def late_stores(kernel, first: int, *arguments, **constants) -> list[int]:
+    """The offsets that program number `first` of a large tensor would store at, in the last of the arguments that are
+    tensors. It loads zeros and writes nothing, so small tensors may stand for large ones.
+
+    Raises: as accesses_of.
+    """
+    found = _asked(kernel, (1,), arguments, constants, first)
+    return [offset for _, what, _, offsets in found if what == "store" for offset in offsets]
+
+
+def _asked(kernel, grid: Sequence[int], arguments: tuple, constants: dict, first: int | None = None) -> list:
+    """What the other process wrote down."""
     name, source = source_of(kernel)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "solution.py").write_text(source)
         given = [argument.cpu() if isinstance(argument, Tensor) else argument for argument in arguments]
-        torch.save((name, tuple(grid), given, constants), Path(folder) / "call")
+        torch.save((name, tuple(grid), given, constants, first), Path(folder) / "call")
         path = os.pathsep.join([str(KERNELS.parent), *filter(None, sys.path)])
         environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-c", CHILD, folder]
@@ -62,7 +77,7 @@ def accesses_of(kernel, grid: Sequence[int], *arguments, **constants) -> list[Ac
             raise RuntimeError(f"{name}: it does not end: stopped after {SECONDS} s") from None
         if ended.returncode:
             raise RuntimeError(f"{name}: {ended.stderr.strip().splitlines()[-1]}")
-        return [Access(*row) for row in json.loads((Path(folder) / "accesses").read_text())]
+        return json.loads((Path(folder) / "accesses").read_text())
 
 
 def child(folder: str) -> None:
@@ -71,7 +86,7 @@ def child(folder: str) -> None:
 
     from triton.runtime import interpreter
 
-    name, grid, arguments, constants = torch.load(Path(folder) / "call", weights_only=True)
+    name, grid, arguments, constants, first = torch.load(Path(folder) / "call", weights_only=True)
     spec = importlib.util.spec_from_file_location("solution", f"{folder}/solution.py")
     solution = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(solution)
@@ -79,7 +94,7 @@ def child(folder: str) -> None:
     given = [_between_zones(argument) if isinstance(argument, Tensor) else argument for argument in arguments]
     tensors = {n: value for n, value in zip(kernel.arg_names, given, strict=False) if isinstance(value, Tensor)}
     with ExitStack() as stack:
-        for (owner, attribute), replacement in _recorded(interpreter, tensors, found).items():
+        for (owner, attribute), replacement in _recorded(interpreter, tensors, found, first).items():
             stack.enter_context(mock.patch.object(owner, attribute, replacement))
         kernel[grid](*given, **constants)
     (Path(folder) / "accesses").write_text(json.dumps(found))
@@ -89,9 +104,10 @@ def _between_zones(tensor: Tensor) -> Tensor:
     return torch.cat([tensor.new_zeros(ZONE), tensor.flatten(), tensor.new_zeros(ZONE)])[ZONE:-ZONE].view(tensor.shape)
 
 
-def _recorded(interpreter, tensors: dict[str, Tensor], found: list) -> dict:
-    """The interpreter's accesses, written down before they are made; those beyond the zones are not made."""
-    builder = interpreter.InterpreterBuilder
+def _recorded(interpreter, tensors: dict[str, Tensor], found: list, first: int | None) -> dict:
+    """The interpreter's accesses, written down before they are made; those beyond the zones are not made. first: the
+    number of the first program, if it is a late one, whose accesses are written down wherever they are and not made."""
+    builder, program_of = interpreter.InterpreterBuilder, interpreter.InterpreterBuilder.set_grid_idx
     load, store = builder.create_masked_load, builder.create_masked_store
     swap, update = builder.create_atomic_cas, builder.create_atomic_rmw
 
@@ -101,6 +117,11 @@ def _recorded(interpreter, tensors: dict[str, Tensor], found: list) -> dict:
         if mask is not None:
             allowed &= mask.data.astype(bool)
         addresses = pointers.data.astype(np.int64)
+        if first is not None:  # so far away that no tensor is the nearest
+            name, tensor = list(tensors.items())[-1]
+            offsets = (addresses - tensor.data_ptr()) // tensor.itemsize
+            found.append((first, what, name, offsets[allowed].ravel().tolist()))
+            return interpreter.TensorHandle(np.zeros_like(allowed), interpreter.tl.int1)
         starts = {name: (tensor.data_ptr(), tensor.numel() * tensor.itemsize) for name, tensor in tensors.items()}
 
         def beside(name: str) -> int:
@@ -131,6 +152,10 @@ def _recorded(interpreter, tensors: dict[str, Tensor], found: list) -> dict:
     def noted_update(self, operation, pointers, value, mask, *rest, **named):
         return update(self, operation, pointers, value, note(self, "atomic", pointers, mask), *rest, **named)
 
+    def late_program(self, x: int, y: int, z: int):
+        program_of(self, x, y, z)
+        self.grid_idx = (x + (first or 0), y, z)
+
     patch = interpreter._patch_lang_tensor
 
     def patched(tensor, *rest):
@@ -141,7 +166,7 @@ def _recorded(interpreter, tensors: dict[str, Tensor], found: list) -> dict:
     noted = (noted_load, noted_store, noted_swap, noted_update)
     names = ("create_masked_load", "create_masked_store", "create_atomic_cas", "create_atomic_rmw")
     patches = {(builder, name): function for name, function in zip(names, noted, strict=True)}
-    return patches | {(interpreter, "_patch_lang_tensor"): patched}
+    return patches | {(interpreter, "_patch_lang_tensor"): patched, (builder, "set_grid_idx"): late_program}
 
 
 def draw_accesses(kernel, grid: Sequence[int], *arguments, **constants) -> Figure:

@@ -13,6 +13,7 @@ from kernels.check.comparison import Mismatch
 from kernels.check.interpreter import OutOfBounds
 from kernels.check.memory import WrittenBeside
 
+FLOAT64 = "dtype: float32 passes. Is something in between computed in float32?"
 POINTER = re.compile("invalid operands of type pointer")  # Triton's words
 VALUES = {
     "special": "NaN and Inf: ordinary numbers pass. A comparison with NaN is false, and 0 · Inf is NaN.",
@@ -45,14 +46,17 @@ def hint(error: Exception, case: Case, passed: Sequence[Case], own: str = "") ->
         if own:
             return f"{own} And the mask: does it let every element through?"
         return "grid or mask: does the grid cover every element, and does the mask let the last ones through?"
+    if case.dtype == torch.float64 and any(c.dtype == torch.float32 for c in passed) and error.digits:
+        return FLOAT64
     if error.digits and case.dtype.itemsize > 2:
-        return f"right to some {error.digits} digits: is something rounded on the way, to float16 or bfloat16?"
+        rounded = f"right to some {error.digits} digits: is something rounded on the way, to float16 or bfloat16?"
+        return f"{rounded} Or is a formula approximate? {own}" if own else rounded
     if case.values != "normal" and any(c.values == "normal" and c.dtype == case.dtype for c in passed):
         return VALUES[case.values]
     if case.layout != "contiguous" and any(c.layout == "contiguous" and c.dtype == case.dtype for c in passed):
         return LAYOUTS[case.layout]
     if case.dtype == torch.float64 and any(c.dtype == torch.float32 for c in passed):
-        return "dtype: float32 passes. Is something in between computed in float32?"
+        return FLOAT64
     if case.dtype.itemsize == 2 and any(c.dtype == torch.float32 for c in passed):
         return "dtype: float32 passes. Convert to float32 after the load, and back once, before the store."
     return own or place(error.where)

@@ -16,13 +16,12 @@ from lessons.n07_read_the_generated_triton import (
     arithmetic,
     experiment,
     generated_kernel,
-    h200,
     layer_variants,
     pictures,
     puzzles,
     recorded,
 )
-from lessons.shared import answers
+from lessons.shared import answers, h200
 from lessons.shared.records import Record
 
 interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")

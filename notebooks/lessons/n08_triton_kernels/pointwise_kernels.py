@@ -1,8 +1,6 @@
-"""The kernels of the lesson: add_relu's first lines, add_mul_activation step by step, relu and gelu in several forms.
+"""The kernels that the lesson times: texts of its cells, and of the answers to its puzzles."""
 
-The first and the last steps, as_generated, cleaned and general, are those of the op, kernels/ops/add_mul_activation.
-"""
-
+import torch
 import triton
 import triton.language as tl
 
@@ -10,131 +8,94 @@ from kernels.device.activations import activate
 
 
 @triton.jit
-def one_row(x, bias, out, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    z = tl.load(x + i) + tl.load(bias + i)
-    tl.store(out + i, tl.maximum(z, 0.0))
-
-
-@triton.jit
-def six_lines(x, bias, out, n, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+def add_relu(x, bias, out, n, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = i < n
     z = tl.load(x + i, mask) + tl.load(bias + i % COLUMNS, mask)
     tl.store(out + i, tl.maximum(z, 0.0), mask)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Between as_generated and cleaned.
-
-
 @triton.jit
-def renamed(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, elements, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offsets < elements
-    x = tl.load(x_ptr + offsets, mask)
-    y = tl.load(y_ptr + offsets, mask)
-    bias = tl.load(bias_ptr + offsets % COLUMNS, mask, eviction_policy="evict_last")
-    tl.store(out_ptr + offsets, tl.sigmoid(x + 0.5 * y + bias), mask)
-
-
-@triton.jit
-def unhinted(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, elements, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offsets < elements
-    x = tl.load(x_ptr + offsets, mask)
-    y = tl.load(y_ptr + offsets, mask)
-    bias = tl.load(bias_ptr + offsets % COLUMNS, mask)
-    tl.store(out_ptr + offsets, tl.sigmoid(x + 0.5 * y + bias), mask)
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# Between cleaned and general.
-
-
-@triton.jit
-def _block(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, mask, COLUMNS: tl.constexpr):
-    x = tl.load(x_ptr + offsets, mask)
-    y = tl.load(y_ptr + offsets, mask)
-    bias = tl.load(bias_ptr + offsets % COLUMNS, mask)
-    tl.store(out_ptr + offsets, tl.sigmoid(x + multiplier * y + bias), mask)
-
-
-@triton.jit
-def split(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, elements, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+def two_ways(x, bias, out, n, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
     start = tl.program_id(0) * BLOCK
-    offsets = start + tl.arange(0, BLOCK)
-    if start + BLOCK <= elements:
-        _block(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, None, COLUMNS)
+    i = start + tl.arange(0, BLOCK)
+    if start + BLOCK <= n:
+        z = tl.load(x + i) + tl.load(bias + i % COLUMNS)
+        tl.store(out + i, tl.maximum(z, 0.0))
     else:
-        _block(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, offsets < elements, COLUMNS)
-
-
-@triton.jit
-def _float32_block(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, mask, COLUMNS: tl.constexpr):
-    x = tl.load(x_ptr + offsets, mask).to(tl.float32)
-    y = tl.load(y_ptr + offsets, mask).to(tl.float32)
-    bias = tl.load(bias_ptr + offsets % COLUMNS, mask).to(tl.float32)
-    tl.store(out_ptr + offsets, tl.sigmoid(x + multiplier * y + bias), mask)
-
-
-@triton.jit
-def in_float32(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, elements, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
-    start = tl.program_id(0) * BLOCK
-    offsets = start + tl.arange(0, BLOCK)
-    if start + BLOCK <= elements:
-        _float32_block(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, None, COLUMNS)
-    else:
-        _float32_block(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, offsets < elements, COLUMNS)
-
-
-@triton.jit
-def _short_block(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, mask, COLUMNS: tl.constexpr):
-    x = tl.load(x_ptr + offsets, mask).to(tl.float32)
-    y = tl.load(y_ptr + offsets, mask).to(tl.float32)
-    bias = tl.load(bias_ptr + offsets % COLUMNS, mask).to(tl.float32)
-    tl.store(out_ptr + offsets, activate(x + multiplier * y + bias, "sigmoid"), mask)
-
-
-@triton.jit
-def short(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, elements, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
-    start = tl.program_id(0) * BLOCK
-    offsets = start + tl.arange(0, BLOCK)
-    if start + BLOCK <= elements:
-        _short_block(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, None, COLUMNS)
-    else:
-        _short_block(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, offsets, offsets < elements, COLUMNS)
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# One thing in several forms.
+        mask = i < n
+        z = tl.load(x + i, mask) + tl.load(bias + i % COLUMNS, mask)
+        tl.store(out + i, tl.maximum(z, 0.0), mask)
 
 
 @triton.jit
 def relu_forms(x, out, n, FORM: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = i < n
-    z = tl.load(x + i, mask)
+    z = tl.load(x + i, i < n)
     if FORM == "maximum":
         z = tl.maximum(z, 0.0)
-    elif FORM == "propagate_nan":
-        z = tl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    else:
+    elif FORM == "where":
         z = tl.where(z < 0, 0.0, z)
+    tl.store(out + i, z, i < n)
+
+
+@triton.jit
+def gelu(
+    x, bias, y, out, multiplier, n,
+    COLUMNS: tl.constexpr, FORM: tl.constexpr, SAME: tl.constexpr, BLOCK: tl.constexpr,
+):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < n
+    if SAME:  # all programs take the first elements, so no byte comes from HBM
+        i = i % SAME
+    z = tl.load(x + i, mask).to(tl.float32) + multiplier * tl.load(y + i, mask).to(tl.float32)
+    z += tl.load(bias + i % COLUMNS, mask).to(tl.float32)
+    if FORM == "erf":
+        tl.store(out + i, 0.5 * z * (1 + tl.erf(z * 0.7071067811865476)), mask)
+    else:
+        tl.store(out + i, activate(z, "gelu"), mask)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The answer to the last puzzle.
+
+
+@triton.jit
+def add_mul_block(x, bias, y, out, multiplier, i, mask, COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr):
+    dtype = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
+    z = tl.load(x + i, mask).to(dtype) + multiplier * tl.load(y + i, mask).to(dtype)
+    z += tl.load(bias + i % COLUMNS, mask).to(dtype)
+    if ACTIVATION == "relu":
+        z = tl.where(z < 0, 0.0, z)
+    elif ACTIVATION == "sigmoid":
+        z = tl.sigmoid(z)
+    elif ACTIVATION == "silu":
+        z = z * tl.sigmoid(z)
+    elif ACTIVATION == "gelu":
+        z = 0.5 * z * (1 + tl.erf(z * 0.7071067811865476))
     tl.store(out + i, z, mask)
 
 
 @triton.jit
-def gelu_forms(
-    x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, elements,
-    COLUMNS: tl.constexpr, FORM: tl.constexpr, BLOCK: tl.constexpr,
+def add_mul_activation(
+    x, bias, y, out, multiplier, n,
+    COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offsets < elements
-    x = tl.load(x_ptr + offsets, mask).to(tl.float32)
-    y = tl.load(y_ptr + offsets, mask).to(tl.float32)
-    z = x + multiplier * y + tl.load(bias_ptr + offsets % COLUMNS, mask).to(tl.float32)
-    if FORM == "erf":
-        tl.store(out_ptr + offsets, 0.5 * z * (1 + tl.erf(z * 0.7071067811865476)), mask)
+    start = tl.program_id(0)
+    if WIDE:  # places beyond 2,147,483,647
+        start = start.to(tl.int64)
+    start = start * BLOCK
+    i = start + tl.arange(0, BLOCK)
+    if start + BLOCK <= n:
+        add_mul_block(x, bias, y, out, multiplier, i, None, COLUMNS, ACTIVATION)
     else:
-        tl.store(out_ptr + offsets, activate(z, "gelu"), mask)
+        add_mul_block(x, bias, y, out, multiplier, i, i < n, COLUMNS, ACTIVATION)
+
+
+def launch(kernel, x, bias, y, multiplier, activation):  # x, y [..., columns], bias [columns]
+    x, bias, y = x.contiguous(), bias.contiguous(), y.contiguous()
+    out, n, block = torch.empty_like(x), x.numel(), 1024
+    if n:
+        names = {"COLUMNS": len(bias), "ACTIVATION": activation, "WIDE": n + block > 2**31, "BLOCK": block}
+        kernel[(triton.cdiv(n, block),)](x, bias, y, out, float(multiplier), n, **names)
+    return out

@@ -1,20 +1,24 @@
-"""Problems of Triton on the way to add_relu, each with one new thing.
+"""Problems of Triton on the way to add_mul_activation, each with one new thing, and the op itself.
 
-masked     out = relu(x + bias) of n numbers, by programs of 16: the mask
-channels   out = x + bias, x [batch, channels, width], bias [channels]: which number of the bias a place takes
-relu       out = relu(x + bias), bias [columns], where x has NaN and Inf
-places     out[j] = the place in a large tensor of the number that a late program computes: 64 bits
+masked     out = relu(x + bias) of n elements, by programs of 16: the mask
+edge       out = relu(x + bias), bias [columns]: only the last program has a mask, so the others have wide accesses
+places     out[j] = the index in a large tensor of the element that a late program computes: 64 bits
+capstone   add_mul_activation, by the op's contract
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from kernels.check import Call, Case, OutOfBounds, Spec, accesses_of
+from kernels.check import FLOAT_DTYPES, Call, Case, OutOfBounds, Spec, accesses_of, late_stores, spec_of
+from kernels.inductor.machine_code import accesses
+from lessons.n08_triton_kernels.pointwise_kernels import launch
+from lessons.shared import h200
 from lessons.shared.puzzle import InTriton, Judge
 
 BLOCK = 16
@@ -58,54 +62,54 @@ def masked(x: Tensor, bias: Tensor, out: Tensor) -> None:
 def _masked_calls(case: Case, device: torch.device) -> Iterator[Call]:
     n = case.shape[0]
     if n % BLOCK:
-        hint = f"{n} numbers, {BLOCK} a program: the last program has {n % BLOCK}. What does the mask say of place {n}?"
+        last = f"{n} elements, {BLOCK} a program: the last program has {n % BLOCK}."
+        hint = f"{last} What does the mask say of element {n}?"
     else:
-        hint = "every place is inside, so the mask lets all through: is what is stored relu(x + bias)?"
-    yield Call(f"{n} numbers", tuple(case.tensor(seed, device) for seed in (1, 2, 3)), hint=hint)
+        hint = "every index is inside, so the mask lets all through: is what is stored relu(x + bias)?"
+    yield Call(f"{n} elements", tuple(case.tensor(seed, device) for seed in (1, 2, 3)), hint=hint)
 
 
-# ----------------------------------------------------------------------------------------------------------- channels
+# --------------------------------------------------------------------------------------------------------------- edge
+
+EDGE_BLOCK, EDGE_WARPS = 512, 4  # four float32 a lane
 
 
-def _launch_channels(kernel, x: Tensor, bias: Tensor, out: Tensor) -> None:
-    """kernel[programs](x, bias, out, n, channels, width, BLOCK)."""
-    kernel[_programs(x.numel())](x, bias, out, x.numel(), x.shape[1], x.shape[2], BLOCK=BLOCK)
+def _launch_edge(kernel, x: Tensor, bias: Tensor, out: Tensor) -> None:
+    """kernel[programs](x, bias, out, n, COLUMNS, BLOCK)."""
+    kernel[_programs(x.numel())](x, bias, out, x.numel(), COLUMNS=len(bias), BLOCK=BLOCK)
 
 
-def channels(x: Tensor, bias: Tensor, out: Tensor) -> None:
-    out.copy_(x + bias[:, None])
-
-
-def _channels_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    batch, count, width = (1, *case.shape)[-3:]
-    if width == 1:
-        hint = f"a width of 1: place {count} is the first channel of the second row, and takes bias[0]."
-    elif batch == 1:
-        hint = f"one row: places 0 to {width - 1} are channel 0, and place {width} is the first of channel 1."
-    else:
-        hint = f"place {count * width} is the first of the second row: after {count} channels they begin again at 0."
-    tensors = [case.tensor(seed, device, shape) for seed, shape in enumerate((case.shape, (count,), case.shape), 1)]
-    yield Call(f"{batch}×{count}×{width}", tuple(tensors), hint=f"{hint} The mask is right.")
-
-
-# --------------------------------------------------------------------------------------------------------------- relu
-
-
-def _launch_relu(kernel, x: Tensor, bias: Tensor, out: Tensor) -> None:
-    """kernel[programs](x, bias, out, n, columns, BLOCK)."""
-    kernel[_programs(x.numel())](x, bias, out, x.numel(), len(bias), BLOCK=BLOCK)
-
-
-def relu(x: Tensor, bias: Tensor, out: Tensor) -> None:
+def edge(x: Tensor, bias: Tensor, out: Tensor) -> None:
     out.copy_(torch.relu(x + bias))
 
 
-def _relu_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    """The special values only in x: Inf - Inf is no question here."""
-    x, out = case.tensor(1, device), Case(case.shape).tensor(3, device)
-    bias = Case(case.shape).tensor(2, device, case.shape[-1:])
-    hint = "ordinary numbers: those below 0 become 0, the others stay."
-    yield Call(str(case), (x, bias, out), hint=hint)
+def _edge_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    n, columns = case.shape[0] * case.shape[1], case.shape[1]
+    whole = n // BLOCK
+    if n % BLOCK == 0:
+        hint = f"{n} elements, {BLOCK} a program: all {whole} programs are whole. Do they compute relu(x + bias)?"
+    else:
+        hint = (f"{n} elements, {BLOCK} a program: the first {whole} programs have all of their elements, program "
+                f"{whole} has {n % BLOCK}. Which way does each take, and which of the two needs a mask?")
+    tensors = [case.tensor(seed, device, s) for seed, s in enumerate((case.shape, (columns,), case.shape), 1)]
+    yield Call(f"{n} elements", tuple(tensors), hint=hint)
+
+
+class Edge(InTriton):
+    """The compiled kernel must also make accesses of 16 bytes where the number of elements is odd."""
+
+    def hold(self, name: str, answer: Callable, device: torch.device) -> str:
+        text = super().hold(name, answer, device)
+        made = accesses(h200.compiled(answer, EDGE_WARPS, odd=True, COLUMNS=511, BLOCK=EDGE_BLOCK).ptx)
+        for kind, what in (("ld", "load"), ("st", "store")):
+            if 16 not in made[kind]:
+                widest = max(made[kind], default=0)
+                raise AssertionError(
+                    f"{name}: the result is right, but for an odd number of elements the widest {what} has {widest} "
+                    f"bytes a lane\nHint: a whole block needs a {what} that is written without any mask, in a way of "
+                    "its own: `if start + BLOCK <= n:`."
+                )
+        return f"{text}; of an odd number of elements a lane loads and stores 16 bytes at a time"
 
 
 # ------------------------------------------------------------------------------------------------------------- places
@@ -123,32 +127,84 @@ def places(out: Tensor, first: int) -> None:
 def _places_calls(case: Case, device: torch.device) -> Iterator[Call]:
     for first in (0, 5, 2**26 - 1, 2**26, 2**30):
         last = (first + 2) * PLACES_BLOCK - 1
-        hint = f"program {first} begins at place {first} · {PLACES_BLOCK}."
+        hint = f"program {first} begins at element {first} · {PLACES_BLOCK}."
         if last >= 2**31:
-            hint = f"place {last:,} is more than 32 bits hold: which operation gets there first, in what type?"
+            hint = f"index {last:,} is more than 32 bits hold: which operation gets there first, in what type?"
         yield Call(f"programs {first:,} and {first + 1:,}", (case.integers(1, 100, device),), (first,), hint=hint)
+
+
+# ----------------------------------------------------------------------------------------------------------- capstone
+
+ACTIVATIONS = ("relu", "sigmoid", "silu", "gelu", "identity")
+LATE = 2**31 // 1024  # the first program whose elements need 64 bits
+HINTS = {  # what to think of where ordinary numbers are wrong, by activation
+    "relu": "relu(x + multiplier · y + bias): the bias's index is the column, `i % COLUMNS`.",
+    "sigmoid": "the constexpr ACTIVATION says which function is asked for: here sigmoid, `tl.sigmoid`.",
+    "silu": "silu is z · sigmoid(z).",
+    "gelu": "gelu is z · (1 + erf(z / √2)) / 2, and `tl.erf` is there.",
+    "identity": "identity is z itself.",
+}
+
+
+def _capstone_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    """Those of the op's contract, but for tanh."""
+    before: set[str] = set()
+    for call in spec_of("add_mul_activation").calls(case, device):
+        activation = call.options[1]
+        if activation in ACTIVATIONS:
+            again = activation in before and "multiplier is an argument: it is not always the same."
+            yield replace(call, hint=again or HINTS[activation])
+            before.add(activation)
+
+
+def _some_cases(names: tuple[str, ...]) -> list[Case]:
+    """Of the contract's cases one of each kind: the interpreter takes a minute for all."""
+    cases = [Case(shape) for shape in ((0, 5), (1, 1), (5, 1023), (2, 3, 5))]
+    cases += [Case((17, 24), layout=layout) for layout in ("transposed", "expanded", "misaligned")]
+    cases += [Case((13, 40), dtype, values="special") for dtype in FLOAT_DTYPES[1:]]
+    with_all = [Case((3, 1025)), Case((13, 40), values="special")]
+    return [*with_all, *(replace(case, every_option=False) for case in cases)]
+
+
+class Capstone(InTriton):
+    """After the contract, one late program of a large tensor: which elements does it store?"""
+
+    def hold(self, name: str, answer: Callable, device: torch.device) -> str:
+        fewer = self if device.type == "cuda" else replace(self, spec=replace(self.spec, cases=_some_cases))
+        text = InTriton.hold(fewer, name, answer, device)
+        first = LATE * 1024
+        half = torch.zeros(1024, dtype=torch.bfloat16)
+        options = {"COLUMNS": 512, "ACTIVATION": "relu", "WIDE": True, "BLOCK": 1024}
+        stored = late_stores(answer, LATE, half, half[:512], half, half, 0.5, first + 1000, **options)
+        if (wanted := list(range(first, first + 1000))) != sorted(stored):
+            got = f"{stored[0]:,}" if stored else "nothing"
+            raise AssertionError(
+                f"{name}, case {first + 1000:,} elements, WIDE: program {LATE:,} must store elements {wanted[0]:,} to "
+                f"{wanted[-1]:,}; got {len(stored):,} elements, the first {got}\nHint: program_id has 32 bits. Where "
+                "WIDE is set, make it an int64 before it is multiplied by BLOCK."
+            )
+        return f"{text}; a tensor of more than 2^31 elements too"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 
 _SHAPES = {
     "masked": ((64,), (40,), (33,), (1,), (200,)),
-    "channels": ((2, 4, 1), (1, 3, 5), (2, 3, 5), (3, 4, 24), (5, 1, 7), (2, 7, 33)),
-    "relu": ((5, 24), (3, 7)),
+    "edge": ((4, 16), (5, 8), (3, 7), (1, 1), (9, 33)),
     "places": ((2 * PLACES_BLOCK,),),
 }
 
 
-def _puzzle(reference: Callable, calls: Callable, launch: Callable, special: tuple[Case, ...] = ()) -> InTriton:
-    cases = [*map(Case, _SHAPES[reference.__name__]), *special]
+def _puzzle(reference: Callable, calls: Callable, launch: Callable, kind: type = InTriton) -> InTriton:
+    cases = [*map(Case, _SHAPES[reference.__name__])]
     spec = Spec(reference, calls, outputs=(), mutated=("out",), cases=lambda names: cases)
-    return InTriton(spec, launch, __name__)
+    return kind(spec, launch, __name__)
 
 
 PUZZLES = {
     "masked": _puzzle(masked, _masked_calls, _launch_masked),
-    "channels": _puzzle(channels, _channels_calls, _launch_channels),
-    "relu": _puzzle(relu, _relu_calls, _launch_relu, (Case((13, 40), values="special"),)),
+    "edge": _puzzle(edge, _edge_calls, _launch_edge, kind=Edge),
     "places": _puzzle(places, _places_calls, _launch_places),
+    "capstone": Capstone(replace(spec_of("add_mul_activation"), calls=_capstone_calls), launch, __name__),
 }
-attempt = Judge(PUZZLES).attempt
+attempt = Judge(PUZZLES, seconds=90).attempt

@@ -1,102 +1,116 @@
-"""What pointwise.json and the ops' own records have of the lesson's kernels, printed; and the arithmetic beside it."""
+"""What pointwise.json and the op's own record have of the lesson's kernels, printed; and the arithmetic beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lessons.n08_triton_kernels import steps
-from lessons.shared.records import (
-    ADD_MUL_ACTIVATION,
-    ADD_RELU,
-    LANES,
-    Record,
-    apart,
-    copy_us,
-    device,
-    sms,
-    spread,
-)
+from kernels.inductor.machine_code import opcodes, sass
+from lessons.n08_triton_kernels.experiment import DTYPES, SHAPES
+from lessons.shared.records import LANES, Record, copy_us, device, sms
 
 if TYPE_CHECKING:
     import pandas
 
 POINTWISE = Record("pointwise")
-ISSUED = 4  # instructions of warps that an SM issues a clock
-PANELS = (("even", "float32"), ("odd", "float32"), ("even", "bfloat16"), ("odd", "bfloat16"))  # of the steps
+NOTHING = "no record yet"
+# What an SM of compute capability 9.0 computes in a clock, in lanes, by the CUDA C++ Programming Guide's table of
+# arithmetic instructions. Whatever is not in the table, four schedulers issue it.
+RATES = {"float32": 128, "integers": 64, "exp, 1/x": 16, "all, issued": 128}
+KINDS = {name: "float32" for name in ("FFMA", "FMUL", "FADD")} | {"MUFU": "exp, 1/x"}
+KINDS |= dict.fromkeys(("SHF", "PRMT", "LOP3", "FSETP", "FSEL", "ISETP", "IADD3", "LEA", "F2FP"), "integers")
 
 
-def step(name: str, shape: str = "even", dtype: str = "float32") -> pandas.Series:
-    return POINTWISE.one("step", name=name, shape=shape, dtype=dtype)
+def find(part: str, **labels) -> pandas.Series | None:
+    """The one row of pointwise.json with these labels; None if it was not recorded yet."""
+    try:
+        return POINTWISE.one(part, **labels)
+    except LookupError:
+        return None
 
 
-def of_op(
-    implementation: str, activation: str = "sigmoid", dtype: str = "float32", op: str = ADD_MUL_ACTIVATION.name
-) -> pandas.Series:
-    """65536 × 512, not in place, from the op's own record."""
-    labels = {"form": "functional", "rows": 65536, "columns": 512, "dtype": dtype, "implementation": implementation}
-    return Record(op).one("bandwidth", **labels, **({} if op == ADD_RELU.name else {"activation": activation}))
+def show(what: str, row: pandas.Series | None, here: tuple[float, float] | None = None) -> None:
+    """A line: a launch's recorded µs, with an empty L2 and in a replay, and beside them those of this machine."""
+    print(f"{what:32} recorded {_shown(row)}" + (f"; here {here[0]:.1f}, replayed {here[1]:.1f}" if here else ""))
 
 
-def bytes_us(dtype: str = "float32") -> float:
-    """µs of a step's bytes at the rate of the copy, 65536 × 512."""
-    return copy_us(steps.moved(steps.SHAPES["even"], steps.DTYPES[dtype]))
+def _shown(row: pandas.Series | None) -> str:
+    if row is None:
+        return NOTHING
+    replayed = row.get("replay_us")
+    known = replayed is not None and replayed == replayed  # rows without it have NaN there
+    return f"{row['us_p50']:6.1f} µs, replayed " + (f"{replayed:.1f}" if known else f"({NOTHING})")
 
 
-def issue_us(a_number: float) -> float:
-    """µs in which all SMs issue so many instructions for each number of 65536 × 512, if not a clock is lost."""
-    numbers = steps.SHAPES["even"][0] * steps.SHAPES["even"][1]
-    return a_number * numbers / LANES / (ISSUED * sms()) / device("max_sm_mhz")
+def show_relu(name: str, shape: str, here: tuple[float, float] | None = None) -> None:
+    """relu(x + bias) in float32."""
+    show(name, find("add_relu", name=name, shape=shape, dtype="float32"), here)
 
 
-def a_number(row: pandas.Series) -> float:
-    """Instructions for each number of a form of gelu, whose code has no branch: all that stand there are executed."""
-    assert row["branches"] == 0
-    return row["instructions"] * LANES * steps.WARPS / steps.step(row["name"]).numbers(steps.DTYPES[row["dtype"]])
+def show_relus(shape: str, here: tuple[float, float] | None = None) -> None:
+    """The six lines, with the times of this machine, and beside them those that are only recorded."""
+    show_relu("six lines", shape, here)
+    for name in ("eager", "torch.compile", "the op"):
+        show_relu(name, shape)
 
 
-def duels() -> pandas.DataFrame:
-    """add_mul_activation with sigmoid in float32 at every size of its record's grid: times is ours over
-    torch.compile's; won and lost: beyond the spread."""
-    import pandas as pd
-
-    found, made = ADD_MUL_ACTIVATION.rows("grid", form="functional"), []
-    for (count, columns), cell in found.groupby(["rows", "columns"]):
-        ours, theirs = (cell[cell["implementation"] == name].iloc[0] for name in ("triton", "torch.compile"))
-        differ, times = apart(ours, theirs, least=1), ours["us_p50"] / theirs["us_p50"]
-        made.append({"rows": count, "columns": columns, "times": times, "us": ours["us_p50"],
-                     "won": differ and times < 1, "lost": differ and times > 1})
-    return pd.DataFrame(made)
+def show_block(block: int, warps: int, here: tuple[float, float] | None = None) -> None:
+    """The six lines with such a config."""
+    what = f"BLOCK {block:4}, {warps} warp{'s' * (warps > 1)}, {block // (LANES * warps):2} a lane"
+    show(what, find("block", block=block, warps=warps), here)
 
 
-# --------------------------------------------------------------------------------------------------------- printed
+def show_autotune() -> None:
+    """What the first call and a later one cost, with one config and with all."""
+    for name in ("one config", "autotuned"):
+        row = find("autotune", name=name)
+        if row is None:
+            print(f"{name}: {NOTHING}")
+            continue
+        kept = "" if name == "one config" else f"; kept: BLOCK {row['block']:.0f}, {row['warps']:.0f} warps"
+        times = f"{row['ms_p50']:,.0f} ms for the first call, {row['call_us']:.1f} µs of Python for a later one"
+        print(f"{name}: recorded {times}{kept}")
 
 
-def print_steps(predicted: Mapping[str, float]) -> None:
-    """A line a step: what was said of the float32 time, and the recorded µs."""
-    print(f"{'':16} you said" + "".join(f"{f'{shape}, {dtype}':>24}" for shape, dtype in PANELS))
-    for each in steps.STEPS:
-        guess = f"{predicted[each.name]:8.0f}" if each.name in predicted else " " * 8
-        print(f"{each.name:16} {guess}" + "".join(f"{_shown(each, *column):>24}" for column in PANELS))
-    for name in ("torch.compile", "copy"):
-        labels = {"name": name} if name != "copy" else {"of": "step"}
-        part = "copy" if name == "copy" else "step"
-        said = "".join(f"{spread(POINTWISE.one(part, shape=s, dtype=d, **labels)):>24}" for s, d in PANELS)
-        print(f"{'copy, same bytes' if part == 'copy' else name:16} {'':8}{said}")
+def show_offsets() -> None:
+    """The library's kernel with offsets in 32 bits and in 64: µs, and its instructions."""
+    print(f"{'':24}32 bits: µs, instructions   64 bits")
+    for shape, (rows, columns) in SHAPES.items():
+        for dtype in DTYPES:
+            found = [find("step", name=name, shape=shape, dtype=dtype) for name in ("16 bytes a lane", "64-bit places")]
+            said = "".join(f"{row['us_p50']:15.1f} {row['instructions']:8.0f}" for row in found)
+            print(f"{rows} × {columns} {dtype:9}" + said)
 
 
-def _shown(each: steps.Step, shape: str, dtype: str) -> str:
-    if dtype != "float32" and not each.in_half:
-        return "written for float32"
-    return spread(step(each.name, shape, dtype))
+def bytes_us(dtype: str = "float32", shape: str = "even", tensors: int = 3) -> float:
+    """µs of the bytes of so many tensors and a bias, at the rate of the copy."""
+    rows, columns = SHAPES[shape]
+    return copy_us((tensors * rows * columns + columns) * DTYPES[dtype].itemsize)
 
 
-def print_gelus() -> None:
-    """Of both forms in both dtypes: instructions a number, the µs to issue them, those of the bytes, and the record."""
-    print("                         instructions  to issue  bytes   recorded µs")
-    for dtype in steps.DTYPES:
-        for each in steps.GELUS:
-            row = POINTWISE.one("gelu", name=each.name, dtype=dtype)
-            count = a_number(row)
-            said = f"{count:12.1f}  {issue_us(count):8.1f}  {bytes_us(dtype):5.1f}   "
-            print(f"{each.name:14} {dtype:9}" + said + spread(row))
+# ----------------------------------------------------------------------------------------------- instructions, by kind
+
+
+def kinds(cubin: bytes, elements: int) -> dict[str, float]:
+    """Instructions an element, by kind; elements: that a lane computes. {}: there is no nvdisasm here."""
+    found = dict.fromkeys(RATES, 0.0)
+    lines = sass(cubin)
+    for name, count in opcodes(lines).items() if lines else ():
+        found["all, issued"] += count / elements
+        if name in KINDS:
+            found[KINDS[name]] += count / elements
+    return found if lines else {}
+
+
+def kind_us(kind: str, an_element: float) -> float:
+    """µs in which an H200, at its highest clock, computes so many instructions for each element of 65536 × 512."""
+    rows, columns = SHAPES["even"]
+    return an_element * rows * columns / (RATES[kind] * sms()) / device("max_sm_mhz")
+
+
+def show_limits(cubin: bytes, elements: int, name: str, dtype: str) -> None:
+    """What the bytes take, and each kind of instruction by itself; elements: that a lane computes. And a form of gelu
+    where all programs take the same elements."""
+    limits = [f"{kind} {kind_us(kind, count):.1f}" for kind, count in kinds(cubin, elements).items()]
+    row = find("same", name=name, dtype=dtype)
+    alone = NOTHING if row is None else f"{row['us_p50']:.1f}"
+    print(f"    limits in µs: bytes {bytes_us(dtype):.1f};", "; ".join(limits) + f"; without the bytes: {alone}")

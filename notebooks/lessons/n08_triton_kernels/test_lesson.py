@@ -1,18 +1,31 @@
-"""Lesson 08: what is measured of which step, its pictures and tables, what the compiler says."""
+"""Lesson 08: what is measured of which kernel, its picture and tables, what the compiler says, the answers."""
 
+import inspect
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas
 import pytest
 import torch
 
 pytest.importorskip("matplotlib")
 
 from kernels import runtime
-from kernels.check import OutOfBounds
-from lessons.n08_triton_kernels import compiled, experiment, on_your_machine, pictures, recorded, steps
+from kernels.check import OutOfBounds, check, late_stores, spec_of
+from kernels.inductor.machine_code import accesses
+from lessons.n08_triton_kernels import experiment, pictures, pointwise_kernels, recorded
 from lessons.n08_triton_kernels import puzzles as triton_puzzles
+from lessons.shared import answers, h200
+from lessons.shared.records import Record
 
 triton = pytest.importorskip("triton")  # after kernels, which chooses the interpreter
 tl = triton.language
 interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
+ROOM = Path(__file__).resolve().parent
+NOTEBOOK = ROOM.parents[1] / "08_triton_kernels.ipynb"
 
 
 @triton.jit
@@ -21,64 +34,105 @@ def unmasked_loads(x, bias, out, n, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(x + i) + tl.load(bias + i), i < n)
 
 
+def text(function) -> str:
+    return inspect.getsource(getattr(function, "fn", function)).strip()
+
+
+def test_what_is_timed_is_what_the_cells_and_the_answers_say():
+    found = json.loads(NOTEBOOK.read_text())["cells"]
+    cells = "\n".join("".join(cell["source"]) for cell in found if cell["cell_type"] == "code")
+    for name in ("add_relu", "relu_forms", "gelu", "launch"):
+        assert text(getattr(pointwise_kernels, name)) in cells
+    solved = answers.solutions(ROOM)
+    assert text(pointwise_kernels.two_ways) in solved["edge"].source
+    for name in ("add_mul_block", "add_mul_activation"):
+        assert text(getattr(pointwise_kernels, name)) in solved["capstone"].source
+    configs = re.search(r"^configs = (.*)$", cells, re.M)[1]
+    assert tuple(eval(configs)) == experiment.CONFIGS
+
+
 @interpreted
-def test_each_step_is_measured_where_it_is_written_for_the_type():
+def test_what_is_not_recorded_yet_says_so_and_is_shown_when_it_is(monkeypatch, capsys):
     lesson = experiment.Pointwise(torch.device("cpu"))
-    lesson.measure(["step", "relu"])
-    measured = {(row["name"], row["shape"], row["dtype"]) for row in lesson.rows if row["part"] == "step"}
-    for step in steps.STEPS:
-        for shape in steps.SHAPES:
-            assert (step.name, shape, "float32") in measured
-            assert ((step.name, shape, "bfloat16") in measured) == step.in_half
-    values = {row["name"]: row["values"] for row in lesson.rows if row["part"] == "values"}
-    assert [values[form][0] for form in steps.RELUS] == ["0.0", "nan", "nan"]
-    assert values["maximum"][4] == "0.0"
+    lesson.gpu = SimpleNamespace(
+        capture=lambda work: (work, None), clear=lambda: None, synchronize=lambda: None,
+        times=lambda calls: {number: [60.0, 40.0, 80.0] for number in calls},
+    )
+    replayed = lesson.replayed({3: lambda: None})
+    assert replayed == {3: {"replay_us": 60.0 / experiment.COUNT}}
+    lesson = experiment.Pointwise(torch.device("cpu"))
+    lesson.measure(["block", "autotune", "relu"])
+    lesson.same("float32")
+    rows = [row | ({"replay_us": 7.5} if row["part"] == "block" else {}) for row in lesson.rows]
+    values = {row["name"]: row["values"] for row in rows if row["part"] == "values"}
+    assert [values[form][0] for form in experiment.RELUS] == ["0.0", "nan"]
     assert values["where"][4] == "-0.0"
 
+    class Now(Record):
+        def table(self):
+            return pandas.DataFrame(rows)
 
-def test_pictures_and_tables(capsys):
-    for figure in (pictures.draw_steps(), pictures.draw_edge(48, 46), pictures.draw_gelu(), pictures.draw_duels()):
-        figure.canvas.draw()
-    recorded.print_steps({"two ways": 94})
-    recorded.print_gelus()
-    assert capsys.readouterr().out.count("written for float32") == 10
+    def printed() -> str:
+        recorded.show_block(1024, 8, (65.0, 64.0))
+        recorded.show_autotune()
+        recorded.show_limits(made.cubin, 8, "gelu, fitted", "float32")
+        return capsys.readouterr().out
 
-
-def test_arithmetic():
-    assert recorded.issue_us(1) == pytest.approx(65536 * 512 / 32 / (4 * 132) / 1980, rel=1e-3)
-    assert recorded.bytes_us() == pytest.approx(2 * recorded.bytes_us("bfloat16"))
-    found = recorded.duels()
-    assert len(found) == 41
-    assert not (found["won"] & found["lost"]).any()
-
-
-def test_a_step_changes_the_lines_that_it_says(capsys):
-    steps.print_change("two ways", "float32 inside")
-    lines = capsys.readouterr().out.splitlines()[1:]
-    assert len(lines) == 6
-    assert all("to(tl.float32)" in line for line in lines if line.startswith("  +"))
+    made = h200.compiled(pointwise_kernels.gelu, 4, COLUMNS=512, FORM="fitted", SAME=0, BLOCK=1024)
+    if recorded.find("block", block=1024, warps=8) is None:
+        assert printed().count(recorded.NOTHING) == 4
+    monkeypatch.setattr(recorded, "POINTWISE", Now("pointwise"))
+    capsys.readouterr()
+    out = printed()
+    assert recorded.NOTHING not in out
+    assert "replayed 7.5; here 65.0, replayed 64.0" in out
 
 
-def test_what_the_compiler_makes_of_the_steps():
-    jobs = [(name, "float32", "even") for name in ("as generated", "names", "maximum", "where")]
-    odd = [(name, "float32", "odd") for name in ("any multiplier", "two ways")]
-    half = [(name, "bfloat16", "even") for name in ("names", "gelu by erf")]
-    generated, names, maximum, where, masked, split, literal, erf = (
-        compiled.made(*job) for job in jobs + odd + half
-    )
-    assert "bf16" in literal.error
-    assert generated.instructions == names.instructions
-    assert erf.a_number > 30
-    assert (maximum.chosen_by, where.chosen_by) == (("max.f32",), ("setp.lt.f32", "selp.f32"))
-    assert set(masked.loads) == {4}
-    assert 16 in split.loads
+def test_the_picture_and_the_tables(capsys):
+    labels = ("yours, or the answer", "the library", "torch.compile", "eager", "a copy")
+    for here in (None, dict.fromkeys(labels, 90.0)):
+        pictures.draw_last(here=here).canvas.draw()
+    recorded.show_offsets()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert lines[-1].split()[-4:] == ["48.1", "411", "58.1", "662"]
 
 
-def test_relu_here(capsys):
-    on_your_machine.relus()
-    lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
-    assert lines["maximum"][0] == "0.0"
-    assert lines["propagate_nan"][0] == lines["where"][0] == "nan"
+@pytest.mark.parametrize("odd", [False, True])
+def test_how_wide_the_accesses_are(odd):
+    """What the cell prints, and what the answer to its puzzle mends."""
+    sizes = {"COLUMNS": 511 if odd else 512, "BLOCK": 1024}
+    made = accesses(h200.compiled(pointwise_kernels.add_relu, 4, odd=odd, **sizes).ptx)
+    assert {*made["ld"], *made["st"]} == {4 if odd else 16}
+    assert 16 in accesses(h200.compiled(pointwise_kernels.two_ways, 4, odd=odd, **sizes).ptx)["st"]
+
+
+def test_no_unit_is_busy_for_half_of_the_time_of_gelus_bytes():
+    for form in experiment.GELUS.values():
+        made = h200.compiled(pointwise_kernels.gelu, 4, dtype="bf16", COLUMNS=512, FORM=form, SAME=0, BLOCK=1024)
+        found = recorded.kinds(made.cubin, 1024 // 128)
+        if not found:
+            pytest.skip("there is no nvdisasm here")
+        units = [recorded.kind_us(kind, count) for kind, count in found.items() if kind != "all, issued"]
+        assert max(units) < recorded.bytes_us("bfloat16") / 2
+        assert found["all, issued"] == pytest.approx(43.75 if form == "erf" else 29.75, rel=0.03)
+    assert recorded.kind_us("all, issued", 1) == pytest.approx(65536 * 512 / 128 / 132 / 1980, rel=1e-3)
+
+
+@interpreted
+@pytest.mark.slow  # all of the contract's cases
+def test_the_answer_passes_the_ops_contract(capsys):
+    kernel = pointwise_kernels.add_mul_activation
+    spec = replace(spec_of("add_mul_activation"), calls=triton_puzzles._capstone_calls)
+    check("capstone", lambda *given: pointwise_kernels.launch(kernel, *given), spec=spec, device="cpu")
+    assert "222 cases passed" in capsys.readouterr().out
+
+
+def test_a_late_program_is_seen_to_store_where_it_should():
+    tensors = [torch.zeros(16, dtype=torch.bfloat16)] * 4
+    names = {"COLUMNS": 16, "ACTIVATION": "relu", "WIDE": True, "BLOCK": 16}
+    stored = late_stores(pointwise_kernels.add_mul_activation, 2**28, *tensors, 0.5, 2**32 + 5, **names)
+    assert stored == list(range(2**32, 2**32 + 5))
 
 
 def test_a_load_beside_a_tensor_is_seen_where_it_leaves_no_trace():

@@ -40,22 +40,25 @@ folder, name = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("solution", folder + "/solution.py")
 solution = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(solution)
-with open(folder + "/launch") as file:
-    signature, constants = json.load(file)
+with open(folder + "/launches") as file:
+    launches = json.load(file)
 target = GPUTarget("cuda", 90, 32)
 backend = make_backend(target)
 options, context = backend.parse_options({}), ir.context()
 ir.load_dialects(context)
 backend.load_dialects(context)
-source = ASTSource(getattr(solution, name), signature, constants)
-error = code = ""
-try:
-    implementation, modules = backend.get_codegen_implementation(options), backend.get_module_map()
-    code = str(source.make_ir(target, options, implementation, modules, context))
-except CompilationError as wrong:
-    error = str(wrong)
-with open(folder + "/result", "w") as file:
-    json.dump([error, code], file)
+results = []
+for signature, constants in launches:
+    source = ASTSource(getattr(solution, name), signature, constants)
+    error = code = ""
+    try:
+        implementation, modules = backend.get_codegen_implementation(options), backend.get_module_map()
+        code = str(source.make_ir(target, options, implementation, modules, context))
+    except CompilationError as wrong:
+        error = str(wrong)
+    results.append([error, code])
+with open(folder + "/results", "w") as file:
+    json.dump(results, file)
 """
 
 
@@ -100,30 +103,29 @@ def _kind(value: object) -> str:
     return "fp32" if isinstance(value, float) else "constexpr"
 
 
-def must_compile(name: str, kernel: object, signature: dict[str, str], constants: dict) -> None:
-    """AssertionError if the compiler refuses the kernel, or multiplies float32 in tf32."""
-    error, code = _compiled(kernel, signature, constants)
-    if error:
-        *_, said = [line.strip() for line in error.splitlines() if line.strip()]
-        line = re.search(r"\bat (\d+):\d+:", error)
-        place = f", in line {line[1]} of {plain(kernel).__name__}" if line else ""
-        raise AssertionError(f"{name}: right here, but Triton does not compile it for a GPU: {said[:300]}{place}")
-    if PRODUCT.search(code):
-        raise AssertionError(f"{name}: {TF32}")
+def must_compile(name: str, kernel: object, seen: list[tuple[dict, dict]]) -> None:
+    """AssertionError if the compiler refuses one of the kernel's launches, or multiplies float32 in tf32."""
+    for error, code in _compiled(kernel, seen) if seen else ():
+        if error:
+            *_, said = [line.strip() for line in error.splitlines() if line.strip()]
+            line = re.search(r"\bat (\d+):\d+:", error)
+            place = f", in line {line[1]} of {plain(kernel).__name__}" if line else ""
+            raise AssertionError(f"{name}: right here, but Triton does not compile it for a GPU: {said[:300]}{place}")
+        if PRODUCT.search(code):
+            raise AssertionError(f"{name}: {TF32}")
 
 
-def _compiled(kernel: object, signature: dict[str, str], constants: dict) -> tuple[str, str]:
-    """(the compiler's error, the code); both empty where it could not be asked."""
+def _compiled(kernel: object, seen: list[tuple[dict, dict]]) -> list[tuple[str, str]]:
+    """(the compiler's error, the code) of each launch. RuntimeError: it could not be asked."""
     name, source = source_of(kernel)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "solution.py").write_text(source)
-        (Path(folder) / "launch").write_text(json.dumps((signature, constants)))
+        (Path(folder) / "launches").write_text(json.dumps(seen))
         path = os.pathsep.join([str(KERNELS.parent), *filter(None, sys.path)])
         environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-c", CHILD, folder, name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False)
-        result = Path(folder) / "result"
+        result = Path(folder) / "results"
         if not result.exists():
             raise RuntimeError(f"the compiler could not be asked: {done.stderr.strip().splitlines()[-1][:300]}")
-        error, code = json.loads(result.read_text())
-    return error, code
+        return json.loads(result.read_text())

@@ -46,8 +46,8 @@ class InTriton:
             return run_apart(answer, f"{__name__}:hold_apart", self.lesson, name, device.type, seconds=SECONDS).strip()
         with compiled.launches() as seen:
             text = self.hold(name, answer, device)
-        for signature, constants in seen if self.operators is None else ():
-            compiled.must_compile(name, answer, signature, constants)
+        if self.operators is None:
+            compiled.must_compile(name, answer, seen)
         return text
 
     def hold(self, name: str, answer: Callable, device: torch.device) -> str:

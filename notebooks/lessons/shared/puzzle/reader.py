@@ -143,16 +143,19 @@ def alone(function: Callable, allowed: Collection[Callable] = ()) -> Callable:
 
 
 def written_by_hand(kernel: object, allowed: Collection[object] = ()) -> None:
-    """AssertionError if a kernel is the repository's own, or calls one that is; those that are allowed it may call."""
-    function = plain(kernel)
-    names = [plain(each).__name__ for each in allowed]
-    if _is_ours(function.__code__.co_filename):
-        raise AssertionError(CALLED.format(f"{Path(function.__code__.co_filename).stem}.{function.__name__}"))
-    for name in function.__code__.co_names:
-        value = function.__globals__.get(name)
-        code = getattr(plain(value), "__code__", None) if hasattr(value, "fn") else None
-        if code is not None and _is_ours(code.co_filename) and plain(value).__name__ not in names:
-            raise AssertionError(CALLED.format(f"{Path(code.co_filename).stem}.{name}"))
+    """AssertionError if a kernel is the repository's own, or calls one that is, by way of others too; those that are
+    allowed it may call."""
+    names, known, left = [plain(each).__name__ for each in allowed], set(), [plain(kernel)]
+    while left:
+        function = left.pop()
+        if function in known:
+            continue
+        known.add(function)
+        if _is_ours(function.__code__.co_filename) and function.__name__ not in names:
+            raise AssertionError(CALLED.format(f"{Path(function.__code__.co_filename).stem}.{function.__name__}"))
+        if function.__name__ not in names:
+            called = (function.__globals__.get(name) for name in function.__code__.co_names)
+            left += [plain(value) for value in called if hasattr(value, "fn") and hasattr(plain(value), "__code__")]
 
 
 def _is_ours(file: str) -> bool:

@@ -11,6 +11,9 @@ from kernels.inductor.compile import define
 from kernels.inductor.machine_code import registers
 from lessons.shared.compiled import ARCH
 
+# What the lessons call sizes: integers. An argument of another name is a tensor.
+SIZES = {"n", "columns", "xnumel", "ks0"}
+
 
 @dataclass(frozen=True)
 class Made:
@@ -21,9 +24,10 @@ class Made:
     registers: int | None
 
 
-def compiled(kernel: Callable, num_warps: int, **constants: int) -> Made:
-    """The kernel with these constexprs, on float32 and 32-bit sizes; addresses and sizes are multiples of 16. What is
-    called `…_ptr…` is a tensor, and what is called `multiplier` a number.
+def compiled(kernel: Callable, num_warps: int, *, dtype: str = "fp32", odd: bool = False, **constants: object) -> Made:
+    """The kernel with these constexprs. An argument is a 32-bit integer if it is called as in SIZES, a float32 if it is
+    called `multiplier`, and else a tensor of this dtype, in Triton's words; addresses are multiples of 16, and so are
+    the sizes unless they are odd.
 
     Raises:
         TypeError: a constexpr is missing, or there is none of this name. RuntimeError: Triton's error.
@@ -33,10 +37,10 @@ def compiled(kernel: Callable, num_warps: int, **constants: int) -> Made:
     expected = {name for name, kind in parameters.items() if "constexpr" in str(kind)}
     if expected != constants.keys():
         raise TypeError(f"{name}: expected {', '.join(sorted(expected))}; got {', '.join(sorted(constants)) or 'none'}")
-    return fake_gpu.ask(_compile, name, text, constants, num_warps)
+    return fake_gpu.ask(_compile, name, text, constants, num_warps, dtype, odd)
 
 
-def _compile(name: str, text: str, constants: dict, num_warps: int) -> Made:
+def _compile(name: str, text: str, constants: dict, num_warps: int, dtype: str, odd: bool) -> Made:
     """In the second process."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -44,12 +48,13 @@ def _compile(name: str, text: str, constants: dict, num_warps: int) -> Made:
 
     kernel = define(text, name, {"__name__": name})
     signature = {
-        argument: "constexpr" if argument in constants else "*fp32" if "_ptr" in argument
-        else "fp32" if argument == "multiplier" else "i32"
+        argument: "constexpr" if argument in constants else "i32" if argument in SIZES
+        else "fp32" if argument == "multiplier" else f"*{dtype}"
         for argument in kernel.arg_names
     }
+    known = {"constexpr", "fp32"} | ({"i32"} if odd else set())
     divisible = {
-        (place,): [["tt.divisibility", 16]] for place, kind in enumerate(signature.values()) if kind in ("*fp32", "i32")
+        (place,): [["tt.divisibility", 16]] for place, kind in enumerate(signature.values()) if kind not in known
     }
     made = triton.compile(
         ASTSource(kernel, signature, constants, divisible),
