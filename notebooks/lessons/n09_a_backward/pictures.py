@@ -1,5 +1,4 @@
-"""Pictures of a backward: a tile that goes down the rows, chunks and their workspace, µs of the sum and of the op's
-backward by the number of chunks."""
+"""Pictures of a backward: chunks and their workspace; µs of the sum and of the op's backward by the number of chunks."""
 
 from __future__ import annotations
 
@@ -8,10 +7,8 @@ from typing import TYPE_CHECKING
 from lessons.n09_a_backward import arithmetic, recorded
 from lessons.shared.picture import (
     BLUE,
-    FETCHED,
     NEEDED,
     ORANGE,
-    OTHER,
     RECORDED,
     SERIES,
     draw_arrow,
@@ -24,38 +21,6 @@ from lessons.shared.records import copy_us
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DONE, NOW = "#c6dbef", NEEDED
-
-
-def draw_tile(iteration: int = 1, rows: int = 8, columns: int = 12, tile: tuple[int, int] = (2, 4)) -> Figure:
-    """sum_tiles: program 1 in its loop's iteration of this number; right, its sums and the row that tl.sum makes of them."""
-    figure, ax = panels((10, 3.1))
-    high, wide = tile
-    for row in range(rows):
-        for column in range(columns):
-            mine = column // wide == 1
-            colour = NOW if row // high == iteration else DONE if row // high < iteration else FETCHED
-            draw_box(ax, column, row, 1, 1, colour if mine else OTHER)
-    for program in range(columns // wide):
-        ax.text(wide * (program + 0.5), -0.3, f"program {program}", ha="center", size=9)
-    draw_arrow(ax, (columns + 0.6, 0.2), (columns + 0.6, rows - 0.2))
-    ax.text(columns + 0.8, rows / 2, "the loop", rotation=-90, va="center", size=9)
-    left = columns + 4
-    for row in range(high):
-        for column in range(wide):
-            draw_box(ax, left + column, 2 + row, 1, 1, DONE)
-    ax.text(left + wide / 2, 1.6, f"sums [{high}, {wide}], in registers", ha="center", size=9)
-    draw_arrow(ax, (2 * wide + 0.2, iteration * high + 1), (left - 0.2, 3), NOW)
-    for column in range(wide):
-        draw_box(ax, left + column, 6.2, 1, 1, DONE)
-        draw_arrow(ax, (left + column + 0.5, 4.1), (left + column + 0.5, 6.1))
-    ax.text(left + wide + 0.3, 5.1, "tl.sum(sums, axis=0),\nonce, after the loop", va="center", size=9)
-    ax.text(left + wide + 0.3, 6.7, f"result [{columns}]: 4 of them", va="center", size=9)
-    ax.text(left + wide + 0.3, 3, f"+= the {high} × {wide} elements\nof this iteration (blue)", va="center", size=9)
-    ax.text(0, rows + 0.7, f"program 1: pale is added, blue is iteration {iteration}, orange is to come", size=9)
-    ax.set(xlim=(-0.3, left + wide + 8), ylim=(rows + 1, -1))
-    ax.axis("off")
-    return figure
 
 
 def draw_two_stage(chunks: int = 4) -> Figure:

@@ -79,21 +79,27 @@ def show_sum(
 
 
 def show_backward(faster: dict[str, str | None] | None = None) -> None:
-    """A line for each activation and implementation; faster: who was said to be, by activation."""
+    """A line for each activation: µs and bytes an element by each implementation; faster: who was said to be."""
     for activation in KEPT:
+        found = []
         for name in ("torch.compile", "triton", "cuda"):
-            said = ", you said" * ((faster or {}).get(activation) == name)
-            what = f"{activation}, {name}, {backward_bytes(name, activation)} bytes{said}"
-            show(what, _or_none(backward, name, activation))
+            row = _or_none(backward, name, activation)
+            us = NO_RECORD if row is None else f"{row['us_p50']:.1f} µs"
+            found.append(f"{name} {us} ({backward_bytes(name, activation)} bytes)")
+        guess = (faster or {}).get(activation)
+        print(f"{activation:8}" + ", ".join(found) + (f"; you said {guess}" if guess else ""))
 
 
 def show_training(mine: dict[tuple[str, str], float] | None = None) -> None:
-    """A line for each activation and implementation: both directions, and the MB that are kept between them."""
+    """A line for each activation: µs of both directions by each implementation, and the MB that are kept between them;
+    mine: µs here by activation and implementation."""
     for activation in ("relu", "gelu"):
+        found = []
         for name in ("eager", "torch.compile", "triton"):
-            row = training("both", name, activation)
-            what = f"{activation}, {name}, {row['kept'] / 1e6:.0f} MB kept"
-            show(what, row, (mine or {}).get((activation, name)))
+            row, here = training("both", name, activation), (mine or {}).get((activation, name))
+            said = "" if here is None else f", here {here:.1f}"
+            found.append(f"{name} {row['us_p50']:.1f} µs{said} ({row['kept'] / 1e6:.0f} MB kept)")
+        print(f"{activation:8}" + ", ".join(found))
 
 
 def _or_none(read, *labels) -> pandas.Series | None:
