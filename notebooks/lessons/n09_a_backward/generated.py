@@ -1,4 +1,4 @@
-"""What torch.compile writes for forward and backward of act(x + 0.5 · y + bias): its loads and stores. No GPU is needed.
+"""What torch.compile writes for forward and backward of act(x + 0.5 · y + bias): loads and stores; without a GPU, too.
 """
 
 from __future__ import annotations

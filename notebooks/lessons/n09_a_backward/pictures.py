@@ -1,4 +1,5 @@
-"""Pictures of a backward: chunks and their workspace; µs of the sum and of the op's backward by the number of chunks."""
+"""Pictures of a backward: chunks and their workspace; µs of the sum, and of the op's backward, by the number of chunks.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def draw_op() -> Figure:
         compiled = recorded.backward("torch.compile", activation)["us_p50"]
         ax.axhline(compiled, color="0.4", ls="--", lw=1)
         ax.text(64, compiled, f"torch.compile: {compiled:.1f} µs", va="top", size=8)
-        ax.set(xscale="log", xlabel="chunks of the rows", title=f"{activation}, float32; the circle is the op's default")
+        ax.set(xscale="log", xlabel="chunks of the rows", title=f"{activation}, float32; circle: the op's default")
         ax.set_xticks(chunks := [64, 128, 256, 512, 1024, 2048, 4096], chunks)
         ax.minorticks_off()
         ax.title.set_size(9)

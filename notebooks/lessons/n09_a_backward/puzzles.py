@@ -1,6 +1,6 @@
 """The puzzles of notebook 09: one in plain Python about what a backward moves, and two kernels (kernel_puzzles.py).
 
-kept_traffic   what is kept for the backward, bytes of an element → bytes an element that the forward moves, the backward
+kept_traffic   what is kept for the backward, bytes of an element → bytes an element that forward and backward move
 """
 
 from __future__ import annotations
