@@ -43,6 +43,11 @@ def backward(name: str, activation: str) -> pandas.Series:
     return ADD_MUL_ACTIVATION.one("backward", implementation=name, activation=activation, dtype="float32")
 
 
+def _by_turns() -> bool:
+    """Whether the implementations of a backward were measured in one run."""
+    return "backward" in set(BACKWARD.table()["part"])
+
+
 def whole_backward() -> pandas.Series | None:
     """The puzzle's answer and two_stage, with the chunks of the op."""
     return _or_none(backward, "the lesson's", "relu")
@@ -88,6 +93,8 @@ def show_backward(faster: dict[str, str | None] | None = None) -> None:
             found.append(f"{name} {us} ({backward_bytes(name, activation)} bytes)")
         guess = (faster or {}).get(activation)
         print(f"{activation:8}" + ", ".join(found) + (f"; you said {guess}" if guess else ""))
+    if not _by_turns():
+        print("These are of several runs; `python -m lessons.n09_a_backward --save` measures all by turns.")
 
 
 def show_training(mine: dict[tuple[str, str], float] | None = None) -> None:
