@@ -1,10 +1,13 @@
 """What the notebook on a backward says in µs: `python -m lessons.n09_a_backward --save`, on a GPU.
 
-    step       a sum over the rows of [rows, 512] float32, by each step of sum_kernels.py, and by PyTorch
-    chunks     the last two steps, by the number of chunks
-    tile       the last step, by the rows that a program reads at once
+    step       a sum over the rows of [rows, 512] float32 by sum_rows (one warp a program), by sum_tiles (four), and by
+               PyTorch
+    warps      sum_tiles by the warps of a program
+    chunks     sum_atomic, and sum_chunk (the kernel two_stage, launched twice), by the number of chunks
     order      some runs of a step on one input: in how many columns they differ, and how far from the exact sums
-    op         add_mul_activation's backward, relu and gelu, by the number of chunks; sums: whether it has grad_bias
+    op         add_mul_activation's backward in Triton, relu and gelu, by the number of chunks; sums: whether it has
+               grad_bias
+    backward   its backward by each implementation, and, of relu, by the lesson's own kernel
     training   its forward with gradients, and forward and backward together, by each implementation; kept: bytes that
                the forward leaves for the backward, beside its inputs and its output
     generated  what torch.compile writes for forward and backward: loads and stores
@@ -22,13 +25,15 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch._functorch import config as functorch
 
 from kernels import add_mul_activation
 from kernels.inductor.lower import fresh
 from kernels.ops.add_mul_activation import eager
 from kernels.ops.add_mul_activation.triton_launch import backward
-from lessons.n09_a_backward import on_your_machine
-from lessons.n09_a_backward.sum_launch import CHUNKS, STEPS, launch
+from lessons.n09_a_backward import generated
+from lessons.n09_a_backward.arithmetic import KEPT, backward_bytes
+from lessons.n09_a_backward.sum_launch import CHUNKS, ROWS, STEPS, launch, whole_backward
 from lessons.shared.experiment import Experiment, Outputs, Way, tensors
 
 MULTIPLIER = 0.5
@@ -36,24 +41,27 @@ MULTIPLIER = 0.5
 
 @dataclass(frozen=True)
 class Sizes:
-    """rows, columns: of all tensors. runs: of each step, to see whether they differ."""
+    """rows, columns: of all tensors. runs: of each step, to see whether they differ, with so many chunks."""
 
     rows: int = 65536
     columns: int = 512
-    step_chunks: int = CHUNKS
+    warps: tuple[int, ...] = (1, 2, 4, 8)
     chunks: tuple[int, ...] = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
-    tiles: tuple[tuple[int, int], ...] = ((1, 32), (4, 32), (8, 32), (32, 32), (128, 32), (4, 128), (16, 128))
     op_chunks: tuple[int, ...] = (64, 128, 256, 384, 512, 768, 1024, 2048, 4096)
+    op_default: int = 256
     runs: int = 50
+    order_chunks: int = CHUNKS
 
 
 class Backward(Experiment):
     """What backward.json has; generated: the lines of the compiler's kernels, by activation and direction."""
 
     NAME = "backward"
-    PARTS = ("step", "chunks", "tile", "order", "op", "training", "generated", "copy")
+    PARTS = ("step", "warps", "chunks", "order", "op", "backward", "training", "generated", "copy")
     FULL = Sizes()
-    SMALL = Sizes(rows=32, columns=20, step_chunks=2, chunks=(2,), tiles=((4, 32),), op_chunks=(2,), runs=2)
+    SMALL = Sizes(
+        rows=32, columns=20, warps=(4,), chunks=(2,), op_chunks=(2,), op_default=2, runs=2, order_chunks=2
+    )
 
     def sums(self, part: str, ways: dict[tuple[tuple[str, object], ...], tuple], **labels) -> None:
         """Ways to sum a tensor over its rows: labels → what `launch` takes beside it."""
@@ -70,8 +78,11 @@ class Backward(Experiment):
         )
 
     def step(self) -> None:
-        chunks = self.sizes.step_chunks
-        self.sums("step", {(("step", step), ("chunks", chunks)): (step, chunks) for step in STEPS})
+        self.sums("step", {(("step", step),): (step,) for step in STEPS})
+
+    def warps(self) -> None:
+        ways = {(("warps", warps),): ("sum_tiles", CHUNKS, ROWS, warps) for warps in self.sizes.warps}
+        self.sums("warps", ways, step="sum_tiles")
 
     def chunks(self) -> None:
         self.sums("chunks", {
@@ -79,25 +90,18 @@ class Backward(Experiment):
             for chunks in self.sizes.chunks for step in ("sum_atomic", "sum_chunk")
         })
 
-    def tile(self) -> None:
-        chunks = self.sizes.step_chunks
-        self.sums("tile", {
-            (("tile_rows", rows), ("block", block)): ("sum_chunk", chunks, rows, block)
-            for rows, block in self.sizes.tiles
-        }, chunks=chunks)
-
     def order(self) -> None:
         """Columns of normal numbers: in how many some runs give different bits."""
         x = self.normal(self.sizes.rows, self.sizes.columns)
         exact, size = x.double().sum(0), x.double().abs().sum(0)
-        for step in STEPS:
-            runs = torch.stack([launch(step, x, self.sizes.step_chunks) for _ in range(self.sizes.runs)])
+        for step in (*STEPS, "sum_atomic", "sum_chunk"):
+            runs = torch.stack([launch(step, x, self.sizes.order_chunks) for _ in range(self.sizes.runs)])
             differing = int((runs != runs[0]).any(0).sum())
             most = max(len(column.unique()) for column in runs.T)
             errors = (runs[0].double() - exact).abs()
             self.add(
                 "order", None, bool((errors <= 1e-5 * size).all()), step=step, runs=self.sizes.runs,
-                differing=differing, columns=self.sizes.columns, most=most,
+                chunks=self.sizes.order_chunks, differing=differing, columns=self.sizes.columns, most=most,
                 error=float(errors.median()), worst=float(errors.max()),
             )
 
@@ -123,18 +127,49 @@ class Backward(Experiment):
                 for chunks in self.sizes.op_chunks for sums in (True, False)
             ], activation=activation)
 
+    def backward(self) -> None:
+        """A forward on the stream that is captured, once; then its backward, again and again."""
+        on_gpu = self.gpu is not None
+        names = ["eager", "triton", *["torch.compile", "cuda"] * on_gpu]
+        for activation in KEPT:
+            # torch.compile's backward writes into what its forward saved, unless it is told that it runs again.
+            with self.caught("backward", activation=activation), functorch.patch(donated_buffer=False):
+                self._backward(activation, names)
+
+    def _backward(self, activation: str, names: Sequence[str]) -> None:
+        leaves, grad = self._leaves(activation)
+        exact = gradients(eager.add_mul_activation, leaves, grad, activation, torch.float64)
+        apart = self.gpu.on_side_stream if self.gpu else lambda work: work()
+        ways = []
+        for name in names:
+            with self.caught("backward", implementation=name, activation=activation):
+                out = apart(partial(implementation(name, activation), *leaves))
+                call = partial(torch.autograd.grad, out, leaves, grad, retain_graph=True)
+                moved = backward_bytes(name, activation) * grad.numel()
+                labels = {"implementation": name, "bytes": moved}
+                ways.append(Way(labels, [call], lambda outputs: close(outputs, exact)))
+        if activation == "relu":
+            out = eager.add_mul_activation(*(leaf.detach() for leaf in leaves), MULTIPLIER, activation)
+            call = partial(whole_backward, grad, out, MULTIPLIER, self.sizes.op_default)
+            labels = {"implementation": "the lesson's", "bytes": backward_bytes("triton", activation) * grad.numel()}
+            ways.append(Way(labels, [call], lambda outputs: close(outputs, exact)))
+        self.compare("backward", ways, activation=activation, dtype="float32")
+
+    def _leaves(self, activation: str) -> tuple[tuple[Tensor, ...], Tensor]:
+        """x, bias and y, which want gradients, and the gradient of the output."""
+        rows, columns = self.sizes.rows, self.sizes.columns
+        x, bias, y = (self.normal(*shape) for shape in ((rows, columns), (columns,), (rows, columns)))
+        if activation == "relu":  # where z is near 0, rounding would decide which side of the kink it is on
+            z = eager.add_mul_activation(x, bias, y, MULTIPLIER, "identity")
+            x = x + torch.where(z > 0, 0.5, -0.5)
+        return tuple(tensor.detach().requires_grad_() for tensor in (x, bias, y)), self.normal(rows, columns)
+
     def training(self) -> None:
         for activation in ("relu", "gelu"):
             self._training(activation, ["eager", "triton"] + ["torch.compile"] * (self.gpu is not None))
 
-    def _training(self, activation: str, names: Sequence[str], dtype: torch.dtype = torch.float32) -> None:
-        rows, columns = self.sizes.rows, self.sizes.columns
-        x, bias, y = (self.normal(*shape, dtype=dtype) for shape in ((rows, columns), (columns,), (rows, columns)))
-        if activation == "relu":  # where z is near 0, rounding would decide which side of the kink it is on
-            z = eager.add_mul_activation(x, bias, y, MULTIPLIER, "identity")
-            x = x + torch.where(z > 0, 0.5, -0.5).to(dtype)
-        leaves = tuple(tensor.detach().requires_grad_() for tensor in (x, bias, y))
-        grad = self.normal(rows, columns, dtype=dtype)
+    def _training(self, activation: str, names: Sequence[str]) -> None:
+        leaves, grad = self._leaves(activation)
         exact = gradients(eager.add_mul_activation, leaves, grad, activation, torch.float64)
         out_exact = eager.add_mul_activation(*(leaf.detach().double() for leaf in leaves), MULTIPLIER, activation)
         functions = {name: implementation(name, activation) for name in names}
@@ -151,7 +186,7 @@ class Backward(Experiment):
                 Way({"what": what, "implementation": name, "kept": kept[name]}, [made(function)],
                     lambda outputs, expected=expected: close(outputs, expected))
                 for name, function in functions.items()
-            ], activation=activation, dtype=str(dtype).removeprefix("torch."))
+            ], activation=activation, dtype="float32")
 
     def _kept(self, function: Callable, leaves: Sequence[Tensor]) -> int:
         """Bytes that are allocated after a forward, beyond its output's."""
@@ -166,16 +201,16 @@ class Backward(Experiment):
     def generated(self) -> None:
         lines = self.extra.setdefault("generated", {})
         for activation in ("relu", "gelu") if self.gpu else ():
-            forward, after = on_your_machine.modules(activation, self.sizes.rows)
+            forward, after = generated.modules(activation, self.sizes.rows)
             modules = {"forward": forward, "backward": after}
-            lines[activation] = {name: on_your_machine.lines_of(module) for name, module in modules.items()}
+            lines[activation] = {name: generated.lines_of(module) for name, module in modules.items()}
             print(*(text for some in lines[activation].values() for text in some), sep="\n", flush=True)
 
 
 def implementation(name: str, activation: str) -> Callable:
     """f(x, bias, y) → out."""
-    if name == "triton":
-        return lambda x, bias, y: add_mul_activation(x, bias, y, MULTIPLIER, activation, backend="triton")
+    if name in ("triton", "cuda"):
+        return lambda x, bias, y: add_mul_activation(x, bias, y, MULTIPLIER, activation, backend=name)
 
     def formula(x, bias, y):
         return eager.add_mul_activation(x, bias, y, MULTIPLIER, activation)

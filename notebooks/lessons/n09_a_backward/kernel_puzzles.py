@@ -1,9 +1,9 @@
-"""Problems on the way to the bias gradient: sums over rows, by programs of COLUMNS columns that read ROWS rows at once.
+"""Kernels of a backward, written from an empty body: programs of BLOCK columns, which read ROWS rows at once.
 
-bias_gradient   result[c] = the sum over r of grad[r, c], or of 0 where out[r, c] <= 0: where it is NaN the gradient
-                passes, as in PyTorch; one program for each COLUMNS columns
-two_stage       result[c] = the sum over r of x[r, c]: the kernel is launched for each chunk of the rows, which it
-                leaves in a workspace [chunks, columns], and once more, on the workspace; both are compared
+two_stage        result[c] = the sum over r of x[r, c]: the kernel is launched for each chunk of the rows, which it
+                 leaves in a workspace [chunks, columns], and once more, on the workspace; both are compared
+whole_backward   of relu(x + multiplier y + bias): grad_x = grad, or 0 where out <= 0 (where out is NaN the gradient
+                 passes, as in PyTorch), grad_y = multiplier grad_x, and each chunk's sums of grad_x over its rows
 """
 
 from __future__ import annotations
@@ -16,25 +16,16 @@ from torch import Tensor
 from kernels.check import Call, Case, Spec, Sums
 from lessons.shared.puzzle import InTriton
 
-ROWS, COLUMNS = 4, 16
-
-
-def launch_bias_gradient(kernel, grad: Tensor, out: Tensor, result: Tensor) -> None:
-    """kernel[tiles](grad, out, result, rows, columns, ROWS, COLUMNS)."""
-    rows, columns = grad.shape
-    kernel[(-(-columns // COLUMNS),)](grad, out, result, rows, columns, ROWS=ROWS, COLUMNS=COLUMNS)
-
-
-def bias_gradient(grad: Tensor, out: Tensor, result: Tensor) -> None:
-    result.copy_(torch.where(out <= 0, 0, grad).sum(0))
+ROWS, BLOCK = 4, 16
 
 
 def launch_two_stage(kernel, x: Tensor, result: Tensor, workspace: Tensor, chunk: int) -> None:
-    """kernel[tiles, chunks](x, workspace, rows, columns, chunk, ROWS, COLUMNS), and again from workspace to result."""
+    """kernel[tiles, chunks](x, workspace, rows, chunk, COLUMNS, ROWS, BLOCK), and again from workspace to result."""
     rows, columns = x.shape
-    tiles, chunks = -(-columns // COLUMNS), len(workspace)
-    kernel[(tiles, chunks)](x, workspace, rows, columns, chunk, ROWS=ROWS, COLUMNS=COLUMNS)
-    kernel[(tiles, 1)](workspace, result, chunks, columns, chunks, ROWS=ROWS, COLUMNS=COLUMNS)
+    tiles, chunks = -(-columns // BLOCK), len(workspace)
+    sizes = {"COLUMNS": columns, "ROWS": ROWS, "BLOCK": BLOCK}
+    kernel[(tiles, chunks)](x, workspace, rows, chunk, **sizes)
+    kernel[(tiles, 1)](workspace, result, chunks, chunks, **sizes)
 
 
 def two_stage(x: Tensor, result: Tensor, workspace: Tensor, chunk: int) -> None:
@@ -43,24 +34,27 @@ def two_stage(x: Tensor, result: Tensor, workspace: Tensor, chunk: int) -> None:
     result.copy_(x.sum(0))
 
 
-def _gradient_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    rows, columns = case.shape
-    grad, out, result = (case.tensor(n, device, shape) for n, shape in enumerate((*2 * (case.shape,), (columns,))))
-    name = f"{rows}×{columns}"
-    if case.values == "special":
-        grad, out = case.tensor(0, device), Case(case.shape).tensor(1, device)
-        grad[grad.isnan()] = torch.inf
-        yield Call(f"{name}, grad with Inf", (grad, out.relu(), result.clone()))  # hints.VALUES says what to think of
-        grad, out = Case(case.shape).tensor(0, device), out.clone()
-        out[2, 3] = torch.nan
-        name, hint = f"{name}, out with NaN", ""
-    elif rows % ROWS:
-        hint = f"{rows} rows, {ROWS} at once: the mask leaves out the last {-rows % ROWS}, too."
-    elif columns % COLUMNS:
-        hint = f"{columns} columns, {COLUMNS} a program: the mask leaves out the columns beyond the last."
-    else:
-        hint = "relu passes no gradient on where out <= 0; a column's sum goes over all rows, axis 0 of the tile."
-    yield Call(name, (grad, out.relu(), result), hint=hint)
+def launch_whole_backward(
+    kernel, grad: Tensor, out: Tensor, grad_x: Tensor, grad_y: Tensor, target: Tensor, multiplier: float, chunk: int
+) -> None:
+    """kernel[tiles, chunks](grad, out, grad_x, grad_y, target, multiplier, rows, chunk, COLUMNS, ROWS, BLOCK)."""
+    rows, columns = grad.shape
+    sizes = {"COLUMNS": columns, "ROWS": ROWS, "BLOCK": BLOCK}
+    kernel[(-(-columns // BLOCK), len(target))](grad, out, grad_x, grad_y, target, multiplier, rows, chunk, **sizes)
+
+
+def whole_backward(
+    grad: Tensor, out: Tensor, grad_x: Tensor, grad_y: Tensor, target: Tensor, multiplier: float, chunk: int
+) -> None:
+    grad_x.copy_(torch.where(out <= 0, 0, grad))
+    grad_y.copy_(multiplier * grad_x)
+    for row, part in zip(target, grad_x.split(chunk), strict=True):
+        row.copy_(part.sum(0))
+
+
+def _unset(like: Tensor, *shape: int) -> Tensor:
+    """What holds NaN until it is written."""
+    return like.new_full(shape or like.shape, torch.nan)
 
 
 def _sum_calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -75,26 +69,55 @@ def _sum_calls(case: Case, device: torch.device) -> Iterator[Call]:
         else:
             hint = (f"{chunks} chunks of {chunk} rows: program_id(1) is the chunk; it begins where the chunk before "
                     "ends, and has a row of target for itself.")
-        workspace = x.new_full((chunks, columns), torch.nan)
+        workspace = _unset(x, chunks, columns)
         yield Call(f"{rows}×{columns}, chunks of {chunk}", (x, result, workspace), (chunk,), hint=hint)
 
 
+def _backward_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    rows, columns = case.shape
+    grad, out = case.tensor(0, device), Case(case.shape).tensor(1, device).relu()
+    chunk = {4: 4, 8: 4}.get(rows, 5)
+    name = f"{rows}×{columns}, chunks of {chunk}"
+    if case.values == "special":
+        grad[grad.isnan()] = torch.inf
+        yield _call(f"{name}, grad with Inf", grad, out, 0.5, chunk, "")  # check's own hint says what to think of
+        grad, out = Case(case.shape).tensor(0, device), out.clone()
+        out[2, 3] = torch.nan
+        name, hint = f"{name}, out with NaN", ""
+    elif rows == 4:
+        hint = "grad_x is grad, or 0 where out <= 0; a row of target has the sums of grad_x over a chunk's rows."
+        yield _call(name, grad, out, 1.0, chunk, hint)
+        name, hint = f"{name}, multiplier 0.5", "the multiplier is 0.5 here: grad_y is multiplier · grad_x."
+    elif rows == 8:
+        hint = "2 chunks of 4 rows: program_id(1) is the chunk; it has its own rows, and a row of target for itself."
+    elif columns % BLOCK:
+        hint = f"{columns} columns, {BLOCK} a program: the mask leaves out the columns beyond the last."
+    else:
+        hint = (f"chunks of {chunk} rows, {ROWS} at once: the mask leaves out what is beyond the chunk, and the last "
+                "chunk ends where the rows do.")
+    yield _call(name, grad, out, 0.5, chunk, hint)
+
+
+def _call(name: str, grad: Tensor, out: Tensor, multiplier: float, chunk: int, hint: str) -> Call:
+    rows, columns = grad.shape
+    tensors = (grad, out, _unset(grad), _unset(grad), _unset(grad, -(-rows // chunk), columns))
+    return Call(name, tensors, (multiplier, chunk), hint=hint)
+
+
 def _puzzle(
-    reference: Callable, calls: Callable, launch: Callable, mutated: tuple[str, ...], shapes: Sequence[tuple[int, int]],
-    special: Sequence[Case] = (),
+    reference: Callable, calls: Callable, launch: Callable, mutated: tuple[str, ...], cases: Sequence[Case]
 ) -> InTriton:
-    cases = [*map(Case, shapes), *special]
-    spec = Spec(reference, calls, outputs=(), mutated=mutated, scale=Sums(), cases=lambda names: cases)
+    spec = Spec(reference, calls, outputs=(), mutated=mutated, scale=Sums(), cases=lambda names: [*cases])
     return InTriton(spec, launch, __name__)
 
 
 PUZZLES = {
-    "bias_gradient": _puzzle(
-        bias_gradient, _gradient_calls, launch_bias_gradient, ("result",),
-        ((8, 16), (4, 48), (12, 20), (7, 16), (9, 21), (1, 5)), [Case((8, 16), values="special")],
-    ),
     "two_stage": _puzzle(
         two_stage, _sum_calls, launch_two_stage, ("result", "workspace"),
-        ((8, 16), (24, 32), (20, 21), (37, 16), (1, 5)),
+        [*map(Case, ((8, 16), (24, 32), (20, 21), (37, 16), (1, 5)))],
+    ),
+    "whole_backward": _puzzle(
+        whole_backward, _backward_calls, launch_whole_backward, ("grad_x", "grad_y", "target"),
+        [*map(Case, ((4, 16), (8, 48), (12, 16), (23, 21))), Case((8, 16), values="special")],
     ),
 }

@@ -1,50 +1,116 @@
-"""What backward.json and the ops' own records have of sums over rows and of backwards, printed."""
+"""What backward.json and the ops' own records have of sums over rows and of backwards; None where there is no record
+yet. What is printed has the reader's own time beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lessons.n09_a_backward.arithmetic import COMPILER, backward_bytes
-from lessons.n09_a_backward.sum_launch import STEPS
-from lessons.shared.records import ADD_MUL_ACTIVATION, ADD_RELU, Record
+from lessons.n09_a_backward.arithmetic import KEPT, backward_bytes
+from lessons.n09_a_backward.sum_launch import CHUNKS
+from lessons.shared.records import ADD_MUL_ACTIVATION, GPU, Record
 
 if TYPE_CHECKING:
     import pandas
 
 BACKWARD = Record("backward")
-SAID = {"sum_rows": "a row at a time", "sum_tiles": "32 rows at a time", "sum_atomic": "512 chunks, atomics",
-        "sum_chunk": "512 chunks, two stages", "torch": "PyTorch's x.sum(0)"}
+NO_RECORD = "no record yet"
+OP_CHUNKS = 256  # of add_mul_activation's Triton backward at 65536 × 512 float32, by row_chunks
+WAYS = {"atomics": "sum_atomic", "two stages": "sum_chunk"}  # as the lesson calls them, as the record does
 
 
-def backward(name: str, activation: str, dtype: str = "float32") -> pandas.Series:
-    """The recorded backward of add_mul_activation at 65536 × 512. name: eager, torch.compile, triton or cuda."""
-    return ADD_MUL_ACTIVATION.one("backward", implementation=name, activation=activation, dtype=dtype)
+def sum_row(way: str, chunks: int = CHUNKS, warps: int = 4) -> pandas.Series:
+    """The sum by "sum_rows", "sum_tiles" (with so many warps a program), "torch", or one of WAYS. LookupError: it was
+    not measured."""
+    if way in WAYS:
+        return BACKWARD.one("chunks", step=WAYS[way], chunks=chunks)
+    if way == "sum_tiles" and warps != 4:
+        return BACKWARD.one("warps", step=way, warps=warps)
+    return BACKWARD.one("step", step=way)
 
 
-def add_relu_backward(name: str, dtype: str = "float32") -> pandas.Series:
-    """The same of add_relu."""
-    return ADD_RELU.one("backward", implementation=name, dtype=dtype)
+def backward(name: str, activation: str) -> pandas.Series:
+    """add_mul_activation's backward at 65536 × 512 float32; name: eager, torch.compile, triton, cuda, or the lesson's.
+
+    What the part `backward` has not is taken from `op`, or from the op's own record. LookupError: it was not measured.
+    """
+    try:
+        return BACKWARD.one("backward", implementation=name, activation=activation)
+    except LookupError:
+        if activation not in ("relu", "gelu") or name == "the lesson's":
+            raise
+    if name == "triton":
+        return BACKWARD.one("op", activation=activation, chunks=OP_CHUNKS, sums=True)
+    return ADD_MUL_ACTIVATION.one("backward", implementation=name, activation=activation, dtype="float32")
 
 
-def print_steps(predicted: Mapping[str, float] | None = None) -> None:
-    """A line a step: µs, and the prediction beside it."""
-    for step in STEPS:
-        row = BACKWARD.one("step", step=step)
-        said = f", you said {predicted[step]:g}" if predicted and step in predicted else ""
-        print(f"{SAID[step]:24} {row['us_p50']:8.1f} µs ({row['us_p20']:.1f} to {row['us_p80']:.1f}){said}")
+def _by_turns() -> bool:
+    """Whether the implementations of a backward were measured in one run."""
+    return "backward" in set(BACKWARD.table()["part"])
 
 
-def print_backward(faster: Mapping[str, str] | None = None) -> None:
-    """µs of each backward, and bytes a number; faster: who was said to be."""
-    print("activation  dtype       ours, Triton   torch.compile   faster          you said        B: bytes a number")
-    for activation in COMPILER:
-        for dtype, itemsize in (("float32", 4), ("bfloat16", 2)):
-            shown, us = [], {}
-            for name in ("triton", "torch.compile"):
-                us[name] = backward(name, activation, dtype)["us_p50"]
-                size = backward_bytes(name, activation, itemsize)
-                shown.append(f"{us[name]:5.1f} µs, {size:2} B")
-            first = min(us, key=us.get)
-            said = (faster or {}).get(activation, "")
-            print(f"{activation:10}  {dtype:8}  {shown[0]:>14}  {shown[1]:>14}   {first:14}  {said}")
+def whole_backward() -> pandas.Series | None:
+    """The puzzle's answer and two_stage, with the chunks of the op."""
+    return _or_none(backward, "the lesson's", "relu")
+
+
+def training(what: str, name: str, activation: str) -> pandas.Series:
+    """Forward with gradients, or both directions; kept: bytes between them."""
+    return BACKWARD.one("training", what=what, implementation=name, activation=activation, dtype="float32")
+
+
+def begin_per_ns() -> float:
+    """Programs that the GPU begins in a ns at most, from notebook 06's copy in the smallest programs."""
+    row = GPU.one("flight", block=128, programs=0)
+    return row["bytes"] / (8 * 128) / (1e3 * row["us_p50"])
+
+
+# ------------------------------------------------------------------------------------------------------------ printed
+
+
+def show(what: str, row: pandas.Series | None, mine: float | None = None, guess: float | None = None) -> None:
+    """Print a line: the recorded µs, what was predicted, and what was measured here."""
+    text = NO_RECORD if row is None else f"recorded {row['us_p50']:7,.1f} µs"
+    said = "" if guess is None else f"  You said {guess:g}."
+    here = "" if mine is None else f"  Here: {mine:,.1f}."
+    print(f"{what:36} {text:19}{said}{here}".rstrip())
+
+
+def show_sum(
+    way: str, mine: float | None = None, guess: float | None = None, chunks: int = CHUNKS, warps: int = 4
+) -> None:
+    """As show, of a sum."""
+    about = f", {chunks} chunks" if way in WAYS else f", warps: {warps}" if way == "sum_tiles" else ""
+    show(way + about, _or_none(sum_row, way, chunks, warps), mine, guess)
+
+
+def show_backward(faster: dict[str, str | None] | None = None) -> None:
+    """A line for each activation: µs and bytes an element by each implementation; faster: who was said to be."""
+    for activation in KEPT:
+        found = []
+        for name in ("torch.compile", "triton", "cuda"):
+            row = _or_none(backward, name, activation)
+            us = NO_RECORD if row is None else f"{row['us_p50']:.1f} µs"
+            found.append(f"{name} {us} ({backward_bytes(name, activation)} bytes)")
+        guess = (faster or {}).get(activation)
+        print(f"{activation:8}" + ", ".join(found) + (f"; you said {guess}" if guess else ""))
+    if not _by_turns():
+        print("These are of several runs; `python -m lessons.n09_a_backward --save` measures all by turns.")
+
+
+def show_training(mine: dict[tuple[str, str], float] | None = None) -> None:
+    """A line for each activation: µs of both directions by each implementation, and the MB that are kept between them;
+    mine: µs here by activation and implementation."""
+    for activation in ("relu", "gelu"):
+        found = []
+        for name in ("eager", "torch.compile", "triton"):
+            row, here = training("both", name, activation), (mine or {}).get((activation, name))
+            said = "" if here is None else f", here {here:.1f}"
+            found.append(f"{name} {row['us_p50']:.1f} µs{said} ({row['kept'] / 1e6:.0f} MB kept)")
+        print(f"{activation:8}" + ", ".join(found))
+
+
+def _or_none(read, *labels) -> pandas.Series | None:
+    try:
+        return read(*labels)
+    except LookupError:
+        return None

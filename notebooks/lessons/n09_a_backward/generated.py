@@ -1,4 +1,5 @@
-"""The lesson's experiments on this machine, whatever it is: what its cells headed "On your machine" print."""
+"""What torch.compile writes for forward and backward of act(x + 0.5 · y + bias): loads and stores; without a GPU, too.
+"""
 
 from __future__ import annotations
 
@@ -8,34 +9,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels import runtime
 from kernels.inductor import split, triton_source
 from kernels.inductor.parse import function_of
 from kernels.ops.add_mul_activation.eager import add_mul_activation
-from lessons.n09_a_backward.sum_launch import launch
-from lessons.shared.timing import print_times
 
 MEMORY = re.compile(r"tl\.(?:load|store|atomic_add)\(")
-
-
-def sums(rows: int | None = None) -> None:
-    """µs of the sum over rows by PyTorch; on a GPU of the lesson's steps too, which an interpreter would crawl in."""
-    device = runtime.device()
-    gpu = device.type == "cuda"
-    x = torch.randint(-3, 4, (rows or (65536 if gpu else 8192), 512), device=device).float()
-    functions = {"x.sum(0), over the rows": partial(x.sum, 0)}
-    for step in ("sum_tiles", "sum_atomic", "sum_chunk") if gpu else ():
-        functions[step] = partial(launch, step, x)
-    print_times(functions)
-    print_times({"x.sum(1), over the columns": partial(x.sum, 1)})
-
-
-def generated(activation: str, rows: int = 65536) -> None:
-    """What torch.compile writes for the backward of act(x + 0.5 · y + bias), of so many rows of 512: each kernel's
-    pointers, and its loads and stores. No GPU is needed."""
-    print(f"made here, torch {torch.__version__}")
-    for line in lines_of(modules(activation, rows)[-1]):
-        print(line)
 
 
 def modules(activation: str, rows: int = 65536) -> list[str]:
