@@ -1,5 +1,5 @@
-"""The puzzles in CUDA: each answer is a text, which the host build looks through access by access; on a GPU it then runs
-there too.
+"""The puzzles in CUDA: each answer is a text, which the host build looks through access by access; on a GPU it then
+runs there too.
 
 guard               out = relu(x + bias), a number a thread: a kernel and launch()
 coalesced           the same, 16 numbers a thread: as few sectors as there are; on a GPU, as fast as a copy

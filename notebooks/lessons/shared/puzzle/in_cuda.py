@@ -29,10 +29,11 @@ class Wrong(AssertionError):
 
 
 def pointers(source: str) -> list[tuple[str, int]]:
-    """(name, bytes of what it points to) of each of launch()'s pointers; of forward() the tensors, and what it allocates."""
+    """(name, bytes of what it points to) of each of launch()'s pointers; of forward() the tensors, and those that it
+    allocates."""
     if forward := FORWARD.search(source):
         names = [re.search(r"(\w+)\s*$", each)[1] for each in forward[1].split(",") if "Tensor" in each]
-        return [(name, 4) for name in [*names, *(f"tensor {number} that forward() allocates" for number in range(1, 5))]]
+        return [(name, 4) for name in (*names, *(f"tensor {number} of forward()'s own" for number in range(1, 5)))]
     parameters = [each for each in SIGNATURE.search(source)[1].split(",") if "*" in each]
     return [(re.search(r"(\w+)\s*$", each)[1], 8 if "long long" in each else 4) for each in parameters]
 
