@@ -7,10 +7,12 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kernels import runtime
 from kernels.check.host import inline, programs
@@ -23,6 +25,7 @@ from lessons.shared.puzzle.in_cuda import explain
 from lessons.shared.timing import print_times
 
 SHAPE = (65536, 512)
+X_AND_BIAS = "torch::Tensor forward(torch::Tensor x, torch::Tensor bias, int64_t threads) {"
 
 
 def apart(function: Callable, *numbers: int) -> None:
@@ -42,7 +45,8 @@ def called(function: Callable, *numbers: str) -> None:
     try:
         function(*map(int, numbers))
     except inline.Refused as refused:
-        print("refused:", explain(refused.outcome, "void launch(float* x) {", refused.sizes, lambda name: "", ""))
+        said = explain(refused.outcome, X_AND_BIAS, refused.sizes, lambda name: "the guard.", "the block.")
+        print("RuntimeError:", said.partition("\n")[0])
     except RuntimeError as error:
         print("RuntimeError:", str(error).strip().splitlines()[0])
 
@@ -75,11 +79,18 @@ def us(text: str) -> float:
     return found.us
 
 
-def beside(functions: Mapping[str, Callable]) -> None:
-    """µs of each on this machine's GPU, by turns, with a copy of as many bytes; then what is recorded."""
-    if runtime.device().type == "cuda":
-        with torch.no_grad():
-            print_times(functions, tolerance=1e-5)
+def beside(ways: Mapping[str, Callable], x: Tensor, bias: Tensor, y: Tensor) -> None:
+    """Whether all agree; on a GPU their µs by turns, and those of a copy of as many bytes; then what is recorded."""
+    calls = {name: partial(way, x, bias, y) for name, way in ways.items()}
+    with torch.no_grad():
+        if x.is_cuda:
+            print_times(calls, tolerance=1e-5)
+            source = x.new_ones(3 * x.numel() // 2)
+            print_times({"copy, as many bytes": partial(torch.clone, source)})
+        else:
+            right = calls["eager"]()
+            agree = [name for name in ("Triton", "CUDA") if name in calls and torch.allclose(calls[name](), right)]
+            print("as eager:", ", ".join(agree))
     recorded.show_op()
 
 

@@ -150,11 +150,7 @@ def built(path: str) -> Callable:
     from torch.utils.cpp_extension import load_inline
 
     text = Path(path).read_text()
-    module = load_inline(
-        "my_add_mul_activation", cpp_sources=DECLARATION, cuda_sources=text, functions=["forward"],
-        extra_cuda_cflags=["-O3"],
-    )
-    return module.forward
+    return load_inline("my_add_mul_activation", DECLARATION, cuda_sources=text, functions=["forward"]).forward
 
 
 def hold_on_gpu(build: Callable, path: str, device: str = "cuda", elements: int = 2**31 + 1000) -> None:

@@ -21,10 +21,11 @@ from kernels import runtime
 from kernels.check import Call, Case, Spec, Sums
 from kernels.check.host import programs
 from kernels.check.host.programs import DoesNotCompile, Outcome, Sparse
-from lessons.n10_cuda_kernels.op_puzzles import GRID, GUARD, NUMBERS_A_THREAD, OpPuzzle
+from lessons.n10_cuda_kernels.op_puzzles import DECLARATION, GRID, GUARD, NUMBERS_A_THREAD, OpPuzzle
 from lessons.shared.puzzle import Judge
 from lessons.shared.puzzle.in_cuda import Wrong, explain, pointers
 from lessons.shared.puzzle.in_triton import checked
+from lessons.shared.puzzle.judge import SECONDS
 from lessons.shared.records import SECTOR
 
 KEPT = 4096  # numbers that are there at either end of a buffer that is larger than the memory
@@ -194,7 +195,8 @@ PUZZLES = {
               scale=Sums()), _run_sum),
     "add_mul_activation": OpPuzzle(),
 }
-attempt = Judge(PUZZLES).attempt
+attempt = Judge(PUZZLES, seconds=300 if runtime.device().type == "cuda" else SECONDS).attempt
+__all__ = ["DECLARATION", "PUZZLES", "attempt"]
 
 
 def _watched(name: str, puzzle: Puzzle, source: object) -> str:

@@ -71,9 +71,9 @@ def show_indices() -> None:
     """A line a way and a dtype: instructions of a thread for one number, and µs at both shapes."""
     for dtype in ("float32", "bfloat16"):
         for name in WAYS:
-            times = ", ".join(f"{shape} {us_of('index', name=name, dtype=dtype, shape=shape)}" for shape in ("even", "odd"))
-            found = kernel(f"{name} {dtype}")
-            print(f"{dtype:8} {name:18} {found['executed']:4} executed of {found['standing']:3}; {times}")
+            found, labels = kernel(f"{name} {dtype}"), {"name": name, "dtype": dtype}
+            even, odd = (us_of("index", shape=shape, **labels) for shape in ("even", "odd"))
+            print(f"{dtype:8} {name:18} executes {found['executed']:3} instructions; 512 columns: {even}, 511: {odd}")
 
 
 def show_op() -> None:
