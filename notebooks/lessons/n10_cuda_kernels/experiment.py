@@ -14,12 +14,8 @@ writes to traces/compiled/cuda_steps.json.
 from __future__ import annotations
 
 import ctypes
-import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -31,17 +27,17 @@ from torch import Tensor
 
 import kernels
 from kernels.check.host import inline, programs
+from kernels.check.host.sanitizers import compute_sanitizer
 from kernels.dispatch import build, core
 from kernels.dispatch.build import load_library
 from kernels.runtime import KERNELS
 from lessons.n10_cuda_kernels import counting, in_triton, texts
 from lessons.n10_cuda_kernels.counting import STEPS, WAYS
 from lessons.n10_cuda_kernels.op_puzzles import ACTIVATIONS
+from lessons.shared import ncu as nsight
 from lessons.shared.experiment import Experiment, Launch, Way
-from lessons.shared.ncu import find_ncu, ncu_lines
 
 COLUMNS, MULTIPLIER = 512, 0.5
-SECONDS = 90  # of ncu, and of compute-sanitizer
 METRICS = (
     "smsp__inst_executed.sum",
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
@@ -176,12 +172,17 @@ class CudaSteps(Experiment):
 
     def ncu(self) -> None:
         if self.gpu:
-            self.extra["ncu"] = run_ncu()
+            self.extra["ncu"] = {"command": " ".join(ncu_command()), **nsight.run(ncu_command("ncu", sys.executable))}
             print("ncu      ", len(self.extra["ncu"]["lines"]), "lines", self.extra["ncu"]["why"], flush=True)
 
     def sanitizer(self) -> None:
         if self.gpu:
-            self.extra["sanitizer"] = run_sanitizer()
+            numbers = np.ones((5, 200), np.float32)
+            row = np.ones(256, np.float32)
+            self.extra["sanitizer"] = {
+                "memcheck": compute_sanitizer("memcheck", off_by_one(), [numbers, numbers[0], numbers], (200, 1000)),
+                "racecheck": compute_sanitizer("racecheck", NO_BARRIER, [row, row], (256,)),
+            }
             print("sanitizer", self.extra["sanitizer"], flush=True)
 
     def launch_once(self) -> None:
@@ -215,28 +216,6 @@ def ncu_command(ncu: str = "ncu", python: str = "python") -> list[str]:
     return [ncu, *chosen, "--metrics", ",".join(METRICS), python, "-m", "lessons.n10_cuda_kernels", "launch_once"]
 
 
-def run_ncu() -> dict:
-    """command, lines: what it prints, without what names this machine; why: it measured nothing ('' if it did)."""
-    shown = " ".join(ncu_command())
-    ncu = find_ncu()
-    if ncu is None:
-        return {"command": shown, "lines": [], "why": "ncu is not here"}
-    text = output(ncu_command(ncu, sys.executable))
-    return {"command": shown, **ncu_lines(text)}
-
-
-def output(command: Sequence, **environment: str) -> str:
-    """What a command prints, or why it did not end."""
-    try:
-        done = subprocess.run(
-            [str(word) for word in command], capture_output=True, text=True, errors="replace", timeout=SECONDS,
-            cwd=KERNELS.parent, check=False, env=os.environ | environment,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"ERR {type(error).__name__}"
-    return done.stdout + done.stderr
-
-
 def counted(lines: Sequence[str]) -> dict[str, dict[str, float]]:
     """{kernel: {metric: value}} of what ncu printed."""
     found: dict[str, dict[str, float]] = {}
@@ -266,30 +245,6 @@ void launch(const float* x, float* out, int n) { reversed<<<1, 256>>>(x, out, n)
 def off_by_one() -> str:
     """The scalar kernel with a guard that lets one thread too many through."""
     return texts.launching(texts.text_of("scalar")).replace("i < n", "i <= n")
-
-
-def run_sanitizer() -> dict:
-    """What compute-sanitizer says of two broken kernels, memcheck and racecheck: its lines that begin with =."""
-    found = {}
-    tool = shutil.which("compute-sanitizer", path=os.pathsep.join((os.environ.get("PATH", os.defpath),
-                                                                   "/usr/local/cuda/bin")))
-    numbers = np.ones((5, 200), np.float32)
-    for kind, source, buffers, integers in (
-        ("memcheck", off_by_one(), [numbers, numbers[0], numbers.copy()], (200, 1000)),
-        ("racecheck", NO_BARRIER, [numbers.reshape(-1)[:256], numbers.reshape(-1)[:256].copy()], (256,)),
-    ):
-        if tool is None:
-            found[kind] = ["compute-sanitizer is not here"]
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            request = Path(folder) / "request"
-            request.write_bytes(programs.request_of(buffers, integers)[1])
-            program = programs.build(source, gpu=True)
-            command = [tool, "--tool", kind, program, request, Path(folder) / "response"]
-            text = output(command, EXACT="1")
-        lines = [re.sub(r"0x[0-9a-f]{6,}", "0x…", each) for each in text.splitlines() if each.startswith("=====")]
-        found[kind] = [each for each in lines if "/" not in each][:20] or [text[-300:]]
-    return found
 
 
 main = CudaSteps.main

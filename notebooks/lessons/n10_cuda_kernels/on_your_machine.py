@@ -1,14 +1,10 @@
-"""The lesson's experiments on this machine: a kernel's sectors and µs, a call in another process, sanitizers."""
+"""The lesson's experiments on this machine: a call in another process, a kernel's sectors and µs."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,9 +12,7 @@ from torch import Tensor
 
 from kernels import runtime
 from kernels.check.host import inline, programs
-from kernels.check.host.programs import BUILD
 from kernels.check.isolated import Ended, run_apart
-from kernels.runtime import KERNELS
 from lessons.n10_cuda_kernels import recorded, texts
 from lessons.n10_cuda_kernels.counting import STEPS
 from lessons.shared.puzzle.in_cuda import explain
@@ -92,37 +86,3 @@ def beside(ways: Mapping[str, Callable], x: Tensor, bias: Tensor, y: Tensor) -> 
             agree = [name for name in ("Triton", "CUDA") if name in calls and torch.allclose(calls[name](), right)]
             print("as eager:", ", ".join(agree))
     recorded.show_op()
-
-
-# ----------------------------------------------------------------------------------------------------------- sanitizers
-
-PROGRAM = """#include "check/host/cuda_on_host.h"
-{kernel}
-int main() {{
-    float *x, *bias, *out;
-    cudaMalloc(&x, 1000 * sizeof(float));
-    cudaMalloc(&bias, 200 * sizeof(float));
-    cudaMalloc(&out, 1000 * sizeof(float));
-    return int(launch_kernel(scalar, dim3(4), dim3(256), 0, nullptr, x, bias, out, 200, 1000));
-}}
-"""
-
-
-def address_sanitizer(kernel: str) -> str:
-    """What g++'s AddressSanitizer finds in the kernel `scalar`, n = 1000: as in the CMake test without a GPU."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
-        file, program = Path(folder) / "main.cpp", Path(folder) / "program"
-        file.write_text(PROGRAM.format(kernel=f'\n#line 1 "kernel.cu"\n{kernel}'))
-        flags = ["-std=c++20", "-O1", "-g", "-w", "-fsanitize=address", f"-I{KERNELS}"]
-        done = subprocess.run([programs.compiler(), *flags, file, "-o", program], capture_output=True, text=True)
-        if done.returncode:
-            return "AddressSanitizer is not here: " + done.stderr.splitlines()[-1].rsplit("/", 1)[-1]
-        environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}  # nothing is freed above
-        done = subprocess.run([program], capture_output=True, text=True, env=environment, check=False)
-    form = r"AddressSanitizer: (\S+) on .*\n(\w+ of size \d+).*\n +#0 \S+ in (\w+).* \S+:(\d+)"
-    said = re.search(form, done.stderr)
-    if not said:
-        return f"nothing found, exit status {done.returncode}"
-    where = re.search(r"is located (\d+ bytes .*?region)", done.stderr)
-    return f"{said[1]}: {said[2]}, {where[1]}, line {said[4]} of {said[3]}"
