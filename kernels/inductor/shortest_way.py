@@ -1,5 +1,5 @@
-"""How many of a kernel's instructions a thread executes: one way through its machine code, the shortest that stores what
-the kernel has to store. A thread of a full block takes this way, unless its numbers need a function's slow path.
+"""Which of a kernel's instructions a thread executes: the shortest way through its machine code that stores what the
+kernel has to store. A thread of a full block takes this way, unless its numbers need a function's slow path.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Pictures of threads and blocks, of what a warp touches, of a sum through shared memory, of times, which are the
-record's."""
+"""Pictures of what a warp touches, of a sum through shared memory, of times, which are the record's."""
 
 from __future__ import annotations
 
@@ -21,28 +20,6 @@ FIRST: dict[str, tuple[Callable[[int], int], int]] = {
     "coalesced": (lambda lane: lane, 1),
     "wide": (lambda lane: 4 * lane, 4),
 }
-
-
-def draw_blocks(numbers: int = 35, threads: int = 8) -> Figure:
-    """Each number with the thread that takes it, in the colour of its block; dotted: threads that have none."""
-    blocks = -(-numbers // threads)
-    figure, ax = panels((11, 1.9))
-    for thread in range(blocks * threads):
-        block, own = divmod(thread, threads)
-        idle = thread >= numbers
-        draw_box(ax, thread, 0, 0.94, 1, "white" if idle else (f"C{block}", 0.35))
-        if idle:
-            ax.plot((thread + 0.1, thread + 0.84), (0.9, 0.1), color="0.6", lw=0.8)
-        ax.text(thread + 0.47, 0.32, own, ha="center", va="center", size=8)
-        if not idle:
-            ax.text(thread + 0.47, 0.72, thread, ha="center", va="center", size=8, weight="bold")
-        if own == 0:
-            ax.text(thread, -0.2, f"blockIdx.x {block}", size=8, color=f"C{block}", va="bottom")
-    said = f"above: threadIdx.x; bold: the number i. Crossed out: threads that have no number, as n is {numbers}"
-    ax.text(0, 1.15, said, size=9, va="top")
-    ax.set(xlim=(-0.2, blocks * threads + 0.2), ylim=(1.5, -0.6))
-    ax.axis("off")
-    return figure
 
 
 def draw_reads() -> Figure:

@@ -91,8 +91,10 @@ def of_library(implementation: str) -> pandas.Series:
     return ADD_MUL_ACTIVATION.one("bandwidth", implementation=implementation, **labels)
 
 
+SAID = re.compile(r"Invalid|by thread|Access to|Program hit|Race reported|and Read")
+
+
 def show_sanitizer() -> None:
-    """What compute-sanitizer said on the GPU, without its heads and how the host came there."""
+    """The lines in which compute-sanitizer said on the GPU what is wrong, and where."""
     for kind, lines in CUDA_STEPS.head("sanitizer").items():
-        said = (line.strip("= ") for line in lines if not re.search("COMPUTE-SANITIZER|[Hh]ost (back|Frame)", line))
-        print(kind, *filter(None, said), sep="\n    ")
+        print(kind, *(line.strip("= ") for line in lines if SAID.search(line)), sep="\n    ")
