@@ -1,5 +1,7 @@
 // The lesson's kernels, whose texts stand in the notebook's cells: add_relu step by step, and a sigmoid with indices of 32
 // and of 64 bits. counting.py counts each kernel's instructions; experiment.py builds this file once, and times them all.
+// PyTorch builds with this switch, and the kernels below convert a bfloat16 as C++ does.
+#undef __CUDA_NO_BFLOAT16_CONVERSIONS__
 #include <cuda_bf16.h>
 
 // A number a thread.
