@@ -16,15 +16,15 @@ NUMBERS = 65536 * 512
 STEPS = ("scalar", "strided", "coalesced", "wide")
 
 
-def us(name: str) -> float:
+def step_us(name: str) -> float:
     return one("step", name=name)["us_p50"]
 
 
 def _faster() -> tuple:
-    assert us("strided") > us("scalar") > us("coalesced") > us("wide")
+    assert step_us("strided") > step_us("scalar") > step_us("coalesced") > step_us("wide")
     assert apart(one("step", name="coalesced"), one("step", name="scalar"))
     assert apart(one("step", name="wide"), one("step", name="coalesced"))
-    return us("scalar"), NUMBERS // BLOCK
+    return step_us("scalar"), NUMBERS // BLOCK
 
 
 def _a_request(name: str, kind: str) -> float:
@@ -43,7 +43,7 @@ def _strided() -> tuple:
     read = {name: on_gpu(name, "dram__bytes_read.sum") / 1e6 for name in STEPS}
     others = [read[name] for name in STEPS if name != "strided"]
     assert max(others) < 1.001 * min(others)
-    return us("strided"), _requests("strided"), read["strided"], max(others)
+    return step_us("strided"), _requests("strided"), read["strided"], max(others)
 
 
 def in_flight(loads: int) -> float:
@@ -54,13 +54,13 @@ def in_flight(loads: int) -> float:
 def _coalesced() -> tuple:
     assert kernel("coalesced")["registers"] * THREADS <= 65536
     assert kernel("coalesced")["order"].startswith("LLSLLS")
-    return us("coalesced"), _requests("coalesced"), in_flight(1)
+    return step_us("coalesced"), _requests("coalesced"), in_flight(1)
 
 
 def _wide() -> tuple:
     requests = (on_gpu(name, "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum") for name in ("coalesced", "wide"))
     assert next(requests) == 4 * next(requests)
-    return us("wide"), in_flight(4), share(one("step", name="wide"))
+    return step_us("wide"), in_flight(4), share(one("step", name="wide"))
 
 
 def _early() -> tuple:
@@ -77,8 +77,8 @@ def _early() -> tuple:
 def _fast() -> tuple:
     """All but strided are far enough from the puzzle's limit for another run, and another GPU."""
     limit = FAST * copy_us(one("step", name="scalar")["bytes"])
-    assert us("strided") > 1.5 * limit
-    assert max(us(name) for name in STEPS if name != "strided") < limit / 1.5
+    assert step_us("strided") > 1.5 * limit
+    assert max(step_us(name) for name in STEPS if name != "strided") < limit / 1.5
     return (FAST,)
 
 
@@ -164,4 +164,4 @@ said("| eager, four kernels | {:.0f} |", lambda: _library("eager"))
 said("| `torch.compile` | {:.1f} |", lambda: _library("torch.compile"))
 said("| the library's op in Triton | {:.1f} |", lambda: _library("triton"))
 said("| the library's op in CUDA: 16 bytes a thread | {:.1f} |", lambda: _library("cuda"))
-said("The last three are the same within 1 %.", _same)
+said("The last three are the same within 1 %, as the memory limits them.", _same)

@@ -58,12 +58,12 @@ def watch(kernel: str) -> tuple[float, float]:
     if found.status != "ok":
         raise AssertionError(explain(found, text, [x.size, 512, x.size], lambda name: "the guard", "the grid"))
     if runtime.device().type == "cuda" and runtime.nvcc():
-        print(f"{name} here: {us(text):.1f} µs")
+        print(f"{name} here: {launch_us(text):.1f} µs")
     (reads, read, *_), _, (*_, writes, written) = found.counts
     return read / reads, written / writes
 
 
-def us(text: str) -> float:
+def launch_us(text: str) -> float:
     """µs of launch() on this GPU, in a process of its own."""
     buffers = [np.zeros(SHAPE, np.float32), np.zeros(SHAPE[1], np.float32), np.zeros(SHAPE, np.float32)]
     sizes = SHAPE[1], SHAPE[0] * SHAPE[1]
