@@ -22,7 +22,7 @@ SHAPE = (65536, 512)
 X_AND_BIAS = "torch::Tensor forward(torch::Tensor x, torch::Tensor bias, int64_t threads) {"
 
 
-def apart(function: Callable, *numbers: int) -> None:
+def call_apart(function: Callable, *numbers: int) -> None:
     """function(*numbers), with what it prints; an error is a line. On a GPU in another process, which it may end;
     without one it runs here, as each kernel there is a program of its own."""
     try:

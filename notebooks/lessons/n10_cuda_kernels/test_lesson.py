@@ -237,7 +237,7 @@ def test_a_function_runs_apart_and_its_error_is_a_line(capsys):
     def fails(number: int) -> None:
         raise RuntimeError(f"CUDA error: {number}\nmore")
 
-    on_your_machine.apart(fails, 9)
+    on_your_machine.call_apart(fails, 9)
     assert capsys.readouterr().out == "RuntimeError: CUDA error: 9\n"
 
 
