@@ -161,7 +161,7 @@ def _build(text: str, gpu: bool) -> Path:
             _compile([str(runtime.nvcc()), "-O3", "-std=c++17", "-arch=native", file, main, "-o", built])
         else:
             _compile([compiler(), *WATCHED, f"-I{_headers()}", "-c", file, "-o", file.with_suffix(".o")])
-            _compile([compiler(), file.with_suffix(".o"), _watcher(), "-o", built])
+            _compile([compiler(), "-s", file.with_suffix(".o"), _watcher(), "-o", built])
         built.replace(program)
     return program
 
