@@ -1,7 +1,8 @@
 """A kernel's text as a program of its own, which may end as it likes: by g++ for the host, by nvcc for a GPU.
 
-The text holds kernels and launch(pointers to float …, integers …). On the host each load and store is looked at
-(watch.cpp), so that a wrong one is named with its thread, and the sectors of each warp's instruction are counted.
+The text holds kernels and launch(pointers to float …, integers …); or, for the host alone, what load_inline is given,
+with torch::Tensor forward(…) (inline.py). On the host each load and store is looked at (watch.cpp), so that a wrong one
+is named with its thread, and the sectors of each warp's instruction are counted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -26,11 +28,16 @@ from kernels.runtime import KERNELS
 HERE = Path(__file__).resolve().parent
 BUILD = KERNELS.parent / "build" / "cuda_on_host"
 SECONDS = 20  # of a run
+OF_PROCESSOR = (3, 15)  # seconds of its time, on the host: of a run, of one of a large grid's ends (watch.cpp)
 COMPILE_SECONDS = 60
+HEADERS = (HERE / "watched.h", HERE / "torch_on_host.h")
 # No struct is taken apart: a float4 is one access, as in the GPU's code.
 WATCHED = ("-std=c++17", "-O1", "-fno-tree-vectorize", "-fno-tree-sra", "-fsanitize=thread", "-w", "-fmax-errors=2")
 LAUNCH = re.compile(r"([A-Za-z_]\w*(?:<[^<>;]*>)?)\s*<<<(.*?)>>>\s*\(", re.S)
 SIGNATURE = re.compile(r"\bvoid\s+launch\s*\(([^)]*)\)\s*\{")
+FORWARD = re.compile(r"\b(?:torch|at)::Tensor\s+forward\s*\(([^)]*)\)\s*\{")
+# PyTorch's and CUDA's headers; on the host torch_on_host.h and watched.h are in their place.
+INCLUDES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|cuda)[\w/.]*[>\"]", re.M)
 
 
 class DoesNotCompile(AssertionError):
@@ -64,6 +71,7 @@ class Outcome:
 
 def on_host(source: str) -> str:
     """The text for g++: each kernel<<<grid, block>>>(…) as a call of launch_on_host."""
+    extension = FORWARD.search(source)
 
     def call(found: re.Match) -> str:
         grid, block, *more = _arguments(found[2])
@@ -71,9 +79,12 @@ def on_host(source: str) -> str:
             raise DoesNotCompile("<<<grid, block, shared bytes, stream>>> takes no more arguments")
         if more and more[0].strip() != "0":
             raise DoesNotCompile("<<<grid, block, shared bytes>>>: here they are 0, an array has its own __shared__")
-        return f"launch_on_host({found[1]}, dim3({grid}), dim3({block}), "
+        grid = f"dim3({grid})"
+        if extension:
+            grid = f"torch_on_host::on({', '.join([*more[1:], grid])})"
+        return f"launch_on_host({found[1]}, {grid}, dim3({block}), "
 
-    return re.sub(r", \)", ")", LAUNCH.sub(call, source))
+    return re.sub(r", \)", ")", LAUNCH.sub(call, INCLUDES.sub("", source)))
 
 
 def _arguments(text: str) -> list[str]:
@@ -90,8 +101,10 @@ def _arguments(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _calling(source: str) -> str:
+def _calling(source: str, gpu: bool) -> str:
     """call_launch(), which gives launch() its arguments by their types."""
+    if extension := FORWARD.search(source):
+        return _calling_forward(extension[1])
     found = SIGNATURE.search(source)
     if not found:
         raise DoesNotCompile("void launch(…) is not there")
@@ -104,21 +117,38 @@ def _calling(source: str) -> str:
         else:
             given.append(f"({kind})integers[{integers}]")
             integers += 1
-    linkage = 'extern "C" ' if "watched.h" in source else ""
+    linkage = "" if gpu else 'extern "C" '
     return f"\n{linkage}void call_launch(void** buffers, const long long* integers) {{ launch({', '.join(given)}); }}\n"
+
+
+def _calling_forward(parameters: str) -> str:
+    kinds = [re.sub(r"\w+\s*$", "", each.strip()) for each in parameters.split(",") if each.strip()]
+    names = {"Tensor": "tensor", "double": "number", "float": "number"}
+    takes = [next((name for word, name in names.items() if word in kind), "integer") for kind in kinds]
+    given = "".join(f"    auto a{at} = arguments.{kind}();\n" for at, kind in enumerate(takes))
+    call = f"forward({', '.join(f'a{at}' for at in range(len(takes)))})"
+    return f"""
+extern "C" void call_launch(void**, const long long* integers) {{
+    torch_on_host::Arguments arguments(integers);
+{given}    torch_on_host::give({call});
+}}
+"""
 
 
 def build(source: str, gpu: bool = False) -> Path:
     """The program, from the cache or built. DoesNotCompile: with what the compiler says first."""
-    text = source if gpu else '#include "watched.h"\n#line 1 "kernel"\n' + on_host(source)
-    return _build(text + _calling(text), gpu)
+    text = source
+    if not gpu:
+        header = "torch_on_host.h" if FORWARD.search(source) else "watched.h"
+        text = f'#include "{header}"\n#line 1 "kernel"\n' + on_host(source)
+    return _build(text + _calling(source, gpu), gpu)
 
 
 @functools.lru_cache(maxsize=64)
 def _build(text: str, gpu: bool) -> Path:
     BUILD.mkdir(parents=True, exist_ok=True)
     main = HERE / ("on_gpu.cu" if gpu else "watch.cpp")
-    shared = [main, HERE / "watched.h", *sorted(HERE.glob("cuda_on_host*.h"))]
+    shared = [main, *HEADERS, *sorted(HERE.glob("cuda_on_host*.h"))]
     key = hashlib.sha256("".join([text, *WATCHED, *(path.read_text() for path in shared)]).encode()).hexdigest()[:16]
     program = BUILD / f"{'gpu' if gpu else 'host'}-{key}"
     if program.exists():
@@ -130,10 +160,27 @@ def _build(text: str, gpu: bool) -> Path:
         if gpu:
             _compile([str(runtime.nvcc()), "-O3", "-std=c++17", "-arch=native", file, main, "-o", built])
         else:
-            _compile([compiler(), *WATCHED, f"-I{HERE}", "-c", file, "-o", file.with_suffix(".o")])
-            _compile([compiler(), file.with_suffix(".o"), _watcher(), "-o", built])
+            _compile([compiler(), *WATCHED, f"-I{_headers()}", "-c", file, "-o", file.with_suffix(".o")])
+            _compile([compiler(), "-s", file.with_suffix(".o"), _watcher(), "-o", built])
         built.replace(program)
     return program
+
+
+def _headers() -> Path:
+    """A folder with HEADERS, compiled once: reading the C library's for each text takes most of its compilation."""
+    key = hashlib.sha256("".join([compiler(), *WATCHED, *(path.read_text() for path in HEADERS)]).encode()).hexdigest()
+    found = BUILD / f"headers-{key[:16]}"
+    if not found.exists():
+        made = Path(tempfile.mkdtemp(dir=BUILD))
+        for path in HEADERS:
+            shutil.copy(path, made)
+        for path in HEADERS:
+            _compile([compiler(), *WATCHED, "-x", "c++-header", made / path.name, "-o", made / f"{path.name}.gch"])
+        try:
+            made.rename(found)
+        except OSError:  # another process was first
+            shutil.rmtree(made)
+    return found
 
 
 def _watcher() -> Path:
@@ -182,7 +229,10 @@ def run(
             done = subprocess.run([program, request, response], capture_output=True, text=True, timeout=SECONDS,
                                   env=environment, check=False)
         except subprocess.TimeoutExpired:
-            return Outcome("endless")
+            return Outcome("endless", f"{SECONDS} s")
+        if done.returncode == -signal.SIGXCPU:
+            sparse = any(isinstance(each, Sparse) for each in buffers)
+            return Outcome("endless", f"{OF_PROCESSOR[sparse]} s of the processor's time")
         if not response.exists():
             return Outcome("ended", f"{done.returncode}: {done.stderr[-300:]}")
         line, _, rest = response.read_bytes().partition(b"\n")

@@ -11,8 +11,10 @@
 // for inputs that are larger than the memory: what lies between the segments is never touched.
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <set>
@@ -32,6 +34,8 @@ namespace {
 
 constexpr size_t sector = 32;
 constexpr unsigned most_blocks = 4096;
+// Of the processor's time, which others on the machine do not take; programs.py has the same numbers.
+constexpr unsigned most_seconds = 3, most_seconds_of_ends = 15;
 constexpr unsigned long long most_elsewhere = 1ULL << 26;  // accesses between the segments: a loop over the grid's stride
 
 struct Segment {
@@ -41,6 +45,7 @@ struct Buffer {
     char* start;
     long long bytes;
     std::vector<Segment> segments;
+    bool taken = false;
     // Of reads, of writes: instructions of a warp, and the sectors that they touch.
     std::array<unsigned long long, 2> requests{}, sectors{};
 };
@@ -50,6 +55,7 @@ struct Shared {
 };
 
 std::vector<Buffer> buffers;
+size_t given = 0;  // of the buffers; those behind are what a function may allocate
 std::unordered_map<const char*, Shared> shared;
 // (thread of the block, place in the code) → how often it was there, and the sectors of (warp, place, how often).
 std::unordered_map<unsigned long long, unsigned> visits;
@@ -209,6 +215,11 @@ HOOKS(2)
 HOOKS(4)
 HOOKS(8)
 HOOKS(16)
+void look_at_range(void* p, size_t bytes, bool writes, void* code) {  // a struct, word by word
+    for (size_t at = 0; at < bytes; at += 4) look((char*)p + at, 4, writes, code);
+}
+extern "C" void __tsan_read_range(void* p, size_t bytes) { look_at_range(p, bytes, false, __builtin_return_address(0)); }
+extern "C" void __tsan_write_range(void* p, size_t bytes) { look_at_range(p, bytes, true, __builtin_return_address(0)); }
 extern "C" void __tsan_init() {}
 extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}
@@ -226,6 +237,33 @@ dim3 block_index() {
 }
 dim3 block_size() { return block_now; }
 dim3 grid_size() { return grid_now; }
+void stop(const char* status, const char* text) { finish(status, text); }
+float* buffer(int number) {
+    given = std::max(given, size_t(number) + 1);
+    return (float*)buffers[number].start;
+}
+int number_of(const float* memory) {
+    for (size_t i = 0; i < buffers.size(); ++i)
+        if ((const char*)memory == buffers[i].start) return int(i);
+    return -1;
+}
+float* allocate(long long numbers) {
+    for (size_t i = given; i < buffers.size(); ++i)
+        if (!buffers[i].taken && buffers[i].bytes == numbers * (long long)sizeof(float)) {
+            buffers[i].taken = true;
+            return (float*)buffers[i].start;
+        }
+    finish("allocates", std::to_string(numbers));
+}
+void copy(float* to, const float* from, int dims, const long long* sizes, const long long* strides) {
+    if (!dims) {
+        *to = *from;
+        return;
+    }
+    long long inner = 1;
+    for (int at = 1; at < dims; ++at) inner *= sizes[at];
+    for (long long k = 0; k < sizes[0]; ++k) copy(to + k * inner, from + k * strides[0], dims - 1, sizes + 1, strides + 1);
+}
 void barrier() {
     if (seen_block != block_number()) next_block(), seen_block = block_number();
     ++barriers[thread_number()];
@@ -255,10 +293,11 @@ void launch(dim3 grid, dim3 block, void (*call)(void*), void* what) {
     if (!ends || blocks <= 2 * some) return run(0, grid);
     // Of a grid with fewer threads than there are numbers, whose threads go on by its stride: the first block, and those
     // that come to the last numbers.
-    unsigned long long threads = blocks * block.x, numbers = buffers[0].bytes / 4, tail = 256;
+    unsigned long long threads = blocks * block.x, numbers = buffers[0].bytes / 4;
     if (threads < numbers) {
-        std::set<unsigned> chosen = {0};
-        for (unsigned long long i : {numbers - tail, numbers - tail / 2, numbers - 1}) chosen.insert(unsigned(i % threads / block.x));
+        std::set<unsigned> chosen;
+        for (unsigned k = 0; k < 256; ++k)
+            for (unsigned long long i : {k + 0ULL, numbers - 1 - k}) chosen.insert(unsigned(i % threads / block.x));
         for (unsigned at : chosen) run(at, dim3(1));
         return;
     }
@@ -275,6 +314,8 @@ int main(int, char** arguments) {
     FILE* file = fopen(arguments[1], "rb");
     cuda_on_host::backwards = number(file);
     ends = number(file);
+    rlimit seconds = {ends ? most_seconds_of_ends : most_seconds, most_seconds_of_ends + 1};
+    setrlimit(RLIMIT_CPU, &seconds);  // SIGXCPU then ends it
     buffers.resize(number(file));
     for (Buffer& buffer : buffers) {
         buffer.bytes = number(file);

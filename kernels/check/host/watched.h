@@ -47,6 +47,9 @@ template <class T>
 T __ldg(const T* pointer) {
     return *pointer;
 }
+inline float normcdff(float z) { return 0.5f * erfcf(-0.70710678f * z); }
+inline float __expf(float z) { return expf(z); }
+inline float __fdividef(float a, float b) { return a / b; }
 template <class T>
 T max(T a, T b) {
     return a > b ? a : b;

@@ -1,36 +1,30 @@
-"""10, CUDA kernels: what `python -m lessons.n10_cuda_kernels count` and `--save` wrote, and the op's record."""
+"""10, CUDA kernels: what `python -m lessons.n10_cuda_kernels count` and `--save` wrote, and 06's and 08's records."""
 
 from __future__ import annotations
 
-from functools import partial
-
 from lessons.n10_cuda_kernels import recorded
-from lessons.n10_cuda_kernels.counting import STEPS, VARIANTS, WIDTH
+from lessons.n10_cuda_kernels.counting import WAYS
 from lessons.n10_cuda_kernels.puzzles import FAST
-from lessons.n10_cuda_kernels.recorded import CUDA_STEPS, a_number, kernel, on_gpu, share
+from lessons.n10_cuda_kernels.recorded import CUDA_STEPS, kernel, of_library, on_gpu, share
 from lessons.shared.claim import claim
-from lessons.shared.records import ADD_MUL_ACTIVATION, Record, apart, copy_us
+from lessons.shared.records import GPU, LEAST, Record, apart, copy_us, gb_per_s
 
 NOTEBOOK = "10"
 one = CUDA_STEPS.one
-us = recorded.kernel_us
+THREADS, BLOCK = 2048, 256  # of an SM, of a block
 NUMBERS = 65536 * 512
+STEPS = ("scalar", "strided", "coalesced", "wide")
 
 
-def _steps() -> tuple:
-    scalar, strided, coalesced, wide = (us("step", name) for name in ("scalar", "strided", "coalesced", "wide"))
-    assert apart(one("step", name="strided"), one("step", name="coalesced"))
-    assert strided > coalesced
-    assert wide < coalesced < scalar
-    return scalar, strided, coalesced, wide
+def step_us(name: str) -> float:
+    return one("step", name=name)["us_p50"]
 
 
-def _fast() -> tuple:
-    """All but strided are far enough from the puzzle's limit for another run, and another GPU."""
-    limit = FAST * copy_us(one("step", name="scalar")["bytes"])
-    assert us("step", "strided") > 1.5 * limit
-    assert max(us("step", name) for name in STEPS if name != "strided") < limit / 1.5
-    return (FAST,)
+def _faster() -> tuple:
+    assert step_us("strided") > step_us("scalar") > step_us("coalesced") > step_us("wide")
+    assert apart(one("step", name="coalesced"), one("step", name="scalar"))
+    assert apart(one("step", name="wide"), one("step", name="coalesced"))
+    return step_us("scalar"), NUMBERS // BLOCK
 
 
 def _a_request(name: str, kind: str) -> float:
@@ -39,110 +33,101 @@ def _a_request(name: str, kind: str) -> float:
     return on_gpu(name, sectors) / on_gpu(name, requests)
 
 
-def _requests() -> tuple:
-    counted = {"scalar": 4, "strided": 32, "coalesced": 4, "wide": 16}  # on the host: test_lesson.py
-    for name, sectors in counted.items():
-        assert _a_request(name, "ld") == _a_request(name, "st") == sectors
-    return counted["strided"], counted["coalesced"]
+def _requests(name: str) -> int:
+    counted = {"scalar": 4, "strided": 32, "coalesced": 4, "wide": 16}[name]  # on the host: test_lesson.py
+    assert _a_request(name, "ld") == _a_request(name, "st") == counted
+    return counted
 
 
-def _memory() -> tuple:
+def _strided() -> tuple:
     read = {name: on_gpu(name, "dram__bytes_read.sum") / 1e6 for name in STEPS}
     others = [read[name] for name in STEPS if name != "strided"]
     assert max(others) < 1.001 * min(others)
-    sectors = {name: on_gpu(name, "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum") for name in STEPS}
-    assert sectors["strided"] == 8 * sectors["coalesced"]
-    assert sectors["scalar"] == sectors["coalesced"] == sectors["wide"]
-    return read["strided"], max(others)
+    return step_us("strided"), _requests("strided"), read["strided"], max(others)
 
 
-def _work() -> tuple:
-    for kind in ("ld", "st"):
-        requests = {name: on_gpu(name, f"l1tex__t_requests_pipe_lsu_mem_global_op_{kind}.sum") for name in STEPS}
-        assert requests["scalar"] == requests["coalesced"] == 4 * requests["wide"]
-    assert min(a_number("scalar"), a_number("coalesced")) > 3 * a_number("wide")
-    return ()
+def in_flight(loads: int) -> float:
+    """KB of x that an SM's threads wait for, each for so many loads of 4 bytes."""
+    return THREADS * loads * 4 / 1024
 
 
-def _six_lines() -> tuple:
-    lines = partial(Record("pointwise").one, "add_relu", name="six lines", dtype="float32")
-    even, odd = (lines(shape=shape) for shape in ("even", "odd"))
-    assert set(even["accesses"]["ld"]) == {"16"}
-    assert set(odd["accesses"]["ld"]) == {"4"}
-    return even["us_p50"], odd["us_p50"]
+def _coalesced() -> tuple:
+    assert kernel("coalesced")["registers"] * THREADS <= 65536
+    assert kernel("coalesced")["order"].startswith("LLSLLS")
+    return step_us("coalesced"), _requests("coalesced"), in_flight(1)
 
 
 def _wide() -> tuple:
-    for dtype in ("float32", "bfloat16"):
-        for name in VARIANTS:
-            assert recorded.compiled()["accesses"][f"{name}_{dtype}"] == {"ld": {"16": 3}, "st": {"16": 1}}
-    return ()
+    requests = (on_gpu(name, "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum") for name in ("coalesced", "wide"))
+    assert next(requests) == 4 * next(requests)
+    return step_us("wide"), in_flight(4), share(one("step", name="wide"))
 
 
-def _more() -> tuple:
-    """Instructions that a thread executes beyond the base's."""
-    base = kernel("base_float32")["executed"]
-    return (kernel("remainder_float32")["executed"] - base,)
+def _early() -> tuple:
+    """Four loads of x, and the bias' load and the store of each after them."""
+    for name in ("early", "wide"):
+        assert kernel(name)["registers"] * THREADS <= 65536
+    assert kernel("early")["order"].startswith("LLLLLSLSLSLS")
+    row = recorded.row("step", name="early")
+    if row is not None:  # then the notebook's expectation is one no more, and must be written anew
+        assert not apart(row, one("step", name="wide"))
+    return kernel("early")["executed"], kernel("coalesced")["executed"]
 
 
-def _bits() -> tuple:
-    more = kernel("bits64_bfloat16")["registers"] - kernel("base_bfloat16")["registers"]
-    assert kernel("bits64_float32")["registers"] <= kernel("base_float32")["registers"]
-    return kernel("bits64_float32")["executed"] - kernel("base_float32")["executed"], more
+def _fast() -> tuple:
+    """All but strided are far enough from the puzzle's limit for another run, and another GPU."""
+    limit = FAST * copy_us(one("step", name="scalar")["bytes"])
+    assert step_us("strided") > 1.5 * limit
+    assert max(step_us(name) for name in STEPS if name != "strided") < limit / 1.5
+    return (FAST,)
 
 
-def _exact() -> tuple:
-    found = kernel("expf_float32")
-    return found["standing"], found["executed"], a_number("expf_float32"), a_number("base_float32")
+def _begin() -> tuple:
+    """Programs of 06's copy that begin per ns, where these limit it."""
+    begun = [2**26 / block / GPU.us("flight", block=block, programs=0) / 1e3 for block in (128, 256)]
+    assert max(begun) < 1.05 * min(begun)
+    assert f"{begun[0]:.1f}" == f"{begun[1]:.1f}"
+    return begun[1], NUMBERS / BLOCK / begun[1] / 1e3
 
 
-def _on_gpu() -> tuple:
-    """A warp takes 32 times a thread's numbers."""
-    each = STEPS | {f"{name}_float32": WIDTH["float32"] for name in VARIANTS}
-    found = {name: on_gpu(name, "smsp__inst_executed.sum") * 32 * of / NUMBERS for name, of in each.items()}
-    assert len(found) == 9
-    for name, warp in found.items():
-        assert warp == kernel(name)["executed"], f"{name}: the shortest way is not the one that is taken"
-    return found["base_float32"], found["expf_float32"]
+def _by_bytes() -> tuple:
+    """µs of 06's copy in a loop, for as many bytes: one element a thread in flight, and four."""
+    found = []
+    for block in (128, 512):
+        row = GPU.one("flight", block=block, programs=16)
+        found += [one("step", name="wide")["bytes"] / gb_per_s(row) / 1e3, 16 * block * 4 / 1024]
+    (slow, few), (fast, many) = found[:2], found[2:]
+    return slow, few, fast, many
 
 
-def _float32() -> tuple:
-    times = {name: us("variant", name, dtype="float32") for name in VARIANTS}
-    assert max(times.values()) < 1.03 * times["base"]
-    assert not any(apart(_variant("base", "float32"), _variant(name, "float32")) for name in VARIANTS)
-    return times["base"], max(times.values())
+def _executed() -> tuple:
+    return tuple(kernel(f"{name} bfloat16")["executed"] for name in WAYS)
 
 
-def _variant(name: str, dtype: str):
-    return one("variant", name=name, dtype=dtype, threads=256)
+def _pointwise(name: str, shape: str, dtype: str):
+    return Record("pointwise").one("step", name=name, shape=shape, dtype=dtype)
 
 
-def _bfloat16() -> tuple:
-    base = _variant("base", "bfloat16")
-    assert [name for name in VARIANTS if apart(base, _variant(name, "bfloat16"))] == ["expf"]
-    return tuple(us("variant", name, dtype="bfloat16") for name in ("base", "remainder", "bits64", "expf"))
+def _remainder() -> tuple:
+    """Of notebook 08: 64 bits beside what the kernel is without them."""
+    differ = []
+    for shape in ("even", "odd"):
+        for dtype in ("float32", "bfloat16"):
+            narrow, wide = (_pointwise(name, shape, dtype) for name in ("16 bytes a lane", "64-bit places"))
+            if apart(narrow, wide):
+                differ.append((shape, dtype, narrow["us_p50"], wide["us_p50"]))
+    ((shape, dtype, before, after),) = differ
+    assert (shape, dtype) == ("odd", "bfloat16")
+    return before, after
 
 
-def _threads() -> tuple:
-    for dtype in WIDTH:
-        found = CUDA_STEPS.rows("variant", name="base", dtype=dtype)
-        assert {64, 1024} == {found["threads"].min(), found["threads"].max()}
-        assert not any(apart(_variant("base", dtype), row) for _, row in found.iterrows())
-    return ()
+def _library(implementation: str) -> tuple:
+    return (of_library(implementation)["us_p50"],)
 
 
-def _two_compilers() -> tuple:
-    ours, theirs = kernel("base_float32"), kernel("triton_float32")
-    for found in (ours, theirs):
-        kinds = found["kinds"]
-        assert (kinds["16-byte loads"], kinds["16-byte stores"], kinds["2^x"], kinds["1/x"]) == (3, 1, 4, 4)
-    return ours["executed"], theirs["executed"]
-
-
-def _minus() -> tuple:
-    signs = sum("FADD" in code and "RZ, -R" in code for code in kernel("triton_float32")["way"])
-    assert signs == 4
-    assert any("-1.44" in code for code in kernel("base_float32")["way"])
+def _same() -> tuple:
+    times = [of_library(name)["us_p50"] for name in ("torch.compile", "triton", "cuda")]
+    assert max(times) < 1.01 * min(times) < LEAST * min(times)
     return ()
 
 
@@ -154,48 +139,29 @@ def _racecheck() -> tuple:
     return ()
 
 
-def _sigmoid() -> tuple:
-    labels = {"form": "functional", "rows": 65536, "dtype": "float32", "activation": "sigmoid"}
-    names = "cuda", "triton", "torch.compile", "eager"
-    return tuple(ADD_MUL_ACTIVATION.us("bandwidth", implementation=name, **labels) for name in names)
-
-
 def said(sentence: str, values=tuple) -> None:
     claim(NOTEBOOK, sentence, values)
 
 
-said(
-    "A number a thread takes {:.1f} µs, 16 in a row {:.1f} µs, 16 a block's width apart {:.1f} µs, and four at a time "
-    "{:.1f} µs.",
-    _steps,
-)
-said("The wide kernel runs at {:.0f} % of the rate of PyTorch's copy.", lambda: (share(one("step", name="wide")),))
+said("| *scalar* | {:.1f} | {:,} blocks begin |", _faster)
+said("| *strided* | {:.1f} | {} sectors a request; the memory reads {:.0f} MB instead of {:.0f} MB |", _strided)
+said("| *coalesced* | {:.1f} | {} sectors a request, {:.0f} KB in flight on an SM |", _coalesced)
+said("| *wide* | {:.1f} | {:.0f} KB in flight: {:.0f} % of the rate of PyTorch's copy |", _wide)
+said("A thread has 4 bytes of x in flight, and an SM's 2048 threads have {:.0f} KB.", lambda: (in_flight(1),))
+said("four loads, then their stores. Now {:.0f} KB are in flight.", lambda: (in_flight(4),))
+said("*wide* has the same {:.0f} KB in flight, by a quarter of the requests.", lambda: _wide()[1:2])
 said("at most {} times as long as a copy.", _fast)
-said("`ncu` counts {} and {} sectors a request", _requests)
-said("The memory reads {:.0f} MB for strided and {:.0f} MB for each of the others", _memory)
-said("scalar and coalesced make four times the requests of wide and execute over three times its instructions.", _work)
-said("six lines of notebook 08 take {:.1f} µs with 16 bytes a lane; at its odd size, with 4, {:.1f} µs.", _six_lines)
-said("The base is sigmoid(x + 0.5 y + bias), 16 bytes a thread.", _wide)
-said("`%` is no function call: {} more instructions for 4 numbers.", _more)
-said("64 bits add {}, and in bfloat16 {} registers.", _bits)
-said("there stand {} instructions, of which {} execute: {:.1f} a number in place of {:.1f}.", _exact)
-said("{:.0f} instructions a warp for the base, {:.0f} with `expf`.", _on_gpu)
-said("In float32 the base takes {:.1f} µs and the slowest of the variants {:.1f} µs", _float32)
-said(
-    "In bfloat16, half the bytes, the base takes {:.1f} µs, `%` {:.1f} µs, 64 bits {:.1f} µs and `expf` {:.1f} µs: "
-    "only `expf` shows.",
-    _bfloat16,
-)
-said("Blocks of 64 to 1024 threads make no difference.", _threads)
+said("At most {:.1f} programs begin per ns, so the blocks of *scalar* take {:.0f} µs to begin", _begin)
+said("06's copy takes {:.0f} µs for as many bytes with {:.0f} KB on an SM, and {:.0f} µs with {:.0f} KB.", _by_bytes)
+said("the requests and instructions of *coalesced* ({}, and {}).", _early)
+said("executes {} instructions for an element with `int`, and {} with `long long`. By rows it executes {}", _executed)
+said("There {:.1f} µs become {:.1f} µs, as the bytes no longer hide the remainder.", _remainder)
 said(
     "`cudaDeviceSynchronize` reports it, not the launch. 256 numbers of 4 bytes are racecheck's 1024 hazards.",
     _racecheck,
 )
-said("nvcc's thread executes {} instructions for four numbers, Triton's {}.", _two_compilers)
-said("Triton spends four more on the minus of e⁻ᶻ, which nvcc puts into a constant.", _minus)
-said("In Triton's {} that stand there", lambda: (kernel("triton_float32")["standing"],))
-said(
-    "sigmoid takes {:.1f} µs by CUDA, {:.1f} µs by Triton, {:.1f} µs by `torch.compile` and {:.0f} µs in eager "
-    "PyTorch.",
-    _sigmoid,
-)
+said("| eager, four kernels | {:.0f} |", lambda: _library("eager"))
+said("| `torch.compile` | {:.1f} |", lambda: _library("torch.compile"))
+said("| the library's op in Triton | {:.1f} |", lambda: _library("triton"))
+said("| the library's op in CUDA: 16 bytes a thread | {:.1f} |", lambda: _library("cuda"))
+said("The last three are the same within 1 %, as the memory limits them.", _same)

@@ -1,5 +1,4 @@
-"""Pictures of threads and blocks, of what a warp touches, of a sum through shared memory, of times and instructions.
-Times are the record's."""
+"""Pictures of what a warp touches, of a sum through shared memory, of times, which are the record's."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lessons.n10_cuda_kernels import recorded
-from lessons.n10_cuda_kernels.counting import KINDS, STEPS, WIDTH
+from lessons.n10_cuda_kernels.counting import STEPS
 from lessons.shared.picture import FETCHED, NEEDED, RECORDED, draw_arrow, draw_box, panels
 from lessons.shared.records import LANES, SECTOR, copy_us
 
@@ -23,28 +22,6 @@ FIRST: dict[str, tuple[Callable[[int], int], int]] = {
 }
 
 
-def draw_blocks(numbers: int = 35, threads: int = 8) -> Figure:
-    """Each number with the thread that takes it, in the colour of its block; dotted: threads that have none."""
-    blocks = -(-numbers // threads)
-    figure, ax = panels((11, 1.9))
-    for thread in range(blocks * threads):
-        block, own = divmod(thread, threads)
-        idle = thread >= numbers
-        draw_box(ax, thread, 0, 0.94, 1, "white" if idle else (f"C{block}", 0.35))
-        if idle:
-            ax.plot((thread + 0.1, thread + 0.84), (0.9, 0.1), color="0.6", lw=0.8)
-        ax.text(thread + 0.47, 0.32, own, ha="center", va="center", size=8)
-        if not idle:
-            ax.text(thread + 0.47, 0.72, thread, ha="center", va="center", size=8, weight="bold")
-        if own == 0:
-            ax.text(thread, -0.2, f"blockIdx.x {block}", size=8, color=f"C{block}", va="bottom")
-    said = f"above: threadIdx.x; bold: the number i. Crossed out: threads that have no number, as n is {numbers}"
-    ax.text(0, 1.15, said, size=9, va="top")
-    ax.set(xlim=(-0.2, blocks * threads + 0.2), ylim=(1.5, -0.6))
-    ax.axis("off")
-    return figure
-
-
 def draw_reads() -> Figure:
     """Of each step the first 512 numbers: which of them a warp's first read asks for, and what comes with them."""
     figure, axes = panels((11, 3.3), len(FIRST), 1)
@@ -57,18 +34,18 @@ def draw_reads() -> Figure:
         for number in asked:
             draw_box(ax, number, 0, 1, 1, NEEDED, lw=0.2)
         useful = 100 * len(asked) / (len(sectors) * SECTOR_NUMBERS)
-        ax.set_title(f"{name}: {len(sectors)} sectors, {useful:.1f} % of them asked for", size=9, loc="left")
+        ax.set_title(f"{name}: {len(sectors)} sectors, {useful:.1f} % of their bytes used", size=9, loc="left")
         ax.set(xlim=(0, LANES * 16), ylim=(0, 1), yticks=[])
         ax.tick_params(labelsize=7)
     axes[-1].set_xlabel("number of x; blue: asked for by one instruction of warp 0; orange comes with it", size=9)
     return figure
 
 
-def draw_steps(predicted: dict[str, float] | None = None) -> Figure:
+def draw_steps(predicted: dict[str, float | None] | None = None) -> Figure:
     """µs of the steps, with their spread; the line is a copy of as many bytes; diamonds: what was predicted."""
     figure, ax = panels((10, 2.6))
-    names = list(STEPS)
-    rows = [recorded.CUDA_STEPS.one("step", name=name) for name in names]
+    found = {name: recorded.row("step", name=name) for name in STEPS}
+    names, rows = zip(*((name, row) for name, row in found.items() if row is not None), strict=True)
     spread = [[r["us_p50"] - r["us_p20"] for r in rows], [r["us_p80"] - r["us_p50"] for r in rows]]
     ax.barh(names, [r["us_p50"] for r in rows], xerr=spread, color=NEEDED, height=0.6)
     for place, row in enumerate(rows):
@@ -77,7 +54,8 @@ def draw_steps(predicted: dict[str, float] | None = None) -> Figure:
     ax.axvline(limit, color="0.4", ls="--", lw=1, label="the bytes at the copy's rate")
     ax.set_title(RECORDED, size=9, loc="right")
     for name, value in (predicted or {}).items():
-        ax.plot(value, names.index(name), "D", color="#e6550d")
+        if value is not None and name in names:
+            ax.plot(value, names.index(name), "D", color="#e6550d")
     ax.invert_yaxis()
     ax.margins(x=0.1)
     ax.set(xlabel="µs for 65536 × 512 float32; orange: predicted", xlim=(0, None))
@@ -109,28 +87,4 @@ def draw_sum(rows: int = 16) -> Figure:
     ax.text(13.4, 4, "warp 0: 32 sums", ha="center", va="center", size=8, color="white")
     ax.set(xlim=(-0.6, 14.6), ylim=(8.3, -0.7))
     ax.axis("off")
-    return figure
-
-
-def draw_instructions() -> Figure:
-    """What a thread executes, by kind: nvcc's kernel and Triton's, of the same sigmoid, a number."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = panels((11, 3.2), 1, len(WIDTH), sharex=True)
-    colours = plt.get_cmap("tab20").colors
-    names = {"base": "CUDA, by nvcc", "triton": "Triton", "expf": "CUDA, expf and /"}
-    for ax, (dtype, width) in zip(axes, WIDTH.items(), strict=True):
-        left = [0.0] * len(names)
-        for kind, colour in zip(KINDS, colours, strict=False):
-            values = [recorded.kernel(f"{name}_{dtype}")["kinds"].get(kind, 0) / width for name in names]
-            if any(values):
-                ax.barh(list(names.values()), values, left=left, color=colour, label=kind, height=0.6)
-                left = [a + b for a, b in zip(left, values, strict=True)]
-        for place, total in enumerate(left):
-            ax.text(total + 0.3, place, f"{total:.1f}", va="center", size=9)
-        ax.invert_yaxis()
-        ax.set(title=dtype, xlim=(0, 38))
-    axes[1].set_yticklabels([])
-    axes[0].set_xlabel("instructions that a thread executes, a number (counted in SASS for sm_90)", size=9)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8, frameon=False)
     return figure

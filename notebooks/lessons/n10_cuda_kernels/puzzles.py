@@ -1,10 +1,10 @@
-"""The puzzles in CUDA: each answer is a text with a kernel and launch(), which the host build looks through access by
-access; on a GPU it then runs there too, and the one that is to be fast is timed.
+"""The puzzles in CUDA: each answer is a text, which the host build looks through access by access; on a GPU it then
+runs there too.
 
-guard        out = relu(x + bias), a number a thread
-coalesced    the same, 16 numbers a thread: as few sectors as there are; on a GPU, as fast as a copy
-column_sum   out = the sums of the columns of x, by blocks of 32 columns and 8 warps
-index        out = 2 x, for more than 2^32 numbers
+guard               out = relu(x + bias), a number a thread: a kernel and launch()
+coalesced           the same, 16 numbers a thread: as few sectors as there are; on a GPU, as fast as a copy
+column_sum          out = the sums of the columns of x, by blocks of 32 columns and 8 warps
+add_mul_activation  the op, as load_inline takes it: a kernel and forward(), by the op's contract in float32
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from kernels import runtime
 from kernels.check import Call, Case, Spec, Sums
 from kernels.check.host import programs
 from kernels.check.host.programs import DoesNotCompile, Outcome, Sparse
+from lessons.n10_cuda_kernels.op_puzzles import DECLARATION, GRID, GUARD, NUMBERS_A_THREAD, OpPuzzle
 from lessons.shared.puzzle import Judge
 from lessons.shared.puzzle.in_cuda import Wrong, explain, pointers
 from lessons.shared.puzzle.in_triton import checked
+from lessons.shared.puzzle.judge import SECONDS
 from lessons.shared.records import SECTOR
 
-NUMBERS_A_THREAD = 64  # at most, so that one thread does not do the work of all
 KEPT = 4096  # numbers that are there at either end of a buffer that is larger than the memory
 ENDS = 256  # of which so many at either end are compared
+LARGE = 2**18  # numbers of a case of which only the ends are tried
 MANY = 2**18  # threads that are not too many for any size: 1,024 blocks of 256
 FAST = 3  # times the copy's time, on a GPU
 TIMED = (65536, 512)
 ALONE = """right, but no shared array was touched: a column is one thread's
 Hint: the eight warps of a block take turns at the rows; what each has added up goes into part[warp][lane]."""
-GUARD = "mind the guard: the last block has threads that have no number. What must hold before one reads or writes?"
-GRID = "the grid: (n + 255) / 256 blocks of 256 threads are the fewest that have a thread for each number."
 
 # Of CUDA, but not of on_host.h.
 CUDA_ALONE = re.compile(r"\W(atomic\w+|__\w+)\W was not declared")
@@ -95,6 +95,16 @@ def _dense(
     return out
 
 
+def _ends(runner: Runner, x: Tensor, bias: Tensor, hint: str) -> Tensor:
+    """Of a large tensor the first and the last blocks; between them the result is what it must be."""
+    out, n, numbers = torch.relu(x + bias), x.numel(), x.contiguous().view(-1).numpy()
+    poison = torch.empty(2 * KEPT).numpy()
+    given = Sparse(n, {0: numbers[:KEPT], n - KEPT: numbers[-KEPT:]})
+    begin, end = runner([given, bias], Sparse(n, {0: poison[:KEPT], n - KEPT: poison[KEPT:]}), (x.shape[-1], n), hint)
+    out.view(-1)[:ENDS], out.view(-1)[-ENDS:] = torch.from_numpy(begin[:ENDS]), torch.from_numpy(end[-ENDS:])
+    return out
+
+
 # --------------------------------------------------------------------------------------------------------- the puzzles
 
 
@@ -105,6 +115,8 @@ def relu(x: Tensor, bias: Tensor) -> Tensor:
 def _run_relu(runner: Runner, x: Tensor, bias: Tensor) -> Tensor:
     n = x.numel()
     threads = f"{n:,} numbers in blocks of 256: "
+    if n > LARGE and not runner.gpu:
+        return _ends(runner, x, bias, threads + GUARD)
     return _dense(runner, (x, bias), x.shape, (x.shape[-1], n), (threads if n % 256 else "") + GUARD)
 
 
@@ -157,37 +169,6 @@ def _sum_calls(case: Case, device: torch.device) -> Iterator[Call]:
     yield Call(f"{rows}×{columns}", (case.tensor(0, device),), hint=hint)
 
 
-def doubled(x: Tensor, n: int) -> Tensor:
-    return 2 * x
-
-
-def _run_index(runner: Runner, x: Tensor, n: int) -> Tensor:
-    bits = 2**31 if n < 2**32 else 2**32
-    hint = GUARD if n < 2**31 else f"from {bits:,} on a number's place needs 64 bits: an int ends at 2,147,483,647."
-    if n < 2**31:
-        return _dense(runner, (x,), x.shape, (n,), hint)
-    if runner.gpu and torch.cuda.mem_get_info()[0] < 9 * n:
-        print(f"{n:,} numbers: not run on this GPU, as x and out take {8 * n / 1e9:.0f} GB")
-        return doubled(x, n)
-    poison = torch.empty_like(x).numpy()  # what torch.empty gives here is no number
-    kept, out = np.zeros(KEPT, np.float32), torch.empty_like(x)
-    first, last = kept.copy(), kept.copy()
-    first[:ENDS], last[-ENDS:] = x.numpy()[:ENDS], x.numpy()[ENDS:]
-    empty = np.full(KEPT, poison[0], np.float32)
-    given = Sparse(n, {0: first, n - KEPT: last}), Sparse(n, {0: empty, n - KEPT: empty.copy()})
-    begin, end = runner([given[0]], given[1], (n,), hint)
-    out.copy_(torch.from_numpy(np.concatenate([begin[:ENDS], end[-ENDS:]])))
-    return out
-
-
-def _index_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    n = (1000, 2**31 + 1000, 2**32 + 1000)[case.shape[0]]
-    hint = "blockIdx, blockDim and threadIdx have 32 bits: the type of a product is that of what is multiplied, \
-whatever the result is stored in."
-    x = Case((n if n == 1000 else 2 * ENDS,)).tensor(0, device)
-    yield Call(f"{n:,} numbers", (x,), (n,), hint=hint)
-
-
 @dataclass(frozen=True)
 class Puzzle:
     """spec: its cases. run: (runner, the call's arguments) → the output."""
@@ -212,9 +193,10 @@ PUZZLES = {
     "column_sum": Puzzle(
         _spec(column_sum, _sum_calls, [*map(Case, ((8, 32), (1, 32), (40, 32), (13, 5), (64, 96), (50, 77)))],
               scale=Sums()), _run_sum),
-    "index": Puzzle(_spec(doubled, _index_calls, [Case((k,)) for k in range(3)]), _run_index),
+    "add_mul_activation": OpPuzzle(),
 }
-attempt = Judge(PUZZLES).attempt
+attempt = Judge(PUZZLES, seconds=300 if runtime.device().type == "cuda" else SECONDS).attempt
+__all__ = ["DECLARATION", "PUZZLES", "attempt"]
 
 
 def _watched(name: str, puzzle: Puzzle, source: object) -> str:

@@ -1,4 +1,4 @@
-"""What is recorded of the lesson's kernels: times of a GPU (cuda_steps.json), and what the compilers make of them."""
+"""What is recorded of the lesson's kernels: times of a GPU (cuda_steps.json), and what nvcc makes of them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from lessons.n10_cuda_kernels.counting import SAVED, STEPS, VARIANTS, WIDTH
+from lessons.n10_cuda_kernels.counting import SAVED, STEPS, WAYS
 from lessons.n10_cuda_kernels.experiment import counted
-from lessons.shared.records import Record, copy_us
+from lessons.shared.records import ADD_MUL_ACTIVATION, Record, copy_us, spread
 
 if TYPE_CHECKING:
     import pandas
 
-HOW = {
-    "base": "2^x and 1/x by name, a multiplication, 32 bits",
-    "hint": "a streaming store",
-    "remainder": "i % columns",
-    "bits64": "a 64-bit index",
-    "expf": "1 / (1 + expf(-z))",
-}
 CUDA_STEPS = Record("cuda_steps")
+NO_RECORD = "no record yet"
+WAY = {
+    "eager": "eager", "torch.compile": "torch.compile", "triton, by hand": "the Triton kernel above",
+    "cuda, by hand": "the lecture's answer to puzzle 4",
+}
+LIBRARY = {"triton": "the library's op, Triton", "cuda": "the library's op, CUDA"}
 
 
 @functools.cache
@@ -30,27 +29,27 @@ def compiled() -> dict:
 
 
 def kernel(name: str) -> dict:
-    """registers, standing, executed, kinds of a compiled kernel."""
+    """registers, standing, executed, order of a compiled kernel."""
     return compiled()["kernels"][name]
 
 
-def a_number(name: str) -> float:
-    """Instructions that a thread executes for each number that it stores."""
-    numbers = STEPS[name] if name in STEPS else WIDTH[name.rpartition("_")[2]]
-    return kernel(name)["executed"] / numbers
+def row(part: str, **labels) -> pandas.Series | None:
+    """The record's row; None where there is none yet."""
+    try:
+        return CUDA_STEPS.one(part, **labels)
+    except LookupError:
+        return None
 
 
-# ------------------------------------------------------------------------------------------------- from the record
+def us_of(part: str, **labels) -> str:
+    """The row's µs in words."""
+    found = row(part, **labels)
+    return NO_RECORD if found is None else f"recorded {found['us_p50']:.1f} µs"
 
 
-def kernel_us(part: str, name: str, **labels) -> float:
-    """The median µs of a step, a variant (of blocks of 256 threads, if nothing else is said) or the op."""
-    return CUDA_STEPS.us(part, name=name, **({"threads": 256} | labels if part == "variant" else labels))
-
-
-def share(row: pandas.Series) -> float:
+def share(found: pandas.Series) -> float:
     """Percent of the copy's rate, the lecture's yardstick."""
-    return 100 * copy_us(row["bytes"]) / row["us_p50"]
+    return 100 * copy_us(found["bytes"]) / found["us_p50"]
 
 
 def on_gpu(name: str, metric: str) -> float:
@@ -61,34 +60,41 @@ def on_gpu(name: str, metric: str) -> float:
 # -------------------------------------------------------------------------------------------------------------- printed
 
 
-def print_steps() -> None:
-    """A line a step: what a thread needs and executes."""
-    print(f"{'':10}  registers  execute, a number")
+def show_steps(predicted: dict[str, float | None]) -> None:
+    """A line a step: µs, and the order in which a thread's first accesses stand in the machine code."""
     for name in STEPS:
-        print(f"{name:10}  {kernel(name)['registers']:9}  {a_number(name):17.1f}")
+        said = "" if predicted.get(name) is None else f"  you said {predicted[name]}"
+        print(f"{name:10} {us_of('step', name=name):20} {kernel(name)['order'][:12]}{said}")
 
 
-def print_variants(predicted: str | None = None) -> None:
-    """A line a variant: what a thread needs and executes, and its time in both dtypes. predicted: the
-    one that was said to execute most."""
-    if predicted:
-        worst = max(VARIANTS, key=lambda name: a_number(f"{name}_float32"))
-        print(f"most instructions: you said {predicted}, it is {worst}")
-    print(f"{'':48}  registers  stand there  execute, a number   µs")
-    for dtype in WIDTH:
-        print(dtype)
-        for name in VARIANTS:
-            found = kernel(f"{name}_{dtype}")
-            text = f"  {HOW[name]:46}  {found['registers']:9}  {found['standing']:11}  "
-            text += f"{a_number(f'{name}_{dtype}'):17.1f}"
-            print(text + f"  {kernel_us('variant', name, dtype=dtype):5.1f}")
-        found = CUDA_STEPS.rows("variant", name="base", dtype=dtype).sort_values("threads")
-        times = (f"{row['threads']:.0f}: {row['us_p50']:.1f}" for _, row in found.iterrows())
-        print("  µs by threads a block  " + ", ".join(times))
+def show_indices() -> None:
+    """A line a way and a dtype: instructions of a thread for one number, and µs at both shapes."""
+    for dtype in ("float32", "bfloat16"):
+        for name in WAYS:
+            found, labels = kernel(f"{name} {dtype}"), {"name": name, "dtype": dtype}
+            even, odd = (us_of("index", shape=shape, **labels) for shape in ("even", "odd"))
+            print(f"{dtype:8} {name:18} executes {found['executed']:3} instructions; 512 columns: {even}, 511: {odd}")
 
 
-def print_sanitizer() -> None:
-    """What compute-sanitizer said on the GPU, without its heads and how the host came there."""
+def show_op() -> None:
+    """µs of the op at 65536 × 512 in float32, by hand from this lesson's record, and of the library from the op's."""
+    print("sigmoid, 65536 × 512 float32, µs (20th to 80th percentile)")
+    for name, said in WAY.items():
+        found = row("op", name=name, shape="even")
+        print(f"  {said:34} {NO_RECORD if found is None else spread(found)}")
+    for name, said in LIBRARY.items():
+        print(f"  {said:34} {spread(of_library(name))}")
+
+
+def of_library(implementation: str) -> pandas.Series:
+    labels = {"form": "functional", "rows": 65536, "dtype": "float32", "activation": "sigmoid"}
+    return ADD_MUL_ACTIVATION.one("bandwidth", implementation=implementation, **labels)
+
+
+SAID = re.compile(r"Invalid|by thread|Access to|Program hit|Race reported|and Read")
+
+
+def show_sanitizer() -> None:
+    """The lines in which compute-sanitizer said on the GPU what is wrong, and where."""
     for kind, lines in CUDA_STEPS.head("sanitizer").items():
-        said = (line.strip("= ") for line in lines if not re.search("COMPUTE-SANITIZER|[Hh]ost (back|Frame)", line))
-        print(kind, *filter(None, said), sep="\n    ")
+        print(kind, *(line.strip("= ") for line in lines if SAID.search(line)), sep="\n    ")

@@ -1,9 +1,8 @@
-// The lesson's kernels, for nvcc alone: add_relu step by step, and add_mul_activation with one thing changed at a time.
-// counting.py counts each kernel's instructions; experiment.py builds this file once, and times them all.
-#include "device/activations.cuh"
-#include "device/vector.cuh"
-
-// --------------------------------------------------------------------------------------------------- add_relu, by steps
+// The lesson's kernels, whose texts stand in the notebook's cells: add_relu step by step, and a sigmoid with indices of 32
+// and of 64 bits. counting.py counts each kernel's instructions; experiment.py builds this file once, and times them all.
+// PyTorch builds with this switch, and the kernels below convert a bfloat16 as C++ does.
+#undef __CUDA_NO_BFLOAT16_CONVERSIONS__
+#include <cuda_bf16.h>
 
 // A number a thread.
 __global__ void scalar(const float* x, const float* bias, float* out, int columns, int n) {
@@ -38,80 +37,56 @@ __global__ void coalesced(const float* x, const float* bias, float* out, int col
     }
 }
 
+// The same, four loads before their stores.
+__global__ void early(const float* x, const float* bias, float* out, int columns, int n) {
+    int first = blockIdx.x * blockDim.x * 16 + threadIdx.x, step = blockDim.x;
+    for (int k = 0; k < 16; k += 4) {
+        float z[4];
+        for (int j = 0; j < 4; ++j)
+            if (first + (k + j) * step < n) z[j] = x[first + (k + j) * step];
+        for (int j = 0; j < 4; ++j) {
+            int i = first + (k + j) * step;
+            if (i < n) z[j] += bias[i % columns], out[i] = z[j] < 0 ? 0 : z[j];
+        }
+    }
+}
+
 // 16 numbers a thread, four at a time: n and columns are multiples of 4, and all begins at multiples of 16 bytes.
 __global__ void wide(const float* x, const float* bias, float* out, int columns, int n) {
     int first = blockIdx.x * blockDim.x * 16 + threadIdx.x * 4;
     for (int k = 0; k < 4; ++k) {
         int i = first + k * blockDim.x * 4;
         if (i < n) {
-            float4 a = *(const float4*)(x + i), b = *(const float4*)(bias + i % columns);
-            float4 z = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+            float4 z = *(const float4*)(x + i), b = *(const float4*)(bias + i % columns);
+            z.x += b.x, z.y += b.y, z.z += b.z, z.w += b.w;
             z = make_float4(z.x < 0 ? 0 : z.x, z.y < 0 ? 0 : z.y, z.z < 0 ? 0 : z.z, z.w < 0 ? 0 : z.w);
             *(float4*)(out + i) = z;
         }
     }
 }
 
-// ------------------------------------------------------------------------ sigmoid(x + multiplier · y + bias), one change
-
-struct Multiplied {  // i % columns by a multiplication
-    template <class Index>
-    __device__ static Index of(Index i, Columns<unsigned> columns) {
-        return columns.of(unsigned(i));
-    }
-};
-struct Remainder {
-    template <class Index>
-    __device__ static Index of(Index i, Columns<unsigned> columns) {
-        return i % Index(columns.divisor);
-    }
-};
-struct Approximate {  // one instruction for 2^x, one for 1/x
-    __device__ static float of(float z) { return activate<Activation::sigmoid>(z); }
-};
-struct Exact {
-    __device__ static float of(float z) { return 1.0f / (1.0f + expf(-z)); }
-};
-
-// 16 bytes a thread. hint: stores tell the caches that nothing will be read again.
-template <class T, class Index, class Column, class Sigmoid, bool hint>
-__device__ void body(const T* x, const T* bias, const T* y, float multiplier, T* out, Columns<unsigned> columns, int n) {
-    constexpr int width = widest<T>;
-    Index first = (Index(blockIdx.x) * blockDim.x + threadIdx.x) * width;
-    if (first >= n) return;
-    Pack<T, width> xs = load<width>(x + first), ys = load<width>(y + first);
-    Pack<T, width> biases = load<width>(bias + Column::of(first, columns));
-    float results[width];
-#pragma unroll
-    for (int e = 0; e < width; ++e)
-        results[e] = Sigmoid::of(widen(xs.element[e]) + multiplier * widen(ys.element[e]) + widen(biases.element[e]));
-    store<width>(out + first, results, hint);
+// sigmoid(x + m y + bias). Index: int or long long, for all that an index is computed from.
+template <class T, class Index>
+__global__ void by_index(const T* x, const T* bias, const T* y, float m, T* out, Index columns, Index n) {
+    Index step = (Index)gridDim.x * blockDim.x;
+    for (Index i = (Index)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step)
+        out[i] = __fdividef(1, 1 + __expf(-((float)x[i] + m * (float)y[i] + (float)bias[i % columns])));
 }
 
-#define VARIANT(name, type, ...)                                                                                        \
-    extern "C" __global__ void name(const type* x, const type* bias, const type* y, float multiplier, type* out,        \
-                                    Columns<unsigned> columns, int n) {                                                 \
-        body<type, __VA_ARGS__>(x, bias, y, multiplier, out, columns, n);                                               \
-    }
-#define VARIANTS(suffix, type)                                                     \
-    VARIANT(base_##suffix, type, unsigned, Multiplied, Approximate, false)         \
-    VARIANT(hint_##suffix, type, unsigned, Multiplied, Approximate, true)          \
-    VARIANT(remainder_##suffix, type, unsigned, Remainder, Approximate, false)     \
-    VARIANT(bits64_##suffix, type, long long, Multiplied, Approximate, false)      \
-    VARIANT(expf_##suffix, type, unsigned, Multiplied, Exact, false)
-VARIANTS(float32, float)
-VARIANTS(bfloat16, __nv_bfloat16)
+// A block takes whole rows: 64 bits for where a row begins, 32 for the column, no remainder.
+template <class T, class Index>
+__global__ void by_row(const T* x, const T* bias, const T* y, float m, T* out, Index columns, Index n) {
+    for (Index first = blockIdx.x * (Index)columns; first < n; first += gridDim.x * (Index)columns)
+        for (int column = threadIdx.x; column < (int)columns; column += blockDim.x) {
+            Index i = first + column;
+            out[i] = __fdividef(1, 1 + __expf(-((float)x[i] + m * (float)y[i] + (float)bias[column])));
+        }
+}
 
 // ------------------------------------------------------------------------------------------------------------- launches
 
 using Step = void (*)(const float*, const float*, float*, int, int);
-template <class T>
-using Variant = void (*)(const T*, const T*, const T*, float, T*, Columns<unsigned>, int);
-
-static const Step steps[] = {scalar, strided, coalesced, wide};
-static const Variant<float> in_float32[] = {base_float32, hint_float32, remainder_float32, bits64_float32, expf_float32};
-static const Variant<__nv_bfloat16> in_bfloat16[] = {base_bfloat16, hint_bfloat16, remainder_bfloat16, bits64_bfloat16,
-                                                     expf_bfloat16};
+static const Step steps[] = {scalar, strided, coalesced, early, wide};
 
 // number: of steps. each: numbers a thread. Returns the launch's error.
 extern "C" int launch_step(int number, int each, const float* x, const float* bias, float* out, int columns, int n,
@@ -120,17 +95,18 @@ extern "C" int launch_step(int number, int each, const float* x, const float* bi
     return int(cudaGetLastError());
 }
 
-// number: of the variants. half: bfloat16. threads: of a block.
-extern "C" int launch_variant(int number, int half, int threads, const void* x, const void* bias, const void* y,
-                              float multiplier, void* out, int columns, int n, cudaStream_t stream) {
-    Columns<unsigned> known(columns);
-    int a_block = threads * (half ? 8 : 4), blocks = (n + a_block - 1) / a_block;
-    if (half)
-        in_bfloat16[number]<<<blocks, threads, 0, stream>>>(
-            (const __nv_bfloat16*)x, (const __nv_bfloat16*)bias, (const __nv_bfloat16*)y, multiplier, (__nv_bfloat16*)out,
-            known, n);
-    else
-        in_float32[number]<<<blocks, threads, 0, stream>>>((const float*)x, (const float*)bias, (const float*)y, multiplier,
-                                                           (float*)out, known, n);
+template <class T>
+static void launch(int way, int blocks, const void* x, const void* bias, const void* y, float m, void* out, int columns,
+                   int n, cudaStream_t stream) {
+    auto a = (const T*)x, b = (const T*)bias, c = (const T*)y;
+    if (way == 0) by_index<T, int><<<blocks, 256, 0, stream>>>(a, b, c, m, (T*)out, columns, n);
+    if (way == 1) by_index<T, long long><<<blocks, 256, 0, stream>>>(a, b, c, m, (T*)out, columns, n);
+    if (way == 2) by_row<T, long long><<<blocks, 256, 0, stream>>>(a, b, c, m, (T*)out, columns, n);
+}
+
+// way: int, long long, or by rows. half: bfloat16.
+extern "C" int launch_index(int way, int half, int blocks, const void* x, const void* bias, const void* y, float m,
+                            void* out, int columns, int n, cudaStream_t stream) {
+    (half ? launch<__nv_bfloat16> : launch<float>)(way, blocks, x, bias, y, m, out, columns, n, stream);
     return int(cudaGetLastError());
 }

@@ -1,21 +1,79 @@
-"""Lesson 10: accesses that are named, sectors, instructions that execute, pictures, the recorder in small."""
+"""Lesson 10: accesses that are named, sectors, load_inline's text on the host, instructions that execute, pictures."""
 
+
+import inspect
+import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from kernels.check.host import programs
-from lessons.n10_cuda_kernels import counting, experiment, on_your_machine, pictures, puzzles, recorded, texts
+from kernels.check.host import inline, programs
+from kernels.check.host.sanitizers import address_sanitizer
+from kernels.inductor.shortest_way import executed
+from lessons.n10_cuda_kernels import (
+    counting,
+    experiment,
+    in_triton,
+    on_your_machine,
+    op_puzzles,
+    pictures,
+    puzzles,
+    recorded,
+    texts,
+)
 from lessons.n10_cuda_kernels.counting import STEPS
+from lessons.shared import answers
+from lessons.shared.records import Record
 
 matplotlib = pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")
+ROOM = Path(__file__).resolve().parent
+NOTEBOOK = ROOM.parents[1] / "10_cuda_kernels.ipynb"
+SCALAR = texts.launching(texts.text_of("scalar"))
+
+
+def cells() -> dict[str, str]:
+    """The notebook's code, by the cells' ids."""
+    found = json.loads(NOTEBOOK.read_text())["cells"]
+    return {cell["id"]: "".join(cell["source"]) for cell in found if cell["cell_type"] == "code"}
 
 
 @pytest.fixture(scope="module")
 def scalar():
-    return programs.build(texts.launching("scalar"))
+    return programs.build(SCALAR)
+
+
+def test_a_kernel_that_is_timed_stands_in_a_cell():
+    code = "\n".join(cells().values())
+    kernels = re.findall(r"__global__ void (\w+)\(", (ROOM / "steps.cu").read_text())
+    shown = [name for name in kernels if name != "coalesced"]  # the reader's
+    assert len(shown) == 6
+    for name in shown:
+        assert texts.text_of(name).strip() in code, name
+    for function in (in_triton.in_triton, in_triton.launch):
+        assert inspect.getsource(getattr(function, "fn", function)).removeprefix("@triton.jit\n").strip() in code
+
+
+def test_the_answer_that_is_timed_is_the_ladders():
+    """The solution of the second puzzle takes the elements that `coalesced` takes."""
+    ours, theirs = (on_your_machine.watch(texts.text_of(name)) for name in ("coalesced", "early"))
+    assert ours == theirs == (4, 4)
+    alone = texts.capstone_alone()
+    assert "__global__ void add_mul_activation" in alone
+    assert "torch" not in alone
+    assert "#include" not in alone
+
+
+def test_what_the_reader_writes_is_enough():
+    """Lines of the solutions that are not in the cells: 40 of kernels and their launches at least."""
+    mine = 0
+    for name, answer in answers.solutions(ROOM).items():
+        given = {line.strip() for line in cells()[name].splitlines()}
+        mine += sum(bool(line.strip("} ")) and line.strip() not in given for line in answer.source.splitlines())
+    assert mine >= 40
 
 
 def run(source: str, n: int = 1000, **options) -> programs.Outcome:
@@ -46,16 +104,16 @@ def test_a_kernel_runs_and_its_sectors_are_counted(scalar):
 
 @pytest.mark.parametrize(("name", "sectors"), [("strided", 32), ("coalesced", 4), ("wide", 16)])
 def test_the_steps_touch_what_the_lesson_says(name, sectors):
-    assert on_your_machine.sectors(name) == (sectors, sectors)
+    assert on_your_machine.watch(texts.text_of(name)) == (sectors, sectors)
     first, each = pictures.FIRST[name]
     assert len({(first(lane) + k) // 8 for lane in range(32) for k in range(each)}) == sectors
 
 
 def test_what_is_wrong_is_named():
-    kernel = texts.launching("scalar")
+    kernel = SCALAR
     found = run(experiment.off_by_one())
     assert (found.status, found.text) == ("outside", "0|1000|thread 232 of block 3|reads")
-    misaligned = texts.launching("wide", 16).replace("(x + i)", "(x + i + 1)")
+    misaligned = texts.launching(texts.text_of("wide"), 16).replace("(x + i)", "(x + i + 1)")
     assert run(misaligned).status == "misaligned"
     assert run(kernel.replace("(n + 255) / 256", "0")).status == "launch"
     shared = [np.ones(256, np.float32), np.zeros(256, np.float32)]
@@ -83,35 +141,122 @@ def test_the_shortest_way_that_stores():
     lines = ["S2R R0, SR_TID.X", "@P0 EXIT", "@P1 BRA 0x50", "CALL.REL 0x70", "BRA 0x60", "MUFU.RCP R1, R1",
              "@!P2 STG.E [R2], R1", "EXIT"]
     numbered = [(16 * number, line) for number, line in enumerate(lines)]
-    assert counting.executed(numbered) == [*lines[:3], *lines[5:]]
+    assert executed(numbered) == [*lines[:3], *lines[5:]]
     with pytest.raises(ValueError, match="no way"):
-        counting.executed(numbered, stores=2)
+        executed(numbered, stores=2)
     assert counting.plain("_Z4widePKfS0_Pfii") == "wide"
     assert counting.plain("base_float32") == "base_float32"
+    mangled = "_Z8by_indexI13__nv_bfloat16xEvPKT_S3_S3_fPS1_T0_S5_"
+    assert counting.plain(mangled) == "by_index long long bfloat16"
+    assert counting.order([(0, "@P0 LDG.E R0, [R2]"), (16, "FADD R0, R0, R1"), (32, "STG.E [R2], R0")]) == "LS"
 
 
 def test_what_is_counted_is_saved_whole():
     kernels = recorded.compiled()["kernels"]
-    expected = {*STEPS} | {f"{name}_{dtype}" for dtype in counting.WIDTH for name in (*counting.VARIANTS, "triton")}
-    assert set(kernels) == expected
+    assert set(kernels) == {*STEPS} | {f"{way} {dtype}" for dtype in experiment.DTYPES for way in counting.WAYS}
     for name, found in kernels.items():
-        assert found["executed"] <= found["standing"], name
-        assert sum(found["kinds"].values()) == found["executed"], name
-        assert "other" not in found["kinds"], name
+        assert found["executed"] >= found["order"].count("S"), name
+        assert found["order"].count("L") >= 2, name
+
+
+def test_what_is_recorded_is_of_these_kernels():
+    from kernels import runtime
+
+    if not runtime.nvcc():
+        pytest.skip("nvcc is not here")
+    found = counting.count()
+    saved = recorded.compiled()
+    if found["nvcc"] == saved["nvcc"]:
+        assert found == saved
 
 
 def test_pictures_and_tables(capsys):
     matplotlib.use("Agg")
-    for draw in (pictures.draw_blocks, pictures.draw_reads, pictures.draw_sum, pictures.draw_instructions):
+    for draw in (pictures.draw_reads, pictures.draw_sum):
         assert draw().axes
-    recorded.print_steps()
-    recorded.print_variants()
-    recorded.print_sanitizer()
-    assert pictures.draw_steps({"wide": 3.0}).axes
+    recorded.show_steps({"wide": 60})
+    recorded.show_indices()
+    recorded.show_op()
+    recorded.show_sanitizer()
+    assert pictures.draw_steps({"wide": 3.0, "early": None}).axes
     printed = capsys.readouterr().out
-    assert printed.count("µs by threads a block  64: ") == len(experiment.DTYPES)
+    assert re.search(r"^wide +recorded [\d.]+ µs +LLSLLSLLSLLS  you said 60$", printed, re.M)
     assert "memcheck" in printed
     matplotlib.pyplot.close("all")
+
+
+def test_what_is_recorded_later_is_shown_then(monkeypatch, capsys):
+    import pandas
+
+    lesson = experiment.CudaSteps(CPU)
+    lesson.measure(["step", "index", "op"])
+    assert {row["match"] for row in lesson.rows} == {"ok"}
+
+    class Now(Record):
+        def table(self):
+            table = pandas.DataFrame(lesson.rows)
+            table.attrs = {"GPU": "a GPU"}
+            return table
+
+    monkeypatch.setattr(recorded, "CUDA_STEPS", Now("cuda_steps"))
+    capsys.readouterr()
+    recorded.show_steps({})
+    recorded.show_indices()
+    assert recorded.NO_RECORD not in capsys.readouterr().out
+    recorded.show_op()
+    printed = capsys.readouterr().out
+    assert [line.split("  ")[1] for line in printed.splitlines() if recorded.NO_RECORD in line] == ["torch.compile"]
+
+
+def test_load_inlines_text_runs_on_the_host_and_says_what_is_wrong():
+    (source,) = re.findall(r'source = r"""(.*?)"""', cells()["inline"], re.S)
+    x, bias = torch.randn(7, 30), torch.randn(30)
+    for view in (x, x[2:5], torch.randn(9 * 30 + 1)[1:].view(9, 30), x[:0]):
+        forward = inline.load_inline("scalar", "", source).forward
+        if view.numel():
+            assert torch.equal(forward(view, bias, 256), torch.relu(view + bias))
+        else:
+            with pytest.raises(inline.Refused, match="launch: 0 blocks of 256 threads"):
+                forward(view, bias, 256)
+    for old, new, said in (
+        ("i < n", "i <= n", "outside: 0|210|thread 210 of block 0"),
+        ("    C10_CUDA_KERNEL_LAUNCH_CHECK();", "", "unchecked"),
+        (", 0, c10::cuda::getCurrentCUDAStream()", "", "stream"),
+        ("c10::cuda::getCurrentCUDAStream()", "nullptr", "stream"),
+        ("return out;", "return x;", "shape: the result is no contiguous tensor"),
+        ("auto out", "TORCH_CHECK(threads == 1); auto out", "raised: threads == 1"),
+        ("empty_like(x)", "empty_like(bias)", "outside|shape: the result has the shape"),
+    ):
+        with pytest.raises(inline.Refused, match=said.replace("|", r"\|") if "outside|" not in said else said):
+            inline.load_inline("scalar", "", source.replace(old, new)).forward(x, bias, 256)
+    with pytest.raises(ValueError, match="functions: expected"):
+        inline.load_inline("scalar", "", source, functions=["backward"])
+
+
+def test_a_function_runs_apart_and_its_error_is_a_line(capsys):
+    def fails(number: int) -> None:
+        raise RuntimeError(f"CUDA error: {number}\nmore")
+
+    on_your_machine.call_apart(fails, 9)
+    assert capsys.readouterr().out == "RuntimeError: CUDA error: 9\n"
+
+
+def test_on_a_gpu_an_op_is_held_too(monkeypatch, capsys):
+    """hold_on_gpu, with the library's own op and few elements in the GPU's place."""
+    import kernels
+
+    forward = lambda x, bias, y, multiplier, activation: kernels.add_mul_activation(  # noqa: E731
+        x, bias, y, multiplier, op_puzzles.ACTIVATIONS[activation], backend="eager"
+    )
+    op_puzzles.hold_on_gpu(lambda path: forward, "", device="cpu", elements=5000)
+    assert "5,000 elements: right" in capsys.readouterr().out
+    with pytest.raises(AssertionError, match="64 bits"):
+        op_puzzles.hold_many(lambda *arguments: torch.zeros_like(arguments[0]), "cpu", 5000)
+
+
+def test_the_sanitizer_finds_the_wrong_guard():
+    found = address_sanitizer(texts.text_of("scalar").replace("i < n", "i <= n"))
+    assert re.match("heap-buffer-overflow: READ of size 4, 0 bytes .*, line 4 of scalar|AddressSanitizer is not", found)
 
 
 def test_what_ncu_prints():
@@ -134,7 +279,7 @@ def test_a_kernel_that_runs_only_on_the_host_compiles_for_a_gpu_too(tmp_path):
         pytest.skip("nvcc is not here")
     import subprocess
 
-    source = texts.launching("scalar") + programs._calling(texts.launching("scalar"))
+    source = SCALAR + programs._calling(SCALAR, gpu=True)
     (tmp_path / "kernel.cu").write_text(source)
     for file in (tmp_path / "kernel.cu", programs.HERE / "on_gpu.cu"):
         subprocess.run([runtime.nvcc(), "-std=c++17", "-arch=sm_90", "-c", file, "-o", tmp_path / "o"], check=True)
@@ -142,7 +287,7 @@ def test_a_kernel_that_runs_only_on_the_host_compiles_for_a_gpu_too(tmp_path):
 
 def test_on_a_gpu_the_repaired_kernel_is_timed(monkeypatch, capsys):
     monkeypatch.setattr(puzzles.programs, "build", lambda source, gpu: "program")
-    source = texts.launching("scalar")
+    source = SCALAR
     for us, status, said in ((60.0, "ok", ""), (200.0, "ok", "side by side"), (0.0, "launch", "the launch fails")):
         outcome = programs.Outcome(status, us=us, copy_us=50.0)
         monkeypatch.setattr(puzzles.programs, "run", lambda *a, outcome=outcome, **b: outcome)
@@ -155,8 +300,8 @@ def test_on_a_gpu_the_repaired_kernel_is_timed(monkeypatch, capsys):
 
 def test_a_puzzle_prints_and_does_not_raise(capsys):
     assert not puzzles.attempt("guard", "void launch(")
-    assert not puzzles.attempt("guard", texts.launching("scalar").replace("i < n", "true"))
-    assert puzzles.attempt("guard", texts.launching("scalar"))
+    assert not puzzles.attempt("guard", SCALAR.replace("i < n", "true"))
+    assert puzzles.attempt("guard", SCALAR)
     printed = capsys.readouterr().out
     assert printed.count("not yet: guard") == 2
     assert "7 cases passed on the host" in printed

@@ -1,8 +1,11 @@
-"""The kernels of steps.cu as texts of their own."""
+"""The kernels of steps.cu, and the capstone's solution, as texts of their own."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+from lessons.shared import answers
 
 HERE = Path(__file__).resolve().parent
 
@@ -14,12 +17,32 @@ def text_of(name: str) -> str:
     return text[begin : text.index("\n}", begin) + 3]
 
 
-def launching(name: str, each: int = 1) -> str:
-    """The kernel of steps.cu with its launch(), which gives each thread so many numbers."""
-    grid = f"(n + {256 * each - 1}) / {256 * each}"
-    parameters = "const float* x, const float* bias, float* out, int columns, int n"
-    return f"""{text_of(name)}
-void launch({parameters}) {{
-    {name}<<<{grid}, 256>>>(x, bias, out, columns, n);
+def launching(kernel: str, each: int = 1) -> str:
+    """A kernel's text with launch(), which gives each thread so many numbers."""
+    name = re.search(r"void (\w+)\(", kernel)[1]
+    return f"""{kernel}
+void launch(const float* x, const float* bias, float* out, int columns, int n) {{
+    {name}<<<(n + {256 * each - 1}) / {256 * each}, 256>>>(x, bias, out, columns, n);
 }}
+"""
+
+
+def capstone() -> str:
+    """The solution of add_mul_activation, as load_inline gets it."""
+    scope: dict[str, str] = {}
+    cell = answers.solutions(HERE)["add_mul_activation"].source
+    exec(cell[: cell.index("solved = ")], scope)
+    return scope["mine"]
+
+
+def capstone_alone() -> str:
+    """Its kernel with a launch that takes addresses."""
+    kernel = re.sub(r"^#include.*\n", "", capstone())
+    kernel = re.sub(r"^#include.*\n", "", kernel[: kernel.index("torch::Tensor forward")], flags=re.M)
+    return kernel + """
+extern "C" int launch(const float* x, const float* bias, const float* y, float multiplier, float* out, int activation,
+                      int columns, int n, cudaStream_t stream) {
+    add_mul_activation<<<(n + 255) / 256, 256, 0, stream>>>(x, bias, y, multiplier, out, activation, columns, n);
+    return int(cudaGetLastError());
+}
 """

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from kernels.check.host import programs
-from kernels.check.host.programs import SIGNATURE, Outcome
+from kernels.check.host.programs import FORWARD, SIGNATURE, Outcome
 
 HINTS = {
     "misaligned": "a float4 must begin at a multiple of 16 bytes.",
-    "host": "launch() runs on the CPU: only the kernel may touch what the pointers point to.",
+    "host": "this function runs on the CPU: only the kernel may touch what the pointers point to.",
     "race": "between the write of one thread and the read of another all threads must meet in __syncthreads().",
     "unset": "is each place written that is read, and do all threads meet in __syncthreads() before the first reads?",
     "unmet": "every thread of the block must come to each __syncthreads(): it stands under no condition.",
     "barrier": "every thread of the block must come to each __syncthreads(): it stands under no condition.",
     "endless": "does each loop come to its end?",
     "shared": "each index of the shared array must stay below its size, the first as well as the second.",
+    "stream": "PyTorch orders its work by the current stream: <<<grid, block, 0, c10::cuda::getCurrentCUDAStream()>>>.",
+    "unchecked": "a launch returns no error: C10_CUDA_KERNEL_LAUNCH_CHECK() behind it raises what went wrong.",
+    "raised": "what may x and y be? The strides of a view are no error: contiguous() copies where it must.",
+    "allocates": "torch::empty_like(x) has x's shape.",
     "ended": "a division by 0, an index that has lost its upper bits, or an endless recursion.",
 }
 
@@ -26,7 +29,11 @@ class Wrong(AssertionError):
 
 
 def pointers(source: str) -> list[tuple[str, int]]:
-    """(name, bytes of what it points to) of each of launch()'s pointers."""
+    """(name, bytes of what it points to) of each of launch()'s pointers; of forward() the tensors, and those that it
+    allocates."""
+    if forward := FORWARD.search(source):
+        names = [re.search(r"(\w+)\s*$", each)[1] for each in forward[1].split(",") if "Tensor" in each]
+        return [(name, 4) for name in (*names, *(f"tensor {number} of forward()'s own" for number in range(1, 5)))]
     parameters = [each for each in SIGNATURE.search(source)[1].split(",") if "*" in each]
     return [(re.search(r"(\w+)\s*$", each)[1], 8 if "long long" in each else 4) for each in parameters]
 
@@ -41,6 +48,7 @@ def explain(
     either end of a buffer that is larger than the memory.
     """
     named, parts, status = pointers(source), outcome.text.split("|"), outcome.status
+    function = "forward()" if FORWARD.search(source) else "launch()"
 
     def place() -> str:
         name, size = named[int(parts[0])]
@@ -55,12 +63,16 @@ def explain(
         return f"{text}\nHint: {hint(name)}"
     text = {
         "misaligned": lambda: f"{parts[2]} touches {parts[3]} bytes at once from {place()} on",
-        "host": lambda: f"launch() itself touches {place()}",
+        "host": lambda: f"{function} itself touches {place()}",
         "beside": lambda: f"the memory beside {named[int(parts[0])][0]} was changed",
         "barrier": lambda: f"the block cannot go on: {outcome.text}",
         "launch": lambda: f"the launch fails: {outcome.text}",
-        "nowhere": lambda: f"{outcome.text} at an address that belongs to no pointer of launch()",
-        "endless": lambda: f"it does not end: stopped after {programs.SECONDS} s",
+        "nowhere": lambda: f"{outcome.text} at an address that belongs to no pointer of {function}",
+        "endless": lambda: f"it does not end: stopped after {outcome.text}",
         "ended": lambda: f"the program ended with {outcome.text}",
+        "stream": lambda: "the kernel is launched on the default stream",
+        "unchecked": lambda: "nobody asks whether the kernel was launched",
+        "raised": lambda: f"TORCH_CHECK({outcome.text}) fails, and all inputs of this test are good",
+        "allocates": lambda: f"forward() allocates {int(outcome.text):,} numbers: out has as many as x",
     }.get(status, lambda: outcome.text)()
     return f"{text}\nHint: {launch if status == 'launch' else HINTS.get(status) or hint('')}"

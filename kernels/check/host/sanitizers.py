@@ -1,0 +1,74 @@
+"""A kernel's text under a sanitizer: g++'s on the host, NVIDIA's compute-sanitizer on a GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kernels.check.host import programs
+from kernels.check.host.programs import BUILD
+from kernels.runtime import KERNELS
+
+SECONDS = 90  # of compute-sanitizer
+
+PROGRAM = """#include "check/host/cuda_on_host.h"
+{kernel}
+int main() {{
+    float *x, *bias, *out;
+    cudaMalloc(&x, 1000 * sizeof(float));
+    cudaMalloc(&bias, 200 * sizeof(float));
+    cudaMalloc(&out, 1000 * sizeof(float));
+    return int(launch_kernel(scalar, dim3(4), dim3(256), 0, nullptr, x, bias, out, 200, 1000));
+}}
+"""
+
+
+def address_sanitizer(kernel: str) -> str:
+    """What g++'s AddressSanitizer finds in the kernel `scalar`, n = 1000: as in the CMake test without a GPU."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+        file, program = Path(folder) / "main.cpp", Path(folder) / "program"
+        file.write_text(PROGRAM.format(kernel=f'\n#line 1 "kernel.cu"\n{kernel}'))
+        flags = ["-std=c++20", "-O1", "-g", "-w", "-fsanitize=address", f"-I{KERNELS}"]
+        done = subprocess.run([programs.compiler(), *flags, file, "-o", program], capture_output=True, text=True)
+        if done.returncode:
+            return "AddressSanitizer is not here: " + done.stderr.splitlines()[-1].rsplit("/", 1)[-1]
+        environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}  # nothing is freed above
+        done = subprocess.run([program], capture_output=True, text=True, env=environment, check=False)
+    form = r"AddressSanitizer: (\S+) on .*\n(\w+ of size \d+).*\n +#0 \S+ in (\w+).* \S+:(\d+)"
+    said = re.search(form, done.stderr)
+    if not said:
+        return f"nothing found, exit status {done.returncode}"
+    where = re.search(r"is located (\d+ bytes .*?region)", done.stderr)
+    return f"{said[1]}: {said[2]}, {where[1]}, line {said[4]} of {said[3]}"
+
+
+def compute_sanitizer(
+    tool: str, source: str, buffers: Sequence[np.ndarray], integers: Sequence[int]
+) -> list[str]:
+    """The lines in which compute-sanitizer's tool (memcheck, racecheck, …) speaks of a text's launch(), by nvcc."""
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/cuda/bin"))
+    found = shutil.which("compute-sanitizer", path=path)
+    if found is None:
+        return ["compute-sanitizer is not here"]
+    with tempfile.TemporaryDirectory() as folder:
+        request = Path(folder) / "request"
+        request.write_bytes(programs.request_of(buffers, integers)[1])
+        command = [found, "--tool", tool, programs.build(source, gpu=True), request, Path(folder) / "response"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False,
+                env=os.environ | {"EXACT": "1"},
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return [f"compute-sanitizer did not end: {type(error).__name__}"]
+    text = done.stdout + done.stderr
+    lines = [re.sub(r"0x[0-9a-f]{6,}", "0x…", each) for each in text.splitlines() if each.startswith("=====")]
+    return [each for each in lines if "/" not in each][:20] or [text[-300:]]

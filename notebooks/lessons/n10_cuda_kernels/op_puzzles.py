@@ -1,0 +1,225 @@
+"""The puzzle whose answer is an op, as load_inline takes it: add_mul_activation in float32, by the op's contract.
+
+On the host it is built by g++, each access looked at (kernels/check/host/inline.py). On a GPU load_inline builds it in
+a process of its own, which a wrong access may end.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels import check, runtime
+from kernels.check import Call, Case, Spec
+from kernels.check.host import inline, programs
+from kernels.check.host.programs import DoesNotCompile, Sparse
+from kernels.check.isolated import run_apart
+from kernels.check.spec import spec_of
+from lessons.shared.puzzle.in_cuda import Wrong, explain, pointers
+from lessons.shared.puzzle.in_triton import checked
+
+NUMBERS_A_THREAD = 64  # at most, so that one thread does not do the work of all
+GUARD = "mind the guard: the last block has threads that have no number. What must hold before one reads or writes?"
+GRID = "the grid: (n + 255) / 256 blocks of 256 threads are the fewest that have a thread for each number."
+KEPT = 4096  # numbers that are there at either end of a buffer that is larger than the memory
+ENDS = 256  # of which so many at either end are compared
+FIRST = 5  # cases that are tried before the largest
+SECONDS = 240  # on a GPU: PyTorch's headers take nvcc half a minute
+
+ACTIVATIONS = ("relu", "sigmoid", "gelu")  # forward() gets their numbers
+WIDE = 2**32 + 1000
+DECLARATION = (
+    "torch::Tensor forward(torch::Tensor x, torch::Tensor bias, torch::Tensor y, double multiplier, "
+    "int64_t activation);"
+)
+TAKES = re.compile(r"Tensor\s+\w+,.*Tensor\s+\w+,.*Tensor\s+\w+,\s*double\s+\w+,\s*int64_t\s+\w+\s*$", re.S)
+TORCH = re.compile(r"torch|Tensor|at::")
+OF_TORCH = "your kernel computes. Of PyTorch forward() needs empty_like, contiguous, numel, size and data_ptr."
+SEMICOLON = "the number behind kernel: is the line of your text."
+WIDE_HINT = "from 2,147,483,648 on an index needs 64 bits, and so does the product that it is computed from."
+
+
+def _op_calls(case: Case, device: torch.device) -> Iterator[Call]:
+    for call in spec_of("add_mul_activation").calls(case, device):
+        multiplier, activation = call.options
+        if activation not in ACTIVATIONS or isinstance(multiplier, Tensor):
+            continue
+        n = math.prod(case.shape)
+        hint = f"act(x + multiplier · y + bias): element i is in column i % {case.shape[-1]}." if n else ""
+        yield replace(call, hint=hint)
+
+
+@functools.cache
+def _op_spec() -> Spec:
+    spec = spec_of("add_mul_activation")
+
+    def cases(names: tuple[str, ...]) -> list[Case]:
+        return [case for case in spec.cases(names) if case.dtype == torch.float32]
+
+    return replace(spec, calls=_op_calls, cases=cases)
+
+
+def _as_op(forward: Callable) -> Callable:
+    def function(x: Tensor, bias: Tensor, y: Tensor, multiplier: float = 1.0, activation: str = "relu") -> Tensor:
+        return forward(x, bias, y, float(multiplier), ACTIVATIONS.index(activation))
+
+    return function
+
+
+@dataclass(frozen=True)
+class OpPuzzle:
+    """seconds: that an answer has on a GPU."""
+
+    seconds: float = SECONDS
+
+    def judge(self, name: str, source: object) -> str:
+        if not isinstance(source, str):
+            raise Wrong(f"give the text that load_inline gets; got {type(source).__name__}")
+        signature = programs.FORWARD.search(source)
+        if signature is None or not TAKES.search(signature[1]):
+            raise Wrong(f"forward() is not there, or takes something else\nHint: it is declared as {DECLARATION}")
+        if "<<<" not in source:
+            raise Wrong("no kernel is launched\nHint: kernel<<<grid, block, 0, stream>>>(…)")
+        try:
+            function = inline.Function(source)
+        except DoesNotCompile as error:
+            raise Wrong(f"{error}\nHint: {OF_TORCH if TORCH.search(str(error)) else SEMICOLON}") from None
+        said = [f"{name}: {_hold_on_host(name, function)} cases passed on the host"]
+        if runtime.device().type == "cuda" and runtime.nvcc():
+            with tempfile.NamedTemporaryFile("w", suffix=".cu") as file:
+                file.write(source)
+                file.flush()
+                said.append(run_apart(built, f"{__name__}:hold_on_gpu", file.name, seconds=self.seconds).strip())
+        return "\n".join(said)
+
+
+def _hold_on_host(name: str, function: inline.Function) -> int:
+    """How many cases passed. First come small ones, as what they find is soonest understood, then what finds most."""
+    spec, run = _op_spec(), _on_host(function)
+    cases = spec.cases(spec.tensors)
+    first, (plain, *rest) = cases[:FIRST], cases[FIRST:]
+    rest.sort(key=lambda case: (case.values == "normal" and case.layout == "contiguous", bool(case.only)))
+    rest.insert(0, plain)  # for the hint that ordinary tensors pass
+    count = 0
+    for part in (first, rest):
+        try:
+            said = checked(name, run, replace(spec, cases=lambda names, part=part: part), "cpu")
+        except AssertionError as error:
+            raise Wrong(_hinted(str(error))) from None
+        count += int(re.search(r"(\d+) cases passed", said)[1])
+        if part is first:
+            _hold_wide(function)
+            count += 1
+    return count
+
+
+def _hinted(text: str) -> str:
+    """With the hint that this formula needs, where the general one leads astray."""
+    said, _, hint = text.partition("\nHint: ")
+    if " gelu: " in said and "digits" in hint:
+        hint = "gelu is the form with erf, not the one with tanh: z · P(Z < z), and CUDA has normcdff(z)."
+    if " sigmoid: " in said and "got nan" in said:
+        hint = "e^z overflows where z is large, and Inf / Inf is NaN: e^-z is 0 there."
+    return f"{said}\nHint: {hint}" if hint else text
+
+
+def _on_host(function: inline.Function) -> Callable:
+    """The function as the op; what it did wrong is said in words."""
+
+    def forward(*arguments):
+        try:
+            out = function(*arguments)
+        except inline.Refused as refused:
+            raise Wrong(_why(refused, function.source)) from None
+        n, threads = out.numel(), function.last.threads
+        if n >= 512 and 0 < threads * NUMBERS_A_THREAD < n:
+            raise Wrong(f"{threads} threads write {n:,} numbers\nHint: a GPU has thousands of threads.")
+        return out
+
+    return _as_op(forward)
+
+
+def built(path: str) -> Callable:
+    """forward() of a text, by load_inline."""
+    from torch.utils.cpp_extension import load_inline
+
+    text = Path(path).read_text()
+    return load_inline("my_add_mul_activation", DECLARATION, cuda_sources=text, functions=["forward"]).forward
+
+
+def hold_on_gpu(build: Callable, path: str, device: str = "cuda", elements: int = 2**31 + 1000) -> None:
+    """In the other process: the op's contract, and more elements than 32 bits count, where the GPU has room."""
+    function = _as_op(build(path))
+    check.check("add_mul_activation", function, spec=_op_spec(), device=device)
+    room = torch.cuda.mem_get_info()[0] if device == "cuda" else 20 * elements
+    if room < 20 * elements:
+        print(f"{elements:,} elements: not run here, as they take {12 * elements / 1e9:.0f} GB")
+    else:
+        hold_many(function, device, elements)
+
+
+def hold_many(function: Callable, device: str, elements: int, columns: int = 1000) -> None:
+    """x and y are ones, so that each row is the bias and 1.5: a thousand of them are looked at, and the last."""
+    x, y = (torch.ones(elements // columns, columns, device=device) for _ in range(2))
+    bias = torch.arange(columns, device=device, dtype=torch.float32)
+    out = function(x, bias, y, 0.5, "relu")
+    some = torch.cat([out[:: max(1, len(out) // 1000)], out[-3:]])
+    assert bool((some == bias + 1.5).all()), f"{out.numel():,} elements: wrong\nHint: {WIDE_HINT}"
+    print(f"{out.numel():,} elements: right")
+
+
+def _why(refused: inline.Refused, source: str, hint: str = GUARD) -> str:
+    outcome = refused.outcome
+    if outcome.status == "changed":
+        name, _ = pointers(source)[int(outcome.text)]
+        return f"{name} was changed\nHint: the result is a new tensor, torch::empty_like(x)."
+    if outcome.status == "shape":
+        return f"{outcome.text}\nHint: return what torch::empty_like(x) gave, with x contiguous."
+    if outcome.status == "launch" and " 0 blocks" in f" {outcome.text}":
+        return f"the launch fails: {outcome.text}\nHint: x may be empty, and a grid may not: return before the launch."
+    return explain(outcome, source, refused.sizes, lambda name: _of_bias(name, refused.sizes) or hint, GRID, KEPT)
+
+
+def _of_bias(name: str, sizes: Sequence[int]) -> str:
+    return f"bias has {sizes[1]:,} numbers, one for each column." if name == "bias" else ""
+
+
+def _hold_wide(function: inline.Function, columns: int = 1000) -> None:
+    """More than 2^32 elements, of which the host has the first and the last."""
+    n = WIDE // columns * columns
+    x, y = (Case((2 * ENDS,)).tensor(seed) for seed in (1, 2))
+    bias = Case((columns,)).tensor(3)
+    place = torch.cat([torch.arange(ENDS), torch.arange(n - ENDS, n)])
+    parts = []
+    for values in (x, y):
+        first, last = np.zeros(KEPT, np.float32), np.zeros(KEPT, np.float32)
+        first[:ENDS], last[-ENDS:] = values[:ENDS].numpy(), values[ENDS:].numpy()
+        parts.append(Sparse(n, {0: first, n - KEPT: last}))
+    poison = np.full(KEPT, np.nan, np.float32)
+    free = [Sparse(n, {0: poison.copy(), n - KEPT: poison.copy()}) for _ in range(3)]
+    shape = [0, 2, n // columns, columns, columns, 1]
+    integers = [0, *shape, 1, 0, 1, columns, 1, 2, *shape]
+    bits = int(np.float64(0.5).view(np.int64))
+    buffers = [parts[0], bias.numpy(), parts[1], free[0]]
+    case = f"add_mul_activation, case {n // columns:,}×{columns:,}, with so many rows"
+    try:
+        number, _ = function.run(buffers, [*integers, bits, 0], 3)
+    except inline.Refused as refused:
+        raise Wrong(f"{case}: {_why(refused, function.source, WIDE_HINT)}") from None
+    begin, end = function.last.buffers[number]
+    found = torch.from_numpy(np.concatenate([begin[:ENDS], end[-ENDS:]]))
+    expected = torch.relu(x + 0.5 * y + bias[place % columns])
+    wrong = ~torch.isclose(found, expected, atol=1e-6)
+    if wrong.any():
+        at = int(wrong.nonzero()[0])
+        got = "nothing was written" if found[at].isnan() else f"got {found[at]:.6g}"
+        raise Wrong(f"{case}: element {int(place[at]):,}: expected {expected[at]:.6g}, {got}\nHint: {WIDE_HINT}")
