@@ -36,14 +36,7 @@ at::Tensor add_relu(const at::Tensor& x, const at::Tensor& bias) {
 TORCH_LIBRARY(lecture_cpp, m) { m.def("add_relu(Tensor x, Tensor bias) -> Tensor"); }
 TORCH_LIBRARY_IMPL(lecture_cpp, CUDA, m) { m.impl("add_relu", &add_relu); }
 """
-KERNEL_10 = r"""
-#include <ATen/core/Tensor.h>
-#include <ATen/cuda/CUDAContext.h>
-#include <ATen/ops/empty.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <torch/library.h>
-
+OF_10 = r"""
 __global__ void add_mul_relu_kernel(const float* x, const float* bias, const float* y, float multiplier, float* out,
                                     int columns, long long n) {
     long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -52,3 +45,4 @@ __global__ void add_mul_relu_kernel(const float* x, const float* bias, const flo
     out[i] = z < 0 ? 0 : z;
 }
 """
+KERNEL_10 = KERNEL + OF_10
