@@ -36,7 +36,7 @@ def load(text: str, together: Collection[str] = ()) -> torch._ops._OpNamespace:
     """
     name = _hash(text)
     if name not in _loaded:
-        texts = sorted(together) if text in together else [text]
+        texts = [each for each in sorted(together) if _hash(each) not in _loaded] if text in together else [text]
         BUILD.mkdir(parents=True, exist_ok=True)
         source = BUILD / f"op_{_hash(''.join(texts))}.cpp"
         source.write_text(_whole(texts))
