@@ -15,7 +15,7 @@ RUNGS = {
     "torch.library, define": "the launcher in define and impl",
     "torch.library": "the launcher in custom_op",
     "C++": "C++, TORCH_LIBRARY",
-    "triton": "one declaration, the same Triton kernel",
+    "triton": "one declaration, Triton",
     "cuda": "one declaration, CUDA",
     "x + 1": "PyTorch, one kernel: x + 1",
     "relu(x + bias)": "PyTorch, two kernels: relu(x + bias)",
