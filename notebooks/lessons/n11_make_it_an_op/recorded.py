@@ -53,6 +53,8 @@ def rungs(part: str = "call") -> dict[str, Times | None]:
 
 def show_rungs(part: str = "call") -> None:
     """Print each rung's µs, with the 20th and 80th percentile."""
+    if part == "gradient":
+        print("with a gradient:")
     for name, row in rungs(part).items():
         text = NO_RECORD if row is None else f"{row.us:5.1f} µs ({row.low:.1f} to {row.high:.1f})"
         print(f"{RUNGS[name]:44} {text}")
