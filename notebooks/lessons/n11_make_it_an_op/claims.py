@@ -64,8 +64,8 @@ def said(sentence: str, values=tuple) -> None:
 
 
 said(
-    "For 65536 rows of 512 elements, compiled, `relu(x + bias) * 2` takes {:.0f} µs as a formula and {:.0f} µs with the "
-    "op in it, because the op's result is written to memory and read again.",
+    "For 65536 rows of 512 elements, compiled, `relu(x + bias) * 2` takes {:.0f} µs as a formula and {:.0f} µs with "
+    "the op in it, because the op's result is written to memory and read again.",
     _wall,
 )
 said("On an H200 PyTorch's `x + 1` takes {:.0f} µs.", _plus)
@@ -89,6 +89,7 @@ said(
     "With one call it takes {:.1f} µs, and with twenty {:.1f} µs each: neither Python nor the dispatcher runs.", _graph
 )
 said(
-    "On 65536 rows of 512 elements our kernel runs for more than {:.0f} µs, longer than any of these calls takes.", _long
+    "On 65536 rows of 512 elements our kernel runs for more than {:.0f} µs, longer than any of these calls takes.",
+    _long,
 )
 said("{:.1f} µs by `custom_op` | {:.1f} µs by one declaration", _end)

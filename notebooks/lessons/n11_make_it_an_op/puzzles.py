@@ -207,7 +207,7 @@ def _as_text(text: object) -> None:
         raise Wrong(f"case m.impl: expected {NAME}, got {given}", "impl and def name the same op.")
     function = text.partition("TORCH_LIBRARY")[0]
     if re.search(r"\bTensor\s+\w+\s*\([^)]*\b(?:float|int|double\s*&)\s+\w+[^)]*\)\s*\{", function):
-        hint = "A schema's float is C++'s double, its int is int64_t. The kernel's argument may be a float: it is converted."
+        hint = "A schema's float is C++'s double, its int is int64_t. The kernel's own argument may be a float."
         raise Wrong("case the function: it takes a float, and the dispatcher hands it a double", hint)
     for needed, what, hint in _NEEDED:
         if not re.search(needed, function):
@@ -215,7 +215,7 @@ def _as_text(text: object) -> None:
 
 
 _NEEDED = (
-    ("<<<", "the launch: there is none", "The kernel starts by add_mul_relu_kernel<<<blocks, threads, 0, stream>>>(…)."),
+    ("<<<", "the launch: there is none", "The kernel starts by add_mul_relu_kernel<<<blocks, threads, 0, …>>>(…)."),
     ("[gG]etCurrentCUDAStream", "the stream: expected PyTorch's current one, got the default",
      "On another stream than the ops before it, a kernel may run before its inputs are written: "
      "<<<…, 0, at::cuda::getCurrentCUDAStream()>>>."),
@@ -333,7 +333,7 @@ def _cpp_cases() -> Iterator[tuple[str, tuple, str]]:
     yield "x transposed", (x.T, bias, y, 0.5), order
     yield "y transposed", (x, bias, y.T, 0.5), order
     yield "every second element of bias", (x, _operands(2, 12)[1][::2], y, 0.5), order
-    yield "no rows", (*_operands(0, 6), 0.5), "A grid of 0 blocks is an error in CUDA: launch only if there are elements."
+    yield "no rows", (*_operands(0, 6), 0.5), "A grid of 0 blocks is an error: launch only if there are elements."
     yield "NaN and Inf", (*_operands(4, 6, special=True), 0.5), "The kernel treats them right: launch it as it is."
 
 
@@ -382,8 +382,8 @@ def _same(what: str, of: str, got: Tensor, wanted: Tensor, hint: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------- op
 
 _FORMS = (
-    "setup_context(ctx, inputs, output) keeps tensors by ctx.save_for_backward(…); backward(ctx, grad) returns a gradient "
-    "for each of the four arguments, and None for the multiplier."
+    "setup_context(ctx, inputs, output) keeps tensors by ctx.save_for_backward(…); backward(ctx, grad) returns a "
+    "gradient for each of the four arguments, and None for the multiplier."
 )
 _OF = {
     "x": "x's gradient is grad where relu let it through, else 0.",
@@ -392,7 +392,7 @@ _OF = {
 }
 _SPECIAL = {
     "an infinite gradient": "0 · Inf is NaN: choose with torch.where, and multiply with no mask.",
-    "NaN among the results": "NaN > 0 is false, and so is NaN <= 0: PyTorch lets a NaN's gradient pass, out <= 0 stops it not.",
+    "NaN among the results": "PyTorch lets a NaN's gradient pass: stop it where out <= 0, which is false for NaN.",
 }
 
 
@@ -443,11 +443,11 @@ def _same_gradients(what: str, op: Callable, leaves: list[Tensor], given: list[o
         except Exception as error:
             raise Wrong(f"case {what}: {said(error)}", _FORMS) from error
         if not torch.equal(grad, before):
-            raise Wrong(f"case {what}: backward wrote into grad", "Others read grad too: make new tensors, write to none.")
+            raise Wrong(f"case {what}: backward wrote into grad", "Others read grad too: write to no argument.")
         if len(given) != 4:
             raise Wrong(f"case {what}: expected 4 gradients, got {len(given)}", _FORMS)
         if given[3] is not None:
-            raise Wrong(f"case {what}: the multiplier's gradient: expected None", "A float of the schema has no gradient.")
+            raise Wrong(f"case {what}: the multiplier's gradient: expected None", "A float has no gradient.")
         for name, a, b, made in zip(_OF, wanted, found, given, strict=False):
             if b is None:
                 raise Wrong(f"case {what}: {name}'s gradient: expected a tensor, got None", _OF[name])

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 import kernels
+from kernels import runtime
+from lessons.n11_make_it_an_op import by_hand, cpp_texts, host_build, pictures, puzzles, recorded
 
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("matplotlib")
-
-from kernels import runtime
-from lessons.n11_make_it_an_op import by_hand, cpp_texts, host_build, pictures, puzzles, recorded
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "11_make_it_an_op.ipynb"
 CELLS = [c.source for c in nbformat.read(NOTEBOOK, as_version=4).cells if c.cell_type == "code"]
@@ -60,7 +59,7 @@ def test_what_the_compiler_says_is_the_answer(monkeypatch):
         raise RuntimeError("building the extension failed:\ntext:7:5: error: ‘thread’ was not declared in this scope")
 
     monkeypatch.setattr(host_build, "load_library", fails)
-    with pytest.raises(puzzles.Wrong, match="case the compiler: ‘thread’ was not declared in this scope, in line 7\nHint"):
+    with pytest.raises(puzzles.Wrong, match="compiler: ‘thread’ was not declared in this scope, in line 7\nHint"):
         puzzles._built(puzzles.passed("cpp") + "// another text")
 
 
