@@ -73,7 +73,6 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n06.draw_waiting": lambda: (600, 1, 4),
     "n06.draw_flight": lambda: (lambda programs, block: float(programs * block),),
     "n11.draw_places": lambda: ({"x": torch.empty(4, 6), "x.T": torch.empty(4, 6).T},),
-    "n11.draw_graphs": lambda: ({"formula": torch.fx.symbolic_trace(lambda x, bias: torch.relu(x + bias))},),
     "n12.draw_passes": lambda: (_operators(), 32),
     "n13.draw_order": lambda: (lambda program, rows, columns, group: divmod(program, columns),),
     "n14.draw_dependency": lambda: (3, 2),

@@ -1,8 +1,8 @@
 """What a call costs, by what stands around the kernel: `python -m lessons.n11_make_it_an_op --save`, on a GPU.
 
     call       relu(x + bias) of 64×64 float32, µs a call from Python: PyTorch's x + 1 and its two kernels, Triton's
-               launcher, the op by torch.library (custom_op; define and impl; both around PyTorch's formula too), our
-               declaration (a cubin, CUDA), and a call in the replay of a CUDA graph
+               launcher, the op by torch.library (custom_op; define and impl, around PyTorch's formula too), by
+               TORCH_LIBRARY in C++, our declaration (a cubin, CUDA), and a call in the replay of a CUDA graph
     gradient   the same with a gradient recorded
     wall       relu(x + bias) * 2 by torch.compile, 65536×512 float32, GPU time: the formula, and the op as a node
 
@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +21,7 @@ from torch import Tensor
 
 import kernels as ops
 from kernels import runtime
-from lessons.n11_make_it_an_op import declarations, plain_function
+from lessons.n11_make_it_an_op import by_hand, cpp_texts
 from lessons.shared.experiment import Experiment, Way
 
 TOGETHER = 20  # calls in the larger CUDA graph
@@ -34,6 +36,30 @@ class Sizes:
     calls: int = 500
     batches: int = 25
     backend: str = "inductor"  # of torch.compile
+
+
+@functools.cache
+def declared() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    """The op of torch.library alone, in two ways around Triton's launcher, and around PyTorch's formula."""
+    return {
+        "torch.library": by_hand.by_custom_op("lecture::decorated", by_hand.launch_add_relu),
+        "torch.library, define": by_hand.by_define("lecture::defined", by_hand.launch_add_relu),
+        "formula in torch.library, define": by_hand.by_define("lecture::defined_formula", by_hand.formula),
+    }
+
+
+@functools.cache
+def in_cpp() -> Callable[[Tensor, Tensor], Tensor]:
+    """The notebook's C++ op, built by nvcc, with its fake and its backward in Python."""
+    from torch.utils.cpp_extension import load_inline
+
+    os.environ["PATH"] = runtime.path_with_python()  # where ninja is
+    text = cpp_texts.KERNEL + cpp_texts.OP
+    load_inline("lecture_cpp", cpp_sources="", cuda_sources=text, is_python_module=False, no_implicit_headers=True)
+    op = torch.ops.lecture_cpp.add_relu.default
+    torch.library.register_fake(op, by_hand.fake)
+    torch.library.register_autograd(op, by_hand.backward, setup_context=by_hand.setup_context)
+    return op
 
 
 class MakeOp(Experiment):
@@ -60,17 +86,14 @@ class MakeOp(Experiment):
 
     def ways(self, x: Tensor, bias: Tensor) -> dict[str, Callable[[], Tensor]]:
         """The ways to relu(x + bias) that take a gradient."""
-        decorated, defined = declarations.by_decorator(), declarations.by_define()
-        decorated_torch, defined_torch = declarations.by_decorator("torch"), declarations.by_define("torch")
         found = {
             "relu(x + bias)": lambda: torch.relu(x + bias),
-            "torch.library": lambda: decorated(x, bias),
-            "torch.library, define": lambda: defined(x, bias),
-            "formula in torch.library": lambda: decorated_torch(x, bias),
-            "formula in torch.library, define": lambda: defined_torch(x, bias),
+            **{name: partial(op, x, bias) for name, op in declared().items()},
             "triton": lambda: ops.add_relu(x, bias, backend="triton"),
         }
         if self.gpu and not runtime.why_not("cuda", "cuda"):
+            with self.caught("build", name="C++"):  # the other rungs are measured all the same
+                found["C++"] = partial(in_cpp(), x, bias)
             found["cuda"] = lambda: ops.add_relu(x, bias, backend="cuda")
         return found
 
@@ -78,8 +101,8 @@ class MakeOp(Experiment):
         x, bias = self.operands(self.sizes.small)
         out, expected = torch.empty_like(x), torch.relu(x + bias)
         functions = {
-            "launcher": lambda: plain_function.add_relu(x, bias),
-            "launcher, output given": lambda: plain_function.launch(x, bias, out),
+            "launcher": lambda: by_hand.launch_add_relu(x, bias),
+            "launcher, output given": lambda: by_hand.launch(x, bias, out),
             **self.ways(x, bias),
         }
         right = partial(torch.equal, expected)
@@ -119,7 +142,7 @@ class MakeOp(Experiment):
     def wall(self) -> None:
         """GPU time of what torch.compile makes; of the op it knows its fake alone."""
         x, bias = self.operands(self.sizes.large)
-        op, expected = declarations.by_decorator(), torch.relu(x + bias) * 2
+        op, expected = declared()["torch.library"], torch.relu(x + bias) * 2
         written = {"formula": lambda x, bias: torch.relu(x + bias) * 2, "op": lambda x, bias: op(x, bias) * 2}
         ways = []
         for name, function in written.items():

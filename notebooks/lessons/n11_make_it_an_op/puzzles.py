@@ -1,25 +1,31 @@
-"""Puzzles on what an op declares, checked with torch.library.opcheck and torch.compile.
+"""Puzzles on what makes a kernel an op, checked by running the op, torch.library.opcheck and torch.compile.
 
-schema     the schema of an op that adds scale * x to total
 fake       x [R, C] of any strides and dtype → what the op on pairs of columns returns, without its numbers
-gradient   (setup_context, backward) of relu(x * w), x [R, C], w [C]
-graph      a function that torch.compile must take as one graph, with the notebook's op in it
+cpp        a CUDA text: notebook 10's kernel as an op, relu(x + multiplier * y + bias), by TORCH_LIBRARY
+op         (fake, setup_context, backward) of that op
 
-An op is registered under a new name at each attempt and removed after it; nothing of an answer stays behind.
+An op is registered under a new name at each attempt and removed after it; nothing of an answer stays behind. A text is
+built by g++ and runs CPU tensors, with or without a GPU; its first run is in a process of its own.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import os
 import re
+import select
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kernels import runtime
+from lessons.n11_make_it_an_op import cpp_texts, host_build
+from lessons.shared import answers
 from lessons.shared.puzzle import Judge, Own
 
 _attempts = itertools.count()
@@ -61,63 +67,6 @@ def _opcheck(op, arguments: tuple, what: str, hint: str, tests: tuple[str, ...])
             raise Wrong(f"{what}: opcheck's {test}: {said(error)}", hint) from error
 
 
-# ------------------------------------------------------------------------------------------------------------ schema
-
-_WRITES = "An argument that is written has the type Tensor(a!): the ! says written, and a is a name for its memory."
-
-
-def _accumulate(total: Tensor, x: Tensor, scale: float) -> None:
-    total.add_(x, alpha=scale)
-
-
-def _schema(answer: object) -> str:
-    if not isinstance(answer, str):
-        raise Wrong(f"case a string: expected str, got {type(answer).__name__}", "A schema is text.")
-    if (before := answer.partition("(")[0].strip()) and "(" in answer and not before.startswith("Tensor"):
-        raise Wrong(f"case the text: it begins with {before}", "The name is there already: begin with the bracket.")
-    try:
-        parsed = torch._C.parse_schema("op" + answer)
-    except RuntimeError as error:
-        raise Wrong(f"case the text: {said(error)}", "The form is (type name, type name) -> ().") from error
-    given = {each.name: str(each.type) for each in parsed.arguments}
-    if given != (wanted := {"total": "Tensor", "x": "Tensor", "scale": "float"}):
-        raise Wrong(f"case the arguments: expected {wanted}, got {given}", "Names and types are those of the function.")
-    if parsed.returns:
-        raise Wrong(
-            f"case what it returns: expected (), got {len(parsed.returns)} result",
-            "What writes its argument returns nothing: a result that is the argument itself fails opcheck.",
-        )
-    marked = {each.name: each.alias_info for each in parsed.arguments if each.alias_info is not None}
-    if "x" in marked and not marked["x"].is_write:
-        raise Wrong(
-            "case x: it is said to share its memory, and does not",
-            "Letters in brackets name memory that is written or handed on. What is read alone has the type Tensor.",
-        )
-    if "x" in marked:
-        raise Wrong(
-            "case x: it is said to be written, and is not",
-            "torch.compile would put x back after the op. What is read alone has the type Tensor.",
-        )
-    with _op(answer, _accumulate, lambda *arguments, **named: None) as (_, op):
-        arguments = torch.randn(3), torch.randn(3), 2.0
-        total = torch.zeros(3)
-
-        def compiled(total: Tensor, x: Tensor) -> Tensor:
-            op(total=total, x=x, scale=2.0)
-            return total + 1
-
-        try:
-            got = torch.compile(compiled, backend="aot_eager", fullgraph=True)(total, torch.ones(3))
-        except Exception as error:
-            raise Wrong(f"case total, compiled: {said(error)}", _WRITES) from error
-        if total.tolist() != [2.0] * 3 or got.tolist() != [3.0] * 3:
-            dropped = f"expected {[2.0] * 3}, got {total.tolist()}: torch.compile left the op out"
-            raise Wrong(f"case total, compiled: {dropped}", f"It says that it returns and writes nothing. {_WRITES}")
-        if all(not argument.kwarg_only for argument in parsed.arguments):
-            _opcheck(op, arguments, "case 3 numbers", _WRITES, ("test_schema", "test_faketensor"))
-    return "torch.compile keeps the op, and opcheck finds what is written as it was said"
-
-
 # -------------------------------------------------------------------------------------------------------------- fake
 
 
@@ -134,8 +83,8 @@ def pair_sums(x: Tensor) -> Tensor:
 
 
 _PROPERTIES = {
-    "shape": "Two columns become one, rounded down.",
-    "dtype": "The sums are kept in float32, whatever x is.",
+    "shape": "The result of the op has this shape: compute it from x.shape.",
+    "dtype": "The op's result is float32, whatever x is.",
     "strides": "The op makes a new contiguous tensor: empty_like keeps the strides of x, torch.empty does not.",
     "device": "The result lies where x does: torch.empty takes device=, x.new_empty knows it.",
 }
@@ -158,7 +107,7 @@ def _fake(answer: object) -> str:
         raise Wrong(f"case a function: got {type(answer).__name__}", "Give the function itself.")
     with _op("(Tensor x) -> Tensor", pair_sums, answer) as (_, op):
         for what, x in _fake_cases():
-            _same_properties(what, answer, x)
+            _same_properties(what, answer, x, reference=pair_sums)
         _on_meta(answer)
         for what, x in _fake_cases():
             hint = "A size may be unknown while the graph is made: compute with x.shape, not with int() of it."
@@ -167,12 +116,12 @@ def _fake(answer: object) -> str:
     return "your fake and the op agree in shape, dtype, strides and device, for every size"
 
 
-def _same_properties(what: str, answer: Callable, x: Tensor) -> None:
+def _same_properties(what: str, answer: Callable, *arguments: object, reference: Callable) -> None:
     mode = FakeTensorMode()
     try:
         with mode:
             _answering[0] = True
-            got = answer(mode.from_tensor(x))
+            got = answer(*(mode.from_tensor(each) if isinstance(each, Tensor) else each for each in arguments))
     except Wrong:
         raise
     except Exception as error:
@@ -181,10 +130,10 @@ def _same_properties(what: str, answer: Callable, x: Tensor) -> None:
         _answering[0] = False
     if not isinstance(got, Tensor):
         raise Wrong(f"case {what}: expected a tensor, got {type(got).__name__}", "Return an empty tensor.")
-    wanted, given = _properties(pair_sums(x)), _properties(got)
+    wanted, given = _properties(reference(*arguments).contiguous()), _properties(got)
     for name, value in wanted.items():
         if given[name] != value:
-            raise Wrong(f"case {what}: {name}: expected {value}, got {given[name]}", _PROPERTIES[name])
+            raise Wrong(f"case {what}: the fake's {name}: expected {value}, got {given[name]}", _PROPERTIES[name])
 
 
 def _on_meta(answer: Callable) -> None:
@@ -211,204 +160,348 @@ def _stays_open(op) -> None:
         )
 
 
-# ---------------------------------------------------------------------------------------------------------- gradient
+# --------------------------------------------------------------------------------------------------------------- cpp
+
+NAME = "add_mul_relu"
+SECONDS = 30  # of a text's run
+_ARGUMENTS = {"x": "Tensor", "bias": "Tensor", "y": "Tensor", "multiplier": "float"}
+_FORM = 'TORCH_LIBRARY(mine, m) { m.def("add_mul_relu(Tensor x, …) -> Tensor"); }'
 
 
-def gate(x: Tensor, w: Tensor) -> Tensor:
-    """relu(x * w), x [R, C], w [C]."""
-    return torch.relu(x * w)
+def add_mul_relu(x: Tensor, bias: Tensor, y: Tensor, multiplier: float) -> Tensor:
+    """relu(x + multiplier * y + bias), x and y [..., N], bias [N]."""
+    return torch.relu(x + multiplier * y + bias)
 
 
-_SUMS = {
-    "x": "d out / d x is w where out is above 0, else 0; times grad.",
-    "w": "Every row used w: d out / d w is x where out is above 0; times grad, summed over the rows. (autograd happens "
-    "to sum what is too large, but backward is to return a gradient of w's shape.)",
+def _cpp(answer: object) -> str:
+    _as_text(answer)
+    library = _built(answer)
+    _apart(lambda: _as_function(getattr(library, NAME).default))
+    return "the op computes, refuses what it cannot compute, and is registered for CUDA"
+
+
+def _as_text(text: object) -> None:
+    """What a text says without being compiled: its schema, its registrations, how it launches."""
+    if not isinstance(text, str):
+        raise Wrong(f"case a text: got {type(text).__name__}", "Give the CUDA text, KERNEL_10 and yours.")
+    text = re.sub(r"//[^\n]*|/\*.*?\*/|^\s*#[^\n]*", "", text, flags=re.S | re.M)  # without comments and includes
+    library = re.search(r"TORCH_LIBRARY(?:_FRAGMENT)?\(\s*(\w+)", text)
+    schemas = re.findall(r'\bdef\(\s*(?:TORCH_SELECTIVE_SCHEMA\()?"([^"]*)"\s*(,?)', text)
+    if not library or not schemas:
+        raise Wrong("case the text: there is no schema in it", f"The op is defined by {_FORM}")
+    _as_schema(*schemas[0])
+    implementations = re.findall(r"TORCH_LIBRARY_IMPL\(\s*(\w+)\s*,\s*(\w+)\s*,", text)
+    if not implementations:
+        hint = "TORCH_LIBRARY_IMPL(mine, CUDA, m) says which function runs CUDA tensors."
+        raise Wrong("case the text: the op has a schema, and no function", hint)
+    for namespace, key in implementations:
+        if namespace != library[1]:
+            hint = "Both macros begin with the namespace of the op."
+            raise Wrong(f"case TORCH_LIBRARY_IMPL: expected {library[1]}, got {namespace}", hint)
+        if key != "CUDA":
+            hint = "The function launches a kernel on a GPU: it is for tensors there, and no others."
+            raise Wrong(f"case the dispatch key: expected CUDA, got {key}", hint)
+    names = re.findall(r'\bimpl\(\s*"([^"]*)"', text)
+    if NAME not in names:
+        given = ", ".join(names) or "no impl at all"
+        raise Wrong(f"case m.impl: expected {NAME}, got {given}", "impl and def name the same op.")
+    function = text.partition("TORCH_LIBRARY")[0]
+    if re.search(r"\bTensor\s+\w+\s*\([^)]*\b(?:float|int|double\s*&)\s+\w+[^)]*\)\s*\{", function):
+        hint = "A schema's float is C++'s double, its int is int64_t. The kernel's own argument may be a float."
+        raise Wrong("case the function: it takes a float, and the dispatcher hands it a double", hint)
+    for needed, what, hint in _NEEDED:
+        if not re.search(needed, function):
+            raise Wrong(f"case {what}", hint)
+
+
+_NEEDED = (
+    ("<<<", "the launch: there is none", "The kernel starts by add_mul_relu_kernel<<<blocks, threads, 0, …>>>(…)."),
+    ("[gG]etCurrentCUDAStream", "the stream: expected PyTorch's current one, got the default",
+     "On another stream than the ops before it, a kernel may run before its inputs are written: "
+     "<<<…, 0, at::cuda::getCurrentCUDAStream()>>>."),
+    ("(?:CUDA|Device)Guard", "the device: a launch goes to the current one, which may not be x's",
+     "With two GPUs x may be on the second: c10::cuda::CUDAGuard guard(x.device());"),
+    (r"LAUNCH_CHECK\(|cudaGetLastError\(", "the launch's error: nobody asks for it",
+     "A launch that fails says nothing by itself, and out stays as it was: C10_CUDA_KERNEL_LAUNCH_CHECK();"),
+)
+
+
+def _as_schema(schema: str, function: str) -> None:
+    try:
+        parsed = torch._C.parse_schema(schema)
+    except RuntimeError as error:
+        hint = 'The form is "name(type name, type name) -> type".'
+        raise Wrong(f"case the schema: {said(error)}", hint) from error
+    given = {each.name: str(each.type) for each in parsed.arguments}
+    if parsed.name != NAME or given != _ARGUMENTS:
+        hint = "The schema names what the function takes, in its order. Its types are Tensor, float, int, bool and str."
+        raise Wrong(f"case the schema: expected {NAME} of {_ARGUMENTS}, got {parsed.name} of {given}", hint)
+    if [str(each.type) for each in parsed.returns] != ["Tensor"]:
+        raise Wrong(f"case the schema: expected -> Tensor, got {len(parsed.returns)} results", "It returns one tensor.")
+    if any(each.alias_info for each in (*parsed.arguments, *parsed.returns)):
+        raise Wrong("case the schema: Tensor(a) shares memory", "The result is new, and no argument is written.")
+    if function:
+        raise Wrong(
+            "case m.def: it is given the function too, which then stands for all devices",
+            "PyTorch takes such a function for one made of other ops, and looks into it for the gradient. "
+            "TORCH_LIBRARY_IMPL(mine, CUDA, m) registers it for CUDA alone.",
+        )
+
+
+def on_host(text: str) -> torch._ops._OpNamespace:
+    """The ops of a CUDA text, for CPU tensors: built by g++, together with the texts that the lecture knows."""
+    return host_build.load(text, _known_texts())
+
+
+def _built(text: str) -> torch._ops._OpNamespace:
+    try:
+        return on_host(text)
+    except RuntimeError as error:
+        first = re.search(r"error: ([^\n]*)", str(error))
+        line = re.search(r"(?:^|\n)text:(\d+)", str(error))
+        place = f", in line {line[1]}" if line else ""
+        hint = "C++ wants each name declared before it is used, and its types."
+        raise Wrong(f"case the compiler: {first[1] if first else said(error)}{place}", hint) from error
+
+
+@functools.cache
+def _known_texts() -> tuple[str, ...]:
+    """The lecture's texts, and the answers that are kept beside it: all are built at once."""
+    room = Path(__file__).resolve().parent
+    found = [cpp_texts.KERNEL + cpp_texts.OP]
+    for answer in (answers.solutions(room)["cpp"], *answers.others(room)):
+        if answer.puzzle == "cpp" and (text := re.search(r'r"""(.*?)"""', answer.source, re.S)):
+            try:
+                _as_text(cpp_texts.KERNEL_10 + text[1])
+            except Wrong:
+                continue
+            found.append(cpp_texts.KERNEL_10 + text[1])
+    return tuple(dict.fromkeys(found))
+
+
+def _lectures_text() -> str:
+    return _known_texts()[1]
+
+
+def _apart(check: Callable[[], None]) -> None:
+    """check() in a process of its own, which may end as it likes. Wrong: what it raised, or how it ended."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        text = "ok"
+        try:
+            check()
+        except BaseException as error:
+            text = str(error) if isinstance(error, Wrong) else said(error)
+        finally:
+            os.write(writing, text.encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        ready, _, _ = select.select([pipe], [], [], SECONDS)
+        if not ready:
+            os.kill(child, signal.SIGKILL)
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if not ready:
+        raise Wrong(f"case a run: it does not end: stopped after {SECONDS} s", "Does each loop come to its end?")
+    if not text:
+        ended = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"status {status}"
+        hint = "A pointer of the kernel points to too few elements: check shapes by TORCH_CHECK, before the launch."
+        raise Wrong(f"case a run: the process ended with {ended}", hint)
+    if text != "ok":
+        what, _, hint = text.partition("\nHint: ")
+        raise Wrong(what, hint or "The function must return a tensor for each of the lecture's cases.")
+
+
+def _operands(*shape: int, special: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """x, bias and y of whole numbers and halves: every sum is exact."""
+    generator = torch.Generator().manual_seed(len(shape))
+    x, bias, y = (torch.randint(-8, 9, s, generator=generator) / 2 for s in (shape, shape[-1:], shape))
+    if special:
+        x[0, 0], x[0, 1], x[1, 2] = torch.nan, torch.inf, -torch.inf
+    return x, bias, y
+
+
+def _cpp_cases() -> Iterator[tuple[str, tuple, str]]:
+    """(what, arguments, hint)"""
+    order = "The kernel reads its pointers row by row: hand it x.contiguous(), and y's and bias's."
+    yield "4×6", (*_operands(4, 6), 0.5), "Which arguments does the kernel take, and in which order?"
+    yield "70×37, 11 blocks", (*_operands(70, 37), -2.0), "One thread an element: (n + 255) / 256 blocks of 256."
+    yield "2×3×4", (*_operands(2, 3, 4), 0.5), "x may have any number of dimensions; the last is as long as bias."
+    x, bias, y = _operands(6, 6)
+    yield "x transposed", (x.T, bias, y, 0.5), order
+    yield "y transposed", (x, bias, y.T, 0.5), order
+    yield "every second element of bias", (x, _operands(2, 12)[1][::2], y, 0.5), order
+    yield "no rows", (*_operands(0, 6), 0.5), "A grid of 0 blocks is an error: launch only if there are elements."
+    yield "NaN and Inf", (*_operands(4, 6, special=True), 0.5), "The kernel treats them right: launch it as it is."
+
+
+def _refused() -> Iterator[tuple[str, tuple, str]]:
+    hint = "TORCH_CHECK(…) before the launch: the kernel would read what is not there."
+    x, bias, y = _operands(4, 6)
+    yield "a bias of 5 for 6 columns", (x, bias[:5], y, 0.5), hint
+    yield "a bias of 12 for 6 columns", (x, torch.zeros(12), y, 0.5), hint
+    yield "a y of 2 rows for 4", (x, bias, y[:2], 0.5), hint
+    yield "a bias [1, 6]", (x, bias[None], y, 0.5), hint
+    dtypes = "The kernel reads float32: check scalar_type() of each tensor."
+    yield "x in float64", (x.double(), bias, y, 0.5), dtypes
+    yield "y in float64", (x, bias, y.double(), 0.5), dtypes
+    yield "bias in float64", (x, bias.double(), y, 0.5), dtypes
+
+
+def _as_function(op: Callable) -> None:
+    for what, arguments, hint in _cpp_cases():
+        before = [each.clone() for each in arguments[:3]]
+        wanted = add_mul_relu(*arguments)
+        try:
+            got = op(*arguments)
+        except RuntimeError as error:
+            raise Wrong(f"case {what}: {said(error)}", hint) from error
+        if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(arguments[:3], before, strict=True)):
+            raise Wrong(f"case {what}: an argument was written", "The result is a new tensor: at::empty(…).")
+        if got.shape != wanted.shape or not got.is_contiguous() or got.dtype != wanted.dtype:
+            properties = f"expected {list(wanted.shape)}, contiguous, got {list(got.shape)}, strides {got.stride()}"
+            raise Wrong(f"case {what}: {properties}", "at::empty(x.sizes(), x.options()) is contiguous, whatever x is.")
+        _same(what, "", got, wanted, hint)
+    for what, arguments, hint in _refused():
+        try:
+            op(*arguments)
+        except RuntimeError:
+            continue
+        raise Wrong(f"case {what}: expected an error, got a result", hint)
+
+
+def _same(what: str, of: str, got: Tensor, wanted: Tensor, hint: str) -> None:
+    wrong = ~torch.isclose(got, wanted, equal_nan=True)
+    if wrong.any():
+        at = tuple(wrong.nonzero()[0].tolist())
+        raise Wrong(f"case {what}: {of}at {list(at)} expected {wanted[at]:g}, got {got[at]:g}", hint)
+
+
+# ---------------------------------------------------------------------------------------------------------------- op
+
+_FORMS = (
+    "setup_context(ctx, inputs, output) keeps tensors by ctx.save_for_backward(…); backward(ctx, grad) returns a "
+    "gradient for each of the four arguments, and None for the multiplier."
+)
+_OF = {
+    "x": "x's gradient is grad where relu let it through, else 0.",
+    "bias": "Every row used bias: its gradient is the sum of x's over all dimensions but the last.",
+    "y": "y was multiplied, so its gradient is multiplier times x's. inputs[3] is the multiplier.",
+}
+_SPECIAL = {
+    "an infinite gradient": "0 · Inf is NaN: choose with torch.where, and multiply with no mask.",
+    "NaN among the results": "PyTorch lets a NaN's gradient pass: stop it where out <= 0, which is false for NaN.",
 }
 
 
-def _gradient(answer: object) -> str:
-    try:
-        setup_context, backward = answer
-    except (TypeError, ValueError):
-        raise Wrong("case two functions: expected (setup_context, backward)", "Give both functions.") from None
+def _op_puzzle(fake: object, setup_context: object, backward: object) -> str:
+    for what, answer in {"fake": fake, "setup_context": setup_context, "backward": backward}.items():
+        if not callable(answer):
+            raise Wrong(f"case {what}: got {type(answer).__name__}", "Give the three functions themselves.")
+    implementation = getattr(_built(passed("cpp")), NAME).default
     given: list[object] = []
 
-    def watched(ctx, *grads: Tensor) -> object:
-        found = backward(ctx, *grads)
+    def watched(ctx, grad: Tensor) -> object:
+        found = backward(ctx, grad)
         given[:] = found if isinstance(found, tuple | list) else [found]
         return found
 
-    with _op("(Tensor x, Tensor w) -> Tensor", gate, lambda x, w: x.new_empty(x.shape)) as (library, op):
+    with _op("(Tensor x, Tensor bias, Tensor y, float multiplier) -> Tensor", implementation, fake) as (library, op):
         torch.library.register_autograd(f"{library.ns}::op", watched, setup_context=setup_context, lib=library)
-        for what, rows in (("1×3", 1), ("4×3", 4)):
-            _same_gradients(what, op, rows, given)
-        _sees_changes(op)
-        _opcheck(
-            op, _operands(4), "case 4×3",
-            "What backward did in eager it must do in a graph: compute with tensors only, and write to none, grad "
-            "included.",
-            ("test_autograd_registration", "test_aot_dispatch_dynamic"),
-        )
+        for what, arguments, _ in _cpp_cases():
+            _same_properties(what, fake, *arguments, reference=add_mul_relu)
+        for what, shape in (("1×3", (1, 3)), ("4×3", (4, 3)), ("2×3×4", (2, 3, 4))):
+            _same_gradients(what, op, _leaves(*shape), given)
         _same_where_it_is_special(op)
-    return "gradcheck's differences agree, and no tensor that was changed gives a wrong gradient"
+        _sees_changes(op)
+        hint = "What backward did in eager it must do in a graph: compute with tensors only, and write to none."
+        tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+        _opcheck(op, (*_leaves(4, 3), 0.5), "case 4×3", hint, tests)
+        _same_compiled(op)
+    return "opcheck passes, and the gradients are autograd's, with Inf and NaN too, compiled or not"
 
 
-def _operands(rows: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(rows)
-    x, w = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((rows, 3), (3,)))
-    x, w = (torch.where(each.abs() < 0.1, 0.5, each) for each in (x, w))  # away from relu's corner
-    return x.requires_grad_(), w.requires_grad_()
+def _leaves(*shape: int) -> list[Tensor]:
+    return [each.add(0.25).requires_grad_() for each in _operands(*shape)]  # no result is 0: relu's corner
 
 
-def _same_gradients(what: str, op, rows: int, given: list[object]) -> None:
-    x, w = _operands(rows)
-    factor = torch.arange(2.0, 3 * rows + 2, dtype=torch.float64).view(rows, 3)
-    wanted = torch.autograd.grad((gate(x, w) * factor).sum(), (x, w))
-    try:
-        found = torch.autograd.grad((op(x, w) * factor).sum(), (x, w), allow_unused=True)
-    except Exception as error:
-        hint = (
-            "setup_context(ctx, inputs, output) keeps tensors with ctx.save_for_backward(…); backward returns a "
-            "gradient for each input."
-        )
-        raise Wrong(f"case {what}: {said(error)}", hint) from error
-    returned = [tuple(each.shape) if isinstance(each, Tensor) else None for each in given]
-    for name, a, b, shape in zip("xw", wanted, found, returned, strict=True):
-        if b is None:
-            raise Wrong(f"case {what}: the gradient of {name}: expected a tensor, got None", _SUMS[name])
-        if shape != a.shape:  # of b autograd has seen to it
-            shapes = f"expected {list(a.shape)}, got {list(shape)}"
-            raise Wrong(f"case {what}: the gradient of {name}: {shapes}", _SUMS[name])
-        if not torch.allclose(a, b):
-            at = int((a - b).abs().argmax())
-            values = f"expected {a.flatten()[at]:.4f}, got {b.flatten()[at]:.4f}"
-            place = [int(each) for each in torch.unravel_index(torch.tensor(at), a.shape)]
-            raise Wrong(f"case {what}: the gradient of {name}: at {place} {values}", _SUMS[name])
-    try:
-        torch.autograd.gradcheck(op, (x, w))
-    except Exception as error:
-        raise Wrong(f"case {what}: gradcheck: {said(error)}", "The gradients must hold for every grad.") from error
+def _gradients(function: Callable, leaves: list[Tensor], multiplier: float, grad: Tensor | None = None) -> tuple:
+    out = function(*leaves, multiplier)
+    grad = torch.arange(2.0, out.numel() + 2).view(out.shape) if grad is None else grad
+    return torch.autograd.grad(out, leaves, grad, allow_unused=True)
 
 
-def _same_where_it_is_special(op) -> None:
-    """0 among w, and an infinite gradient where relu lets none through: gradcheck asks for neither."""
-    x, w = (operand.detach().clone() for operand in _operands(4))
-    w[1] = 0
-    for what, infinite in (("zeros in w", False), ("an infinite gradient", True)):
-        grad = torch.ones(4, 3, dtype=torch.float64)
-        if infinite:
-            w[1] = 1
-            grad[gate(x, w) <= 0] = torch.inf
-        leaves = [operand.clone().requires_grad_() for operand in (x, w)]
-        wanted = torch.autograd.grad(gate(*leaves), leaves, grad)
-        found = torch.autograd.grad(op(*leaves), leaves, grad, allow_unused=True)
-        for name, a, b in zip("xw", wanted, found, strict=True):
-            wrong = ~torch.isclose(a, b, equal_nan=True)
-            if wrong.any():
-                at = tuple(wrong.nonzero()[0].tolist())
-                values = f"expected {a[at]:g}, got {b[at]:g}"
-                raise Wrong(f"case 4×3 with {what}: the gradient of {name}: at {list(at)} {values}", _SPECIAL)
+def _same_gradients(what: str, op: Callable, leaves: list[Tensor], given: list[object]) -> None:
+    for multiplier in (0.5, -2.0):
+        wanted = _gradients(add_mul_relu, leaves, multiplier)
+        grad = torch.arange(2.0, leaves[0].numel() + 2).view(leaves[0].shape)
+        before = grad.clone()
+        try:
+            found = _gradients(op, leaves, multiplier, grad)
+        except Exception as error:
+            raise Wrong(f"case {what}: {said(error)}", _FORMS) from error
+        if not torch.equal(grad, before):
+            raise Wrong(f"case {what}: backward wrote into grad", "Others read grad too: write to no argument.")
+        if len(given) != 4:
+            raise Wrong(f"case {what}: expected 4 gradients, got {len(given)}", _FORMS)
+        if given[3] is not None:
+            raise Wrong(f"case {what}: the multiplier's gradient: expected None", "A float has no gradient.")
+        for name, a, b, made in zip(_OF, wanted, found, given, strict=False):
+            if b is None:
+                raise Wrong(f"case {what}: {name}'s gradient: expected a tensor, got None", _OF[name])
+            if made.shape != a.shape:  # of b autograd has seen to it
+                shapes = f"expected {list(a.shape)}, got {list(made.shape)}"
+                raise Wrong(f"case {what}: {name}'s gradient: {shapes}", _OF[name])
+            _same(f"{what}, multiplier {multiplier:g}", f"{name}'s gradient: ", b, a, _OF[name])
 
 
-_SPECIAL = "0 / 0 and 0 · Inf are NaN: choose with torch.where(out <= 0, 0, …), and divide by nothing that may be 0."
+def _same_where_it_is_special(op: Callable) -> None:
+    leaves = _leaves(4, 6)
+    stopped = add_mul_relu(*leaves, 0.5) <= 0
+    infinite = torch.where(stopped, torch.inf, 1.0)
+    with_nan = [each.requires_grad_() for each in _operands(4, 6, special=True)]
+    for what, operands, grad in zip(_SPECIAL, (leaves, with_nan), (infinite, torch.ones(4, 6)), strict=True):
+        wanted, found = (_gradients(function, operands, 0.5, grad) for function in (add_mul_relu, op))
+        for name, a, b in zip(_OF, wanted, found, strict=True):
+            _same(f"4×6 with {what}", f"{name}'s gradient: ", b, a, _SPECIAL[what])
 
 
-def _sees_changes(op) -> None:
-    for n, name in enumerate(("x", "w", "the result")):
-        operands = _operands(4)
-        wanted = torch.autograd.grad(gate(*operands).sum(), operands)
-        out = op(*operands)
+def _sees_changes(op: Callable) -> None:
+    for n, name in enumerate(("x", "bias", "y", "the result")):
+        leaves = _leaves(4, 3)
+        wanted = torch.autograd.grad(add_mul_relu(*leaves, 0.5).sum(), leaves)
+        out = op(*leaves, 0.5)
         loss = out.sum()
         with torch.no_grad():
-            (*operands, out)[n].neg_()
+            (*leaves, out)[n].neg_()
         try:
-            found = torch.autograd.grad(loss, operands)
+            found = torch.autograd.grad(loss, leaves)
         except RuntimeError:
             continue
         if not all(torch.allclose(a, b) for a, b in zip(wanted, found, strict=True)):
             raise Wrong(
                 f"case {name} changed after the forward: expected autograd's error, got a gradient of other numbers",
                 "What ctx.save_for_backward keeps, autograd watches; an attribute of ctx it does not. "
-                "Save the tensors that the formula reads.",
+                "A float may be an attribute.",
             )
 
 
-# ------------------------------------------------------------------------------------------------------------- graph
-
-
-def scaled(op: Callable, x: Tensor, bias: Tensor) -> Tensor:
-    """op(x, bias), divided by its largest number where that is above 1."""
-    y = op(x, bias)
-    return y / y.max() if y.max() > 1 else y
-
-
-def _graph(answer: object) -> str:
-    if not callable(answer):
-        raise Wrong(f"case a function: got {type(answer).__name__}", "Give the function itself.")
-    for what, factor in (("a maximum above 1", 3.0), ("a maximum below 1", 0.1)):
-        x, bias = _on_the_device(factor)
-        wanted = scaled(lambda x, bias: torch.relu(x + bias), x, bias)
-        try:
-            got = answer(x, bias)
-        except Exception as error:
-            raise Wrong(f"case {what}, eager: {said(error)}", "First it must run without the compiler.") from error
-        if not isinstance(got, Tensor) or got.shape != wanted.shape:
-            raise Wrong(f"case {what}: expected a tensor {list(wanted.shape)}", "The result has the shape of x.")
-        if not torch.allclose(got, wanted):
-            at = int((got - wanted).abs().argmax())
-            values = f"at {[at // 6, at % 6]} expected {wanted.flatten()[at]:.4f}, got {got.flatten()[at]:.4f}"
-            raise Wrong(f"case {what}: {values}", "Divide by the maximum where it is above 1, else by 1.")
-    _in_one_graph(answer)
-    return "one graph, with the op as one node of it"
-
-
-def _on_the_device(factor: float) -> tuple[Tensor, Tensor]:
-    """x and bias, where the notebook's kernel runs."""
-    generator = torch.Generator().manual_seed(1)
-    return factor * torch.rand(4, 6, generator=generator).to(runtime.device()), torch.zeros(6, device=runtime.device())
-
-
-def _in_one_graph(answer: Callable) -> None:
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph
-
+def _same_compiled(op: Callable) -> None:
+    leaves = _leaves(4, 3)
     torch._dynamo.reset()
-    compiled = torch.compile(answer, backend=backend, fullgraph=True)
-    try:
-        made = [compiled(*_on_the_device(factor)) for factor in (3.0, 0.1)]
-    except Exception as error:
-        hint = "A graph holds tensors. Where Python must know a number, for a branch or by .item(), the graph ends."
-        raise Wrong(f"case fullgraph=True: {said(error)}", hint) from error
-    for what, factor, got in zip(("a maximum above 1", "a maximum below 1"), (3.0, 0.1), made, strict=True):
-        wanted = scaled(lambda x, bias: torch.relu(x + bias), *_on_the_device(factor))
-        if got.shape != wanted.shape or not torch.allclose(got, wanted):
-            at = int((got - wanted).abs().argmax())
-            values = f"at {[at // 6, at % 6]} expected {wanted.flatten()[at]:.4f}, got {got.flatten()[at]:.4f}"
-            raise Wrong(
-                f"case {what}, compiled: {values}", "Compiled and eager are one function: it may not ask which it is."
-            )
-    called = [node for graph in graphs for node in graph.graph.nodes if node.op == "call_function"]
-    targets = [str(node.target) for node in called]
-    if not any(str(node.target).startswith("lecture.add_relu") and node.users for node in called):
-        raise Wrong(
-            f"case the graph: expected lecture.add_relu, its result used, got {', '.join(targets) or 'no call at all'}",
-            "Leave y = add_relu(x, bias) as it is: the op was not the reason.",
-        )
-    values = [node.meta.get("example_value") for graph in graphs for node in graph.graph.nodes]
-    if "item" in targets or any(isinstance(value, torch.SymFloat | torch.SymBool) for value in values):
-        raise Wrong(
-            "case the graph: expected tensors alone, got a number that Python reads",
-            "It may fit into a graph, but the host then waits for the GPU. A maximum can stay a tensor.",
-        )
-    if len(graphs) > 1:
-        raise Wrong(
-            f"case two inputs of one shape: expected one graph, got {len(graphs)}",
-            "The graph was made for one of the numbers, and is compiled again for the next.",
-        )
+    compiled = torch.compile(lambda *arguments: op(*arguments) * 1, backend="aot_eager", fullgraph=True)
+    for name, a, b in zip(_OF, _gradients(op, leaves, 0.5), _gradients(compiled, leaves, 0.5), strict=True):
+        hint = "Compiled and eager are one function: it may not ask which it is."
+        _same("4×3, compiled", f"{name}'s gradient: ", b, a, hint)
 
 
-PUZZLES = {"schema": Own(_schema), "fake": Own(_fake), "gradient": Own(_gradient), "graph": Own(_graph)}
-attempt = Judge(PUZZLES).attempt
+PUZZLES = {"fake": Own(_fake), "cpp": Own(_cpp), "op": Own(_op_puzzle)}
+JUDGE = Judge(PUZZLES)
+attempt = JUDGE.attempt
+
+
+def passed(name: str) -> str:
+    """The reader's text, if it passed when it was last tried; else the lecture's."""
+    return JUDGE.solved.get(name, _lectures_text())

@@ -1,21 +1,25 @@
-"""What was recorded of calls: of this lesson (make_op.json), and of the op add_relu (add_relu.json)."""
+"""What was recorded of calls (make_op.json): rung by rung, and by how much each differs from the one below it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lessons.shared.records import ADD_RELU, Record
+from lessons.shared.records import Record
 
 MAKE_OP = Record("make_op")
-# The rungs of one call, slowest declaration first: name in the record → what the picture calls it.
+NO_RECORD = "no record yet"
+# The rungs of one call: name in the record → what the notebook calls it.
 RUNGS = {
-    "torch.library": "op by torch.library, Triton's launcher",
-    "launcher": "Triton's launcher alone, output made",
-    "launcher, output given": "Triton's launcher alone, output given",
-    "relu(x + bias)": "PyTorch, two kernels: relu(x + bias)",
+    "launcher, output given": "the launcher, out given",
+    "launcher": "the launcher, which makes out",
+    "torch.library, define": "the launcher in define and impl",
+    "torch.library": "the launcher in custom_op",
+    "C++": "C++, TORCH_LIBRARY",
+    "triton": "one declaration, Triton",
+    "cuda": "one declaration, CUDA",
     "x + 1": "PyTorch, one kernel: x + 1",
-    "cuda": "our declaration, CUDA through C++",
-    "triton": "our declaration, cubin through C++",
+    "relu(x + bias)": "PyTorch, two kernels: relu(x + bias)",
+    "graph of 1": "replay of a CUDA graph of one call",
     "graph of 20": "replay of a CUDA graph of 20, for each",
 }
 
@@ -35,12 +39,22 @@ def times(part: str, name: str) -> Times:
     return Times(*(row[key] for key in ("us_p50", "us_p20", "us_p80")))
 
 
-def call(implementation: str, form: str = "functional") -> Times:
-    """A call of add_relu from Python, 64×64 float32, by its record. form: or "with a gradient", "in place"."""
-    row = ADD_RELU.one("calls", form=form, implementation=implementation)
-    return Times(*(row[key] for key in ("call_us", "call_us_low", "call_us_high")))
+def rungs(part: str = "call") -> dict[str, Times | None]:
+    """Those of RUNGS that the part has or is to have; None: no record yet."""
+    found: dict[str, Times | None] = {}
+    for name in RUNGS:
+        try:
+            found[name] = times(part, name)
+        except LookupError:
+            if part == "call" or name == "C++":
+                found[name] = None
+    return found
 
 
-def rungs() -> dict[str, Times]:
-    """The rungs of RUNGS."""
-    return {name: times("call", name) for name in RUNGS}
+def show_rungs(part: str = "call") -> None:
+    """Print each rung's µs, with the 20th and 80th percentile."""
+    if part == "gradient":
+        print("with a gradient:")
+    for name, row in rungs(part).items():
+        text = NO_RECORD if row is None else f"{row.us:5.1f} µs ({row.low:.1f} to {row.high:.1f})"
+        print(f"{RUNGS[name]:44} {text}")

@@ -1,0 +1,38 @@
+// What a text takes of PyTorch's CUDA headers, for g++: the current stream, the guard of the device, the launch's error.
+#pragma once
+
+#include "check/host/cuda_on_host.h"
+
+namespace lecture {
+inline cudaError_t last_error = cudaSuccess;
+
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, Arguments... arguments) {
+    last_error = launch_kernel(kernel, grid, block, 0, nullptr, Parameters(arguments)...);
+}
+}  // namespace lecture
+
+namespace at::cuda {
+inline cudaStream_t getCurrentCUDAStream(int = 0) { return nullptr; }
+}  // namespace at::cuda
+
+namespace c10::cuda {
+inline cudaStream_t getCurrentCUDAStream(int = 0) { return nullptr; }
+struct CUDAGuard {
+    template <class Device>
+    explicit CUDAGuard(Device) {}
+};
+using OptionalCUDAGuard = CUDAGuard;
+}  // namespace c10::cuda
+
+inline cudaError_t cudaGetLastError() {
+    cudaError_t error = lecture::last_error;
+    lecture::last_error = cudaSuccess;
+    return error;
+}
+#define C10_CUDA_CHECK(call)                                                      \
+    do {                                                                          \
+        cudaError_t error = (call);                                               \
+        TORCH_CHECK(error == cudaSuccess, "CUDA error: ", cudaGetErrorString(error)); \
+    } while (0)
+#define C10_CUDA_KERNEL_LAUNCH_CHECK() C10_CUDA_CHECK(cudaGetLastError())
