@@ -173,7 +173,8 @@ def _off(found: Tensor, expected: Tensor) -> str:
     if found.shape != expected.shape:
         return f"shape: expected {list(expected.shape)}, got {list(found.shape)}"
     place = tuple((found - expected).abs().nan_to_num(torch.inf).flatten().argmax().unsqueeze(0).tolist())
-    return f"at {place[0]} of {found.numel()}: expected {expected.flatten()[place]:.4g}, got {found.flatten()[place]:.4g}"
+    want, got = (float(values.flatten()[place]) for values in (expected, found))
+    return f"at {place[0]} of {found.numel()}: expected {want:.4g}, got {got:.4g}"
 
 
 # ----------------------------------------------------------------------------------------------------------- fine_tune
@@ -286,7 +287,7 @@ def _loop(model, batches, lr, zero=True, only=("A", "B")):
 _MISTAKES = (
     (_one_epoch_late, f"no A and no B has moved. {_STEPS}"),
     (_not_zeroed, "backward() adds to the gradients of the step before: optimizer.zero_grad() clears them first."),
-    (lambda *given: _loop(*given, only=("A",)), "B is 0 at first, and so is A's gradient: both belong to the optimizer."),
+    (lambda *given: _loop(*given, only=("A",)), "B is 0 at first, and so is A's gradient: the optimizer gets both."),
     (lambda *given: _loop(*given, only=("B",)), "B has moved and A has not: the optimizer gets both."),
 )
 
