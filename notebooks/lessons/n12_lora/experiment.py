@@ -2,7 +2,7 @@
 
     layer      relu(x Wᵀ + bias + multiplier (x A) B), forward, bfloat16, by all ways of the notebook; of several shapes
     training   its forward and backward: eager, torch.compile, what follows the products in one op
-    pieces     what eager launches in one layer, each operator alone; the op; LoRA's kernel by its tile
+    tiles      LoRA's kernel alone, by its tile
     adapters   (x A) B where each row chooses one of many adapters, by several ways; peak_bytes: at most, beside what
                went in
     model      a step of the story's 08, its MLPs with LoRA; launches and kernel_us: of an uncaptured step
@@ -35,11 +35,10 @@ from model.profiling.traced_steps import TRACED_STEPS, drawn_batches, shape_of
 STEP = "08"  # of the story
 EAGER, COMPILED, AUTOTUNED, KERNEL, MERGED = "eager", "torch.compile", "max-autotune", "LoRA kernel", "merged"
 ONE_PRODUCT, RELU_INSIDE, IN_PLACE = "one product", "one product, relu inside", "addmm_"
-MASKED, GROUPED = "all, masked", "sorted, groups"
+MASKED, GROUPED = "all, masked", "sorted, groups"  # as the record has them
 # The length of the error beside the result's. Of a gradient it is more: where z is nearly 0, rounding decides whether
 # relu lets it through, and one column in some hundreds is let through or not.
 CLOSE, CLOSE_GRADIENT = 0.02, 0.1
-Tuple = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Lora(Experiment):
     """What lora.json has."""
 
     NAME = "lora"
-    PARTS = ("layer", "training", "pieces", "adapters", "model")
+    PARTS = ("layer", "training", "tiles", "adapters", "model")
     FULL = Sizes()
     SMALL = Sizes(((4, 16),), 16, ((16, 16),), (6, 16, 3, 8), rows=4, table=20, calls=1, compiler="eager")
 
@@ -103,67 +102,59 @@ class Lora(Experiment):
 
     # ------------------------------------------------------------------------------------------------- one layer
 
-    @torch.no_grad()
     def layer(self) -> None:
         for shape in self.sizes.shapes:
             torch._dynamo.reset()
-            inputs, (W, bias, A, B, multiplier) = self._layer(*shape)
-            both, merged = torch.cat([W, B.T], 1), (W.double() + multiplier * (A.double() @ B.double()).T).to(W)
-            exact = ways.eager(*(x.float() for x in (inputs[0], W, bias, A, B)), multiplier)
-            functions = self._trainable() | {
-                KERNEL: ways.by_kernel, IN_PLACE: ways.in_place,
-                ONE_PRODUCT: lambda x, W, bias, A, B, multiplier: ways.one_product(x, both, bias, A, multiplier),
-                RELU_INSIDE: lambda x, W, bias, A, B, multiplier: ways.relu_inside(x, both, bias, A, multiplier),
-                MERGED: lambda x, W, bias, *more: torch.relu(F.linear(x, merged, bias)),
-            }
-            if self.gpu and shape == self.sizes.shapes[-1]:
-                functions[AUTOTUNED] = torch.compile(ways.eager, dynamic=False, mode="max-autotune-no-cudagraphs")
-            calls = {
-                name: lambda k=0, f=function: f(inputs[k], W, bias, A, B, multiplier)
-                for name, function in functions.items()
-            }
-            self._rows("layer", calls, dict.fromkeys(calls, (exact,)), len(inputs), **self._labels(shape))
+            self._forwards(shape)
+
+    @torch.no_grad()
+    def _forwards(self, shape: tuple[int, int]) -> None:
+        inputs, (W, bias, A, B, multiplier) = self._layer(*shape)
+        layer = W, bias, A, B, multiplier
+        both, merged = torch.cat([W, B.T], 1), ways.merge(W, A, B, multiplier)
+        exact = ways.eager(*(x.float() for x in (inputs[0], W, bias, A, B)), multiplier)
+        functions = self._trainable() | {KERNEL: ways.by_kernel, IN_PLACE: ways.in_place}
+        if self.gpu and shape == self.sizes.shapes[-1]:
+            functions[AUTOTUNED] = torch.compile(ways.eager, dynamic=False, mode="max-autotune-no-cudagraphs")
+        calls = {name: lambda k=0, f=function: f(inputs[k], *layer) for name, function in functions.items()}
+        calls |= {
+            ONE_PRODUCT: lambda k=0: ways.one_product(inputs[k], both, bias, A, multiplier),
+            RELU_INSIDE: lambda k=0: ways.relu_inside(inputs[k], both, bias, A, multiplier),
+            MERGED: lambda k=0: torch.relu(F.linear(inputs[k], merged, bias)),
+        }
+        self._rows("layer", calls, dict.fromkeys(calls, (exact,)), len(inputs), **self._labels(shape))
 
     def training(self) -> None:
         for shape in self.sizes.shapes:
             torch._dynamo.reset()
-            inputs, (W, bias, A, B, multiplier) = self._layer(*shape)
-            leaves = [tensor.requires_grad_() for tensor in (A, B)]
-            grad = torch.randn(inputs[0].shape, device=self.device, dtype=self.dtype)
+            self._backwards(shape)
 
-            def trained(k: int = 0, function: Callable = ways.eager) -> Tuple:
-                x = inputs[k].requires_grad_()  # noqa: B023  each is called in its round
-                out = function(x, W, bias, A, B, multiplier)  # noqa: B023
-                return out.detach(), *torch.autograd.grad(out, (x, *leaves), grad)  # noqa: B023
+    def _backwards(self, shape: tuple[int, int]) -> None:
+        inputs, (W, bias, A, B, multiplier) = self._layer(*shape)
+        leaves = [tensor.requires_grad_() for tensor in (A, B)]
+        grad = torch.randn(inputs[0].shape, device=self.device, dtype=self.dtype)
 
-            calls = {name: partial(trained, function=function) for name, function in self._trainable().items()}
-            expected = tuple(tensor.float() for tensor in trained())
-            self._rows("training", calls, dict.fromkeys(calls, expected), len(inputs), **self._labels(shape))
+        def trained(k: int = 0, function: Callable = ways.eager) -> tuple[Tensor, ...]:
+            x = inputs[k].requires_grad_()
+            out = function(x, W, bias, A, B, multiplier)
+            return out.detach(), *torch.autograd.grad(out, (x, *leaves), grad)
+
+        calls = {name: partial(trained, function=function) for name, function in self._trainable().items()}
+        expected = tuple(tensor.float() for tensor in trained())
+        self._rows("training", calls, dict.fromkeys(calls, expected), len(inputs), **self._labels(shape))
 
     @torch.no_grad()
-    def pieces(self) -> None:
+    def tiles(self) -> None:
         inputs, (W, bias, A, B, multiplier) = self._layer(*self.sizes.shapes[-1])
-        linear = [F.linear(x, W, bias) for x in inputs]
-        thin = [x @ A for x in inputs]
-        y = [each @ B for each in thin]
-        scaled = [multiplier * each for each in y]
-        total = [a + b for a, b in zip(linear, scaled, strict=True)]
+        linear, thin = [x @ W.T for x in inputs], [x @ A for x in inputs]
         calls = {
-            "x Wᵀ + bias": lambda k=0: F.linear(inputs[k], W, bias), "x A": lambda k=0: inputs[k] @ A,
-            "(x A) B": lambda k=0: thin[k] @ B, "scale": lambda k=0: multiplier * y[k],
-            "add": lambda k=0: linear[k] + scaled[k], "activate": lambda k=0: torch.relu(total[k]),
-        }
-        judged, exact = dict.fromkeys(calls, ()), (torch.relu(total[0].float() + bias.float()),)
-        for name in self.backends:
-            calls[f"epilogue, {name}"] = lambda k=0, name=name: add_mul_activation(
-                linear[k], bias, y[k], multiplier, "relu", backend=name
-            )
-        for tile in self.sizes.tiles:
-            calls[tile_name(*tile)] = lambda k=0, tile=tile: launch(
+            f"{tile[0]}×{tile[1]}": lambda k=0, tile=tile: launch(
                 lora_kernel, linear[k], thin[k], B, bias, multiplier, *tile
             )
-        judged |= {name: exact for name in calls if name not in judged}
-        self._rows("pieces", calls, judged, len(inputs), **self._labels(self.sizes.shapes[-1]))
+            for tile in self.sizes.tiles
+        }
+        exact = torch.relu(linear[0].float() + multiplier * (thin[0].float() @ B.float()) + bias.float())
+        self._rows("tiles", calls, dict.fromkeys(calls, (exact,)), len(inputs), **self._labels(self.sizes.shapes[-1]))
 
     def _layer(self, rows: int, width: int) -> tuple[list[Tensor], tuple]:
         """Inputs, so many that together they are four times the L2, 16 at most; W, bias, A, B as if trained, 1.5."""
@@ -192,10 +183,8 @@ class Lora(Experiment):
         A, B = self.normal(count, width, rank) / width**0.5, self.normal(count, rank, width) / rank**0.5
         A, B = A.to(self.dtype), B.to(self.dtype)
         adapter = torch.randint(count, (rows,), device=self.device)
-        exact = ways.one_by_one(inputs[0].float(), A.float(), B.float(), adapter)
-        functions = {
-            "gathered": ways.gathered, MASKED: ways.many_adapters, "one by one": ways.one_by_one, GROUPED: ways.grouped,
-        }
+        exact = ways.masked(inputs[0].float(), A.float(), B.float(), adapter)
+        functions = {"gathered": ways.gathered, MASKED: ways.masked, GROUPED: ways.grouped}
         calls = {name: lambda k=0, f=f: f(inputs[k], A, B, adapter) for name, f in functions.items()}
         calls |= {"one adapter": lambda k=0: (inputs[k] @ A[0]) @ B[0]}
         judged = {name: () if name == "one adapter" else (exact,) for name in calls}
@@ -241,10 +230,6 @@ class Lora(Experiment):
             counted = kernels_of(steps[name]) if self.gpu else {"launches": 0, "kernel_us": 0.0}
             more[name] = {"trained": sum(p.numel() for p in trained)} | counted
         self._rows("model", steps, judged, 1, more, rows=self.sizes.rows)
-
-
-def tile_name(rows: int, columns: int) -> str:
-    return f"{KERNEL}, {rows}×{columns}"
 
 
 def _with_op(x: Tensor, W: Tensor, bias: Tensor, A: Tensor, B: Tensor, multiplier: float, backend: str) -> Tensor:

@@ -1,5 +1,5 @@
 """What is left of LoRA's change in bfloat16, by the way it is applied. Every rounding is made by hand, in float64, so
-that the numbers are the same on any machine. The text of both functions is the notebook's: a test compares them."""
+that the numbers are the same on any machine. The text of the functions is the notebook's: a test compares them."""
 
 import functools
 
@@ -22,7 +22,6 @@ def applied(std):  # std: of B -> the wanted change of x Wᵀ, and by each way w
     y = MULTIPLIER * (bf16(x @ A) @ B)
     outputs = {
         "eager": bf16(bf16(linear) + bf16(y)),
-        "the kernel": bf16(bf16(linear) + y),
         "merged": bf16(x @ bf16(W + change).T),
         "one product": bf16(linear + y),
     }

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from model.profiling.operators import Operator
 
 FROZEN, TRAINED, PASS = "0.85", "#fdae6b", "#e6550d"
-PRODUCTS = {"mm": "product", "addmm": "product", "bmm": "product", "lora_kernel": "(x A) B and all behind it"}
+PRODUCTS = {"mm": "product", "addmm": "product", "_addmm_activation": "product, relu inside", "lora_kernel": "(x A) B and all behind it"}
 
 
 def draw_matrices(width: int = 256, rank: int = 16) -> Figure:
@@ -63,7 +63,7 @@ def draw_kept(projection: Callable = merging.projection) -> Figure:
     """How much of LoRA's change is there, by B's size and by way: computed, not measured."""
     figure, ax = open_panels((9, 3.2))
     found = {std: merging.applied(std) for std in merging.STDS}
-    for way, style in zip(found[merging.STDS[0]][1], ("o-", "x--", "s-.", "^:"), strict=True):
+    for way, style in zip(found[merging.STDS[0]][1], ("o-", "s--", "^:"), strict=True):
         shown = [projection(wanted, arrived[way]) for wanted, arrived in found.values()]
         ax.plot(merging.STDS, shown, style, label=way)
     ax.set(xscale="log", xlabel="standard deviation of B", ylabel="projection", ylim=(0, 1.1))

@@ -2,7 +2,6 @@
 
     lora_layer   LoRALinear(linear, rank, alpha): the frozen layer, and beside it what is trained
     fine_tune    add_lora(model, rank, alpha), fine_tune(model, batches, lr): as program.py has them
-    many         x [rows, K], A [n, K, r], B [n, r, N], adapter [rows] → (x A) B by each row's own A and B
 The kernel's is in kernel_puzzles.py.
 """
 
@@ -11,32 +10,15 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
-from kernels.check import Call, Case, Spec, Sums
 from lessons.n12_lora import kernel_puzzles, lora_kernel, program
-from lessons.shared.puzzle import InPyTorch, Judge, Own, Quiet, Waits, reader
-
-ADAPTERS = [(40, 24, 20, 4, 5), (12, 16, 16, 2, 3), (9, 8, 10, 2, 1)]  # rows, in, out, rank, how many adapters
-
-
-class _Called(TorchFunctionMode):
-    """Names the functions of torch that are called; what one of them does inside may differ from device to device."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_function__(self, function, types, arguments=(), named=None):
-        self.names.append(getattr(function, "__name__", str(function)))
-        return function(*arguments, **(named or {}))
-
+from lessons.shared.puzzle import Judge, Own, reader
 
 # ---------------------------------------------------------------------------------------------------------- lora_layer
 
@@ -333,69 +315,7 @@ def _differs(losses: list, model: nn.Module, got_losses: list, got: nn.Module) -
     return ""
 
 
-# ---------------------------------------------------------------------------------------------------------------- many
-
-
-def _laid_out(answer, *arguments):
-    """What is right may be a transposed view: how it lies is no part of the puzzle."""
-    return tree_map(lambda value: value.contiguous() if isinstance(value, Tensor) else value, answer(*arguments))
-
-
-def many(x: Tensor, A: Tensor, B: Tensor, adapter: Tensor) -> Tensor:
-    return torch.bmm(torch.bmm(x[:, None], A[adapter]), B[adapter])[:, 0]
-
-
-def _many_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    rows, depth, columns, rank, count = ADAPTERS[case.shape[0]]
-    x, A = case.tensor(1, device, (rows, depth)), case.tensor(2, device, (count, depth, rank))
-    B, drawn = case.tensor(3, device, (count, rank, columns)), case.integers(4, count, device, (rows,))
-    hint = "row b takes A[adapter[b]] and B[adapter[b]]. Of a row's n · r numbers x A, r are its own: the others must "
-    hint += "be 0 before they meet B."
-    for name, chosen in (
-        ("by chance", drawn),
-        ("all the last one", torch.full_like(drawn, count - 1)),
-        ("the first by nobody", drawn.clamp(min=min(1, count - 1))),
-    ):
-        yield Call(f"{rows} rows, {count} adapters, {name}", (x, A, B, chosen), hint=hint)
-
-
-def _no_copies(call: Call) -> int:
-    """A, B, the batch, and r numbers of each adapter for each row; less than an A for each row."""
-    x, A, B, _ = call.tensors
-    count, depth, rank = A.shape
-    return max(A.numel(), B.numel(), len(x) * max(depth, B.shape[2]), len(x) * count * rank)
-
-
-def _the_same_on_both(answer, x, A, B, adapter) -> None:
-    """No other functions of torch than for values, which are held to the same limit."""
-    with _Called() as on_gpu:
-        answer(x, A, B, adapter)
-    real = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in (x, A, B, adapter)]
-    with _Called() as on_cpu:
-        answer(*real)
-    if on_gpu.names != on_cpu.names:
-        raise Waits("right, but on a GPU it would not do the same")
-
-
-MANY = InPyTorch(
-    Spec(
-        many,
-        _many_calls,
-        scale=Sums(k=8),  # x A is rounded before it meets B
-        cases=lambda names: [Case((number, 1)) for number in range(len(ADAPTERS))],
-    ),
-    _laid_out,
-    Quiet(
-        _no_copies,
-        _the_same_on_both,
-        "that is as large as an A or a B for each row. A product of x with all adapters' A is [rows, n, r], which is "
-        "small, and a mask keeps each row's own r.",
-    ),
-)
-
-PUZZLES = kernel_puzzles.PUZZLES | {
-    "lora_layer": Own(_check_layer), "fine_tune": Own(_check_fine_tune), "many": MANY,
-}
+PUZZLES = kernel_puzzles.PUZZLES | {"lora_layer": Own(_check_layer), "fine_tune": Own(_check_fine_tune)}
 JUDGE = Judge(PUZZLES)
 attempt = JUDGE.attempt
 OURS = {

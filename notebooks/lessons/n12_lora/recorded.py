@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lessons.n12_lora.experiment import COMPILED, Sizes, tile_name
+from lessons.n12_lora.experiment import GROUPED, MASKED, Sizes
 from lessons.shared.records import Record, copy_us, spread
 
 if TYPE_CHECKING:
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 LORA = Record("lora")
 ROWS, WIDTH = 8192, 4096  # of the layer that the lesson speaks of
 NO_RECORD = "no record yet"
+VARIANTS = {"the op": "fused, triton", "masked": MASKED, "grouped": GROUPED}  # the lesson's names, the record's
 
 
 def row(part: str, variant: str, **labels) -> pandas.Series | None:
     """The row of this variant, of the lesson's layer unless labels say another; None: there is none yet."""
-    if part in ("layer", "training", "pieces"):
+    if part in ("layer", "training"):
         labels = {"rows": ROWS, "width": WIDTH} | labels
     try:
-        return LORA.one(part, variant=variant, **labels)
+        return LORA.one(part, variant=VARIANTS.get(variant, variant), **labels)
     except LookupError:
         return None
 
@@ -54,19 +55,10 @@ def show_layer(predicted: Mapping[str, float | None], **labels) -> None:
         _line(name, row("layer", name, **labels), "" if guess is None else f", you said {guess}")
 
 
-def show_kernel() -> None:
-    """What eager launches behind the thin product, alone; LoRA's kernel by its tile."""
-    print(_head())
-    names = ["(x A) B", "scale", "add", "activate", *(tile_name(*tile) for tile in Sizes().tiles)]
-    for name in names:
-        _line(name, row("pieces", name))
-
-
-def show_training(names: Sequence[str] = ("eager", COMPILED, "fused, triton")) -> None:
-    """Forward and backward, on the GPU."""
-    print(_head())
-    for name in names:
-        _line(name, row("training", name))
+def show_tiles() -> None:
+    """LoRA's kernel alone, by its tile."""
+    for rows, columns in Sizes.tiles:
+        _line(f"kernel alone, {rows} × {columns}", row("tiles", f"{rows}×{columns}"))
 
 
 def show_model() -> None:
@@ -80,8 +72,6 @@ def show_model() -> None:
 def show_adapters(predicted: str | None) -> None:
     """A line a way: µs, and the most memory beside inputs and weights."""
     print(_head())
-    for found in LORA.rows("adapters").to_dict("records"):
-        mark = ", you said" if found["variant"] == predicted else ""
-        _line(found["variant"], row("adapters", found["variant"]), f", {found['peak_bytes'] / 1e6:.0f} MB{mark}")
-
-
+    for name in ("gathered", "masked", "grouped"):
+        found, mark = row("adapters", name), ", you said" if name == predicted else ""
+        _line(name, found, f", {found['peak_bytes'] / 1e6:.0f} MB{mark}")

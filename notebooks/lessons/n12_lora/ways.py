@@ -1,6 +1,6 @@
 """Ways to compute a layer with LoRA, and y = (x A) B where each row has an adapter of its own.
 
-The text of each is that of the notebook's cell, or of its answer: a test compares them.
+The text of each is that of the notebook's cell: a test compares them.
 """
 
 import torch
@@ -33,18 +33,18 @@ def relu_inside(x, both, bias, A, multiplier):
     return torch._addmm_activation(bias, wide, both.T)  # cuBLAS adds the bias and takes relu, then stores
 
 
-# x [rows, K], A [n, K, r], B [n, r, N], adapter [rows] -> [rows, N]
+def merge(W, A, B, multiplier):  # in float64, and rounded once
+    return (W.double() + multiplier * (A.double() @ B.double()).T).to(W)
 
 
-def gathered(x, A, B, adapter):
+def gathered(x, A, B, adapter):  # x [rows, in], A [n, in, r], B [n, r, out], adapter [rows]
     return torch.bmm(torch.bmm(x[:, None], A[adapter]), B[adapter])[:, 0]
 
 
-def one_by_one(x, A, B, adapter):
-    out = x.new_zeros(len(x), B.shape[2])
-    for number in range(len(A)):
-        out += (adapter == number)[:, None] * ((x @ A[number]) @ B[number])
-    return out
+def masked(x, A, B, adapter):
+    thin = (x @ A.transpose(0, 1).flatten(1)).view(len(x), len(A), -1)  # [rows, n, r]
+    own = adapter[:, None] == torch.arange(len(A), device=x.device)
+    return (thin * own[:, :, None]).flatten(1) @ B.flatten(0, 1)
 
 
 def grouped(x, A, B, adapter):
@@ -52,9 +52,3 @@ def grouped(x, A, B, adapter):
     ends = torch.searchsorted(chosen, torch.arange(len(A), device=x.device), right=True).int()
     y = F.grouped_mm(F.grouped_mm(x[order], A, offs=ends), B, offs=ends)
     return torch.empty_like(y).index_copy_(0, order, y)
-
-
-def many_adapters(x, A, B, adapter):
-    thin = (x @ A.transpose(0, 1).flatten(1)).view(len(x), len(A), -1)  # [rows, n, r]
-    own = adapter[:, None] == torch.arange(len(A), device=x.device)
-    return (thin * own[:, :, None]).flatten(1) @ B.flatten(0, 1)
