@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from model.profiling.operators import Operator
 
 FROZEN, TRAINED, PASS = "0.85", "#fdae6b", "#e6550d"
-PRODUCTS = {"mm": "product", "addmm": "product", "_addmm_activation": "product, relu inside", "lora_kernel": "(x A) B and all behind it"}
+PRODUCTS = {
+    "mm": "product", "addmm": "product", "_addmm_activation": "product, relu inside",
+    "lora_kernel": "(x A) B and all behind it",
+}
 
 
 def draw_matrices(width: int = 256, rank: int = 16) -> Figure:
