@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lessons.n12_lora import merging, recorded
 from lessons.n12_lora.experiment import COMPILED, EAGER, MERGED, ONE_PRODUCT
-from lessons.n12_lora.recorded import e_us, us
+from lessons.n12_lora.recorded import e_us, time_us
 from lessons.shared.claim import claim
 from lessons.shared.records import LEAST, apart
 
@@ -21,7 +21,7 @@ def _added() -> float:
 
 def _slower() -> float:
     """% that LoRA takes longer in eager than the frozen layer, which is what merged runs."""
-    return 100 * (us("layer", EAGER) / us("layer", MERGED) - 1)
+    return 100 * (time_us("layer", EAGER) / time_us("layer", MERGED) - 1)
 
 
 def _model() -> tuple:
@@ -34,23 +34,23 @@ def _model() -> tuple:
 
 
 def _eager() -> tuple:
-    return e_us(1), us("layer", MERGED), us("layer", EAGER), _slower(), _added()
+    return e_us(1), time_us("layer", MERGED), time_us("layer", EAGER), _slower(), _added()
 
 
 def _fused() -> tuple:
     assert not apart(recorded.row("layer", OP), recorded.row("layer", COMPILED))
-    return us("layer", EAGER), us("layer", OP), us("layer", COMPILED), e_us(2)
+    return time_us("layer", EAGER), time_us("layer", OP), time_us("layer", COMPILED), e_us(2)
 
 
 def _seven() -> tuple:
-    found = [us("layer", name) for name in SEVEN_E]
+    found = [time_us("layer", name) for name in SEVEN_E]
     assert max(found) < 1.02 * min(found) < LEAST * min(found)
-    assert max(found) < us("layer", EAGER)
-    return found[-1], us("layer", MERGED)
+    assert max(found) < time_us("layer", EAGER)
+    return found[-1], time_us("layer", MERGED)
 
 
 def _five() -> tuple:
-    return e_us(2), us("layer", OP) - e_us(2)
+    return e_us(2), time_us("layer", OP) - e_us(2)
 
 
 def _training() -> tuple:
@@ -66,7 +66,7 @@ def _middle() -> tuple:
 
 
 def _host() -> tuple:
-    return us("layer", EAGER, **SMALL), us("layer", EAGER, "host_us", **SMALL)
+    return time_us("layer", EAGER, **SMALL), time_us("layer", EAGER, "host_us", **SMALL)
 
 
 def _kept() -> tuple:
@@ -96,14 +96,14 @@ def _end() -> tuple:
 
 
 def _as_rows(*names: str) -> tuple:
-    return tuple(us("layer", name) for name in names)
+    return tuple(time_us("layer", name) for name in names)
 
 
 claim(NOTEBOOK, "both thin products together have {:.1f} % of the arithmetic of x Wᵀ.", lambda: (_added(),))
 claim(
     NOTEBOOK,
     "with 2048 rows, takes {:.0f} µs with everything trained.",
-    lambda: (us("model", "all trained", "call_us"),),
+    lambda: (time_us("model", "all trained", "call_us"),),
 )
 claim(
     NOTEBOOK,
@@ -124,7 +124,7 @@ claim(
     "difference. Your kernel moves 2 E less, {:.0f} µs at a copy's rate.",
     _fused,
 )
-claim(NOTEBOOK, "An E is about {:.0f} µs, and eager takes {:.0f} µs.", lambda: (e_us(1), us("layer", EAGER)))
+claim(NOTEBOOK, "An E is about {:.0f} µs, and eager takes {:.0f} µs.", lambda: (e_us(1), time_us("layer", EAGER)))
 claim(
     NOTEBOOK,
     "one product with {:.0f} µs. They lie within 2 %, which is no difference. Merged takes {:.0f} µs, as the frozen "

@@ -27,7 +27,7 @@ def row(part: str, variant: str, **labels) -> pandas.Series | None:
         return None
 
 
-def us(part: str, variant: str, kind: str = "us_p50", **labels) -> float:
+def time_us(part: str, variant: str, kind: str = "us_p50", **labels) -> float:
     """µs of that row on the GPU. kind: host_us, until a call is back in Python; call_us, from call to call."""
     found = row(part, variant, **labels)
     if found is None:

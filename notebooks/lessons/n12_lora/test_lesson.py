@@ -142,11 +142,11 @@ def test_the_record_is_printed_and_what_is_not_recorded_says_so(capsys):
     recorded.show_model()
     recorded.show_adapters("masked")
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.split()[:2] == ["eager", f"{recorded.us('layer', 'eager'):.1f}"] for line in lines)
+    assert any(line.split()[:2] == ["eager", f"{recorded.time_us('layer', 'eager'):.1f}"] for line in lines)
     assert [" ".join(line.split()) for line in lines if "none such" in line] == ["none such no record yet, you said 3"]
     assert [line.split()[0] for line in lines if line.endswith("you said")] == ["masked"]
     with pytest.raises(LookupError, match=r"lora\.json: no none such in layer"):
-        recorded.us("layer", "none such")
+        recorded.time_us("layer", "none such")
 
 
 def test_what_the_experiment_measures_is_what_is_shown(monkeypatch, capsys):
