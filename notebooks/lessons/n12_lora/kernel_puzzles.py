@@ -46,7 +46,10 @@ def _hint(rows: int, columns: int) -> str:
         return f"{rows} rows and {columns} columns: which places of the last tiles exist? A mask on each axis."
     if rows > ROWS or columns > COLUMNS:
         return "program_id(0) counts tiles of rows, program_id(1) tiles of columns; a row of B and out has `columns`."
-    return "the sum is linear + multiplier · thin B + bias: multiplier scales y alone, and relu comes last."
+    return (
+        "the sum is linear + multiplier · thin B + bias: multiplier scales y alone, and relu comes last. A row of B "
+        "has `columns` elements, and the bias belongs to the columns."
+    )
 
 
 def _calls(case: Case, device: torch.device) -> Iterator[Call]:

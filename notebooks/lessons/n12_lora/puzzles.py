@@ -184,7 +184,7 @@ class _Toy(nn.Module):
 
 # What an answer may call: the lesson's layer, if the reader's own has not passed.
 _LAYER = (program.LoRALinear, program.LoRALinear.__init__, program.LoRALinear.forward)
-_STEPS = "the order in the loop is: loss, zero_grad(), backward(), step()."
+_STEPS = "in the loop: loss, zero_grad(), backward(), step(), with the lr that is given."
 
 
 def _batches(seed: int, count: int = 4, rows: int = 16) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -246,7 +246,7 @@ def _not_zeroed(model, batches, lr):
     return _loop(model, batches, lr, zero=False)
 
 
-def _one_epoch_late(model, batches, lr):
+def _no_step(model, batches, lr):
     with torch.no_grad():
         return [nn.functional.binary_cross_entropy_with_logits(model(*batch[1:]), batch[0]) for batch in batches]
 
@@ -267,9 +267,12 @@ def _loop(model, batches, lr, zero=True, only=("A", "B")):
 
 # What an answer may have done, if it gives just what this gives; and what to say of it.
 _MISTAKES = (
-    (_one_epoch_late, f"no A and no B has moved. {_STEPS}"),
+    (
+        _no_step,
+        "no A and no B has moved. backward() fills the gradients, step() uses them, and the optimizer gets A and B: "
+        "A alone stays, because its gradient is 0 while B is.",
+    ),
     (_not_zeroed, "backward() adds to the gradients of the step before: optimizer.zero_grad() clears them first."),
-    (lambda *given: _loop(*given, only=("A",)), "B is 0 at first, and so is A's gradient: the optimizer gets both."),
     (lambda *given: _loop(*given, only=("B",)), "B has moved and A has not: the optimizer gets both."),
 )
 
