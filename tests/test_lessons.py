@@ -20,6 +20,7 @@ from kernels.measure import records
 from lessons.shared.experiment import Experiment, Way
 from lessons.shared.records import Record
 from model.profiling import TRACES
+from model.profiling.operators import Operator
 
 pytest.importorskip("matplotlib").use("agg")
 pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -57,10 +58,6 @@ def _module(room: str, name: str):
     return import_module(f"lessons.{path.name}.{name}")
 
 
-def _operators() -> dict:
-    return {"eager": _module("n12", "on_your_machine").operators(torch.nn.ReLU(), torch.ones(8))}
-
-
 # What a picture is handed that has required arguments, by room and function.
 ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n01.looked_up": lambda: (range(26), [4] * 26),
@@ -73,7 +70,7 @@ ARGUMENTS: dict[str, Callable[[], tuple]] = {
     "n06.draw_waiting": lambda: (600, 1, 4),
     "n06.draw_flight": lambda: (lambda programs, block: float(programs * block),),
     "n11.draw_places": lambda: ({"x": torch.empty(4, 6), "x.T": torch.empty(4, 6).T},),
-    "n12.draw_passes": lambda: (_operators(), 32),
+    "n12.draw_passes": lambda: ({"eager": [Operator("mm", 32, 32), Operator("relu", 32, 32)]}, 32),
     "n13.draw_order": lambda: (lambda program, rows, columns, group: divmod(program, columns),),
     "n14.draw_dependency": lambda: (3, 2),
     "n14.draw_curve": lambda: (lambda rows, widths: (rows / 100 + 5, rows / 200 + 9),),

@@ -1,13 +1,11 @@
 """What the notebook on LoRA says in µs: `python -m lessons.n12_lora --save`, on a GPU.
 
-    layer      act(x Wᵀ + bias + multiplier (x A) B), forward, bfloat16, relu: eager, torch.compile, fused, as one
-               product, merged, and the frozen layer alone; of several shapes
-    training   the layer's forward and backward: eager, torch.compile, fused
-    pieces     what eager launches in one layer, each operator alone
+    layer      relu(x Wᵀ + bias + multiplier (x A) B), forward, bfloat16, by all ways of the notebook; of several shapes
+    training   its forward and backward: eager, torch.compile, what follows the products in one op
+    tiles      LoRA's kernel alone, by its tile
     adapters   (x A) B where each row chooses one of many adapters, by several ways; peak_bytes: at most, beside what
                went in
     model      a step of the story's 08, its MLPs with LoRA; launches and kernel_us: of an uncaptured step
-    copy       PyTorch's copy of 1 GiB
 
 us_p20 to us_p80: of a call on the GPU, by replays of a CUDA graph of `calls` calls, the L2 swept before each; each call
 has an input of its own, together more than the L2 holds, but for the smallest shape. host_us: until a call is back in
@@ -18,24 +16,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from kernels import runtime
+from kernels import add_mul_activation, runtime
 from kernels.measure.clock import percentiles
-from lessons.n12_lora import formulations
+from lessons.n12_lora import ways
+from lessons.n12_lora.lora_kernel import launch, lora_kernel
 from lessons.shared.experiment import Experiment, Outputs, Way, kernels_of, tensors
 from model import lora
 from model.dlrm import DLRM
-from model.lora import LinearWithLoRA
 from model.profiling.traced_steps import TRACED_STEPS, drawn_batches, shape_of
 
 STEP = "08"  # of the story
-EAGER, COMPILED, FROZEN = "eager", "torch.compile", "frozen layer"
+EAGER, COMPILED, AUTOTUNED, KERNEL, MERGED = "eager", "torch.compile", "max-autotune", "LoRA kernel", "merged"
+ONE_PRODUCT, RELU_INSIDE, IN_PLACE = "one product", "one product, relu inside", "addmm_"
+MASKED, GROUPED = "all, masked", "sorted, groups"  # as the record has them
 # The length of the error beside the result's. Of a gradient it is more: where z is nearly 0, rounding decides whether
 # relu lets it through, and one column in some hundreds is let through or not.
 CLOSE, CLOSE_GRADIENT = 0.02, 0.1
@@ -43,12 +43,13 @@ CLOSE, CLOSE_GRADIENT = 0.02, 0.1
 
 @dataclass(frozen=True)
 class Sizes:
-    """shapes: (rows, width) of the layers. pieces: of the one that is taken apart. adapters: (rows, width, how many,
-    their rank). rows, table: of DLRM's step. calls: of a batch whose calls are timed."""
+    """shapes: (rows, width) of the layers; the last one is autotuned, and taken apart. tiles: (rows, columns) of
+    LoRA's kernel. adapters: (rows, width, how many, their rank). rows, table: of DLRM's step. calls: of a batch whose
+    calls are timed."""
 
-    shapes: tuple[tuple[int, int], ...] = ((64, 1024), (8192, 1024), (8192, 4096), (32768, 4096))
+    shapes: tuple[tuple[int, int], ...] = ((64, 1024), (8192, 1024), (8192, 4096))
     rank: int = 16
-    pieces: tuple[int, int] = (8192, 4096)
+    tiles: tuple[tuple[int, int], ...] = ((32, 128), (64, 64), (64, 128), (64, 256), (128, 128))
     adapters: tuple[int, int, int, int] = (4096, 4096, 100, 16)
     rows: int = 2048
     table: int | None = None
@@ -60,9 +61,9 @@ class Lora(Experiment):
     """What lora.json has."""
 
     NAME = "lora"
-    PARTS = ("layer", "training", "pieces", "adapters", "model", "copy")
+    PARTS = ("layer", "training", "tiles", "adapters", "model")
     FULL = Sizes()
-    SMALL = Sizes(((4, 16),), 2, (4, 16), (6, 16, 3, 2), rows=4, table=20, calls=1, compiler="eager")
+    SMALL = Sizes(((4, 16),), 16, ((16, 16),), (6, 16, 3, 8), rows=4, table=20, calls=1, compiler="eager")
 
     def __init__(self, device: torch.device, sizes: Sizes | None = None):
         super().__init__(device, sizes)
@@ -89,7 +90,7 @@ class Lora(Experiment):
                 for number in functions
             }
 
-        ways = [
+        found = [
             Way(
                 {"variant": name, "calls": count, **(more or {}).get(name, {})},
                 [call, *(partial(call, k) for k in range(1, count))],
@@ -97,78 +98,78 @@ class Lora(Experiment):
             )
             for name, call in calls.items()
         ]
-        self.compare(part, ways, also=from_python, **labels)
+        self.compare(part, found, also=from_python, **labels)
 
     # ------------------------------------------------------------------------------------------------- one layer
 
     def layer(self) -> None:
         for shape in self.sizes.shapes:
             torch._dynamo.reset()
-            with torch.no_grad():
-                plain, inputs = self._layer(*shape)
-                variants = self._fused(plain) | {"one product": formulations.OneProduct(plain)}
-                merged = copy.deepcopy(plain).eval()
-                merged.merge()
-                variants |= {"merged": merged, FROZEN: nn.Sequential(plain.linear, nn.ReLU())}
-                exact = exactly(plain, inputs[0])
-                frozen = torch.relu(F.linear(*(t.float() for t in (inputs[0], plain.linear.weight, plain.linear.bias))))
-                calls = {name: partial(_forward, layer, inputs) for name, layer in variants.items()}
-                judged = {name: (frozen if name == FROZEN else exact,) for name in calls}
-                self._rows("layer", calls, judged, len(inputs), **self._labels(shape))
+            self._forwards(shape)
+
+    @torch.no_grad()
+    def _forwards(self, shape: tuple[int, int]) -> None:
+        inputs, (W, bias, A, B, multiplier) = self._layer(*shape)
+        layer = W, bias, A, B, multiplier
+        both, merged = torch.cat([W, B.T], 1), ways.merge(W, A, B, multiplier)
+        exact = ways.eager(*(x.float() for x in (inputs[0], W, bias, A, B)), multiplier)
+        functions = self._trainable() | {KERNEL: ways.by_kernel, IN_PLACE: ways.in_place}
+        if self.gpu and shape == self.sizes.shapes[-1]:
+            functions[AUTOTUNED] = torch.compile(ways.eager, dynamic=False, mode="max-autotune-no-cudagraphs")
+        calls = {name: lambda k=0, f=function: f(inputs[k], *layer) for name, function in functions.items()}
+        calls |= {
+            ONE_PRODUCT: lambda k=0: ways.one_product(inputs[k], both, bias, A, multiplier),
+            RELU_INSIDE: lambda k=0: ways.relu_inside(inputs[k], both, bias, A, multiplier),
+            MERGED: lambda k=0: torch.relu(F.linear(inputs[k], merged, bias)),
+        }
+        self._rows("layer", calls, dict.fromkeys(calls, (exact,)), len(inputs), **self._labels(shape))
 
     def training(self) -> None:
         for shape in self.sizes.shapes:
             torch._dynamo.reset()
-            plain, inputs = self._layer(*shape)
-            for x in inputs:
-                x.requires_grad_()
-            grad = torch.randn(inputs[0].shape, device=self.device, dtype=self.dtype)
-            calls = {name: partial(_trained, layer, inputs, grad) for name, layer in self._fused(plain).items()}
-            expected = tuple(tensor.float() for tensor in calls[EAGER]())
-            self._rows("training", calls, dict.fromkeys(calls, expected), len(inputs), **self._labels(shape))
+            self._backwards(shape)
 
-    def pieces(self) -> None:
-        layer, inputs = self._layer(*self.sizes.pieces)
-        W, bias, A, B = layer.linear.weight, layer.linear.bias, layer.lora.A, layer.lora.B
-        multiplier, without = layer.lora.multiplier, torch.zeros_like(layer.linear.bias)
-        with torch.no_grad():
-            linear = [F.linear(x, W, bias) for x in inputs]
-            thin = [x @ A for x in inputs]
-            y = [each @ B for each in thin]
-            scaled = [multiplier * each for each in y]
-            total = [a + b for a, b in zip(linear, scaled, strict=True)]
-            calls = {
-                "x Wᵀ + bias": lambda k=0: F.linear(inputs[k], W, bias), "x A": lambda k=0: inputs[k] @ A,
-                "(x A) B": lambda k=0: thin[k] @ B, "scale": lambda k=0: multiplier * y[k],
-                "add": lambda k=0: linear[k] + scaled[k], "activate": lambda k=0: torch.relu(total[k]),
-            }
-            for name in self.backends:
-                calls[f"epilogue, {name}"] = lambda k=0, name=name: formulations.epilogue(
-                    linear[k], without, y[k], multiplier, name
-                )
-            judged = {name: (torch.relu(total[0]).float(),) if "epilogue" in name else () for name in calls}
-            self._rows("pieces", calls, judged, len(inputs), **self._labels(self.sizes.pieces))
+    def _backwards(self, shape: tuple[int, int]) -> None:
+        inputs, (W, bias, A, B, multiplier) = self._layer(*shape)
+        leaves = [tensor.requires_grad_() for tensor in (A, B)]
+        grad = torch.randn(inputs[0].shape, device=self.device, dtype=self.dtype)
 
-    def _layer(self, rows: int, width: int) -> tuple[LinearWithLoRA, list[Tensor]]:
-        """An eager layer whose B is as if trained, and inputs."""
-        rank, where = self.sizes.rank, {"device": self.device, "dtype": self.dtype}
-        layer = LinearWithLoRA(nn.Linear(width, width, **where), rank, alpha=1.5 * rank, activation="relu")
-        layer.lora.reset_parameters(b_std=0.02)
-        return layer, self._inputs(rows, width)
+        def trained(k: int = 0, function: Callable = ways.eager) -> tuple[Tensor, ...]:
+            x = inputs[k].requires_grad_()
+            out = function(x, W, bias, A, B, multiplier)
+            return out.detach(), *torch.autograd.grad(out, (x, *leaves), grad)
 
-    def _inputs(self, rows: int, width: int) -> list[Tensor]:
-        """So many that together they are four times the L2, 16 at most."""
+        calls = {name: partial(trained, function=function) for name, function in self._trainable().items()}
+        expected = tuple(tensor.float() for tensor in trained())
+        self._rows("training", calls, dict.fromkeys(calls, expected), len(inputs), **self._labels(shape))
+
+    @torch.no_grad()
+    def tiles(self) -> None:
+        inputs, (W, bias, A, B, multiplier) = self._layer(*self.sizes.shapes[-1])
+        linear, thin = [x @ W.T for x in inputs], [x @ A for x in inputs]
+        calls = {
+            f"{tile[0]}×{tile[1]}": lambda k=0, tile=tile: launch(
+                lora_kernel, linear[k], thin[k], B, bias, multiplier, *tile
+            )
+            for tile in self.sizes.tiles
+        }
+        exact = torch.relu(linear[0].float() + multiplier * (thin[0].float() @ B.float()) + bias.float())
+        self._rows("tiles", calls, dict.fromkeys(calls, (exact,)), len(inputs), **self._labels(self.sizes.shapes[-1]))
+
+    def _layer(self, rows: int, width: int) -> tuple[list[Tensor], tuple]:
+        """Inputs, so many that together they are four times the L2, 16 at most; W, bias, A, B as if trained, 1.5."""
         count = self.sets(rows * width * self.dtype.itemsize) if self.gpu else 2
-        return [torch.randn(rows, width, device=self.device, dtype=self.dtype) for _ in range(count)]
+        draw = lambda *shape, std=1.0: (std * self.normal(*shape)).to(self.dtype)  # noqa: E731
+        inputs, rank, std = [draw(rows, width) for _ in range(count)], self.sizes.rank, width**-0.5
+        parts = draw(width, width, std=std), draw(width), draw(width, rank, std=std), draw(rank, width, std=0.02)
+        return inputs, (*parts, 1.5)
 
-    def _fused(self, plain: LinearWithLoRA) -> dict[str, Callable]:
-        """Eager, compiled, and fused by each backend that is here."""
-        compiled = torch.compile(copy.deepcopy(plain), fullgraph=True, dynamic=False, backend=self.sizes.compiler)
-        variants = {EAGER: plain, COMPILED: compiled}
-        for name in self.backends:
-            variants[f"fused, {name}"] = fused = copy.deepcopy(plain)
-            fused.fused, fused.backend = True, name
-        return variants
+    def _trainable(self) -> dict[str, Callable]:
+        """Eager, compiled, and with one op behind the products, by each backend that is here."""
+        compiled = torch.compile(ways.eager, fullgraph=True, dynamic=False, backend=self.sizes.compiler)
+        return {EAGER: ways.eager, COMPILED: compiled} | {
+            f"fused, {name}": partial(_with_op, backend=name) for name in self.backends
+        }
 
     def _labels(self, shape: tuple[int, int]) -> dict:
         return {"rows": shape[0], "width": shape[1], "rank": self.sizes.rank, "dtype": str(self.dtype)[6:]}
@@ -178,19 +179,13 @@ class Lora(Experiment):
     @torch.no_grad()
     def adapters(self) -> None:
         rows, width, count, rank = self.sizes.adapters
-        where = {"device": self.device, "dtype": self.dtype}
-        inputs, A = self._inputs(rows, width), torch.randn(count, width, rank, **where) / width**0.5
-        B = torch.randn(count, rank, width, **where) / rank**0.5
+        inputs, _ = self._layer(rows, width)
+        A, B = self.normal(count, width, rank) / width**0.5, self.normal(count, rank, width) / rank**0.5
+        A, B = A.to(self.dtype), B.to(self.dtype)
         adapter = torch.randint(count, (rows,), device=self.device)
-        exact = formulations.one_by_one(inputs[0].float(), A.float(), B.float(), adapter)
-        calls = {
-            name: lambda k=0, way=way: way(inputs[k], A, B, adapter) for name, way in formulations.MANY.items()
-        }
-        try:
-            calls[formulations.GROUPED]()
-        except Exception as error:  # this PyTorch, or this device, has no product of groups
-            print(f"{formulations.GROUPED}: left out, {type(error).__name__}: {str(error)[:100]}", flush=True)
-            del calls[formulations.GROUPED]
+        exact = ways.masked(inputs[0].float(), A.float(), B.float(), adapter)
+        functions = {"gathered": ways.gathered, MASKED: ways.masked, GROUPED: ways.grouped}
+        calls = {name: lambda k=0, f=f: f(inputs[k], A, B, adapter) for name, f in functions.items()}
         calls |= {"one adapter": lambda k=0: (inputs[k] @ A[0]) @ B[0]}
         judged = {name: () if name == "one adapter" else (exact,) for name in calls}
         peaks = {name: self._peak(call) for name, call in calls.items()}
@@ -212,15 +207,16 @@ class Lora(Experiment):
     def model(self) -> None:
         """Every variant begins with the same weights, B being 0; so its first loss is the same."""
         (chosen,) = (step for step in TRACED_STEPS if step.number == STEP)
-        chosen = formulations.changed(chosen, self.sizes.rows, self.sizes.table)
+        largest = min(chosen.largest_table, self.sizes.table or chosen.largest_table)
+        chosen = replace(chosen, batch_size=self.sizes.rows, largest_table=largest)
         with torch.device(self.device):
             base = DLRM(shape_of(chosen)).to(self.device)
         batch = drawn_batches(chosen, self.device)[0]
-        steps, judged, more = {}, {}, {}
-        expected = None
+        steps, judged, more, expected = {}, {}, {}, None
+        backends = self.backends if self.gpu else ()  # interpreted, a step takes seconds
         for name, options in (
             ("all trained", None), ("LoRA, eager", {}), *((f"LoRA, fused, {n}", {"fused": True, "backend": n})
-            for n in self.backends), ("LoRA, torch.compile", {}),
+            for n in backends), ("LoRA, torch.compile", {}),
         ):
             model = copy.deepcopy(base)
             if options is not None:
@@ -236,15 +232,8 @@ class Lora(Experiment):
         self._rows("model", steps, judged, 1, more, rows=self.sizes.rows)
 
 
-def _forward(layer: Callable, inputs: Sequence[Tensor], k: int = 0) -> Tensor:
-    return layer(inputs[k])
-
-
-def _trained(layer: Callable, inputs: Sequence[Tensor], grad: Tensor, k: int = 0) -> tuple[Tensor, ...]:
-    """The output, and the gradients of x, A and B."""
-    own, x = getattr(layer, "_orig_mod", layer), inputs[k]
-    out = layer(x)
-    return out.detach(), *torch.autograd.grad(out, (x, own.lora.A, own.lora.B), grad)
+def _with_op(x: Tensor, W: Tensor, bias: Tensor, A: Tensor, B: Tensor, multiplier: float, backend: str) -> Tensor:
+    return add_mul_activation(x @ W.T, bias, (x @ A) @ B, multiplier, "relu", backend=backend)
 
 
 def _step(model: Callable, trained: list[Tensor], labels: Tensor, dense: Tensor, sparse: Tensor) -> Tensor:
@@ -254,13 +243,6 @@ def _step(model: Callable, trained: list[Tensor], labels: Tensor, dense: Tensor,
     with torch.no_grad():
         torch._foreach_add_(trained, gradients, alpha=-1e-3)
     return loss.detach()
-
-
-def exactly(layer: LinearWithLoRA, x: Tensor) -> Tensor:
-    """The layer's output, computed in float32."""
-    linear, thin = layer.linear, layer.lora
-    out = x.float() @ linear.weight.float().T + linear.bias.float()
-    return torch.relu(out + thin.multiplier * ((x.float() @ thin.A.float()) @ thin.B.float()))
 
 
 def close(outputs: Outputs, wanted: Sequence[Tensor] | bool) -> bool | str:

@@ -1,28 +1,29 @@
-"""Pictures of LoRA: its matrices to scale, passes over memory, times, what merging keeps, blocks of many adapters."""
+"""Pictures of LoRA: its matrices to scale, passes over memory, what bfloat16 keeps, blocks of many adapters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from lessons.n12_lora import merging, recorded
-from lessons.shared.picture import NEEDED, RECORDED, draw_box, panels
+from lessons.n12_lora import merging
+from lessons.shared.picture import NEEDED, draw_box, open_panels, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from model.profiling.operators import Operator
 
-FROZEN, TRAINED, PASS, EPILOGUE = "0.85", "#fdae6b", "#e6550d", NEEDED
-PRODUCTS = ("mm", "addmm", "bmm")
+FROZEN, TRAINED, PASS = "0.85", "#fdae6b", "#e6550d"
+PRODUCTS = {
+    "mm": "product", "addmm": "product", "_addmm_activation": "product, relu inside",
+    "lora_kernel": "(x A) B and all behind it",
+}
 
 
 def draw_matrices(width: int = 256, rank: int = 16) -> Figure:
     """W, A and B to scale, and the product A B, which is as large as W and is not made."""
     figure, ax = panels((11, 3.4))
-    apart, left = 0.22 * width, 0.0
+    left = 0.0
     for text, wide, high, colour, edge in (
         (f"W, {width} × {width}\nfrozen", width, width, FROZEN, "-"),
         (f"A, {width} × {rank}\ntrained", rank, width, TRAINED, "-"),
@@ -30,78 +31,48 @@ def draw_matrices(width: int = 256, rank: int = 16) -> Figure:
         ("A B: as large as W,\nbut of rank 16 at most;\nnot made here", width, width, "white", "--"),
     ):
         draw_box(ax, left, 0, wide, high, colour, 1, "0.4", ls=edge)
-        below = text if high < width or wide < width else None
-        if below:
-            ax.text(left + wide / 2, high + 12, text, ha="center", va="top", size=9)
-        else:
-            ax.text(left + wide / 2, high / 2, text, ha="center", va="center", size=9)
-        left += wide + apart
+        thin = high < width or wide < width
+        place = (high + 12, "top") if thin else (high / 2, "center")
+        ax.text(left + wide / 2, place[0], text, ha="center", va=place[1], size=9)
+        left += 1.22 * width if wide == width else wide + 0.5 * width
     ax.set(xlim=(-10, left), ylim=(width + 60, -10), aspect="equal")
     ax.axis("off")
     return figure
 
 
-def draw_passes(recorded: Mapping[str, Sequence[Operator]], unit: int, title: str = "") -> Figure:
-    """A row a way: each operator as long as what it reads and writes, in units of one [rows, out] tensor. Products are
-    grey, passes orange, the epilogue blue."""
-    figure, ax = panels((11, 0.8 + 0.55 * len(recorded)))
-    names = {"add_mul_activation": "epilogue", "relu": "activate", "mul": "scale"}
-    for place, operators in enumerate(recorded.values()):
-        left, passed = 0.0, 0.0
-        products = iter(("x Wᵀ", "x A", "(x A) B"))
-        for operator in operators:
-            moved = round((operator.read + operator.written) / unit)  # the weights are the small part
-            product = operator.name in PRODUCTS
-            passed += 0 if product else moved
-            ours = operator.name.startswith("add_mul_activation")
-            colour = FROZEN if product else EPILOGUE if ours else PASS
-            label = next(products) if product else names.get(operator.name, operator.name)
+def draw_passes(operators: Mapping[str, Sequence[Operator]], unit: int) -> Figure:
+    """A row a way: each operator as long as what it reads and writes, in tensors of `unit` bytes. Products are grey,
+    passes orange, LoRA's kernel blue."""
+    figure, ax = open_panels((11, 0.8 + 0.5 * len(operators)))
+    longest = 1.0
+    for place, seen in enumerate(operators.values()):
+        left = 0.0
+        for operator in seen:
+            moved = round((operator.read + operator.written) / unit)  # what is thin, and W, is left out
+            colour = NEEDED if operator.name == "lora_kernel" else FROZEN if operator.name in PRODUCTS else PASS
             ax.barh(place, moved, left=left, color=colour, ec="white", height=0.8)
-            ax.text(left + moved / 2, place, label, ha="center", va="center", size=8)
+            if moved:
+                text = PRODUCTS.get(operator.name, operator.name)
+                ax.text(left + moved / 2, place, text, ha="center", va="center", size=8)
             left += moved
-        ax.text(left + 0.1, place, f"{passed:.0f} E in passes", va="center", size=9)
-    ax.set_yticks(range(len(recorded)), list(recorded))
-    ax.set(ylim=(len(recorded) - 0.5, -0.5), xlim=(0, 13), xlabel="E: one reading or writing of [rows, out]")
-    ax.set_title(title, size=9)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+        ax.text(left + 0.1, place, f"{left:.0f} E", va="center", size=9)
+        longest = max(longest, left)
+    ax.set_yticks(range(len(operators)), list(operators))
+    ax.set(ylim=(len(operators) - 0.5, -0.5), xlim=(0, longest + 1), xlabel="E: one reading or writing of [rows, out]")
     return figure
 
 
-def draw_times(part: str = "layer") -> Figure:
-    """GPU time and the host's, by shape and variant."""
-    variants = list(dict.fromkeys(recorded.LORA.rows(part)["variant"]))
-    figure, axes = panels((11, 3.4), columns=len(recorded.SHAPES))
-    for ax, shape in zip(axes, recorded.SHAPES, strict=True):
-        places = np.arange(len(variants))
-        for offset, (kind, colour) in zip((-0.2, 0.2), (("us_p50", "C0"), ("host_us", "C1")), strict=True):
-            us = [recorded.row(part, name, **recorded.at(shape))[kind] for name in variants]
-            ax.barh(places + offset, us, 0.38, color=colour, label="GPU" if kind == "us_p50" else "host")
-        ax.set_yticks(places, variants if ax is axes[0] else [""] * len(variants))
-        ax.invert_yaxis()
-        ax.set_title(f"{shape[0]:,} rows of {shape[1]}", size=9)
-        ax.set_xlabel("µs a call")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside upper right", ncols=2, frameon=False, fontsize=8, title=RECORDED, title_fontsize=7
-    )
-    return figure
-
-
-def draw_kept() -> Figure:
-    """Error and projection of the output's change, by B's size and by way: computed, not measured."""
-    figure, (left, right) = panels((11, 3.2), columns=2)
-    found = [merging.kept_of(std) for std in merging.STDS]
-    for ax, values in ((left, "error"), (right, "projection")):
-        for way, style in zip(merging.WAYS, ("o-", "s--", "^:"), strict=True):
-            ax.plot([each.change for each in found], [getattr(each, values)[way] for each in found], style, label=way)
-        ax.set(xscale="log", xlabel="the change's size, % of W's")
-        ax.invert_xaxis()
-    left.set(yscale="log", ylabel="error of the change, %")
-    left.axhline(100, color="0.7", lw=1)
-    right.axhline(1, color="0.7", lw=1)
-    right.set(ylabel="projection: how much of it is there", ylim=(0, 1.1))
-    right.legend(frameon=False, fontsize=8)
+def draw_kept(projection: Callable = merging.projection) -> Figure:
+    """How much of LoRA's change is there, by B's size and by way: computed, not measured."""
+    figure, ax = open_panels((9, 3.2))
+    found = {std: merging.applied(std) for std in merging.STDS}
+    for way, style in zip(found[merging.STDS[0]][1], ("o-", "s--", "^:"), strict=True):
+        shown = [projection(wanted, arrived[way]) for wanted, arrived in found.values()]
+        ax.plot(merging.STDS, shown, style, label=way)
+    ax.set(xscale="log", xlabel="standard deviation of B", ylabel="projection", ylim=(0, 1.1))
+    ax.invert_xaxis()
+    ax.axhline(1, color="0.7", lw=1)
+    ax.legend(frameon=False, fontsize=8)
     return figure
 
 

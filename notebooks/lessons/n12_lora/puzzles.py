@@ -1,269 +1,335 @@
-"""The lecture's puzzles about LoRA, in PyTorch: the layer with its epilogue, the gradients of A and B without W's, what
-is left of a change, and a batch whose rows choose their adapters.
+"""The puzzles of 12_lora.ipynb: what each must give, and attempt(), which judges an answer.
 
-    forward     relu(x Wᵀ + bias + multiplier (x A) B), its pointwise part by one call of the epilogue
-    gradients   of A and B, from that of the sum, with no tensor of W's size
-    kept        wanted, arrived → the error beside what was wanted, and the projection on it
-    many        x [rows, K], A [n, K, r], B [n, r, N], adapter [rows] → (x A) B by each row's own A and B
+    lora_layer   LoRALinear(linear, rank, alpha): the frozen layer, and beside it what is trained
+    fine_tune    add_lora(model, rank, alpha), fine_tune(model, batches, lr): as program.py has them
+The kernel's is in kernel_puzzles.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import inspect
+import sys
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
-from kernels import add_mul_activation
-from kernels.check import Call, Case, Spec, Sums
-from lessons.shared.puzzle import InPyTorch, Judge, Quiet, TooLarge, Waits
-from lessons.shared.puzzle.in_pytorch import no_autograd
+from lessons.n12_lora import kernel_puzzles, lora_kernel, program
+from lessons.shared.puzzle import Judge, Own, reader
 
-PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
-# A case is a place in these. in · out is far more than what a batch takes or gives.
-SHAPES = [(5, 24, 20, 3), (2, 8, 12, 1), (3, 40, 12, 2)]  # rows, in, out, rank: only the output has rows · out
-ADAPTERS = [(40, 24, 20, 4, 5), (12, 16, 16, 2, 3), (9, 8, 10, 2, 1)]  # and how many adapters
+# ---------------------------------------------------------------------------------------------------------- lora_layer
 
 
-class _Passes(TorchDispatchMode):
-    """Names the operators that run and write so many numbers, products left out."""
+class _OfWsSize(TorchDispatchMode):
+    """Notes the operators that make a tensor of so many elements, views left out."""
 
     def __init__(self, size: int):
         super().__init__()
-        self.size, self.passes = size, []
+        self.size, self.made = size, []
 
     def __torch_dispatch__(self, operator, types, arguments=(), named=None):
         given = operator(*arguments, **(named or {}))
-        name = operator._schema.name.removeprefix("aten::")
-        storages = {
-            value.untyped_storage()._cdata for value in tree_leaves((arguments, named)) if isinstance(value, Tensor)
-        }
+        taken = {x.untyped_storage()._cdata for x in tree_leaves((arguments, named)) if isinstance(x, Tensor)}
         for made in tree_leaves(given):
-            view = isinstance(made, Tensor) and made.untyped_storage()._cdata in storages and not name.endswith("_")
-            if isinstance(made, Tensor) and made.numel() == self.size and name not in PRODUCTS and not view:
-                self.passes.append(name)
+            if isinstance(made, Tensor) and made.numel() == self.size and made.untyped_storage()._cdata not in taken:
+                self.made.append(f"{operator._schema.name.removeprefix('aten::')} makes a tensor of {list(made.shape)}")
         return given
 
 
-class _Called(TorchFunctionMode):
-    """Names the functions of torch that are called; what one of them does inside may differ from device to device."""
+def _require(holds: bool, wrong: str, hint: str = "") -> None:
+    if not holds:
+        raise AssertionError(f"{wrong}\nHint: {hint}" if hint else wrong)
+
+
+def _built(answer: Callable, linear: nn.Linear, rank: int, alpha: float) -> nn.Module:
+    """The reader's layer, its parameters looked at."""
+    layer = answer(linear, rank, alpha)
+    _require(isinstance(layer, nn.Module), f"LoRALinear must be an nn.Module; got {type(layer).__name__}")
+    sizes = {"A": (linear.in_features, rank), "B": (rank, linear.out_features)}
+    for name, size in sizes.items():
+        matrix = getattr(layer, name, None)
+        _require(matrix is not None, f"the layer has no {name}", f"self.{name} = nn.Parameter(…)")
+        _require(
+            isinstance(matrix, nn.Parameter),
+            f"{name} is no nn.Parameter",
+            "an optimizer finds what model.parameters() lists, and only an nn.Parameter is in it.",
+        )
+        _require(tuple(matrix.shape) == size, f"{name}: expected the shape {size}, got {tuple(matrix.shape)}")
+        _require(
+            matrix.dtype == linear.weight.dtype,
+            f"{name}: expected {linear.weight.dtype}, as W; got {matrix.dtype}",
+            "dtype=linear.weight.dtype, and the device in the same way.",
+        )
+        _require(matrix.requires_grad, f"{name} is not trained: requires_grad is False", "only W and bias are frozen.")
+    trained = {name for name, parameter in layer.named_parameters() if parameter.requires_grad}
+    _require(
+        trained == {"A", "B"},
+        f"trained is {', '.join(sorted(trained))}; expected A and B alone",
+        "linear.requires_grad_(False) freezes W and bias.",
+    )
+    known = {name for name, _ in layer.named_parameters()}
+    _require(
+        {"A", "B"} | {f"linear.{name}" for name, _ in linear.named_parameters()} == known,
+        f"the layer's parameters are {', '.join(sorted(known))}; expected A, B and those of self.linear",
+    )
+    bound = linear.in_features**-0.5
+    drawn = layer.A.detach().float()
+    _require(
+        bool((drawn != 0).any()),
+        "A is 0, and so is B",
+        "then the gradients of both are 0 for ever: A's is made of B, and B's of A.",
+    )
+    _require(
+        0.2 * bound < float(drawn.std()) < bound and float(drawn.abs().max()) < 5 * bound,
+        f"A's standard deviation is {float(drawn.std()):.2g}; expected about {bound * 3**-0.5:.2g}",
+        f"nn.init.uniform_(self.A, -bound, bound) with bound = 1/√in = {bound:.2g}.",
+    )
+    _require(
+        not layer.B.any(), "B is not 0", "with B = 0 the layer begins as the trained one was: training goes on from it."
+    )
+    return layer
+
+
+def _check_layer(answer: Callable) -> str:
+    answer = reader.alone(answer)
+    for shape, inputs, outputs, rank, alpha, bias, dtype in (
+        ((7,), 24, 20, 4, 6.0, True, torch.float32),
+        ((3, 2), 40, 30, 2, -3.0, True, torch.float32),
+        ((5,), 16, 12, 8, 8.0, False, torch.bfloat16),
+    ):
+        case = f"lora_layer, case {inputs} to {outputs}, rank {rank}, alpha {alpha:g}, {str(dtype)[6:]}"
+        linear = nn.Linear(inputs, outputs, bias=bias, dtype=dtype)
+        with torch.no_grad():
+            linear.weight.mul_(2)
+        frozen = {name: value.clone() for name, value in linear.state_dict().items()}
+        x = torch.randn(*shape, inputs).to(dtype)
+        wanted = linear(x).detach()
+        try:
+            layer = _built(answer, linear, rank, alpha)
+            out = reader.alone(layer)(x)
+            with _OfWsSize(inputs * outputs) as seen:
+                layer(x)
+            _require(isinstance(out, Tensor), f"forward must return a tensor; got {type(out).__name__}")
+            _require(out.dtype == dtype, f"forward gives {out.dtype} for {dtype}")
+            _require(
+                torch.equal(out.detach(), wanted), "with B = 0 it does not give what linear gives",
+                "linear(x) + multiplier · (x A) B, and the second part is 0 here.",
+            )
+            with torch.no_grad():
+                layer.B.normal_()
+            out = layer(x)
+            found, expected = out.detach().double(), _exactly(linear, layer, x, alpha / rank)
+            close = 0.03 if dtype == torch.bfloat16 else 1e-4
+            _require(
+                bool((found - expected).norm() <= close * expected.norm()), _off(found, expected),
+                "multiplier · (x A) B with multiplier = alpha / rank; the bias is in linear(x) already.",
+            )
+            _require(
+                not seen.made,
+                f"right, but {(seen.made or [''])[0]}, as large as W",
+                "x is thin after A: (x A) B, and never A B.",
+            )
+            out.sum().backward()
+            for name in "AB":
+                _require(
+                    getattr(layer, name).grad is not None, f"no gradient reaches {name}",
+                    "detach, .data and no_grad cut the graph.",
+                )
+            same = {name: torch.equal(value, frozen[name]) for name, value in linear.state_dict().items()}
+            _require(all(same.values()), "W or bias was changed", "they are frozen: nothing writes to them.")
+        except AssertionError as error:
+            raise AssertionError(f"{case}: {error}") from error
+    return "lora_layer: 3 cases passed on the CPU"
+
+
+def _exactly(linear: nn.Linear, layer: nn.Module, x: Tensor, multiplier: float) -> Tensor:
+    A, B = layer.A.detach().double(), layer.B.detach().double()
+    bias = 0 if linear.bias is None else linear.bias.double()
+    return (x.double() @ linear.weight.double().T + bias + multiplier * (x.double() @ A) @ B).detach()
+
+
+def _off(found: Tensor, expected: Tensor) -> str:
+    if found.shape != expected.shape:
+        return f"shape: expected {list(expected.shape)}, got {list(found.shape)}"
+    place = tuple((found - expected).abs().nan_to_num(torch.inf).flatten().argmax().unsqueeze(0).tolist())
+    want, got = (float(values.flatten()[place]) for values in (expected, found))
+    return f"at {place[0]} of {found.numel()}: expected {want:.4g}, got {got:.4g}"
+
+
+# ----------------------------------------------------------------------------------------------------------- fine_tune
+
+
+class _Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mlp(x)
+
+
+class _Toy(nn.Module):
+    """A model with a table, and linear layers at three depths."""
 
     def __init__(self):
         super().__init__()
-        self.names = []
+        self.table, self.bottom, self.top = nn.Embedding(9, 4), nn.Linear(3, 4), _Inner()
 
-    def __torch_function__(self, function, types, arguments=(), named=None):
-        self.names.append(getattr(function, "__name__", str(function)))
-        return function(*arguments, **(named or {}))
-
-
-def lora_forward(x: Tensor, W: Tensor, bias: Tensor, A: Tensor, B: Tensor, multiplier: float) -> Tensor:
-    return torch.relu(x @ W.T + bias + multiplier * ((x @ A) @ B))
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        return self.top(torch.cat([self.bottom(dense), self.table(ids)], 1)).squeeze(1)
 
 
-def _all_positive(x: Tensor, W: Tensor, bias: Tensor, A: Tensor, B: Tensor, multiplier: float) -> Tensor:
-    return lora_forward(x, W, bias, A, B, abs(multiplier))
+# What an answer may call: the lesson's layer, if the reader's own has not passed.
+_LAYER = (program.LoRALinear, program.LoRALinear.__init__, program.LoRALinear.forward)
+_STEPS = "in the loop: loss, zero_grad(), backward(), step(), with the lr that is given."
 
 
-def _with_epilogue(answer, x, W, bias, A, B, multiplier: float) -> Tensor:
-    return answer(x, W, bias, A, B, multiplier, _eager_epilogue)
+def _batches(seed: int, count: int = 4, rows: int = 16) -> list[tuple[Tensor, Tensor, Tensor]]:
+    random = torch.Generator().manual_seed(seed)
+    return [
+        (torch.randint(2, (rows,), generator=random).float(), torch.randn(rows, 3, generator=random),
+         torch.randint(9, (rows,), generator=random))
+        for _ in range(count)
+    ]
 
 
-def _eager_epilogue(x, bias, y, multiplier: float = 1.0, activation: str = "relu") -> Tensor:
-    return add_mul_activation(x, bias, y, multiplier, activation, backend="eager")
-
-
-def _one_epilogue(answer, x, W, bias, A, B, multiplier: float) -> None:
-    """One call of the epilogue, and beside the products nothing that writes a tensor of the output's size."""
-    called = []
-
-    def epilogue(x, bias, y, multiplier=1.0, activation="relu"):
-        called.append(1)
-        with torch.utils._python_dispatch._disable_current_modes():
-            return torch.empty_like(x)
-
-    with _Passes(len(x) * len(W)) as seen:
-        answer(x, W, bias, A, B, multiplier, epilogue)
-    if seen.passes:
-        raise TooLarge(f"right, but {seen.passes[0]} is a pass over the output that the epilogue is there to save")
-    if len(called) != 1:
-        raise TooLarge(f"right, but the epilogue was called {len(called)} times, and once is enough")
-
-
-def _forward_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    rows, depth, columns, rank = SHAPES[case.shape[0]]
-    shapes = (rows, depth), (columns, depth), (columns,), (depth, rank), (rank, columns)
-    tensors = tuple(case.tensor(seed, device, shape) for seed, shape in enumerate(shapes, 1))
-    for multiplier in (1.5, -0.5):
-        yield Call(
-            f"{rows}×{depth} to {columns}, rank {rank}, multiplier {multiplier}", tensors, (multiplier,),
-            hint="the epilogue computes act(x + multiplier · y + bias). Which of the two products is scaled? The bias "
-            "counts once, and the activation comes last.",
-        )
-
-
-def _few(call: Call) -> int:
-    """Twice what the batch takes or gives: less than W."""
-    x, other = call.tensors[0], call.tensors[1]
-    return 2 * len(x) * max(x.shape[1], len(other))
-
-
-FORWARD = InPyTorch(
-    Spec(
-        lora_forward,
-        _forward_calls,
-        scale=Sums(magnitude=_all_positive),
-        cases=lambda names: [Case((number, 1)) for number in range(len(SHAPES))],
-    ),
-    _with_epilogue,
-    Quiet(
-        _few,
-        _one_epilogue,
-        "A B, and whatever has W's size, is what the brackets avoid: x is thin after A. And scale, bias and activation "
-        "belong to the epilogue.",
-    ),
-)
-
-
-def gradients(x: Tensor, A: Tensor, B: Tensor, grad: Tensor, multiplier: float) -> tuple[Tensor, Tensor]:
-    return x.T @ (multiplier * grad @ B.T), (x @ A).T @ (multiplier * grad)
-
-
-def _laid_out(answer, *arguments):
-    """What is right may be a transposed view: how it lies is no part of the puzzle."""
-    return tree_map(lambda value: value.contiguous() if isinstance(value, Tensor) else value, answer(*arguments))
-
-
-def _without_autograd(answer, *arguments) -> tuple[Tensor, Tensor]:
-    with torch.inference_mode(), no_autograd():
-        return _laid_out(answer, *arguments)
-
-
-def _gradient_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    rows, depth, columns, rank = SHAPES[case.shape[0]]
-    shapes = (rows, depth), (depth, rank), (rank, columns), (rows, columns)
-    tensors = tuple(case.tensor(seed, device, shape) for seed, shape in enumerate(shapes, 1))
-    for multiplier in (1.5, -0.5):
-        yield Call(
-            f"{rows}×{depth} to {columns}, rank {rank}, multiplier {multiplier}", tensors, (multiplier,),
-            hint="of C = P Q, the gradient of P is grad_C Qᵀ and that of Q is Pᵀ grad_C. Here P is x A for B's "
-            "gradient; for A's, first what comes back through B. Both gradients are scaled as y is.",
-        )
-
-
-def _no_gradient_of_W(call: Call) -> int:
-    x, grad = call.tensors[0], call.tensors[3]
-    return 2 * max(x.numel(), grad.numel())
-
-
-GRADIENTS = InPyTorch(
-    Spec(
-        gradients,
-        _gradient_calls,
-        outputs=("grad_A", "grad_B"),
-        scale=Sums(),
-        cases=lambda names: [Case((number, 1)) for number in range(len(SHAPES))],
-    ),
-    _without_autograd,
-    Quiet(
-        _no_gradient_of_W,
-        _without_autograd,
-        "that is the gradient of all of W. Put the brackets so that the rank comes in first.",
-    ),
-)
-
-
-def kept(wanted: Tensor, arrived: Tensor) -> tuple[Tensor, Tensor]:
-    return (arrived - wanted).norm() / wanted.norm(), (arrived * wanted).sum() / (wanted * wanted).sum()
-
-
-def _kept_magnitude(wanted: Tensor, arrived: Tensor) -> tuple[Tensor, Tensor]:
-    """More of it for 1200 terms, which are added up in whatever order."""
-    error, projection = (
-        (arrived.norm() + wanted.norm()) / wanted.norm(),
-        (arrived * wanted).sum() / wanted.square().sum(),
+def _check_added(answer: Callable) -> nn.Module:
+    model = _Toy()
+    before = copy.deepcopy(model.state_dict())
+    _, dense, ids = _batches(0)[0]
+    wanted = model(dense, ids).detach()
+    deepest = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(min(deepest, len(inspect.stack(0)) + 200))  # layers in layers in layers end soon
+        changed = answer(model, 4, 8.0)
+    except RecursionError as error:
+        raise AssertionError(
+            "add_lora never comes to its end\nHint: modules() goes on into the new layers, where it finds the old "
+            "nn.Linear again: make a list of it before anything is replaced."
+        ) from error
+    finally:
+        sys.setrecursionlimit(deepest)
+    _require(changed is model, "add_lora must return the model that it was given")
+    parents = {name.rpartition(".")[0]: module for name, module in model.named_modules() if type(module) is nn.Linear}
+    plain = [name for name in ("bottom", "top.mlp.0", "top.mlp.2") if name not in parents]
+    at = dict(model.named_modules())
+    plain = [name for name in plain if not hasattr(at.get(name), "A")]
+    _require(
+        not plain, f"{', '.join(plain)}: no LoRALinear",
+        "a model has children, and these have children: model.modules() gives all of them.",
     )
-    return tuple(max(1, wanted.numel() / 300) * size for size in (error, projection))
-
-
-def _kept_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    wanted, noise = case.tensor(1, device), case.tensor(2, device)
-    both = "error: how long the difference is, beside how long wanted is. projection: arrived · wanted over wanted · "
-    both += "wanted, each a sum over all numbers."
-    for name, arrived, hint in (
-        ("all of it arrives, with noise", wanted + 0.3 * noise, both),
-        ("nothing arrives", torch.zeros_like(wanted), f"then the error is 1, and the projection 0. {both}"),
-        ("a quarter arrives", 0.25 * wanted, f"then the error is 0.75, and the projection 0.25. {both}"),
-        ("its opposite arrives", -wanted, f"then the error is 2, and the projection has a sign. {both}"),
-    ):
-        yield Call(f"{'×'.join(map(str, case.shape))}, {name}", (wanted, arrived), hint=hint)
-
-
-KEPT = InPyTorch(
-    Spec(
-        kept,
-        _kept_calls,
-        outputs=("error", "projection"),
-        scale=Sums(magnitude=_kept_magnitude),
-        cases=lambda names: [Case((6, 5)), Case((40, 30))],
+    twice = [name for name, module in at.items() if hasattr(module, "A") and hasattr(module.linear, "A")]
+    _require(not twice, f"{', '.join(twice)}: a LoRALinear in a LoRALinear", "make a list before you replace.")
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    wrong = sorted(name for name in trained if not name.endswith((".A", ".B")))
+    _require(not wrong, f"{', '.join(wrong)}: trained, and should be frozen", "all that is no A and no B is frozen.")
+    missing = sorted(
+        f"{name}.{part}" for name in ("bottom", "top.mlp.0", "top.mlp.2") for part in "AB"
+        if f"{name}.{part}" not in trained
     )
+    _require(
+        not missing, f"{', '.join(missing)}: frozen, and should be trained",
+        "freeze the model first, and make the layers then: what is new is not frozen.",
+    )
+    _require(torch.equal(model(dense, ids), wanted), "with B = 0 the model gives something else than before")
+    for name, value in model.state_dict().items():
+        old = before.get(name.replace(".linear.", "."))
+        _require(old is None or torch.equal(value, old), f"{name} was changed", "the trained weights stay.")
+    _require(at["bottom"].A.shape == (3, 4), "the rank is an argument: here it is 4")
+    return model
+
+
+def _not_zeroed(model, batches, lr):
+    return _loop(model, batches, lr, zero=False)
+
+
+def _no_step(model, batches, lr):
+    with torch.no_grad():
+        return [nn.functional.binary_cross_entropy_with_logits(model(*batch[1:]), batch[0]) for batch in batches]
+
+
+def _loop(model, batches, lr, zero=True, only=("A", "B")):
+    trained = [parameter for name, parameter in model.named_parameters() if name.endswith(only)]
+    losses = []
+    for labels, dense, ids in batches:
+        loss = nn.functional.binary_cross_entropy_with_logits(model(dense, ids), labels)
+        gradients = torch.autograd.grad(loss, trained)
+        with torch.no_grad():
+            for parameter, gradient in zip(trained, gradients, strict=True):
+                parameter.sum_of = gradient + (0 if zero else getattr(parameter, "sum_of", 0))
+                parameter -= lr * parameter.sum_of
+        losses.append(loss.detach())
+    return losses
+
+
+# What an answer may have done, if it gives just what this gives; and what to say of it.
+_MISTAKES = (
+    (
+        _no_step,
+        "no A and no B has moved. backward() fills the gradients, step() uses them, and the optimizer gets A and B: "
+        "A alone stays, because its gradient is 0 while B is.",
+    ),
+    (_not_zeroed, "backward() adds to the gradients of the step before: optimizer.zero_grad() clears them first."),
+    (lambda *given: _loop(*given, only=("B",)), "B has moved and A has not: the optimizer gets both."),
 )
 
 
-def many(x: Tensor, A: Tensor, B: Tensor, adapter: Tensor) -> Tensor:
-    return torch.bmm(torch.bmm(x[:, None], A[adapter]), B[adapter])[:, 0]
+def _check_fine_tune(add: Callable, tune: Callable) -> str:
+    # What torch imports late is imported before anybody looks at who is called.
+    program.fine_tune(program.add_lora(_Toy(), 1, 1.0), _batches(0), 0.1)
+    model = _check_added(reader.alone(add, _LAYER))
+    tune = reader.alone(tune, _LAYER)
+    for lr in (0.5, 0.1):
+        start, batches = copy.deepcopy(model), _batches(int(10 * lr))
+        mine = copy.deepcopy(start)
+        losses = tune(mine, batches, lr)
+        case = f"fine_tune, case {len(batches)} batches, lr {lr}"
+        _require(
+            isinstance(losses, list | tuple) and len(losses) == len(batches),
+            f"{case}: must return a list with a loss of each of the {len(batches)} batches",
+        )
+        graph = any(isinstance(loss, Tensor) and loss.requires_grad for loss in losses)
+        _require(not graph, f"{case}: a loss still holds its graph", "loss.detach() lets go of the step's tensors.")
+        frozen = [
+            name for name, value in mine.state_dict().items()
+            if not name.endswith((".A", ".B")) and not torch.equal(value, start.state_dict()[name])
+        ]
+        _require(not frozen, f"{case}: {', '.join(frozen[:1])} was changed", "only A and B are trained.")
+        expected = copy.deepcopy(start)
+        if why := _differs(_loop(expected, batches, lr), expected, losses, mine):
+            hint = _STEPS
+            for mistake, words in _MISTAKES:
+                other = copy.deepcopy(start)
+                if not _differs(mistake(other, batches, lr), other, losses, mine):
+                    hint = words
+                    break
+            raise AssertionError(f"{case}: {why}\nHint: {hint}")
+    return "fine_tune: 3 cases passed on the CPU"
 
 
-def _many_calls(case: Case, device: torch.device) -> Iterator[Call]:
-    rows, depth, columns, rank, count = ADAPTERS[case.shape[0]]
-    x, A = case.tensor(1, device, (rows, depth)), case.tensor(2, device, (count, depth, rank))
-    B, drawn = case.tensor(3, device, (count, rank, columns)), case.integers(4, count, device, (rows,))
-    hint = "row b takes A[adapter[b]] and B[adapter[b]]. Of a row's n · r numbers x A, r are its own: the others must "
-    hint += "be 0 before they meet B."
-    for name, chosen in (
-        ("by chance", drawn),
-        ("all the last one", torch.full_like(drawn, count - 1)),
-        ("the first by nobody", drawn.clamp(min=min(1, count - 1))),
-    ):
-        yield Call(f"{rows} rows, {count} adapters, {name}", (x, A, B, chosen), hint=hint)
+def _differs(losses: list, model: nn.Module, got_losses: list, got: nn.Module) -> str:
+    for number, (want, mine) in enumerate(zip(losses, got_losses, strict=True), 1):
+        if abs(float(want) - float(mine)) > 1e-4 * abs(float(want)):
+            return f"the loss of batch {number}: expected {float(want):.6g}, got {float(mine):.6g}"
+    for (name, want), mine in zip(model.named_parameters(), got.parameters(), strict=True):
+        if not torch.allclose(want, mine, rtol=1e-4, atol=1e-6):
+            return f"{name} is not what plain SGD makes of it"
+    return ""
 
 
-def _no_copies(call: Call) -> int:
-    """A, B, the batch, and r numbers of each adapter for each row; less than an A for each row."""
-    x, A, B, _ = call.tensors
-    count, depth, rank = A.shape
-    return max(A.numel(), B.numel(), len(x) * max(depth, B.shape[2]), len(x) * count * rank)
+PUZZLES = kernel_puzzles.PUZZLES | {"lora_layer": Own(_check_layer), "fine_tune": Own(_check_fine_tune)}
+JUDGE = Judge(PUZZLES)
+attempt = JUDGE.attempt
+OURS = {
+    "lora_layer": program.LoRALinear,
+    "fine_tune": (program.add_lora, program.fine_tune),
+    "lora_kernel": lora_kernel.lora_kernel,
+}
 
 
-def _the_same_on_both(answer, x, A, B, adapter) -> None:
-    """No other functions of torch than for values, which are held to the same limit."""
-    with _Called() as on_gpu:
-        answer(x, A, B, adapter)
-    real = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in (x, A, B, adapter)]
-    with _Called() as on_cpu:
-        answer(*real)
-    if on_gpu.names != on_cpu.names:
-        raise Waits("right, but on a GPU it would not do the same")
-
-
-MANY = InPyTorch(
-    Spec(
-        many,
-        _many_calls,
-        scale=Sums(k=8),  # x A is rounded before it meets B
-        cases=lambda names: [Case((number, 1)) for number in range(len(ADAPTERS))],
-    ),
-    _laid_out,
-    Quiet(
-        _no_copies,
-        _the_same_on_both,
-        "that is as large as an A or a B for each row. A product of x with all adapters' A is [rows, n, r], which is "
-        "small: torch.einsum writes it, and a mask keeps each row's own r.",
-    ),
-)
-
-PUZZLES = {"forward": FORWARD, "gradients": GRADIENTS, "kept": KEPT, "many": MANY}
-attempt = Judge(PUZZLES).attempt
+def passed(name: str) -> Callable | tuple:
+    """The reader's answer, if it passed when it was last tried; else the lecture's."""
+    return JUDGE.solved.get(name, OURS[name])

@@ -1,18 +1,23 @@
-"""Lesson 12: what is read of its record, its ways, the rounding of merged weights, the pictures."""
+"""Lesson 12: the cells' texts are those that are timed, its ways agree, what it counts, its record and pictures."""
 
 from __future__ import annotations
 
+import ast
+import json
 import sys
+from pathlib import Path
 
+import pandas
 import pytest
 import torch
-from torch import nn
 
-from kernels import runtime
-from lessons.n12_lora import formulations, merging, on_your_machine, pictures, recorded
-from lessons.shared.records import copy_us
-from model.lora import LinearWithLoRA
-from model.profiling.operators import Operators
+from lessons.n12_lora import experiment, lora_kernel, merging, pictures, program, recorded, ways
+from lessons.shared import answers
+from lessons.shared.records import Record
+from model.profiling.operators import Operator, Operators
+
+ROOM = Path(__file__).resolve().parent
+NOTEBOOK = ROOM.parents[1] / f"{ROOM.name.removeprefix('n')}.ipynb"
 
 
 @pytest.fixture(autouse=True)
@@ -22,104 +27,156 @@ def closed():
         plt.close("all")
 
 
-def test_many_adapters_give_the_same_by_every_way():
-    x, A, B = torch.randn(9, 8), torch.randn(3, 8, 2), torch.randn(3, 2, 5)
-    adapter = torch.tensor([0, 2, 2, 0, 0, 2, 0, 2, 2])  # one is nobody's
-    wanted = torch.stack([x[row] @ A[number] @ B[number] for row, number in enumerate(adapter.tolist())])
-    for name, way in formulations.MANY.items():
-        if name != formulations.GROUPED:
-            torch.testing.assert_close(way(x, A, B, adapter), wanted)
+def functions(source: str) -> dict[str, str]:
+    """The text of each function and class, its decorators and the comment behind its head with it."""
+    lines, found = source.splitlines(), {}
+    for node in ast.parse(source).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            found[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
+    return found
 
 
-def test_groups_give_the_same():
-    x, A, B = torch.randn(20, 16), torch.randn(3, 16, 16), torch.randn(3, 16, 32)
-    adapter = torch.randint(0, 2, (20,)) * 2
-    x, A, B = (tensor.bfloat16() for tensor in (x, A, B))
-    try:
-        found = formulations.grouped(x, A, B, adapter)
-    except (AttributeError, RuntimeError, NotImplementedError) as error:
-        pytest.skip(f"no product of groups here: {error}")
-    torch.testing.assert_close(found, formulations.one_by_one(x, A, B, adapter), rtol=0.03, atol=0.5)
+def test_what_is_timed_and_tested_is_the_notebook_s_text():
+    """Each function of these modules stands in a cell, or is the answer to a puzzle."""
+    theirs = {}
+    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            theirs |= functions("".join(cell["source"]))
+    for answer in answers.solutions(ROOM).values():
+        theirs |= functions(answer.source)
+    for module in (program, lora_kernel, ways, merging):
+        ours = functions(Path(module.__file__).read_text())
+        ours.pop("projections", None)  # which the claims ask for
+        assert ours
+        assert {name: theirs.get(name) for name in ours} == ours, module.__name__
 
 
-def test_one_product_is_the_layer():
-    layer = LinearWithLoRA(nn.Linear(6, 9), 2, alpha=3, activation="tanh")
-    layer.lora.reset_parameters(b_std=0.5)
-    x = torch.randn(4, 6)
-    torch.testing.assert_close(formulations.OneProduct(layer)(x), layer(x))
+def test_the_puzzles_holes_have_the_answers_heads():
+    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+        if cell["id"] in answers.solutions(ROOM):
+            right = answers.solutions(ROOM)[cell["id"]].source
+            mine, right = functions("".join(cell["source"])), functions(right)
+            assert {name: text.split("\n")[0] for name, text in mine.items()} == {
+                name: text.split("\n")[0] for name, text in right.items()
+            }
 
 
-def test_what_merging_keeps():
-    found = [merging.kept_of(std) for std in merging.STDS]
-    for way in merging.WAYS:
-        assert found[0].error[way] < 1
-        assert found[0].projection[way] == pytest.approx(1, abs=1e-3)
-        assert found[-1].error[way] > 250
-    assert found[-1].projection["merged"] < found[-1].projection["beside"] < 0.5
-    assert found[-1].projection["one product"] > 0.95
-    assert merging.rounded(torch.tensor([1.001], dtype=torch.float64)).item() == 1
+def _layer(rows: int = 1024, width: int = 128, rank: int = 16) -> tuple:
+    random = torch.Generator().manual_seed(1)
+    shapes = (rows, width), (width, width), (width,), (width, rank), (rank, width)
+    return *(torch.randn(shape, generator=random) / 8 for shape in shapes), 1.5
 
 
-def test_merging_rounds_as_bfloat16_layers_do():
-    """The same by PyTorch in bfloat16: a product's float32 sums may round to the neighbour now and then."""
-    *drawn, unit = merging.drawn()
-    x, W, A, B = (tensor.bfloat16() for tensor in (*drawn, 1e-3 * unit))
-    _, _, found = merging.outputs(1e-3)
-    layer = x @ W.T + merging.MULTIPLIER * ((x @ A) @ B)
-    merged = x @ (W.double() + merging.MULTIPLIER * (A.double() @ B.double()).T).bfloat16().T
-    assert (layer.double() == found["beside"]).double().mean() > 0.97
-    assert (merged.double() == found["merged"]).double().mean() > 0.97
-
-
-def test_passes_are_those_of_the_layer():
-    layer = LinearWithLoRA(nn.Linear(64, 64), 2, alpha=3, activation="relu")
-    x = torch.randn(1024, 64)
+def _seen(function, *arguments) -> list[Operator]:
     with torch.no_grad(), Operators() as found:
-        layer(x)
-    assert found.seen == on_your_machine.operators(layer, x)
-    moved = [round((operator.read + operator.written) / x.nbytes) for operator in found.seen]
-    assert moved == [2, 1, 1, 2, 3, 2]
-    assert copy_us(sum(moved[3:]) * x.nbytes) == recorded.saved_us(1024, 64, passes=7, size=4)
-    pictures.draw_passes({"eager": found.seen}, x.nbytes)
+        function(*arguments)
+    return found.seen
 
 
-@pytest.mark.parametrize(("fused", "passes"), [(False, {"threshold_backward": 3, "mul": 2}), (True, {})])
-def test_passes_of_the_backward(fused, passes):
-    """act and scale: 5 E in eager, 4 E in the epilogue's backward; both sum x's two gradients."""
-    where = runtime.device()
-    layer = LinearWithLoRA(nn.Linear(64, 64, device=where), 2, 3, activation="relu", fused=fused, backend="triton")
-    x = torch.randn(1024, 64, device=where, requires_grad=True)
-    out = layer(x)
-    grad = torch.ones_like(out)
-    with Operators() as found:
-        torch.autograd.grad(out, (x, layer.lora.A, layer.lora.B), grad)
-    moved = {each.name: round((each.read + each.written) / x.nbytes) for each in found.seen if each.name != "mm"}
-    assert moved == (passes or {"add_mul_activation_backward": 4}) | {"add": 3}
-    assert sum(each.name == "mm" for each in found.seen) == 5
+def _calls(x, W, bias, A, B, multiplier) -> dict:
+    both = torch.cat([W, B.T], 1)
+    merged = ways.merge(W, A, B, multiplier)
+    return {
+        "in place": lambda: ways.in_place(x, W, bias, A, B, multiplier),
+        "one product": lambda: ways.one_product(x, both, bias, A, multiplier),
+        "relu inside": lambda: ways.relu_inside(x, both, bias, A, multiplier),
+        "merged": lambda: torch.relu(torch.nn.functional.linear(x, merged, bias)),
+    }
 
 
-# ------------------------------------------------------------------------------------------------------------------
+def test_all_ways_give_the_layer_and_move_what_the_lesson_counts():
+    layer = _layer()
+    wanted, unit = ways.eager(*layer), layer[0].nbytes
+    found = {"eager": _seen(ways.eager, *layer)}
+    for name, call in _calls(*layer).items():
+        torch.testing.assert_close(call(), wanted, rtol=1e-4, atol=1e-4)
+        found[name] = _seen(call)
+    moved = {name: sum(round((o.read + o.written) / unit) for o in seen) for name, seen in found.items()}
+    assert moved == {"eager": 11, "in place": 7, "one product": 7, "relu inside": 5, "merged": 4}
+    pictures.draw_passes(found | {"LoRA kernel": [Operator("lora_kernel", unit, unit)]}, unit)
 
 
-def test_the_record_is_printed_and_drawn(capsys):
-    recorded.print_training({recorded.SHAPES[0]: "eager"})
-    recorded.print_model()
-    recorded.print_adapters()
-    recorded.judge_saving(62.7)
-    recorded.judge("eager, 64 rows", 50, "Why.", "layer", "eager", "host_us", rows=64)
-    assert len(pictures.draw_times().axes) == len(pictures.draw_times("training").axes) == 4
-    printed = capsys.readouterr().out
-    assert printed.count("; eager: ") == 1
-    assert f"eager, 64 rows: predicted 50 µs, recorded {recorded.host_us('layer', 'eager', rows=64):.3g} µs" in printed
+def test_the_kernel_gives_the_layer():
+    layer = _layer(70, 24)
+    torch.testing.assert_close(ways.by_kernel(*layer), ways.eager(*layer), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_many_adapters_give_the_same_by_every_way(dtype):
+    x, A, B = torch.randn(9, 16), torch.randn(3, 16, 8), torch.randn(3, 8, 24)
+    x, A, B = (tensor.to(dtype) for tensor in (x, A, B))
+    adapter = torch.tensor([0, 2, 2, 0, 0, 2, 0, 2, 2])  # one is nobody's
+    wanted = torch.stack([x[row].double() @ A[n].double() @ B[n].double() for row, n in enumerate(adapter.tolist())])
+    close = 0.02 if dtype == torch.bfloat16 else 1e-5
+    for way in (ways.gathered, ways.masked, ways.grouped):
+        assert (way(x, A, B, adapter) - wanted).norm() < close * wanted.norm(), way.__name__
+
+
+def test_what_bfloat16_keeps():
+    found = [merging.projections(std) for std in merging.STDS]
+    assert all(abs(kept - 1) < 1e-3 for kept in found[0].values())
+    assert max(found[-1]["eager"], found[-1]["merged"]) < 0.5 < 0.95 < found[-1]["one product"]
+    assert merging.bf16(torch.tensor([1.001], dtype=torch.float64)).item() == 1
+
+
+def test_rounding_by_hand_is_that_of_bfloat16_layers(monkeypatch):
+    """The same by PyTorch in bfloat16: a product's float32 sums may round to the neighbour now and then."""
+    drawn = []
+    monkeypatch.setattr(merging, "bf16", lambda values: drawn.append(values.bfloat16().double()) or drawn[-1])
+    _, found = merging.applied(1e-2)
+    x, W, A, B = (tensor.bfloat16() for tensor in drawn[:4])
+    linear = drawn[0] @ drawn[1].T
+    eager = x @ W.T + merging.MULTIPLIER * ((x @ A) @ B)
+    merged = x @ ways.merge(W, A, B, merging.MULTIPLIER).T
+    assert (eager.double() == found["eager"] + linear).double().mean() > 0.97
+    assert (merged.double() == found["merged"] + linear).double().mean() > 0.97
+
+
+# ------------------------------------------------------------------------------------------------------- the record
+
+
+def test_the_record_is_printed_and_what_is_not_recorded_says_so(capsys):
+    recorded.show_layer({"eager": 500, "LoRA kernel": None, "none such": 3})
+    recorded.show_tiles()
+    recorded.show_model()
+    recorded.show_adapters("masked")
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:2] == ["eager", f"{recorded.time_us('layer', 'eager'):.1f}"] for line in lines)
+    assert [" ".join(line.split()) for line in lines if "none such" in line] == ["none such no record yet, you said 3"]
+    assert [line.split()[0] for line in lines if line.endswith("you said")] == ["masked"]
+    with pytest.raises(LookupError, match=r"lora\.json: no none such in layer"):
+        recorded.time_us("layer", "none such")
+
+
+def test_what_the_experiment_measures_is_what_is_shown(monkeypatch, capsys):
+    """In small: no row of the cells' is missing but the one that only a GPU has."""
+    lesson = experiment.Lora(torch.device("cpu"))
+    lesson.measure(["layer", "tiles", "adapters"])
+    assert {row["match"] for row in lesson.rows} == {"ok"}
+
+    class Now(Record):
+        def table(self):
+            table = pandas.DataFrame(lesson.rows)
+            table.attrs = {"GPU": "a GPU", "torch": "2.13.0", "date": "2026-11-26"}
+            return table
+
+    monkeypatch.setattr(recorded, "LORA", Now("lora"))
+    monkeypatch.setattr(recorded, "ROWS", 4)
+    monkeypatch.setattr(recorded, "WIDTH", 16)
+    capsys.readouterr()
+    cell = next(
+        "".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["id"] == "layer-times"
+    )
+    named = ast.literal_eval(cell.split("names = ")[1].split(", *calls")[0])
+    calls = experiment.IN_PLACE, experiment.ONE_PRODUCT, experiment.RELU_INSIDE, experiment.MERGED
+    recorded.show_layer(dict.fromkeys([*named, *calls]))
+    recorded.show_adapters(None)
+    missing = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "no record yet" in line]
+    assert missing == ["max-autotune", *["the"] * ("triton" not in lesson.backends)]
 
 
 def test_pictures_need_no_record():
     pictures.draw_matrices()
     pictures.draw_kept()
     pictures.draw_blocks()
-
-
-def test_on_your_machine(capsys):
-    on_your_machine.layers(8, 16, 2)
-    on_your_machine.adapters(8, 16, 3, 2)
-    assert capsys.readouterr().out.count("µs a call") == 2

@@ -1,0 +1,73 @@
+"""LoRA's kernel as a puzzle.
+
+lora_kernel   out = relu(linear + multiplier · thin B + bias), by tiles of ROWS × COLUMNS
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from kernels.check import Call, Case, Spec, Sums
+from lessons.shared.puzzle import InTriton
+
+ROWS, COLUMNS, RANK = 16, 32, 16
+# Names of the cases, by their rows.
+NAN, LARGE = 17, 18
+
+
+def launch(kernel, linear: Tensor, thin: Tensor, B: Tensor, bias: Tensor, multiplier: float) -> Tensor:
+    """kernel[row tiles, column tiles](linear, thin, B, bias, out, multiplier, rows, columns, RANK, ROWS, COLUMNS)."""
+    rows, columns = linear.shape
+    out = torch.empty_like(linear)
+    grid = -(-rows // ROWS), -(-columns // COLUMNS)
+    tile = {"RANK": RANK, "ROWS": ROWS, "COLUMNS": COLUMNS}
+    kernel[grid](linear, thin, B, bias, out, multiplier, rows, columns, **tile)
+    return out
+
+
+def lora_tail(linear: Tensor, thin: Tensor, B: Tensor, bias: Tensor, multiplier: float) -> Tensor:
+    return torch.relu(linear + multiplier * (thin @ B) + bias)
+
+
+def _magnitude(linear: Tensor, thin: Tensor, B: Tensor, bias: Tensor, multiplier: float) -> Tensor:
+    return linear + abs(multiplier) * (thin @ B) + bias
+
+
+def _hint(rows: int, columns: int) -> str:
+    if rows == NAN:
+        return "row 7 of linear has a NaN, and relu(NaN) is NaN: tl.maximum gives 0, and so does a comparison z > 0."
+    if rows == LARGE:
+        return "thin B passes 65,504, the most that float16 has: tl.dot's sum and all after it belong in float32."
+    if rows % ROWS or columns % COLUMNS:
+        return f"{rows} rows and {columns} columns: which places of the last tiles exist? A mask on each axis."
+    if rows > ROWS or columns > COLUMNS:
+        return "program_id(0) counts tiles of rows, program_id(1) tiles of columns; a row of B and out has `columns`."
+    return (
+        "the sum is linear + multiplier · thin B + bias: multiplier scales y alone, and relu comes last. A row of B "
+        "has `columns` elements, and the bias belongs to the columns."
+    )
+
+
+def _calls(case: Case, device: torch.device) -> Iterator[Call]:
+    rows, columns = case.shape
+    shapes = (rows, columns), (rows, RANK), (RANK, columns), (columns,)
+    linear, thin, B, bias = (case.tensor(seed, device, shape) for seed, shape in enumerate(shapes, 1))
+    multiplier = -0.5
+    if rows == NAN:
+        linear[7, 3] = math.nan
+    if rows == LARGE:
+        thin, B, multiplier = 8 + thin.abs(), 800 + B.abs(), 0.25
+        linear, thin, B, bias = (tensor.half() for tensor in (linear, thin, B, bias))
+    yield Call(
+        f"{rows}×{columns}, multiplier {multiplier}, {str(linear.dtype)[6:]}", (linear, thin, B, bias), (multiplier,),
+        hint=_hint(rows, columns),
+    )
+
+
+SHAPES = ((16, 32), (48, 64), (5, 7), (37, 45), (1, 1), (NAN, 32), (LARGE, 32))
+SPEC = Spec(lora_tail, _calls, scale=Sums(magnitude=_magnitude), cases=lambda names: [*map(Case, SHAPES)])
+PUZZLES = {"lora_kernel": InTriton(SPEC, launch, __name__)}
