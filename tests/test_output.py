@@ -20,6 +20,7 @@ from data.criteo import SPLITS, read_metadata
 from data.output import PARTIAL, complete_directory, complete_file
 from data.preprocess import main, preprocess
 
+HERE = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])  # for a process that starts elsewhere
 COMPLETE = {*SPLITS, "ids", "metadata.json"}
 
 
@@ -255,7 +256,7 @@ def test_a_path_that_is_none_is_one_line(tmp_path, out):
     first.write_bytes(tsv(raw_fields(30)))
     done = subprocess.run(
         [sys.executable, "-m", "data.preprocess", first, "--out", out],
-        capture_output=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
+        capture_output=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": HERE},
     )
     expected = b"Too many levels of symbolic links" if out == "loop" else rb"not\udce9utf8"
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, b"", 1), done.stderr
@@ -267,7 +268,7 @@ def test_ascii_takes_what_a_command_prints(tmp_path):
     first.write_bytes(tsv(raw_fields(30)))
     done = subprocess.run(
         [sys.executable, "-m", "data.preprocess", first, "--out", "out"], capture_output=True, cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "PYTHONIOENCODING": "ascii"},
+        env=os.environ | {"PYTHONPATH": HERE, "PYTHONIOENCODING": "ascii"},
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.endswith(rb"\u2192 out" + b"\n")

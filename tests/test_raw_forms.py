@@ -90,7 +90,8 @@ def test_a_pipe_is_read_as_a_file(tmp_path, pack):
 def test_the_standard_input(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "data.preprocess", "/dev/stdin", "--out", tmp_path / "out"], input=tsv(ROWS),
-        capture_output=True, env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
+        capture_output=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])},
     )
     assert done.returncode == 0, done.stderr
     assert everything(tmp_path / "out") == plain(ROWS)

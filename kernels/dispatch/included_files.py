@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 from kernels.runtime import KERNELS
@@ -32,12 +33,17 @@ def imported_files(source: Path) -> list[Path]:
         if file in found:
             continue
         found.append(file)
-        names = []
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import):
-                names += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        paths = (KERNELS.parent / f"{name.replace('.', '/')}.py" for name in names if name.startswith("kernels."))
-        waiting += [path for path in paths if path.is_file()]
+        waiting += [path for path in map(KERNELS.parent.joinpath, _imported(file.read_text())) if path.is_file()]
     return found
+
+
+@cache
+def _imported(source: str) -> tuple[str, ...]:
+    """Where the modules of kernels/ lie that this source imports, if they are modules: "kernels/runtime.py"."""
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(f"{name.replace('.', '/')}.py" for name in names if name.startswith("kernels."))

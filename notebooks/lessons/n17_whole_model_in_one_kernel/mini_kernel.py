@@ -75,6 +75,8 @@ def inline(kernel: str) -> Callable[..., Tensor]:
     def function(
         dense: Tensor, ids: Tensor, tables: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]
     ) -> Tensor:
+        if (dense.device.type == "cuda") != gpu:
+            raise RuntimeError(f"the kernel is built for {'the GPU' if gpu else 'the CPU'}; dense is on {dense.device}")
         out = dense.new_empty(len(dense), 1)
         lists = [(pointer * len(each))(*(tensor.data_ptr() for tensor in each)) for each in (tables, weights, biases)]
         heights = (ctypes.c_longlong * len(tables))(*map(len, tables))

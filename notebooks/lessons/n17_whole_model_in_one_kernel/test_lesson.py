@@ -23,7 +23,7 @@ def kernel():
 
 def test_the_kernel_is_called_from_python_and_gives_what_eager_gives(kernel, capsys):
     function = mini_kernel.inline(kernel)
-    (call,) = puzzles._calls(puzzles.Case((300 % 128, 13)), CPU)
+    (call,) = puzzles._calls(puzzles.Case((300 % 128, 13)), runtime.device())
     torch.testing.assert_close(function(*call.tensors), puzzles.mini(*call.tensors))
     assert "built by " in capsys.readouterr().out
     with pytest.raises(RuntimeError, match="without launch"):
