@@ -25,7 +25,7 @@ class OneTensor(nn.Module):
     def __init__(self, apart: LookUps):
         super().__init__()
         self.weight = nn.Parameter(torch.cat([table.weight.detach() for table in apart.tables]))
-        sizes = torch.tensor(apart.sizes)
+        sizes = torch.tensor(apart.sizes, device=self.weight.device)
         self.register_buffer("sizes", sizes)
         self.register_buffer("starts", (sizes + 1).cumsum(0) - sizes - 1)
 

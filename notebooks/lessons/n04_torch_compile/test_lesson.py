@@ -75,6 +75,8 @@ def test_one_tensor_looks_up_what_the_tables_do():
     out = experiment.passes(together, together, (ids,), training=True)()
     expected = experiment.passes(apart, apart, (ids,), training=True)()
     torch.testing.assert_close(out[1], torch.cat(expected[1:]))
+    elsewhere = look_ups.OneTensor(apart.to("meta"))
+    assert {tensor.device.type for tensor in (*elsewhere.parameters(), *elsewhere.buffers())} == {"meta"}
 
 
 @pytest.mark.slow
