@@ -103,6 +103,7 @@ def _pytest(name: str, options: list[str], seconds: float, **environment: str) -
     report = _report(name)
     report.unlink(missing_ok=True)
     options = ["-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", f"--junitxml={report}", *options]
+    options += ["-o", f"faulthandler_timeout={0.4 * seconds:.0f}"]  # the log then says where a test stands still
     outcome, _ = command(name, [sys.executable, "-m", "pytest", *options], seconds, **environment)
     if outcome.ended and report.exists():
         own = suite.read([report])
