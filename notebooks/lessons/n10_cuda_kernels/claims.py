@@ -46,6 +46,14 @@ def _strided() -> tuple:
     return step_us("strided"), _requests("strided"), read["strided"], max(others)
 
 
+def _not_by_bytes() -> tuple:
+    """strided beside coalesced: HBM's bytes, µs, sectors."""
+    moved = {name: sum(on_gpu(name, f"dram__bytes_{way}.sum") for way in ("read", "write")) for name in STEPS}
+    bytes_, times = moved["strided"] / moved["coalesced"], step_us("strided") / step_us("coalesced")
+    assert 2 * bytes_ < times
+    return bytes_, times, _requests("strided") // _requests("coalesced")
+
+
 def in_flight(loads: int) -> float:
     """KB of x that an SM's threads wait for, each for so many loads of 4 bytes."""
     return THREADS * loads * 4 / 1024
@@ -145,6 +153,11 @@ def said(sentence: str, values=tuple) -> None:
 
 said("| *scalar* | {:.1f} | {:,} blocks begin |", _faster)
 said("| *strided* | {:.1f} | {} sectors a request; the memory reads {:.0f} MB instead of {:.0f} MB |", _strided)
+said(
+    "HBM's bytes do not explain *strided*: it has {:.1f} times those of *coalesced*, and {:.1f} times the time. "
+    "Its sectors are {} times as many.",
+    _not_by_bytes,
+)
 said("| *coalesced* | {:.1f} | {} sectors a request, {:.0f} KB in flight on an SM |", _coalesced)
 said("| *wide* | {:.1f} | {:.0f} KB in flight: {:.0f} % of the rate of PyTorch's copy |", _wide)
 said("A thread has 4 bytes of x in flight, and an SM's 2048 threads have {:.0f} KB.", lambda: (in_flight(1),))
