@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from lessons.n06_how_a_gpu_runs_a_kernel import recorded
 from lessons.n06_how_a_gpu_runs_a_kernel.experiment import PER_SM, TILE, Sizes
 from lessons.n06_how_a_gpu_runs_a_kernel.recorded import ROOFS, copy_gb, in_flight, latency_ns, product, stride_gb
@@ -35,11 +37,6 @@ def said(sentence: str, values=tuple) -> None:
 def law(programs: int, block: int) -> float:
     """GB/s of a copy by Little's law, with the latency of an idle memory."""
     return min(pytorch(), 2 * sms() * programs * 4 * block / latency_ns("HBM"))
-
-
-def wait_us(block: int, programs: int) -> float:
-    """How long a read took, by the law turned round."""
-    return sms() * programs * 4 * block / (copy_gb(block, programs) / 2) / 1e3
 
 
 # ------------------------------------------------------------------------------------- where data lies, and sectors
@@ -95,15 +92,15 @@ said(
     "An SM has {:.0f} KiB of registers, and as much *shared memory* and *L1* together.",
     lambda: (4 * device("regs_per_multiprocessor") / KIB,),
 )
-said("The *L2* is the cache of all SMs, with {:.0f} MiB.", lambda: (device("L2_cache_size") / MIB,))
+said("All SMs share the *L2*, a cache of {:.0f} MiB.", lambda: (device("L2_cache_size") / MIB,))
 said("A read takes {:.0f} ns from L1, {:.0f} ns from the L2 and {:.0f} ns from HBM", _latencies)
 said("Caches move *sectors* of 32 bytes.")
-said("From stride 1 to 8 the rate falls from {:.0f} to {:.0f} GB/s, as sectors say.", _strides)
+said("From stride 1 to 8 the rate falls from {:.0f} to {:.0f} GB/s, as the sectors predict.", _strides)
 said("But at stride 16 it is {:.0f} GB/s.", _beyond_8)
 said("**Predict** the GB that HBM gives for {:,} elements with stride 32.", lambda: (Sizes().reads,))
 said("With stride {} it needs {:.0f} sectors, one per lane.", _requests)
-said("But HBM gives {:.0f} bytes per element, two sectors at a time.", _bytes_an_element)
-said("Count these bytes, and every stride runs at {:.1f} to {:.1f} TB/s.", _moved)
+said("But HBM gives {:.0f} bytes per element: two sectors at a time.", _bytes_an_element)
+said("Counting these bytes, every stride runs at {:.1f} to {:.1f} TB/s.", _moved)
 said("`ncu` locks the SM's clock, here at {:.2f} GHz of {:.2f}.", _clock)
 
 
@@ -139,58 +136,75 @@ def _same_bytes() -> tuple:
     return 4 * 128 * 16 / 1e3, 4 * cases[0][1], 4 * cases[-1][1]
 
 
-def _waits() -> tuple:
-    busy = wait_us(256, 16), wait_us(4096, 1)
-    assert wait_us(128, 1) < 0.5 * busy[0]
-    return wait_us(128, 1), 4 * 128 / 1e3, *busy, 4 * 4096 / 1e3
-
-
 def _loops() -> list:
     found = GPU.rows("flight")
     return [row for _, row in found[found["programs"] > 0].iterrows()]
 
 
-def _below(elements: int) -> tuple:
-    """KB of so many elements; how far, in percent, the loops with as many in flight on an SM are below the best."""
+def _loops_with(elements: int) -> tuple:
+    """Of the loops with so many elements in flight on an SM: KB; µs that a read took, by the law turned round, least
+    and most; how far, in percent, they are below the best loop, least and most."""
     rows = _loops()
     best = max(map(gb_per_s, rows))
-    some = [100 * (1 - gb_per_s(row) / best) for row in rows if round(in_flight(row) * 1e3) == 4 * elements]
-    return 4 * elements / 1e3, min(some), max(some)
+    rates = [gb_per_s(row) for row in rows if round(in_flight(row) * 1e3) == 4 * elements]
+    waits = [sms() * 4 * elements / (rate / 2) / 1e3 for rate in rates]
+    below = [100 * (1 - rate / best) for rate in rates]
+    return 4 * elements / 1e3, min(waits), max(waits), min(below), max(below)
+
+
+def _slowest_loop() -> tuple:
+    kb, wait, most, below, _ = _loops_with(128)
+    assert wait == most, "one loop alone has a program of 128 elements on each SM"
+    assert most < 0.5 * _loops_with(4096)[1]
+    return kb, wait, below
+
+
+def _beyond() -> tuple:
+    """The best of the loops has no more than 33 KB in flight, or is as fast as one that has."""
+    rows = _loops()
+    most = max(gb_per_s(row) for row in rows if in_flight(row) > 4 * 8192 / 1e3)
+    assert most < LEAST * max(gb_per_s(row) for row in rows if round(in_flight(row) * 1e3) == 4 * 8192)
+    return ()
+
+
+def _of_the_law() -> tuple:
+    return copy_gb(128, 1), 100 * copy_gb(128, 1) / law(1, 128)
+
+
+def _full() -> tuple:
+    assert copy_gb(128, 2) > 1.8 * copy_gb(128, 1)
+    return THREADS // 32, copy_gb(128, 16)
 
 
 def _idle_and_busy() -> tuple:
     idle = pytorch() / 2 * latency_ns("HBM") / sms() / 1e3
-    assert _below(8192)[2] < 5
+    assert _loops_with(8192)[-1] < 5
     return idle, 4 * 4096 / 1e3, 4 * 8192 / 1e3
 
 
 said("Now copy {:.0f} MB.", lambda: (4 * Sizes().copied / 1e6,))
-said("PyTorch's copy reads and writes {:.2f} TB/s together.", lambda: (yardstick(),))
+said("PyTorch's copy moves {:.0f} GB/s, reads and writes together.", lambda: (pytorch(),))
 said("PyTorch's copy is {:.1f} times as fast.", lambda: (pytorch() / copy_gb(128, 1),))
 said(
     "One program of 128 elements has {} bytes in flight on its SM, for {:.0f} ns.", lambda: (4 * 128, latency_ns("HBM"))
 )
-said("An SM has room for 16 of them, with 64 warps: {:.0f} GB/s.", lambda: (copy_gb(128, 16),))
+said("The recorded {:.0f} GB/s are {:.0f} % of this", _of_the_law)
+said("An SM has room for {} warps, so for 16 of these programs: {:.0f} GB/s.", _full)
 said("Four elements per thread reach {:.0f} GB/s. Eight bring nothing more.", _step_3)
 said(
-    "With `BLOCK` 512 the copy reaches {:.0f} GB/s, {:.0f} % of PyTorch's. With 128 it falls from {:.0f} to {:.0f} "
-    "GB/s.",
+    "With `BLOCK` 512 the copy reaches {:.0f} GB/s, {:.0f} % of PyTorch's. With 128 it falls from the loop's "
+    "{:.0f} to {:.0f} GB/s.",
     _step_4,
 )
-said("Per ns, {:.1f} programs begin with 128 and also with 256, which move twice the bytes.", _begins)
+said("With 128, {:.1f} programs begin per ns. With 256 as many begin, and each moves twice the bytes.", _begins)
 said("The first five lines have {:.0f} KB in flight on an SM, from {} warps down to {}.", _same_bytes)
 said(
-    "A sixteenth of the warps still has {:.0f} % of the rate.", lambda: (100 * copy_gb(2048, 1) / copy_gb(128, 16),)
+    "A sixteenth of the warps still reaches {:.0f} % of the rate.", lambda: (100 * copy_gb(2048, 1) / copy_gb(128, 16),)
 )
-said(
-    "In the right picture a read takes {:.1f} µs with {:.1f} KB in flight, and {:.1f} to {:.1f} µs with {:.0f} KB.",
-    _waits,
-)
-said(
-    "With {:.0f} KB in flight the loops are {:.0f} to {:.0f} % below the best of them, and with {:.0f} KB {:.0f} to "
-    "{:.0f} %.",
-    lambda: _below(4096) + _below(8192),
-)
+said("| {:.1f} KB | {:.1f} µs | {:.0f} % |", _slowest_loop)
+said("| {:.0f} KB | {:.1f} to {:.1f} µs | {:.0f} to {:.0f} % |", lambda: _loops_with(4096))
+said("| {:.0f} KB | {:.1f} to {:.1f} µs | {:.0f} to {:.0f} % |", lambda: _loops_with(8192))
+said("Beyond, more bytes only wait longer.", _beyond)
 
 
 # ------------------------------------------------------------------------------------------- registers, and the L2
@@ -226,28 +240,47 @@ def _on_a_tile() -> tuple:
     return (programs,)
 
 
+def _walk_together(size: int) -> list:
+    """How many programs there are on each walk, where each has an order of its own (reread_kernel, OWN)."""
+    tiles = size // (4 * TILE)
+    walks = Counter((7919 * program % tiles, (2 * program + 1) % tiles) for program in range(PER_SM * sms()))
+    return list(walks.values())
+
+
+def _own_order() -> tuple:
+    assert min(_walk_together(2 * MIB)) == 4
+    assert sum(count for count in _walk_together(8 * MIB) if count > 1) < 0.1 * PER_SM * sms()
+    assert max(_walk_together(32 * MIB)) == 1
+    return ()
+
+
 def _tiles_apart() -> tuple:
     assert round(32 * MIB / (4 * TILE) / (PER_SM * sms())) == 4
     assert l2_tb_per_s() == recorded.reread_tb(32 * MIB, "in step")
     return l2_tb_per_s(), memory_tb_per_s()
 
 
-said("two programs of 8192 elements take {:.1f} % of the places, and copy {:.0f} GB/s.", _few_large)
+said("two programs of 8192 elements take {:.1f} % of the slots, and copy {:.0f} GB/s.", _few_large)
 said("Bytes in flight cost registers, one for each 4 bytes that a load waits for.")
-said("An SM has {} registers, in four quarters, and a warp lives in one quarter.", _limits)
+said("An SM has {} registers in four equal quarters, and a warp lives in one quarter.", _limits)
 said("There are places for {} threads and {} programs.", lambda: (THREADS, PROGRAMS))
 said(
-    "With `BLOCK` 8192 a thread has {:.0f} registers, and an SM room for {:.0f} programs. Its occupancy is {:.0f} %, "
-    "and the copy still has {:.0f} % of PyTorch's rate.",
+    "With `BLOCK` 8192 a thread has {:.0f} registers, so an SM has room for {:.0f} programs. Occupancy is {:.0f} %, "
+    "and the copy still reaches {:.0f} % of PyTorch's rate.",
     _registers,
 )
 said("In step the rate falls from size to size", _falls)
 said("In the 2 MiB, four of the {} programs stand on each tile.", _on_a_tile)
 said(
-    "In the 32 MiB they stand four tiles apart, and get {:.1f} TB/s. That is the L2's rate; HBM gives {:.1f} TB/s.",
+    "In the 32 MiB they stand four tiles apart, and get {:.1f} TB/s. We take this as the L2's "
+    "rate; HBM gives {:.1f} TB/s.",
     _tiles_apart,
 )
-said("its rate should hardly change from 8 to 32 MiB.")
+said(
+    "In the 8 MiB hardly any programs walk together (in the 2 MiB four still do), so its rate should hardly change "
+    "from 8 to 32 MiB.",
+    _own_order,
+)
 
 
 # ----------------------------------------------------------------------------------------- the roofline, and the law
@@ -283,7 +316,7 @@ def _padded() -> tuple:
 said("| float32 | {:.0f} | {:.1f} |", _roof("fp32"))
 said("| TF32 | {:.1f} | {:.0f} |", _roof("tf32"))
 said("| bfloat16 | {:.1f} | {:.0f} |", _roof("bf16"))
-said("In bfloat16 each layer of DLRM is memory-bound.", _all_left)
+said("In bfloat16 every layer of DLRM is memory-bound.", _all_left)
 said("In float32, 512 to 256 has {:.0f} FLOPs per byte and is compute-bound.", _in_float32)
 said("367 to 512 reaches {:.0f} % of its bound", lambda: _padded()[:1])
 said("With one column more it is {:.1f} times as fast.", lambda: _padded()[1:])
@@ -298,4 +331,4 @@ said(
 )
 said("| | PyTorch's copy | | {:.0f} |", lambda: (pytorch(),))
 said("and have {:.0f} % of it.", lambda: (100 * copy_gb(512, 0) / pytorch(),))
-said("An idle HBM would need {:.1f} KB on each SM. A busy one needs {:.0f} to {:.0f} KB", _idle_and_busy)
+said("At the idle latency, {:.1f} KB on each SM would do. Under load it takes {:.0f} to {:.0f} KB", _idle_and_busy)
