@@ -115,7 +115,8 @@ claim(
 claim(
     NOTEBOOK,
     "The kernels take {:.0f} µs less, above all because the frozen tables need no gradients. The step takes only "
-    "{:.0f} µs less, within the spread: the host limits it, before and after. As one CUDA graph (notebook 05) the step falls from {:.0f} to {:.0f} µs.",
+    "{:.0f} µs less, within the spread: the host limits it, before and after. As one CUDA graph "
+    "(notebook 05) the step falls from {:.0f} to {:.0f} µs.",
     _model,
 )
 claim(
