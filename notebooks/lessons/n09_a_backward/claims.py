@@ -205,14 +205,14 @@ claim(NOTEBOOK, "With {} chunks atomics take {:.1f} µs and two stages {:.1f} µ
 claim(NOTEBOOK, "PyTorch's own sum takes {:.1f} µs.", _torch)
 claim(NOTEBOOK, "atomics take {:.1f} times as long as two stages.", _one_chunk)
 claim(NOTEBOOK, "**{} chunks:** a chunk has {} rows, so {} of a tile's {} rows are masked.", lambda: _many_chunks()[:4])
-claim(NOTEBOOK, "| atomics | {:.0f} | {:.0f}, to begin {:,} programs (06) | | two stages, beyond that | {:.0f} | {:.0f}, "
-      "for a second sum by {} programs, at one chunk's rate |", lambda: _many_chunks()[4:])
-claim(NOTEBOOK, "the atomics ran {:.0f} times on the same x, in {:.0f} chunks: {:.0f} of {:.0f} columns differed between "
-      "runs. With two stages none did.", _different)
+claim(NOTEBOOK, "| atomics | {:.0f} | {:.0f}, to begin {:,} programs (06) | | two stages, beyond that | {:.0f} | "
+      "{:.0f}, for a second sum by {} programs, at one chunk's rate |", lambda: _many_chunks()[4:])
+claim(NOTEBOOK, "the atomics ran {:.0f} times on the same x, in {:.0f} chunks: {:.0f} of {:.0f} columns differed "
+      "between runs. With two stages none did.", _different)
 claim(NOTEBOOK, "the median error of a column is {:.1e} a row at a time, and {:.1e} in two stages.", _errors)
 claim(NOTEBOOK, "for relu, 4096 chunks take {:.1f} µs without `grad_bias` and {:.1f} µs with it.", _many)
-claim(NOTEBOOK, "The op's default for this shape is {}, the best of the record: {:.1f} µs for relu and {:.1f} µs for gelu.",
-      _default)
+claim(NOTEBOOK, "The op's default for this shape is {}, the best of the record: {:.1f} µs for relu and {:.1f} µs for "
+      "gelu.", _default)
 claim(NOTEBOOK, "sums {} chunks into a workspace (chunk `x1` begins at `{}*x1`)", _compiled_chunks)
 claim(NOTEBOOK, "For relu `torch.compile` takes {:.1f} µs, ours {:.1f} µs in Triton and {:.1f} µs in CUDA: no "
       "difference.", _relu)
