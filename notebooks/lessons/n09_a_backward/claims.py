@@ -12,7 +12,8 @@ from lessons.shared.claim import claim
 from lessons.shared.records import GPU, LEAST, apart, copy_us, sms
 
 NOTEBOOK = "09"
-UNROLLED, WAITS = 4, 3  # rows a wait of sum_rows, by its SASS; waits for 128 rows of sum_tiles (test_lesson.py)
+# By the SASS (test_lesson.py): rows a wait of sum_rows; waits for 128 rows of sum_tiles, with four warps and with one.
+UNROLLED, WAITS, WAITS_ONE_WARP = 4, 3, 4 * 2
 one = BACKWARD.one
 
 
@@ -62,10 +63,10 @@ def _needed() -> tuple:
 
 
 def _tiles() -> tuple:
-    """µs of sum_tiles with four warps, ns of a wait, and the µs that so many waits would take."""
+    """ns of a wait, the µs that sum_tiles' waits with four warps would take, and its µs."""
     us, expected = sum_row("sum_tiles")["us_p50"], ROWS / 128 * WAITS * _wait_ns() / 1e3
     assert 0.8 < us / expected < 1.25
-    return WAITS, us, _wait_ns(), expected
+    return _wait_ns(), expected, us
 
 
 def _best() -> tuple:
@@ -88,8 +89,9 @@ def _one_chunk() -> tuple:
 
 
 def _many_chunks() -> tuple:
-    """Rows of a chunk, of a tile, and those that are masked; programs, and the µs in which they begin; µs of atomics;
-    what two stages take more; programs of the second launch, and its µs at the rate of one chunk."""
+    """Chunks, the rows of one, those of a tile that are masked, and all of a tile; µs of atomics, those in which its
+    programs begin, and the programs; what two stages take more, the second launch's µs at the rate of one chunk, and
+    its programs."""
     chunks, tiles = 16384, COLUMNS // sum_launch.BLOCK
     staged, atomics = (sum_row(way, chunks)["us_p50"] for way in ("two stages", "atomics"))
     second = sum_row("two stages", chunks=1)["us_p50"] * chunks / ROWS
@@ -97,7 +99,7 @@ def _many_chunks() -> tuple:
     begin = chunks * tiles / begin_per_ns() / 1e3
     assert begin < atomics
     rows, tile = ROWS // chunks, sum_launch.ROWS
-    return chunks, rows, tile, tile - rows, chunks * tiles, begin, atomics, staged - atomics, tiles, second
+    return chunks, rows, tile - rows, tile, atomics, begin, chunks * tiles, staged - atomics, second, tiles
 
 
 def _different() -> tuple:
@@ -107,7 +109,7 @@ def _different() -> tuple:
     assert staged["differing"] == 0
     chunks = atomics.get("chunks")
     chunks = 512 if chunks is None or chunks != chunks else chunks  # what the record without this label was made with
-    return chunks, atomics["differing"], atomics["columns"], atomics["runs"]
+    return atomics["runs"], chunks, atomics["differing"], atomics["columns"]
 
 
 def _errors() -> tuple:
@@ -195,34 +197,36 @@ claim(NOTEBOOK, "there are 16 programs for {} SMs", lambda: (sms(),))
 claim(NOTEBOOK, "So the {} programs have {:.0f} KB in flight", _in_flight)
 claim(NOTEBOOK, "by 06 each SM needs {:.0f} to {:.0f} KB", _needed)
 claim(NOTEBOOK, "A wait takes {:.0f} µs / ({} / {}) = {:.0f} ns, not much more than the {:.0f} ns of a read", _wait)
-claim(NOTEBOOK, "128 rows cost {} waits, and the sum takes {:.0f} µs; at {:.0f} ns a wait it would be {:.0f} µs.",
-      _tiles)
+claim(NOTEBOOK, "Step 1 waits {} times for 128 rows. A tile with one warp waits {} times, with four warps {} times.",
+      lambda: (128 // UNROLLED, WAITS_ONE_WARP, WAITS))
+claim(NOTEBOOK, "At {:.0f} ns a wait, the last would take {:.0f} µs; it takes {:.0f} µs.", _tiles)
 claim(NOTEBOOK, "With {} chunks atomics take {:.1f} µs and two stages {:.1f} µs: no difference, and no number of "
       "chunks is better for either.", _best)
 claim(NOTEBOOK, "PyTorch's own sum takes {:.1f} µs.", _torch)
 claim(NOTEBOOK, "atomics take {:.1f} times as long as two stages.", _one_chunk)
-claim(NOTEBOOK, "**{} chunks:** a chunk has {} rows, so of a tile's {} rows {} are masked. By 06, {:,} programs take "
-      "{:.0f} µs only to begin, of the {:.0f} µs of atomics. Two stages take {:.0f} µs more, for a second sum by {} "
-      "programs: {:.0f} µs at the rate of one chunk.", _many_chunks)
-claim(NOTEBOOK, "with {:.0f} chunks, {:.0f} of {:.0f} columns came out in several ways in {:.0f} runs of the atomics "
-      "on the same x; with two stages none did.", _different)
+claim(NOTEBOOK, "**{} chunks:** a chunk has {} rows, so {} of a tile's {} rows are masked.", lambda: _many_chunks()[:4])
+claim(NOTEBOOK, "| atomics | {:.0f} | {:.0f}, to begin {:,} programs (06) | | two stages, beyond that | {:.0f} | "
+      "{:.0f}, for a second sum by {} programs, at one chunk's rate |", lambda: _many_chunks()[4:])
+claim(NOTEBOOK, "the atomics ran {:.0f} times on the same x, in {:.0f} chunks: {:.0f} of {:.0f} columns differed "
+      "between runs. With two stages none did.", _different)
 claim(NOTEBOOK, "the median error of a column is {:.1e} a row at a time, and {:.1e} in two stages.", _errors)
 claim(NOTEBOOK, "for relu, 4096 chunks take {:.1f} µs without `grad_bias` and {:.1f} µs with it.", _many)
-claim(NOTEBOOK, "The op's default is {} here, the best of the record: {:.1f} µs for relu and {:.1f} µs for gelu.",
-      _default)
-claim(NOTEBOOK, "sums {} chunks into a workspace (`{}*x1` is where one begins)", _compiled_chunks)
+claim(NOTEBOOK, "The op's default for this shape is {}, the best of the record: {:.1f} µs for relu and {:.1f} µs for "
+      "gelu.", _default)
+claim(NOTEBOOK, "sums {} chunks into a workspace (chunk `x1` begins at `{}*x1`)", _compiled_chunks)
 claim(NOTEBOOK, "For relu `torch.compile` takes {:.1f} µs, ours {:.1f} µs in Triton and {:.1f} µs in CUDA: no "
       "difference.", _relu)
 claim(NOTEBOOK, "For gelu we lose in Triton: {:.1f} µs by `torch.compile`, and {:.1f} µs by ours.", _gelu)
 claim(NOTEBOOK, "Both move {} bytes per element", _gelu_bytes)
-claim(NOTEBOOK, "without `grad_bias` ours is within 3 % of the compiler's. So is our CUDA kernel, with the sum.",
+claim(NOTEBOOK, "without `grad_bias` ours is within 3 % of the compiler's. Our CUDA kernel is "
+      "too, with the sum.",
       _gelu_sum)
 claim(NOTEBOOK, "For gelu both directions take {:.1f} µs with `torch.compile` and {:.1f} µs with ours: we lose the "
-      "backward and win the step. For relu it is {:.1f} and {:.1f} µs, no difference.", _step)
+      "backward, and win both together. For relu it is {:.1f} and {:.1f} µs, no difference.", _step)
 claim(NOTEBOOK, "the compiler keeps {:.1f} MB for relu and {:.1f} MB for gelu, ours nothing.", _kept)
 claim(NOTEBOOK, "| the sum of {:.1f} MB |", lambda: _bytes()[:1])
 claim(NOTEBOOK, "| the bytes | | {:.1f} |", lambda: _bytes()[1:])
 claim(NOTEBOOK, "| a row at a time, 16 programs | {} | {:.0f} |", lambda: _table("sum_rows", 128 // UNROLLED))
 claim(NOTEBOOK, "| 32 rows at a time, 4 warps | {} | {:.0f} |", lambda: _table("sum_tiles", WAITS))
 claim(NOTEBOOK, "| 128 chunks, two stages | {} | {:.1f} |", lambda: _table("two stages", WAITS))
-claim(NOTEBOOK, "We began with {:.0f} times the bytes' time, and have {:.1f} times.", _ends)
+claim(NOTEBOOK, "We began at {:.0f} times the bytes' time, and are at {:.1f} times.", _ends)
