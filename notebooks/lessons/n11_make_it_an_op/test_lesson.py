@@ -92,7 +92,12 @@ def test_the_ops_pass_opcheck(declare):
     device = runtime.device()
     x, bias = (torch.randn(shape, device=device, requires_grad=True) for shape in ((3, 5), (5,)))
     op = declare(f"lecture::tested_{declare.__name__}", by_hand.formula)
-    torch.library.opcheck(op, (x, bias))
+    for each in (x, x[0], x[None]):
+        torch.library.opcheck(op, (each, bias))
+        torch.testing.assert_close(
+            torch.autograd.grad(op(each, bias).sum(), (x, bias)),
+            torch.autograd.grad(by_hand.formula(each, bias).sum(), (x, bias)),
+        )
     assert torch.equal(op(x, bias), kernels.add_relu(x.detach(), bias.detach()))
 
 
