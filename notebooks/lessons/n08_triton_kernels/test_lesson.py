@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import pandas
 import pytest
 import torch
 
@@ -19,7 +18,7 @@ from kernels.inductor.machine_code import accesses
 from lessons.n08_triton_kernels import experiment, pictures, pointwise_kernels, recorded
 from lessons.n08_triton_kernels import puzzles as triton_puzzles
 from lessons.shared import answers, h200
-from lessons.shared.records import Record
+from lessons.shared.records import Unsaved
 
 triton = pytest.importorskip("triton")  # after kernels, which chooses the interpreter
 tl = triton.language
@@ -68,10 +67,6 @@ def test_what_is_not_recorded_yet_says_so_and_is_shown_when_it_is(monkeypatch, c
     assert [values[form][0] for form in experiment.RELUS] == ["0.0", "nan"]
     assert values["where"][4] == "-0.0"
 
-    class Now(Record):
-        def table(self):
-            return pandas.DataFrame(rows)
-
     def printed() -> str:
         recorded.show_block(1024, 8, (65.0, 64.0))
         recorded.show_autotune()
@@ -81,7 +76,7 @@ def test_what_is_not_recorded_yet_says_so_and_is_shown_when_it_is(monkeypatch, c
     made = h200.compiled(pointwise_kernels.gelu, 4, COLUMNS=512, FORM="fitted", SAME=0, BLOCK=1024)
     if recorded.find("block", block=1024, warps=8) is None:
         assert printed().count(recorded.NOTHING) == 4
-    monkeypatch.setattr(recorded, "POINTWISE", Now("pointwise"))
+    monkeypatch.setattr(recorded, "POINTWISE", Unsaved("pointwise", rows))
     capsys.readouterr()
     out = printed()
     assert recorded.NOTHING not in out

@@ -1,6 +1,6 @@
 """What nvcc makes of the lesson's kernels, for an H200 that need not be here: registers, instructions, in which order a
 thread loads and stores. `count()` needs nvcc and the disassembler of Triton's wheel; what it found is in
-traces/compiled. What executes is counted along the shortest way (kernels/inductor/shortest_way.py).
+traces/compiled. What executes is counted along the shortest way (shortest_way.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 from kernels import runtime
-from kernels.inductor.shortest_way import executed, functions, opcode
 from kernels.runtime import KERNELS
+from lessons.n10_cuda_kernels.shortest_way import executed, functions, opcode
 
 HERE = Path(__file__).resolve().parent
 SAVED = KERNELS.parent / "traces" / "compiled" / "cuda_steps.json"

@@ -27,13 +27,13 @@ from torch import Tensor
 
 import kernels
 from kernels.check.host import inline, programs
-from kernels.check.host.sanitizers import compute_sanitizer
 from kernels.dispatch import build, core
 from kernels.dispatch.build import load_library
 from kernels.runtime import KERNELS
 from lessons.n10_cuda_kernels import counting, in_triton, texts
 from lessons.n10_cuda_kernels.counting import STEPS, WAYS
 from lessons.n10_cuda_kernels.op_puzzles import ACTIVATIONS
+from lessons.n10_cuda_kernels.sanitizers import compute_sanitizer
 from lessons.shared import ncu as nsight
 from lessons.shared.experiment import Experiment, Launch, Way
 

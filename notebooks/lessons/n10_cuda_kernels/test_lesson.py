@@ -11,8 +11,6 @@ import pytest
 import torch
 
 from kernels.check.host import inline, programs
-from kernels.check.host.sanitizers import address_sanitizer
-from kernels.inductor.shortest_way import executed
 from lessons.n10_cuda_kernels import (
     counting,
     experiment,
@@ -25,8 +23,10 @@ from lessons.n10_cuda_kernels import (
     texts,
 )
 from lessons.n10_cuda_kernels.counting import STEPS
+from lessons.n10_cuda_kernels.sanitizers import address_sanitizer
+from lessons.n10_cuda_kernels.shortest_way import executed
 from lessons.shared import answers
-from lessons.shared.records import Record
+from lessons.shared.records import Unsaved
 
 matplotlib = pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")
@@ -186,19 +186,12 @@ def test_pictures_and_tables(capsys):
 
 
 def test_what_is_recorded_later_is_shown_then(monkeypatch, capsys):
-    import pandas
 
     lesson = experiment.CudaSteps(CPU)
     lesson.measure(["step", "index", "op"])
     assert {row["match"] for row in lesson.rows} == {"ok"}
 
-    class Now(Record):
-        def table(self):
-            table = pandas.DataFrame(lesson.rows)
-            table.attrs = {"GPU": "a GPU"}
-            return table
-
-    monkeypatch.setattr(recorded, "CUDA_STEPS", Now("cuda_steps"))
+    monkeypatch.setattr(recorded, "CUDA_STEPS", Unsaved("cuda_steps", lesson.rows))
     capsys.readouterr()
     recorded.show_steps({})
     recorded.show_indices()

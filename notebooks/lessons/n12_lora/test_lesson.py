@@ -7,13 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-import pandas
 import pytest
 import torch
 
 from lessons.n12_lora import experiment, lora_kernel, merging, pictures, program, recorded, ways
 from lessons.shared import answers
-from lessons.shared.records import Record
+from lessons.shared.records import Unsaved
 from model.profiling.operators import Operator, Operators
 
 ROOM = Path(__file__).resolve().parent
@@ -155,13 +154,7 @@ def test_what_the_experiment_measures_is_what_is_shown(monkeypatch, capsys):
     lesson.measure(["layer", "tiles", "adapters"])
     assert {row["match"] for row in lesson.rows} == {"ok"}
 
-    class Now(Record):
-        def table(self):
-            table = pandas.DataFrame(lesson.rows)
-            table.attrs = {"GPU": "a GPU", "torch": "2.13.0", "date": "2026-11-26"}
-            return table
-
-    monkeypatch.setattr(recorded, "LORA", Now("lora"))
+    monkeypatch.setattr(recorded, "LORA", Unsaved("lora", lesson.rows))
     monkeypatch.setattr(recorded, "ROWS", 4)
     monkeypatch.setattr(recorded, "WIDTH", 16)
     capsys.readouterr()
