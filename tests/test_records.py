@@ -435,9 +435,13 @@ def test_bench_does_not_save_a_part(capsys):
     assert "--quick measures a part" in capsys.readouterr().err
 
 
-def test_bench_sweeps_what_has_a_sweep(capsys):
+@without_gpu
+def test_bench_shows_the_record_of_a_sweep(capsys):
     assert bench.main(["dlrm", "--sweep"]) == 0
     assert "dlrm_sweep" in capsys.readouterr().out
+
+
+def test_bench_sweeps_what_has_a_sweep(capsys):
     refused = {"softmax: no sweep": ["softmax", "--sweep"], "which --sweep leaves out": ["--sweep", "--quick"]}
     for why, arguments in refused.items():
         with pytest.raises(SystemExit):

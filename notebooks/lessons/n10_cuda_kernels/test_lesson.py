@@ -1,6 +1,5 @@
 """Lesson 10: accesses that are named, sectors, load_inline's text on the host, instructions that execute, pictures."""
 
-
 import inspect
 import json
 import re
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernels import runtime
 from kernels.check.host import inline, programs
 from lessons.n10_cuda_kernels import (
     counting,
@@ -30,6 +30,7 @@ from lessons.shared.records import Unsaved
 
 matplotlib = pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")
+interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 ROOM = Path(__file__).resolve().parent
 NOTEBOOK = ROOM.parents[1] / "10_cuda_kernels.ipynb"
 SCALAR = texts.launching(texts.text_of("scalar"))
@@ -160,8 +161,6 @@ def test_what_is_counted_is_saved_whole():
 
 
 def test_what_is_recorded_is_of_these_kernels():
-    from kernels import runtime
-
     if not runtime.nvcc():
         pytest.skip("nvcc is not here")
     found = counting.count()
@@ -185,8 +184,8 @@ def test_pictures_and_tables(capsys):
     matplotlib.pyplot.close("all")
 
 
+@interpreted
 def test_what_is_recorded_later_is_shown_then(monkeypatch, capsys):
-
     lesson = experiment.CudaSteps(CPU)
     lesson.measure(["step", "index", "op"])
     assert {row["match"] for row in lesson.rows} == {"ok"}
@@ -226,10 +225,12 @@ def test_load_inlines_text_runs_on_the_host_and_says_what_is_wrong():
         inline.load_inline("scalar", "", source, functions=["backward"])
 
 
-def test_a_function_runs_apart_and_its_error_is_a_line(capsys):
-    def fails(number: int) -> None:
-        raise RuntimeError(f"CUDA error: {number}\nmore")
+def fails(number: int) -> None:
+    """At the module's level: on a GPU another process imports it."""
+    raise RuntimeError(f"CUDA error: {number}\nmore")
 
+
+def test_a_function_runs_apart_and_its_error_is_a_line(capsys):
     on_your_machine.call_apart(fails, 9)
     assert capsys.readouterr().out == "RuntimeError: CUDA error: 9\n"
 
@@ -266,8 +267,6 @@ def test_what_ncu_prints():
 
 
 def test_a_kernel_that_runs_only_on_the_host_compiles_for_a_gpu_too(tmp_path):
-    from kernels import runtime
-
     if not runtime.nvcc():
         pytest.skip("nvcc is not here")
     import subprocess

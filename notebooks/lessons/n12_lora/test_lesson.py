@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels import runtime
 from lessons.n12_lora import experiment, lora_kernel, merging, pictures, program, recorded, ways
 from lessons.shared import answers
 from lessons.shared.records import Unsaved
@@ -17,6 +18,7 @@ from model.profiling.operators import Operator, Operators
 
 ROOM = Path(__file__).resolve().parent
 NOTEBOOK = ROOM.parents[1] / f"{ROOM.name.removeprefix('n')}.ipynb"
+interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +98,7 @@ def test_all_ways_give_the_layer_and_move_what_the_lesson_counts():
     pictures.draw_passes(found | {"LoRA kernel": [Operator("lora_kernel", unit, unit)]}, unit)
 
 
+@interpreted
 def test_the_kernel_gives_the_layer():
     layer = _layer(70, 24)
     torch.testing.assert_close(ways.by_kernel(*layer), ways.eager(*layer), rtol=1e-4, atol=1e-4)
@@ -148,6 +151,7 @@ def test_the_record_is_printed_and_what_is_not_recorded_says_so(capsys):
         recorded.time_us("layer", "none such")
 
 
+@interpreted
 def test_what_the_experiment_measures_is_what_is_shown(monkeypatch, capsys):
     """In small: no row of the cells' is missing but the one that only a GPU has."""
     lesson = experiment.Lora(torch.device("cpu"))
