@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from lessons.n06_how_a_gpu_runs_a_kernel.experiment import LAUNCHED
 from lessons.shared.occupancy import programs_an_sm
-from lessons.shared.records import ADD_RELU, BF16, FLOAT32, GPU, TF32, gb_per_s, yardstick
+from lessons.shared.records import ADD_RELU, BF16, FLOAT32, GPU, NO_RECORD, TF32, gb_per_s, yardstick
 
 if TYPE_CHECKING:
     import pandas
 
-NO_RECORD = "no record yet"
 ROOFS = {"fp32": FLOAT32 / 1e12, "tf32": TF32 / 1e12, "bf16": BF16 / 1e12}  # TFLOP/s, by the datasheet
 _GIGA = {"byte": 1e-9, "Kbyte": 1e-6, "Mbyte": 1e-3, "Gbyte": 1.0}
 

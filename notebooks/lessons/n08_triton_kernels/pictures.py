@@ -57,7 +57,7 @@ def _draw_bars(ax: Axes, bars: Mapping[str, float | None], bytes_us: float) -> N
     known = [us for us in bars.values() if us is not None]
     for place, (label, us) in enumerate(bars.items()):
         if us is None:
-            ax.text(0, place, f"  {recorded.NOTHING}", size=8, va="center")
+            ax.text(0, place, f"  {recorded.NO_RECORD}", size=8, va="center")
             continue
         colour = IDLE if label in ("a copy", "eager") else ORANGE if us > 1.03 * min(known) else BLUE
         ax.barh(place, us, 0.7, color=colour)

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from kernels.inductor.machine_code import opcodes, sass
 from lessons.n08_triton_kernels.experiment import DTYPES, SHAPES
-from lessons.shared.records import LANES, Record, copy_us, device, sms
+from lessons.shared.records import LANES, NO_RECORD, Record, copy_us, device, sms
 
 if TYPE_CHECKING:
     import pandas
 
 POINTWISE = Record("pointwise")
-NOTHING = "no record yet"
 # What an SM of compute capability 9.0 computes in a clock, in lanes, by the CUDA C++ Programming Guide's table of
 # arithmetic instructions. Whatever is not in the table, four schedulers issue it.
 RATES = {"float32": 128, "integers": 64, "exp, 1/x": 16, "all, issued": 128}
@@ -28,22 +27,22 @@ def find(part: str, **labels) -> pandas.Series | None:
         return None
 
 
-def show(what: str, row: pandas.Series | None, here: tuple[float, float] | None = None) -> None:
+def show(what: str, part: str, here: tuple[float, float] | None = None, /, **labels) -> None:
     """A line: a launch's recorded µs, with an empty L2 and in a replay, and beside them those of this machine."""
-    print(f"{what:32} recorded {_shown(row)}" + (f"; here {here[0]:.1f}, replayed {here[1]:.1f}" if here else ""))
+    row = find(part, **labels)
+    found = f"recorded {_shown(row)}" if row is not None else POINTWISE.elsewhere(part, **labels)
+    print(f"{what:32} {found}" + (f"; here {here[0]:.1f}, replayed {here[1]:.1f}" if here else ""))
 
 
-def _shown(row: pandas.Series | None) -> str:
-    if row is None:
-        return NOTHING
+def _shown(row: pandas.Series) -> str:
     replayed = row.get("replay_us")
     known = replayed is not None and replayed == replayed  # rows without it have NaN there
-    return f"{row['us_p50']:6.1f} µs, replayed " + (f"{replayed:.1f}" if known else f"({NOTHING})")
+    return f"{row['us_p50']:6.1f} µs, replayed " + (f"{replayed:.1f}" if known else f"({NO_RECORD})")
 
 
 def show_relu(name: str, shape: str, here: tuple[float, float] | None = None) -> None:
     """relu(x + bias) in float32."""
-    show(name, find("add_relu", name=name, shape=shape, dtype="float32"), here)
+    show(name, "add_relu", here, name=name, shape=shape, dtype="float32")
 
 
 def show_relus(shape: str, here: tuple[float, float] | None = None) -> None:
@@ -56,7 +55,7 @@ def show_relus(shape: str, here: tuple[float, float] | None = None) -> None:
 def show_block(block: int, warps: int, here: tuple[float, float] | None = None) -> None:
     """The six lines with such a config."""
     what = f"BLOCK {block:4}, {warps} warp{'s' * (warps > 1)}, {block // (LANES * warps):2} a lane"
-    show(what, find("block", block=block, warps=warps), here)
+    show(what, "block", here, block=block, warps=warps)
 
 
 def show_autotune() -> None:
@@ -64,7 +63,7 @@ def show_autotune() -> None:
     for name in ("one config", "autotuned"):
         row = find("autotune", name=name)
         if row is None:
-            print(f"{name}: {NOTHING}")
+            print(f"{name}: {NO_RECORD}")
             continue
         kept = "" if name == "one config" else f"; kept: BLOCK {row['block']:.0f}, {row['warps']:.0f} warps"
         times = f"{row['ms_p50']:,.0f} ms for the first call, {row['call_us']:.1f} µs of Python for a later one"
@@ -112,5 +111,5 @@ def show_limits(cubin: bytes, elements: int, name: str, dtype: str) -> None:
     where all programs take the same elements."""
     limits = [f"{kind} {kind_us(kind, count):.1f}" for kind, count in kinds(cubin, elements).items()]
     row = find("same", name=name, dtype=dtype)
-    alone = NOTHING if row is None else f"{row['us_p50']:.1f}"
+    alone = POINTWISE.elsewhere("same", name=name, dtype=dtype) if row is None else f"{row['us_p50']:.1f}"
     print(f"    limits in µs: bytes {bytes_us(dtype):.1f};", "; ".join(limits) + f"; without the bytes: {alone}")

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from lessons.n09_a_backward.arithmetic import KEPT, backward_bytes
 from lessons.n09_a_backward.sum_launch import CHUNKS
-from lessons.shared.records import ADD_MUL_ACTIVATION, GPU, Record
+from lessons.shared.records import ADD_MUL_ACTIVATION, GPU, NO_RECORD, Record
 
 if TYPE_CHECKING:
     import pandas
 
 BACKWARD = Record("backward")
-NO_RECORD = "no record yet"
 OP_CHUNKS = 256  # of add_mul_activation's Triton backward at 65536 × 512 float32, by row_chunks
 WAYS = {"atomics": "sum_atomic", "two stages": "sum_chunk"}  # as the lesson calls them, as the record does
 

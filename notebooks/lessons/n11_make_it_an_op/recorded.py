@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from lessons.shared.records import Record
 
 MAKE_OP = Record("make_op")
-NO_RECORD = "no record yet"
 # The rungs of one call: name in the record → what the notebook calls it.
 RUNGS = {
     "launcher, output given": "the launcher, out given",
@@ -56,5 +55,6 @@ def show_rungs(part: str = "call") -> None:
     if part == "gradient":
         print("with a gradient:")
     for name, row in rungs(part).items():
-        text = NO_RECORD if row is None else f"{row.us:5.1f} µs ({row.low:.1f} to {row.high:.1f})"
+        recorded = row and f"{row.us:5.1f} µs ({row.low:.1f} to {row.high:.1f})"
+        text = recorded or MAKE_OP.elsewhere(part, name=name)
         print(f"{RUNGS[name]:44} {text}")

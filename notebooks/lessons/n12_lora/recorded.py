@@ -13,18 +13,20 @@ if TYPE_CHECKING:
 
 LORA = Record("lora")
 ROWS, WIDTH = 8192, 4096  # of the layer that the lesson speaks of
-NO_RECORD = "no record yet"
 VARIANTS = {"the op": "fused, triton", "masked": MASKED, "grouped": GROUPED}  # the lesson's names, the record's
 
 
 def row(part: str, variant: str, **labels) -> pandas.Series | None:
     """The row of this variant, of the lesson's layer unless labels say another; None: there is none yet."""
-    if part in ("layer", "training"):
-        labels = {"rows": ROWS, "width": WIDTH} | labels
     try:
-        return LORA.one(part, variant=VARIANTS.get(variant, variant), **labels)
+        return LORA.one(part, **_labels(part, variant, labels))
     except LookupError:
         return None
+
+
+def _labels(part: str, variant: str, labels: Mapping) -> dict:
+    layer = {"rows": ROWS, "width": WIDTH} if part in ("layer", "training") else {}
+    return layer | labels | {"variant": VARIANTS.get(variant, variant)}
 
 
 def time_us(part: str, variant: str, kind: str = "us_p50", **labels) -> float:
@@ -44,21 +46,23 @@ def _head() -> str:
     return f"Recorded, {LORA.head('GPU')}, torch {LORA.head('torch')}, {LORA.head('date')}:"
 
 
-def _line(what: str, found: pandas.Series | None, more: str = "") -> None:
-    print(f"  {what:28}{NO_RECORD if found is None else spread(found, 8) + ' µs'}{more}")
+def _line(what: str, part: str, variant: str, more: str = "", **labels) -> None:
+    found = row(part, variant, **labels)
+    said = LORA.elsewhere(part, **_labels(part, variant, labels)) if found is None else f"{spread(found, 8)} µs"
+    print(f"  {what:28}{said}{more}")
 
 
 def show_layer(predicted: Mapping[str, float | None], **labels) -> None:
     """A line a way, and what was predicted."""
     print(_head())
     for name, guess in predicted.items():
-        _line(name, row("layer", name, **labels), "" if guess is None else f", you said {guess}")
+        _line(name, "layer", name, "" if guess is None else f", you said {guess}", **labels)
 
 
 def show_tiles() -> None:
     """LoRA's kernel alone, by its tile."""
     for rows, columns in Sizes.tiles:
-        _line(f"kernel alone, {rows} × {columns}", row("tiles", f"{rows}×{columns}"))
+        _line(f"kernel alone, {rows} × {columns}", "tiles", f"{rows}×{columns}")
 
 
 def show_model() -> None:
@@ -74,4 +78,4 @@ def show_adapters(predicted: str | None) -> None:
     print(_head())
     for name in ("gathered", "masked", "grouped"):
         found, mark = row("adapters", name), ", you said" if name == predicted else ""
-        _line(name, found, f", {found['peak_bytes'] / 1e6:.0f} MB{mark}")
+        _line(name, "adapters", name, f", {found['peak_bytes'] / 1e6:.0f} MB{mark}")

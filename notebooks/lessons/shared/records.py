@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,17 +29,20 @@ FLOAT32, TF32, BF16 = 67e12, 494.5e12, 989.5e12
 LANES = 32  # of a warp
 SECTOR = 32  # bytes: the least that a GPU's caches move
 LEAST = 1.03  # times that differ by less are called the same
+NO_RECORD = "no record yet"
+IMPLEMENTATION = ("name", "variant", "implementation")  # the label that says which of a part's ways a row is of
 
 
 @dataclass(frozen=True)
 class Record:
-    """The record of this name, as it was measured on the H200."""
+    """The record of this name, as it was measured on the H200, or on the GPU of this folder."""
 
     name: str
+    gpu: str = field(default=records.README_GPU, kw_only=True)
 
     def table(self) -> pandas.DataFrame:
         """All rows, labels and times among the columns; attrs: what stands above them. Not to be written to."""
-        return _table(self.name)
+        return _table(self.name, self.gpu)
 
     def head(self, *names: str) -> object:
         """What stands above the rows, by its name or by the names on the way to it. LookupError: it does not."""
@@ -70,6 +73,28 @@ class Record:
         row = self.one(part, **labels)
         return float(np.median(row["us"]) if "us_p50" not in row else row["us_p50"])
 
+    def elsewhere(self, part: str, /, **labels) -> str:
+        """What is said where the H200 has no such row: the µs of another GPU that has one, or NO_RECORD.
+
+        Times of two GPUs are not to be compared: what eager takes in the other's run stands beside it.
+        """
+        for record in self._others():
+            try:
+                found = record.us(part, **labels)
+            except LookupError:
+                continue
+            said = f"no H200; on an {record.head('GPU').removeprefix('NVIDIA ')} {found:.1f} µs"
+            eager = labels | {name: "eager" for name in IMPLEMENTATION if name in labels}
+            try:
+                return f"{said}, eager there {record.us(part, **eager):.1f}" if eager != labels else said
+            except LookupError:
+                return said
+        return NO_RECORD
+
+    def _others(self) -> list[Record]:
+        files = records.recorded_files(f"{self.name}.json")
+        return [Record(self.name, gpu=file.parent.name) for file in files if file.parent.name != self.gpu]
+
 
 @dataclass(frozen=True)
 class Unsaved(Record):
@@ -81,13 +106,16 @@ class Unsaved(Record):
         import pandas
 
         table = pandas.DataFrame(self.measured)
-        table.attrs = {"GPU": "a GPU", "torch": "2.13.0", "date": "2026-11-26"}
+        table.attrs = {"GPU": "NVIDIA X1", "torch": "2.13.0", "date": "2026-11-26"}
         return table
+
+    def _others(self) -> list[Record]:
+        return []
 
 
 @functools.cache
-def _table(name: str) -> pandas.DataFrame:
-    return records.recorded(name)
+def _table(name: str, gpu: str) -> pandas.DataFrame:
+    return records.recorded(name, gpu)
 
 
 def _shown(part: str | None, labels: dict) -> str:

@@ -1,0 +1,42 @@
+"""What stands in the place of a row that the H200's record lacks."""
+
+import pytest
+
+from kernels.measure import records
+from lessons.shared.records import NO_RECORD, Record, Unsaved
+
+
+@pytest.fixture
+def others(monkeypatch):
+    """others(rows): another GPU's record of the name "made", which has these."""
+
+    def give(*rows):
+        other = Unsaved("made", [{"match": "ok", **row} for row in rows])
+        monkeypatch.setattr(Record, "_others", lambda self: [other])
+        return Record("made")
+
+    return give
+
+
+def test_another_gpus_time_stands_beside_eagers(others):
+    of = {"part": "op", "shape": "even"}
+    made = others({**of, "name": "ours", "us_p50": 61.25}, {**of, "name": "eager", "us_p50": 210.0})
+    assert made.elsewhere("op", name="ours", shape="even") == "no H200; on an X1 61.2 µs, eager there 210.0"
+    assert made.elsewhere("op", name="eager", shape="even") == "no H200; on an X1 210.0 µs"
+    assert made.elsewhere("op", name="ours", shape="odd") == NO_RECORD
+
+
+def test_a_row_without_eager_or_that_failed(others):
+    made = others(
+        {"part": "tiles", "variant": "16×16", "us_p50": 3.0},
+        {"part": "tiles", "variant": "8×8", "us_p50": 3.0, "match": "FAILED: off"},
+    )
+    assert made.elsewhere("tiles", variant="16×16") == "no H200; on an X1 3.0 µs"
+    assert made.elsewhere("tiles", variant="8×8") == NO_RECORD
+
+
+def test_the_folders_of_other_gpus_are_asked():
+    for record in Record("pointwise")._others():
+        assert record.gpu != records.README_GPU
+        assert len(record.table())
+    assert Record("none such")._others() == []
