@@ -26,7 +26,7 @@ from lessons.n10_cuda_kernels.counting import STEPS
 from lessons.n10_cuda_kernels.sanitizers import address_sanitizer
 from lessons.n10_cuda_kernels.shortest_way import executed
 from lessons.shared import answers
-from lessons.shared.records import Unsaved
+from lessons.shared.records import NO_RECORD, Unsaved
 
 matplotlib = pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")
@@ -194,10 +194,10 @@ def test_what_is_recorded_later_is_shown_then(monkeypatch, capsys):
     capsys.readouterr()
     recorded.show_steps({})
     recorded.show_indices()
-    assert recorded.NO_RECORD not in capsys.readouterr().out
+    assert NO_RECORD not in capsys.readouterr().out
     recorded.show_op()
     printed = capsys.readouterr().out
-    assert [line.split("  ")[1] for line in printed.splitlines() if recorded.NO_RECORD in line] == ["torch.compile"]
+    assert [line.split("  ")[1] for line in printed.splitlines() if NO_RECORD in line] == ["torch.compile"]
 
 
 def test_load_inlines_text_runs_on_the_host_and_says_what_is_wrong():
