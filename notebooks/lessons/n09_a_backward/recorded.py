@@ -20,11 +20,17 @@ WAYS = {"atomics": "sum_atomic", "two stages": "sum_chunk"}  # as the lesson cal
 def sum_row(way: str, chunks: int = CHUNKS, warps: int = 4) -> pandas.Series:
     """The sum by "sum_rows", "sum_tiles" (with so many warps a program), "torch", or one of WAYS. LookupError: it was
     not measured."""
+    part, labels = _sum(way, chunks, warps)
+    return BACKWARD.one(part, **labels)
+
+
+def _sum(way: str, chunks: int, warps: int) -> tuple[str, dict]:
+    """The part and the labels of that row."""
     if way in WAYS:
-        return BACKWARD.one("chunks", step=WAYS[way], chunks=chunks)
+        return "chunks", {"step": WAYS[way], "chunks": chunks}
     if way == "sum_tiles" and warps != 4:
-        return BACKWARD.one("warps", step=way, warps=warps)
-    return BACKWARD.one("step", step=way)
+        return "warps", {"step": way, "warps": warps}
+    return "step", {"step": way}
 
 
 def backward(name: str, activation: str) -> pandas.Series:
@@ -66,9 +72,12 @@ def begin_per_ns() -> float:
 # ------------------------------------------------------------------------------------------------------------ printed
 
 
-def show(what: str, row: pandas.Series | None, mine: float | None = None, guess: float | None = None) -> None:
-    """Print a line: the recorded µs, what was predicted, and what was measured here."""
-    text = NO_RECORD if row is None else f"recorded {row['us_p50']:7,.1f} µs"
+def show(
+    what: str, row: pandas.Series | None, mine: float | None = None, guess: float | None = None,
+    instead: str = NO_RECORD,
+) -> None:
+    """Print a line: the recorded µs, what was predicted, and what was measured here. instead: of the recorded µs."""
+    text = instead if row is None else f"recorded {row['us_p50']:7,.1f} µs"
     said = "" if guess is None else f"  You said {guess:g}."
     here = "" if mine is None else f"  Here: {mine:,.1f}."
     print(f"{what:36} {text:19}{said}{here}".rstrip())
@@ -79,7 +88,14 @@ def show_sum(
 ) -> None:
     """As show, of a sum."""
     about = f", {chunks} chunks" if way in WAYS else f", warps: {warps}" if way == "sum_tiles" else ""
-    show(way + about, _or_none(sum_row, way, chunks, warps), mine, guess)
+    part, labels = _sum(way, chunks, warps)
+    show(way + about, _or_none(sum_row, way, chunks, warps), mine, guess, BACKWARD.elsewhere(part, **labels))
+
+
+def show_whole_backward(mine: float | None = None) -> None:
+    """As show, of the puzzle's answer and two_stage."""
+    labels = {"implementation": "the lesson's", "activation": "relu"}
+    show("relu, this kernel and two_stage", whole_backward(), mine, None, BACKWARD.elsewhere("backward", **labels))
 
 
 def show_backward(faster: dict[str, str | None] | None = None) -> None:
@@ -88,7 +104,8 @@ def show_backward(faster: dict[str, str | None] | None = None) -> None:
         found = []
         for name in ("torch.compile", "triton", "cuda"):
             row = _or_none(backward, name, activation)
-            us = NO_RECORD if row is None else f"{row['us_p50']:.1f} µs"
+            labels = {"implementation": name, "activation": activation}
+            us = BACKWARD.elsewhere("backward", **labels) if row is None else f"{row['us_p50']:.1f} µs"
             found.append(f"{name} {us} ({backward_bytes(name, activation)} bytes)")
         guess = (faster or {}).get(activation)
         print(f"{activation:8}" + ", ".join(found) + (f"; you said {guess}" if guess else ""))
