@@ -20,16 +20,28 @@ def here(value: float | None) -> str:
     return "" if value is None else f"Here: {_shown(value)}."
 
 
-def show(what: str, theirs: float | None, mine: float | None = None, unit: str = "GB/s") -> None:
-    """Print a line: what was recorded, and what was measured here."""
-    text = NO_RECORD if theirs is None else f"recorded {_shown(theirs):>5} {unit}"
+def show(
+    what: str, theirs: float | None, mine: float | None = None, unit: str = "GB/s", instead: str = NO_RECORD
+) -> None:
+    """Print a line: what was recorded, and what was measured here. instead: where nothing was recorded."""
+    text = instead if theirs is None else f"recorded {_shown(theirs):>5} {unit}"
     print(f"{what:52} {text}  {here(mine)}".rstrip())
 
 
 def show_copy(block: int, programs: int, warps: int, mine: float | None) -> None:
     """As show, of copy_kernel."""
     of = "a program for each tile" if not programs else f"{programs} program{'s' * (programs > 1)} on each SM"
-    show(f"BLOCK {block}, {warps} warp{'s' * (warps > 1)}, {of}", copy_gb(block, programs, warps), mine)
+    part, labels = _copy(block, programs, warps)
+    instead = GPU.elsewhere(part, lambda row: f"{_shown(gb_per_s(row))} GB/s", **labels)
+    what = f"BLOCK {block}, {warps} warp{'s' * (warps > 1)}, {of}"
+    show(what, copy_gb(block, programs, warps), mine, instead=instead)
+
+
+def show_reread(size: int, order: str, mine: float | None) -> None:
+    """As show, in TB/s, of a buffer that is read again and again; mine: GB/s."""
+    part, labels = _reread(size, order)
+    instead = GPU.elsewhere(part, lambda row: f"{_shown(gb_per_s(row) / 1e3)} TB/s", **labels)
+    show(f"{size >> 20} MiB, {order}", reread_tb(size, order), mine and mine / 1e3, "TB/s", instead)
 
 
 def _shown(value: float) -> str:
@@ -49,20 +61,31 @@ def stride_gb(stride: int) -> float:
 
 def copy_gb(block: int, programs: int, warps: int = 4) -> float | None:
     """GB/s of copy_kernel, read and written: programs an SM, 0 for one a tile."""
-    labels = {"block": block, "programs": programs}
+    part, labels = _copy(block, programs, warps)
     try:
-        return gb_per_s(GPU.one("flight", **labels) if warps == 4 else GPU.one("warps", **labels, warps=warps))
+        return gb_per_s(GPU.one(part, **labels))
     except LookupError:
         return None
+
+
+def _copy(block: int, programs: int, warps: int) -> tuple[str, dict]:
+    """The part and the labels of that row."""
+    labels = {"block": block, "programs": programs}
+    return ("flight", labels) if warps == 4 else ("warps", labels | {"warps": warps})
 
 
 def reread_tb(size: int, order: str) -> float | None:
     """TB/s of a buffer that is read again and again, past the L1: "in step", or each program in its "own" order."""
-    labels = {"part": "reread", "cache": "L2"} if order == "in step" else {"part": "order", "order": order}
+    part, labels = _reread(size, order)
     try:
-        return gb_per_s(GPU.one(size=size, **labels)) / 1e3
+        return gb_per_s(GPU.one(part, **labels)) / 1e3
     except LookupError:
         return None
+
+
+def _reread(size: int, order: str) -> tuple[str, dict]:
+    """The part and the labels of that row."""
+    return ("reread", {"size": size, "cache": "L2"}) if order == "in step" else ("order", {"size": size, "order": order})
 
 
 def resident(row: pandas.Series) -> int:

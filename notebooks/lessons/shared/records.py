@@ -12,7 +12,7 @@ The records of the ops (add_relu.json, …) are those of `python -m kernels.meas
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -73,20 +73,22 @@ class Record:
         row = self.one(part, **labels)
         return float(np.median(row["us"]) if "us_p50" not in row else row["us_p50"])
 
-    def elsewhere(self, part: str, /, **labels) -> str:
-        """What is said where the H200 has no such row: the µs of another GPU that has one, or NO_RECORD.
+    def elsewhere(self, part: str, /, shown: Callable[[pandas.Series], str] | None = None, **labels) -> str:
+        """What is said where the H200 has no such row: the µs of another GPU that has one, or NO_RECORD. shown: what
+        is said of that row in place of its µs.
 
         Times of two GPUs are not to be compared: what eager takes in the other's run stands beside it.
         """
+        shown = shown or (lambda row: f"{row['us_p50']:.1f} µs")
         for record in self._others():
             try:
-                found = record.us(part, **labels)
+                found = shown(record.one(part, **labels))
             except LookupError:
                 continue
-            said = f"no H200; on an {record.head('GPU').removeprefix('NVIDIA ')} {found:.1f} µs"
+            said = f"no H200; on an {record.head('GPU').removeprefix('NVIDIA ')} {found}"
             eager = labels | {name: "eager" for name in IMPLEMENTATION if name in labels}
             try:
-                return f"{said}, eager there {record.us(part, **eager):.1f}" if eager != labels else said
+                return f"{said}, eager there {shown(record.one(part, **eager))}" if eager != labels else said
             except LookupError:
                 return said
         return NO_RECORD

@@ -21,8 +21,10 @@ def others(monkeypatch):
 def test_another_gpus_time_stands_beside_eagers(others):
     of = {"part": "op", "shape": "even"}
     made = others({**of, "name": "ours", "us_p50": 61.25}, {**of, "name": "eager", "us_p50": 210.0})
-    assert made.elsewhere("op", name="ours", shape="even") == "no H200; on an X1 61.2 µs, eager there 210.0"
+    assert made.elsewhere("op", name="ours", shape="even") == "no H200; on an X1 61.2 µs, eager there 210.0 µs"
     assert made.elsewhere("op", name="eager", shape="even") == "no H200; on an X1 210.0 µs"
+    said = made.elsewhere("op", lambda row: f"{row['us_p50'] / 1e3:.2f} ms", name="ours", shape="even")
+    assert said == "no H200; on an X1 0.06 ms, eager there 0.21 ms"
     assert made.elsewhere("op", name="ours", shape="odd") == NO_RECORD
 
 
