@@ -85,7 +85,9 @@ def reread_tb(size: int, order: str) -> float | None:
 
 def _reread(size: int, order: str) -> tuple[str, dict]:
     """The part and the labels of that row."""
-    return ("reread", {"size": size, "cache": "L2"}) if order == "in step" else ("order", {"size": size, "order": order})
+    if order == "in step":
+        return "reread", {"size": size, "cache": "L2"}
+    return "order", {"size": size, "order": order}
 
 
 def resident(row: pandas.Series) -> int:
