@@ -109,12 +109,12 @@ def judge(name: str, predicted: float | None, why: str = "") -> None:
 def ladder() -> None:
     """Print the recorded ladder: one program, its cuts mended one after the other, all by turns."""
     try:
-        rows = PAPER_CUTS.rows("ladder")
+        record = PAPER_CUTS.with_part("ladder")
     except LookupError:
         print(f"No record yet of all cuts in one program, mended one after the other. On a GPU, {COMMAND} makes it.")
         return
-    for size, found in rows.groupby("size", sort=False):
-        print(f"RECORDED on an {PAPER_CUTS.head('GPU')}, {size}: ms per step, launches, ms of kernels")
+    for size, found in record.rows("ladder").groupby("size", sort=False):
+        print(f"RECORDED on an {record.head('GPU')}, {size}: ms per step, launches, ms of kernels")
         last = None
         for row in found.itertuples():
             saved = "" if last is None else f"saves {effect_of(last, row.ms).saved}"

@@ -119,12 +119,12 @@ def main_us(rows: int) -> dict[str, float]:
 def show_look_ups() -> None:
     """Print what was recorded of 8, 9 and 26 look-ups: launches and µs by settings."""
     try:
-        rows = COMPILE_TIMES.rows("look_ups")
+        record = COMPILE_TIMES.with_part("look_ups")
     except LookupError:
         print(NO_RECORD)
         return
-    print(f"RECORDED, µs of a graph's replay: {COMPILE_TIMES.head('GPU')}, torch {COMPILE_TIMES.head('torch')}")
-    for _, row in rows.iterrows():
+    print(f"RECORDED, µs of a graph's replay: {record.head('GPU')}, torch {record.head('torch')}")
+    for _, row in record.rows("look_ups").iterrows():
         counted = "" if np.isnan(row["launches"]) else f"{row['launches']:.0f} launches"
         where = f"{row['model']}, {row['tables']:.0f} tables, {row['what']}"
         print(f"{where:30}{row['setting']:20}{counted:>13}  {spread(row, 8)}")

@@ -75,20 +75,20 @@ def shown(variant: str) -> str:
     return variant.replace("open", "dynamic")
 
 
-def _head() -> str:
-    return f"Recorded, {GENERATED.head('GPU')}, torch {GENERATED.head('torch')}, {GENERATED.head('date')}:"
+def _head(record: Record) -> str:
+    return f"Recorded, {record.head('GPU')}, torch {record.head('torch')}, {record.head('date')}:"
 
 
 def show_times() -> None:
     """The large size by turns: eager, compiled, and PyTorch's copy of as many bytes."""
-    print(_head())
+    print(_head(GENERATED))
     for name in ("eager", "torch.compile", "copy"):
         print(f"  {name:14}{spread(way(name), 6)} µs")
 
 
 def show_configs(predicted: tuple[int, int] | None) -> None:
     """A line a config of literal; the kept one is marked, and the one that was predicted."""
-    print(_head())
+    print(_head(GENERATED))
     print("  XBLOCK  warps  elements a lane  bytes a read  registers  Inductor's µs  ours, µs")
     for _, row in configs().iterrows():
         block, warps = row["XBLOCK"], row["num_warps"]
@@ -102,11 +102,12 @@ def show_configs(predicted: tuple[int, int] | None) -> None:
 def show_sweep(predicted: tuple[int, int] | None = None) -> None:
     """µs by config, a line for each number of elements a lane, and a copy of as many bytes; or that there are none."""
     try:
-        found = GENERATED.rows("sweep")
+        record = GENERATED.with_part("sweep")
     except LookupError:
         print(NO_RECORD)
         return
-    print(_head())
+    print(_head(record))
+    found = record.rows("sweep")
     for lane, rows in found[found["name"] == "fused"].groupby("elements_a_lane"):
         for _, row in rows.sort_values("num_warps").iterrows():
             config = row["XBLOCK"], row["num_warps"]
@@ -119,18 +120,18 @@ def show_sweep(predicted: tuple[int, int] | None = None) -> None:
 def show_mix() -> None:
     """GB/s of PyTorch's kernels by what they read and write, as many bytes each; or that there are none."""
     try:
-        found = GENERATED.rows("mix")
+        record = GENERATED.with_part("mix")
     except LookupError:
         print(NO_RECORD)
         return
-    print(_head())
-    for _, row in found.iterrows():
+    print(_head(record))
+    for _, row in record.rows("mix").iterrows():
         print(f"  {row['reads']:.0f} read, {row['writes']:.0f} written: {gb_per_s(row):,.0f} GB/s, {spread(row)} µs")
 
 
 def show_sizes(predicted: dict[str, float | None]) -> None:
     """A line a variant: what was predicted, our time of the kept config, what its text shows, what its code is like."""
-    print(_head())
+    print(_head(GENERATED))
     print("                  predicted  µs                        mask  % by   evict_last  bytes a read  instructions")
     print("                                                                    of x and y                an element")
     for variant in VARIANTS:

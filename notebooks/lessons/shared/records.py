@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -92,6 +93,15 @@ class Record:
             except LookupError:
                 return said
         return NO_RECORD
+
+    def with_part(self, part: str) -> Record:
+        """This record if it has rows of the part that did not fail, or else another GPU's that has, whose head names
+        it. LookupError: none has."""
+        for record in (self, *self._others()):
+            with suppress(LookupError, FileNotFoundError):
+                record.rows(part)
+                return record
+        raise LookupError(f"{self.name}.json: no row of {part}, on any GPU")
 
     def _others(self) -> list[Record]:
         files = records.recorded_files(f"{self.name}.json")

@@ -37,6 +37,15 @@ def test_a_row_without_eager_or_that_failed(others):
     assert made.elsewhere("tiles", variant="8×8") == NO_RECORD
 
 
+def test_a_part_is_taken_whole_from_one_record(others):
+    made = others({"part": "sweep", "us_p50": 3.0}, {"part": "mix", "us_p50": 1.0, "match": "FAILED: x"})
+    own = Unsaved("made", [{"match": "ok", "part": "sweep"}])
+    assert own.with_part("sweep") is own
+    assert made.with_part("sweep").head("GPU") == "NVIDIA X1"
+    with pytest.raises(LookupError, match=r"made\.json: no row of mix, on any GPU"):
+        made.with_part("mix")
+
+
 def test_the_folders_of_other_gpus_are_asked():
     for record in Record("pointwise")._others():
         assert record.gpu != records.README_GPU
