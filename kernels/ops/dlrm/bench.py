@@ -63,7 +63,8 @@ class Within:
     def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
         ours = [row for row in rows if row.implementation in OURS and self.labels.items() <= row.labels.items()]
         met = [(row.us_p50 or math.inf) <= self.us and (row.call_us or math.inf) <= self.call_us for row in ours]
-        shown = [f"{label(row)}: {row.us_p50 or math.inf:.2f} µs, a call {row.call_us or math.inf:.1f} µs" for row in ours]
+        us = {label(row): (row.us_p50 or math.inf, row.call_us or math.inf) for row in ours}
+        shown = (f"{row}: {on_gpu:.2f} µs, a call {called:.1f} µs" for row, (on_gpu, called) in us.items())
         times = ", ".join(shown) or f"no row of {dict(self.labels)} was measured"
         misses = [name(row) for row, is_met in zip(ours, met, strict=True) if not is_met]
         return Verdict(self.part, bool(ours) and not misses, f"{times}; limits {self.us} and {self.call_us} µs", misses)
