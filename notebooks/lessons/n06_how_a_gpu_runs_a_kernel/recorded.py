@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lessons.n06_how_a_gpu_runs_a_kernel.experiment import LAUNCHED
+from lessons.n06_how_a_gpu_runs_a_kernel.experiment import LAUNCHED, Sizes
 from lessons.shared.occupancy import programs_an_sm
 from lessons.shared.records import ADD_RELU, BF16, FLOAT32, GPU, TF32, gb_per_s, yardstick
 
@@ -27,10 +27,10 @@ def show(what: str, theirs: float | None, mine: float | None = None, unit: str =
     print(f"{what:52} {text}  {here(mine)}".rstrip())
 
 
-def show_copy(block: int, programs: int, warps: int, mine: float | None) -> None:
+def show_copy(block: int, programs: int, mine: float | None) -> None:
     """As show, of copy_kernel."""
     of = "a program for each tile" if not programs else f"{programs} program{'s' * (programs > 1)} on each SM"
-    show(f"BLOCK {block}, {warps} warp{'s' * (warps > 1)}, {of}", copy_gb(block, programs, warps), mine)
+    show(f"BLOCK {block}, {of}", copy_gb(block, programs), mine)
 
 
 def _shown(value: float) -> str:
@@ -48,13 +48,23 @@ def stride_gb(stride: int) -> float:
     return gb_per_s(GPU.one("stride", stride=stride))
 
 
-def copy_gb(block: int, programs: int, warps: int = 4) -> float | None:
+def copy_gb(block: int, programs: int) -> float | None:
     """GB/s of copy_kernel, read and written: programs an SM, 0 for one a tile."""
-    labels = {"block": block, "programs": programs}
+    part = "flight" if programs in Sizes().programs else "queued"
     try:
-        return gb_per_s(GPU.one("flight", **labels) if warps == 4 else GPU.one("warps", **labels, warps=warps))
+        return gb_per_s(GPU.one(part, block=block, programs=programs))
     except LookupError:
         return None
+
+
+def idle_per_ns() -> float | None:
+    """How many programs begin per ns if they copy nothing."""
+    try:
+        found = GPU.rows("idle")
+    except LookupError:
+        return None
+    row = found.loc[found["programs"].idxmax()]
+    return row["programs"] / (1e3 * row["us_p50"])
 
 
 def reread_tb(size: int, order: str) -> float | None:

@@ -59,12 +59,12 @@ def test_what_is_read_of_the_record():
 
 def test_what_has_no_record_says_so_and_what_is_measured_here_stands_beside(capsys):
     assert recorded.copy_gb(7, 0) is None
-    assert recorded.copy_gb(512, 0, warps=7) is None
+    assert recorded.copy_gb(512, 7) is None
     assert recorded.reread_tb(7, "own") is None
-    recorded.show_copy(7, 0, 2, mine=None)
-    recorded.show_copy(512, 0, 4, mine=12.34)
+    recorded.show_copy(7, 0, mine=None)
+    recorded.show_copy(512, 0, mine=12.34)
     nothing, both = capsys.readouterr().out.splitlines()
-    assert nothing.startswith("BLOCK 7, 2 warps, a program for each tile  ")
+    assert nothing.startswith("BLOCK 7, a program for each tile  ")
     assert nothing.endswith(f"  {recorded.NO_RECORD}")
     assert both.endswith(f"recorded {recorded.copy_gb(512, 0):,.0f} GB/s  Here: 12.3.")
 
