@@ -3,7 +3,8 @@
     stride     strided_kernel: every stride-th float32 is read; bytes are those that were asked for
     latency    chase_kernel: ns from a read to the next that hangs on it, in a working set of some bytes
     flight     copy_kernel, so many programs an SM, each with a tile of BLOCK elements in flight; 0: one for each tile
-    warps      copy_kernel, a program for each tile, by warps a program and elements a thread
+    queued     copy_kernel, more programs an SM than it has room for: each loops, and the SMs take them as they get room
+    idle       copy_kernel with nothing to copy: programs that begin and end
     reread     reread_kernel: a buffer of some bytes read again and again by all programs, which walk in step; cache:
                the first that is asked
     order      the same past the L1, in step and each program in an order of its own
@@ -20,6 +21,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -65,7 +67,7 @@ METRICS = (
 class Sizes:
     """What is measured; elements are float32, and counts powers of two where nothing else is said.
 
-    reads: of strided_kernel. copied: of copy_kernel; programs: an SM; elements: a thread; warps: a program.
+    reads: of strided_kernel. copied: of copy_kernel; programs: an SM; queued: BLOCK and programs an SM; idle: programs.
     reread: bytes of the buffers, and tiles a program reads of them.
     latency: (bytes of the working set, reads that warm up, reads after them). batches and square: of the products.
     """
@@ -76,8 +78,8 @@ class Sizes:
     copied: int = 1 << 26
     blocks: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
     programs: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
-    elements: tuple[int, ...] = (1, 2, 4, 8, 16)
-    warps: tuple[int, ...] = (1, 2, 4, 8, 16)
+    queued: tuple[tuple[int, int], ...] = ((512, 16), (512, 32), (512, 64), (512, 0))
+    idle: tuple[int, ...] = (1 << 17, 1 << 18, 1 << 19)
     reread: tuple[int, ...] = tuple(1 << k for k in (16, 17, 18, 20, 21, 22, 23, 24, 25, 26, 27, 28, 30))
     tiles: int = 128
     latency: tuple[tuple[int, int, int], ...] = (
@@ -91,12 +93,12 @@ class Gpu(Experiment):
     """What gpu.json has; device: what the device says of itself, ncu: what `ncu` prints, or why it does not."""
 
     NAME = "gpu"
-    PARTS = ("stride", "latency", "flight", "warps", "reread", "order", "product", "launch", "copy", "ncu")
+    PARTS = ("stride", "latency", "flight", "queued", "idle", "reread", "order", "product", "launch", "copy", "ncu")
     COMMANDS = ("launch_once",)
     FULL = Sizes()
     SMALL = Sizes(
         reads=1 << 10, strides=(1, 8), strided_block=256, copied=1 << 12, blocks=(1024,), programs=(0, 1),
-        elements=(4,), warps=(2,), reread=(1 << 15,), tiles=2, latency=((1 << 12, 4, 8),), batches=(2,), square=16,
+        queued=((1024, 2),), idle=(2,), reread=(1 << 15,), tiles=2, latency=((1 << 12, 4, 8),), batches=(2,), square=16,
     )
 
     def __init__(self, device: torch.device, sizes: Sizes | None = None):
@@ -141,23 +143,31 @@ class Gpu(Experiment):
     def flight(self) -> None:
         """Four warps a program: BLOCK / 128 elements a thread."""
         cases = itertools.product(self.sizes.blocks, self.sizes.programs)
-        self._copies("flight", [(block, programs, 4) for block, programs in cases], threads=128)
+        self._copies("flight", cases)
 
-    def warps(self) -> None:
-        cases = itertools.product(self.sizes.elements, self.sizes.warps)
-        self._copies("warps", [(32 * warps * elements, 0, warps) for elements, warps in cases])
+    def queued(self) -> None:
+        """By turns with as many programs as there is room for, and with one for each tile."""
+        self._copies("queued", self.sizes.queued)
 
-    def _copies(self, part: str, cases: list[tuple[int, int, int]], **labels: int) -> None:
-        """cases: (BLOCK, programs an SM, warps a program)."""
+    def idle(self) -> None:
+        """Right is what writes nothing: the output stays poisoned."""
+        x, out = self.whole(128), self.empty(128)
+        ways = []
+        for programs in self.sizes.idle:
+            launch = Launch(partial(copy_kernel[(programs,)], x, out, 0, BLOCK=128, num_warps=4), out)
+            ways.append(Way({"programs": programs}, [launch], lambda out: bool(out.isnan().all())))
+        self.compare("idle", ways, captured=False, threads=128)
+
+    def _copies(self, part: str, cases: Iterable[tuple[int, int]]) -> None:
+        """cases: (BLOCK, programs an SM)."""
         n = self.sizes.copied
         x, out = self.whole(n), self.empty(n)
         ways = []
-        for block, programs, warps in cases:
+        for block, programs in cases:
             grid = (programs * self.sms or -(-n // block),)
-            launch = Launch(partial(copy_kernel[grid], x, out, n, BLOCK=block, num_warps=warps), out)
-            case = {"block": block, "programs": programs} | ({} if labels else {"warps": warps, "threads": 32 * warps})
-            ways.append(Way(case, [launch], partial(torch.equal, x), launch.code))
-        self.compare(part, ways, captured=False, **labels, bytes=8 * n)
+            launch = Launch(partial(copy_kernel[grid], x, out, n, BLOCK=block, num_warps=4), out)
+            ways.append(Way({"block": block, "programs": programs}, [launch], partial(torch.equal, x), launch.code))
+        self.compare(part, ways, captured=False, threads=128, bytes=8 * n)
 
     def reread(self) -> None:
         """As many programs as are there at once; each reads the same number of tiles."""

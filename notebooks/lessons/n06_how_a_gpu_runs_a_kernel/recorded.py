@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lessons.n06_how_a_gpu_runs_a_kernel.experiment import LAUNCHED
+from lessons.n06_how_a_gpu_runs_a_kernel.experiment import LAUNCHED, Sizes
 from lessons.shared.occupancy import programs_an_sm
 from lessons.shared.records import ADD_RELU, BF16, FLOAT32, GPU, NO_RECORD, TF32, gb_per_s, yardstick
 
@@ -28,13 +28,12 @@ def show(
     print(f"{what:52} {text}  {here(mine)}".rstrip())
 
 
-def show_copy(block: int, programs: int, warps: int, mine: float | None) -> None:
+def show_copy(block: int, programs: int, mine: float | None) -> None:
     """As show, of copy_kernel."""
     of = "a program for each tile" if not programs else f"{programs} program{'s' * (programs > 1)} on each SM"
-    part, labels = _copy(block, programs, warps)
+    part, labels = _copy(block, programs)
     instead = GPU.elsewhere(part, lambda row: f"{_shown(gb_per_s(row))} GB/s", **labels)
-    what = f"BLOCK {block}, {warps} warp{'s' * (warps > 1)}, {of}"
-    show(what, copy_gb(block, programs, warps), mine, instead=instead)
+    show(f"BLOCK {block}, {of}", copy_gb(block, programs), mine, instead=instead)
 
 
 def show_reread(size: int, order: str, mine: float | None) -> None:
@@ -59,19 +58,28 @@ def stride_gb(stride: int) -> float:
     return gb_per_s(GPU.one("stride", stride=stride))
 
 
-def copy_gb(block: int, programs: int, warps: int = 4) -> float | None:
+def copy_gb(block: int, programs: int) -> float | None:
     """GB/s of copy_kernel, read and written: programs an SM, 0 for one a tile."""
-    part, labels = _copy(block, programs, warps)
+    part, labels = _copy(block, programs)
     try:
         return gb_per_s(GPU.one(part, **labels))
     except LookupError:
         return None
 
 
-def _copy(block: int, programs: int, warps: int) -> tuple[str, dict]:
+def _copy(block: int, programs: int) -> tuple[str, dict]:
     """The part and the labels of that row."""
-    labels = {"block": block, "programs": programs}
-    return ("flight", labels) if warps == 4 else ("warps", labels | {"warps": warps})
+    return "flight" if programs in Sizes().programs else "queued", {"block": block, "programs": programs}
+
+
+def idle_per_ns() -> float | None:
+    """How many programs begin per ns if they copy nothing."""
+    try:
+        found = GPU.rows("idle")
+    except LookupError:
+        return None
+    row = found.loc[found["programs"].idxmax()]
+    return row["programs"] / (1e3 * row["us_p50"])
 
 
 def reread_tb(size: int, order: str) -> float | None:

@@ -5,12 +5,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("matplotlib")
 
+from kernels import runtime
 from lessons.n06_how_a_gpu_runs_a_kernel import compiled, experiment, memory_kernels, pictures, puzzles, recorded
 from lessons.shared import ncu, occupancy, records
 from lessons.shared.occupancy import programs_an_sm
+from lessons.shared.records import Unsaved
 
 ROOM = Path(__file__).resolve().parent
 NOTEBOOK = ROOM.parents[1] / f"{ROOM.name.removeprefix('n')}.ipynb"
@@ -59,14 +62,29 @@ def test_what_is_read_of_the_record():
 
 def test_what_has_no_record_says_so_and_what_is_measured_here_stands_beside(capsys):
     assert recorded.copy_gb(7, 0) is None
-    assert recorded.copy_gb(512, 0, warps=7) is None
+    assert recorded.copy_gb(512, 7) is None
     assert recorded.reread_tb(7, "own") is None
-    recorded.show_copy(7, 0, 2, mine=None)
-    recorded.show_copy(512, 0, 4, mine=12.34)
+    recorded.show_copy(7, 0, mine=None)
+    recorded.show_copy(512, 0, mine=12.34)
     nothing, both = capsys.readouterr().out.splitlines()
-    assert nothing.startswith("BLOCK 7, 2 warps, a program for each tile  ")
+    assert nothing.startswith("BLOCK 7, a program for each tile  ")
     assert nothing.endswith(f"  {recorded.NO_RECORD}")
     assert both.endswith(f"recorded {recorded.copy_gb(512, 0):,.0f} GB/s  Here: 12.3.")
+
+
+def test_what_tests_the_gain_of_step_4_runs_and_is_shown(monkeypatch):
+    """Loops of more programs than there is room for, and programs that copy nothing."""
+    assert {512} == {block for block, _ in experiment.Sizes().queued}
+    assert {programs for _, programs in experiment.Sizes().queued} >= {16, 64}
+    if runtime.triton_mode() != "interpreted":
+        pytest.skip("the small sizes are for the interpreter")
+    lesson = experiment.Gpu(torch.device("cpu"))
+    lesson.measure(["queued", "idle"])
+    assert {row["match"] for row in lesson.rows} == {"ok"}
+    row = {"part": "idle", "match": "ok", "us_p20": 200.0, "us_p50": 200.0, "us_p80": 200.0}
+    rows = [row | {"programs": 10}, row | {"programs": 400_000}]
+    monkeypatch.setattr(recorded, "GPU", Unsaved("gpu", rows))
+    assert recorded.idle_per_ns() == pytest.approx(2)
 
 
 def test_the_counters_of_a_launch_are_its_own(capsys, monkeypatch):

@@ -8,10 +8,11 @@
     copy       PyTorch's copy of as many bytes as the fused kernel moves
     sweep      the kernel with Triton's own decorator, by XBLOCK and warps: two, four and eight elements a lane, each in
                programs of few and of many warps; and the same copy
+    operators  eager's four kernels, each by itself
     mix        PyTorch's kernels that move as many bytes: reads alone, two reads a write, a copy, writes alone
 
-All that is of one size was measured by turns, and so was all of the sweep, and of the mix. Beside the rows stand each
-variant's source as this torch wrote it, and PTX and SASS of the kept candidate of `literal`.
+All that is of one size was measured by turns, and so was all of the sweep, of the operators, and of the mix. Beside
+the rows stand each variant's source as this torch wrote it, and PTX and SASS of the kept candidate of `literal`.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class Candidates(Experiment):
     ptx, sass: of `literal`."""
 
     NAME = "generated"
-    PARTS = ("large", "small", "sweep", "mix")
+    PARTS = ("large", "small", "sweep", "operators", "mix")
     FULL = Sizes()
     SMALL = Sizes(4, 4, ("literal", "columns open"), ("literal",), ((512, 8), (512, 4)))
 
@@ -173,6 +174,19 @@ class Candidates(Experiment):
 
         ways = [config(*chosen) for chosen in self.sizes.sweep]
         self.compare("sweep", [*ways, self.copied(3 * out.nbytes, part="sweep", name="copy")], rows=shape[0])
+
+    @torch.no_grad()
+    def operators(self) -> None:
+        shape = self.sizes.large, COLUMNS
+        x, y, bias = self.normal(*shape), self.normal(*shape), self.normal(COLUMNS)
+        found = {  # and how many tensors of x's size each moves; the bias is next to nothing
+            "0.5 * y": (lambda: 0.5 * y, 2), "x + y": (lambda: x + y, 3), "x + bias": (lambda: x + bias, 2),
+            "sigmoid": (x.sigmoid, 2),
+        }
+        ways = []
+        for name, (call, tensors) in found.items():
+            ways.append(Way({"name": name, "bytes": tensors * x.nbytes}, [call], partial(torch.equal, call())))
+        self.compare("operators", ways, captured=False, rows=self.sizes.large)
 
     @torch.no_grad()
     def mix(self) -> None:

@@ -53,6 +53,8 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
         x = x.clone()
         x[0, 0] = float("nan")
         yield Call("6 rows, a NaN in x", (x, w), hint="triton_helpers.maximum of a NaN is NaN; is yours?")
+        x[0, 0] = 1000.0
+        yield Call("6 rows, 1000 in x", (x, w), hint="tmp6 has a lower limit, and no upper one.")
     else:
         yield Call(f"{rows} rows", (x, w), hint="the kernel was written for 6 rows; what you write is for any.")
 

@@ -80,10 +80,24 @@ def _head(record: Record) -> str:
 
 
 def show_times() -> None:
-    """The large size by turns: eager, compiled, and PyTorch's copy of as many bytes."""
+    """The large size by turns: eager, compiled, and PyTorch's copy of as many bytes. Then eager's operators."""
     print(_head(GENERATED))
     for name in ("eager", "torch.compile", "copy"):
         print(f"  {name:14}{spread(way(name), 6)} µs")
+    show_operators()
+
+
+def show_operators() -> None:
+    """µs of each of eager's kernels by itself, and its rate; or that there is no record."""
+    try:
+        record = GENERATED.with_part("operators")
+    except LookupError:
+        print("  eager's operators: no record yet")
+        return
+    if record is not GENERATED:
+        print(_head(record))
+    for _, row in record.rows("operators").iterrows():
+        print(f"  {row['name']:14}{spread(row, 6)} µs, {gb_per_s(row):,.0f} GB/s")
 
 
 def show_configs(predicted: tuple[int, int] | None) -> None:

@@ -59,17 +59,19 @@ def test_what_is_not_recorded_yet_says_so_and_is_shown_when_it_is(tmp_path, monk
             assert capsys.readouterr().out.startswith("No record of this yet")
     if runtime.triton_mode() != "interpreted":
         pytest.skip("the small sizes are for the interpreter")
-    lesson.measure(["sweep", "mix"])
+    lesson.measure(["sweep", "operators", "mix"])
     assert {row["match"] for row in lesson.rows} == {"ok"}
 
     monkeypatch.setattr(recorded, "GENERATED", Unsaved("generated", lesson.rows))
     capsys.readouterr()
     recorded.show_sweep((512, 4))
     recorded.show_mix()
+    recorded.show_operators()
     out = capsys.readouterr().out
     assert "2 elements a lane,  8 warps, XBLOCK  512" in out
     assert next(line for line in out.splitlines() if line.endswith("you said")).strip().startswith("4 elements a lane")
     assert "  copy: " in out
+    assert all(f"\n  {name:14}" in out for name in ("0.5 * y", "x + y", "x + bias", "sigmoid"))
     assert [line.split(":")[0].strip() for line in out.splitlines() if " read, " in line] == [
         "1 read, 0 written", "2 read, 1 written", "1 read, 1 written", "0 read, 1 written",
     ]
