@@ -109,8 +109,8 @@ def _look_up_calls(case: Case, device: torch.device) -> Iterator[Call]:
 def _interact_calls(case: Case, device: torch.device) -> Iterator[Call]:
     rows, features, width = case.shape if len(case.shape) == 3 else (1, 1, 1)
     hint = {
-        1: "the dense vector's numbers come first, then its dot product with the only embedding, as it is. i and j number "
-        "the vectors: they belong to the last two dimensions of the products, together.",
+        1: "the dense vector's numbers come first, then its dot product with the only embedding, as it is. i and j "
+        "number the vectors: they belong to the last two dimensions of the products, together.",
         2: "three vectors make three pairs, none with itself: (1, 0), (2, 0), (2, 1).",
     }.get(features, "row by row below the diagonal: (1, 0), (2, 0), (2, 1), (3, 0), …: which pair is the third?")
     x, vectors = case.tensor(1, device, (rows, width)), case.tensor(2, device)
