@@ -109,7 +109,8 @@ def _look_up_calls(case: Case, device: torch.device) -> Iterator[Call]:
 def _interact_calls(case: Case, device: torch.device) -> Iterator[Call]:
     rows, features, width = case.shape if len(case.shape) == 3 else (1, 1, 1)
     hint = {
-        1: "the dense vector's numbers come first, then its product with the only embedding.",
+        1: "the dense vector's numbers come first, then its dot product with the only embedding, as it is. i and j "
+        "number the vectors: they belong to the last two dimensions of the products, together.",
         2: "three vectors make three pairs, none with itself: (1, 0), (2, 0), (2, 1).",
     }.get(features, "row by row below the diagonal: (1, 0), (2, 0), (2, 1), (3, 0), …: which pair is the third?")
     x, vectors = case.tensor(1, device, (rows, width)), case.tensor(2, device)
@@ -170,6 +171,14 @@ def _loss_afterwards(model, optimizer, labels, dense, ids):
     return _nothing(model, optimizer, labels, dense, ids)
 
 
+def _uphill(model, optimizer, labels, dense, ids):
+    loss = F.binary_cross_entropy_with_logits(model(dense, ids), labels)
+    optimizer.zero_grad()
+    (-loss).backward()
+    optimizer.step()
+    return loss.detach()
+
+
 def _instead(loss: Callable) -> Callable:
     """A step that minimises this function of (logits, labels)."""
 
@@ -202,6 +211,11 @@ MISTAKES = (
         "the loss is the mean over the rows, not their sum: else the step grows with the batch.",
     ),
     (_instead(lambda logits, labels: F.mse_loss(logits.sigmoid(), labels)), "the loss is the log loss, no square."),
+    (
+        _instead(lambda logits, labels: F.binary_cross_entropy_with_logits(labels, logits)),
+        "binary_cross_entropy_with_logits takes the logits first, then the labels.",
+    ),
+    (_uphill, "the weights move up the gradient: backward() belongs to the loss, not to its negative."),
     (_loss_afterwards, "the weights are right; the loss to return is the one that was differentiated."),
 )
 OPTIMIZERS = {
@@ -227,12 +241,20 @@ def _run(step: Callable, optimizer: str, steps: int, rows: int, scale: float) ->
     return [weight.detach() for weight in model.parameters()], losses, returned
 
 
+NO_GRAPH = "backward() starts from a loss without a graph: no_grad, detach or item has cut it off from the weights."
+
+
 def _check_step(answer: Callable) -> str:
     answer = reader.alone(answer)
     for optimizer, steps, rows, scale in STEPS:
         case = f"{optimizer}, {_many(steps, 'step')} of {rows} rows" + ", logits in the hundreds" * (scale > 1)
         weights, losses, _ = _run(dlrm.step, optimizer, steps, rows, scale)
-        got_weights, got_losses, returned = _run(answer, optimizer, steps, rows, scale)
+        try:
+            got_weights, got_losses, returned = _run(answer, optimizer, steps, rows, scale)
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+            raise AssertionError(f"step, case {case}: {str(error).partition('.')[0]}\nHint: {NO_GRAPH}") from error
         for number, loss in enumerate(returned, 1):
             if not (isinstance(loss, float) or (isinstance(loss, Tensor) and loss.numel() == 1)):
                 raise AssertionError(f"step, case {case}: must return the loss, one number; got {type(loss).__name__}")
@@ -244,6 +266,8 @@ def _check_step(answer: Callable) -> str:
         difference = _difference(losses, got_losses, weights, got_weights)
         if difference:
             hint = "the order is: loss, zero_grad(), backward(), step()."
+            if optimizer == "Adam":  # with SGD the answer was right
+                hint = "the update is step() of the optimizer that you are given. Adam keeps sums from step to step."
             for mistake, words in MISTAKES:
                 same, its_losses, _ = _run(mistake, optimizer, steps, rows, scale)
                 if not _difference(its_losses, got_losses, same, got_weights):

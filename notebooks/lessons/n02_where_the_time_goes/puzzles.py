@@ -136,6 +136,7 @@ class _Sgd(torch.optim.SGD):
 
 _SGD_STEP = _Sgd.step  # the first optimizer puts a function of torch's in its place
 
+
 class _Losses(TorchDispatchMode):
     """Notes when a log loss is computed, or whether anything is in the range "loss": there are other ways to one."""
 
@@ -216,7 +217,8 @@ def _in_range(phase: str, open_: tuple[str, ...]) -> None:
     named = [name for name in open_ if name in PHASES]
     if named == [phase]:
         return
-    where = " and ".join(map(repr, named or open_[-1:])) or "no range"
+    own = [name for name in open_ if not name.startswith("Optimizer.step#")]  # torch.optim names its step itself
+    where = " and ".join(map(repr, named or own[-1:])) or "no range"
     hint = f"{FIRST_HINT} The four names are {', '.join(PHASES)}."
     if len(named) > 1:
         hint = "one phase ends before the next begins: end the block, or its time counts twice."

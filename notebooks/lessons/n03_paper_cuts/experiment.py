@@ -13,15 +13,16 @@ By parts, each of which is one process's rounds; a round runs every variant for 
                 on; main with Kaggle's tables and Adagrad; also launches and µs of the kernels
     hash_sizes  the hash alone, of 2048 ids in one table of n known ones
 
-A variant whose loss differs from that of its part's first by more than 1e-4 is FAILED, where they compute the same; or
-is not finite, where they do not. ms: a number a round.
+A variant is FAILED if its loss or a gradient is not that of its part's first, from the same weights, where they compute
+the same; or if its update is not what the rule makes of its gradient: lessons.n03_paper_cuts.agreement says why losses
+of several steps are not compared. ms: a number a round.
 """
 
 from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,6 +33,7 @@ from torch import Tensor
 
 from data.synthetic import CATEGORIES, FULL, SyntheticConfig, hashed_ids
 from lessons.n03_paper_cuts import program
+from lessons.n03_paper_cuts.agreement import Program, disagreement
 from lessons.shared import dlrm
 from lessons.shared.experiment import Experiment, kernels_of
 from model.config import Optimizer
@@ -45,7 +47,6 @@ from model.profiling.traced_steps import (
     drawn_batches,
     make_optimizer,
     shape_of,
-    training_step,
 )
 from model.step import on_the_device
 
@@ -53,7 +54,6 @@ BY_NUMBER = {step.number: step for step in TRACED_STEPS}
 HOST_BOUND, GPU_BOUND, SMALL_TABLES, FULL_TABLES = "04", "06", "08", "11"  # of the story
 KEPT, NONE = "set_to_none=False", "set_to_none=True"
 MAIN = {"bottom": (13, 512, 256, 64, 16), "top": (512, 256, 1)}  # the preset's widths
-TOLERANCE = 1e-4  # of a loss
 LEAST, MOST, MOST_COMPARED = 4, 23, 17  # log2 of n, of the sizes; up to where ids are compared one by one
 ON_DEVICE, ITEM = "on the device", "the loss read"
 PAGEABLE, PAGEABLE_NON_BLOCKING = "ordinary memory", "ordinary memory, non_blocking"
@@ -77,25 +77,34 @@ class Sizes:
     gpu_bound: str = GPU_BOUND
 
 
-def hashes(chosen: TracedStep, device: torch.device) -> Iterator[tuple[str, Callable, bool]]:
-    """(variant, step, whether its loss must be the first one's): ids get other rows from sorted and modulus."""
+def hashes(chosen: TracedStep, device: torch.device) -> Iterator[Program]:
+    """Ids get other rows from sorted and modulus."""
+    shape, batches = shape_of(chosen), drawn_batches(chosen, device)
+    names = zip(CATEGORIES, shape.cardinalities, strict=False)  # the first tables' features
+    known = [hashed_ids(name, np.arange(ids)).astype(np.int64) for name, ids in names]
     for kind in (Hash.INDEX_NAIVE, Hash.INDEX, Hash.SORTED, Hash.MODULUS):
-        step, _ = training_step(replace(chosen, hash=kind), device)
-        yield str(kind), step, kind in (Hash.INDEX_NAIVE, Hash.INDEX)
+        torch.manual_seed(0)
+        with torch.device(device):
+            model = DLRM(replace(shape, hash=kind), None if kind is Hash.MODULUS else known).to(device)
+        same = kind in (Hash.INDEX_NAIVE, Hash.INDEX)
+        yield _program(str(kind), model, make_optimizer(model, chosen), batches, same=same)
 
 
-def waits(chosen: TracedStep, device: torch.device) -> Iterator[tuple[str, Callable, bool]]:
+def waits(chosen: TracedStep, device: torch.device) -> Iterator[Program]:
     """Steps of one model, by how the batch comes and whether the loss is read."""
     cuda = device.type == "cuda"
     torch.manual_seed(0)
     with torch.device(device):
         model = DLRM(shape_of(chosen)).to(device)
-    work = partial(on_the_device, model, make_optimizer(model, chosen))
+    optimizer = make_optimizer(model, chosen)
+    work = partial(on_the_device, model, optimizer)
     there = drawn_batches(chosen, device)
     host = [[tensor.cpu() for tensor in batch] for batch in there]
     in_pinned = [[tensor.pin_memory() if cuda else tensor for tensor in batch] for batch in host]
 
-    def step(batches: Sequence[Sequence[Tensor]], prepare: Callable[[Tensor], Tensor], read: bool = False):
+    def way(
+        name: str, batches: Sequence[Sequence[Tensor]], prepare: Callable[[Tensor], Tensor], read: bool = False
+    ) -> Program:
         turns = itertools.cycle(batches)
 
         def run() -> Tensor:
@@ -104,20 +113,20 @@ def waits(chosen: TracedStep, device: torch.device) -> Iterator[tuple[str, Calla
                 loss.item()
             return loss
 
-        return run
+        return Program(name, run, model, optimizer)
 
     def copied(tensor: Tensor, non_blocking: bool = True) -> Tensor:
         return tensor.to(device, non_blocking=non_blocking)
 
-    yield ON_DEVICE, step(there, lambda tensor: tensor), False
-    yield ITEM, step(there, lambda tensor: tensor, read=True), False
-    yield PAGEABLE, step(host, partial(copied, non_blocking=False)), False
-    yield PAGEABLE_NON_BLOCKING, step(host, copied), False
-    yield PINNED, step(in_pinned, copied), False
-    yield PINNED_IN_STEP, step(host, lambda tensor: copied(pinned(tensor) if cuda else tensor)), False
+    yield way(ON_DEVICE, there, lambda tensor: tensor)
+    yield way(ITEM, there, lambda tensor: tensor, read=True)
+    yield way(PAGEABLE, host, partial(copied, non_blocking=False))
+    yield way(PAGEABLE_NON_BLOCKING, host, copied)
+    yield way(PINNED, in_pinned, copied)
+    yield way(PINNED_IN_STEP, host, lambda tensor: copied(pinned(tensor) if cuda else tensor))
 
 
-def tables(chosen: TracedStep, device: torch.device) -> Iterator[tuple[str, Callable, bool]]:
+def tables(chosen: TracedStep, device: torch.device) -> Iterator[Program]:
     """Steps whose tables are one tensor or 26, with dense gradients or sparse ones; the weights are the same."""
     batches, weights = drawn_batches(chosen, device), None
     for name, sparse, one in LAYOUTS:
@@ -133,19 +142,24 @@ def tables(chosen: TracedStep, device: torch.device) -> Iterator[tuple[str, Call
         elif sparse and not one:
             for table in found:
                 table.sparse = True
-        work = partial(on_the_device, model, make_optimizer(model, replace(chosen, sparse_gradients=sparse)))
-        turns = itertools.cycle(batches)
-        yield name, lambda work=work, turns=turns: work(*next(turns)), True
+        yield _program(name, model, make_optimizer(model, replace(chosen, sparse_gradients=sparse)), batches)
 
 
-def gradients(chosen: TracedStep, device: torch.device) -> Iterator[tuple[str, Callable, bool]]:
+def gradients(chosen: TracedStep, device: torch.device) -> Iterator[Program]:
     """Steps whose gradients stay where they are and are filled with 0, and steps that make them anew."""
     batches = drawn_batches(chosen, device)
     for name, work in ((KEPT, _keeping), (NONE, dlrm.step)):
         torch.manual_seed(0)
         with torch.device(device):
             model = DLRM(shape_of(chosen)).to(device)
-        yield name, program.loop(model, make_optimizer(model, chosen), batches, lambda tensor: tensor, work), True
+        yield _program(name, model, make_optimizer(model, chosen), batches, work)
+
+
+def _program(
+    name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: list, work: Callable = on_the_device,
+    same: bool = True,
+) -> Program:
+    return Program(name, program.loop(model, optimizer, batches, lambda tensor: tensor, work), model, optimizer, same)
 
 
 def _keeping(model: torch.nn.Module, optimizer, labels: Tensor, dense: Tensor, ids: Tensor) -> Tensor:
@@ -166,30 +180,28 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.003)
 
 
-def small_ladder(rows: int, largest: int, device: torch.device) -> Iterator[tuple[str, Callable, bool]]:
-    """The notebook's program from the list of ids to the mended step; with an id's own row losses must be the first
-    one's, and mod n gives other rows."""
+def small_ladder(rows: int, largest: int, device: torch.device) -> Iterator[Program]:
+    """The notebook's program from the list of ids to the mended step; mod n gives ids other rows."""
     sizes, host = kaggle(rows, min(2000, largest))
     known = [
         torch.from_numpy(hashed_ids(name, np.arange(n)).astype(np.int64)).sort().values
         for name, n in zip(CATEGORIES, sizes, strict=True)
     ]
     for name, kind in (("the list", program.ListHash), ("ids in a buffer", program.BufferHash)):
-        yield name, _rung(lambda kind=kind: program.Exact(known, kind), sgd, host, device), True
-    for name, step in _rungs(sizes, {}, sgd, host, device, "(id + 1) mod n"):
-        yield name, step, False
+        yield _rung(name, lambda kind=kind: program.Exact(known, kind), sgd, host, device)
+    for rung in _rungs(sizes, {}, sgd, host, device, "(id + 1) mod n"):
+        yield replace(rung, same=False)
 
 
-def kaggle_ladder(rows: int, largest: int, device: torch.device) -> Iterator[tuple[str, Callable, bool]]:
+def kaggle_ladder(rows: int, largest: int, device: torch.device) -> Iterator[Program]:
     """The notebook's program at Kaggle's size, with Adagrad; all compute the same."""
     sizes, host = kaggle(rows, largest)
-    for name, step in _rungs(sizes, MAIN, program.adagrad, host, device, "as it was"):
-        yield name, step, True
+    yield from _rungs(sizes, MAIN, program.adagrad, host, device, "as it was")
 
 
 def _rungs(
     sizes: Sequence[int], shape: Mapping, optimizer: Callable, host: list, device: torch.device, first: str
-) -> Iterator[tuple[str, Callable]]:
+) -> Iterator[Program]:
     """26 tables with dense gradients, the loss read and the batch waited for; then one cut after the other mended."""
 
     def one(sparse: bool) -> Callable:
@@ -197,25 +209,24 @@ def _rungs(
 
     in_pinned = [[tensor.pin_memory() if device.type == "cuda" else tensor for tensor in batch] for batch in host]
     apart, quiet = partial(dlrm.DLRM, sizes, **shape), {"work": dlrm.step, "non_blocking": True}
-    yield first, _rung(apart, optimizer, host, device)
-    yield "the loss not read", _rung(apart, optimizer, host, device, dlrm.step)
-    yield "non_blocking", _rung(apart, optimizer, host, device, **quiet)
-    yield "from pinned memory", _rung(apart, optimizer, in_pinned, device, **quiet)
-    yield "one table", _rung(one(False), optimizer, in_pinned, device, **quiet)
-    yield "a sparse gradient", _rung(one(True), optimizer, in_pinned, device, **quiet)
+    yield _rung(first, apart, optimizer, host, device)
+    yield _rung("the loss not read", apart, optimizer, host, device, dlrm.step)
+    yield _rung("non_blocking", apart, optimizer, host, device, **quiet)
+    yield _rung("from pinned memory", apart, optimizer, in_pinned, device, **quiet)
+    yield _rung("one table", one(False), optimizer, in_pinned, device, **quiet)
+    yield _rung("a sparse gradient", one(True), optimizer, in_pinned, device, **quiet)
 
 
 def _rung(
-    make: Callable, optimizer: Callable, batches: list, device: torch.device, work: Callable = program.reading,
-    non_blocking: bool = False,
-) -> Callable:
+    name: str, make: Callable, optimizer: Callable, batches: list, device: torch.device,
+    work: Callable = program.reading, non_blocking: bool = False,
+) -> Program:
     torch.manual_seed(0)
     with torch.device(device):
         model = make().to(device)
-    return program.loop(
-        model, optimizer(model), batches,
-        lambda tensor: tensor.to(device, non_blocking=non_blocking), work,
-    )
+    made = optimizer(model)
+    step = program.loop(model, made, batches, lambda tensor: tensor.to(device, non_blocking=non_blocking), work)
+    return Program(name, step, model, made)
 
 
 def _looked_up(table: Tensor, rows: Tensor, sparse: bool) -> Tensor:
@@ -227,20 +238,19 @@ def _dense_look_up(found: torch.nn.Module, rows: Tensor) -> Tensor:
 
 
 def measure(
-    variants: Iterator[tuple[str, Callable, bool]], device: torch.device, rounds: int, block: int, count: bool = False
+    programs: Iterable[Program], device: torch.device, rounds: int, block: int, count: bool = False
 ) -> list[dict]:
-    """A row a variant: variant, ms of each round, match; count: also its launches and the µs of its kernels."""
-    rows, steps, expected = [], {}, None
-    for name, step, same in variants:
-        losses = torch.stack([step().detach() for _ in range(WARM_UP)])
-        expected = losses if expected is None else expected
-        error = (losses - expected).abs().max().item() if same else 0.0 if losses.isfinite().all() else float("inf")
-        match = "ok" if error <= TOLERANCE else f"FAILED: a loss differs by {error:.2g}"
-        row = {"variant": name, "match": match}
+    """A row a program: variant, ms of each round, match; count: also its launches and the µs of its kernels."""
+    programs = list(programs)
+    differs = [disagreement(programs[0], one) for one in programs]  # all of them, while all have the same batch next
+    rows, steps = [], {one.name: one.step for one in programs}
+    for one, wrong in zip(programs, differs, strict=True):
+        for _ in range(WARM_UP):
+            one.step()
+        row = {"variant": one.name, "match": f"FAILED: {wrong}" if wrong else "ok"}
         if count and device.type == "cuda":
-            row |= kernels_of(step)
+            row |= kernels_of(one.step)
         rows.append(row)
-        steps[name] = step
     ms = step_times(steps, block, rounds)
     return [row if row["match"].startswith("FAILED") else row | {"ms": _rounded(ms[row["variant"]])} for row in rows]
 

@@ -121,7 +121,7 @@ def _in_place(answer, table: Tensor, rows: Tensor, grad: Tensor, rate: float) ->
     answer(table, rows, grad, rate)  # index_add_ returns the table, which is as good as nothing
 
 
-RATED = "rows names one row three times: does each of its three gradients count, times the rate?"
+RATED = "rows names one row three times: is each of its three gradients subtracted, times the rate?"
 UPDATE = InPyTorch(
     Spec(
         update,

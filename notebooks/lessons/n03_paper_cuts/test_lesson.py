@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from lessons.n03_paper_cuts import arithmetic, experiment, pictures, program, puzzles, recorded
+from lessons.n03_paper_cuts.agreement import disagreement
 from lessons.n03_paper_cuts.growing_table import GREY, Cuts
 from lessons.n03_paper_cuts.recorded import Effect
 from lessons.shared import dlrm
@@ -40,7 +41,10 @@ def definitions(text: str) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def closed():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the tensors are small
     yield
+    torch.set_num_threads(threads)
     if plt := sys.modules.get("matplotlib.pyplot"):
         plt.close("all")
 
@@ -129,40 +133,147 @@ def test_a_puzzle_is_the_reader_s_to_write(puzzle, capsys):
 
 @pytest.mark.slow
 def test_every_variant_is_measured_in_every_round():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     rows = experiment.PaperCuts(CPU).measure()
-    torch.set_num_threads(threads)
     labels = ("part", "step", "size", "rule", "variant", "n")
     found = {tuple(row.get(name, "") for name in labels) for row in rows}
     assert len(found) == len(rows) == 4 + 2 * 6 + 4 * 4 + 2 * 2 + (8 + 6) + 3 * 4
     assert all(len(row["ms"]) == 2 and min(row["ms"]) > 0 for row in rows)
 
 
-def test_another_loss_is_a_failure():
-    steps = [("a", lambda: torch.tensor(1.0), True), ("b", lambda: torch.tensor(1.1), True)]
-    first, second = experiment.measure(iter(steps), CPU, rounds=1, block=1)
+def four_batches() -> list[list[torch.Tensor]]:
+    random = torch.Generator().manual_seed(0)
+    return [
+        [torch.randint(2, (96,), generator=random).float(), torch.randn(96, 13, generator=random),
+         torch.randint(-1, 40, (96, 3), generator=random)] for _ in range(4)
+    ]
+
+
+def three_tables():
+    return dlrm.DLRM([5, 9, 40])
+
+
+def trained(optimizer=program.adagrad, batches=None, work=dlrm.step, make=three_tables):
+    """A program of three tables, its optimizer and its step."""
+    torch.manual_seed(0)
+    model = make()
+    return experiment._program("", model, optimizer(model), batches or four_batches(), work)
+
+
+def kept(model, optimizer, labels, dense, ids):
+    """A step that adds to the gradient of the step before."""
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(model(dense, ids), labels)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def spoiled(spoil):
+    """A step whose gradients are spoiled before the update."""
+
+    def step(model, optimizer, labels, dense, ids):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(dense, ids), labels)
+        loss.backward()
+        spoil(model)
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def forgets_an_id(model):
+    named = model.tables[2].weight.grad
+    named[named.abs().sum(1).nonzero()[-1]] = 0
+
+
+def with_sums(change):
+    """A step of Adagrad whose sums of squares are changed behind it."""
+
+    def step(model, optimizer, *batch):
+        loss = dlrm.step(model, optimizer, *batch)
+        for state in optimizer.state.values():
+            change(state["sum"])
+        return loss
+
+    return step
+
+
+def moved(model, optimizer, *batch):
+    loss = dlrm.step(model, optimizer, *batch)
+    with torch.no_grad():
+        model.top[0].weight[0, 0] += 1e-5
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"work": kept}, "step 2: the gradient of tensor 0"),
+        ({"work": spoiled(forgets_an_id)}, "step 1: the gradient of tensor 10"),
+        ({"work": spoiled(lambda model: model.top[0].weight.grad.mul_(1.01))}, "step 1: the gradient of tensor 4"),
+        ({"work": with_sums(lambda total: total.mul_(1.001))}, "step 1: the update of tensor 0"),
+        ({"work": with_sums(torch.Tensor.zero_)}, "step 1: the update of tensor 0"),
+        ({"work": moved}, "step 1: the update of tensor 4"),
+        ({"batches": [[labels, dense, ids + 1] for labels, dense, ids in four_batches()]}, "step 1: the loss differs"),
+        ({"batches": [[labels, dense * torch.nan, ids] for labels, dense, ids in four_batches()]}, "the loss is nan"),
+    ],
+    ids=["added", "an id", "1 %", "sums", "no sums", "moved", "other rows", "nan"],
+)
+def test_a_wrong_program_does_not_agree(wrong, said):
+    assert said in disagreement(trained(), trained(**wrong))
+
+
+@pytest.mark.parametrize("optimizer", [experiment.sgd, program.adagrad])
+def test_rows_in_another_order_agree(optimizer):
+    """Their gradients differ by roundings, by which Adagrad's weights are lr apart."""
+    torch.manual_seed(1)
+    orders = [torch.randperm(96) for _ in range(4)]
+    mixed = [[part[order] for part in batch] for batch, order in zip(four_batches(), orders, strict=True)]
+    for make in (three_tables, partial(program.OneTable, [5, 9, 40], puzzles.sparse_look_up)):
+        assert disagreement(trained(optimizer), trained(optimizer, mixed, make=make)) == ""
+
+
+def test_sgd_with_another_rate_does_not_agree():
+    def faster(model, optimizer, *batch):
+        optimizer.param_groups[0]["lr"] = 0.00301
+        loss = dlrm.step(model, optimizer, *batch)
+        optimizer.param_groups[0]["lr"] = 0.003
+        return loss
+
+    assert "the update" in disagreement(trained(experiment.sgd), trained(experiment.sgd, work=faster))
+
+
+def test_an_update_is_judged_where_the_programs_need_not_agree():
+    first = trained()
+    other = experiment.replace(trained(work=moved), same=False)
+    assert "the update of tensor 4" in disagreement(first, other)
+    assert disagreement(first, experiment.replace(trained(make=partial(dlrm.DLRM, [4, 9, 40])), same=False)) == ""
+    assert "the update of tensor 4" in disagreement(other, other)
+
+
+def test_another_gradient_is_a_failure():
+    right, wrong = trained(), experiment.replace(trained(work=spoiled(forgets_an_id)), name="wrong")
+    first, second = experiment.measure([right, wrong], CPU, rounds=1, block=1)
     assert first["match"] == "ok"
     assert len(first["ms"]) == 1
-    assert second["match"].startswith("FAILED: a loss differs by 0.1")
+    assert second["match"].startswith("FAILED: step 1: the gradient")
     assert "ms" not in second
 
 
 def test_layouts_are_what_they_say():
     chosen = experiment.replace(experiment.BY_NUMBER["08"], batch_size=4, batches=1, largest_table=20, weight_decay=0.0)
-    for (name, sparse, one), (variant, step, _) in zip(experiment.LAYOUTS, experiment.tables(chosen, CPU), strict=True):
-        assert name == variant
-        step()
-        found = step.__defaults__[0].args[0].sparse_arch.tables
-        gradients = [table.grad for table in found.parameters()]
+    for (name, sparse, one), made in zip(experiment.LAYOUTS, experiment.tables(chosen, CPU), strict=True):
+        assert name == made.name
+        made.step()
+        gradients = [table.grad for table in made.model.sparse_arch.tables.parameters()]
         assert len(gradients) == (1 if one else 26)
         assert {gradient.is_sparse for gradient in gradients} == {sparse}
 
 
 def test_the_ladder_begins_with_the_list_and_ends_with_a_sparse_gradient():
-    names = [name for name, step, _ in experiment.small_ladder(4, 20, CPU) if step() is not None]
+    names = [one.name for one in experiment.small_ladder(4, 20, CPU) if one.step() is not None]
     assert [names[0], names[2], names[-1]] == ["the list", "(id + 1) mod n", "a sparse gradient"]
-    losses = [step().item() for _, step, same in experiment.kaggle_ladder(4, 20, CPU) if same]
+    losses = [one.step().item() for one in experiment.kaggle_ladder(4, 20, CPU) if one.same]
     assert losses == pytest.approx([losses[0]] * 6, rel=1e-5)
 
 
