@@ -43,6 +43,13 @@ def show_reread(size: int, order: str, mine: float | None) -> None:
     show(f"{size >> 20} MiB, {order}", reread_tb(size, order), mine and mine / 1e3, "TB/s", instead)
 
 
+def show_idle(mine: float | None) -> None:
+    """As show, of programs that copy nothing: how many begin per ns."""
+    programs = max(Sizes().idle)
+    instead = GPU.elsewhere("idle", lambda row: f"{_shown(_per_ns(row))} begin per ns", programs=programs)
+    show(f"{programs:,} programs that copy nothing", idle_per_ns(), mine, "begin per ns", instead)
+
+
 def _shown(value: float) -> str:
     return f"{value:,.{int(value < 100)}f}"
 
@@ -78,7 +85,10 @@ def idle_per_ns() -> float | None:
         found = GPU.rows("idle")
     except LookupError:
         return None
-    row = found.loc[found["programs"].idxmax()]
+    return _per_ns(found.loc[found["programs"].idxmax()])
+
+
+def _per_ns(row: pandas.Series) -> float:
     return row["programs"] / (1e3 * row["us_p50"])
 
 
