@@ -48,7 +48,7 @@ def _wait() -> tuple:
 
 
 def _instructions() -> tuple:
-    """Clocks, and ns, of sum_rows' loop without its wait; what is left is more than the latency, but not half as much."""
+    """Clocks, and ns, of sum_rows' loop without its wait; what is left is the latency, and not half as much again."""
     clocks = machine_code.clocks_of_loop("sum_rows", 1)
     ns, latency = 1e3 * clocks / device("max_sm_mhz"), _wait()[-1]
     assert 0 < _wait_ns() - ns - latency < 0.5 * latency
