@@ -98,7 +98,7 @@ def _edge_calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 
 NO_PROMISE = """the result is right, but for an odd number of elements each store has 16 bytes a lane: the mask cuts one
-Hint: tl.multiple_of and tl.max_constancy promise what an odd number does not keep. The last program needs a way of its own."""
+Hint: tl.multiple_of and tl.max_constancy promise what an odd number breaks. Give the last program its own way."""
 
 
 class Edge(InTriton):

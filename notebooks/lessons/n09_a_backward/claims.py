@@ -208,7 +208,8 @@ claim(NOTEBOOK, "A wait takes {:.0f} µs / ({} / {}) = {:.0f} ns, not much more 
 claim(NOTEBOOK, "The loop's own {} clocks are {:.0f} ns,", _instructions)
 claim(NOTEBOOK, "Step 1 waits {} times for 128 rows. A tile with one warp waits {} times, with four warps {} times.",
       lambda: (128 // UNROLLED, WAITS_ONE_WARP, WAITS))
-claim(NOTEBOOK, "At {:.0f} ns a wait, the last would take {:.0f} µs; it takes {:.0f} µs.", _tiles)
+claim(NOTEBOOK, "At {:.0f} ns a wait, the last would take {:.0f} µs; it takes {:.0f} µs, as a wait for "
+      "more loads ends later.", _tiles)
 claim(NOTEBOOK, "With {} chunks atomics take {:.1f} µs and two stages {:.1f} µs: no difference, and no number of "
       "chunks is better for either.", _best)
 claim(NOTEBOOK, "PyTorch's own sum takes {:.1f} µs.", _torch)

@@ -40,8 +40,8 @@ def sass_of(step: str, num_warps: int) -> list[str]:
 
 def clocks_of_loop(step: str, num_warps: int) -> int:
     """Clocks that a warp takes for loop_of's instructions, if no load is waited for: the compiler wrote into each
-    instruction, from bit 105 on, after how many clocks the next may follow (Jia et al., "Dissecting the NVIDIA Volta GPU
-    Architecture via Microbenchmarking", 2018, section 2.1)."""
+    instruction, from bit 105 on, after how many clocks the next may follow (Jia et al., "Dissecting the NVIDIA Volta
+    GPU Architecture via Microbenchmarking", 2018, section 2.1)."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin_of(step, num_warps))
         file.flush()

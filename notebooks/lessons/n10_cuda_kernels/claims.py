@@ -169,7 +169,10 @@ said("at most {} times as long as a copy.", _fast)
 said("At most {:.1f} programs begin per ns, so the blocks of *scalar* take {:.0f} µs to begin", _begin)
 said("06's copy takes {:.0f} µs for as many bytes with {:.0f} KB on an SM, and {:.0f} µs with {:.0f} KB.", _by_bytes)
 said("the requests and instructions of *coalesced* ({} and {} for 16 elements).", _early)
-said("an iteration executes {:.0f} instructions with `int`, and {:.0f} with `long long`. By rows it executes {:.0f}", _executed)
+said(
+    "an iteration executes {:.0f} instructions with `int`, and {:.0f} with `long long`. By rows it executes {:.0f}",
+    _executed,
+)
 said("There {:.1f} µs become {:.1f} µs, as the bytes no longer hide the remainder.", _remainder)
 said(
     "`cudaDeviceSynchronize` reports it, not the launch. 256 numbers of 4 bytes are racecheck's 1024 hazards.",

@@ -77,7 +77,7 @@ def _target(code: str, place: dict[int, int]) -> int | None:
 
 
 def _ways_back(lines: list[tuple[int, str]], place: dict[int, int], head: int, end: int) -> dict[int, int]:
-    """{stores: instructions} of the shortest ways from a loop's head to the branch that goes back to it, forward alone."""
+    """{stores: instructions} of the shortest ways forward from a loop's head to the branch that goes back to it."""
     length = {(head, 0): 1}
     waiting = deque(length)
     while waiting:
