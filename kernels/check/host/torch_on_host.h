@@ -142,6 +142,13 @@ using c10::cuda::getCurrentCUDAStream;
 
 // A launch that cannot start ends the program at once, with its error.
 #define C10_CUDA_KERNEL_LAUNCH_CHECK() (torch_on_host::unchecked = false)
+enum cudaError_t { cudaSuccess };
+inline cudaError_t cudaGetLastError() {
+    torch_on_host::unchecked = false;
+    return cudaSuccess;
+}
+#define C10_CUDA_CHECK(error) TORCH_CHECK((error) == cudaSuccess)
+#define AT_CUDA_CHECK C10_CUDA_CHECK
 #define TORCH_CHECK(condition, ...)                              \
     do {                                                         \
         if (!(condition)) torch_on_host::raise(#condition);      \

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from unittest import mock
 
 import torch
 from torch import Tensor
 
+from kernels import runtime
 from kernels.check import FLOAT_DTYPES, Call, Case, OutOfBounds, Spec, accesses_of, late_stores, spec_of
 from kernels.inductor.machine_code import accesses
 from lessons.n08_triton_kernels.pointwise_kernels import launch
@@ -63,7 +65,7 @@ def _masked_calls(case: Case, device: torch.device) -> Iterator[Call]:
     n = case.shape[0]
     if n % BLOCK:
         last = f"{n} elements, {BLOCK} a program: the last program has {n % BLOCK}."
-        hint = f"{last} What does the mask say of element {n}?"
+        hint = f"{last} What does the mask say of its last element, and of element {n}?"
     else:
         hint = "every index is inside, so the mask lets all through: is what is stored relu(x + bias)?"
     yield Call(f"{n} elements", tuple(case.tensor(seed, device) for seed in (1, 2, 3)), hint=hint)
@@ -95,8 +97,13 @@ def _edge_calls(case: Case, device: torch.device) -> Iterator[Call]:
     yield Call(f"{n} elements", tuple(tensors), hint=hint)
 
 
+NO_PROMISE = """the result is right, but for an odd number of elements each store has 16 bytes a lane: the mask cuts one
+Hint: tl.multiple_of and tl.max_constancy promise what an odd number breaks. Give the last program its own way."""
+
+
 class Edge(InTriton):
-    """The compiled kernel must also make accesses of 16 bytes where the number of elements is odd."""
+    """Whole programs must store without a mask, and the compiled kernel must make accesses of 16 bytes where the number
+    of elements is odd; the last program's are narrower, as a promise to the compiler would be broken there."""
 
     def hold(self, name: str, answer: Callable, device: torch.device) -> str:
         text = super().hold(name, answer, device)
@@ -109,7 +116,31 @@ class Edge(InTriton):
                     f"bytes a lane\nHint: a whole block needs a {what} that is written without any mask, in a way of "
                     "its own: `if start + BLOCK <= n:`."
                 )
+        if min(made["st"]) == 16:
+            raise AssertionError(f"{name}: {NO_PROMISE}")
+        if runtime.triton_mode() == "interpreted":
+            _whole_programs_have_no_mask(name, answer)
         return f"{text}; of an odd number of elements a lane loads and stores 16 bytes at a time"
+
+
+def _whole_programs_have_no_mask(name: str, kernel: Callable, n: int = 40) -> None:
+    """Count the stores without a mask, which the interpreter makes by a function of their own."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    store, count = InterpreterBuilder.create_store, 0
+
+    def counted(*arguments, **named):
+        nonlocal count
+        count += 1
+        return store(*arguments, **named)
+
+    with mock.patch.object(InterpreterBuilder, "create_store", counted):
+        _launch_edge(kernel, torch.zeros(n), torch.zeros(8), torch.zeros(n))
+    if count < n // BLOCK:
+        raise AssertionError(
+            f"{name}: the result is right, but of {n // BLOCK} whole programs of {n} elements {count} store without a "
+            "mask\nHint: ask it of each program, not of n alone: `if start + BLOCK <= n:`."
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------- places

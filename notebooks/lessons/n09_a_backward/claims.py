@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from kernels.device.column_sum_launch import row_chunks, tile_shape
-from lessons.n09_a_backward import arithmetic, sum_launch
+from lessons.n09_a_backward import arithmetic, machine_code, sum_launch
 from lessons.n09_a_backward.arithmetic import COLUMNS, ELEMENTS, ROWS
 from lessons.n09_a_backward.recorded import BACKWARD, OP_CHUNKS, WAYS, backward, begin_per_ns, sum_row, training
 from lessons.shared.claim import claim
-from lessons.shared.records import GPU, LEAST, apart, copy_us, sms
+from lessons.shared.records import GPU, LEAST, apart, copy_us, device, sms
 
 NOTEBOOK = "09"
 # By the SASS (test_lesson.py): rows a wait of sum_rows; waits for 128 rows of sum_tiles, with four warps and with one.
@@ -45,6 +45,14 @@ def _wait_ns() -> float:
 def _wait() -> tuple:
     idle = GPU.rows("latency")
     return sum_row("sum_rows")["us_p50"], ROWS, UNROLLED, _wait_ns(), idle.loc[idle["size"].idxmax()]["ns_p50"]
+
+
+def _instructions() -> tuple:
+    """Clocks, and ns, of sum_rows' loop without its wait; what is left is the latency, and not half as much again."""
+    clocks = machine_code.clocks_of_loop("sum_rows", 1)
+    ns, latency = 1e3 * clocks / device("max_sm_mhz"), _wait()[-1]
+    assert 0 < _wait_ns() - ns - latency < 0.5 * latency
+    return clocks, ns
 
 
 def _in_flight() -> tuple:
@@ -197,9 +205,11 @@ claim(NOTEBOOK, "there are 16 programs for {} SMs", lambda: (sms(),))
 claim(NOTEBOOK, "So the {} programs have {:.0f} KB in flight", _in_flight)
 claim(NOTEBOOK, "by 06 each SM needs {:.0f} to {:.0f} KB", _needed)
 claim(NOTEBOOK, "A wait takes {:.0f} µs / ({} / {}) = {:.0f} ns, not much more than the {:.0f} ns of a read", _wait)
+claim(NOTEBOOK, "The loop's own {} clocks are {:.0f} ns,", _instructions)
 claim(NOTEBOOK, "Step 1 waits {} times for 128 rows. A tile with one warp waits {} times, with four warps {} times.",
       lambda: (128 // UNROLLED, WAITS_ONE_WARP, WAITS))
-claim(NOTEBOOK, "At {:.0f} ns a wait, the last would take {:.0f} µs; it takes {:.0f} µs.", _tiles)
+claim(NOTEBOOK, "At {:.0f} ns a wait, the last would take {:.0f} µs; it takes {:.0f} µs, as a wait for "
+      "more loads ends later.", _tiles)
 claim(NOTEBOOK, "With {} chunks atomics take {:.1f} µs and two stages {:.1f} µs: no difference, and no number of "
       "chunks is better for either.", _best)
 claim(NOTEBOOK, "PyTorch's own sum takes {:.1f} µs.", _torch)

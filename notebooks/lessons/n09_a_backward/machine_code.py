@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import triton
+
 from kernels.inductor.machine_code import sass
 from lessons.n09_a_backward.sum_launch import BLOCK, ROWS
 from lessons.shared.compiled import compiled
 
+INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(.*?);\s+/\* 0x[0-9a-f]{16} \*/\s+/\* (0x[0-9a-f]{16}) \*/")
 SIZES = {"sum_rows": ("rows",), "sum_tiles": ("rows",), "sum_atomic": ("rows", "chunk"), "two_stage": ("rows", "chunk")}
 
 
-def sass_of(step: str, num_warps: int) -> list[str]:
-    """The instructions of a kernel of sum_kernels.py, for 512 columns; pointers and sizes are multiples of 16."""
+def cubin_of(step: str, num_warps: int) -> bytes:
+    """A kernel of sum_kernels.py, for 512 columns; pointers and sizes are multiples of 16."""
     if step not in SIZES:
         raise ValueError(f"step: expected one of {', '.join(SIZES)}; got {step!r}")
     target = "target" if step == "two_stage" else "result"
@@ -22,7 +30,32 @@ def sass_of(step: str, num_warps: int) -> list[str]:
         (("x", "*fp32"), (target, "*fp32"), *((size, "i32") for size in SIZES[step])), tuple(constants.items()),
         aligned=("x", target, *SIZES[step]), num_warps=num_warps,
     )
-    return sass(made.cubin)
+    return made.cubin
+
+
+def sass_of(step: str, num_warps: int) -> list[str]:
+    """Its instructions."""
+    return sass(cubin_of(step, num_warps))
+
+
+def clocks_of_loop(step: str, num_warps: int) -> int:
+    """Clocks that a warp takes for loop_of's instructions, if no load is waited for: the compiler wrote into each
+    instruction, from bit 105 on, after how many clocks the next may follow (Jia et al., "Dissecting the NVIDIA Volta
+    GPU Architecture via Microbenchmarking", 2018, section 2.1)."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin_of(step, num_warps))
+        file.flush()
+        tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+        said = subprocess.run([tool, "-hex", "-c", file.name], capture_output=True, text=True, check=True).stdout
+    found = [(code, int(high, 16) >> 41 & 15) for code, high in INSTRUCTION.findall(said)]
+    loop, loads = [], 0
+    for code, clocks in found:
+        loop.append((clocks, "LDG" in code))
+        if "BRA" in code or code == found[-1][0]:
+            if sum(load for _, load in loop) > loads:
+                most, loads = loop, sum(load for _, load in loop)
+            loop = []
+    return sum(clocks for clocks, _ in most)
 
 
 def loop_of(step: str, num_warps: int) -> list[str]:

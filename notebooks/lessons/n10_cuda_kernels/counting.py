@@ -1,6 +1,6 @@
 """What nvcc makes of the lesson's kernels, for an H200 that need not be here: registers, instructions, in which order a
-thread loads and stores. `count()` needs nvcc and the disassembler of Triton's wheel; what it found is in
-traces/compiled. What executes is counted along the shortest way (shortest_way.py).
+thread loads and stores, and of a loop the instructions of an iteration. `count()` needs nvcc and the disassembler of
+Triton's wheel; what it found is in traces/compiled. What executes is counted along the shortest way (shortest_way.py).
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from pathlib import Path
 
 from kernels import runtime
 from kernels.runtime import KERNELS
-from lessons.n10_cuda_kernels.shortest_way import executed, functions, opcode
+from lessons.n10_cuda_kernels.shortest_way import executed, functions, iteration, opcode
 
 HERE = Path(__file__).resolve().parent
 SAVED = KERNELS.parent / "traces" / "compiled" / "cuda_steps.json"
 STEPS = {"scalar": 1, "strided": 16, "coalesced": 16, "early": 16, "wide": 16}  # numbers a thread
 STORES = {"strided": 16, "coalesced": 16, "early": 16, "wide": 4}  # that a thread executes, if more than one
+LOADS = {"early": 32}  # likewise, where a way that stores may go past them
 WAYS = ("by_index int", "by_index long long", "by_row long long")
 DTYPES = {"f": "float32", "13__nv_bfloat16": "bfloat16"}  # as C++ mangles them
 INDICES = {"i": "int", "x": "long long"}
@@ -64,9 +65,11 @@ def count() -> dict:
     kernels = {}
     for mangled, lines in functions(sass).items():
         name = plain(mangled)
-        way = executed(lines, STORES.get(name, 1))
+        way = executed(lines, STORES.get(name, 1), LOADS.get(name, 0))
         kernels[name] = {"registers": registers[name], "standing": len(lines), "executed": len(way),
                          "order": order(lines)}
+        if name not in STEPS:
+            kernels[name]["iteration"] = iteration(lines)
     said = subprocess.run([runtime.nvcc(), "--version"], capture_output=True, text=True, check=True).stdout
     return {"nvcc": re.search(r"release ([\d.]+)", said)[1], "kernels": kernels}
 

@@ -129,6 +129,8 @@ def _hinted(text: str) -> str:
         hint = "gelu is the form with erf, not the one with tanh: z · P(Z < z), and CUDA has normcdff(z)."
     if " sigmoid: " in said and "got nan" in said:
         hint = "e^z overflows where z is large, and Inf / Inf is NaN: e^-z is 0 there."
+    if re.search(r" case \d+×\d+×\d+ ", said) and hint:
+        hint += " And where x has three dimensions, the columns are its last dimension's."
     return f"{said}\nHint: {hint}" if hint else text
 
 

@@ -145,6 +145,11 @@ def _run_coalesced(runner: Runner, x: Tensor, bias: Tensor) -> Tensor:
                 "Hint: the 32 lanes of a warp execute one instruction together: in each turn of the loop neighbours "
                 "must take neighbouring numbers."
             )
+        if runner.last.launched > x.numel() // 8:
+            raise Wrong(
+                f"{runner.last.launched:,} threads for {x.numel():,} numbers\n"
+                "Hint: the launch stays as it was given: a thread takes 16 numbers."
+            )
     return out
 
 
@@ -155,7 +160,14 @@ def column_sum(x: Tensor) -> Tensor:
 def _run_sum(runner: Runner, x: Tensor) -> Tensor:
     rows, columns = x.shape
     guard = f"{columns} columns in blocks of 32: the last block has lanes without a column."
-    return _dense(runner, (x,), (columns,), (rows, columns), guard)
+    out = _dense(runner, (x,), (columns,), (rows, columns), guard)
+    reads, fewest = runner.last.counts[0][0], rows * -(-columns // 32)
+    if not runner.gpu and reads > 2 * fewest:
+        raise Wrong(
+            f"right, but the warps read {reads:,} times, and {fewest:,} reads of 32 numbers have all of x\n"
+            "Hint: each row is one warp's: warp w adds up rows w, w + 8, …"
+        )
+    return out
 
 
 def _sum_calls(case: Case, device: torch.device) -> Iterator[Call]:

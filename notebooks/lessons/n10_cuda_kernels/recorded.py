@@ -67,12 +67,12 @@ def show_steps(predicted: dict[str, float | None]) -> None:
 
 
 def show_indices() -> None:
-    """A line a way and a dtype: instructions of a thread for one number, and µs at both shapes."""
+    """A line a way and a dtype: the loop's instructions for one element, and µs at both shapes."""
     for dtype in ("float32", "bfloat16"):
         for name in WAYS:
             found, labels = kernel(f"{name} {dtype}"), {"name": name, "dtype": dtype}
             even, odd = (us_of("index", shape=shape, **labels) for shape in ("even", "odd"))
-            print(f"{dtype:8} {name:18} executes {found['executed']:3} instructions; 512 columns: {even}, 511: {odd}")
+            print(f"{dtype:8} {name:18} {found['iteration']:4.1f} instructions; 512 columns: {even}, 511: {odd}")
 
 
 def show_op() -> None:

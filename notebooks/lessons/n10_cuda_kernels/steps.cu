@@ -41,13 +41,11 @@ __global__ void coalesced(const float* x, const float* bias, float* out, int col
 __global__ void early(const float* x, const float* bias, float* out, int columns, int n) {
     int first = blockIdx.x * blockDim.x * 16 + threadIdx.x, step = blockDim.x;
     for (int k = 0; k < 16; k += 4) {
-        float z[4];
-        for (int j = 0; j < 4; ++j)
-            if (first + (k + j) * step < n) z[j] = x[first + (k + j) * step];
-        for (int j = 0; j < 4; ++j) {
-            int i = first + (k + j) * step;
-            if (i < n) z[j] += bias[i % columns], out[i] = z[j] < 0 ? 0 : z[j];
-        }
+        float z[4], b[4];
+        for (int j = 0, i = first + k * step; j < 4; ++j, i += step)
+            if (i < n) z[j] = x[i], b[j] = bias[i % columns];
+        for (int j = 0, i = first + k * step; j < 4; ++j, i += step)
+            if (i < n) out[i] = z[j] + b[j] < 0 ? 0 : z[j] + b[j];
     }
 }
 

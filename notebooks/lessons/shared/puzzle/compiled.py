@@ -124,7 +124,10 @@ def _compiled(kernel: object, seen: list[tuple[dict, dict]]) -> list[tuple[str, 
         path = os.pathsep.join([str(KERNELS.parent), *filter(None, sys.path)])
         environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-c", CHILD, folder, name]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"right here, but the compiler was stopped after {SECONDS} s") from None
         result = Path(folder) / "results"
         if not result.exists():
             raise RuntimeError(f"the compiler could not be asked: {done.stderr.strip().splitlines()[-1][:300]}")

@@ -154,7 +154,10 @@ def written_by_hand(kernel: object, allowed: Collection[object] = ()) -> None:
         if _is_ours(function.__code__.co_filename) and function.__name__ not in names:
             raise AssertionError(CALLED.format(f"{Path(function.__code__.co_filename).stem}.{function.__name__}"))
         if function.__name__ not in names:
-            called = (function.__globals__.get(name) for name in function.__code__.co_names)
+            names_in_it = function.__code__.co_names
+            called = [function.__globals__.get(name) for name in names_in_it]
+            modules = [each for each in called if inspect.ismodule(each) and _is_ours(each.__file__ or "")]
+            called += [getattr(module, name, None) for module in modules for name in names_in_it]
             left += [plain(value) for value in called if hasattr(value, "fn") and hasattr(plain(value), "__code__")]
 
 
