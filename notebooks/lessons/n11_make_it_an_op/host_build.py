@@ -44,7 +44,12 @@ def load(text: str, together: Collection[str] = ()) -> torch._ops._OpNamespace:
         with _no_alarm(), redirect_stderr(io.StringIO()):  # it says that it builds
             load_library(source.stem, source, cache=BUILD, include=(KERNELS, ROOM), flags=flags)
         _loaded.update(map(_hash, texts))
-    return getattr(torch.ops, f"{LIBRARY.search(text)[2]}_{name}")
+    return getattr(torch.ops, f"{namespace(text)}_{name}")
+
+
+def namespace(text: str) -> str:
+    """Of the ops that the text defines; what its comments say does not count."""
+    return LIBRARY.search(re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S))[2]
 
 
 def _hash(text: str) -> str:

@@ -209,6 +209,9 @@ def _as_text(text: object) -> None:
     if re.search(r"\bTensor\s+\w+\s*\([^)]*\b(?:float|int|double\s*&)\s+\w+[^)]*\)\s*\{", function):
         hint = "A schema's float is C++'s double, its int is int64_t. The kernel's own argument may be a float."
         raise Wrong("case the function: it takes a float, and the dispatcher hands it a double", hint)
+    if re.search(r"\bint(?:32_t)?\s+\w+\s*=\s*(?:x|y|xs|ys|out)\.numel\(\)", function):
+        hint = "The kernel takes a long long, and numel() is an int64_t: no int between them."
+        raise Wrong("case 2,147,483,648 elements: an int does not hold their number", hint)
     for needed, what, hint in _NEEDED:
         if not re.search(needed, function):
             raise Wrong(f"case {what}", hint)
@@ -221,6 +224,9 @@ _NEEDED = (
      "<<<…, 0, at::cuda::getCurrentCUDAStream()>>>."),
     ("(?:CUDA|Device)Guard", "the device: a launch goes to the current one, which may not be x's",
      "With two GPUs x may be on the second: c10::cuda::CUDAGuard guard(x.device());"),
+    (r"device\(\)[^;]*[=!]=|[=!]=[^;]*device\(\)|is_cuda\(|get_device\(\)[^;]*[=!]=|[sS]ameGPU|[sS]ame_device",
+     "bias or y on another device than x: the function does not look",
+     "A kernel cannot read CPU memory: TORCH_CHECK(bias.device() == x.device(), …), and y's."),
     (r"LAUNCH_CHECK\(|cudaGetLastError\(", "the launch's error: nobody asks for it",
      "A launch that fails says nothing by itself, and out stays as it was: C10_CUDA_KERNEL_LAUNCH_CHECK();"),
 )
@@ -248,6 +254,9 @@ def _as_schema(schema: str, function: str) -> None:
         )
 
 
+namespace = host_build.namespace
+
+
 def on_host(text: str) -> torch._ops._OpNamespace:
     """The ops of a CUDA text, for CPU tensors: built by g++, together with the texts that the lecture knows."""
     return host_build.load(text, _known_texts())
@@ -259,7 +268,8 @@ def _built(text: str) -> torch._ops._OpNamespace:
     except RuntimeError as error:
         first = re.search(r"error: ([^\n]*)", str(error))
         line = re.search(r"(?:^|\n)text:(\d+)", str(error))
-        place = f", in line {line[1]}" if line else ""
+        lines = text.splitlines()
+        place = f", in `{lines[int(line[1]) - 1].strip()}`" if line and int(line[1]) <= len(lines) else ""
         hint = "C++ wants each name declared before it is used, and its types."
         raise Wrong(f"case the compiler: {first[1] if first else said(error)}{place}", hint) from error
 
@@ -326,9 +336,13 @@ def _operands(*shape: int, special: bool = False) -> tuple[Tensor, Tensor, Tenso
 def _cpp_cases() -> Iterator[tuple[str, tuple, str]]:
     """(what, arguments, hint)"""
     order = "The kernel reads its pointers row by row: hand it x.contiguous(), and y's and bias's."
-    yield "4×6", (*_operands(4, 6), 0.5), "Which arguments does the kernel take, and in which order?"
+    yield "4×6", (*_operands(4, 6), 0.5), (
+        "Which arguments does the kernel take, and in which order? columns is the length of bias. "
+        "The grid has (n + 255) / 256 blocks of 256 threads: at least one, and one thread an element."
+    )
     yield "70×37, 11 blocks", (*_operands(70, 37), -2.0), "One thread an element: (n + 255) / 256 blocks of 256."
     yield "2×3×4", (*_operands(2, 3, 4), 0.5), "x may have any number of dimensions; the last is as long as bias."
+    yield "6 elements of one dimension", (*_operands(6), 0.5), "x may have any number of dimensions, one too."
     x, bias, y = _operands(6, 6)
     yield "x transposed", (x.T, bias, y, 0.5), order
     yield "y transposed", (x, bias, y.T, 0.5), order
@@ -343,7 +357,7 @@ def _refused() -> Iterator[tuple[str, tuple, str]]:
     yield "a bias of 5 for 6 columns", (x, bias[:5], y, 0.5), hint
     yield "a bias of 12 for 6 columns", (x, torch.zeros(12), y, 0.5), hint
     yield "a y of 2 rows for 4", (x, bias, y[:2], 0.5), hint
-    yield "a bias [1, 6]", (x, bias[None], y, 0.5), hint
+    yield "a bias [1, 6]", (x, bias[None], y, 0.5), "The op's bias is [N]: check bias.dim() too."
     dtypes = "The kernel reads float32: check scalar_type() of each tensor."
     yield "x in float64", (x.double(), bias, y, 0.5), dtypes
     yield "y in float64", (x, bias, y.double(), 0.5), dtypes
@@ -383,11 +397,12 @@ def _same(what: str, of: str, got: Tensor, wanted: Tensor, hint: str) -> None:
 
 _FORMS = (
     "setup_context(ctx, inputs, output) keeps tensors by ctx.save_for_backward(…); backward(ctx, grad) returns a "
-    "gradient for each of the four arguments, and None for the multiplier."
+    "gradient for each of the four arguments, in the order of the schema, and None for the multiplier."
 )
 _OF = {
     "x": "x's gradient is grad where relu let it through, else 0.",
-    "bias": "Every row used bias: its gradient is the sum of x's over all dimensions but the last.",
+    "bias": "Every row used bias: its gradient is the sum of x's over all dimensions but the last. If x has only one, "
+    "nothing is summed: sum(()) sums everything, sum_to_size does not.",
     "y": "y was multiplied, so its gradient is multiplier times x's. inputs[3] is the multiplier.",
 }
 _SPECIAL = {
@@ -412,7 +427,10 @@ def _op_puzzle(fake: object, setup_context: object, backward: object) -> str:
         torch.library.register_autograd(f"{library.ns}::op", watched, setup_context=setup_context, lib=library)
         for what, arguments, _ in _cpp_cases():
             _same_properties(what, fake, *arguments, reference=add_mul_relu)
-        for what, shape in (("1×3", (1, 3)), ("4×3", (4, 3)), ("2×3×4", (2, 3, 4))):
+        _on_meta(lambda x: fake(x, x[0], x, 0.5))
+        _stays_open(lambda x: op(x, x[0], x, 0.5))
+        for shape in ((1, 3), (4, 3), (2, 3, 4), (3,)):
+            what = "×".join(map(str, shape)) if shape[1:] else f"{shape[0]} elements of one dimension"
             _same_gradients(what, op, _leaves(*shape), given)
         _same_where_it_is_special(op)
         _sees_changes(op)
@@ -441,7 +459,7 @@ def _same_gradients(what: str, op: Callable, leaves: list[Tensor], given: list[o
         try:
             found = _gradients(op, leaves, multiplier, grad)
         except Exception as error:
-            raise Wrong(f"case {what}: {said(error)}", _FORMS) from error
+            raise Wrong(f"case {what}: {said(error)}", _OF["bias"] if len(leaves[0].shape) == 1 else _FORMS) from error
         if not torch.equal(grad, before):
             raise Wrong(f"case {what}: backward wrote into grad", "Others read grad too: write to no argument.")
         if len(given) != 4:

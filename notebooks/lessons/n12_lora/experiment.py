@@ -5,6 +5,7 @@
     tiles      LoRA's kernel alone, by its tile
     adapters   (x A) B where each row chooses one of many adapters, by several ways; peak_bytes: at most, beside what
                went in
+    crossing   the same with more and with fewer adapters: from how many on groups are faster than the mask
     model      a step of the story's 08, its MLPs with LoRA; launches and kernel_us: of an uncaptured step
 
 us_p20 to us_p80: of a call on the GPU, by replays of a CUDA graph of `calls` calls, the L2 swept before each; each call
@@ -44,13 +45,14 @@ CLOSE, CLOSE_GRADIENT = 0.02, 0.1
 @dataclass(frozen=True)
 class Sizes:
     """shapes: (rows, width) of the layers; the last one is autotuned, and taken apart. tiles: (rows, columns) of
-    LoRA's kernel. adapters: (rows, width, how many, their rank). rows, table: of DLRM's step. calls: of a batch whose
-    calls are timed."""
+    LoRA's kernel. adapters: (rows, width, how many, their rank); counts: how many in `crossing`. rows, table: of DLRM's
+    step. calls: of a batch whose calls are timed."""
 
     shapes: tuple[tuple[int, int], ...] = ((64, 1024), (8192, 1024), (8192, 4096))
     rank: int = 16
     tiles: tuple[tuple[int, int], ...] = ((32, 128), (64, 64), (64, 128), (64, 256), (128, 128))
     adapters: tuple[int, int, int, int] = (4096, 4096, 100, 16)
+    counts: tuple[int, ...] = (50, 200, 400)
     rows: int = 2048
     table: int | None = None
     calls: int = 20
@@ -61,9 +63,9 @@ class Lora(Experiment):
     """What lora.json has."""
 
     NAME = "lora"
-    PARTS = ("layer", "training", "tiles", "adapters", "model")
+    PARTS = ("layer", "training", "tiles", "adapters", "crossing", "model")
     FULL = Sizes()
-    SMALL = Sizes(((4, 16),), 16, ((16, 16),), (6, 16, 3, 8), rows=4, table=20, calls=1, compiler="eager")
+    SMALL = Sizes(((4, 16),), 16, ((16, 16),), (6, 16, 3, 8), (2, 3), rows=4, table=20, calls=1, compiler="eager")
 
     def __init__(self, device: torch.device, sizes: Sizes | None = None):
         super().__init__(device, sizes)
@@ -179,11 +181,7 @@ class Lora(Experiment):
     @torch.no_grad()
     def adapters(self) -> None:
         rows, width, count, rank = self.sizes.adapters
-        inputs, _ = self._layer(rows, width)
-        A, B = self.normal(count, width, rank) / width**0.5, self.normal(count, rank, width) / rank**0.5
-        A, B = A.to(self.dtype), B.to(self.dtype)
-        adapter = torch.randint(count, (rows,), device=self.device)
-        exact = ways.masked(inputs[0].float(), A.float(), B.float(), adapter)
+        inputs, A, B, adapter, exact = self._chosen(count)
         functions = {"gathered": ways.gathered, MASKED: ways.masked, GROUPED: ways.grouped}
         calls = {name: lambda k=0, f=f: f(inputs[k], A, B, adapter) for name, f in functions.items()}
         calls |= {"one adapter": lambda k=0: (inputs[k] @ A[0]) @ B[0]}
@@ -191,6 +189,27 @@ class Lora(Experiment):
         peaks = {name: self._peak(call) for name, call in calls.items()}
         labels = {"rows": rows, "width": width, "adapters": count, "rank": rank}
         self._rows("adapters", calls, judged, len(inputs), peaks, **labels)
+
+    @torch.no_grad()
+    def crossing(self) -> None:
+        rows, width, _, rank = self.sizes.adapters
+        for count in self.sizes.counts:
+            inputs, A, B, adapter, exact = self._chosen(count)
+            calls = {
+                name: lambda k=0, f=f, inputs=inputs, A=A, B=B, adapter=adapter: f(inputs[k], A, B, adapter)
+                for name, f in {MASKED: ways.masked, GROUPED: ways.grouped}.items()
+            }
+            labels = {"rows": rows, "width": width, "adapters": count, "rank": rank}
+            self._rows("crossing", calls, dict.fromkeys(calls, (exact,)), len(inputs), **labels)
+
+    def _chosen(self, count: int) -> tuple:
+        """Inputs, A and B of `count` adapters, the adapter of each row, and what the first input must give."""
+        rows, width, _, rank = self.sizes.adapters
+        inputs, _ = self._layer(rows, width)
+        A, B = self.normal(count, width, rank) / width**0.5, self.normal(count, rank, width) / rank**0.5
+        A, B = A.to(self.dtype), B.to(self.dtype)
+        adapter = torch.randint(count, (rows,), device=self.device)
+        return inputs, A, B, adapter, ways.masked(inputs[0].float(), A.float(), B.float(), adapter)
 
     def _peak(self, call: Callable) -> dict:
         call()

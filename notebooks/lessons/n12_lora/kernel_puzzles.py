@@ -48,7 +48,7 @@ def _hint(rows: int, columns: int) -> str:
         return "program_id(0) counts tiles of rows, program_id(1) tiles of columns; a row of B and out has `columns`."
     return (
         "the sum is linear + multiplier · thin B + bias: multiplier scales y alone, and relu comes last. A row of B "
-        "has `columns` elements, and the bias belongs to the columns."
+        "has `columns` elements, and the bias belongs to the columns. float32 stays float32 in tl.dot."
     )
 
 

@@ -88,12 +88,18 @@ def _built(answer: Callable, linear: nn.Linear, rank: int, alpha: float) -> nn.M
         f"nn.init.uniform_(self.A, -bound, bound) with bound = 1/√in = {bound:.2g}.",
     )
     _require(
+        abs(float(drawn.mean())) < 0.4 * bound,
+        f"A's mean is {float(drawn.mean()):.2g}, and should be near 0",
+        f"A's numbers have both signs: nn.init.uniform_(self.A, -bound, bound) with bound = 1/√in = {bound:.2g}.",
+    )
+    _require(
         not layer.B.any(), "B is not 0", "with B = 0 the layer begins as the trained one was: training goes on from it."
     )
     return layer
 
 
 def _check_layer(answer: Callable) -> str:
+    _check_device(answer)  # before anybody looks at who is called: for meta torch imports late
     answer = reader.alone(answer)
     for shape, inputs, outputs, rank, alpha, bias, dtype in (
         ((7,), 24, 20, 4, 6.0, True, torch.float32),
@@ -145,6 +151,18 @@ def _check_layer(answer: Callable) -> str:
     return "lora_layer: 3 cases passed on the CPU"
 
 
+def _check_device(answer: Callable) -> None:
+    """meta stands for the GPU that is not here."""
+    layer = answer(nn.Linear(24, 20, device="meta"), 4, 6.0)
+    for name in "AB":
+        matrix = getattr(layer, name, None)
+        _require(
+            not isinstance(matrix, Tensor) or matrix.device.type == "meta",
+            f"lora_layer, case W on another device: {name} is not where W is",
+            "device=linear.weight.device: the model may be on the GPU when add_lora meets it.",
+        )
+
+
 def _exactly(linear: nn.Linear, layer: nn.Module, x: Tensor, multiplier: float) -> Tensor:
     A, B = layer.A.detach().double(), layer.B.detach().double()
     bias = 0 if linear.bias is None else linear.bias.double()
@@ -184,7 +202,11 @@ class _Toy(nn.Module):
 
 # What an answer may call: the lesson's layer, if the reader's own has not passed.
 _LAYER = (program.LoRALinear, program.LoRALinear.__init__, program.LoRALinear.forward)
-_STEPS = "in the loop: loss, zero_grad(), backward(), step(), with the lr that is given."
+_STEPS = "in the loop: loss, zero_grad(), backward(), step(), by plain torch.optim.SGD with the lr that is given."
+_LOSS = (
+    "before the first step only the loss itself can differ: F.binary_cross_entropy_with_logits(model(dense, ids), "
+    "labels), the mean over the batch."
+)
 
 
 def _batches(seed: int, count: int = 4, rows: int = 16) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -300,7 +322,7 @@ def _check_fine_tune(add: Callable, tune: Callable) -> str:
         _require(not frozen, f"{case}: {', '.join(frozen[:1])} was changed", "only A and B are trained.")
         expected = copy.deepcopy(start)
         if why := _differs(_loop(expected, batches, lr), expected, losses, mine):
-            hint = _STEPS
+            hint = _LOSS if "loss of batch 1:" in why else _STEPS
             for mistake, words in _MISTAKES:
                 other = copy.deepcopy(start)
                 if not _differs(mistake(other, batches, lr), other, losses, mine):

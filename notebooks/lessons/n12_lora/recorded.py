@@ -73,6 +73,14 @@ def show_model() -> None:
         print(f"  {name:20}{found['call_us']:8.0f}{found['kernel_us']:14.0f}{found['us_p50']:20.0f}")
 
 
+def show_crossing() -> None:
+    """The mask and the groups, by the number of adapters."""
+    for count in Sizes.counts:
+        found = {name: row("crossing", name, adapters=count) for name in ("masked", "grouped")}
+        times = {name: NO_RECORD if us is None else f"{us['us_p50']:.0f} µs" for name, us in found.items()}
+        print(f"  {count:4} adapters: " + ", ".join(f"{name} {time}" for name, time in times.items()))
+
+
 def show_adapters(predicted: str | None) -> None:
     """A line a way: µs, and the most memory beside inputs and weights."""
     print(_head())
