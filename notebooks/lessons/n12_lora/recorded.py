@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lessons.n12_lora.experiment import GROUPED, MASKED, Sizes
-from lessons.shared.records import Record, copy_us, spread
+from lessons.shared.records import NO_RECORD, Record, copy_us, spread
 
 if TYPE_CHECKING:
     import pandas
@@ -42,8 +42,8 @@ def e_us(passes: float) -> float:
     return copy_us(passes * ROWS * WIDTH * 2)
 
 
-def _head() -> str:
-    return f"Recorded, {LORA.head('GPU')}, torch {LORA.head('torch')}, {LORA.head('date')}:"
+def _head(record: Record = LORA) -> str:
+    return f"Recorded, {record.head('GPU')}, torch {record.head('torch')}, {record.head('date')}:"
 
 
 def _line(what: str, part: str, variant: str, more: str = "", **labels) -> None:
@@ -74,11 +74,16 @@ def show_model() -> None:
 
 
 def show_crossing() -> None:
-    """The mask and the groups, by the number of adapters."""
-    for count in Sizes.counts:
-        found = {name: row("crossing", name, adapters=count) for name in ("masked", "grouped")}
-        times = {name: NO_RECORD if us is None else f"{us['us_p50']:.0f} µs" for name, us in found.items()}
-        print(f"  {count:4} adapters: " + ", ".join(f"{name} {time}" for name, time in times.items()))
+    """The mask and the groups, by the number of adapters; or that there is no record."""
+    try:
+        record = LORA.with_part("crossing")
+    except LookupError:
+        print(NO_RECORD)
+        return
+    print(_head(record))
+    for count, rows in record.rows("crossing").groupby("adapters"):
+        us = dict(zip(rows["variant"], rows["us_p50"], strict=True))
+        print(f"  {count:4.0f} adapters: masked {us[MASKED]:.0f} µs, grouped {us[GROUPED]:.0f} µs")
 
 
 def show_adapters(predicted: str | None) -> None:
