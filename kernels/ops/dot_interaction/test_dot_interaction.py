@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.check import Call, Case, check, check_gradients, gradients
-from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
-from kernels.measure import bench
-from kernels.ops.dot_interaction.eager import width
+from ...check import Call, Case, check, check_gradients, gradients
+from ...check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from ...measure import bench
+from .eager import width
 
 
 def of_shape(rows, features, columns, pad_to=1, dtype=torch.float32, layout="contiguous") -> Call:

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import IdTable
-from kernels.check.contract import DEVICE, GPU
-from kernels.ops.id_table import eager
-from kernels.ops.id_table.conftest import (
+from ... import IdTable
+from ...check.contract import DEVICE, GPU
+from . import eager
+from .conftest import (
     check_against,
     device_of,
     every_backend,
@@ -22,7 +22,7 @@ from kernels.ops.id_table.conftest import (
     table,
     tensor,
 )
-from kernels.ops.id_table.spec import EXTREMES
+from .spec import EXTREMES
 
 
 @every_backend
