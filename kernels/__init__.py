@@ -13,7 +13,7 @@ import sys
 from .runtime import CHECKOUT, has_nvidia_driver, other_copy
 
 if _other := other_copy():
-    raise ImportError(f"{__name__} is {_other} under another name, and a process can have its ops once: import one of them")
+    raise ImportError(f"{__name__} is {_other} by another name, and a process can have its ops once: import only one")
 if CHECKOUT and "triton" not in sys.modules and not has_nvidia_driver():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
