@@ -180,23 +180,27 @@ def test_installed_it_runs_elsewhere_and_leaves_no_trace(wheel, tmp_path):
     there = {"cwd": elsewhere, "env": environment}
     assert float(run(python, "program.py", **there).split()[1]) < 0.1
     every = """
-import importlib, pkgutil, kernels
+import importlib, pkgutil, runpy, kernels
 print(kernels.NAME, fused_kernels.__file__)
 for module in pkgutil.walk_packages(fused_kernels.__path__, "fused_kernels."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 from torch._dynamo import lookup_backend
 print(lookup_backend("fused_kernels").__module__)
+for command in ("measure", "inductor", "library"):
+    try:
+        runpy.run_module(f"fused_kernels.{command}", run_name="__main__")
+    except SystemExit as end:
+        print(end)
 """
     said = run(python, "-c", f"{STATE}{every}", **there).splitlines()
-    assert said == ["True light", f"somebody else {site / 'fused_kernels' / '__init__.py'}", "fused_kernels.compiler"]
+    first = ["True light", f"somebody else {site / 'fused_kernels' / '__init__.py'}", "fused_kernels.compiler"]
+    assert said[:3] == first
+    assert len(said) == 6
+    assert all("in the repository alone" in line for line in said[3:])
     # A checkout that is imported beside it has its own backend.
     code = "import kernels\nfrom torch._dynamo import lookup_backend\nprint(lookup_backend('fused_kernels').__module__)"
     assert run(python, "-c", code, cwd=ROOT, env=environment).strip() == "kernels.compiler"
-    for command in ("measure", "inductor", "library"):
-        said = subprocess.run([python, "-m", f"fused_kernels.{command}"], **there, capture_output=True, text=True)
-        assert (said.returncode, len(said.stderr.splitlines())) == (1, 1)
-        assert "in the repository alone" in said.stderr
 
     run(*pip, "uninstall", "-q", "-y", "fused-kernels")
     assert {path for path in (tmp_path / "venv").rglob("*") if "__pycache__" not in path.parts} == before
