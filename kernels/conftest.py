@@ -16,7 +16,7 @@ def pytest_collection_modifyitems(config, items):
     Where Triton is interpreted, those Triton tests are slow ones that SLOW_INTERPRETED of their file names: by how
     their names begin, a tuple, or True for all. So are those of another backend's gradients that Triton computes.
     """
-    from kernels import runtime
+    from . import runtime
 
     none = [item for item in items if _has_no_kernel(item)]
     config.hook.pytest_deselected(items=none)
@@ -33,8 +33,8 @@ def pytest_collection_modifyitems(config, items):
 
 def _op_and_backend(item):
     """The op's declaration and the backend of a test of the contract; (None, "") for any other test."""
-    from kernels import dispatch
-    from kernels.check.contract import Contract
+    from . import dispatch
+    from .check.contract import Contract
 
     backend = getattr(item, "callspec", None) and item.callspec.params.get("backend")
     if backend is None or not (item.cls and issubclass(item.cls, Contract)) or item.cls.op not in dispatch.names():

@@ -15,15 +15,51 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernels import doctor
+from . import doctor
 
 if TYPE_CHECKING:
     import torch
 
 KERNELS = Path(__file__).resolve().parent
 BACKENDS = ("eager", "triton", "cuda")
+PACKAGE = __package__  # "kernels" in a checkout of the repository, "fused_kernels" where it is installed
+CHECKOUT = KERNELS.parent if KERNELS.name == "kernels" else None  # the repository's root; None where it is installed
 
 
+def _cache() -> Path:
+    if given := os.environ.get("FUSED_KERNELS_CACHE"):
+        return Path(given).absolute()
+    if CHECKOUT:
+        return CHECKOUT / "build"
+    home = os.path.expanduser("~").replace("~", "/")  # a user without a home
+    return Path(os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache").absolute() / "fused_kernels"
+
+
+def other_copy() -> str:
+    """The name under which this package has been imported beside this one; "" if it has not."""
+    ending = ".dispatch.op"  # the module that defines the ops
+    for name, module in list(sys.modules.items()):
+        found = name.removesuffix(ending)
+        if found not in (name, PACKAGE) and getattr(module, "NAMESPACE", None) == "fused_kernels":
+            return found
+    return ""
+
+
+CACHE = _cache()  # where the libraries and kernels are kept that were built
+
+
+def made(folder: Path) -> Path:
+    """The folder, which is made if it is not there. RuntimeError: nothing can be written to it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(None, "Permission denied")
+    except OSError as error:
+        raise RuntimeError(
+            f"{folder}: what is built cannot be kept there ({error.strerror}): "
+            "set FUSED_KERNELS_CACHE to another folder"
+        ) from None
+    return folder
 def has_nvidia_driver() -> bool:
     """Whether an NVIDIA driver is here and CUDA_VISIBLE_DEVICES does not hide every GPU. Makes no CUDA call."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()  # what is no device hides those after it
@@ -94,7 +130,8 @@ def _why_not_triton(device_type: str) -> str:
     if device_type != "cuda" and (mode != "interpreted" or _triton_compiles()):
         return (
             "Triton runs CPU tensors in its interpreter only, and that is off: set TRITON_INTERPRET=1 before Python "
-            "starts, or where there is no GPU import kernels before what imports Triton (torch.optim, torch.compile)"
+            "starts" + (", or where there is no GPU import kernels before what imports Triton (torch.optim, "
+                        "torch.compile)" if CHECKOUT else "")
         )
     return ""
 

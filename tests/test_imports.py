@@ -1,12 +1,14 @@
 """No import circle in kernels/, model/ or data/, and no arrow up: what may know whom.
 
 Counted is every import that stands in a module: at its top, inside a function, and under TYPE_CHECKING, where nothing
-breaks but two files must be read to understand one.
+breaks but two files must be read to understand one. Inside of kernels/ imports are relative: pip installs that folder
+under another name.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Set
 from pathlib import Path
 
@@ -104,3 +106,51 @@ def test_a_circle_is_found_however_it_is_written(tmp_path, there, back):
     for name, text in (("__init__", ""), ("a", there), ("b", back), ("c", "import kernels.a\nimport kernels.b")):
         (tmp_path / "kernels" / f"{name}.py").write_text(text)
     assert circles(graph_of(tmp_path)) == [["kernels.a", "kernels.b"]]
+
+
+# These stay in the repository, where the package is `kernels`: pyproject.toml leaves them out of the wheel.
+REPOSITORY_ALONE = re.compile(
+    r"(.*/)?(test_\w+|conftest)\.py|ops/\w+/bench\.py|measure/(?!__)\w+\.py|check/contract/\w+\.py"
+)
+# As the whole of a string, or in code that another process runs.
+MODULE, CODE = re.compile(r"kernels\.[\w.:]*"), re.compile(r"\b(from|import) kernels\b(?! )")
+
+
+def absolute(source: str, repository_alone: bool) -> list[int]:
+    """The lines that name the package: `from kernels… import`, `import kernels`, a module's name in a string.
+
+    repository_alone: `import kernels`, which has no relative form, and such strings are allowed.
+    """
+    docstrings, lines = set(), []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            docstrings.add(node.value)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module.split(".")[0] == "kernels":
+            lines.append(node.lineno)
+        elif isinstance(node, ast.Import) and not repository_alone:
+            lines += [node.lineno for alias in node.names if alias.name.split(".")[0] == "kernels"]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not repository_alone:
+            named = MODULE.fullmatch(node.value) or CODE.search(node.value)
+            lines += [node.lineno] if named and node not in docstrings else []
+    return sorted(lines)
+
+
+def test_inside_of_kernels_imports_are_relative():
+    names = {path.relative_to(KERNELS).as_posix(): path for path in KERNELS.rglob("*.py")}
+    found = {name: absolute(path.read_text(), bool(REPOSITORY_ALONE.fullmatch(name))) for name, path in names.items()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_what_names_the_package_is_found():
+    source = '''"""from kernels import this"""
+from kernels import a
+from kernels.b import c
+import kernels
+import kernels.d as e
+from . import f
+g = "kernels.ops.h"
+i = f"kernels.ops.{g}.j"
+k = "a sentence on kernels.", "import kernels before Triton", "import kernels"
+'''
+    assert absolute(source, False) == [2, 3, 4, 5, 7, 8, 9]
+    assert absolute(source, True) == [2, 3]

@@ -13,14 +13,14 @@
     contract/       the op contract as pytest classes (needs pytest, which nothing else in here does)
 """
 
-from kernels.check.accesses import accesses_of, draw_accesses, late_stores
-from kernels.check.cases import FLOAT_DTYPES, Call, Case, calls, pointwise_cases, wide_cases
-from kernels.check.comparison import TOLERANCES, Pointwise, Sums, compare, gradients
-from kernels.check.interpreter import OutOfBounds, watched
-from kernels.check.maximum import maximum_as_compiled
-from kernels.check.memory import guarded, poisoned
-from kernels.check.run import check, check_gradients
-from kernels.check.spec import Spec, calls_of, cases_of, eager_results, expected, reference, spec_of
+from .accesses import accesses_of, draw_accesses, late_stores
+from .cases import FLOAT_DTYPES, Call, Case, calls, pointwise_cases, wide_cases
+from .comparison import TOLERANCES, Pointwise, Sums, compare, gradients
+from .interpreter import OutOfBounds, watched
+from .maximum import maximum_as_compiled
+from .memory import guarded, poisoned
+from .run import check, check_gradients
+from .spec import Spec, calls_of, cases_of, eager_results, expected, reference, spec_of
 
 __all__ = [
     "FLOAT_DTYPES",

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.check.isolated import source_of
-from kernels.runtime import KERNELS
+from ..runtime import KERNELS
+from .isolated import source_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ZONE = 4096  # elements before and behind a tensor; an access beyond is left out
 SECONDS = 40  # of the process
 SHOWN = 8  # columns beyond a tensor's end that are drawn at most
-CHILD = "import sys; from kernels.check.accesses import child; child(*sys.argv[1:])"
+CHILD = f"import sys; from {__name__} import child; child(*sys.argv[1:])"
 
 
 class Access(NamedTuple):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernels import dtypes
+from .. import dtypes
 
 FLOAT_DTYPES = dtypes.FLOATING
 LAYOUTS = ("contiguous", "transposed", "strided", "expanded", "misaligned")

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.check.cases import Call
-from kernels.dtypes import DTYPES
+from ..dtypes import DTYPES
+from .cases import Call
 
 # torch.testing.assert_close's (rtol, atol).
 TOLERANCES = {dtype: known.tolerances for dtype, known in DTYPES.items() if known.tolerances}

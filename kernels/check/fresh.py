@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from kernels.runtime import KERNELS
+from ..runtime import KERNELS
 
 FORKS = """
 import json, os, sys, traceback

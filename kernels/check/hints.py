@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.check.cases import Case
-from kernels.check.comparison import Mismatch
-from kernels.check.interpreter import OutOfBounds
-from kernels.check.memory import WrittenBeside
+from .cases import Case
+from .comparison import Mismatch
+from .interpreter import OutOfBounds
+from .memory import WrittenBeside
 
 FLOAT64 = "dtype: float32 passes. Is something in between computed in float32?"
 POINTER = re.compile("invalid operands of type pointer")  # Triton's words

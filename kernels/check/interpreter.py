@@ -20,8 +20,8 @@ from unittest import mock
 import numpy as np
 from torch import Tensor
 
-from kernels import runtime
-from kernels.check.memory import Guard
+from .. import runtime
+from .memory import Guard
 
 _TRITON = os.sep + "triton" + os.sep
 # Triton's name of a type → the bits of its NaN.

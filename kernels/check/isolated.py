@@ -22,11 +22,10 @@ from types import CodeType, ModuleType
 
 import torch
 
-from kernels.runtime import KERNELS
+from ..runtime import KERNELS, PACKAGE
 
-CHILD = """
+CHILD = f"import {PACKAGE}" + """
 import importlib, importlib.util, json, sys
-import kernels
 folder, name, job, *arguments = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("solution", folder + "/solution.py")
 solution = importlib.util.module_from_spec(spec)

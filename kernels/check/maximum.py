@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 
-from kernels import runtime
+from .. import runtime
 
 
 @contextmanager

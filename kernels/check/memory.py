@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from kernels.dispatch import allocation
+from ..dispatch import allocation
 
 ZONE = 1 << 14  # bytes on either side, a multiple of every itemsize and of what a GPU aligns to
 INPUT, OUTPUT = 0x7FFB, 0x7FFD  # quiet NaNs in float16 and bfloat16, and twice over in float32 and float64

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import runtime
-from kernels.check.cases import Call, Case
-from kernels.check.comparison import Mismatch, as_tuple, compare, gradients
-from kernels.check.hints import NotRepeatable, Unwritten, hint
-from kernels.check.interpreter import watched
-from kernels.check.isolated import Ended, run_apart
-from kernels.check.memory import Guard, guarded, memory
-from kernels.check.spec import Spec, cases_of, eager_results, exact_results, spec_of
+from .. import runtime
+from .cases import Call, Case
+from .comparison import Mismatch, as_tuple, compare, gradients
+from .hints import NotRepeatable, Unwritten, hint
+from .interpreter import watched
+from .isolated import Ended, run_apart
+from .memory import Guard, guarded, memory
+from .spec import Spec, cases_of, eager_results, exact_results, spec_of
 
 SECONDS = 600  # of check(isolated=True), for all cases of an op
 

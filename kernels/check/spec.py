@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernels.check.cases import Call, Case, pointwise_cases, wide_cases
-from kernels.check.comparison import Pointwise, Sums, as_tuple, double
+from ..runtime import PACKAGE
+from .cases import Call, Case, pointwise_cases, wide_cases
+from .comparison import Pointwise, Sums, as_tuple, double
 
 _OPS = Path(__file__).resolve().parent.parent / "ops"
 
@@ -98,7 +99,7 @@ def _specs() -> dict[str, str]:
     found = {}
     for path in sorted(_OPS.glob("*/spec.py")):
         folder, several = path.parent.name, re.search(r"^SPECS\b", path.read_text(), re.MULTILINE)
-        ops = importlib.import_module(f"kernels.ops.{folder}.spec").SPECS if several else [folder]
+        ops = importlib.import_module(f"{PACKAGE}.ops.{folder}.spec").SPECS if several else [folder]
         found |= dict.fromkeys(ops, folder)
     return found
 
@@ -117,7 +118,7 @@ def spec_of(op: str) -> Spec:
     name = op if op in found else op.removesuffix("_")
     if name not in found:
         raise ValueError(f"unknown op {op!r}: expected one of {', '.join(sorted(found))}")
-    module = importlib.import_module(f"kernels.ops.{found[name]}.spec")
+    module = importlib.import_module(f"{PACKAGE}.ops.{found[name]}.spec")
     spec = module.SPECS[name] if hasattr(module, "SPECS") else module.SPEC
     return spec.in_place() if op.endswith("_") and not spec.mutated else spec
 

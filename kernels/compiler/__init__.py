@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from kernels.compiler import registration
+from . import registration
 
 if TYPE_CHECKING:
-    from kernels.compiler.explanation import Explanation
+    from .explanation import Explanation
 
 __all__ = ["backend", "explain"]
 
@@ -40,8 +40,8 @@ def compiled(gm: torch.fx.GraphModule, example_inputs: list, inner: Callable | s
     """The graph, rewritten and compiled by the backend `inner`."""
     from torch._dynamo import lookup_backend
 
-    from kernels.compiler.constants import Checked, buffers_of
-    from kernels.compiler.replace import rewrite
+    from .constants import Checked, buffers_of
+    from .replace import rewrite
 
     done = rewrite(gm, buffers_of(gm, example_inputs))
     function = lookup_backend(inner)(gm, example_inputs)
@@ -63,8 +63,8 @@ def explain(model: Callable, *inputs) -> Explanation:
     Returns an object with `.replaced`, the ops with the nodes that they stand for, and `.declined`, a sentence for each
     place that was nearly replaced; print shows both. Raises what torch.compile or the model itself raises.
     """
-    from kernels.compiler.explanation import explain_with
-    from kernels.inductor.lower import fresh
+    from ..inductor.lower import fresh
+    from .explanation import explain_with
 
     if isinstance(model, nn.Module):
         with suppress(Exception):  # what cannot be copied runs itself

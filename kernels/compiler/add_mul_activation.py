@@ -8,7 +8,8 @@ from numbers import Real
 import torch
 from torch import fx
 
-from kernels.compiler.match import (
+from ..ops.add_mul_activation.op import add_mul_activation
+from .match import (
     Declined,
     Found,
     Miss,
@@ -20,9 +21,8 @@ from kernels.compiler.match import (
     same_shape,
     value,
 )
-from kernels.compiler.pointwise import bias_and_rest, check, found_at
-from kernels.compiler.view import View
-from kernels.ops.add_mul_activation.op import add_mul_activation
+from .pointwise import bias_and_rest, check, found_at
+from .view import View
 
 OP = "add_mul_activation"
 ACTIVATIONS = {

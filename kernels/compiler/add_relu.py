@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from torch import fx
 
-from kernels.compiler.match import Declined, Found, aten, only_reader, value
-from kernels.compiler.pointwise import bias_and_rest, check, found_at
-from kernels.compiler.view import View
-from kernels.ops.add_relu.op import add_relu
+from ..ops.add_relu.op import add_relu
+from .match import Declined, Found, aten, only_reader, value
+from .pointwise import bias_and_rest, check, found_at
+from .view import View
 
 OP = "add_relu"
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
-from kernels.compiler.match import Miss
-from kernels.compiler.view import View, example
+from .match import Miss
+from .view import View, example
 
 
 class Constants:

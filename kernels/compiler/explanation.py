@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from torch import fx
 
-from kernels.compiler.constants import buffers_of
-from kernels.compiler.match import Declined
-from kernels.compiler.replace import Site, rewrite
+from .constants import buffers_of
+from .match import Declined
+from .replace import Site, rewrite
 
 
 class Replaced(NamedTuple):

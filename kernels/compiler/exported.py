@@ -9,9 +9,9 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from kernels.compiler.explanation import Explanation, replaced, sentence
-from kernels.compiler.replace import Site, rewrite
-from kernels.compiler.view import example, mode_of, traced
+from .explanation import Explanation, replaced, sentence
+from .replace import Site, rewrite
+from .view import example, mode_of, traced
 
 
 def replace_in(program: ExportedProgram) -> Explanation:

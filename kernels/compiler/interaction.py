@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, fx
 
-from kernels.compiler.constants import Constants
-from kernels.compiler.match import (
+from ..ops.dot_interaction.op import dot_interaction
+from .constants import Constants
+from .match import (
     CAT,
     Declined,
     Found,
@@ -28,8 +29,7 @@ from kernels.compiler.match import (
     transposed,
     value,
 )
-from kernels.compiler.view import View
-from kernels.ops.dot_interaction.op import dot_interaction
+from .view import View
 
 OP = "dot_interaction"
 EMPTY = "a tensor of one dimension is among the vectors: empty, and cat leaves it out"

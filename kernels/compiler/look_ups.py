@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, fx
 
-from kernels import runtime
-from kernels.compiler.match import CAT, FLOATING, Declined, Found, Miss, arguments, aten, is_call, same_size, value
-from kernels.compiler.view import View
-from kernels.ops.embedding_bags_apart.op import embedding_bags_apart
+from .. import runtime
+from ..ops.embedding_bags_apart.op import embedding_bags_apart
+from .match import CAT, FLOATING, Declined, Found, Miss, arguments, aten, is_call, same_size, value
+from .view import View
 
 OP = "embedding_bags_apart"
 ALONE = "a look-up by itself, which its own operator does in one launch"

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from kernels.compiler.match import (
+from ..ops.fused_mlp.op import fused_mlp
+from .match import (
     Declined,
     Found,
     Miss,
@@ -26,8 +27,7 @@ from kernels.compiler.match import (
     transposed,
     value,
 )
-from kernels.compiler.view import View
-from kernels.ops.fused_mlp.op import fused_mlp
+from .view import View
 
 OP = "fused_mlp"
 ACTIVATIONS = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator
 import torch
 from torch import fx
 
-from kernels.compiler.match import (
+from .match import (
     Declined,
     Found,
     Miss,
@@ -19,7 +19,7 @@ from kernels.compiler.match import (
     same_size,
     value,
 )
-from kernels.compiler.view import View
+from .view import View
 
 PRODUCTS = (
     aten.linear.default, aten.addmm.default, aten.mm.default, aten.bmm.default, aten.matmul.default,

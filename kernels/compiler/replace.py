@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from kernels.compiler import add_mul_activation, add_relu, interaction, look_ups, mlp, whole
-from kernels.compiler.constants import Constants, readable
-from kernels.compiler.match import Declined, Found, Miss, arguments, same_size, value
-from kernels.compiler.view import NUMBERS, View, example
+from . import add_mul_activation, add_relu, interaction, look_ups, mlp, whole
+from .constants import Constants, readable
+from .match import Declined, Found, Miss, arguments, same_size, value
+from .view import NUMBERS, View, example
 
 NESTING = "_increment_nesting"  # how the functions end that open a transform of torch.func
 TRANSFORM = "a transform of torch.func is around it, for which the ops have no rule"

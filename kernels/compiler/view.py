@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from kernels.compiler.match import arguments, aten, is_call
+from .match import arguments, aten, is_call
 
 # Methods that give a tensor but do more to it than an operator does.
 EFFECTS = {"register_hook", "requires_grad_", "retain_grad"}

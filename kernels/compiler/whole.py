@@ -15,15 +15,15 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from kernels.compiler import interaction, look_ups, mlp
-from kernels.compiler.constants import Constants
-from kernels.compiler.match import CAT, Declined, Found, Miss, arguments, aten, is_call, same_size, value
-from kernels.compiler.view import View
-from kernels.device.launch import architecture, shared_memory
-from kernels.dispatch import nvrtc
-from kernels.ops.dlrm.cuda_launch import design_of, shape_of
-from kernels.ops.dlrm.op import dlrm_forward
-from kernels.ops.dlrm.tile import TYPES
+from ..device.launch import architecture, shared_memory
+from ..dispatch import nvrtc
+from ..ops.dlrm.cuda_launch import design_of, shape_of
+from ..ops.dlrm.op import dlrm_forward
+from ..ops.dlrm.tile import TYPES
+from . import interaction, look_ups, mlp
+from .constants import Constants
+from .match import CAT, Declined, Found, Miss, arguments, aten, is_call, same_size, value
+from .view import View
 
 OP = "dlrm_forward"
 

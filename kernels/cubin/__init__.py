@@ -6,6 +6,6 @@
 cubin.cmake does both in a build of CMake's; tests/cubin_program/ is an example.
 """
 
-from kernels.cubin.program import load
+from .program import load
 
 __all__ = ["load"]

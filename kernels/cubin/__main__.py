@@ -61,7 +61,7 @@ def _compile(given: argparse.Namespace) -> int:
         raise RuntimeError("Triton was imported before it could be told that nothing is interpreted here")
     os.environ["TRITON_INTERPRET"] = "0"  # before it is imported: with the interpreter on, nothing compiles
     os.environ["TRITON_ALWAYS_COMPILE"] = "1"  # its cache's keys leave out what a constexpr_function imports
-    from kernels.cubin import compile
+    from . import compile
 
     constants = {name: _value(value) for name, value in _pairs(given.constant, "the constant").items()}
     constants |= {name: value for name in OPTIONS if (value := getattr(given, name)) is not None}
@@ -86,7 +86,7 @@ def _compile(given: argparse.Namespace) -> int:
 
 
 def _embed(given: argparse.Namespace) -> int:
-    from kernels.cubin.embed import embed
+    from .embed import embed
 
     for path in embed(given.name, given.images, given.out, given.array):
         print(path)
@@ -94,7 +94,7 @@ def _embed(given: argparse.Namespace) -> int:
 
 
 def _bench(given: argparse.Namespace) -> int:
-    from kernels.cubin import bench
+    from . import bench
 
     return bench.main(given.json)
 

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import torch
 
-from kernels.cubin import compile as compiling
-from kernels.cubin.embed import embed
-from kernels.cubin.program import load
-from kernels.runtime import KERNELS
+from ..runtime import KERNELS
+from . import compile as compiling
+from .embed import embed
+from .program import load
 
 LAUNCHES, REPEATS = 500, 21
-FUNCTION = "kernels.cubin.bench_kernel:add_one"
+FUNCTION = f"{__package__}.bench_kernel:add_one"
 
 
 def main(out: Path | None = None) -> int:
@@ -42,7 +42,7 @@ def main(out: Path | None = None) -> int:
 
 def measure(folder: Path) -> dict[str, list[float]]:
     """name → microseconds a launch, of each repeat."""
-    from kernels.cubin.bench_kernel import add_one
+    from .bench_kernel import add_one
 
     major, minor = torch.cuda.get_device_capability()
     arch = 10 * major + minor

@@ -20,13 +20,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kernels import runtime
-from kernels.cubin.python_files import python_files
-from kernels.dispatch import cubin, nvrtc
-from kernels.dispatch.cubin_files import put
-from kernels.dispatch.cuda_source import Source
-from kernels.dispatch.included_files import included_files
-from kernels.runtime import KERNELS
+from .. import runtime
+from ..dispatch import cubin, nvrtc
+from ..dispatch.cubin_files import put
+from ..dispatch.cuda_source import Source
+from ..dispatch.included_files import included_files
+from ..runtime import KERNELS
+from .python_files import python_files
 
 # Of Triton's types: the letter of launcher.h's Parameter, and bytes.
 TYPES = {

@@ -14,8 +14,9 @@ enable_language(ASM)
 find_program(FUSED_KERNELS_PYTHON NAMES python3 DOC "A Python with the requirements of fused kernels")
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH FUSED_KERNELS_DIR)
 cmake_path(GET FUSED_KERNELS_DIR PARENT_PATH fused_kernels_root)
+cmake_path(GET FUSED_KERNELS_DIR FILENAME fused_kernels_package)  # kernels, or where it is installed fused_kernels
 set(FUSED_KERNELS_CUBIN_COMMAND ${CMAKE_COMMAND} -E env --modify PYTHONPATH=path_list_prepend:${fused_kernels_root}
-    ${FUSED_KERNELS_PYTHON} -m kernels.cubin)
+    ${FUSED_KERNELS_PYTHON} -m ${fused_kernels_package}.cubin)
 
 if(NOT DEFINED FUSED_KERNELS_EMBED_ARRAYS)
     set(probe ${CMAKE_CURRENT_BINARY_DIR}/fused_kernels_probe.S)

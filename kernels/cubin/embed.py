@@ -14,8 +14,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernels.cubin.compile import CubinError, description_of
-from kernels.dispatch.cubin_files import COOPERATIVE, EARLY, PLAIN, put
+from ..dispatch.cubin_files import COOPERATIVE, EARLY, PLAIN, put
+from .compile import CubinError, description_of
 
 KINDS = {PLAIN: "plain", COOPERATIVE: "cooperative", EARLY: "early"}
 ALIGNMENT = 64

@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
-from kernels.cubin.compile import description_of
-from kernels.dispatch.core import core_library
+from ..dispatch.core import core_library
+from .compile import description_of
 
 
 class Program:

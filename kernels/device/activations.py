@@ -7,7 +7,7 @@ the instructions. Float64 uses Triton's erf, and for tanh the exponential, whose
 import triton
 import triton.language as tl
 
-from kernels.runtime import triton_mode
+from ..runtime import triton_mode
 
 # The special function unit's own instructions, as in activations.cuh. The interpreter runs no assembly.
 INTERPRETED = tl.constexpr(triton_mode() == "interpreted")

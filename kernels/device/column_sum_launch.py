@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from kernels.device.launch import cdiv, empty, interpreted, next_power_of_2, triton_functions
+from .launch import cdiv, empty, interpreted, next_power_of_2, triton_functions
 
-functions = triton_functions("kernels.device.column_sum")
+functions = triton_functions(f"{__package__}.column_sum")
 
 
 PROGRAMS = 1024  # that sum at once, if that makes from 256 to 512 chunks

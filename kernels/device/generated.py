@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kernels.dispatch.cuda_source import Source
-from kernels.dispatch.intercept import recorder
+from ..dispatch.cuda_source import Source
+from ..dispatch.intercept import recorder
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,6 @@ def _number(argument: Tensor | Elements | Stride | int) -> int:
 
 def on_host(source: Source, grid: tuple[int, ...], numbers: list[int]) -> None:
     """Run the kernel here. RuntimeError: it does not compile; or what it did wrong."""
-    from kernels.check.host.generated import run
+    from ..check.host.generated import run
 
     run(source, grid, numbers)

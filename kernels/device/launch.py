@@ -2,7 +2,7 @@
 
 A launcher (an op's triton_launch.py) chooses the grid and the constants of a call. It imports no Triton:
 
-    functions = triton_functions("kernels.ops.add_relu.triton_kernel")
+    functions = triton_functions(f"{__package__}.triton_kernel")
 
     def forward(x, bias, out):
         functions.forward_kernel[(grid,)](x, bias, out, x.numel(), COLUMNS=len(bias), num_warps=4)
@@ -20,9 +20,9 @@ import importlib
 import torch
 from torch import Tensor
 
-from kernels import runtime
-from kernels.dispatch import allocation
-from kernels.dispatch.intercept import recorder
+from .. import runtime
+from ..dispatch import allocation
+from ..dispatch.intercept import recorder
 
 # By architecture, bytes of shared memory that a block may have: what `shared_memory` says where there is no such GPU to
 # be asked (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").

@@ -1,6 +1,6 @@
 """How many elements a program of a pointwise Triton kernel takes; vector.cuh says it for CUDA."""
 
-from kernels.device.launch import interpreted
+from .launch import interpreted
 
 
 def pointwise_block(elements: int, itemsize: int) -> int:

@@ -2,7 +2,7 @@
 GPU. As reduce.cuh does it for threads.
 """
 
-from kernels.device import launch
+from . import launch
 
 MOST_PARTS = 512  # of all rows together
 

@@ -16,7 +16,7 @@ becomes one of the two numbers beside it.
 import triton
 import triton.language as tl
 
-from kernels.runtime import triton_mode
+from ..runtime import triton_mode
 
 INTERPRETED = tl.constexpr(triton_mode() == "interpreted")  # whose products do not cut
 

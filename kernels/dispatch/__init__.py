@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from kernels.runtime import KERNELS
+from ..runtime import KERNELS, PACKAGE
 
 if TYPE_CHECKING:
-    from kernels.dispatch.op import Op
+    from .op import Op
 
 
 def ops() -> list[str]:
@@ -18,7 +18,7 @@ def ops() -> list[str]:
 
 def declared(folder: str) -> list[Op]:
     """The declarations of a folder: OP of its op.py, or OPS."""
-    module = importlib.import_module(f"kernels.ops.{folder}.op")
+    module = importlib.import_module(f"{PACKAGE}.ops.{folder}.op")
     return list(module.OPS) if hasattr(module, "OPS") else [module.OP]
 
 

@@ -1,6 +1,7 @@
 """How a C++ or CUDA file becomes a library that is loaded: the core (core.py), an op's cuda.cu, a reader's own file.
 
-Built on first use with load_inline into build/extensions/, and loaded from there ever after.
+Built on first use with load_inline into extensions/ of the cache (runtime.CACHE: build/ of a checkout), and loaded from
+there ever after.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from kernels import runtime
-from kernels.dispatch.included_files import included_files
-from kernels.runtime import KERNELS
+from .. import runtime
+from ..runtime import CACHE
+from .included_files import included_files
 
-EXTENSIONS = KERNELS.parent / "build" / "extensions"
+EXTENSIONS = CACHE / "extensions"
 
 _building = threading.Lock()
 _loaded: set[Path] = set()
@@ -192,8 +193,7 @@ def _without_commands(output: str) -> str:
 
 @contextmanager
 def _locked(path: Path, name: str) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    with (runtime.made(path.parent) / path.name).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from kernels.dispatch import checks, core
-from kernels.dispatch.declaration import Declaration
-from kernels.dispatch.loader import Loader
-from kernels.dispatch.refusals import autocasts, cast, refuse_gradients, refusing
-from kernels.dispatch.scalars import with_tensors
+from . import checks, core
+from .declaration import Declaration
+from .loader import Loader
+from .refusals import autocasts, cast, refuse_gradients, refusing
+from .scalars import with_tensors
 
 
 class PublicFunction:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.nn import Parameter, ParameterList
 
-from kernels.dtypes import FLOATING, INTEGERS
+from ..dtypes import FLOATING, INTEGERS
 
 GROUPS = {"floating": FLOATING, "integer": INTEGERS}
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch._ops import OpOverload
 
-from kernels.dispatch import allocation, build
-from kernels.dispatch.build import load_library
-from kernels.runtime import KERNELS
+from ..runtime import KERNELS
+from . import allocation, build
+from .build import load_library
 
 CUDA_FLAGS = ("-O3",)
 CORE = KERNELS / "dispatch" / "core.cpp"

@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from kernels import runtime
-from kernels.dispatch.cubin_files import COOPERATIVE, CUBINS, EARLY, PLAIN, Compiled, description_of, read, write
-from kernels.dispatch.included_files import imported_files
-from kernels.runtime import KERNELS
+from .. import runtime
+from ..runtime import KERNELS
+from .cubin_files import COOPERATIVE, CUBINS, EARLY, PLAIN, Compiled, description_of, read, write
+from .included_files import imported_files
 
 FORMAT = 2  # of the files in the cache
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_cooperative_grid", "launch_pdl")
@@ -96,7 +96,7 @@ def _compile_here_or_there(kernel: Kernel, stem: Path) -> None:
     if runtime.triton_mode() != "interpreted":
         return compile_into(kernel, stem)
     done = subprocess.run(
-        [sys.executable, "-m", "kernels.dispatch.cubin", str(stem)],
+        [sys.executable, "-m", f"{__package__}.cubin", str(stem)],
         input=repr(asdict(kernel)),
         env=os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join([str(KERNELS.parent), *sys.path])},
         capture_output=True,

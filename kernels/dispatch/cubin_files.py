@@ -1,8 +1,9 @@
 """Cubins on disk, each whole or not at all: what compiles them (cubin.py, nvrtc.py) writes here and reads from here.
 
-A cubin is two files in build/cubins/: the image, named by its contents, and a JSON file with what a launch must know
-and how the image came about. The JSON file is written last, and each file is moved into its place: so processes may
-compile the same kernel at once, and one that is killed leaves nothing that counts.
+A cubin is two files in cubins/ of the cache (runtime.CACHE: build/ of a checkout): the image, named by its contents,
+and a JSON file with what a launch must know and how the image came about. The JSON file is written last, and each file
+is moved into its place: so processes may compile the same kernel at once, and one that is killed leaves nothing that
+counts.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kernels.runtime import KERNELS
+from ..runtime import CACHE, made
 
-CUBINS = KERNELS.parent / "build" / "cubins"
+CUBINS = CACHE / "cubins"
 PLAIN, COOPERATIVE, EARLY = range(3)  # kernels/cubin/libcuda.h's Kind
 
 
@@ -78,8 +79,7 @@ def read(stem: Path, arch: int) -> Compiled:
 
 def put(path: Path, data: bytes) -> None:
     """Write a file whole, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+    with tempfile.NamedTemporaryFile(dir=made(path.parent), delete=False) as file:
         file.write(data)
     Path(file.name).chmod(0o644)
     Path(file.name).replace(path)

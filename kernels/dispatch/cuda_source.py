@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kernels.dispatch.included_files import included_files
-from kernels.runtime import KERNELS
+from ..runtime import KERNELS
+from .included_files import included_files
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernels import runtime
-from kernels.dispatch import checks
-from kernels.dispatch.scalars import with_tensors
-from kernels.dispatch.schema import Allocation, Argument, Form, Kept, KeptShape, Prepared, SavedBy, Shape, flat, parse
+from .. import runtime
+from . import checks
+from .scalars import with_tensors
+from .schema import Allocation, Argument, Form, Kept, KeptShape, Prepared, SavedBy, Shape, flat, parse
 
+OPS = f"{runtime.PACKAGE}.ops"  # the package of the ops' folders
 BACKENDS = ("triton", "cuda")
 BACKWARD = ("backward", "prepared")  # the forms that give gradients
 
@@ -86,7 +87,7 @@ class Declaration:
         if any(a.is_list for a in arguments) and "triton" in backends:
             raise ValueError(f"op {name!r} takes lists of tensors, which a kernel in Triton cannot")
         self.name, self.eager, self.eager_in_place = name, eager, eager_in_place
-        self.package = package or f"kernels.ops.{name}"
+        self.package = package or f"{OPS}.{name}"
         self.backends, self.auto = tuple(backends), auto
         self.auto_on_cpu = "cpp" if "cpp" in backends and not runtime.why_not("cpp", "cpu") else "eager"
         self.elementwise, self.fits, self.generates = elementwise, fits, generates
@@ -120,7 +121,7 @@ class Declaration:
     @property
     def folder(self) -> str:
         """Where its files are: in kernels/ops/ the folder's name there, elsewhere the whole path."""
-        inside = self.package.removeprefix("kernels.ops.")
+        inside = self.package.removeprefix(f"{OPS}.")
         if inside != self.package:
             return inside.replace(".", "/")
         found = importlib.util.find_spec(self.package)

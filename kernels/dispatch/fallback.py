@@ -12,11 +12,11 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from kernels.dispatch import allocation, input_errors, plan
-from kernels.dispatch.declaration import BACKWARD, Declaration
-from kernels.dispatch.loader import Loader
-from kernels.dispatch.refusals import cast, refuse_gradients
-from kernels.dispatch.schema import flat
+from . import allocation, input_errors, plan
+from .declaration import BACKWARD, Declaration
+from .loader import Loader
+from .refusals import cast, refuse_gradients
+from .schema import flat
 
 
 class Fallback:

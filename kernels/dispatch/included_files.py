@@ -1,4 +1,4 @@
-"""Which files a file is built from: what a C++ file includes, what a Python module imports from kernels/."""
+"""Which files a file is built from: what a C++ file includes, what a Python module imports from this package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from kernels.runtime import KERNELS
+from ..runtime import KERNELS
 
 
 def included_files(source: Path, include: tuple[Path, ...]) -> list[Path]:
@@ -25,7 +25,7 @@ def included_files(source: Path, include: tuple[Path, ...]) -> list[Path]:
 
 
 def imported_files(source: Path) -> list[Path]:
-    """A Python file and, in order of first mention, every module in kernels/ that it reaches by imports; packages'
+    """A Python file and, in order of first mention, every module of this package that it reaches by imports; packages'
     __init__.py aside."""
     found, waiting = [], [source]
     while waiting:
@@ -33,17 +33,24 @@ def imported_files(source: Path) -> list[Path]:
         if file in found:
             continue
         found.append(file)
-        waiting += [path for path in map(KERNELS.parent.joinpath, _imported(file.read_text())) if path.is_file()]
+        package = file.parent.relative_to(KERNELS.parent).parts if file.is_relative_to(KERNELS) else ()
+        named = map(KERNELS.parent.joinpath, _imported(file.read_text(), package))
+        waiting += [path for path in named if path.is_file()]
     return found
 
 
 @cache
-def _imported(source: str) -> tuple[str, ...]:
-    """Where the modules of kernels/ lie that this source imports, if they are modules: "kernels/runtime.py"."""
+def _imported(source: str, package: tuple[str, ...]) -> tuple[str, ...]:
+    """Where the modules of this package lie that this source imports, if they are modules: "kernels/runtime.py".
+
+    package: the source's own, ("kernels", "dispatch"); () for a source elsewhere, whose relative imports are its own.
+    """
     names = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return tuple(f"{name.replace('.', '/')}.py" for name in names if name.startswith("kernels."))
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            origin = [*package[: len(package) + 1 - node.level]] if node.level else []
+            origin = ".".join([*origin, *filter(None, [node.module])])
+            names += [origin, *(f"{origin}.{alias.name}" for alias in node.names)]
+    return tuple(f"{name.replace('.', '/')}.py" for name in names if name.startswith(f"{KERNELS.name}."))

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import torch
 
-from kernels import runtime
-from kernels.dispatch import core, nvrtc
-from kernels.dispatch.declaration import Declaration
+from .. import runtime
+from . import core, nvrtc
+from .declaration import Declaration
 
 _loading = threading.RLock()
 

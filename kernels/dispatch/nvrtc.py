@@ -19,10 +19,10 @@ from pathlib import Path
 
 import torch
 
-from kernels import runtime
-from kernels.dispatch import cubin_files
-from kernels.dispatch.cubin_files import CUBINS, EARLY, PLAIN, Compiled, Damaged
-from kernels.dispatch.cuda_source import Source, headers_of
+from .. import runtime
+from . import cubin_files
+from .cubin_files import CUBINS, EARLY, PLAIN, Compiled, Damaged
+from .cuda_source import Source, headers_of
 
 FORMAT = 1  # of the key
 # The headers' functions that are not marked are for the host elsewhere, and constexpr ones among them for both.

@@ -17,12 +17,12 @@ from contextlib import nullcontext
 
 import torch
 
-from kernels.dispatch import allocation, input_errors, plan
-from kernels.dispatch.call import PublicFunction
-from kernels.dispatch.declaration import BACKWARD, Declaration
-from kernels.dispatch.fallback import Fallback
-from kernels.dispatch.loader import Loader
-from kernels.dispatch.schema import Kept, KeptShape, KeptShapes, Prepared, SavedBy, last_dimension, like
+from . import allocation, input_errors, plan
+from .call import PublicFunction
+from .declaration import BACKWARD, Declaration
+from .fallback import Fallback
+from .loader import Loader
+from .schema import Kept, KeptShape, KeptShapes, Prepared, SavedBy, last_dimension, like
 
 __all__ = ["Kept", "KeptShape", "KeptShapes", "Op", "Prepared", "SavedBy", "last_dimension", "like"]
 

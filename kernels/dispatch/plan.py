@@ -36,14 +36,14 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from kernels.device import generated
-from kernels.dispatch import cubin, input_errors, nvrtc
-from kernels.dispatch.cubin_files import Compiled
-from kernels.dispatch.declaration import Declaration
-from kernels.dispatch.intercept import recording
-from kernels.dispatch.schema import Form, flat
-from kernels.dispatch.varying import Varying
-from kernels.dtypes import DTYPES
+from ..device import generated
+from ..dtypes import DTYPES
+from . import cubin, input_errors, nvrtc
+from .cubin_files import Compiled
+from .declaration import Declaration
+from .intercept import recording
+from .schema import Form, flat
+from .varying import Varying
 
 SLOT, LITERAL, COMPUTED, SCALAR_FLOAT, SCALAR_DOUBLE, ELEMENTS, STRIDE = range(7)  # plan.h's Argument::Kind
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from kernels.dispatch.declaration import Declaration
-from kernels.dispatch.schema import Form
+from .declaration import Declaration
+from .schema import Form
 
 
 def cast(form: Form, arguments: Sequence) -> Sequence:

@@ -9,11 +9,11 @@
 torch 2.11 and 2.13.
 """
 
-from kernels.inductor.compile import Compiled, compile_candidates, compile_kernel
-from kernels.inductor.execute import run_kernel
-from kernels.inductor.lower import has_option, trace, triton_source
-from kernels.inductor.parse import Kernel, count, split, table
-from kernels.inductor.records import cases, read, record, write
+from .compile import Compiled, compile_candidates, compile_kernel
+from .execute import run_kernel
+from .lower import has_option, trace, triton_source
+from .parse import Kernel, count, split, table
+from .records import cases, read, record, write
 
 __all__ = [
     "Compiled",

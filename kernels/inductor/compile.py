@@ -6,9 +6,9 @@ import linecache
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.inductor import fake_gpu
-from kernels.inductor.machine_code import registers
-from kernels.inductor.parse import function_of
+from . import fake_gpu
+from .machine_code import registers
+from .parse import function_of
 
 
 @dataclass(frozen=True)

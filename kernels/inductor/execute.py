@@ -16,10 +16,10 @@ from typing import Any
 
 from torch import Tensor
 
-from kernels import runtime
-from kernels.inductor.compile import define
-from kernels.inductor.fake_gpu import private
-from kernels.inductor.parse import function_of, kind_of, metadata
+from .. import runtime
+from .compile import define
+from .fake_gpu import private
+from .parse import function_of, kind_of, metadata
 
 
 def run_kernel(source: str, *arguments: Tensor | int) -> None:

@@ -22,7 +22,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from kernels.inductor.fx_graphs import dumps
+from .fx_graphs import dumps
 
 # What Inductor asks of a GPU: multiprocessors, threads on each, KiB of shared memory a block; T4, A100, H100 and H200.
 ARCHITECTURES = {75: (40, 1024, 64), 80: (108, 2048, 163), 90: (132, 2048, 227)}

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from kernels import runtime
-from kernels.inductor import fake_gpu
-from kernels.inductor.fx_graphs import NO_AUTOCAST, TensorLike
+from .. import runtime
+from . import fake_gpu
+from .fx_graphs import NO_AUTOCAST, TensorLike
 
 
 def triton_source(

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kernels import runtime
-from kernels.inductor.lower import triton_source
-from kernels.inductor.parse import count
+from .. import runtime
+from .lower import triton_source
+from .parse import count
 
 MODULE = "\n\n# ---- a module of its own ----\n\n"
 OPS = Path(__file__).resolve().parent.parent / "ops"
@@ -45,7 +45,7 @@ def cases() -> dict[str, tuple[Callable, tuple, bool]]:
     """The forwards to record: those of the ops whose bench.py has a function `generated` that returns (fn, inputs)."""
     found = {}
     for path in sorted(OPS.glob("*/bench.py")):
-        bench = importlib.import_module(f"kernels.ops.{path.parent.name}.bench")
+        bench = importlib.import_module(f"{runtime.PACKAGE}.ops.{path.parent.name}.bench")
         if hasattr(bench, "generated"):
             found[path.parent.name] = (*bench.generated(), False)
     return found

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from kernels import dispatch
-from kernels.dispatch.op import Op
-from kernels.runtime import KERNELS
+from .. import dispatch
+from ..dispatch.op import Op
+from ..runtime import KERNELS
 
 FOLDER = Path(__file__).resolve().parent
 GENERATED = FOLDER / "ops.cpp"

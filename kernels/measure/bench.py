@@ -24,13 +24,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kernels import runtime
-from kernels.measure import sources
-from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Row, implementations, label
-from kernels.measure.clock import Gpu
-from kernels.measure.judge import COPIES_AGREE, steady, summary
-from kernels.measure.measuring import measure, measure_calls
-from kernels.measure.records import README_GPU, RESULTS, frame, load, of_cells, recorded, recorded_files, save
+from .. import runtime
+from . import sources
+from .cells import OURS, Calls, Cell, FirstCall, Row, implementations, label
+from .clock import Gpu
+from .judge import COPIES_AGREE, steady, summary
+from .measuring import measure, measure_calls
+from .records import README_GPU, RESULTS, frame, load, of_cells, recorded, recorded_files, save
 
 # What notebooks use stands here too.
 __all__ = [

@@ -18,8 +18,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from kernels import dispatch
-from kernels.check.spec import Spec
+from .. import dispatch
+from ..check.spec import Spec
 
 OURS = ("triton", "cuda")
 Labels = Mapping[str, "int | str"]

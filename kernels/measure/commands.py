@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernels.runtime import KERNELS
+from ..runtime import KERNELS
 
 ROOT = KERNELS.parent
 LOGS = ROOT / "build" / "gpu"

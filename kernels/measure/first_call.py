@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 
-from kernels import runtime
-from kernels.dispatch import build, core, cubin, find, nvrtc
-from kernels.measure.cells import FirstCall, Row, describe, public, reference
-from kernels.runtime import KERNELS
+from .. import runtime
+from ..dispatch import build, core, cubin, find, nvrtc
+from ..runtime import KERNELS
+from .cells import FirstCall, Row, describe, public, reference
 
 BUILT = (build.EXTENSIONS, cubin.CUBINS)
 
@@ -74,7 +74,7 @@ def _in_fresh_process(op: str, backend: str, compiles: bool) -> dict:
 
 def call(op: str, backend: str, compiles: bool, imports: dict[str, float]) -> None:
     """What the fresh process does: make the call, and print what came of it."""
-    from kernels.measure.runs import generators
+    from .runs import generators
 
     bench = importlib.import_module(f"kernels.ops.{find(op).folder}.bench")
     calls = next(cell.calls for cell in bench.cells(True) if isinstance(cell, FirstCall))

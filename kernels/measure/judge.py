@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kernels.measure.cells import ANOTHER_LENGTH, OURS, Labels, Row, label
+from .cells import ANOTHER_LENGTH, OURS, Labels, Row, label
 
 COPIES_AGREE = 1.05  # the fastest copy of a run over its slowest; beyond that it is no yardstick
 NEVER_SLOWER = 1.03

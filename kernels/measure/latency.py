@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernels.check.comparison import as_tuple
-from kernels.measure.cells import FRESH, IN_A_GRAPH, Latency, Row, note_failure
-from kernels.measure.clock import Gpu, percentiles
-from kernels.measure.match import fused
-from kernels.measure.runs import Sets, poison
+from ..check.comparison import as_tuple
+from .cells import FRESH, IN_A_GRAPH, Latency, Row, note_failure
+from .clock import Gpu, percentiles
+from .match import fused
+from .runs import Sets, poison
 
 CALLS, REPEATS, WARM_UP = 200, 5, 20
 

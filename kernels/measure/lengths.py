@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import torch
 
-from kernels.measure.cells import ANOTHER_LENGTH, Lengths, Row, note_failure
-from kernels.measure.clock import Gpu, percentiles
-from kernels.measure.match import Match, fused
-from kernels.measure.runs import generators
+from .cells import ANOTHER_LENGTH, Lengths, Row, note_failure
+from .clock import Gpu, percentiles
+from .match import Match, fused
+from .runs import generators
 
 BATCH = 10  # calls between two synchronisations: few, so that no call waits for a place in the GPU's queue
 WARM_UP = 2  # lengths before the pass

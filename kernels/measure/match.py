@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from kernels.check import spec
-from kernels.check.cases import Call
-from kernels.check.comparison import as_tuple, compare
-from kernels.measure.cells import OURS, Calls, Cell, Lengths
+from ..check import spec
+from ..check.cases import Call
+from ..check.comparison import as_tuple, compare
+from .cells import OURS, Calls, Cell, Lengths
 
 
 class Match:

@@ -15,13 +15,13 @@ from dataclasses import replace
 
 import torch
 
-from kernels.measure.cells import Calls, Cell, FirstCall, Latency, Lengths, Row, describe, label, public, reference
-from kernels.measure.clock import Gpu, batches, percentiles, timed, timer
-from kernels.measure.first_call import measure_first_call
-from kernels.measure.latency import measure_latency
-from kernels.measure.lengths import measure_lengths
-from kernels.measure.match import Match
-from kernels.measure.runs import BackwardRun, ForwardRun, Sets, WaitedRun, generators
+from .cells import Calls, Cell, FirstCall, Latency, Lengths, Row, describe, label, public, reference
+from .clock import Gpu, batches, percentiles, timed, timer
+from .first_call import measure_first_call
+from .latency import measure_latency
+from .lengths import measure_lengths
+from .match import Match
+from .runs import BackwardRun, ForwardRun, Sets, WaitedRun, generators
 
 REPEATS = 5  # of a statement's time per call
 LONG_CALL = 50e-6  # seconds: of a statement that takes k times as long a k-th of a batch's calls is made

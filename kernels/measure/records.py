@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernels.measure.cells import Cell, Row
-from kernels.runtime import KERNELS
+from ..runtime import KERNELS
+from .cells import Cell, Row
 
 if TYPE_CHECKING:
     import pandas

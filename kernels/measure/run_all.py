@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kernels import runtime
-from kernels.measure import commands, parts, sanitizer, sources, status, suite
-from kernels.measure.commands import Outcome, command, cores
+from .. import runtime
+from . import commands, parts, sanitizer, sources, status, suite
+from .commands import Outcome, command, cores
 
 STEPS = ("pytest", "build", "ctest", "sanitizer", "heavy", "record", "bench")
 # The seconds that one command of a step may take on a machine of LIMITS_CORES cores; with fewer, as many times more.

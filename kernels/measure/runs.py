@@ -9,10 +9,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernels.check.comparison import as_tuple
-from kernels.measure.cells import Cell, reference
-from kernels.measure.clock import Gpu
-from kernels.measure.match import GradientMatch, Match, fused
+from ..check.comparison import as_tuple
+from .cells import Cell, reference
+from .clock import Gpu
+from .match import GradientMatch, Match, fused
 
 INPUT_BYTES = 2e9  # what the sets of inputs of a cell take together, unless four of them take more
 MOST_CALLS = 256  # in a graph: of the smallest cells, some 400 µs

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kernels import runtime
-from kernels.measure import commands, sources
-from kernels.measure.commands import Outcome
+from .. import runtime
+from . import commands, sources
+from .commands import Outcome
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
 

@@ -13,8 +13,8 @@ import tokenize
 from collections.abc import Iterable
 from pathlib import Path
 
-from kernels.dispatch.included_files import imported_files, included_files
-from kernels.runtime import KERNELS
+from ..dispatch.included_files import imported_files, included_files
+from ..runtime import KERNELS
 
 BUILT_FROM = ("eager.py", "op.py", "triton_kernel.py", "triton_launch.py", "kernel.cuh", "cuda.cu", "cpu.cpp")
 # What finds out about the machine, and the build for one without a GPU.

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from kernels.measure import sources
-from kernels.measure.cells import OURS, Row
-from kernels.measure.judge import best_set, steady
-from kernels.measure.records import README_GPU, RESULTS, read, recorded_files
+from . import sources
+from .cells import OURS, Row
+from .judge import best_set, steady
+from .records import README_GPU, RESULTS, read, recorded_files
 
 KERNELS = sources.KERNELS
 README, FRONT_PAGE = KERNELS / "README.md", KERNELS.parent / "README.md"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kernels import runtime
-from kernels.measure import records, sources
+from .. import runtime
+from . import records, sources
 
 OUTCOMES = ("passed", "failed", "skipped")
 

@@ -6,13 +6,13 @@
 What is called, compared and how exactly comes from the op's spec.py and its declaration.
 """
 
-from kernels.check.contract.base import DEVICE, GPU, Contract, every_backend, kernel_backend, running
-from kernels.check.contract.dispatch import Dispatch
-from kernels.check.contract.gradients import Gradients
-from kernels.check.contract.in_place import InPlace
-from kernels.check.contract.on_gpu import OnGpu
-from kernels.check.contract.pointwise import Pointwise
-from kernels.check.contract.values import Values
+from .base import DEVICE, GPU, Contract, every_backend, kernel_backend, running
+from .dispatch import Dispatch
+from .gradients import Gradients
+from .in_place import InPlace
+from .on_gpu import OnGpu
+from .pointwise import Pointwise
+from .values import Values
 
 
 class PointwiseContract(Values, InPlace, Gradients, Pointwise, Dispatch, OnGpu):

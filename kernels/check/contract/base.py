@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 import kernels
-from kernels import dispatch, runtime
-from kernels.check import Call, Case, Spec, eager_results, spec_of
-from kernels.dispatch.core import on_host
-from kernels.dispatch.op import Op
+
+from ... import dispatch, runtime
+from ...dispatch.core import on_host
+from ...dispatch.op import Op
+from .. import Call, Case, Spec, eager_results, spec_of
 
 DEVICE = runtime.device()
 GPU = pytest.mark.skipif(DEVICE.type != "cuda", reason="no CUDA device")

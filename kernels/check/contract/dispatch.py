@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.check import Case, gradients
-from kernels.check.contract.base import DEVICE, Contract, every_backend, kernel_backend
-from kernels.check.contract.exported import result_in_a_fresh_process
+from .. import Case, gradients
+from .base import DEVICE, Contract, every_backend, kernel_backend
+from .exported import result_in_a_fresh_process
 
 QUICK = ("test_schema", "test_autograd_registration", "test_faketensor")
 

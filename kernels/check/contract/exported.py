@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from kernels.check import fresh
-from kernels.dispatch import core
+from ...dispatch import core
+from .. import fresh
 
 # With what torch.export.load imports, which knows nothing of an op.
 IMPORTED = "kernels, torch, torch._export.serde.serialize"

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import pytest
 import torch
 
-from kernels.check import FLOAT_DTYPES, Case, check_gradients
-from kernels.check.contract.base import DEVICE, Contract, kernel_backend
+from .. import FLOAT_DTYPES, Case, check_gradients
+from .base import DEVICE, Contract, kernel_backend
 
 SHAPES = [(0, 5), (5, 0), (1, 7), (3, 1025), (70, 9), (600, 4), (7,), (2, 3, 8)]
 CHUNKED = (1100, 64)  # a sum over these rows is cut into several chunks

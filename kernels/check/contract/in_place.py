@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.check import check
-from kernels.check.contract.base import DEVICE, Contract, every_backend, kernel_backend
-from kernels.check.contract.values import cases_for
+from .. import check
+from .base import DEVICE, Contract, every_backend, kernel_backend
+from .values import cases_for
 
 
 class InPlace(Contract):

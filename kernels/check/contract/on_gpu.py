@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.check import Case, check, check_gradients, gradients
-from kernels.check.contract.base import GPU, Contract, kernel_backend
+from .. import Case, check, check_gradients, gradients
+from .base import GPU, Contract, kernel_backend
 
 
 class OnGpu(Contract):

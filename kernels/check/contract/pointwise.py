@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import runtime
-from kernels.check import Call, Case, check, check_gradients, compare, expected, gradients
-from kernels.check.contract.base import DEVICE, GPU, Contract, kernel_backend
+from ... import runtime
+from .. import Call, Case, check, check_gradients, compare, expected, gradients
+from .base import DEVICE, GPU, Contract, kernel_backend
 
 INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 
@@ -22,7 +22,7 @@ class Pointwise(Contract):
     @INTERPRETED
     def test_64_bit_offsets(self, monkeypatch):
         """The path of more than 2^31 elements, on few: the launcher takes it as an argument."""
-        launcher = importlib.import_module(f"kernels.ops.{self.op}.triton_launch")
+        launcher = importlib.import_module(f"{runtime.PACKAGE}.ops.{self.op}.triton_launch")
         monkeypatch.setattr(launcher, "forward", functools.partial(launcher.forward, wide=True))
         cases = [Case((3, 1025)), Case((64, 512), torch.bfloat16), Case((1000, 4), torch.float64)]
         check(self.op, self.function("triton"), cases=[replace(case, every_option=False) for case in cases])
@@ -30,7 +30,7 @@ class Pointwise(Contract):
     @INTERPRETED
     @pytest.mark.parametrize("chunks", [2, 33, 70])  # chunks are added up 32 at a time
     def test_gradients_of_many_chunks(self, monkeypatch, chunks):
-        launcher = importlib.import_module(f"kernels.ops.{self.op}.triton_launch")
+        launcher = importlib.import_module(f"{runtime.PACKAGE}.ops.{self.op}.triton_launch")
         monkeypatch.setattr(launcher, "backward", functools.partial(launcher.backward, chunks=chunks))
         call = self.call(Case((141, 40)))
         check_gradients(self.op, self.function("triton"), call, self.needed(call), self.grads(call))

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from kernels.check import Case, cases_of, check
-from kernels.check.cases import LAYOUTS
-from kernels.check.contract.base import DEVICE, Contract, every_backend, kernel_backend
+from .. import Case, cases_of, check
+from ..cases import LAYOUTS
+from .base import DEVICE, Contract, every_backend, kernel_backend
 
 
 def cases_for(op: str, backend: str) -> list[Case]:

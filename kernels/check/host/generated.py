@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernels.check.host.programs import BUILD, compiler
-from kernels.dispatch.cuda_source import Source, headers_of
-from kernels.runtime import KERNELS
+from ...dispatch.cuda_source import Source, headers_of
+from ...runtime import KERNELS
+from .programs import BUILD, compiler
 
 FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w", f"-I{KERNELS}")
 # Of the GPU's errors; what a kernel does wrong is also said on stderr.

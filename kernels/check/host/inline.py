@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.check.host import programs
-from kernels.check.host.programs import Outcome, Sparse
+from . import programs
+from .programs import Outcome, Sparse
 
 
 class Refused(RuntimeError):

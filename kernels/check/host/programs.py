@@ -22,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from kernels import runtime
-from kernels.runtime import KERNELS
+from ... import runtime
+from ...runtime import CACHE, KERNELS
 
 HERE = Path(__file__).resolve().parent
-BUILD = KERNELS.parent / "build" / "cuda_on_host"
+BUILD = CACHE / "cuda_on_host"
 SECONDS = 20  # of a run
 OF_PROCESSOR = (3, 15)  # seconds of its time, on the host: of a run, of one of a large grid's ends (watch.cpp)
 COMPILE_SECONDS = 60

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from kernels.measure.cells import Calls, Cell, FirstCall, calls, implementations
-from kernels.measure.judge import CALLS, AtMost, CopyShare, NearTheFastest
-from kernels.ops.add_mul_activation.eager import FUNCTIONS, add_mul_activation, backward_bytes, forward_bytes
+from ...measure.cells import Calls, Cell, FirstCall, calls, implementations
+from ...measure.judge import CALLS, AtMost, CopyShare, NearTheFastest
+from .eager import FUNCTIONS, add_mul_activation, backward_bytes, forward_bytes
 
 OP = "add_mul_activation"
 MULTIPLIER = 0.5
@@ -55,7 +55,7 @@ def _jit() -> Callable:
 
 
 def _as_generated() -> Callable:
-    from kernels.ops.add_mul_activation.triton_kernel import launch_as_generated
+    from .triton_kernel import launch_as_generated
 
     def as_generated(x: Tensor, bias: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)

@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from kernels.dispatch import checks
-from kernels.dispatch.op import Op, SavedBy, last_dimension, like
-from kernels.ops.add_mul_activation import eager
+from ...dispatch import checks
+from ...dispatch.op import Op, SavedBy, last_dimension, like
+from . import eager
 
 SAVES = {"output": ("out",), "inputs": ("x", "bias", "y"), "nothing": ()}  # for what the derivative reads
 check = checks.Arguments(

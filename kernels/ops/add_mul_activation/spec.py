@@ -2,8 +2,8 @@
 
 import torch
 
-from kernels.check import Call, Pointwise, Spec, calls
-from kernels.ops.add_mul_activation.eager import DERIVATIVE_READS, FUNCTIONS, add_mul_activation
+from ...check import Call, Pointwise, Spec, calls
+from .eager import DERIVATIVE_READS, FUNCTIONS, add_mul_activation
 
 # The multipliers are exact in float32, as which a compiled Triton kernel takes them.
 OPTIONS = [(multiplier, activation) for activation in FUNCTIONS for multiplier in (0.5, -1.25)]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.check import Call, Case, compare, expected, watched
-from kernels.check.contract import DEVICE, PointwiseContract, every_backend
+from ...check import Call, Case, compare, expected, watched
+from ...check.contract import DEVICE, PointwiseContract, every_backend
 
 
 class TestAddMulActivation(PointwiseContract):
@@ -43,7 +43,7 @@ class TestAddMulActivation(PointwiseContract):
 
 @pytest.mark.parametrize("shape", [(5, 24), (3, 1025), (40, 1023), (700, 4)], ids=str)
 def test_as_generated_and_cleaned(shape):
-    from kernels.ops.add_mul_activation import triton_kernel
+    from . import triton_kernel
 
     case = Case(shape)
     x, bias, y = case.tensor(1, DEVICE), case.tensor(2, DEVICE, shape[-1:]), case.tensor(3, DEVICE)

@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.device.activations import activate, input_gradient
-from kernels.device.column_sum import tile_columns
-from kernels.device.scalar import scalar
+from ...device.activations import activate, input_gradient
+from ...device.column_sum import tile_columns
+from ...device.scalar import scalar
 
 # ------------------------------------------------------------------------------------------------------------------
 # 1. As torch.compile generates it for sigmoid and a multiplier of 0.5, in its names; only the numbers of elements and

@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from kernels.device.column_sum_launch import add_chunks, row_chunks, sum_target, tile_shape
-from kernels.device.launch import cdiv, triton_functions
-from kernels.device.pointwise_launch import pointwise_block
-from kernels.ops.add_mul_activation.eager import DERIVATIVE_READS
+from ...device.column_sum_launch import add_chunks, row_chunks, sum_target, tile_shape
+from ...device.launch import cdiv, triton_functions
+from ...device.pointwise_launch import pointwise_block
+from .eager import DERIVATIVE_READS
 
-functions = triton_functions("kernels.ops.add_mul_activation.triton_kernel")
+functions = triton_functions(f"{__package__}.triton_kernel")
 
 
 def forward(

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from kernels.measure.cells import Calls, Cell, FirstCall, calls, implementations
-from kernels.measure.judge import CALLS, AtMost, CopyShare
-from kernels.ops.add_relu.eager import add_relu, backward_bytes, forward_bytes
+from ...measure.cells import Calls, Cell, FirstCall, calls, implementations
+from ...measure.judge import CALLS, AtMost, CopyShare
+from .eager import add_relu, backward_bytes, forward_bytes
 
 OP = "add_relu"
 SHAPES = ((65536, 512), (262144, 1024))

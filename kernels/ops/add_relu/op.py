@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from kernels.dispatch import checks
-from kernels.dispatch.op import Op, last_dimension, like
-from kernels.ops.add_relu import eager
+from ...dispatch import checks
+from ...dispatch.op import Op, last_dimension, like
+from . import eager
 
 check = checks.Arguments("x [..., N]: floating; bias [N]: x")
 OP = Op(

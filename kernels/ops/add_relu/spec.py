@@ -1,6 +1,6 @@
 """What `kernels.check` takes add_relu through."""
 
-from kernels.check import Spec, calls
-from kernels.ops.add_relu.eager import add_relu
+from ...check import Spec, calls
+from .eager import add_relu
 
 SPEC = Spec(add_relu, lambda case, device: calls(case, device, {"x": case.shape, "bias": case.shape[-1:]}))

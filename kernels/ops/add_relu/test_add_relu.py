@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.check.contract import DEVICE, PointwiseContract, every_backend
+from ...check.contract import DEVICE, PointwiseContract, every_backend
 
 
 class TestAddRelu(PointwiseContract):

@@ -7,8 +7,8 @@ reads the gradient and out, writes grad_x, and sums grad_bias on the way: it rea
 import triton
 import triton.language as tl
 
-from kernels.device.activations import activate, input_gradient
-from kernels.device.column_sum import tile_columns
+from ...device.activations import activate, input_gradient
+from ...device.column_sum import tile_columns
 
 
 @triton.jit

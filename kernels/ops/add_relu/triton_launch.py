@@ -2,11 +2,11 @@
 
 from torch import Tensor
 
-from kernels.device.column_sum_launch import add_chunks, row_chunks, sum_target, tile_shape
-from kernels.device.launch import cdiv, triton_functions
-from kernels.device.pointwise_launch import pointwise_block
+from ...device.column_sum_launch import add_chunks, row_chunks, sum_target, tile_shape
+from ...device.launch import cdiv, triton_functions
+from ...device.pointwise_launch import pointwise_block
 
-functions = triton_functions("kernels.ops.add_relu.triton_kernel")
+functions = triton_functions(f"{__package__}.triton_kernel")
 
 
 def forward(x: Tensor, bias: Tensor, out: Tensor, *, wide: bool | None = None) -> None:

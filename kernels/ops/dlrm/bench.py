@@ -34,15 +34,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import kernels
-from kernels.check import Call, Spec
-from kernels.inductor import has_option
-from kernels.measure.cells import IN_A_GRAPH, Calls, Cell, FirstCall, Latency, Row, in_precision, label
-from kernels.measure.judge import AtMost, FirstCallWithin, Verdict, by_cell, name
-from kernels.ops.dlrm.eager import dlrm_forward
-from kernels.ops.dlrm.spec import Layers
-from kernels.ops.dot_interaction.eager import interact
-from kernels.ops.embedding_bags.bench import HEIGHTS, SMALL, TOGETHER
-from kernels.ops.fused_mlp.eager import fused_mlp
+
+from ...check import Call, Spec
+from ...inductor import has_option
+from ...measure.cells import IN_A_GRAPH, Calls, Cell, FirstCall, Latency, Row, in_precision, label
+from ...measure.judge import AtMost, FirstCallWithin, Verdict, by_cell, name
+from ..dot_interaction.eager import interact
+from ..embedding_bags.bench import HEIGHTS, SMALL, TOGETHER
+from ..fused_mlp.eager import fused_mlp
+from .eager import dlrm_forward
+from .spec import Layers
 
 OP = "dlrm_forward"
 ACTIVATIONS = ("relu", "relu", "relu", "sigmoid")

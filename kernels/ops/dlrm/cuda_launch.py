@@ -9,11 +9,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.device.generated import Elements, Source, Stride, launch
-from kernels.device.launch import architecture, cdiv, empty, multiprocessors, shared_memory
-from kernels.ops.dlrm.shape import ROWS_OF_A_BLOCK, DLRMError, Shape
-from kernels.ops.dlrm.source import NAME, source_of
-from kernels.ops.dlrm.tile import MOST_LAYERS, TYPES, Tiles, fragments_source, tiles_for, tiles_source
+from ...device.generated import Elements, Source, Stride, launch
+from ...device.launch import architecture, cdiv, empty, multiprocessors, shared_memory
+from .shape import ROWS_OF_A_BLOCK, DLRMError, Shape
+from .source import NAME, source_of
+from .tile import MOST_LAYERS, TYPES, Tiles, fragments_source, tiles_for, tiles_source
 
 LAYERS_OF_A_BLOCK = 8192  # bytes of a layer's fragments that a block writes
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.dispatch import checks
-from kernels.ops.dot_interaction.eager import dot_interaction
-from kernels.ops.embedding_bags_apart.eager import check_ids, check_offsets
-from kernels.ops.fused_mlp.eager import fused_mlp
+from ...dispatch import checks
+from ..dot_interaction.eager import dot_interaction
+from ..embedding_bags_apart.eager import check_ids, check_offsets
+from ..fused_mlp.eager import fused_mlp
 
 OP = "dlrm_forward"
 

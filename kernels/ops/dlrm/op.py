@@ -9,15 +9,15 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from kernels.device.launch import architecture, shared_memory
-from kernels.dispatch import checks, nvrtc
-from kernels.dispatch.op import Op
-from kernels.dtypes import FLOATING, INTEGERS
-from kernels.ops.dlrm import eager
-from kernels.ops.dlrm.cuda_launch import design_of
-from kernels.ops.dlrm.shape import ACTIVATIONS, PRECISIONS, Shape
-from kernels.ops.dlrm.tile import TYPES
-from kernels.ops.embedding_bags import reported
+from ...device.launch import architecture, shared_memory
+from ...dispatch import checks, nvrtc
+from ...dispatch.op import Op
+from ...dtypes import FLOATING, INTEGERS
+from ..embedding_bags import reported
+from . import eager
+from .cuda_launch import design_of
+from .shape import ACTIVATIONS, PRECISIONS, Shape
+from .tile import TYPES
 
 
 def check(
@@ -140,7 +140,7 @@ OP = Op(
     backends=("cuda",),
     auto=auto,
     generates=True,
-    package="kernels.ops.dlrm",
+    package=__package__,
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from kernels.ops.dlrm.shape import Shape
+from .shape import Shape
 
 NAME = "dlrm_forward"
 INTEGERS = {4: "int", 8: "long long"}

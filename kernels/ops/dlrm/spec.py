@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernels.check import Call, Case, Spec
-from kernels.check.tf32 import EPS as TF32_EPS
-from kernels.ops.dlrm.eager import dlrm_forward
+from ...check import Call, Case, Spec
+from ...check.tf32 import EPS as TF32_EPS
+from .eager import dlrm_forward
 
 HEIGHTS = (37, 1, 8, 100)
 # Of the bottom MLP between the dense features and D, of the top MLP behind its input, and the activations.

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import kernels
-from kernels.check import Call
-from kernels.dispatch.core import on_host
-from kernels.measure.cells import FirstCall, Row
-from kernels.ops.dlrm import bench
-from kernels.ops.dlrm.eager import dlrm_forward
+
+from ...check import Call
+from ...dispatch.core import on_host
+from ...measure.cells import FirstCall, Row
+from . import bench
+from .eager import dlrm_forward
 
 
 def tensors_of(cell):

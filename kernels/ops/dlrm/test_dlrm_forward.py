@@ -16,20 +16,21 @@ import pytest
 import torch
 
 import kernels
-from kernels import runtime
-from kernels.check import Case, check
-from kernels.check.contract import DEVICE, GPU, Dispatch, OnGpu, Values, every_backend, kernel_backend
-from kernels.check.host import generated as host
-from kernels.dispatch import nvrtc, plan
-from kernels.dispatch.core import on_host
-from kernels.inductor.machine_code import opcodes, registers, sass
-from kernels.ops.dlrm import cuda_launch
-from kernels.ops.dlrm import op as declared
-from kernels.ops.dlrm.cuda_launch import source
-from kernels.ops.dlrm.shape import DLRMError, Shape
-from kernels.ops.dlrm.source import source_of
-from kernels.ops.dlrm.spec import BAGS, VARIANTS, draw_model, draw_tiled
-from kernels.ops.dlrm.tile import TYPES, Tiles, fragments_source, tiles_for, tiles_source
+
+from ... import runtime
+from ...check import Case, check
+from ...check.contract import DEVICE, GPU, Dispatch, OnGpu, Values, every_backend, kernel_backend
+from ...check.host import generated as host
+from ...dispatch import nvrtc, plan
+from ...dispatch.core import on_host
+from ...inductor.machine_code import opcodes, registers, sass
+from . import cuda_launch
+from . import op as declared
+from .cuda_launch import source
+from .shape import DLRMError, Shape
+from .source import source_of
+from .spec import BAGS, VARIANTS, draw_model, draw_tiled
+from .tile import TYPES, Tiles, fragments_source, tiles_for, tiles_source
 
 MINI = Shape((13, 8, 4), (10, 8, 1), 3, ("relu", "relu", "relu", "sigmoid"))
 SIXTEEN = replace(MINI, features=16, top=(140, 8, 1))

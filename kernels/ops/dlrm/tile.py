@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.device.generated import Source
-from kernels.ops.dlrm.shape import Shape
+from ...device.generated import Source
+from .shape import Shape
 
 FRAGMENTS, TILES = "dlrm_forward_fragments", "dlrm_forward_tiles"  # the kernels
 TYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}

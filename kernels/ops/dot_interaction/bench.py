@@ -10,10 +10,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels import runtime
-from kernels.measure.cells import Calls, Cell, FirstCall, calls, implementations
-from kernels.measure.judge import AtMost, CallCost, CopyShare, FirstCallWithin, NeverSlower
-from kernels.ops.dot_interaction import eager
+from ... import runtime
+from ...measure.cells import Calls, Cell, FirstCall, calls, implementations
+from ...measure.judge import AtMost, CallCost, CopyShare, FirstCallWithin, NeverSlower
+from . import eager
 
 OP = "dot_interaction"
 FEATURES = 26

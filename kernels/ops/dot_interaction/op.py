@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from kernels.dispatch import checks
-from kernels.dispatch.op import Op, like
-from kernels.ops.dot_interaction import eager
+from ...dispatch import checks
+from ...dispatch.op import Op, like
+from . import eager
 
 ARGUMENTS = checks.Arguments("dense [B, D]: floating; sparse [B, F, D]: dense")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.check import Call, Case, Spec, Sums
-from kernels.ops.dot_interaction.eager import dot_interaction
+from ...check import Call, Case, Spec, Sums
+from .eager import dot_interaction
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.check import Call, Case, check, check_gradients, gradients
-from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
-from kernels.measure import bench
-from kernels.ops.dot_interaction.eager import width
+from ...check import Call, Case, check, check_gradients, gradients
+from ...check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from ...measure import bench
+from .eager import width
+from .module import DotInteraction
+from .op import dot_interaction
 
 
 def of_shape(rows, features, columns, pad_to=1, dtype=torch.float32, layout="contiguous") -> Call:
@@ -101,6 +103,17 @@ class TestDotInteraction(Values, Gradients, Dispatch, OnGpu):
 
 # ------------------------------------------------------------------------------------------------------------------
 # fast/README.md.
+
+@pytest.mark.parametrize("pad_to", [1, 8])
+def test_the_module_is_the_function(pad_to):
+    dense, sparse = of_shape(5, 3, 4).tensors
+    module = DotInteraction(pad_to)
+    assert torch.equal(module(dense, sparse), dot_interaction(dense, sparse, pad_to))
+    assert not module.state_dict()
+    assert repr(module) == f"DotInteraction(pad_to={pad_to})"
+    with pytest.raises(ValueError, match="backend must be"):
+        DotInteraction(backend="none")(dense, sparse)
+
 
 PAGE = Path(__file__).parent / "fast" / "README.md"
 MULTIPROCESSORS = 132  # of the H200 whose record the page shows

@@ -14,7 +14,7 @@ takes no tensor cores: at 16 columns 32768 FLOPs a row are 0.5 ns of an H200, th
 import triton
 import triton.language as tl
 
-from kernels.runtime import triton_mode
+from ...runtime import triton_mode
 
 INTERPRETED = tl.constexpr(triton_mode() == "interpreted")  # where products of bfloat16 are wrong
 

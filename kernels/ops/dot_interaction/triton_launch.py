@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from kernels.device.launch import cdiv, interpreted, next_power_of_2, triton_functions
+from ...device.launch import cdiv, interpreted, next_power_of_2, triton_functions
 
-functions = triton_functions("kernels.ops.dot_interaction.triton_kernel")
+functions = triton_functions(f"{__package__}.triton_kernel")
 
 
 def forward(dense: Tensor, sparse: Tensor, pad_to: int, out: Tensor, **cut: int) -> None:

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.inductor import has_option
-from kernels.measure import fbgemm
-from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Lengths, Row, calls, implementations
-from kernels.measure.judge import CALLS, AnyLength, AtMost, Verdict, name
-from kernels.ops.embedding_bags.eager import forward_bytes
+from ...inductor import has_option
+from ...measure import fbgemm
+from ...measure.cells import OURS, Calls, Cell, FirstCall, Lengths, Row, calls, implementations
+from ...measure.judge import CALLS, AnyLength, AtMost, Verdict, name
+from .eager import forward_bytes
 
 OP = "embedding_bags"
 # The cardinalities of C1 to C26 of Criteo's Kaggle data, and a row a table for what is not known: 33.8 million in all.

@@ -7,7 +7,7 @@ import functools
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from kernels import runtime
+from ... import runtime
 
 cuda_runs = functools.cache(lambda: not runtime.why_not("cuda", "cuda"))
 triton_runs = functools.cache(lambda: not runtime.why_not("triton", "cuda"))

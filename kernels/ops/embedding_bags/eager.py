@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.dispatch import checks, input_errors
+from ...dispatch import checks, input_errors
 
 _SECTOR = 32  # bytes: the least that a GPU's memory is read by
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from kernels.ops.embedding_bags.op import embedding_bags
+from .op import embedding_bags
 
 MODES = ("sum", "mean", "max")
 

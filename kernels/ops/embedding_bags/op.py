@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from kernels.dispatch import checks
-from kernels.dispatch.op import KeptShape, Op, Prepared, SavedBy, like
-from kernels.ops.embedding_bags import choice, eager, reported
-from kernels.ops.embedding_bags_sort.op import beside, embedding_bags_sort
+from ...dispatch import checks
+from ...dispatch.op import KeptShape, Op, Prepared, SavedBy, like
+from ..embedding_bags_sort.op import beside, embedding_bags_sort
+from . import choice, eager, reported
 
 ARGUMENTS = checks.Arguments(
     "tables [R, D]: floating; row_offsets [F + 1]: int64; indices [B, F] | [N] with offsets: integer; "

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.dispatch import checks, input_errors
-from kernels.dispatch.op import Op
-from kernels.ops.embedding_bags import eager
-from kernels.ops.embedding_bags_apart import eager as apart
+from ...dispatch import checks, input_errors
+from ...dispatch.op import Op
+from ..embedding_bags_apart import eager as apart
+from . import eager
 
 # By what kernels report, the error, what it says of feature, position and value, and the op whose kernel it was.
 ERRORS = {

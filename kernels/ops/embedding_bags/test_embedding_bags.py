@@ -13,15 +13,16 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 import kernels
-from kernels import runtime
-from kernels.check import Call, Case, check, check_gradients
-from kernels.check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
-from kernels.check.interpreter import watched
-from kernels.check.memory import Guard, guarded
-from kernels.dispatch import input_errors
-from kernels.ops.embedding_bags import eager
-from kernels.ops.embedding_bags.choice import auto, cuda_runs, triton_runs
-from kernels.ops.embedding_bags.spec import HEIGHTS, HOSTILE_64, draw_bags, draw_ids
+
+from ... import runtime
+from ...check import Call, Case, check, check_gradients
+from ...check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from ...check.interpreter import watched
+from ...check.memory import Guard, guarded
+from ...dispatch import input_errors
+from . import eager
+from .choice import auto, cuda_runs, triton_runs
+from .spec import HEIGHTS, HOSTILE_64, draw_bags, draw_ids
 
 SLOW_INTERPRETED = (
     *(f"test_gradients_of_every_option[torch.{dtype}" for dtype in ("float16", "bfloat16", "float64")),

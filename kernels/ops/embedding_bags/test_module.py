@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 import kernels
-from kernels import runtime
-from kernels.ops.embedding_bags.test_embedding_bags import ragged_ids
+
+from ... import runtime
+from .test_embedding_bags import ragged_ids
 
 DEVICE, HEIGHTS = runtime.device(), [37, 1, 8]
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.device.report import count_report, write_report
+from ...device.report import count_report, write_report
 
 BAD_ID: tl.constexpr = tl.constexpr(1)  # what a report says
 BAD_OFFSET: tl.constexpr = tl.constexpr(2)

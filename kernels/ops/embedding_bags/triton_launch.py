@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.device.launch import begins_early, cdiv, empty, interpreted, next_power_of_2, triton_functions
+from ...device.launch import begins_early, cdiv, empty, interpreted, next_power_of_2, triton_functions
 
-kernels = triton_functions("kernels.ops.embedding_bags.triton_kernel")
-backward_kernels = triton_functions("kernels.ops.embedding_bags.triton_backward")
+kernels = triton_functions(f"{__package__}.triton_kernel")
+backward_kernels = triton_functions(f"{__package__}.triton_backward")
 
 
 @dataclass(frozen=True)

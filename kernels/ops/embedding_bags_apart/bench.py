@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import kernels
-from kernels.check import Spec, Sums
-from kernels.inductor import has_option
-from kernels.measure.cells import Cell
-from kernels.measure.judge import AtMost, NeverSlower
+
+from ...check import Spec, Sums
+from ...inductor import has_option
+from ...measure.cells import Cell
+from ...measure.judge import AtMost, NeverSlower
 
 OP = "embedding_bags_apart"
 # The cardinalities of C1 to C26 of Criteo's Kaggle data, and a row a table for what is not known: 33.8 million in all.

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.dispatch import checks
+from ...dispatch import checks
 
 OP = "embedding_bags_apart"
 

@@ -13,8 +13,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from kernels.dispatch import checks
-from kernels.ops.embedding_bags_sort.op import beside, embedding_bags_sort
+from ...dispatch import checks
+from ..embedding_bags_sort.op import beside, embedding_bags_sort
 
 
 @functools.cache

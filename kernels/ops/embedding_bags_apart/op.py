@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from kernels.dispatch import checks
-from kernels.dispatch.op import KeptShapes, Op, Prepared
-from kernels.dtypes import INTEGERS
-from kernels.ops.embedding_bags import reported
-from kernels.ops.embedding_bags.choice import cuda_runs
-from kernels.ops.embedding_bags_apart import eager
-from kernels.ops.embedding_bags_apart.joined import sorted_ids
+from ...dispatch import checks
+from ...dispatch.op import KeptShapes, Op, Prepared
+from ...dtypes import INTEGERS
+from ..embedding_bags import reported
+from ..embedding_bags.choice import cuda_runs
+from . import eager
+from .joined import sorted_ids
 
 
 def check(

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from kernels.check import Call, Case, Spec, Sums
-from kernels.ops.embedding_bags_apart.eager import embedding_bags_apart
+from ...check import Call, Case, Spec, Sums
+from .eager import embedding_bags_apart
 
 HEIGHTS = (37, 1, 8)
 

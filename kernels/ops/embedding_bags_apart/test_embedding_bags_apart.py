@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 import kernels
-from kernels import runtime
-from kernels.check import Case, check, check_gradients
-from kernels.check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
-from kernels.dispatch import input_errors
-from kernels.ops.embedding_bags import choice
-from kernels.ops.embedding_bags_apart.op import OP
-from kernels.ops.embedding_bags_apart.spec import HEIGHTS, SPEC, draw_bags
+
+from ... import runtime
+from ...check import Case, check, check_gradients
+from ...check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from ...dispatch import input_errors
+from ..embedding_bags import choice
+from .op import OP
+from .spec import HEIGHTS, SPEC, draw_bags
 
 INDEX = DEVICE.index if DEVICE.index is not None else (0 if DEVICE.type == "cuda" else -1)
 HOSTILE = (-1, 37, 2**31 - 1, -(2**31), 2**32 + 5, 2**63 - 1, -(2**63))

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 import kernels
-from kernels.measure.cells import Cell, Row
-from kernels.measure.judge import Verdict, name
+
+from ...measure.cells import Cell, Row
+from ...measure.judge import Verdict, name
 
 OP = "embedding_bags_sort"
 # The cardinalities of C1 to C26 of Criteo's Kaggle data, and a row a table for what is not known: 33.8 million in all.

@@ -14,7 +14,7 @@ of 8 bits a pass reads and writes key and position in each, N · 16 · ⌈bits /
 import torch
 from torch import Tensor
 
-from kernels.dispatch.checks import has_no_values, rises
+from ...dispatch.checks import has_no_values, rises
 
 
 def embedding_bags_sort(

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from kernels.dispatch import checks, core
-from kernels.dispatch.op import Op
-from kernels.ops.embedding_bags_sort import eager
+from ...dispatch import checks, core
+from ...dispatch.op import Op
+from . import eager
 
 ARGUMENTS = checks.Arguments(
     "row_offsets [F + 1]: int64; indices [B, F] | [N] with offsets: integer; offsets? [F · B + 1]: integer"

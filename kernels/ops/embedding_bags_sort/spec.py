@@ -2,9 +2,9 @@
 
 import torch
 
-from kernels.check import Call, Case, Spec
-from kernels.check.cases import LAYOUTS
-from kernels.ops.embedding_bags_sort.eager import embedding_bags_sort
+from ...check import Call, Case, Spec
+from ...check.cases import LAYOUTS
+from .eager import embedding_bags_sort
 
 HEIGHTS = (3, 1, 500, 7, 70000)
 

@@ -11,10 +11,11 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import kernels
-from kernels.check import Case, check
-from kernels.check.contract import DEVICE, GPU, Contract, every_backend
-from kernels.dispatch import core
-from kernels.ops.embedding_bags_sort import op
+
+from ...check import Case, check
+from ...check.contract import DEVICE, GPU, Contract, every_backend
+from ...dispatch import core
+from . import op
 
 HOSTILE = (-1, 5, 2**31 - 1, -(2**31), 2**32 + 2, 2**63 - 1, -(2**63))
 no_triton = pytest.mark.parametrize("backend", [every_backend.args[1][0], every_backend.args[1][2]], indirect=True)

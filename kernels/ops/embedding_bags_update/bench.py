@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 import kernels
-from kernels.measure import fbgemm
-from kernels.measure.cells import OURS, Cell, Lengths, Row, label
-from kernels.measure.judge import AnyLength, AtMost, CopyShare, Verdict, by_cell
-from kernels.measure.runs import generators
-from kernels.ops.embedding_bags_sort.eager import embedding_bags_sort
-from kernels.ops.embedding_bags_update import eager
-from kernels.ops.embedding_bags_update.op import OP as DECLARED
-from kernels.ops.embedding_bags_update.op import RULES
-from kernels.ops.embedding_bags_update.spec import EPS, whole
+
+from ...measure import fbgemm
+from ...measure.cells import OURS, Cell, Lengths, Row, label
+from ...measure.judge import AnyLength, AtMost, CopyShare, Verdict, by_cell
+from ...measure.runs import generators
+from ..embedding_bags_sort.eager import embedding_bags_sort
+from . import eager
+from .op import OP as DECLARED
+from .op import RULES
+from .spec import EPS, whole
 
 OP = "embedding_bags_update"
 # The cardinalities of C1 to C26 of Criteo's Kaggle data, and a row a table for what is not known: 33.8 million in all.

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from kernels import runtime
-from kernels.dispatch import checks, core
-from kernels.dispatch.op import Op
-from kernels.ops.embedding_bags_sort.op import beside, embedding_bags_sort
-from kernels.ops.embedding_bags_update import eager
+from ... import runtime
+from ...dispatch import checks, core
+from ...dispatch.op import Op
+from ..embedding_bags_sort.op import beside, embedding_bags_sort
+from . import eager
 
 RULES = ("sgd", "adagrad", "rowwise_adagrad")
 MOST_COLUMNS = 32768  # of a row, whose sum is held in registers

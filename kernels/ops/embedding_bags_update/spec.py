@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernels.check import Call, Case, Spec, Sums
-from kernels.check.cases import LAYOUTS, wide_cases
-from kernels.ops.embedding_bags_update.eager import embedding_bags_update
+from ...check import Call, Case, Spec, Sums
+from ...check.cases import LAYOUTS, wide_cases
+from .eager import embedding_bags_update
 
 LEARNING_RATE, EPS = 0.3, 1e-6
 # (rule, whether in bags, whether weighted, chunk): small chunks, so that rows fill several.

@@ -12,12 +12,13 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 import kernels
-from kernels import runtime
-from kernels.check import Call, Case, Spec, cases_of, check
-from kernels.check.contract import DEVICE, GPU, Contract, every_backend, kernel_backend
-from kernels.dispatch import core
-from kernels.ops.embedding_bags_update import eager, op
-from kernels.ops.embedding_bags_update.op import OP, RULES, _call
+
+from ... import runtime
+from ...check import Call, Case, Spec, cases_of, check
+from ...check.contract import DEVICE, GPU, Contract, every_backend, kernel_backend
+from ...dispatch import core
+from . import eager, op
+from .op import OP, RULES, _call
 
 SLOW_INTERPRETED = (
     "test_adversarial_cases", "test_generated_cases", "test_rows_of_several_warps", "test_opcheck",

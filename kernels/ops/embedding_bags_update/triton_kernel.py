@@ -21,7 +21,7 @@ makes a part too (previous_within).
 import triton
 import triton.language as tl
 
-from kernels.device.scalar import scalar
+from ...device.scalar import scalar
 
 
 @triton.jit

@@ -2,9 +2,9 @@
 
 import torch
 
-from kernels.device import launch
+from ...device import launch
 
-kernels = launch.triton_functions("kernels.ops.embedding_bags_update.triton_kernel")
+kernels = launch.triton_functions(f"{__package__}.triton_kernel")
 
 
 def forward(

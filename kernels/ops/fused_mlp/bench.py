@@ -25,12 +25,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.check import Call, Spec
-from kernels.measure.cells import OURS, Calls, Cell, in_precision
-from kernels.measure.judge import AtMost, CallWithin, NeverSlower
-from kernels.ops.fused_mlp import eager, packing
-from kernels.ops.fused_mlp.op import fused_mlp
-from kernels.ops.fused_mlp.spec import Layers
+from ...check import Call, Spec
+from ...measure.cells import OURS, Calls, Cell, in_precision
+from ...measure.judge import AtMost, CallWithin, NeverSlower
+from . import eager, packing
+from .op import fused_mlp
+from .spec import Layers
 
 OP = "fused_mlp"
 BOTTOM, TOP = (13, 512, 256, 64, 16), (367, 512, 256, 1)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernels.device import launch
-from kernels.ops.fused_mlp.packing import Layer, elements, layers, padded
+from ...device import launch
+from .packing import Layer, elements, layers, padded
 
 PROCESSORS = 132  # streaming multiprocessors of an H100 or H200
 REGISTERS = 64 * 1024 * 4  # bytes of a processor's registers

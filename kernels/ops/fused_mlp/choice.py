@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from kernels import runtime
-from kernels.device import launch
-from kernels.ops.fused_mlp import budget, packing, tiles
+from ... import runtime
+from ...device import launch
+from . import budget, packing, tiles
 
 FEW = 100_000  # weights a layer, on average: an MLP of fewer is Triton's
 

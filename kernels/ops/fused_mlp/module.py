@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn import functional as F
 
-from kernels.dispatch.refusals import autocasts
-from kernels.ops.add_relu.op import add_relu
-from kernels.ops.fused_mlp import choice, packing
-from kernels.ops.fused_mlp.eager import ACTIVATIONS
-from kernels.ops.fused_mlp.op import fused_mlp, rows_of
+from ...dispatch.refusals import autocasts
+from ..add_relu.op import add_relu
+from . import choice, packing
+from .eager import ACTIVATIONS
+from .op import fused_mlp, rows_of
 
 
 class FusedMLP(nn.Module):

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from kernels.dispatch import checks
-from kernels.dispatch.op import Kept, Op, like
-from kernels.ops.fused_mlp import budget, choice, eager, packing
+from ...dispatch import checks
+from ...dispatch.op import Kept, Op, like
+from . import budget, choice, eager, packing
 
 ACTIVATIONS = " | ".join(eager.ACTIVATIONS)
 ARGUMENTS = checks.Arguments(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from kernels.ops.fused_mlp import packing
-from kernels.ops.fused_mlp.module import autocast, autocast_dtype, has_hooks, is_chosen, pack_mlp, precision_of
-from kernels.ops.fused_mlp.op import OP
+from . import packing
+from .module import autocast, autocast_dtype, has_hooks, is_chosen, pack_mlp, precision_of
+from .op import OP
 
 
 class PackedMLP:

@@ -26,8 +26,8 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import functional as F
 
-from kernels.dispatch import checks
-from kernels.dispatch.scalars import PLAIN
+from ...dispatch import checks
+from ...dispatch.scalars import PLAIN
 
 ALIGNMENT = 16  # elements
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.check import Call, Case, Spec
-from kernels.check.tf32 import EPS as TF32_EPS
-from kernels.ops.fused_mlp import packing
-from kernels.ops.fused_mlp.eager import ACTIVATIONS, fused_mlp
+from ...check import Call, Case, Spec
+from ...check.tf32 import EPS as TF32_EPS
+from . import packing
+from .eager import ACTIVATIONS, fused_mlp
 
 # Widths behind K, and the options: one layer to four, every activation between layers and at the end.
 VARIANTS = (

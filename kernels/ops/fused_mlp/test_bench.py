@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kernels.measure import judge
-from kernels.ops.fused_mlp import bench, packing
-from kernels.ops.fused_mlp.bench import IN_THE_CALL, PADDED
+from ...measure import judge
+from . import bench, packing
+from .bench import IN_THE_CALL, PADDED
 
 WIDTHS = "19-5-3"
 COLUMNS = packing.padded(19)

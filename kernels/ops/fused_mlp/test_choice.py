@@ -10,13 +10,13 @@ import subprocess
 import pytest
 import torch
 
-from kernels import on_chip_bytes, runtime
-from kernels.device.launch import SHARED_MEMORY
-from kernels.ops.fused_mlp import budget, choice, packing
-from kernels.ops.fused_mlp.budget import Tile
-from kernels.ops.fused_mlp.choice import cuda_rows
-from kernels.ops.fused_mlp.op import OP
-from kernels.ops.fused_mlp.tiles import forward_tile
+from ... import on_chip_bytes, runtime
+from ...device.launch import SHARED_MEMORY
+from . import budget, choice, packing
+from .budget import Tile
+from .choice import cuda_rows
+from .op import OP
+from .tiles import forward_tile
 
 # For each of CASES, on an H200 and on a GPU without clusters whose blocks have 99 KB: whether choose() finds a plan,
 # and the shared memory that 16 rows at once would do with.

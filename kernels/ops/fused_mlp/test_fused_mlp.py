@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import FusedMLPError, fused_mlp, pack_mlp, runtime
-from kernels.check import Call, Case, check, check_gradients
-from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
-from kernels.check.tf32 import RoundedProducts, assert_rounds, rounded
-from kernels.dispatch import cubin, plan
-from kernels.ops.fused_mlp import packing
-from kernels.ops.fused_mlp.budget import Tile
-from kernels.ops.fused_mlp.choice import cuda_rows
-from kernels.ops.fused_mlp.eager import fused_mlp as reference
-from kernels.ops.fused_mlp.op import OP
-from kernels.ops.fused_mlp.spec import draw_mlp
+from ... import FusedMLPError, fused_mlp, pack_mlp, runtime
+from ...check import Call, Case, check, check_gradients
+from ...check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from ...check.tf32 import RoundedProducts, assert_rounds, rounded
+from ...dispatch import cubin, plan
+from . import packing
+from .budget import Tile
+from .choice import cuda_rows
+from .eager import fused_mlp as reference
+from .op import OP
+from .spec import draw_mlp
 
 INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 SLOW_INTERPRETED = (

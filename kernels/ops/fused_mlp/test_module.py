@@ -12,10 +12,11 @@ from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels
-from kernels import FusedMLP, runtime
-from kernels.check.contract import DEVICE
-from kernels.check.contract.base import GPU
-from kernels.ops.fused_mlp import choice, module
+
+from ... import FusedMLP, runtime
+from ...check.contract import DEVICE
+from ...check.contract.base import GPU
+from . import choice, module
 
 TRITON = runtime.why_not("triton", DEVICE.type)
 KERNEL = pytest.param("triton", marks=pytest.mark.skipif(bool(TRITON), reason=TRITON))

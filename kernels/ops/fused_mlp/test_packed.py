@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from kernels import fused_mlp, runtime
-from kernels.check.contract import DEVICE
-from kernels.ops.fused_mlp.packed import PackedMLP
+from ... import fused_mlp, runtime
+from ...check.contract import DEVICE
+from .packed import PackedMLP
 
 TRITON = runtime.why_not("triton", DEVICE.type)
 KERNEL = pytest.param("triton", marks=pytest.mark.skipif(bool(TRITON), reason=TRITON))

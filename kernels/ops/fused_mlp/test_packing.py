@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernels import fused_mlp, pack_mlp, runtime
-from kernels.check import Case
-from kernels.check.contract import DEVICE
-from kernels.ops.fused_mlp import packing
-from kernels.ops.fused_mlp.spec import draw_mlp
+from ... import fused_mlp, pack_mlp, runtime
+from ...check import Case
+from ...check.contract import DEVICE
+from . import packing
+from .spec import draw_mlp
 
 TRITON = runtime.why_not("triton", DEVICE.type)
 KERNEL = pytest.param("triton", marks=pytest.mark.skipif(bool(TRITON), reason=TRITON))

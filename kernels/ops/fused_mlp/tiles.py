@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.device.launch import cdiv
-from kernels.ops.fused_mlp import budget
-from kernels.ops.fused_mlp.budget import NARROW, PROCESSORS, OnChip, Tile
+from ...device.launch import cdiv
+from . import budget
+from .budget import NARROW, PROCESSORS, OnChip, Tile
 
 # A tile is for up to so many rows (tile_of), or for more; what it takes of a chip grows with them.
 MOST_ROWS = (256, 16 * PROCESSORS, 32 * PROCESSORS, 1 << 20)

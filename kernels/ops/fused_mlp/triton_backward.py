@@ -18,9 +18,9 @@ the forward's.
 import triton
 import triton.language as tl
 
-from kernels.device.activations import input_gradient
-from kernels.device.tf32 import rounded
-from kernels.ops.fused_mlp.triton_kernel import (
+from ...device.activations import input_gradient
+from ...device.tf32 import rounded
+from .triton_kernel import (
     block_of,
     count_of,
     keeps_rounded,
@@ -36,7 +36,7 @@ from kernels.ops.fused_mlp.triton_kernel import (
 @triton.constexpr_function
 def gradient_start(widths, layer):
     """The column of `grads` at which g(layer) starts: P(out) columns for each layer."""
-    from kernels.ops.fused_mlp.packing import layers, padded
+    from .packing import layers, padded
 
     return sum(padded(each.outputs) for each in layers(widths)[:layer])
 
@@ -44,7 +44,7 @@ def gradient_start(widths, layer):
 @triton.constexpr_function
 def tile_start(widths, layer, tile):
     """How many tiles, tile × tile, the weights of the layers before have."""
-    from kernels.ops.fused_mlp.budget import weight_tiles
+    from .budget import weight_tiles
 
     return weight_tiles(widths, tile)[layer]
 

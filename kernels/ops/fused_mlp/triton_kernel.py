@@ -24,8 +24,8 @@ multiply: the NaN of a row stays in its row.
 import triton
 import triton.language as tl
 
-from kernels.device.activations import INTERPRETED, activate
-from kernels.device.tf32 import rounded
+from ...device.activations import INTERPRETED, activate
+from ...device.tf32 import rounded
 
 # ------------------------------------------------------------------------------------------------------------------
 # What packing.py and budget.py say of these widths. Triton follows every function that a module's names stand for, and
@@ -34,7 +34,7 @@ from kernels.device.tf32 import rounded
 
 @triton.constexpr_function
 def of_layer(what, widths, layer):
-    from kernels.ops.fused_mlp.packing import layers
+    from .packing import layers
 
     return getattr(layers(widths)[layer], what)
 
@@ -46,7 +46,7 @@ def count_of(widths):
 
 @triton.constexpr_function
 def whole(columns):
-    from kernels.ops.fused_mlp.packing import padded
+    from .packing import padded
 
     return padded(columns)
 
@@ -54,7 +54,7 @@ def whole(columns):
 @triton.constexpr_function
 def kept(what, widths, ACTIVATION, FINAL, layer):
     """The column of `hidden` at which a layer's "outputs" or "inputs" stand."""
-    from kernels.ops.fused_mlp.packing import hidden_parts
+    from .packing import hidden_parts
 
     outputs, inputs, columns = hidden_parts(widths, ACTIVATION, FINAL)
     return {"outputs": outputs, "inputs": inputs}[what][layer] if what != "columns" else columns
@@ -62,14 +62,14 @@ def kept(what, widths, ACTIVATION, FINAL, layer):
 
 @triton.constexpr_function
 def block_of(columns, first, most):
-    from kernels.ops.fused_mlp.budget import block
+    from .budget import block
 
     return block(columns, first, most)
 
 
 @triton.constexpr_function
 def step_of(columns, width, budget, dtype):
-    from kernels.ops.fused_mlp.budget import step
+    from .budget import step
 
     return step(columns, width, budget, dtype.primitive_bitwidth // 8)
 
@@ -99,7 +99,7 @@ def keeps_rounded(widths, layer, KEEP, ACTIVATION):
     """Whether `hidden` has what a layer gives as the next one's product takes it; a next layer of one output takes it
     as it is. relu's derivative is of the sign, gelu's and identity's of nothing that a layer gives; but sigmoid's,
     h (1 - h), is of every bit, and is no more than rounding's error where h is near 1."""
-    from kernels.ops.fused_mlp.packing import layers
+    from .packing import layers
 
     return layers(widths)[layer + 1].outputs > 1 and not (KEEP and ACTIVATION == "sigmoid")
 

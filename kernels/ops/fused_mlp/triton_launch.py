@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.device.column_sum_launch import add_chunks, sum_target
-from kernels.device.launch import cdiv, empty, interpreted, products_in, triton_functions
-from kernels.ops.fused_mlp import budget
-from kernels.ops.fused_mlp.budget import NARROW, PROCESSORS, FusedMLPError, OnChip, Tile
-from kernels.ops.fused_mlp.packing import elements, hidden_parts, layers, padded
-from kernels.ops.fused_mlp.tiles import backward_tile, forward_tile, weight_parts
+from ...device.column_sum_launch import add_chunks, sum_target
+from ...device.launch import cdiv, empty, interpreted, products_in, triton_functions
+from . import budget
+from .budget import NARROW, PROCESSORS, FusedMLPError, OnChip, Tile
+from .packing import elements, hidden_parts, layers, padded
+from .tiles import backward_tile, forward_tile, weight_parts
 
 FROM_SHARED_MEMORY = 64  # rows of a tile from which on tensor cores (wgmma) take weights from shared memory alone
 # Weights from which on smaller tiles, too, take them rounded to tf32 by a launch before. Else each program rounds all
@@ -18,8 +18,8 @@ FROM_SHARED_MEMORY = 64  # rows of a tile from which on tensor cores (wgmma) tak
 # 479-1024-1024-512-256-1 the launch costs 6 µs of 126.
 ROUNDED_BEFORE = 2**19
 
-functions = triton_functions("kernels.ops.fused_mlp.triton_kernel")
-backward_functions = triton_functions("kernels.ops.fused_mlp.triton_backward")
+functions = triton_functions(f"{__package__}.triton_kernel")
+backward_functions = triton_functions(f"{__package__}.triton_backward")
 
 
 def _checked(widths: str, needed: OnChip) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from kernels.check import Spec
-from kernels.measure.cells import Cell, Lengths, implementations
-from kernels.measure.judge import AnyLength, AtMost, NeverSlower
-from kernels.measure.runs import generators
-from kernels.ops.id_table import eager, op
-from kernels.ops.id_table.eager import BUCKET_SLOTS
-from kernels.ops.id_table.table import IdTable
+from ...check import Spec
+from ...measure.cells import Cell, Lengths, implementations
+from ...measure.judge import AnyLength, AtMost, NeverSlower
+from ...measure.runs import generators
+from . import eager, op
+from .eager import BUCKET_SLOTS
+from .table import IdTable
 
 OP = "table_lookup"
 KAGGLE = (

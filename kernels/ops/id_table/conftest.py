@@ -7,9 +7,9 @@ import sys
 import pytest
 import torch
 
-from kernels import IdTable, runtime
-from kernels.check.contract import DEVICE, running
-from kernels.check.contract.base import ON_HOST
+from ... import IdTable, runtime
+from ...check.contract import DEVICE, running
+from ...check.contract.base import ON_HOST
 
 
 def parameters(*backends: str) -> list:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from kernels.dispatch import checks
-from kernels.dtypes import INTEGERS
-from kernels.ops.id_table.op import expand_table_ids
-from kernels.ops.id_table.table import IdTable
+from ...dispatch import checks
+from ...dtypes import INTEGERS
+from .op import expand_table_ids
+from .table import IdTable
 
 MODES = ("none", "sum", "mean")
 

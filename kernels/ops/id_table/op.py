@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from kernels.dispatch import checks
-from kernels.dispatch.op import Op
-from kernels.ops.id_table import eager
+from ...dispatch import checks
+from ...dispatch.op import Op
+from . import eager
 
 INTEGERS = (torch.int32, torch.int64)
 
@@ -34,7 +34,7 @@ def check_expand(
 def _op(name: str, schema: str, check, outputs: dict) -> Op:
     return Op(
         name, schema, eager=getattr(eager, name), check=check, outputs=outputs, backends=("cuda", "cpp"), auto="cuda",
-        package="kernels.ops.id_table",
+        package=__package__,
     )
 
 

@@ -5,9 +5,9 @@ import functools
 import torch
 from torch import Tensor
 
-from kernels.check import Call, Case, Spec
-from kernels.ops.id_table import eager
-from kernels.ops.id_table.storage import empty, fill
+from ...check import Call, Case, Spec
+from . import eager
+from .storage import empty, fill
 
 EXTREMES = (0, -1, -2, -3, -4, 1, 2**32 + 5, -(2**32), 2**31, 2**63 - 1, -(2**63))
 

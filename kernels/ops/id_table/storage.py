@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.ops.id_table.eager import BUCKET_SLOTS, EMPTY, FIRST_TAG
-from kernels.ops.id_table.op import CLAIM
+from .eager import BUCKET_SLOTS, EMPTY, FIRST_TAG
+from .op import CLAIM
 
 Storage = tuple[Tensor, Tensor, Tensor, Tensor]
 

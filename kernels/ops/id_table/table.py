@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from kernels.dispatch import checks
-from kernels.dtypes import INTEGERS
-from kernels.ops.id_table import storage as stored
-from kernels.ops.id_table.eager import BUCKET_SLOTS, EMPTY, FIRST_TAG
-from kernels.ops.id_table.op import CLAIM, ERASE, table_lookup
+from ...dispatch import checks
+from ...dtypes import INTEGERS
+from . import storage as stored
+from .eager import BUCKET_SLOTS, EMPTY, FIRST_TAG
+from .op import CLAIM, ERASE, table_lookup
 
 MOST_BUCKETS = 2**31 - 1  # of a table: the hash's upper 32 bits choose one
 MOST_ROW = 2**63 - 2  # the next one is an int64 too
@@ -126,7 +126,10 @@ class IdTable(nn.Module):
         return found
 
     def forward(self, ids: Tensor, table_ids: Tensor | None = None, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
-        """(found bool, rows int64), like ids: `table_lookup`. Without table_ids there must be one table."""
+        """(found bool, rows int64), like ids: `table_lookup`.
+
+        Without table_ids, ids are of the only table; of T tables they are [B, T], a column for each.
+        """
         return table_lookup(*self.storage(), ids, self._tables_of(ids, table_ids), backend=backend)
 
     def _tables_of(self, ids: Tensor, table_ids: Tensor | None) -> Tensor:
@@ -134,9 +137,15 @@ class IdTable(nn.Module):
         if table_ids is not None:
             checks.is_tensor("IdTable", "table_ids", table_ids)
             return table_ids
-        if self.num_tables != 1:
-            raise ValueError(f"table_ids must be given: there are {self.num_tables} tables")
-        return torch.zeros_like(ids, dtype=torch.int32)
+        tables = self.num_tables
+        if tables == 1:
+            return torch.zeros_like(ids, dtype=torch.int32)
+        if ids.dim() != 2 or ids.shape[1] != tables:
+            raise ValueError(
+                f"table_ids must be given for ids {list(ids.shape)}: there are {tables} tables, and without table_ids "
+                f"ids are [B, {tables}], a column for each"
+            )
+        return torch.arange(tables, dtype=torch.int32, device=ids.device).expand(ids.shape)
 
     # --------------------------------------------------------------------------------------------- insertion, erasure
 

@@ -13,13 +13,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernels
-from kernels import dispatch, expand_table_ids, get_table_range, runtime, table_lookup
-from kernels.check import Case, calls_of, check
-from kernels.check.contract.exported import result_in_a_fresh_process
-from kernels.ops.id_table.conftest import device_of, every_backend, kernel_backend, table, tensor
-from kernels.ops.id_table.op import OPS
-from kernels.ops.id_table.spec import EXTREMES
-from kernels.runtime import KERNELS
+
+from ... import dispatch, expand_table_ids, get_table_range, runtime, table_lookup
+from ...check import Case, calls_of, check
+from ...check.contract.exported import result_in_a_fresh_process
+from ...runtime import KERNELS
+from .conftest import device_of, every_backend, kernel_backend, table, tensor
+from .op import OPS
+from .spec import EXTREMES
 
 LOOKUPS = ("table_lookup", "expand_table_ids", "get_table_range")
 

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import IdTable
-from kernels.check.contract import DEVICE, GPU
-from kernels.ops.id_table import eager
-from kernels.ops.id_table.conftest import (
+from ... import IdTable
+from ...check.contract import DEVICE, GPU
+from . import eager
+from .conftest import (
     check_against,
     device_of,
     every_backend,
@@ -22,7 +22,7 @@ from kernels.ops.id_table.conftest import (
     table,
     tensor,
 )
-from kernels.ops.id_table.spec import EXTREMES
+from .spec import EXTREMES
 
 
 @every_backend
@@ -138,6 +138,19 @@ def test_ten_thousand_keys_of_one_bucket(backend):
     check_against([{i: row for row, i in enumerate(ids, 1) if row % 2 == 0}], t, backend)
 
 
+@every_backend
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_without_table_ids_a_column_is_of_a_table(backend, rows):
+    t = table([[7, 8], [8], [9, 7, 8]], backend)
+    ids = tensor([[8, 8, 8], [7, 7, 7], [9, 9, 9], [8, 0, 0], [-1, 8, 9]], backend)[:rows]
+    found, numbers = t(ids, backend=backend)
+    wanted = [[2, 1, 3], [1, 0, 2], [0, 0, 1], [2, 0, 0], [0, 1, 1]][:rows]
+    assert numbers.tolist() == wanted
+    assert found.tolist() == [[row > 0 for row in each] for each in wanted]
+    t = table([[7, 8]], backend)  # one table: ids of any shape
+    assert t(tensor([[[8, 1, 7]]], backend), backend=backend)[1].tolist() == [[[2, 0, 1]]]
+
+
 def test_errors_of_the_table():
     with pytest.raises(ValueError, match="table 1: id 1 is given twice"):
         IdTable([[1], [1, 2, 1]])
@@ -148,8 +161,11 @@ def test_errors_of_the_table():
     with pytest.raises(ValueError, match="vocabulary 0 must be int64"):
         IdTable([[1.5]])
     t = IdTable([[1], [2]])
-    with pytest.raises(ValueError, match="table_ids must be given: there are 2 tables"):
-        t(torch.tensor([1]))
+    for ids in (torch.tensor([1]), torch.tensor([1, 2]), torch.tensor([[1], [2]]), torch.tensor([[[1, 2]]])):
+        with pytest.raises(ValueError, match=r"table_ids must be given for ids .*: there are 2 tables, .*are \[B, 2\]"):
+            t(ids)
+    with pytest.raises(ValueError, match=r"ids and table_ids must be \[n\]; got \[1, 2\] and \[1, 2\]"):
+        t.insert(torch.tensor([[1, 2]]))
     for outside in (-1, 2):
         with pytest.raises(ValueError, match=f"table_ids must be from 0 to 1; got {outside}"):
             t.insert(torch.tensor([1, 2]), torch.tensor([0, outside]))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import IdTable, runtime
-from kernels.check.contract import DEVICE
-from kernels.ops.id_table.conftest import tensor
-from kernels.ops.id_table.module import TableEmbedding
+from ... import IdTable, runtime
+from ...check.contract import DEVICE
+from .conftest import tensor
+from .module import TableEmbedding
 
 
 def pooled(ids: list[list[int]], known: dict[int, int], weights: torch.Tensor, mode: str) -> torch.Tensor:

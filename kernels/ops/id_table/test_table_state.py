@@ -13,13 +13,13 @@ import weakref
 import pytest
 import torch
 
-from kernels import IdTable
-from kernels.check.contract import DEVICE, GPU
-from kernels.ops.id_table import eager, storage
-from kernels.ops.id_table import table as table_module
-from kernels.ops.id_table.conftest import check_against, device_of, every_backend, fast_backend, table, tensor
-from kernels.ops.id_table.spec import EXTREMES
-from kernels.runtime import KERNELS
+from ... import IdTable
+from ...check.contract import DEVICE, GPU
+from ...runtime import KERNELS
+from . import eager, storage
+from . import table as table_module
+from .conftest import check_against, device_of, every_backend, fast_backend, table, tensor
+from .spec import EXTREMES
 
 WRITING = {eager.table_claim_.__code__, eager.table_erase_.__code__}  # the rest of eager.py only reads
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernels.measure.cells import Cell, Row, implementations, in_precision
-from kernels.measure.judge import AtMost, NeverSlower, Verdict, by_cell, name
-from kernels.ops.outer_linear import eager
-from kernels.ops.outer_linear.folding import folded_width
-from kernels.ops.outer_linear.op import fold_outer_weight, outer_linear, outer_linear_folded
-from kernels.ops.outer_linear.spec import SPEC, Products
-from kernels.ops.outer_linear.triton_tiles import Limits
+from ...measure.cells import Cell, Row, implementations, in_precision
+from ...measure.judge import AtMost, NeverSlower, Verdict, by_cell, name
+from . import eager
+from .folding import folded_width
+from .op import fold_outer_weight, outer_linear, outer_linear_folded
+from .spec import SPEC, Products
+from .triton_tiles import Limits
 
 OP = "outer_linear"
 COLUMNS, OUTPUTS = 432, 512  # 27 vectors of 16 numbers, and the first layer of the MLP behind them

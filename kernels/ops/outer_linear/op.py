@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import runtime
-from kernels.dispatch import checks
-from kernels.dispatch.op import Op, SavedBy, last_dimension, like
-from kernels.ops.outer_linear import eager, folding
+from ... import runtime
+from ...dispatch import checks
+from ...dispatch.op import Op, SavedBy, last_dimension, like
+from . import eager, folding
 
 _REST = f"bias [H]: c; activation: {' | '.join(eager.ACTIVATIONS)}; precision: ieee | tf32"
 ARGUMENTS = checks.Arguments(f"c [B, C]: floating; weight [H, C · C]: c; {_REST}")
@@ -90,7 +90,7 @@ def fold_outer_weight(weight: Tensor) -> Tensor:
         raise ValueError(f"fold_outer_weight: weight must have shape [H, C·C]; got {list(weight.shape)}")
     if not weight.is_cuda or not _is_plain(weight) or runtime.triton_mode() != "compiled":
         return folding.fold(weight)
-    from kernels.ops.outer_linear import triton_launch  # not before it is needed: it imports Triton
+    from . import triton_launch  # not before it is needed: it imports Triton
 
     columns = folding.columns_of(weight.shape[1])
     folded = weight.new_empty(len(weight), folding.folded_width(columns))

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernels.check import Call, Case, Spec, Sums
-from kernels.check import calls as calls_of_case
-from kernels.check.comparison import double, exact_gradients
-from kernels.check.tf32 import EPS as TF32_EPS
-from kernels.ops.outer_linear.eager import outer_linear
+from ...check import Call, Case, Spec, Sums
+from ...check import calls as calls_of_case
+from ...check.comparison import double, exact_gradients
+from ...check.tf32 import EPS as TF32_EPS
+from .eager import outer_linear
 
 WIDEST = 33  # columns of c: the weight has as many squared, and beyond three blocks of 16 there is nothing new
 OUTPUTS = (5, 1, 16, 40)

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 import kernels
-from kernels import runtime
-from kernels.check import Call, Case, check, check_gradients
-from kernels.check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
-from kernels.check.tf32 import RoundedProducts, assert_rounds
-from kernels.device import launch
-from kernels.ops.outer_linear import eager, folding, triton_tiles
+
+from ... import runtime
+from ...check import Call, Case, check, check_gradients
+from ...check.contract import DEVICE, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from ...check.tf32 import RoundedProducts, assert_rounds
+from ...device import launch
+from . import eager, folding, triton_tiles
 
 INTERPRETS = runtime.triton_mode() == "interpreted"
 INTERPRETED = pytest.mark.skipif(not INTERPRETS, reason="Triton is not interpreted here")

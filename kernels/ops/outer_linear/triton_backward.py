@@ -40,9 +40,9 @@ outputs takes 48 KB of the L2 for 2^20 products, at most 1024 a clock:
 import triton
 import triton.language as tl
 
-from kernels.device.activations import input_gradient
-from kernels.device.tf32 import rounded
-from kernels.ops.outer_linear.triton_kernel import BLOCK, no_sums, number, pair, sum_of_parts
+from ...device.activations import input_gradient
+from ...device.tf32 import rounded
+from .triton_kernel import BLOCK, no_sums, number, pair, sum_of_parts
 
 
 @triton.jit(do_not_specialize=["rows", "columns", "stride"])

@@ -27,8 +27,8 @@ be infinite. C is units · UNIT, so that the compiler knows how far accesses are
 import triton
 import triton.language as tl
 
-from kernels.device.activations import INTERPRETED, activate
-from kernels.device.tf32 import rounded
+from ...device.activations import INTERPRETED, activate
+from ...device.tf32 import rounded
 
 BLOCK = tl.constexpr(16)  # folding.BLOCK
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.device import launch
-from kernels.device.reduce import unit
-from kernels.ops.outer_linear.folding import BLOCK, blocks, folded_width, pairs
-from kernels.ops.outer_linear.triton_tiles import Limits, Tiles, processors_to_fill, splits, suits_few_rows, tiles
+from ...device import launch
+from ...device.reduce import unit
+from .folding import BLOCK, blocks, folded_width, pairs
+from .triton_tiles import Limits, Tiles, processors_to_fill, splits, suits_few_rows, tiles
 
-kernels = launch.triton_functions("kernels.ops.outer_linear.triton_kernel")
-backwards = launch.triton_functions("kernels.ops.outer_linear.triton_backward")
+kernels = launch.triton_functions(f"{__package__}.triton_kernel")
+backwards = launch.triton_functions(f"{__package__}.triton_backward")
 
 
 def forward(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernels.device import launch
-from kernels.ops.outer_linear.folding import BLOCK, folded_width
+from ...device import launch
+from .folding import BLOCK, folded_width
 
 PROGRAMS = 132  # an H200's processors, each of which has room for one of these programs
 INTERPRETED = 4  # in place of it: the interpreter runs one after the other

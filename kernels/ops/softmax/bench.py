@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.measure.cells import Calls, Cell, FirstCall, calls, implementations
-from kernels.measure.judge import CallCost, CopyShare, FirstCallWithin, NeverSlower
-from kernels.ops.softmax.eager import backward_bytes, forward_bytes
+from ...measure.cells import Calls, Cell, FirstCall, calls, implementations
+from ...measure.judge import CallCost, CopyShare, FirstCallWithin, NeverSlower
+from .eager import backward_bytes, forward_bytes
 
 OP = "softmax"
 SHAPES = ((65536, 512), (8192, 8192))

@@ -5,7 +5,7 @@ import functools
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from kernels import runtime
+from ... import runtime
 
 LONG, LONG_HALVES = 32768, 16384  # columns of the longest rows that are Triton's
 ODD = 33  # columns from which a row of an odd number of them is CUDA's

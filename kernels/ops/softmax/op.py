@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from kernels.dispatch import checks
-from kernels.dispatch.op import Op, like
-from kernels.ops.softmax import choice, eager
+from ...dispatch import checks
+from ...dispatch.op import Op, like
+from . import choice, eager
 
 check = checks.Arguments("x [..., N]: floating")
 OP = Op(

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.check import Call, Case, Spec, Sums, calls
-from kernels.check.cases import pointwise_cases, wide_cases
-from kernels.check.comparison import exact_gradients
-from kernels.ops.softmax.eager import softmax
+from ...check import Call, Case, Spec, Sums, calls
+from ...check.cases import pointwise_cases, wide_cases
+from ...check.comparison import exact_gradients
+from .eager import softmax
 
 
 @dataclass(frozen=True)

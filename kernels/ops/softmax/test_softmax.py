@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import runtime
-from kernels.check import Call, Case, check, check_gradients, gradients
-from kernels.check.contract import DEVICE, Dispatch, Gradients, InPlace, OnGpu, Values, kernel_backend
-from kernels.measure.bench import load
-from kernels.measure.cells import Row
-from kernels.measure.judge import by_cell
-from kernels.ops.softmax import choice
-from kernels.ops.softmax.op import OP
+from ... import runtime
+from ...check import Call, Case, check, check_gradients, gradients
+from ...check.contract import DEVICE, Dispatch, Gradients, InPlace, OnGpu, Values, kernel_backend
+from ...measure.bench import load
+from ...measure.cells import Row
+from ...measure.judge import by_cell
+from . import choice
+from .op import OP
 
 INTERPRETED = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.device import launch
-from kernels.device.reduce import MOST_PARTS, row_parts, row_tile, unit
+from ...device import launch
+from ...device.reduce import MOST_PARTS, row_parts, row_tile, unit
 
-kernels = launch.triton_functions("kernels.ops.softmax.triton_kernel")
+kernels = launch.triton_functions(f"{__package__}.triton_kernel")
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from kernels.measure.cells import Calls, Cell, FirstCall, calls, implementations
-from kernels.measure.judge import BytesPlus, CallCost, FirstCallWithin, NeverSlower
-from kernels.ops.vocabulary.eager import backward_bytes, forward_bytes
+from ...measure.cells import Calls, Cell, FirstCall, calls, implementations
+from ...measure.judge import BytesPlus, CallCost, FirstCallWithin, NeverSlower
+from .eager import backward_bytes, forward_bytes
 
 OP = "vocabulary"
 COLUMNS, TEXTS, IMAGES, AUDIOS = 4096, 32000, 576, 256

@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from kernels.dispatch import checks
-from kernels.dispatch.op import Op, Prepared, like
-from kernels.ops.vocabulary import eager
+from ...dispatch import checks
+from ...dispatch.op import Op, Prepared, like
+from . import eager
 
 # For each mode the public function, by whose name messages speak, and what it must be given.
 LOOKUPS = {

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.check import Call, Case, Spec, Sums
-from kernels.ops.vocabulary.eager import vocabulary
+from ...check import Call, Case, Spec, Sums
+from .eager import vocabulary
 
 TEXTS, IMAGES, AUDIOS = 11, 5, 3  # rows of the table, the image and the audio
 FIRST, IMAGE, AUDIO = -3, 4, 6  # the least id that is drawn; the tokens

@@ -12,11 +12,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernels
-from kernels import runtime
-from kernels.check import Call, Case, check_gradients, gradients
-from kernels.check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
-from kernels.ops.vocabulary import eager
-from kernels.ops.vocabulary.op import OP, vocabulary
+
+from ... import runtime
+from ...check import Call, Case, check_gradients, gradients
+from ...check.contract import DEVICE, GPU, Dispatch, Gradients, OnGpu, Values, every_backend, kernel_backend
+from . import eager
+from .op import OP, vocabulary
 
 SLOW_INTERPRETED = tuple(
     f"test_gradients_of_{what}[torch.{dtype}"

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from kernels.device.launch import cdiv, empty, interpreted, next_power_of_2, triton_functions
+from ...device.launch import cdiv, empty, interpreted, next_power_of_2, triton_functions
 
-functions = triton_functions("kernels.ops.vocabulary.triton_kernel")
+functions = triton_functions(f"{__package__}.triton_kernel")
 
 PROGRAM_BYTES = 8192  # that a program moves: four times 16 bytes for each of 128 threads
 PIECE = 64

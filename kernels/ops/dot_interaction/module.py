@@ -1,0 +1,24 @@
+"""DotInteraction: DLRM's pairwise interaction as a module."""
+
+from torch import Tensor, nn
+
+from .op import dot_interaction
+
+
+class DotInteraction(nn.Module):
+    """`dot_interaction` of its two inputs. It has no parameters.
+
+    Args:
+        pad_to, backend: as of `dot_interaction`.
+    """
+
+    def __init__(self, pad_to: int = 1, *, backend: str = "auto") -> None:
+        super().__init__()
+        self.pad_to, self.backend = pad_to, backend
+
+    def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
+        """dense [B, D], sparse [B, F, D] → [B, D + F (F + 1) / 2], and zeros up to a multiple of pad_to."""
+        return dot_interaction(dense, sparse, self.pad_to, backend=self.backend)
+
+    def extra_repr(self) -> str:
+        return f"pad_to={self.pad_to}"
