@@ -130,6 +130,6 @@ def test_look_ups_are_shown_once_they_are_recorded(monkeypatch, capsys):
     capsys.readouterr()
     recorded.show_look_ups()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "RECORDED, µs of a graph's replay: a GPU, torch 2.13"
-    assert len(lines) == 1 + len(table)
-    assert lines[1].startswith("look-ups, 2 tables, inference")
+    assert lines[0] == "RECORDED, µs of a graph's replay (launches): a GPU, torch 2.13"
+    assert len(lines) == 2 + len(table.groupby(["model", "tables", "what"]))
+    assert lines[2].startswith("look-ups, 2 tables, inference")

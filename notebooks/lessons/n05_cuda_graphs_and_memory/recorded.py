@@ -66,10 +66,10 @@ def last_forward(variant: str) -> float:
 def show_own_step() -> None:
     """Print what was recorded of 01's step, in eager and as a graph."""
     try:
-        rows = GRAPHS.rows("own_step")
+        record = GRAPHS.with_part("own_step")
     except LookupError:
         print(f"No record yet of this step as a graph. On a GPU, {COMMAND} makes it.")
         return
-    for _, row in rows.iterrows():
+    for _, row in record.rows("own_step").iterrows():
         low, middle, high = np.quantile(row["us"], (0.2, 0.5, 0.8))
-        print(f"RECORDED, {GRAPHS.head('GPU')}: {row['variant']:<6} {middle:8,.0f} µs ({low:,.0f} to {high:,.0f})")
+        print(f"RECORDED, {record.head('GPU')}: {row['variant']:<6} {middle:8,.0f} µs ({low:,.0f} to {high:,.0f})")

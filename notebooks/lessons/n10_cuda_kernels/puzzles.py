@@ -162,7 +162,8 @@ def _run_sum(runner: Runner, x: Tensor) -> Tensor:
     guard = f"{columns} columns in blocks of 32: the last block has lanes without a column."
     out = _dense(runner, (x,), (columns,), (rows, columns), guard)
     reads, fewest = runner.last.counts[0][0], rows * -(-columns // 32)
-    if not runner.gpu and reads > 2 * fewest:
+    is_right = torch.allclose(out, column_sum(x), rtol=1e-3, atol=1e-3)
+    if not runner.gpu and is_right and reads > 2 * fewest:
         raise Wrong(
             f"right, but the warps read {reads:,} times, and {fewest:,} reads of 32 numbers have all of x\n"
             "Hint: each row is one warp's: warp w adds up rows w, w + 8, …"
