@@ -104,10 +104,10 @@ def logits(
 def columns_of(model: DLRM) -> Schema:
     """The columns that a model of `DLRM.from_checkpoint` takes."""
     schema = CRITEO if model.schema is None else schema_of(model.schema, "the checkpoint")
-    return used(schema, model.config)
+    return columns_used(schema, model.config)
 
 
-def used(schema: Schema, config: DLRMConfig) -> Schema:
+def columns_used(schema: Schema, config: DLRMConfig) -> Schema:
     """The columns that a model of this config takes: bags have to be as many as its tables."""
     return schema.first(len(config.cardinalities)) if schema.lists else schema
 

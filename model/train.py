@@ -40,7 +40,7 @@ from model.checkpoints import first_line, load_checkpoint, plain, remove_leftove
 from model.config import PRESETS, DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
 from model.device import check_precision, choose, settings
 from model.dlrm import DLRM
-from model.evaluation import Metrics, Stopped, evaluate, used
+from model.evaluation import Metrics, Stopped, columns_used, evaluate
 from model.hashing import Hash
 from model.interrupts import Interrupted, Signals
 from model.optimizers import make_optimizer
@@ -283,7 +283,7 @@ def _prepare(
             settings.batch_size if split == "train" else settings.eval_batch_size,
             shuffle=split == "train",
             seed=settings.seed,
-            schema=used(schema, config),
+            schema=columns_used(schema, config),
         )
         for split in SPLITS
     }
