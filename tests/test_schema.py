@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import random
-import subprocess
-import sys
+import threading
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,10 +25,12 @@ from data import parse as parsing
 from data import raw
 from data.cli import UserError
 from data.criteo import CriteoBatches, read_metadata, read_own_schema
+from data.preprocess import main as preprocess_command
 from data.preprocess import preprocess
 from data.schema import SCHEMAS, read_schema, schema_of
 from model import DLRM, Hash
 from model.evaluation import score
+from model.predict import main as predict_command
 from model.predict import predict
 
 SHOP = """
@@ -277,9 +280,9 @@ def test_bags_see_what_their_first_entry_does_not(tmp_path):
     """Clicks depend on all entries of a list: with all of them the AUC is above that with the first alone."""
     draw = np.random.default_rng(0)
     worth = draw.normal(size=30)
-    bags = [draw.integers(30, size=draw.integers(1, 7)) for _ in range(6000)]
+    bags = [draw.integers(30, size=draw.integers(1, 7)) for _ in range(3000)]
     chance = 1 / (1 + np.exp(-np.array([worth[bag].sum() for bag in bags])))
-    clicks = (draw.random(6000) < chance).astype(int)
+    clicks = (draw.random(3000) < chance).astype(int)
     auc = {}
     forms = {"bags": "\n[lists.seen]\nkind = 'integer'\nseparator = ' '\n", "one": "integer = ['seen']"}
     for form, columns in forms.items():
@@ -294,16 +297,38 @@ def test_bags_see_what_their_first_entry_does_not(tmp_path):
     assert auc["bags"] > auc["one"] + 0.05
 
 
-def test_rows_through_a_pipe(tmp_path):
+@contextmanager
+def stdin(content: bytes):
+    """Within the block a pipe that gives the content is this process's stdin."""
+    read, write = os.pipe()
+    before = os.dup(0)
+    os.dup2(read, 0)
+    writer = threading.Thread(target=lambda: os.fdopen(write, "wb").write(content))
+    writer.start()
+    try:
+        yield
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(read)
+        writer.join()
+
+
+def test_rows_through_a_pipe(tmp_path, capsys):
     made = shop()
     (tmp_path / "shop.toml").write_text(SHOP)
-    command = [sys.executable, "-m", "data.preprocess", "-", "--schema", tmp_path / "shop.toml"]
-    root = Path(raw.__file__).parents[1]
-    ended = subprocess.run(
-        [*command, "--out", tmp_path / "d"], input=made.files["shop.csv"], capture_output=True, cwd=root
-    )
-    assert ended.returncode == 0, ended.stderr.decode()
-    assert parquet(tmp_path / "d") == made.rows
+    data, best = tmp_path / "d", tmp_path / "run" / "best.pt"
+    with stdin(made.files["shop.csv"]):
+        preprocess_command(["-", "--schema", str(tmp_path / "shop.toml"), "--out", str(data)])
+    assert parquet(data) == made.rows
+    config = mini(Hash.SORTED, epochs=1)
+    run(tmp_path / "run", data, config)
+    with stdin(made.test):
+        predict_command([str(best), "-", "--out", str(tmp_path / "out.csv"), "--device", "cpu"])
+    predict(best, data / "test", tmp_path / "of_parquet.csv", device="cpu")
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "of_parquet.csv").read_bytes()
+    assert f"{len(made.rows['test'])} rows → {tmp_path / 'out.csv'}" in capsys.readouterr().out
+    assert DLRM.from_checkpoint(best).config.cardinalities == (2, 3, 5)  # mini has three tables: no lists
 
 
 @pytest.mark.parametrize(
