@@ -193,9 +193,9 @@ def schema_of(content: dict, file: str | Path) -> Schema:
         raise UserError(f"{file}: [columns]: expected a category: {', '.join(CATEGORIES)} or [lists.NAME]")
     for column in columns[1:]:
         if column.name == LABEL or "/" in column.name or not column.name:
+            place = "[lists]" if column.separator else f"[columns] {column.kind}"
             raise UserError(
-                f"{file}: [columns] {column.kind}: expected a name without '/' that is not {LABEL!r}, "
-                f"found {column.name!r}"
+                f"{file}: {place}: expected a name without '/' that is not {LABEL!r}, found {column.name!r}"
             )
     ignored = table.names("leave_out")
     used = [*(column.field for column in columns), *ignored]
