@@ -1,1 +1,1 @@
-"""Criteo click logs: schema and reader (criteo), raw files to Parquet (preprocess), a stand-in (synthetic)."""
+"""Click logs: the columns (schema), reader (criteo), raw files to Parquet (preprocess), a stand-in (synthetic)."""

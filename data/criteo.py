@@ -1,6 +1,6 @@
-"""Criteo click logs as Parquet: the schema, the metadata, and batches for training.
+"""Click logs as Parquet, Criteo's and those of another schema: the metadata, and batches for training.
 
-One row is one displayed ad. Schema of the Kaggle Display Advertising Challenge (2014) and of the Criteo Terabyte logs:
+One row is one displayed ad. Criteo's columns, of the Kaggle Display Advertising Challenge (2014) and the Terabyte logs:
 a click label, 13 counts (`I1..I13`, here `DENSE_0..12`) and 26 hashed categories (`C1..C26`, here `SPARSE_0..25`).
 """
 
@@ -22,20 +22,18 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from data.ahead import one_ahead
 from data.cli import UserError
+from data.rows import Held, empty_arrays, fill_arrays, joined, lists_of, take, tensors
+from data.schema import IDS, LABEL, MISSING, SPLITS, Schema, schema_of, shipped
 
-LABEL = "labels"
-DENSE = tuple(f"DENSE_{i}" for i in range(13))
-SPARSE = tuple(f"SPARSE_{i}" for i in range(26))
+__all__ = [
+    "COLUMNS", "CRITEO", "DENSE", "IDS", "LABEL", "MISSING", "SCHEMA", "SPARSE", "SPLITS", "CriteoBatches", "Feature",
+    "read_hash_size", "read_metadata", "read_own_schema",
+]
+
+CRITEO = shipped("kaggle")  # the columns of all of Criteo's forms
+DENSE, SPARSE = CRITEO.dense, CRITEO.sparse
 COLUMNS = (LABEL, *DENSE, *SPARSE)
-MISSING = -1  # a sparse value that the log leaves empty; a missing dense value is null
-IDS = 1 << 32  # a sparse value is a 32-bit hash
-SPLITS = ("train", "validation", "test")
-
-SCHEMA = pa.schema(
-    [pa.field(LABEL, pa.int8(), nullable=False)]
-    + [pa.field(name, pa.int64()) for name in DENSE]
-    + [pa.field(name, pa.int64(), nullable=False) for name in SPARSE]
-)
+SCHEMA = CRITEO.arrow
 
 # Rows decoded at a time. 16,384 rows of 26 ids are 3.4 MB: the row-major copy stays in cache.
 _DECODE_ROWS = 1 << 14
@@ -71,7 +69,8 @@ class Feature:
 
 
 def read_metadata(path: str | Path) -> dict[str, Feature]:
-    """Read `metadata.json` (or the one in directory `path`): `SPARSE_0 … SPARSE_25` → `Feature`, in that order.
+    """Read `metadata.json` (or the one in directory `path`): `SPARSE_0 … SPARSE_25` → `Feature`, in that order; of
+    another schema its categories.
 
     The ids are in files beside it (data.vocabulary describes them) or, as the lecture first had it, in the JSON as
     lists `tokenizer_values`.
@@ -80,7 +79,19 @@ def read_metadata(path: str | Path) -> dict[str, Feature]:
     contradicts itself.
     """
     file, raw = _read(Path(path))
-    return {name: _feature(file, name, raw) for name in SPARSE}
+    own = raw.get("schema")
+    if own is None:
+        return {name: _feature(file, name, raw) for name in SPARSE}
+    features = raw.get("features")
+    if not isinstance(features, dict):
+        raise UserError(f"{file}: features: expected an object, found {str(features)[:40]}")
+    return {name: _feature(file, name, features) for name in schema_of(own, file).sparse}
+
+
+def read_own_schema(path: str | Path) -> Schema:
+    """The schema that the rows were preprocessed by, from the same file; `CRITEO` for Criteo's. UserError as above."""
+    file, raw = _read(Path(path))
+    return CRITEO if raw.get("schema") is None else schema_of(raw["schema"], file)
 
 
 def read_hash_size(path: str | Path) -> int:
@@ -116,7 +127,8 @@ def _read(path: Path) -> tuple[Path, dict]:
 
 def _feature(file: Path, name: str, raw: dict) -> Feature:
     if name not in raw:
-        raise UserError(f"{file}: feature {name} is missing; expected {SPARSE[0]} to {SPARSE[-1]}")
+        expected = f"; expected {SPARSE[0]} to {SPARSE[-1]}" if name in SPARSE else ""
+        raise UserError(f"{file}: feature {name} is missing{expected}")
     entry = raw[name]
     cardinality = entry.get("cardinality") if isinstance(entry, dict) else None
     if type(cardinality) is not int or not 0 <= cardinality <= IDS:
@@ -149,6 +161,8 @@ class _RowGroup:
 class CriteoBatches(IterableDataset):
     """Batches streamed from Parquet: `(labels f32 [B], dense f32 [B, 13], sparse i64 [B, 26])`.
 
+    schema: of the columns; Criteo's 13 counts and 26 categories if it is not given. If it has lists, a batch is
+        `(labels, dense, ids i64 [N], offsets i64 [F B + 1])`: see data.rows.tensors.
     path: a Parquet file, or a directory of them (read in the order of their names).
     batch_size: rows a batch; the last of a shard holds the rest, or is left out with `drop_last`.
     shuffle: row groups in a random order, then rows at random within a window of `window` rows. The order depends on
@@ -181,6 +195,7 @@ class CriteoBatches(IterableDataset):
         transform: bool = True,
         fill: float = 0.0,
         labelled: bool = True,
+        schema: Schema = CRITEO,
     ):
         super().__init__()
         for name, value in (("batch_size", batch_size), ("window", window), ("world_size", world_size)):
@@ -193,12 +208,13 @@ class CriteoBatches(IterableDataset):
         self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
         self.rank, self.world_size, self.window = rank, world_size, window
         self.drop_last, self.transform, self.fill = drop_last, transform, fill
-        self.columns = COLUMNS if labelled else (*DENSE, *SPARSE)
+        self.schema = schema
+        self.columns = (*((LABEL,) if labelled else ()), *schema.dense, *schema.sparse)
         # In shared memory, so that set_epoch also reaches a DataLoader's persistent workers.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
         self.files = _parquet_files(Path(path))
-        self._footers = [_checked_footer(file, self.columns) for file in self.files]
+        self._footers = [_checked_footer(file, self.columns, schema) for file in self.files]
         self._row_groups, total = [], 0
         for file, footer in enumerate(self._footers):
             for index in range(footer.num_row_groups):
@@ -236,7 +252,7 @@ class CriteoBatches(IterableDataset):
             raise ValueError(f"epoch: expected at least 0, got {epoch}")
         self._epoch.fill_(epoch)
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
         worker = get_worker_info()
         workers, worker_id = (worker.num_workers, worker.id) if worker else (1, 0)
         start, stop = self._shard(workers, worker_id)
@@ -249,26 +265,24 @@ class CriteoBatches(IterableDataset):
             first = 0
             if rest is not None:  # complete the batch that the last window began
                 first = min(self.batch_size - len(rest[0]), rows)
-                rest = tuple(np.concatenate(pair) for pair in zip(rest, _take(window, order[:first]), strict=True))
+                rest = joined(rest, take(window, order[:first]))
                 if len(rest[0]) == self.batch_size:
-                    yield _tensors(rest)
+                    yield tensors(rest, self.schema)
                     rest = None
             whole = rows - (rows - first) % self.batch_size
             for i in range(first, whole, self.batch_size):
-                yield _tensors(_take(window, order[i : i + self.batch_size]))
+                yield tensors(take(window, order[i : i + self.batch_size]), self.schema)
             if whole < rows:
-                rest = _take(window, order[whole:])
+                rest = take(window, order[whole:])
         if rest is not None and not self.drop_last:
-            yield _tensors(rest)
+            yield tensors(rest, self.schema)
 
     def _shard(self, workers: int, worker: int) -> tuple[int, int]:
         shards, shard = self.world_size * workers, self.rank * workers + worker
         return self._total * shard // shards, self._total * (shard + 1) // shards
 
-    def _windows(
-        self, start: int, stop: int, random: np.random.Generator | None
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Arrays (labels [n], dense [n, 13], sparse [n, 26]), n ≤ window: rows start to stop, by row groups.
+    def _windows(self, start: int, stop: int, random: np.random.Generator | None) -> Iterator[Held]:
+        """Rows start to stop, by row groups, at most `window` at a time.
 
         Two sets of arrays take turns, for fresh memory costs more than decoding: once the next window is given, the one
         before it is written over.
@@ -278,8 +292,8 @@ class CriteoBatches(IterableDataset):
             groups = [groups[i] for i in random.permutation(len(groups))]
         # Without shuffling nothing is gained by a window larger than a few decoded pieces.
         rows = min(self.window if random else 4 * _DECODE_ROWS, self.window, stop - start)
-        shapes = (((rows,), np.float32), ((rows, len(DENSE)), np.float32), ((rows, len(SPARSE)), np.int64))
-        buffers = [tuple(np.empty(*shape) for shape in shapes) for _ in range(2)]
+        buffers = [empty_arrays(rows, self.schema) for _ in range(2)]
+        lists: list[pa.Table] = []
         # Decoding and filling overlap too: each takes about as long as the other.
         parts = ((group, *part) for group in groups for part in self._decode(group, start, stop))
         filled = 0
@@ -288,15 +302,18 @@ class CriteoBatches(IterableDataset):
             while taken < part.num_rows:
                 n = min(part.num_rows - taken, rows - filled)
                 piece = tuple(array[filled : filled + n] for array in buffers[0])
-                fill_arrays(piece, part.slice(taken, n), self.transform, self.fill)
-                self._check(piece, group, first + taken)
+                fill_arrays(piece, part.slice(taken, n), self.schema, self.transform, self.fill)
+                if self.schema.lists:
+                    lists.append(lists_of(part.slice(taken, n), self.schema))
+                self._check(piece, lists[-1:], group, first + taken)
                 filled, taken = filled + n, taken + n
                 if filled == rows:
-                    yield buffers[0]
+                    yield *buffers[0], pa.concat_tables(lists).combine_chunks() if lists else None
                     buffers.reverse()
-                    filled = 0
+                    filled, lists = 0, []
         if filled:
-            yield tuple(array[:filled] for array in buffers[0])
+            held = pa.concat_tables(lists).combine_chunks() if lists else None
+            yield *(array[:filled] for array in buffers[0]), held
 
     def _decode(self, group: _RowGroup, start: int, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """(index of the first row over all files, rows) for the row group's rows within start to stop."""
@@ -314,58 +331,35 @@ class CriteoBatches(IterableDataset):
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path}: cannot be read as Parquet: {error}") from error
 
-    def _check(self, arrays: tuple[np.ndarray, np.ndarray, np.ndarray], group: _RowGroup, first: int) -> None:
+    def _check(
+        self, arrays: tuple[np.ndarray, np.ndarray, np.ndarray], lists: list[pa.Table], group: _RowGroup, first: int
+    ) -> None:
         labels, dense, sparse = arrays
+        file_start = next(g.first for g in self._row_groups if g.file == group.file)
+        for table in lists:
+            for name in self.schema.lists:
+                column = table.column(name).combine_chunks()
+                ids = column.flatten().to_numpy()
+                if (wrong := (ids + 1).view(np.uint64) > IDS).any():
+                    entry = int(wrong.argmax())
+                    row = int(np.searchsorted(np.cumsum(column.value_lengths().to_numpy()), entry, side="right"))
+                    raise UserError(
+                        f"{self.files[group.file]}: row {first + row - file_start}, column {name}: "
+                        f"expected an id in [-1, 2^32), found {ids[entry]}"
+                    )
         for names, wrong, expected, values in (
             ((LABEL,), (labels != 0) & (labels != 1) & (LABEL in self.columns), "0 or 1", labels),
-            (DENSE, np.isinf(dense), "a finite number", dense),
+            (self.schema.dense, np.isinf(dense), "a finite number", dense),
             # One comparison for both ends: as unsigned, -1 + 1 is 0 and anything below wraps to the far end.
-            (SPARSE, (sparse + 1).view(np.uint64) > IDS, "an id in [-1, 2^32)", sparse),
+            (self.schema.singles, (sparse + 1).view(np.uint64) > IDS, "an id in [-1, 2^32)", sparse),
         ):
             if wrong.any():
                 row, column = np.argwhere(wrong.reshape(len(labels), -1))[0]
-                file_start = next(g.first for g in self._row_groups if g.file == group.file)
                 found = values.reshape(len(labels), -1)[row, column]
                 raise UserError(
                     f"{self.files[group.file]}: row {first + row - file_start}, column {names[column]}: "
                     f"expected {expected}, found {found}"
                 )
-
-
-def fill_arrays(
-    arrays: tuple[np.ndarray, np.ndarray, np.ndarray],
-    part: pa.RecordBatch | pa.Table,
-    transform: bool = True,
-    fill: float = 0.0,
-) -> None:
-    """Write n rows into arrays: labels float32 [n], dense float32 [n, 13], sparse int64 [n, 26].
-
-    Labels are NaN if the part has none; transform and fill are those of `CriteoBatches`.
-    """
-
-    def floats(name: str) -> np.ndarray:  # a null becomes NaN
-        return part.column(name).cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
-
-    labels, dense, sparse = arrays
-    labels[:] = floats(LABEL) if LABEL in part.schema.names else np.nan
-    for i, name in enumerate(DENSE):
-        dense[:, i] = floats(name)
-    np.copyto(dense, fill, where=np.isnan(dense))
-    if transform:
-        np.log1p(np.maximum(dense, 0, out=dense), out=dense)
-    for i, name in enumerate(SPARSE):
-        ids = part.column(name)
-        if ids.type != pa.int64():
-            ids = ids.cast(pa.int64(), safe=False)
-        sparse[:, i] = (ids.fill_null(MISSING) if ids.null_count else ids).to_numpy()
-
-
-def _take(arrays: tuple[np.ndarray, ...], rows: np.ndarray) -> tuple[np.ndarray, ...]:
-    return tuple(array.take(rows, axis=0) for array in arrays)
-
-
-def _tensors(arrays: tuple[np.ndarray, ...]) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.from_numpy(array) for array in arrays)
 
 
 def _parquet_files(path: Path) -> list[Path]:
@@ -379,7 +373,7 @@ def _parquet_files(path: Path) -> list[Path]:
     return files
 
 
-def _checked_footer(file: Path, columns: tuple[str, ...]) -> pq.FileMetaData:
+def _checked_footer(file: Path, columns: tuple[str, ...], of: Schema) -> pq.FileMetaData:
     try:
         footer = pq.read_metadata(file)
     except (pa.ArrowException, OSError) as error:
@@ -388,10 +382,16 @@ def _checked_footer(file: Path, columns: tuple[str, ...]) -> pq.FileMetaData:
     for name in columns:
         if name not in schema.names:
             label = f"{LABEL}, " if LABEL in columns else ""
-            raise UserError(f"{file}: column {name} is missing; expected {label}{DENSE[0]} to {SPARSE[-1]}")
+            names = f"{DENSE[0]} to {SPARSE[-1]}" if of is CRITEO else ", ".join([*of.dense, *of.sparse])
+            raise UserError(f"{file}: column {name} is missing; expected {label}{names}")
         kind = schema.field(name).type
-        integer = pa.types.is_integer(kind)
-        if not (integer if name in SPARSE else integer or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-            expected = "an integer type" if name in SPARSE else "a numeric type"
+        if name in of.lists:
+            is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+            if not (is_list and pa.types.is_integer(kind.value_type)):
+                raise UserError(f"{file}: column {name}: expected lists of an integer type, found {kind}")
+            continue
+        integer, is_id = pa.types.is_integer(kind), name in of.sparse
+        if not (integer if is_id else integer or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            expected = "an integer type" if is_id else "a numeric type"
             raise UserError(f"{file}: column {name}: expected {expected}, found {kind}")
     return footer

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,10 @@ import pyarrow.parquet as pq
 
 from data.ahead import in_order
 from data.cli import UserError
-from data.criteo import IDS, SPARSE, SPLITS
+from data.criteo import CRITEO, IDS, SPLITS
 from data.output import complete_directory
+from data.raw import SPLIT
+from data.schema import Schema
 from data.vocabulary import write_metadata
 
 ROW_GROUP = 1 << 16
@@ -36,6 +39,7 @@ def write_dataset(
     min_count: int = 1,
     hash_size: int | None = None,
     workers: int | None = None,
+    schema: Schema = CRITEO,
 ) -> dict[str, int]:
     """Write the rows of `chunks` to directory `out`; returns the rows of each split.
 
@@ -43,7 +47,9 @@ def write_dataset(
         most, MAX_WORKERS: on two cores too, while one of them reads or writes), a few ahead of the one being consumed,
         so memory is bounded by the size of a chunk.
     split: "order": the first 6/7 of the rows are train, then 1/14 validation, 1/14 test; "random": each row goes to
-        one of them with these probabilities, drawn from (seed, chunk).
+        one of them with these probabilities, drawn from (seed, chunk); "given": each row goes to the one whose position
+        in SPLITS its column data.raw.SPLIT says, which is not written.
+    schema: of the tables.
     min_count: ids seen less often in the training split are left out of the metadata.
     hash_size: write each id modulo this, and list the distinct results of the training split. With the hash `sorted`,
         which gives each result its own row, this is MLPerf's `max_ind_range`: no table has more rows than hash_size,
@@ -53,32 +59,39 @@ def write_dataset(
     `out` is complete when metadata.json stands in it: see data.output. Raises UserError if `out` cannot be used, before
     a chunk is asked for, or if there are no rows; whatever `chunks` raises passes through, and then nothing is left.
     """
-    if split not in ("order", "random"):
-        raise ValueError(f"split: expected 'order' or 'random', got {split!r}")
+    if split not in ("order", "random", "given"):
+        raise ValueError(f"split: expected 'order', 'random' or 'given', got {split!r}")
     if min_count < 1:
         raise ValueError(f"min_count: expected at least 1, got {min_count}")
     if hash_size is not None and not 1 <= hash_size <= IDS:
         raise ValueError(f"hash_size: expected 1 to 2^32, got {hash_size}")
     workers = min(workers or MAX_WORKERS, MAX_WORKERS)
     if hash_size is not None:
-        chunks = (lambda chunk=chunk: _hashed(chunk(), hash_size) for chunk in chunks)
+        chunks = (lambda chunk=chunk: _hashed(chunk(), hash_size, schema) for chunk in chunks)
     with complete_directory(out) as directory:
         for name in SPLITS:
             (directory / name).mkdir()
         if split == "order":
             rows = _write_in_order(chunks, directory, workers)
         else:
-            rows = _write_at_random(chunks, directory, workers, seed)
-        write_metadata(directory, rows, min_count=min_count, hash_size=hash_size, workers=workers)
+            chosen = partial(_drawn, seed) if split == "random" else _given
+            rows = _write_chosen(chunks, directory, workers, chosen)
+        write_metadata(directory, rows, min_count=min_count, hash_size=hash_size, workers=workers, schema=schema)
     return rows
 
 
-def _hashed(table: pa.Table, hash_size: int) -> pa.Table:
-    ids = pl.col(SPARSE)
-    hashed = pl.from_arrow(table.select(SPARSE)).select(pl.when(ids >= 0).then(ids % hash_size).otherwise(ids))
-    for name in SPARSE:
+def _hashed(table: pa.Table, hash_size: int, schema: Schema) -> pa.Table:
+    def modulo(ids: pl.Expr) -> pl.Expr:
+        return pl.when(ids >= 0).then(ids % hash_size).otherwise(ids)
+
+    hashed = pl.from_arrow(table.select(schema.sparse)).select(
+        *(modulo(pl.col(name)) for name in schema.singles),
+        *(pl.col(name).list.eval(modulo(pl.element())) for name in schema.lists),
+    )
+    for name in schema.sparse:
         index = table.schema.get_field_index(name)
-        table = table.set_column(index, table.schema.field(index), hashed[name].to_arrow())
+        field = table.schema.field(index)
+        table = table.set_column(index, field, hashed[name].to_arrow().cast(field.type))
     return table
 
 
@@ -125,13 +138,22 @@ def _write_in_order(chunks: Iterable[Callable[[], pa.Table]], directory: Path, w
     return dict(zip(SPLITS, (train, validation - train, total - validation), strict=True))
 
 
-def _write_at_random(
-    chunks: Iterable[Callable[[], pa.Table]], directory: Path, workers: int, seed: int
+def _drawn(seed: int, chunk: int, table: pa.Table) -> tuple[np.ndarray, pa.Table]:
+    """For each row the position of its split, and the rows."""
+    drawn = np.random.default_rng((seed, chunk)).integers(14, size=table.num_rows)
+    return np.searchsorted([11, 12], drawn), table  # 0..11 train, 12 validation, 13 test
+
+
+def _given(chunk: int, table: pa.Table) -> tuple[np.ndarray, pa.Table]:
+    return table.column(SPLIT).to_numpy(), table.drop_columns([SPLIT])
+
+
+def _write_chosen(
+    chunks: Iterable[Callable[[], pa.Table]], directory: Path, workers: int,
+    choose: Callable[[int, pa.Table], tuple[np.ndarray, pa.Table]],
 ) -> dict[str, int]:
     def task(i: int, chunk: Callable[[], pa.Table]) -> list[int]:
-        table = chunk()
-        drawn = np.random.default_rng((seed, i)).integers(14, size=table.num_rows)
-        chosen = np.searchsorted([11, 12], drawn)  # 0..11 train, 12 validation, 13 test
+        chosen, table = choose(i, chunk())
         return [_write(table.filter(pa.array(chosen == k)), _part(directory, name, i)) for k, name in enumerate(SPLITS)]
 
     tasks = (lambda i=i, chunk=chunk: task(i, chunk) for i, chunk in enumerate(chunks))

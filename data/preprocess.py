@@ -1,4 +1,4 @@
-"""Criteo's raw files to Parquet: `python -m data.preprocess INPUT… --out DIR`.
+"""Raw files to Parquet: `python -m data.preprocess INPUT… --out DIR`; others than Criteo's by their `--schema`.
 
 Reads what data.raw describes and writes what data.dataset describes.
 """
@@ -16,15 +16,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from loguru import logger
 from tqdm import tqdm
 
-from data.cli import Parser, user_errors
-from data.criteo import IDS
+from data.cli import Parser, UserError, user_errors
+from data.criteo import CRITEO, IDS, SPLITS
 from data.dataset import write_dataset
 from data.parse import parse
-from data.raw import Block, blocks, check_file
+from data.raw import SPLIT, Block, blocks, check_file
+from data.schema import Schema, read_schema
 
 
 @dataclass
@@ -52,7 +54,8 @@ def preprocess(
     inputs: list[Path],
     out: Path,
     *,
-    split: str = "order",
+    schema: Schema | None = None,
+    split: str | None = None,
     seed: int = 0,
     min_count: int = 1,
     hash_size: int | None = None,
@@ -62,45 +65,73 @@ def preprocess(
 ) -> tuple[dict[str, int], int]:
     """Raw files, in the order given, to a data set in `out`; returns the rows of each split and the lines skipped.
 
-    split, seed, min_count, hash_size, workers: see data.dataset.write_dataset.
+    schema: of the files; without one they are of Criteo's forms.
+    split: "order" or "random"; default: as the schema says, "order" without one.
+    seed, min_count, hash_size, workers: see data.dataset.write_dataset.
     on_bad_line: "raise", or "skip" to leave out lines that are not of the format and count them.
 
     Raises UserError naming file, line and field.
     """
     if on_bad_line not in ("raise", "skip"):
         raise ValueError(f"on_bad_line: expected 'raise' or 'skip', got {on_bad_line!r}")
-    inputs = [Path(file) for file in inputs]
+    inputs = [Path("/dev/stdin" if str(file) == "-" else file) for file in inputs]
     for file in inputs:
         check_file(file)
+    by = split or (schema.split.by if schema else "order")
+    if by == "files":
+        _check_names(inputs, schema)
     report = Report()
-    chunks = (partial(_table, block, on_bad_line, report) for file in inputs for block in blocks(file))
+    chunks = (
+        partial(_table, block, on_bad_line, report, schema.split.of(file.name) if by == "files" else None)
+        for file in inputs
+        for block in blocks(file, schema=schema, split=by == "column")
+    )
     # What comes through a pipe has no size.
     total = sum(file.stat().st_size for file in inputs) if all(file.is_file() for file in inputs) else None
     with tqdm(  # disable=None: no bar where stderr is no terminal
         total=total, unit="B", unit_scale=True, unit_divisor=1024, desc="preprocess", disable=None if progress else True
     ) as report.bar:
         rows = write_dataset(
-            chunks, out, split=split, seed=seed, min_count=min_count, hash_size=hash_size, workers=workers
+            chunks, out, split="given" if by in ("column", "files") else by, seed=seed, min_count=min_count,
+            hash_size=hash_size, workers=workers, schema=schema or CRITEO,
         )
+    for name, number in rows.items():
+        if not number and by == "column":
+            logger.warning("no row is for {}: no text of column {} says so", name, schema.split.column)
     return rows, report.bad
 
 
-def _table(block: Block, on_bad_line: str, report: Report) -> pa.Table:
-    """The block's rows with data.criteo.SCHEMA."""
+def _check_names(files: list[Path], schema: Schema) -> None:
+    """Raise UserError if a split by files gets none."""
+    found = {schema.split.of(file.name) for file in files}
+    for position, name in enumerate(SPLITS):
+        if position not in found:
+            patterns = ", ".join(getattr(schema.split, name, ["every other name"]))
+            raise UserError(f"schema: [split] {name}: expected a file among the inputs for {patterns}, found none")
+
+
+def _table(block: Block, on_bad_line: str, report: Report, split: int | None) -> pa.Table:
+    """The block's rows; split: the one that all of them are of, if the file says it."""
     bad: list[str] = []
     table = parse(block, None if on_bad_line == "raise" else bad)
     report.add(table.num_rows, bad, block.read)
+    if split is not None:
+        table = table.append_column(pa.field(SPLIT, pa.int8()), pa.array(np.full(len(table), split, np.int8)))
     return table
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = Parser(prog="python -m data.preprocess", description="Criteo's raw files to Parquet.")
+    parser = Parser(prog="python -m data.preprocess", description="Raw files to Parquet.")
     parser.add_argument(
         "inputs", nargs="+", type=Path, metavar="INPUT",
-        help="train.txt, day_N or CSV; plain or .gz; a pipe too, as /dev/stdin",
+        help="train.txt, day_N or CSV; plain or .gz; a pipe too, as - or /dev/stdin",
+    )
+    parser.add_argument(
+        "--schema", metavar="NAME|FILE",
+        help="of the columns, in TOML (data/README.md), or one of data/schemas; default: Criteo's forms",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="must not exist, or be empty")
-    parser.add_argument("--split", choices=("order", "random"), default="order", help="default: %(default)s")
+    parser.add_argument("--split", choices=("order", "random"), help="default: as the schema says, else order")
     parser.add_argument("--seed", type=int, default=0, help="of --split random")
     parser.add_argument("--min-count", type=int, default=1, help="leave rarer ids out of the metadata")
     parser.add_argument("--hash-size", type=int, metavar="N", help="write ids modulo N, as for the Terabyte logs")
@@ -114,11 +145,12 @@ def main(arguments: list[str] | None = None) -> None:
         if value is not None and (value < least or (most and value > most)):
             range_ = f"{least} to {most}" if most else f"at least {least}"
             parser.error(f"argument --{name.replace('_', '-')}: expected {range_}, got {value}")
-    settings = {key: value for key, value in vars(options).items() if key not in ("inputs", "out")}
+    settings = {key: value for key, value in vars(options).items() if key not in ("inputs", "out", "schema")}
     with user_errors("data.preprocess"):
         logger.remove()
         logger.add(lambda message: tqdm.write(message, file=sys.stderr, end=""), format="{level}: {message}")
-        rows, bad = preprocess(options.inputs, options.out, progress=True, **settings)
+        schema = read_schema(options.schema) if options.schema else None
+        rows, bad = preprocess(options.inputs, options.out, schema=schema, progress=True, **settings)
         if bad:
             print(f"skipped {bad:,} bad lines")
         print(", ".join(f"{name}: {n:,} rows" for name, n in rows.items()), f"→ {options.out}")

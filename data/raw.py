@@ -1,12 +1,13 @@
-"""Criteo's raw text: which files are of the format, their blocks of whole lines, and what is wrong with a line.
+"""Raw text: which files are of the format, their blocks of whole lines, and what is wrong with a line.
 
-Kaggle's train.txt and the Terabyte logs' day_N are tab-separated without a header: label, I1..I13, C1..C26. CSV has a
-header of these names, or of those that torchrec, NVTabular and TFX give the columns. Either may be compressed with
-gzip, and come through a pipe.
+The format is what a schema says. Without one it is Criteo's: Kaggle's train.txt and the Terabyte logs' day_N are
+tab-separated without a header: label, I1..I13, C1..C26. CSV has a header of these names, or of those that torchrec,
+NVTabular and TFX give the columns. Either may be compressed with gzip, and come through a pipe.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import re
 import zlib
@@ -18,30 +19,26 @@ from pathlib import Path
 from loguru import logger
 
 from data.cli import UserError
-from data.criteo import COLUMNS, IDS, LABEL, MISSING, SPARSE
+from data.criteo import COLUMNS, CRITEO, IDS, LABEL, MISSING
+from data.schema import CATEGORIES, Column, Kind, Schema, shipped
 
-RAW = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
+RAW = tuple(column.field for column in CRITEO.columns)
 BLOCK = 1 << 24  # bytes of text read at a time, about 70,000 rows
 LONGEST = 1 << 20  # bytes of a line; Criteo's have some 250
 
-_RAW_OF = dict(zip(COLUMNS, RAW, strict=True))
-# Names of the same columns: Criteo's; torchrec's and NVTabular's, from 0; TFX's, from 1; a further one of the label.
+# Names of the same columns, whichever of Criteo's schemas they are of; a further one of the label.
 _COLUMN_OF = {
-    name.casefold(): column
-    for names in (
-        RAW,
-        ("label", *(f"int_{i}" for i in range(13)), *(f"cat_{i}" for i in range(26))),
-        ("clicked", *(f"integer_feature_{i}" for i in range(1, 14)),
-         *(f"categorical_feature_{i}" for i in range(1, 27))),
-        ("click",),
-    )
-    for name, column in zip(names, COLUMNS, strict=False)
-}
+    column.field.casefold(): column.name
+    for name in ("kaggle", "nvtabular", "torchrec", "tfx")
+    for column in shipped(name).columns
+} | {"click": LABEL}
 # Row numbers: Kaggle's CSV conversions have an Id, and pandas writes its index without a name (and reads that one so).
 _ROW_NUMBER = ("id", "", "unnamed: 0")
 _WHOLE = re.compile(r" *(-?[0-9]+)(\.0*)? *")
 _HEX = re.compile(r"[0-9a-fA-F]+")
-_QUOTED = re.compile(rb'(?<![^,\n])"([^",\r\n]*)"(?![^,\r\n])')
+_DIGITS = re.compile(r"[0-9]+")
+# The column that preprocessing adds for its own use: the row's position in data.schema.SPLITS. "/" is in no name.
+SPLIT = "/split"
 
 # What stands at a place of a file that is no text: (offset, bytes, what it is, what to do).
 _NOT_TEXT = (
@@ -58,11 +55,22 @@ _NOT_TEXT = (
 
 @dataclass(frozen=True)
 class Layout:
-    """How a file's fields lie: the delimiter, and for each field its column of data.criteo (None: ignored)."""
+    """How a file's fields lie: the delimiter, and for each field its column of the schema (None: ignored).
+
+    quotes: fields may stand in them. split: the field that says which split the row is of.
+    """
 
     delimiter: str
     columns: tuple[str | None, ...]
-    header: bool = False  # only such files have quotes around fields
+    header: bool = False
+    quotes: bool = False
+    schema: Schema = CRITEO
+    split: int | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The columns, in the order of the schema."""
+        return [column.name for column in self.schema.columns if column.name in self.columns]
 
 
 @dataclass(frozen=True)
@@ -80,25 +88,31 @@ class BadLine(ValueError):
     """What is wrong with a line."""
 
 
-def blocks(file: Path, labelled: bool = True) -> Iterator[Block]:
+def blocks(file: Path, labelled: bool = True, schema: Schema | None = None, split: bool = False) -> Iterator[Block]:
     """The file's lines without its header, in blocks of about BLOCK bytes; blank lines at its end are left out.
 
     labelled: False takes files with and without labels, whose layout then has no label, and an empty one too.
+    schema: of the file; without one it has one of Criteo's forms. split: by the schema's column.
 
     Raises UserError if the file is not of the format or its compression is damaged.
     """
+    what = "rows" if schema else "Criteo rows"
     with file.open("rb") as raw:
         position = raw.tell if raw.seekable() else lambda: 0
         stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
         try:
             _check_text(file, stream)
+            line = 1 + (schema.skip if schema else 0)
+            for _ in range(line - 1):
+                stream.readline(LONGEST)
             first = stream.readline(LONGEST)
             if not first and not labelled:
                 return
             if not first.strip():
-                raise UserError(f"{file}: {'empty' if not first else 'line 1 is empty'}; expected Criteo rows")
-            layout = _layout(file, first.decode("utf-8-sig", errors="replace").rstrip("\r\n"), labelled)
-            line, text = (2, b"") if layout.header else (1, first.removeprefix(b"\xef\xbb\xbf"))
+                raise UserError(f"{file}: {f'line {line} is empty' if first or line > 1 else 'empty'}; expected {what}")
+            head = first.decode("utf-8-sig", errors="replace").rstrip("\r\n")
+            layout = _own_layout(file, line, head, labelled, schema, split) if schema else _layout(file, head, labelled)
+            line, text = (line + 1, b"") if layout.header else (line, first.removeprefix(b"\xef\xbb\xbf"))
             done = 0
             while more := stream.read(BLOCK):
                 text += more
@@ -109,8 +123,8 @@ def blocks(file: Path, labelled: bool = True) -> Iterator[Block]:
                     filled -= 1
                 cut = text.find(b"\n", filled) + 1 if filled else 0
                 if not cut and len(text) > LONGEST:
-                    what = "no end of line within" if text.strip(b"\r\n") else "nothing but ends of lines in"
-                    raise UserError(f"{file}:{line}: {what} {len(text):,} bytes; expected Criteo rows")
+                    found = "no end of line within" if text.strip(b"\r\n") else "nothing but ends of lines in"
+                    raise UserError(f"{file}:{line}: {found} {len(text):,} bytes; expected {what}")
                 if cut:
                     block, text = text[:cut], text[cut:]
                     read, done = position() - done, position()
@@ -156,16 +170,49 @@ def _layout(file: Path, first: str, labelled: bool) -> Layout:
         if name in names[: len(columns)] or (column and column in columns):
             raise UserError(f"{file}:1: column {name!r} stands there twice")
         columns.append(column)
-    missing = [_RAW_OF[column] for column in COLUMNS if column not in columns]
+    missing = [column.field for column in CRITEO.columns if column.name not in columns]
     if not labelled:
         columns = [None if column == LABEL else column for column in columns]
-        missing = [name for name in missing if name != _RAW_OF[LABEL]]
+        missing = [name for name in missing if name != CRITEO.of[LABEL].field]
     if missing:
         hint = "; unlabelled data (Kaggle's test file) cannot be preprocessed" if missing == ["label"] else ""
         raise UserError(f"{file}:1: column {', '.join(missing)} is missing{hint}")
     if others := [name for name in names if name not in _COLUMN_OF and name not in _ROW_NUMBER]:
         logger.warning("{}: columns that are left out: {}", file, ", ".join(others))
-    return Layout(delimiter, tuple(columns), header=True)
+    return Layout(delimiter, tuple(columns), header=True, quotes=True)
+
+
+def _own_layout(file: Path, line: int, first: str, labelled: bool, schema: Schema, split: bool) -> Layout:
+    """The layout of a file of this schema, whose first line that counts is `first`."""
+    column_of = {column.field: column.name for column in schema.columns}
+    label = schema.of[LABEL].field
+    try:
+        names = _fields(first, schema.delimiter, schema.quotes)
+    except BadLine as error:
+        raise UserError(f"{file}:{line}: {error}") from None
+    if schema.fields is None:
+        names = [name.strip() for name in names]
+        for position, name in enumerate(names):
+            if name in names[:position] and (name in column_of or name == schema.split.column):
+                raise UserError(f"{file}:{line}: column {name!r} stands there twice")
+        needed = [name for name in column_of if labelled or name != label]
+        needed += [schema.split.column] * split
+        if missing := [name for name in needed if name not in names]:
+            raise UserError(
+                f"{file}:{line}: column {', '.join(missing)} is missing in the header; found {_short(first)}"
+            )
+        known = {*column_of, *schema.ignored, *_ROW_NUMBER, schema.split.column, label}
+        if others := [name for name in names if name not in known]:
+            logger.warning("{}: columns that are left out: {}", file, ", ".join(others))
+    elif not labelled and len(names) == len(schema.fields) - 1:
+        names = [name for name in schema.fields if name != label]
+    else:
+        names = schema.fields
+    columns = [column_of.get(name) for name in names]
+    if not labelled:
+        columns = [None if column == LABEL else column for column in columns]
+    at = list(names).index(schema.split.column) if split else None
+    return Layout(schema.delimiter, tuple(columns), schema.fields is None, schema.quotes, schema, at)
 
 
 def _without_label(file: Path, fields: int) -> tuple[str | None, ...]:
@@ -177,13 +224,18 @@ def _without_label(file: Path, fields: int) -> tuple[str | None, ...]:
     return unlabelled if fields == n else (None, *unlabelled)
 
 
-def without_quotes(text: bytes) -> bytes:
-    """CSV without the quotes around whole fields."""
-    return _QUOTED.sub(rb"\1", text) if b'"' in text else text
+def _fields(text: str, delimiter: str, quotes: bool) -> list[str]:
+    """The fields of a line; in a quoted one the delimiter is text, and two quotes are one. Raises BadLine."""
+    if not quotes or '"' not in text:
+        return text.split(delimiter)
+    try:
+        return next(csv.reader([text], delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        raise BadLine(f"quotes that do not fit: {error}") from None
 
 
-def read_line(line: bytes, number: int, layout: Layout) -> dict[str, int | None]:
-    """The line's values by column: None for a missing count, MISSING for a missing category.
+def read_line(line: bytes, number: int, layout: Layout) -> dict[str, int | list[int] | None]:
+    """The line's values by column: None for a missing count, MISSING for a missing category, [] for a missing list.
 
     line: without its newline. number: of the line in the file, from 1. Raises BadLine.
     """
@@ -194,9 +246,9 @@ def read_line(line: bytes, number: int, layout: Layout) -> dict[str, int | None]
     text = text.removesuffix("\r")
     if not text:
         raise BadLine("the line is empty")
-    fields, expected = text.split(layout.delimiter), len(layout.columns)
+    fields, expected = _fields(text, layout.delimiter, layout.quotes), len(layout.columns)
     if len(fields) != expected:
-        separated = "tab" if layout.delimiter == "\t" else "comma"
+        separated = {"\t": "tab", ",": "comma"}.get(layout.delimiter, repr(layout.delimiter))
         unlabelled = number == 1 and (len(fields), expected) == (39, 40)
         hint = "; this looks like Kaggle's unlabelled test.txt" if unlabelled else ""
         raise BadLine(f"expected {expected} {separated}-separated fields, found {len(fields)}{hint}")
@@ -204,17 +256,37 @@ def read_line(line: bytes, number: int, layout: Layout) -> dict[str, int | None]
     for column, value in zip(layout.columns, fields, strict=True):
         if column is not None:
             try:
-                row[column] = _category(value) if column in SPARSE else _count(value, column == LABEL)
+                row[column] = _value(value, layout.schema.of[column], layout.schema.missing)
             except BadLine as error:
-                raise BadLine(f"field {_RAW_OF[column]}: expected {error}, found {_short(value)}") from None
+                field = layout.schema.of[column].field
+                raise BadLine(f"field {field}: expected {error}, found {_short(value)}") from None
+    if layout.split is not None:
+        text_of_split = fields[layout.split]
+        row[SPLIT] = layout.schema.split.of("" if text_of_split in layout.schema.missing else text_of_split)
     if "\r" in text:
         raise BadLine("a carriage return within the line")
     return row
 
 
-def _category(value: str) -> int:
-    if not value:
-        return MISSING
+def _value(value: str, column: Column, missing: tuple[str, ...]) -> int | list[int] | None:
+    if value in missing:
+        value = ""
+    if column.kind not in CATEGORIES:
+        return _count(value, column.kind is Kind.LABEL)
+    if column.separator is None:
+        return _category(value, column.kind) if value else MISSING
+    entries = value.split(column.separator)
+    return [_category(entry, column.kind) for entry in entries if entry and entry not in missing]
+
+
+def _category(value: str, kind: Kind) -> int:
+    match kind:
+        case Kind.TEXT:
+            return zlib.crc32(value.encode())
+        case Kind.INTEGER:
+            if not _DIGITS.fullmatch(value) or len(value) > 100 or int(value) >= IDS:
+                raise BadLine('a whole number from 0 to 2^32 - 1 (kind "text" takes any)')
+            return int(value)
     if not _HEX.fullmatch(value):
         raise BadLine("hexadecimal digits")
     if int(value, 16) >= IDS:

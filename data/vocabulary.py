@@ -3,8 +3,9 @@
     DIR/metadata.json            {"rows": {"train": n, …}, "SPARSE_i": {"cardinality": n, "present": n}}
     DIR/ids/SPARSE_i.parquet     id uint32, count int64: the `cardinality` ids, most frequent first, equal counts by id
 
-`present`: training rows in which the feature is not missing. Where ids were written modulo N the JSON has
-"hash_size": N, and the ids listed are those results. `data.criteo.read_metadata` reads it.
+Of another schema than Criteo's the JSON has {"rows": …, "schema": what its TOML says, "features": {NAME: …}}.
+`present`: training rows in which the feature is not missing, of a list its entries. Where ids were written modulo N the
+JSON has "hash_size": N, and the ids listed are those results. `data.criteo.read_metadata` reads it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from data.ahead import in_order
-from data.criteo import SPARSE
+from data.criteo import CRITEO
+from data.schema import Schema
 
 # Files whose ids are in memory at a time, and features counted at a time: they bound the memory of counting, whatever
 # the number of rows.
@@ -28,7 +30,8 @@ WORKERS = 2
 
 
 def write_metadata(
-    directory: Path, rows: dict[str, int], *, min_count: int = 1, hash_size: int | None = None, workers: int = WORKERS
+    directory: Path, rows: dict[str, int], *, min_count: int = 1, hash_size: int | None = None, workers: int = WORKERS,
+    schema: Schema = CRITEO,
 ) -> None:
     """Count the ids of directory/train/*.parquet and write metadata.json and ids/ into `directory`.
 
@@ -39,8 +42,9 @@ def write_metadata(
     if hash_size is not None:
         metadata["hash_size"] = hash_size
     (directory / "ids").mkdir()
-    tasks = [partial(_list_ids, directory, files, min_count, name) for name in SPARSE]
-    metadata |= zip(SPARSE, in_order(tasks, min(workers, WORKERS), ahead=len(tasks)), strict=True)
+    tasks = [partial(_list_ids, directory, files, min_count, name) for name in schema.sparse]
+    features = dict(zip(schema.sparse, in_order(tasks, min(workers, WORKERS), ahead=len(tasks)), strict=True))
+    metadata |= features if schema.content is None else {"schema": schema.content, "features": features}
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in metadata.items())
     (directory / "metadata.json").write_text(f"{{\n{lines}\n}}\n")
 
@@ -82,5 +86,7 @@ def _ids(files: list[Path], name: str) -> Iterator[np.ndarray]:
     """uint32: the column's values that are present, those of FILES files at a time."""
     for start in range(0, len(files), FILES):
         column = pl.scan_parquet(files[start : start + FILES], glob=False).select(name)
+        if isinstance(column.collect_schema()[name], pl.List):
+            column = column.explode(name)
         present = column.filter(pl.col(name) >= 0).cast(pl.UInt32).collect(engine="streaming")
         yield present[name].to_numpy()

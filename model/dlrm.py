@@ -114,6 +114,8 @@ class DLRM(nn.Module):
     # What raw ids, but for missing ones, are taken modulo before the model gets them: as data.preprocess did for the
     # rows that it was trained on. 0: nothing.
     hash_size = 0
+    # What the schema of those rows says, as `data.schema.schema_of` takes it; None: they are Criteo's.
+    schema: dict | None = None
 
     def __init__(self, config: DLRMConfig, vocabularies: Sequence[np.ndarray | Tensor] | None = None):
         super().__init__()
@@ -151,7 +153,7 @@ class DLRM(nn.Module):
                 known = [parameters[f"sparse_arch.hashes.{f}.known"] for f in range(len(config.cardinalities))]
             dlrm = cls(config, known)
             dlrm.load_state_dict(parameters)
-            dlrm.hash_size = state["config"].get("hash_size", 0)
+            dlrm.hash_size, dlrm.schema = state["config"].get("hash_size", 0), state["config"].get("schema")
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"{path}: not a usable checkpoint: {first_line(error)}") from None
         return dlrm.eval().requires_grad_(False)

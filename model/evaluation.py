@@ -24,8 +24,9 @@ from tqdm import tqdm
 
 import kernels
 from data.cli import Parser, UserError
-from data.criteo import SPLITS, CriteoBatches
-from model.config import Precision
+from data.criteo import CRITEO, SPLITS, CriteoBatches
+from data.schema import Schema, schema_of
+from model.config import DLRMConfig, Precision
 from model.device import autocast, choose, to
 from model.dlrm import DLRM
 
@@ -33,12 +34,12 @@ BATCH_SIZE = 4096
 
 
 class Batches(Protocol):
-    """Rows by the batch: labels float32 [B], dense float32 [B, 13], sparse int64 [B, 26]; data.criteo.CriteoBatches
-    are such. num_rows: of all batches, None if it is not known."""
+    """Rows by the batch: labels float32 [B], dense float32 [B, 13], sparse int64 [B, 26], or with lists ids int64 [N]
+    and offsets; data.criteo.CriteoBatches are such. num_rows: of all batches, None if it is not known."""
 
     num_rows: int | None
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]: ...
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]: ...
 
 
 class Stopped(Exception):
@@ -91,13 +92,24 @@ def logits(
     """
     options = {"desc": name, "unit": " rows", "unit_scale": True, "disable": None, "leave": False}
     with tqdm(total=batches.num_rows, **options) as bar:
-        for labels, dense, sparse in batches:
+        for labels, *inputs in batches:
             with torch.no_grad(), autocast(device, precision):
-                of_batch = model(*to(device, dense, sparse))
+                of_batch = model(*to(device, *inputs))
             yield labels, of_batch
             bar.update(len(labels))
             if stop():
                 raise Stopped
+
+
+def columns_of(model: DLRM) -> Schema:
+    """The columns that a model of `DLRM.from_checkpoint` takes."""
+    schema = CRITEO if model.schema is None else schema_of(model.schema, "the checkpoint")
+    return columns_used(schema, model.config)
+
+
+def columns_used(schema: Schema, config: DLRMConfig) -> Schema:
+    """The columns that a model of this config takes: bags have to be as many as its tables."""
+    return schema.first(len(config.cardinalities)) if schema.lists else schema
 
 
 def predict(model: DLRM, batches: Batches, device: torch.device, **options) -> tuple[np.ndarray, np.ndarray]:
@@ -134,7 +146,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--split", choices=SPLITS, default="test", help="default: %(default)s")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
     options = parser.parse_args(arguments)
-    batches = CriteoBatches(options.data / options.split, BATCH_SIZE)
     device = choose(options.device)
     model = DLRM.from_checkpoint(options.checkpoint).to(device)
+    batches = CriteoBatches(options.data / options.split, BATCH_SIZE, schema=columns_of(model))
     print(f"{options.split}: {evaluate(model, batches, device, name=options.split)}")

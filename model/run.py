@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from data.cli import UserError
-from data.criteo import SPARSE
 from model.checkpoints import FORMAT, first_line, load_checkpoint, save_checkpoint
 from model.dlrm import DLRM
 from model.evaluation import Metrics
@@ -204,10 +203,13 @@ def _check_same(path: Path, theirs: dict, ours: dict, changeable: Collection[str
         if field not in theirs and field not in LATER:
             raise UserError(f"{path}: {field}: the checkpoint does not say it, this run has {value}")
         before = theirs.get(field, LATER.get(field))
-        if isinstance(value, dict):
+        if field == "schema":
+            if before != value:
+                raise UserError(f"{path}: schema: the checkpoint's rows had other columns than this run's")
+        elif isinstance(value, dict):
             _check_same(path, before, value, changeable)
         elif field == "cardinalities" and len(before) == len(value):
-            _check_same(path, *(dict(zip(SPARSE, numbers, strict=False)) for numbers in (before, value)))
+            _check_same(path, *({f"SPARSE_{i}": n for i, n in enumerate(numbers)} for numbers in (before, value)))
         elif field == "data" and before != value:
             raise UserError(
                 f"{path}: --data has other rows than the checkpoint's, or in another order (--resume-changed data "

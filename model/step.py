@@ -11,7 +11,7 @@ from model.config import Precision
 from model.device import autocast, pinned, to
 from model.optimizers import Optimizers
 
-Batch = tuple[Tensor, Tensor, Tensor]  # labels, dense, sparse
+Batch = tuple[Tensor, ...]  # labels, dense, sparse, and with bags their offsets
 WARM_UP = 3  # full batches before the capture: libraries, compilation, the allocator, the optimizers' state
 
 
@@ -22,10 +22,11 @@ def train_step(
     dense: Tensor,
     sparse: Tensor,
     precision: Precision = Precision.FP32,
+    offsets: Tensor | None = None,
 ) -> Tensor:
     """One step; its loss, a scalar on the device. Nothing here waits for the device."""
     optimizer.advance()
-    return on_the_device(model, optimizer, labels, dense, sparse, precision)
+    return on_the_device(model, optimizer, labels, dense, sparse, precision, offsets)
 
 
 def on_the_device(
@@ -35,11 +36,12 @@ def on_the_device(
     dense: Tensor,
     sparse: Tensor,
     precision: Precision = Precision.FP32,
+    offsets: Tensor | None = None,
 ) -> Tensor:
     """What a CUDA graph holds of a step: all of it but the rates' change."""
     optimizer.zero_grad(set_to_none=True)
     with autocast(dense.device, precision):
-        logits = model(dense, sparse)
+        logits = model(dense, sparse) if offsets is None else model(dense, sparse, offsets)
         loss = F.binary_cross_entropy_with_logits(logits.detach(), labels)
     # The loss's dtype is what autocast has it computed in.
     gradient = gradient_of_loss(logits.detach().to(torch.promote_types(logits.dtype, loss.dtype)), labels)
@@ -62,11 +64,17 @@ def make_step(
     precision: Precision = Precision.FP32,
     cuda_graph: bool = False,
 ) -> Callable[..., Tensor]:
-    """(labels, dense, sparse), on the host or the device → the loss of a step on them; rows: of a full batch."""
+    """(labels, dense, sparse), on the host or the device → the loss of a step on them; rows: of a full batch. Without a
+    CUDA graph there may be a fourth, the offsets of bags."""
     if cuda_graph:
         work = partial(on_the_device, model, optimizer, precision=precision)
         return GraphedStep(work, optimizer.advance, rows, device, tuple(model.parameters()))
-    return lambda *batch: train_step(model, optimizer, *to(device, *batch), precision=precision)
+
+    def step(*batch: Tensor) -> Tensor:
+        labels, dense, sparse, *offsets = to(device, *batch)
+        return train_step(model, optimizer, labels, dense, sparse, precision, *offsets)
+
+    return step
 
 
 class GraphedStep:

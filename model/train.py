@@ -19,9 +19,9 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -34,12 +34,13 @@ from loguru import logger
 from tqdm import tqdm
 
 from data.cli import Parser, UserError, user_errors
-from data.criteo import DENSE, LABEL, SPARSE, SPLITS, CriteoBatches, read_hash_size, read_metadata
+from data.criteo import CRITEO, LABEL, SPLITS, CriteoBatches, read_hash_size, read_metadata, read_own_schema
+from data.schema import Schema
 from model.checkpoints import first_line, load_checkpoint, plain, remove_leftovers
 from model.config import PRESETS, DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
 from model.device import check_precision, choose, settings
 from model.dlrm import DLRM
-from model.evaluation import Metrics, Stopped, evaluate
+from model.evaluation import Metrics, Stopped, columns_used, evaluate
 from model.hashing import Hash
 from model.interrupts import Interrupted, Signals
 from model.optimizers import make_optimizer
@@ -271,15 +272,18 @@ def _prepare(
     """The splits' batches, and a run at its beginning."""
     if data.name == "metadata.json":
         raise UserError(f"--data {data}: expected the directory that holds it, {data.parent}")
-    features = read_metadata(data)
-    config, settings = _model_config(preset.model, features), preset.train
-    check_comparisons(config, settings)
+    features, schema = read_metadata(data), read_own_schema(data)
+    config, settings = _model_config(preset.model, features, schema), preset.train
+    check_comparisons(config, settings, schema.sparse)
+    if schema.lists and capturable:
+        raise UserError(f"--cuda-graph: {schema.lists[0]} has lists, and batches have different numbers of their ids")
     batches = {
         split: CriteoBatches(
             data / split,
             settings.batch_size if split == "train" else settings.eval_batch_size,
             shuffle=split == "train",
             seed=settings.seed,
+            schema=columns_used(schema, config),
         )
         for split in SPLITS
     }
@@ -297,6 +301,8 @@ def _prepare(
     identity = {"model": plain(config), "train": plain(settings), "train rows": rows, "data": _digest(data, batches)}
     if hash_size := read_hash_size(data):  # who serves the model takes raw ids modulo this, too
         identity["hash_size"] = hash_size
+    if schema.content is not None:  # and whoever has text
+        identity["schema"] = schema.content
     optimizer = make_optimizer(model, preset, capturable)
     return batches, Run(identity, model, optimizer, device, rows, steps)
 
@@ -313,19 +319,22 @@ def _peak_memory(device: torch.device) -> str:
     return f"{host}, {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB of {device}"
 
 
-def _model_config(config: DLRMConfig, features: dict) -> DLRMConfig:
-    if config.bottom[0] != len(DENSE):
-        raise UserError(f"bottom: expected to begin with {len(DENSE)}, the dense features, got {config.bottom[0]}")
+def _model_config(config: DLRMConfig, features: dict, schema: Schema) -> DLRMConfig:
+    width = config.bottom[0]
+    if schema.content is not None and width == CRITEO.width:  # the presets are of Criteo's rows
+        config = replace(config, bottom=(schema.width, *config.bottom[1:]))
+    elif width != schema.width:
+        raise UserError(f"bottom: expected to begin with {schema.width}, the dense features, got {width}")
     return config.with_metadata(features)
 
 
-def check_comparisons(config: DLRMConfig, settings: TrainConfig) -> None:
+def check_comparisons(config: DLRMConfig, settings: TrainConfig, names: Sequence[str] = CRITEO.sparse) -> None:
     """Raise UserError if a batch's ids would have to be compared with too many known ones."""
     largest, rows = max(config.cardinalities), max(settings.batch_size, settings.eval_batch_size)
     if config.hash in (Hash.INDEX, Hash.INDEX_NAIVE) and rows * (largest + 1) > MAX_COMPARISONS:
         raise UserError(
             f"--hash {config.hash} compares each id with all known ones: {rows:,} rows at a time × {largest:,} ids of "
-            f"{SPARSE[config.cardinalities.index(largest)]} is too much; use --hash sorted, which gives exact rows too"
+            f"{names[config.cardinalities.index(largest)]} is too much; use --hash sorted, which gives exact rows too"
         )
 
 

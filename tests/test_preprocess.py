@@ -225,7 +225,7 @@ def test_a_bad_line_of_quoted_csv(tmp_path):
     rows = raw_fields(9)
     rows[4][14] = '"68fd"1e64"'
     message = error(tmp_path, as_csv([f'"{name}"' for name in RAW], rows))
-    assert message == """train.txt:6: field C1: expected hexadecimal digits, found '"68fd"1e64"'"""
+    assert message == """train.txt:6: quotes that do not fit: ',' expected after '"'"""
 
 
 def test_a_header_and_one_row_without_a_final_newline(tmp_path):
