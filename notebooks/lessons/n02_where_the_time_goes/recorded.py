@@ -19,20 +19,22 @@ def run(name: str) -> dict:
     return json.loads((TRACES / name / "run.json").read_text())
 
 
-def _head() -> str:
-    return f"Recorded, {STEP_TIME.head('GPU')}, torch {STEP_TIME.head('torch')}, {STEP_TIME.head('date')}"
+def _head(record: Record = STEP_TIME) -> str:
+    return f"Recorded, {record.head('GPU')}, torch {record.head('torch')}, {record.head('date')}"
 
 
 def show(part: str) -> None:
     """Print the rows of `clock` or `launch`, or that there are none."""
     try:
-        rows = STEP_TIME.rows(part)
+        record = STEP_TIME.with_part(part)
     except LookupError:
         print(f"No record of this yet: on a GPU `{COMMAND}` makes it.")
         return
-    host = f", {STEP_TIME.head('platform')}" if part == "launch" else ""
-    print(f"{_head()}{host}:")
-    for _, row in rows.iterrows():
+    host = f", {record.head('platform')}" if part == "launch" else ""
+    print(f"{_head(record)}{host}:")
+    for _, row in record.rows(part).iterrows():
+        if row["name"][0].isdigit():
+            continue  # a step of the recorded traces
         key, unit = ("us", "µs") if row["name"] == "x + 1" else ("ms", "ms")
         low, middle, high = (f"{row[f'{key}_{name}']:.3g}" for name in PERCENTILES)
         per = f", {1e3 * row['ms_p50'] / row['launches']:.1f} µs per launch" if row.get("launches", 0) > 1 else ""

@@ -6,7 +6,7 @@ import html
 
 import pandas as pd
 
-from lessons.n03_paper_cuts.recorded import CUTS, SMALL_STEP, Effect, cut, effect_of
+from lessons.n03_paper_cuts.recorded import CUTS, SMALL_STEP, Effect, cut, effect_of, elsewhere
 
 GREY = "color: #999"
 HEADS = "cut", "step", "recorded, H200: ms per step", "saves", "here: ms per step", "saves"
@@ -31,7 +31,8 @@ class Cuts:
             missing = "no record yet" if name in CUTS else "–"
             grey = found is not None and found.none
             step = CUTS[name][0] if name in CUTS else SMALL_STEP
-            lines.append([(name, grey), (step, grey), *_cells(found, missing), *_cells(here, "–")])
+            gpu = elsewhere(name) if found else ""
+            lines.append([(name, grey), (step, grey), *_cells(found, missing, gpu), *_cells(here, "–")])
         return lines
 
     def __repr__(self) -> str:
@@ -51,7 +52,8 @@ class Cuts:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cells(effect: Effect | None, missing: str) -> list[tuple[str, bool]]:
+def _cells(effect: Effect | None, missing: str, gpu: str = "") -> list[tuple[str, bool]]:
     if effect is None:
         return [(missing, False), ("", False)]
-    return [(f"{effect.before:.2f} → {effect.after:.2f}", effect.none), (effect.saved, effect.none)]
+    ms = f"{effect.before:.2f} → {effect.after:.2f}" + (f" ({gpu})" if gpu else "")
+    return [(ms, effect.none), (effect.saved, effect.none)]

@@ -57,8 +57,8 @@ def effect_of(before: np.ndarray | pd.Series, after: np.ndarray | pd.Series) -> 
 
 
 def times(part: str, variant: str, **labels) -> np.ndarray:
-    """The recorded ms of each round."""
-    return np.asarray(PAPER_CUTS.one(part, variant=variant, **labels)["ms"])
+    """The recorded ms of each round; of a part that the H200's record lacks, another GPU's."""
+    return np.asarray(PAPER_CUTS.with_part(part).one(part, variant=variant, **labels)["ms"])
 
 
 def effect(part: str, before: str, after: str, **labels) -> Effect:
@@ -98,6 +98,12 @@ def cut(name: str) -> Effect | None:
         return effect(labels["part"], before, after, **{k: v for k, v in labels.items() if k != "part"})
     except LookupError:
         return None
+
+
+def elsewhere(name: str) -> str:
+    """The GPU of that measurement, if it is not the H200; else ""."""
+    gpu = PAPER_CUTS.with_part(CUTS[name][3]["part"]).head("GPU").removeprefix("NVIDIA ")
+    return "" if gpu == "H200" else gpu
 
 
 def judge(name: str, predicted: float | None, why: str = "") -> None:

@@ -42,18 +42,6 @@ def _instructions() -> tuple:
     return (raised / default,)
 
 
-def _main(name: str) -> tuple:
-    """µs of a prediction of main: 128 and 2048 rows. 26 tables are slowest, and ours fastest."""
-    us = [recorded.main_us(rows) for rows in (128, 2048)]
-    assert all(each["ours"] < each["one tensor"] < each["26 tables"] for each in us)
-    return tuple(each[name] for each in us)
-
-
-def _longer() -> tuple:
-    us = recorded.main_us(128)
-    return (us["26 tables"] - us["one tensor"],)
-
-
 def _stay() -> tuple:
     """In a DLRM of so many tables torch 2.11 launches as much by default as by the first option alone."""
     record = recorded.COMPILE_TIMES.with_part("look_ups")
@@ -144,9 +132,6 @@ for name, key in {
     "our one kernel, notebook 15": "ours", "the bytes, at a copy's rate": "bytes",
 }.items():
     say(f"| {name} | {{:.1f}} |", lambda key=key: (recorded.tables_us()[key],))
-for name in ("26 tables", "one tensor"):
-    say(f"| {name} | {{:.1f}} | {{:.1f}} |", partial(_main, name))
-say("With 128 rows 26 tables take {:.1f} µs longer.", _longer)
 say("So {} look-ups stay {} kernels, whatever the first option says.", _stay)
 say("an element costs it {:.0f} times the instructions.", _instructions)
 for model in ("main", "outer"):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernels.measure.records import load
 from lessons.n04_torch_compile.experiment import FOLDER
 from lessons.shared.op_times import cell_us, look_ups
 from lessons.shared.records import Record
@@ -111,18 +110,9 @@ def tables_us() -> dict[str, float]:
     return {"bytes": needs, "ours": ours, "combo_kernels": combo, "default": compiled, "eager": eager}
 
 
-def main_us(rows: int) -> dict[str, float]:
-    """µs of a prediction of `main` in TF32, by a graph's replay: ours, compiled with all tables in one tensor, and
-    compiled with 26 tables. The record's torch 2.11 has one of the two options that raise the limit, and by it alone 26
-    look-ups stay 26 kernels."""
-    names = {"fused": "ours", "torch.compile": "one tensor", "torch.compile, 32 look-ups a kernel": "26 tables"}
-    labels = {"part": "inference", "rows": rows, "precision": "tf32", "match": "ok"}
-    found = [row for row in load("whole_model")["rows"] if labels.items() <= row.items()]
-    return {names[row["implementation"]]: row["us"] for row in found if row["implementation"] in names}
-
-
 def show_look_ups() -> None:
-    """Print what was recorded of 8, 9 and 26 look-ups, a line a model and direction: µs and launches by settings."""
+    """Print what was recorded of 8, 9 and 26 look-ups, and of a DLRM with most of them, a line a direction: µs and
+    launches by settings."""
     try:
         record = COMPILE_TIMES.with_part("look_ups")
     except LookupError:
@@ -130,6 +120,7 @@ def show_look_ups() -> None:
         return
     rows = record.rows("look_ups")
     rows = rows[rows["setting"] != "raised, unchecked"]  # it saves 3 % at most
+    rows = rows[(rows["model"] == "look-ups") | (rows["tables"] == rows["tables"].max())]
     settings = list(dict.fromkeys(rows["setting"]))
     print(f"RECORDED, µs of a graph's replay (launches): {record.head('GPU')}, torch {record.head('torch')}")
     print(f"{'':30}" + "".join(f"{name:>16}" for name in settings))

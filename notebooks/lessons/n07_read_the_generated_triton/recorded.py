@@ -94,8 +94,7 @@ def show_operators() -> None:
     except LookupError:
         print("  eager's operators: no record yet")
         return
-    if record is not GENERATED:
-        print(_head(record))
+    print(_head(record))
     for _, row in record.rows("operators").iterrows():
         print(f"  {row['name']:14}{spread(row, 6)} µs, {gb_per_s(row):,.0f} GB/s")
 
@@ -123,22 +122,22 @@ def show_sweep(predicted: tuple[int, int] | None = None) -> None:
     print(_head(record))
     found = record.rows("sweep")
     for lane, rows in found[found["name"] == "fused"].groupby("elements_a_lane"):
+        cells = []
         for _, row in rows.sort_values("num_warps").iterrows():
-            config = row["XBLOCK"], row["num_warps"]
-            mark = "  you said" if config == predicted else ""
-            what = f"{lane:.0f} elements a lane, {config[1]:2.0f} warps, XBLOCK {config[0]:4.0f}"
-            print(f"  {what}: {spread(row)} µs{mark}")
+            said = " (you said)" if (row["XBLOCK"], row["num_warps"]) == predicted else ""
+            cells.append(f"{row['num_warps']:.0f} warps {row['us_p50']:,.1f} µs{said}")
+        print(f"  {lane:.0f} elements a lane: {', '.join(cells)}")
     print(f"  copy: {spread(found[found['name'] == 'copy'].iloc[0])} µs")
 
 
 def show_mix() -> None:
-    """GB/s of PyTorch's kernels by what they read and write, as many bytes each; or that there are none."""
+    """GB/s of PyTorch's kernels by what they read and write, as many bytes each; or that there are none. They stand
+    behind the operators, of the same record."""
     try:
         record = GENERATED.with_part("mix")
     except LookupError:
         print(NO_RECORD)
         return
-    print(_head(record))
     for _, row in record.rows("mix").iterrows():
         print(f"  {row['reads']:.0f} read, {row['writes']:.0f} written: {gb_per_s(row):,.0f} GB/s, {spread(row)} µs")
 

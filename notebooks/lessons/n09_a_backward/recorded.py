@@ -101,14 +101,15 @@ def show_whole_backward(mine: float | None = None) -> None:
 def show_backward(faster: dict[str, str | None] | None = None) -> None:
     """A line for each activation: µs and bytes an element by each implementation; faster: who was said to be."""
     for activation in KEPT:
-        found = []
+        found, gpu = [], ""
         for name in ("torch.compile", "triton", "cuda"):
             row = _or_none(backward, name, activation)
-            labels = {"implementation": name, "activation": activation}
-            us = BACKWARD.elsewhere("backward", **labels) if row is None else f"{row['us_p50']:.1f} µs"
+            if row is None:
+                row, gpu = _elsewhere(name, activation)
+            us = NO_RECORD if row is None else f"{row['us_p50']:.1f} µs"
             found.append(f"{name} {us} ({backward_bytes(name, activation)} bytes)")
         guess = (faster or {}).get(activation)
-        print(f"{activation:8}" + ", ".join(found) + (f"; you said {guess}" if guess else ""))
+        print(f"{activation:8}{gpu}" + ", ".join(found) + (f"; you said {guess}" if guess else ""))
     if not _by_turns():
         print("These are of several runs; `python -m lessons.n09_a_backward --save` measures all by turns.")
 
@@ -123,6 +124,16 @@ def show_training(mine: dict[tuple[str, str], float] | None = None) -> None:
             said = "" if here is None else f", here {here:.1f}"
             found.append(f"{name} {row['us_p50']:.1f} µs{said} ({row['kept'] / 1e6:.0f} MB kept)")
         print(f"{activation:8}" + ", ".join(found))
+
+
+def _elsewhere(name: str, activation: str) -> tuple[pandas.Series | None, str]:
+    """Another GPU's row, of a run that has all implementations by turns, and its name."""
+    try:
+        record = BACKWARD.with_part("backward")
+        row = record.one("backward", implementation=name, activation=activation)
+    except LookupError:
+        return None, ""
+    return row, f"no H200; on an {record.head('GPU').removeprefix('NVIDIA ')}: "
 
 
 def _or_none(read, *labels) -> pandas.Series | None:

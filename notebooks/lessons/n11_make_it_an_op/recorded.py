@@ -56,5 +56,5 @@ def show_rungs(part: str = "call") -> None:
         print("with a gradient:")
     for name, row in rungs(part).items():
         recorded = row and f"{row.us:5.1f} µs ({row.low:.1f} to {row.high:.1f})"
-        text = recorded or MAKE_OP.elsewhere(part, name=name)
+        text = recorded or MAKE_OP.elsewhere(part, beside="torch.library", name=name)
         print(f"{RUNGS[name]:44} {text}")

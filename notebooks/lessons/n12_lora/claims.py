@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lessons.n12_lora import merging, recorded
-from lessons.n12_lora.experiment import COMPILED, EAGER, MERGED, ONE_PRODUCT
+from lessons.n12_lora.experiment import COMPILED, EAGER, GROUPED, MASKED, MERGED, ONE_PRODUCT
 from lessons.n12_lora.recorded import e_us, time_us
 from lessons.shared.claim import claim
 from lessons.shared.records import LEAST, apart, copy_us
@@ -63,6 +63,15 @@ def _meet() -> tuple:
     """How many adapters, if all of the mask's time grew with their number, and nothing of the groups'."""
     masked, grouped = (recorded.row("adapters", name)["us_p50"] for name in ("masked", "grouped"))
     return (100 * grouped / masked // 10 * 10,)
+
+
+def _crossing() -> tuple:
+    """The number of adapters, and µs of the groups with 50 adapters and with so many."""
+    record = recorded.LORA.with_part("crossing")
+    most = int(record.rows("crossing")["adapters"].max())
+    masked, grouped = (record.us("crossing", variant=name, adapters=most) for name in (MASKED, GROUPED))
+    assert abs(masked / grouped - 1) < 0.03
+    return most, record.us("crossing", variant=GROUPED, adapters=50), grouped
 
 
 def _training() -> tuple:
@@ -156,6 +165,7 @@ claim(
     _five,
 )
 claim(NOTEBOOK, "they would meet at some {:.0f} adapters", _meet)
+claim(NOTEBOOK, "they meet at {}: `grouped` grows too, from {:.0f} to {:.0f} µs.", _crossing)
 claim(NOTEBOOK, "forward and backward together take {:.0f} µs, in eager {:.0f} µs.", _training)
 claim(NOTEBOOK, "one product takes {:.1f} µs and the op {:.1f} µs, for the same 7 E.", _middle)
 claim(

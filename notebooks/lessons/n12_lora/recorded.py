@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lessons.n12_lora.experiment import GROUPED, MASKED, Sizes
+from lessons.n12_lora.experiment import GROUPED, MASKED
 from lessons.shared.records import NO_RECORD, Record, copy_us, spread
 
 if TYPE_CHECKING:
@@ -57,12 +57,6 @@ def show_layer(predicted: Mapping[str, float | None], **labels) -> None:
     print(_head())
     for name, guess in predicted.items():
         _line(name, "layer", name, "" if guess is None else f", you said {guess}", **labels)
-
-
-def show_tiles() -> None:
-    """LoRA's kernel alone, by its tile."""
-    for rows, columns in Sizes.tiles:
-        _line(f"kernel alone, {rows} × {columns}", "tiles", f"{rows}×{columns}")
 
 
 def show_model() -> None:

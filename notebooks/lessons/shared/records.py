@@ -74,11 +74,13 @@ class Record:
         row = self.one(part, **labels)
         return float(np.median(row["us"]) if "us_p50" not in row else row["us_p50"])
 
-    def elsewhere(self, part: str, /, shown: Callable[[pandas.Series], str] | None = None, **labels) -> str:
+    def elsewhere(
+        self, part: str, /, shown: Callable[[pandas.Series], str] | None = None, beside: str = "eager", **labels
+    ) -> str:
         """What is said where the H200 has no such row: the µs of another GPU that has one, or NO_RECORD. shown: what
         is said of that row in place of its µs.
 
-        Times of two GPUs are not to be compared: what eager takes in the other's run stands beside it.
+        Times of two GPUs are not to be compared: what eager, or another way, takes in the other's run stands beside it.
         """
         shown = shown or (lambda row: f"{row['us_p50']:.1f} µs")
         for record in self._others():
@@ -87,9 +89,9 @@ class Record:
             except LookupError:
                 continue
             said = f"no H200; on an {record.head('GPU').removeprefix('NVIDIA ')} {found}"
-            eager = labels | {name: "eager" for name in IMPLEMENTATION if name in labels}
+            peer = labels | {name: beside for name in IMPLEMENTATION if name in labels}
             try:
-                return f"{said}, eager there {shown(record.one(part, **eager))}" if eager != labels else said
+                return f"{said}, {beside} there {shown(record.one(part, **peer))}" if peer != labels else said
             except LookupError:
                 return said
         return NO_RECORD
