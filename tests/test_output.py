@@ -172,8 +172,8 @@ def start(tmp_path: Path, out: Path) -> subprocess.Popen:
     first.write_bytes(tsv(raw_fields(2000)) * 10)
     code = (
         "import sys, time; from data import preprocess as p; whole = p.blocks\n"
-        "def blocks(file):\n"
-        "    yield from whole(file); print('half', flush=True)\n"
+        "def blocks(file, **more):\n"
+        "    yield from whole(file, **more); print('half', flush=True)\n"
         "    for _ in range(6000): time.sleep(0.1)\n"
         "p.blocks = blocks; p.main(sys.argv[1:])"
     )

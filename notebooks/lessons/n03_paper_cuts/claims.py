@@ -159,14 +159,6 @@ def _one_sparse() -> tuple:
     return _saved("one table: dense → sparse"), swept, counted, _saved("26 tables: dense → sparse", -1)
 
 
-def _small() -> tuple:
-    """ms of the step with list and read, and with neither."""
-    first, last = run("01_index_naive"), run("04_modulus")
-    assert first["config"]["run"]["sync_metrics"]
-    assert not last["config"]["run"]["sync_metrics"]
-    return first["step_ms"], last["step_ms"]
-
-
 def _row(name: str) -> tuple:
     """ms of the step and of its kernels, and its launches."""
     found = run(name)
@@ -241,12 +233,6 @@ claim(
     "The sparse gradient then saves {:.2f} ms. Orange and red, the sweeps, are gone: {:.1f} ms where their bytes need "
     "{:.1f}. With 26 tables, sparse gradients lost {:.2f} ms.",
     _one_sparse,
-)
-claim(
-    NOTEBOOK,
-    "With `small`, a step with the list and the loss read takes {:.2f} ms. With mod n and without the read it takes "
-    "{:.2f}.",
-    _small,
 )
 for _label, _name in STEPS.items():
     claim(NOTEBOOK, f"| {_label} | {{:.2f}} | {{:.2f}} | {{:.0f}} |", lambda name=_name: _row(name))

@@ -21,7 +21,7 @@ ROOT = KERNELS.parent
 INSTALLED = tuple({*map(Path, sysconfig.get_paths().values()), Path(torch.__file__).resolve().parents[1]})
 # Repository code that stands between an answer and torch: a reader does not know that it is there.
 BETWEEN = (ROOT / "kernels" / "check", Path(__file__).resolve().parent)
-MODES = {"__torch_dispatch__", "__torch_function__"}  # a puzzle's own, which torch calls
+MODES = {"__torch_dispatch__", "__torch_function__", "find_spec"}  # what torch calls, and Python where it imports
 CALLED = "{} was called: this is what you are to write"
 
 
