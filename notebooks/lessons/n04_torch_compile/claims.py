@@ -132,7 +132,7 @@ for name, key in {
     "our one kernel, notebook 15": "ours", "the bytes, at a copy's rate": "bytes",
 }.items():
     say(f"| {name} | {{:.1f}} |", lambda key=key: (recorded.tables_us()[key],))
-say("So {} look-ups stay {} kernels, whatever the first option says.", _stay)
+say("So the forward's {} look-ups stay {} kernels, whatever the first option says.", _stay)
 say("an element costs it {:.0f} times the instructions.", _instructions)
 for model in ("main", "outer"):
     say(f"| `{model}` | {{:.1f}} | {{:.1f}} | {{:.2f}} | {{:,}} | {{:,}} |", partial(_pays, model))

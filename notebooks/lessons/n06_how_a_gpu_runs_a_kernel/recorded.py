@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lessons.n06_how_a_gpu_runs_a_kernel.experiment import LAUNCHED, Sizes
 from lessons.shared.occupancy import programs_an_sm
-from lessons.shared.records import ADD_RELU, BF16, FLOAT32, GPU, NO_RECORD, TF32, gb_per_s, yardstick
+from lessons.shared.records import ADD_RELU, BF16, FLOAT32, GPU, NO_RECORD, TF32, Record, gb_per_s, yardstick
 
 if TYPE_CHECKING:
     import pandas
@@ -140,9 +140,9 @@ def ridge(precision: str) -> float:
     return ROOFS[precision] / yardstick()
 
 
-def ncu(launched: str, metric: str) -> float | None:
+def ncu(launched: str, metric: str, record: Record = GPU) -> float | None:
     """What ncu counted of the launch of this name; bytes in GB."""
-    names = [line.split() for line in GPU.head("ncu", "lines")]
+    names = [line.split() for line in record.head("ncu", "lines")]
     found = [words for words in names if words[: len(metric.split())] == metric.split()]
     number = LAUNCHED.index(launched)
     if number >= len(found):
@@ -151,8 +151,10 @@ def ncu(launched: str, metric: str) -> float | None:
 
 
 def show_ncu(metrics: dict[str, str], *launched: str) -> None:
-    """Print a line a metric, a column a launch."""
-    print(f"{'':28}" + "".join(f"{name:>16}" for name in launched))
+    """Print a line a metric, a column a launch: of the H200, or else of another GPU that has all, with its name."""
+    whole = (each for each in (GPU, *GPU._others()) if all(ncu(name, m, each) for name in launched for m in metrics))
+    record = next(whole, GPU)
+    print(f"{'' if record is GPU else record.head('GPU'):28}" + "".join(f"{name:>16}" for name in launched))
     for metric, meaning in metrics.items():
-        found = [ncu(name, metric) for name in launched]
-        print(f"{meaning:28}" + "".join(f"{NO_RECORD if x is None else f'{x:,.2f}':>16}" for x in found))
+        found = [ncu(name, metric, record) for name in launched]
+        print(f"{meaning:28}" + "".join(f"{NO_RECORD if x is None else f'{x:,.{2 * (x < 1000)}f}':>16}" for x in found))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lessons.n10_cuda_kernels.counting import SAVED, STEPS, WAYS
 from lessons.n10_cuda_kernels.experiment import counted
-from lessons.shared.records import ADD_MUL_ACTIVATION, Record, copy_us, spread
+from lessons.shared.records import ADD_MUL_ACTIVATION, NO_RECORD, Record, copy_us, spread
 
 if TYPE_CHECKING:
     import pandas
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 CUDA_STEPS = Record("cuda_steps")
 WAY = {
     "eager": "eager", "torch.compile": "torch.compile", "triton, by hand": "the Triton kernel above",
-    "cuda, by hand": "the lecture's answer to puzzle 4",
+    "cuda, by hand": "the lecture's answer to puzzle 4", "triton, the op": "the library's op, Triton",
+    "cuda, the op": "the library's op, CUDA",
 }
-LIBRARY = {"triton": "the library's op, Triton", "cuda": "the library's op, CUDA"}
 
 
 @functools.cache
@@ -41,9 +41,11 @@ def row(part: str, **labels) -> pandas.Series | None:
 
 
 def us_of(part: str, **labels) -> str:
-    """The row's µs in words."""
+    """The row's µs in words; on another GPU, *coalesced*'s beside a step's."""
     found = row(part, **labels)
-    return CUDA_STEPS.elsewhere(part, **labels) if found is None else f"recorded {found['us_p50']:.1f} µs"
+    if found is None:
+        return CUDA_STEPS.elsewhere(part, beside="coalesced", **labels)
+    return f"recorded {found['us_p50']:.1f} µs"
 
 
 def share(found: pandas.Series) -> float:
@@ -76,13 +78,16 @@ def show_indices() -> None:
 
 
 def show_op() -> None:
-    """µs of the op at 65536 × 512 in float32, by hand from this lesson's record, and of the library from the op's."""
-    print("sigmoid, 65536 × 512 float32, µs (20th to 80th percentile)")
+    """µs of the op at 65536 × 512 in float32, all ways of one run."""
+    try:
+        record = CUDA_STEPS.with_part("op", shape="even")
+    except LookupError:
+        print(NO_RECORD)
+        return
+    print(f"recorded on an {record.head('GPU')}: sigmoid, 65536 × 512 float32, µs (20th to 80th percentile)")
+    found = record.rows("op", shape="even").set_index("name")
     for name, said in WAY.items():
-        found = row("op", name=name, shape="even")
-        print(f"  {said:34} {CUDA_STEPS.elsewhere('op', name=name, shape='even') if found is None else spread(found)}")
-    for name, said in LIBRARY.items():
-        print(f"  {said:34} {spread(of_library(name))}")
+        print(f"  {said:34} {spread(found.loc[name]) if name in found.index else NO_RECORD}")
 
 
 def of_library(implementation: str) -> pandas.Series:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lessons.n11_make_it_an_op import recorded
 from lessons.shared.picture import FETCHED, RECORDED, draw_arrow, draw_box, open_panels, panels
-from lessons.shared.records import NO_RECORD
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +65,7 @@ def draw_rungs(predicted: float | None = None) -> Figure:
     figure, ax = open_panels((10, 3.6))
     for n, (name, times) in enumerate(found.items()):
         if times is None:
-            ax.text(0.3, n, NO_RECORD, va="center", size=8, color="0.4")
+            ax.text(0.3, n, recorded.elsewhere(name), va="center", size=8, color="0.4")
             continue
         ours = name in ("torch.library", "torch.library, define", "triton", "cuda")
         ax.barh(n, times.us, color=OURS if ours else "#9ecae1", ec=LINE, height=0.7)

@@ -50,11 +50,16 @@ def rungs(part: str = "call") -> dict[str, Times | None]:
     return found
 
 
+def elsewhere(name: str, part: str = "call") -> str:
+    """What another GPU's record has of the rung, and of custom_op beside it."""
+    return MAKE_OP.elsewhere(part, beside="torch.library", called="custom_op", name=name)
+
+
 def show_rungs(part: str = "call") -> None:
     """Print each rung's µs, with the 20th and 80th percentile."""
     if part == "gradient":
         print("with a gradient:")
     for name, row in rungs(part).items():
         recorded = row and f"{row.us:5.1f} µs ({row.low:.1f} to {row.high:.1f})"
-        text = recorded or MAKE_OP.elsewhere(part, beside="torch.library", name=name)
+        text = recorded or elsewhere(name, part)
         print(f"{RUNGS[name]:44} {text}")

@@ -48,7 +48,11 @@ def _head(record: Record = LORA) -> str:
 
 def _line(what: str, part: str, variant: str, more: str = "", **labels) -> None:
     found = row(part, variant, **labels)
-    said = LORA.elsewhere(part, **_labels(part, variant, labels)) if found is None else f"{spread(found, 8)} µs"
+    if found is None:
+        chosen = _labels(part, variant, labels)
+        said = LORA.elsewhere(part, beside=VARIANTS["the op"], called="the op", **chosen)
+    else:
+        said = f"{spread(found, 8)} µs"
     print(f"  {what:28}{said}{more}")
 
 

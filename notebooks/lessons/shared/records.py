@@ -75,12 +75,14 @@ class Record:
         return float(np.median(row["us"]) if "us_p50" not in row else row["us_p50"])
 
     def elsewhere(
-        self, part: str, /, shown: Callable[[pandas.Series], str] | None = None, beside: str = "eager", **labels
+        self, part: str, /, shown: Callable[[pandas.Series], str] | None = None, beside: str = "eager",
+        called: str | None = None, **labels,
     ) -> str:
         """What is said where the H200 has no such row: the µs of another GPU that has one, or NO_RECORD. shown: what
         is said of that row in place of its µs.
 
         Times of two GPUs are not to be compared: what eager, or another way, takes in the other's run stands beside it.
+        called: the lesson's name of that way.
         """
         shown = shown or (lambda row: f"{row['us_p50']:.1f} µs")
         for record in self._others():
@@ -91,19 +93,19 @@ class Record:
             said = f"no H200; on an {record.head('GPU').removeprefix('NVIDIA ')} {found}"
             peer = labels | {name: beside for name in IMPLEMENTATION if name in labels}
             try:
-                return f"{said}, {beside} there {shown(record.one(part, **peer))}" if peer != labels else said
+                return f"{said}, {called or beside} there {shown(record.one(part, **peer))}" if peer != labels else said
             except LookupError:
                 return said
         return NO_RECORD
 
-    def with_part(self, part: str) -> Record:
-        """This record if it has rows of the part that did not fail, or else another GPU's that has, whose head names
-        it. LookupError: none has."""
+    def with_part(self, part: str, /, **labels) -> Record:
+        """This record if it has rows of the part, with these labels, that did not fail, or else another GPU's that has,
+        whose head names it. LookupError: none has."""
         for record in (self, *self._others()):
             with suppress(LookupError, FileNotFoundError):
-                record.rows(part)
+                record.rows(part, **labels)
                 return record
-        raise LookupError(f"{self.name}.json: no row of {part}, on any GPU")
+        raise LookupError(f"{self.name}.json: no row of {_shown(part, labels)}, on any GPU")
 
     def _others(self) -> list[Record]:
         files = records.recorded_files(f"{self.name}.json")
