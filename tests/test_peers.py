@@ -6,15 +6,16 @@ from functools import partial
 import pytest
 import torch
 
-from kernels.inductor import count, has_option, split, triton_source
+from kernels.inductor import count, lower, split, together, triton_source
 from model.bench import steps, whole_model
-from model.bench.peers import COMPILED, OPTIONS, Compiled
+from model.bench.peers import COMPILED, Compiled
 from model.bench.trainer import IMPLEMENTATIONS, Trainer
 from model.config import DLRMConfig, Interaction, Precision, TableOptimizer, preset
 from model.dlrm import DLRM
 
 CPU = torch.device("cpu")
-PLAIN, PADDED, TOGETHER, BOTH = COMPILED
+PLAIN, PADDED, COMBO, COMBO_PADDED, TOGETHER, BOTH = COMPILED
+APART = [name for name, how in COMPILED.items() if how.look_ups in together()]  # a tensor a table
 MAIN = preset("main").model
 KAGGLE = replace(MAIN, cardinalities=(1_300_000,) * 26)
 SMALL = replace(preset("mini").model, embedding_dim=4, bottom=(13, 8, 4), cardinalities=(3, 50, 7))  # 10 columns
@@ -43,15 +44,27 @@ def names(shape, rows, precision, training) -> list[str]:
 
 def test_what_is_measured_where():
     tf32, fp32 = Precision.TF32, Precision.FP32
-    assert names(KAGGLE, 2048, tf32, training=False) == [PLAIN, PADDED, TOGETHER, BOTH]
-    assert names(KAGGLE, 2048, Precision.BF16, training=False) == [PLAIN, PADDED, TOGETHER, BOTH]
-    assert names(KAGGLE, 2048, fp32, training=False) == [PLAIN, TOGETHER]  # no tensor core reads the rows
+    assert names(KAGGLE, 2048, tf32, training=False) == [PLAIN, PADDED, *APART]
+    assert names(KAGGLE, 2048, Precision.BF16, training=False) == [PLAIN, PADDED, *APART]
+    not_padded = [name for name in APART if not COMPILED[name].padded]
+    assert names(KAGGLE, 2048, fp32, training=False) == [PLAIN, *not_padded]  # no tensor core reads the rows
     # Dense gradients of 33.8 million rows, where a batch has 53 thousand ids.
     assert names(KAGGLE, 2048, tf32, training=True) == [PLAIN, PADDED]
     small = replace(KAGGLE, cardinalities=(1000,) * 26)
-    assert names(small, 2048, tf32, training=True) == [PLAIN, PADDED, TOGETHER, BOTH]
+    assert names(small, 2048, tf32, training=True) == [PLAIN, PADDED, *APART]
     outer = replace(small, interaction=Interaction.OUTER)  # 186,624 columns
-    assert names(outer, 2048, tf32, training=True) == [PLAIN, TOGETHER]
+    assert names(outer, 2048, tf32, training=True) == [PLAIN, *not_padded]
+
+
+def test_a_setting_that_this_torch_lacks_is_not_measured(monkeypatch):
+    """Else plain torch.compile would stand under its name."""
+    options = {"combo_kernels"}
+    monkeypatch.setattr(lower, "has_option", lambda name: name in options)
+    assert names(KAGGLE, 2048, Precision.TF32, training=False) == [PLAIN, PADDED, COMBO, COMBO_PADDED]
+    options |= {"max_pointwise_cat_inputs"}  # one of two does not lift the limit
+    assert names(KAGGLE, 2048, Precision.TF32, training=False) == [PLAIN, PADDED, COMBO, COMBO_PADDED]
+    options |= {"max_complex_pointwise_cat_inputs"}
+    assert names(KAGGLE, 2048, Precision.TF32, training=False) == [*COMPILED]
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -79,7 +92,7 @@ def test_a_step_leaves_what_is_filled_up(rule, name, monkeypatch):
     assert moved.tolist() == [True] * 10 + [False] * 6
 
 
-@pytest.mark.skipif(not all(map(has_option, OPTIONS)), reason="this torch has no options for 32 look-ups a kernel")
+@pytest.mark.skipif(TOGETHER not in APART, reason="this torch has no options for 32 look-ups a kernel")
 def test_look_ups_are_one_kernel_and_filling_up_is_none():
     """What Inductor writes for a GPU."""
     shape, launches = replace(MAIN, cardinalities=tuple(100 + 7 * i for i in range(26))), {}
@@ -88,7 +101,7 @@ def test_look_ups_are_one_kernel_and_filling_up_is_none():
         source = triton_source(model, *batch(8, shape)[1:], options=how.options)
         launches[name] = sum(count(source).values())
         (looks_up,) = (kernel for kernel in split(source[0]) if "aten.embedding" in kernel.fused)
-        assert (looks_up.kind, looks_up.launches) == ("pointwise" if how.together else "extern", 1)
+        assert (looks_up.kind, looks_up.launches) == ("pointwise" if how.look_ups else "extern", 1)
     assert launches[BOTH] <= launches[TOGETHER] < launches[PLAIN]
 
 
@@ -96,7 +109,7 @@ def test_look_ups_are_one_kernel_and_filling_up_is_none():
 def test_compiled_they_predict_as_eager_does(monkeypatch):
     """By Inductor, for this CPU."""
     monkeypatch.setattr(whole_model, "ROUNDS", 1)
-    names = ["eager", *COMPILED]
+    names = ["eager", PLAIN, PADDED, *APART]
     rows = whole_model.bench_inference(SMALL, batch(6, SMALL)[1:], CPU, Precision.TF32, names)
     assert [row["implementation"] for row in rows] == names
     for row in rows:
@@ -106,7 +119,7 @@ def test_compiled_they_predict_as_eager_does(monkeypatch):
 @pytest.mark.slow
 def test_compiled_they_train_as_eager_does(monkeypatch):
     monkeypatch.setattr(steps, "step_times", partial(steps.step_times, block=1, rounds=1))
-    names = [*COMPILED, "fused"]
+    names = [PLAIN, PADDED, *APART, "fused"]
     rows = steps.bench_steps(TableOptimizer.SGD, SMALL, [batch(64, SMALL)], CPU, names, Precision.TF32)
     assert [(row["implementation"], row["match"]) for row in rows] == [(name, "ok") for name in names]
     assert max(row["stray"] for row in rows) <= steps.MOST_STRAY[Precision.FP32]

@@ -77,6 +77,19 @@ def has_option(name: str) -> bool:
     return name in config.get_config_copy()
 
 
+def together() -> dict[str, dict[str, int]]:
+    """The settings with which Inductor writes many tables' look-ups in few kernels: the name of each → its options.
+
+    By default it writes one kernel for up to 8 tables, and a kernel a table beyond them. combo_kernels puts kernels
+    that need nothing of each other into one, up to eight of them. torch 2.11 has no option for the limit itself.
+    """
+    settings = {"combo_kernels": {"combo_kernels": True}}
+    limits = "max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs"
+    if all(map(has_option, limits)):
+        settings["32 look-ups a kernel"] = dict.fromkeys(limits, 32)
+    return settings
+
+
 def trace(fn: Callable, *inputs: Any, backward: bool = False) -> list[tuple[torch.fx.GraphModule, list[Any]]]:
     """Dynamo's graphs of fn(*inputs), each with the parameters, tensors and numbers that it was called with."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):

@@ -2,8 +2,10 @@
 
     torch.compile             the tables in one tensor, whose look-up Inductor leaves to PyTorch's own kernel, since its
                               gradient is sparse
-    …, 32 look-ups a kernel   a tensor a table, with dense gradients: Inductor writes the look-ups, in one kernel for up
-                              to 32 tables, where its defaults stop at 8
+    …, combo_kernels          a tensor a table, with dense gradients: Inductor writes the look-ups, and puts up to eight
+                              kernels that need nothing of each other into one
+    …, 32 look-ups a kernel   as before, in one kernel for up to 32 tables, where its defaults stop at 8; torch 2.11 has
+                              no option for it
     …, padded                 the rows that the top MLP reads, and its first weight's, are filled up with zeros to a
                               multiple of 8 columns, since cuBLAS is slow on rows that are no multiple of 16 bytes
 
@@ -19,28 +21,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.inductor import has_option
+from kernels.inductor import together
 from model.arches import InteractionArch
 from model.config import DLRMConfig, Interaction, Precision
 from model.dlrm import DLRM
 
 COLUMNS = 8  # 16 bytes in half precision, 32 in float32
-MOST_LOOK_UPS = 32
-OPTIONS = ("max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs")  # of Inductor, where this torch has them
 
 
 @dataclass(frozen=True)
 class Compiled:
     """A way to compile a DLRM of eager kernels.
 
-    together: with 32 look-ups a kernel. padded: with rows that are filled up. See above.
+    look_ups: the name of Inductor's setting for a tensor a table. padded: with rows that are filled up. See above.
     """
 
-    together: bool = False
+    look_ups: str = ""
     padded: bool = False
 
+    @property
+    def name(self) -> str:
+        return ", ".join(["torch.compile", *filter(None, [self.look_ups]), *["padded"] * self.padded])
+
     def may_win(self, shape: DLRMConfig, rows: int, precision: Precision, training: bool) -> bool:
-        """Whether its settings change what is computed, and may save time.
+        """Whether this torch has its settings, they change what is computed, and they may save time.
 
         Rows that are aligned need no filling up, nor do rows that no tensor core reads. In training a dense gradient
         has a row for each row of the tables, and a sparse one a row for each id of the batch. So a tensor a table does
@@ -50,8 +54,8 @@ class Compiled:
         inputs = InteractionArch(shape.interaction, features, shape.embedding_dim).out_features
         unaligned = shape.interaction is Interaction.DOT and bool(_fill(inputs))
         fits_padding = not self.padded or (unaligned and precision is not Precision.FP32)
-        fits_dense = not self.together or not training or sum(shape.cardinalities) <= rows * features
-        return fits_padding and fits_dense
+        fits_dense = not self.look_ups or not training or sum(shape.cardinalities) <= rows * features
+        return fits_padding and fits_dense and (not self.look_ups or self.look_ups in together())
 
     def prepare(self, model: DLRM) -> None:
         """Fill up what the model reads and its weight, if asked for; before there is an optimizer."""
@@ -63,19 +67,15 @@ class Compiled:
     @property
     def options(self) -> dict[str, int]:
         """Inductor's options."""
-        return {name: MOST_LOOK_UPS for name in OPTIONS if self.together and has_option(name)}
+        return together()[self.look_ups] if self.look_ups else {}
 
     def compile(self, function: Callable) -> Callable:
         """The function, a model or its method, compiled."""
         return torch.compile(function, dynamic=False, options=self.options)
 
 
-COMPILED = {
-    "torch.compile": Compiled(),
-    "torch.compile, padded": Compiled(padded=True),
-    "torch.compile, 32 look-ups a kernel": Compiled(together=True),
-    "torch.compile, 32 look-ups a kernel, padded": Compiled(together=True, padded=True),
-}
+LOOK_UPS = "", "combo_kernels", "32 look-ups a kernel"
+COMPILED = {way.name: way for way in (Compiled(look_ups, padded) for look_ups in LOOK_UPS for padded in (False, True))}
 
 
 class PaddedDot(InteractionArch):

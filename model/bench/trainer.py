@@ -21,7 +21,7 @@ FIRST = "over_arch.mlp.0.weight"  # the weight that a peer may fill up
 IMPLEMENTATIONS = {
     "eager sparse": ({}, None, False),
     "eager dense": ({"sparse_gradients": False}, None, False),
-    **{name: ({"sparse_gradients": not how.together}, how, False) for name, how in COMPILED.items()},
+    **{name: ({"sparse_gradients": not how.look_ups}, how, False) for name, how in COMPILED.items()},
     "fused, eager update": ({"kernels": Kernels.FUSED}, None, False),
     "fused": ({"kernels": Kernels.FUSED}, None, False),
     "fused graph": ({"kernels": Kernels.FUSED}, None, True),

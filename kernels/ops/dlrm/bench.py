@@ -36,11 +36,11 @@ from torch import Tensor, nn
 import kernels
 
 from ...check import Call, Spec
-from ...inductor import has_option
+from ...inductor import together
 from ...measure.cells import IN_A_GRAPH, Calls, Cell, FirstCall, Latency, Row, in_precision, label
 from ...measure.judge import AtMost, FirstCallWithin, Verdict, by_cell, name
 from ..dot_interaction.eager import interact
-from ..embedding_bags.bench import HEIGHTS, SMALL, TOGETHER
+from ..embedding_bags.bench import HEIGHTS, SMALL
 from ..fused_mlp.eager import fused_mlp
 from .eager import dlrm_forward
 from .spec import Layers
@@ -48,6 +48,7 @@ from .spec import Layers
 OP = "dlrm_forward"
 ACTIVATIONS = ("relu", "relu", "relu", "sigmoid")
 OURS = ("cuda",)
+FUSED = 8  # tables whose look-ups Inductor writes in one kernel by default
 PADDED = ", padded"  # behind a peer's name
 FOUND = "fused_kernels backend"  # the model as it is written, through our backend
 
@@ -343,12 +344,13 @@ def _cell_of(kind: type[Cell], part: str, model: Model, rows: int, **more) -> Ce
 
 
 def _cell(part: str, model: Model, rows: int, autotuned: bool = False) -> Cell:
-    most = {name: 32 for name in ("max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs") if has_option(name)}
     peers = {
         "eager": functools.partial(_peer, model, compiled=False),
         "torch.compile": functools.partial(_peer, model),
-        TOGETHER: functools.partial(_peer, model, **most),
     }
+    if len(model.heights) > FUSED:
+        for setting, options in together().items():
+            peers[f"torch.compile, {setting}"] = functools.partial(_peer, model, **options)
     if autotuned:
         peers["max-autotune"] = functools.partial(_peer, model, "max-autotune-no-cudagraphs")
     if model in MAINS:

@@ -10,6 +10,7 @@ import kernels
 
 from ...check import Call
 from ...dispatch.core import on_host
+from ...inductor import together
 from ...measure.cells import FirstCall, Row
 from . import bench
 from .eager import dlrm_forward
@@ -32,7 +33,8 @@ def test_every_implementation_computes_the_reference(count, monkeypatch):
     want = cell.spec.reference(*tensors)
     assert len(cell.spec.arguments) == len(tensors)
     (bound,) = cell.spec.scale.errors(cell.spec.reference, Call("", tensors), [want.double()])
-    assert {*cell.implementations} == {"eager", "torch.compile", bench.TOGETHER, "max-autotune", "cuda"}
+    settings = [f"torch.compile, {setting}" for setting in together() if count > bench.FUSED]
+    assert {*cell.implementations} == {"eager", "torch.compile", *settings, "max-autotune", "cuda"}
     for build in cell.implementations.values():
         with on_host():
             found = build()(*tensors)
@@ -45,8 +47,9 @@ def test_every_peer_of_main_computes_the_reference(dtype, monkeypatch):
     (model,) = (replace(model, heights=(50,) * 26) for model in bench.MAINS if model.dtype == dtype)
     monkeypatch.setattr(bench, "MAINS", (model,))
     cell = bench._cell("main", model, 20, autotuned=True)
+    settings = [f"torch.compile, {setting}" for setting in together()]
     assert {*cell.implementations} == {
-        "cuda", *(name + how for name in ("eager", "torch.compile", bench.TOGETHER, "max-autotune")
+        "cuda", *(name + how for name in ("eager", "torch.compile", *settings, "max-autotune")
                   for how in ("", bench.PADDED))
     }
     tensors = tensors_of(cell)

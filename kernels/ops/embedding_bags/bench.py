@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...inductor import has_option
+from ...inductor import together
 from ...measure import fbgemm
 from ...measure.cells import OURS, Calls, Cell, FirstCall, Lengths, Row, calls, implementations
 from ...measure.judge import CALLS, AnyLength, AtMost, Verdict, name
@@ -35,9 +35,6 @@ ROWS = (2048, 16384, 65536)
 ZIPF = 1.05
 MEAN_LENGTH = 5  # of a ragged bag
 NAMES = ("eager", "torch.compile", "triton", "cuda")
-COMBO = "torch.compile, combo_kernels"  # Inductor's option: up to eight kernels that need nothing of each other as one
-# The best-set peer: one kernel for the look-ups of up to 32 tables, where Inductor's defaults stop at 8.
-TOGETHER = "torch.compile, 32 look-ups a kernel"
 SHOWN = {"rows": 65536, "width": 16, "ids": "uniform"}
 # µs on an H200, by ids, width and rows. The time of the bytes themselves is some 15 % less.
 LIMITS = {
@@ -157,16 +154,10 @@ def _implementations(peer: Callable, names: tuple[str, ...], prepared: dict) -> 
     ours = implementations(OP, (), [each for each in names if each in ("auto", *OURS)])
     compiled = functools.partial(torch.compile, peer, dynamic=False)
     peers = {"eager": lambda: peer, "torch.compile": compiled}
-    peers[COMBO] = functools.partial(compiled, options={"combo_kernels": True})
     peers[fbgemm.NAME] = functools.partial(_table_batch, prepared)
-    peers[TOGETHER] = lambda: compiled(options=_together())
+    for setting, options in together().items():
+        peers[f"torch.compile, {setting}"] = functools.partial(compiled, options=options)
     return {each: peers.get(each) or ours[each] for each in names}
-
-
-def _together() -> dict[str, int]:
-    """Inductor's options for 32 look-ups a kernel. Only where it compiles: to ask for them imports Triton."""
-    names = "max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs"
-    return {name: 32 for name in names if has_option(name)}
 
 
 def _cell(
@@ -231,9 +222,8 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall | Lengths]:
     for rows in ROWS:
         for ids in ("uniform", "zipf"):
             compiled = not quick and (rows == 65536 or (rows, ids) == (2048, "uniform"))
-            together = (TOGETHER,) * (compiled and ids == "uniform")
-            combo = (COMBO,) * (compiled and rows == 2048)  # where launches count most
-            yield _cell("bandwidth", rows, 16, ids, (*(NAMES if compiled else ours), *together, *combo, *tbe))
+            set_best = [f"torch.compile, {setting}" for setting in together() if compiled and ids == "uniform"]
+            yield _cell("bandwidth", rows, 16, ids, (*(NAMES if compiled else ours), *set_best, *tbe))
     yield _cell("bandwidth", 65536, 128, "uniform", (*names, *tbe))
     # An output as large as that of 65536 rows of 16.
     yield _cell("bandwidth", 8192, 128, "uniform", (*ours, *tbe), CAPPED)

@@ -16,7 +16,7 @@ from torch import Tensor
 import kernels
 
 from ...check import Spec, Sums
-from ...inductor import has_option
+from ...inductor import together
 from ...measure.cells import Cell
 from ...measure.judge import AtMost, NeverSlower
 
@@ -31,8 +31,6 @@ SMALL = tuple(min(height, 100_000) for height in HEIGHTS)  # whose dense gradien
 FEATURES = len(HEIGHTS)
 ZIPF = 1.05
 LENGTH = 5  # of a bag
-# The best-set peer: one kernel for the look-ups of up to 32 tables, where Inductor's defaults stop at 8.
-TOGETHER = "torch.compile, 32 look-ups a kernel"
 SHOWN = {"rows": 65536, "width": 16, "ids": "uniform"}
 OURS = ("cuda",)
 TARGETS = (
@@ -90,8 +88,9 @@ def _cell(
         offsets = [torch.arange(rows, device=tables[0].device) * LENGTH for _ in heights] if ragged else []
         return (*tables, *indices, *offsets)
 
-    most = {name: 32 for name in ("max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs") if has_option(name)}
-    peers = {"torch.compile": _compiled, TOGETHER: functools.partial(_compiled, **most)} if compiled else {}
+    peers = {"torch.compile": _compiled} if compiled else {}
+    for setting, options in together().items() if compiled else ():
+        peers[f"torch.compile, {setting}"] = functools.partial(_compiled, **options)
     size, kind = width * 4, "all rows" if heights == HEIGHTS else f"at most {max(heights):,} rows a table"
     # Of look-ups at most a row an id comes in, and a row a bag goes out; of a gradient the tables are written once.
     moved = FEATURES * (count * (size + 8) + rows * (size + 8 * ragged))
