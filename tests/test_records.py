@@ -494,6 +494,15 @@ def test_the_readmes_show_one_gpu_whatever_others_measured(record, tmp_path):
     assert table.endswith("The copies of add_relu's run differ by more than 5 %: they are no yardstick.")
 
 
+def test_the_readmes_show_another_gpus_record_where_theirs_has_none(record, tmp_path):
+    rows = [row("cuda", 3.0, shape=(65536, 512)).flat()]
+    bench.save(record | {"rows": rows, "GPU": "Tesla T4", "date": "2100-01-01"}, tmp_path)
+    assert "): 65,536 rows of 512, float32, on Tesla T4 | " in status.result_table(tmp_path)
+    assert "| [add_relu](ops/add_relu/) | – | – | 3.0 | never | Tesla T4 2100-01-01" in status.readme_table(tmp_path)
+    bench.save(record | {"rows": rows}, tmp_path)
+    assert "T4" not in status.result_table(tmp_path) + status.readme_table(tmp_path)
+
+
 @pytest.mark.parametrize("best", ["torch.compile", "torch.compile, 32 look-ups a kernel"])
 def test_the_compiler_is_shown_as_it_is_set_best(record, tmp_path, best):
     times = {"torch.compile": 8.0, "torch.compile, 32 look-ups a kernel": 7.0, "triton": 9.0, best: 5.5}

@@ -1,6 +1,7 @@
 """Which op was tested and measured on which GPU, and what changed since: `python -m kernels.measure status`.
 
---write puts tables into README.md and kernels/README.md: those of one GPU's records, whatever others are there.
+--write puts tables into README.md and kernels/README.md: those of one GPU's records, whatever others are there. An op
+that it has no record of is shown as another GPU measured it, whose name its line then bears.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from . import sources
 from .cells import OURS, Row
 from .judge import best_set, steady
-from .records import README_GPU, RESULTS, read, recorded_files
+from .records import README_GPU, RESULTS, read, recorded_files, slug
 
 KERNELS = sources.KERNELS
 README, FRONT_PAGE = KERNELS / "README.md", KERNELS.parent / "README.md"
@@ -34,6 +35,16 @@ def test_counts(op: str, results: Path, gpu: str | None) -> list[dict]:
 def records_of(op: str, results: Path, gpu: str | None = None) -> list[dict]:
     """The records of an op, one dict a GPU; gpu: of this one only."""
     return [read(path) for path in recorded_files(f"{op}.json", results, gpu)]
+
+
+def for_readmes(op: str, results: Path) -> list[dict]:
+    """The records that the READMEs show of an op."""
+    return records_of(op, results, README_GPU) or records_of(op, results)
+
+
+def _elsewhere(record: dict) -> str:
+    """", on H100 80GB HBM3" where the record is not of the READMEs' GPU."""
+    return "" if slug(record["GPU"]) == README_GPU else f", on {record['GPU'].removeprefix('NVIDIA ')}"
 
 
 def describe_tests(entries: Iterable[dict], op: str) -> str:
@@ -80,12 +91,12 @@ def readme_table(results: Path = RESULTS) -> str:
     head = ["op", *(f"{name}, µs" for name in names), "tested", "measured"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for op in sources.ops():
-        records = records_of(op, results, README_GPU)
-        rows = [row for record in records for row in shown(op, record)]
+        records = for_readmes(op, results)
+        rows = [row for record in records[:1] for row in shown(op, record)]
         first = {row.implementation: row for row in rows if row.dtype == rows[0].dtype}
         cells = [
             *_times(first, names),
-            describe_tests(test_counts(op, results, README_GPU), op),
+            describe_tests(test_counts(op, results, README_GPU) or test_counts(op, results, None), op),
             describe_measurements(records, op),
         ]
         lines.append(f"| [{op}](ops/{op}/) | {' | '.join(cells)} |")
@@ -98,7 +109,7 @@ def result_table(results: Path = RESULTS) -> str:
     lines, machines, notes = [], {}, []
     for op in sources.ops():
         stops = importlib.import_module(f"kernels.ops.{op}").STOPS
-        for record in records_of(op, results, README_GPU):
+        for record in for_readmes(op, results)[:1]:
             copies = record["copy_tb_per_s"]
             if not steady(copies):
                 notes.append(f"The copies of {op}'s run differ by more than 5 %: they are no yardstick.")
@@ -110,7 +121,7 @@ def result_table(results: Path = RESULTS) -> str:
                 moved = next((row.bytes for row in rows.values() if row.bytes), None)
                 limit = f"{moved / copies['limit'] / 1e6:.1f}" if moved and steady(copies) else "–"
                 times = " | ".join(_times(rows, names))
-                lines.append(f"| [{op}](kernels/ops/{op}/): {what} | {limit} | {times} | {stops} |")
+                lines.append(f"| [{op}](kernels/ops/{op}/): {what}{_elsewhere(record)} | {limit} | {times} | {stops} |")
                 stops = "″"
                 machine = f"{record['GPU']}, torch {record['torch']}, triton {record['triton']}"
                 machines.setdefault(machine, set()).add(record["date"])
