@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from kernels import runtime
+from kernels.inductor.machine_code import tool
 from kernels.runtime import KERNELS
 from lessons.n10_cuda_kernels.shortest_way import executed, functions, iteration, opcode
 
@@ -39,35 +40,22 @@ def order(lines: list[tuple[int, str]]) -> str:
     return "".join(marks.get(opcode(code), "") for _, code in lines)
 
 
-def disassembled(cubin: Path) -> tuple[str, dict[str, int]]:
-    """(SASS, {kernel: registers of a thread})"""
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    said = [
-        subprocess.run([tool, option, cubin], capture_output=True, text=True, check=True).stdout
-        for option in ("-sass", "--dump-resource-usage")
-    ]
-    registers = dict(re.findall(r"Function (\S+?):\s+REG:(\d+)", said[1]))
-    return said[0], {plain(name): int(number) for name, number in registers.items()}
-
-
 def count() -> dict:
-    """Of each kernel of steps.cu for sm_90: registers, instructions that stand there, those that execute, the order of
-    its accesses. RuntimeError: no nvcc."""
+    """Of each kernel of steps.cu for sm_90: registers, instructions that execute, the order of its accesses.
+    RuntimeError: no nvcc."""
     if not runtime.nvcc():
         raise RuntimeError("nvcc is not here, and nothing else compiles CUDA C++ for a GPU")
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "steps.cubin"
         command = [runtime.nvcc(), "-O3", "-std=c++17", "-arch=sm_90", "-cubin", HERE / "steps.cu", "-o", cubin]
         subprocess.run(command, check=True)
-        sass, registers = disassembled(cubin)
+        sass, usage = (tool("cuobjdump", [option], cubin.read_bytes()) for option in ("-sass", "--dump-resource-usage"))
+    registers = {plain(name): int(number) for name, number in re.findall(r"Function (\S+?):\s+REG:(\d+)", usage)}
     kernels = {}
     for mangled, lines in functions(sass).items():
         name = plain(mangled)
         way = executed(lines, STORES.get(name, 1), LOADS.get(name, 0))
-        kernels[name] = {"registers": registers[name], "standing": len(lines), "executed": len(way),
-                         "order": order(lines)}
+        kernels[name] = {"registers": registers[name], "executed": way, "order": order(lines)}
         if name not in STEPS:
             kernels[name]["iteration"] = iteration(lines)
     said = subprocess.run([runtime.nvcc(), "--version"], capture_output=True, text=True, check=True).stdout

@@ -25,7 +25,7 @@ from lessons.n10_cuda_kernels import (
 from lessons.n10_cuda_kernels.counting import STEPS
 from lessons.n10_cuda_kernels.sanitizers import address_sanitizer
 from lessons.n10_cuda_kernels.shortest_way import executed
-from lessons.shared import answers
+from lessons.shared import answers, ncu
 from lessons.shared.records import NO_RECORD, Unsaved
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -142,7 +142,7 @@ def test_the_shortest_way_that_stores():
     lines = ["S2R R0, SR_TID.X", "@P0 EXIT", "@P1 BRA 0x50", "CALL.REL 0x70", "BRA 0x60", "MUFU.RCP R1, R1",
              "@!P2 STG.E [R2], R1", "EXIT"]
     numbered = [(16 * number, line) for number, line in enumerate(lines)]
-    assert executed(numbered) == [*lines[:3], *lines[5:]]
+    assert executed(numbered) == len([*lines[:3], *lines[5:]])
     with pytest.raises(ValueError, match="no way"):
         executed(numbered, stores=2)
     assert counting.plain("_Z4widePKfS0_Pfii") == "wide"
@@ -260,7 +260,7 @@ def test_what_ncu_prints():
              "  wide(const float *, int) (2048, 1, 1)x(256, 1, 1), Context 1",
              "    smsp__inst_executed.sum     inst     7",
              "    l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum                    2,097,152"]
-    found = experiment.counted(lines)
+    found = dict(ncu.launches(lines))
     expected = {"smsp__inst_executed.sum": 14417920, "dram__bytes_read.sum": 134.2e6}
     assert found["base_float32"] == pytest.approx(expected)
     requests = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
