@@ -19,6 +19,8 @@ if __name__ == "__main__":
     run("model.export")
 
 import importlib
+import os
+import shlex
 import shutil
 import tempfile
 import zipfile
@@ -36,7 +38,7 @@ from data.criteo import IDS
 from kernels import library
 from model.checkpoints import first_line
 from model.dlrm import DLRM
-from model.serving.exported import Exported, package_loader
+from model.serving.exported import Exported, runner_of
 from model.serving.folders import new_file, new_folder
 from model.serving.manifest import INSTRUCTIONS, LIBRARY, MANIFEST, PACKAGE, SAMPLES, Manifest, Tensors, write_constants
 from model.serving.served import POOLINGS, Served
@@ -49,7 +51,6 @@ OPTIONS = {
     "always_keep_tensor_constants": True,
     "aot_inductor.package_constants_in_so": False,
     "aot_inductor.check_lowerbound": False,
-    "cpp.march": INSTRUCTIONS,
     "cpp.simdlen": 256,
 }
 
@@ -113,7 +114,7 @@ def write(served: Served, folder: Path) -> None:
     compile_package(served, samples[SAMPLE_BATCHES.index(257)], folder / PACKAGE)
     library.build(folder / LIBRARY)
     tensors = dict(served.named_parameters()) | dict(served.named_buffers())
-    names = sorted(package_loader(folder / PACKAGE).get_constant_fqns())
+    names = sorted(runner_of(folder / PACKAGE).get_constant_names_to_original_fqns().values())
     constants = write_constants(folder, {name: tensors[name] for name in names})
     torch.save([[*inputs, served(*inputs)] for inputs in samples], folder / SAMPLES)
     (folder / MANIFEST).write_text(Manifest.of(folder, inputs_of(served), constants).text())
@@ -133,10 +134,23 @@ def compile_package(served: Served, inputs: Sequence[Tensor], to: Path) -> None:
     program = torch.export.export(served, tuple(inputs), dynamic_shapes=tuple({0: size} for size in sizes))
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "model.pt2"
-        torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=OPTIONS)
+        options = OPTIONS | _instructions(Path(folder))
+        torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)
         with zipfile.ZipFile(package) as archive:  # from a folder nothing is unpacked again, and nothing is left behind
             archive.extractall(folder)
         shutil.move(Path(folder) / "model", to)
+
+
+def _instructions(folder: Path) -> dict:
+    """Options with which Inductor compiles for INSTRUCTIONS. torch 2.11 has none for them and says -march=native: there
+    the compiler is a script in the folder, which says another -march behind it, and the last one counts."""
+    if hasattr(torch._inductor.config.cpp, "march"):
+        return {"cpp.march": INSTRUCTIONS}
+    compiler = os.environ.get("CXX", "g++")
+    script = folder / Path(compiler).name  # by which Inductor knows what options it takes
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(compiler)} "$@" -march={INSTRUCTIONS}\n')
+    script.chmod(0o755)
+    return {"cpp.cxx": (None, str(script))}
 
 
 def inputs_of(served: Served) -> list[Tensors]:

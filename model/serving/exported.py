@@ -62,21 +62,25 @@ class _Loaded:
         # torch waits for its one runner with the GIL held, and the call that has the runner may want the GIL for an op
         # in Python: without a lock that is waited for in Python, both would wait for ever.
         self._one_at_a_time = threading.Lock()
-        self._loader = package_loader(package)
-        self._loader.load_constants(self._constants, False, True, True)
-        self._loader.run(no_rows)  # the first call does what the next ones need not
+        self._runner = runner_of(package)
+        named = self._runner.get_constant_names_to_original_fqns()
+        constants = {own: self._constants[name] for own, name in named.items()}
+        self._runner.update_constant_buffer(constants, False, True, True)  # where they lie: nothing is copied
+        self._runner.run(no_rows)  # the first call does what the next ones need not
 
     def __call__(self, inputs: tuple[Tensor, ...]) -> Tensor:
         with self._one_at_a_time:
-            return self._loader.run(list(inputs))[0]
+            return self._runner.run(list(inputs))[0]
 
     def __del__(self) -> None:
         # torch 2.13 never lets go of constants that the caller owns: without this their files would stay mapped.
-        self.__dict__.pop("_loader", None)
+        self.__dict__.pop("_runner", None)
         for tensor in self._constants.values():
             tensor.set_()
 
 
-def package_loader(package: Path) -> torch._C._aoti.AOTIModelPackageLoader:
-    """One that runs one call at a time."""
-    return torch._C._aoti.AOTIModelPackageLoader(str(package), "model", False, 1, -1)
+def runner_of(package: Path) -> torch._C._aoti.AOTIModelContainerRunnerCpu:
+    """What runs the package's code, one call at a time. torch's package loader makes such a one too, but before 2.13 of
+    a zip file alone, which it unpacks into a temporary folder."""
+    (code,) = package.rglob("*.so")
+    return torch._C._aoti.AOTIModelContainerRunnerCpu(str(code), 1)
