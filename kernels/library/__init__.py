@@ -3,7 +3,8 @@
     python -m kernels.library            writes ops.cpp anew from the declarations
 
 ops.cpp has of each op with code for the CPU its schema, what it allocates, and a call of its cpu.cpp, the same that
-backend="cpp" runs from Python. `build` makes the library; for a GPU, of the same ops' cuda.cu, which backend="cuda" runs.
+backend="cpp" runs from Python. `build` makes the library. For a GPU it has the same ops' cuda.cu, which backend="cuda"
+runs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import torch
 
 from .. import dispatch
 from ..dispatch.op import Op
-from ..dispatch.core import CUDA_FLAGS
 from ..runtime import KERNELS, nvcc
 
 FOLDER = Path(__file__).resolve().parent
@@ -179,14 +179,16 @@ def build(to: Path, gpu: str | None = None) -> None:
     """
     torch_folder, own = Path(torch.__file__).parent, sources(gpu)
     include = [FOLDER, KERNELS, *dict.fromkeys(source.parent for source in own), torch_folder / "include"]
-    compiler, host = os.environ.get("CXX", "g++"), ["-fPIC", "-fvisibility=hidden", "-Wno-unknown-pragmas"]
-    flags = ["-std=c++20", "-O3", "-march=x86-64-v3", *host, "-Wl,--no-as-needed"]
+    compiler, libraries = os.environ.get("CXX", "g++"), ["-ltorch_cpu"]
+    host = ["-march=x86-64-v3", "-fPIC", "-fvisibility=hidden", "-Wno-unknown-pragmas"]
+    command = [compiler, "-std=c++20", *host, "-Wl,--no-as-needed"]
     if gpu:
-        compiler, ccbin = str(nvcc() or "nvcc"), compiler
-        flags = [*CUDA_FLAGS, f"-arch={gpu}", "-ccbin", ccbin, f"-Xcompiler={','.join(host)}", "-Xlinker=--no-as-needed"]
-    command = [
-        compiler, *flags, "-shared", *map(str, own), *(f"-I{folder}" for folder in include),
-        f"-L{torch_folder / 'lib'}", "-ltorch_cpu", *(["-DUSE_CUDA", "-ltorch_cuda"] if gpu else []), "-o", str(to),
+        command = [str(nvcc() or "nvcc"), "-std=c++20", "-ccbin", compiler, f"-arch={gpu}", "-DUSE_CUDA"]
+        command += [f"-Xcompiler={','.join(host)}", "-Xlinker=--no-as-needed"]
+        libraries.append("-ltorch_cuda")
+    command += [
+        "-O3", "-shared", *map(str, own), *(f"-I{folder}" for folder in include), f"-L{torch_folder / 'lib'}",
+        *libraries, "-o", str(to),
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True)
