@@ -46,8 +46,8 @@ double ms_since(Clock::time_point begin) { return std::chrono::duration<double, 
 
 class Service {
 public:
-    Service(const std::string& folder, const std::string& table, size_t threads, int64_t most_rows)
-        : model_(folder, threads), table_(table), most_rows_(most_rows) {
+    Service(const std::string& folder, const std::string& table, size_t threads, int64_t most_rows, int gpu)
+        : model_(folder, threads, gpu), table_(table), most_rows_(most_rows) {
         if (!table_.empty()) model_.reload(serving::Table(table_));
     }
 
@@ -180,15 +180,16 @@ int listen_at(httplib::Server& server, const std::string& host, int port) {
 
 int run(int count, char** words) {
     serving::Arguments arguments(
-        count, words, "serve_exported DIR [--host HOST] [--port N] [--threads N] [--rows N] [--table TABLE]");
+        count, words, "serve_exported DIR [--host HOST] [--port N] [--threads N] [--rows N] [--table TABLE] [--gpu N]");
     std::string host = "127.0.0.1", table;
-    int port = 8080, rows = 16384, threads = int(std::max(1u, std::thread::hardware_concurrency()));
+    int port = 8080, gpu = -1, rows = 16384, threads = int(std::max(1u, std::thread::hardware_concurrency()));
     const std::string folder = arguments.each([&](const std::string& option) {
         if (option == "--host") host = arguments.value();
         else if (option == "--port") port = arguments.number(0, 65535);
         else if (option == "--threads") threads = arguments.number(1, 999);
         else if (option == "--rows") rows = arguments.number(1, 999999);
         else if (option == "--table") table = arguments.value();
+        else if (option == "--gpu") gpu = arguments.number(0, 999);
         else return false;
         return true;
     });
@@ -199,7 +200,7 @@ int run(int count, char** words) {
 
     httplib::Server server;
     port = listen_at(server, host, port);
-    Service service(folder, table, size_t(threads), rows);
+    Service service(folder, table, size_t(threads), rows, gpu);
     server.new_task_queue = [] { return new httplib::ThreadPool(most_connections); };
     server.set_keep_alive_max_count(1000);  // and then another connection may have the thread
     server.set_tcp_nodelay(true);
