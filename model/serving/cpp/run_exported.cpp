@@ -155,7 +155,7 @@ void bench(const serving::Exported& model, const std::vector<std::vector<at::Ten
         });
         const double seconds = 1e-3 * ms_since(begin);
         std::sort(all.begin(), all.end());
-        std::printf("batch %5ld, %d threads: p50 %.3f ms, p99 %.3f ms, %.0f calls and %.0f rows a second\n", long(batch),
+        std::printf("batch %5ld, %d threads: p50 %.4f ms, p99 %.4f ms, %.0f calls and %.0f rows a second\n", long(batch),
                     threads, all[all.size() / 2], all[all.size() * 99 / 100], double(all.size()) / seconds,
                     double(all.size()) * double(batch) / seconds);
     }
