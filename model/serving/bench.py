@@ -1,7 +1,8 @@
 """What a served model's answer costs on a GPU: python -m model.serving.bench [--save].
 
 `main` with dot, the hash sorted, Kaggle's cardinalities up to 100,000 ids a table, random weights, float32. Rows come
-from the CPU and probabilities go back to it: the copies are in all times, and alone in the row "copies", as a CUDA graph.
+from the CPU and probabilities go back to it: the copies are in all times, and alone in the row "copies", as a CUDA
+graph.
 
 run_exported is C++ (model/serving/cpp/CMakeLists.txt, which --programs's folder was built by): by CUDA graphs, as it
 runs by default, and without. With several threads each of them calls with the same inputs, and the rates are those of
@@ -96,7 +97,7 @@ def _package(folder: Path, served: Served, temporary: Path) -> Callable[..., Ten
     """The folder's package by torch's own loader, which takes a zip file."""
     package, source = temporary / "model.pt2", folder / Exported(folder).manifest.package
     with zipfile.ZipFile(package, "w", zipfile.ZIP_STORED) as archive:
-        for path in sorted(source.rglob("*")):
+        for path in (path for path in sorted(source.rglob("*")) if path.is_file()):
             archive.write(path, Path("model") / path.relative_to(source))
     loaded = torch._inductor.aoti_load_package(str(package))
     own = dict(served.named_parameters()) | dict(served.named_buffers())
