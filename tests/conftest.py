@@ -53,6 +53,14 @@ def exported_folder(request, built_once) -> Path:
     return built_once(request.param, lambda path: exported_models.write(path, request.param))
 
 
+@pytest.fixture(scope="session", params=["none", "sum"])
+def exported_for_gpu(request, built_once) -> Path:
+    """The same for the GPU that is here."""
+    import exported_models
+
+    return built_once(f"{request.param}-gpu", lambda path: exported_models.write(path, request.param, "cuda"))
+
+
 @pytest.fixture(scope="session")
 def serving_programs(built_once) -> Path:
     """The folder of run_exported and, if its libraries are here, serve_exported."""
