@@ -27,10 +27,10 @@ def criteo_tsv() -> Path:
 
 
 @pytest.fixture(scope="session")
-def built_once(tmp_path_factory, worker_id):
+def built_once(tmp_path_factory):
     """built_once(name, build): the path that build(path) wrote, built by the first of xdist's workers that asks."""
     base = tmp_path_factory.getbasetemp()
-    shared = base if worker_id == "master" else base.parent
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     def built(name, build):
         path, done = shared / name, shared / f"{name}.done"
