@@ -1,8 +1,8 @@
 // A package for a GPU. Without SERVING_CUDA, which CMake defines where torch has CUDA, it is refused by name.
 //
-// A call copies its inputs into pinned memory, and then the GPU copies, computes and copies back, on one stream. Lanes
-// bound what runs at a time: each is a stream with a thread of its own, and any number of threads take turns on them.
-// Each lane has a slot of each set of constants: a runner, and a CUDA graph for each number of rows that came twice.
+// A call copies its inputs into pinned memory, and then the GPU copies, computes and copies back, on the stream of a lane
+// (lanes.h), on which any number of threads take turns. Each lane has a slot of each set of constants: a runner, and a
+// CUDA graph for each number of rows that came twice.
 #pragma once
 
 #include "running.h"
@@ -16,7 +16,8 @@ struct Gpu {
         fail(folder, ": made for a GPU, ", made_for, ", and this program was built without CUDA");
     }
     Constants placed(const Constants& constants) const { return constants; }
-    std::shared_ptr<const Running> run(const std::filesystem::path&, const Constants&, const std::vector<at::Tensor>&) const {
+    std::shared_ptr<const Running> run(const std::filesystem::path&, const Constants&,
+                                       const std::vector<at::Tensor>&) const {
         return nullptr;
     }
 };
@@ -31,119 +32,25 @@ struct Gpu {
 #include <torch/csrc/inductor/aoti_runner/model_container_runner_cuda.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <deque>
-#include <functional>
-#include <future>
+#include <cmath>
+#include <cstring>
 #include <list>
-#include <mutex>
-#include <thread>
+
+#include "lanes.h"
 
 namespace serving {
 
-constexpr size_t most_lanes = 8;      // more streams do not make one GPU faster
-constexpr size_t most_graphs = 16;    // of a slot
-constexpr int64_t most_rows = 16384;  // of a graph: with more, the time of its launches is nothing beside the kernels'
+constexpr size_t most_lanes = 8;       // more streams do not make one GPU faster
+constexpr size_t most_graphs = 16;     // of a slot
+constexpr int64_t most_rows = 16384;   // of a graph: with more, launches take no time beside the kernels
 constexpr double most_off_gpu = 1e-5;  // a probability from another one's of the same row (model/export.py: MOST_OFF)
-
-// Does one thing after the other, in a thread of its own. cuBLAS has a workspace for each pair of a thread and a stream,
-// 32 MB on an H100: so a stream's products are launched by one thread.
-class Worker {
-public:
-    Worker() : thread_([this] { work(); }) {}
-    ~Worker() {
-        {
-            const std::lock_guard lock(mutex_);
-            ends_ = true;
-        }
-        changed_.notify_one();
-        thread_.join();
-    }
-
-    // Waits for it, and throws what it throws. One call at a time.
-    void operator()(std::function<void()> function) {
-        std::packaged_task<void()> task(std::move(function));
-        std::future<void> done = task.get_future();
-        {
-            const std::lock_guard lock(mutex_);
-            task_ = std::move(task);
-        }
-        changed_.notify_one();
-        done.get();
-    }
-
-private:
-    void work() {
-        for (std::unique_lock lock(mutex_);;) {
-            changed_.wait(lock, [&] { return ends_ || task_.valid(); });
-            if (!task_.valid()) return;
-            std::packaged_task<void()> task = std::move(task_);
-            task_ = {};
-            lock.unlock();
-            task();
-            lock.lock();
-        }
-    }
-
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::packaged_task<void()> task_;
-    bool ends_ = false;
-    std::thread thread_;
-};
-
-struct Lane {
-    size_t number;
-    c10::cuda::CUDAStream stream;
-    Worker worker;
-
-    Lane(size_t number, c10::cuda::CUDAStream stream) : number(number), stream(stream) {}
-};
-
-// They outlive reloads, and so do cuBLAS's workspaces.
-class Lanes {
-public:
-    Lanes(size_t count, c10::DeviceIndex device) {
-        for (size_t i = 0; i < count; ++i)
-            idle_.push_back(&all_.emplace_back(i, c10::cuda::getStreamFromPool(false, device)));
-    }
-
-    // function(lane), as soon as one is idle.
-    template <class Function>
-    void with(Function function) {
-        std::unique_lock lock(mutex_);
-        freed_.wait(lock, [&] { return !idle_.empty(); });
-        Lane* lane = idle_.back();
-        idle_.pop_back();
-        lock.unlock();
-        struct End {
-            Lanes& lanes;
-            Lane* lane;
-            ~End() {
-                {
-                    const std::lock_guard lock(lanes.mutex_);
-                    lanes.idle_.push_back(lane);
-                }
-                lanes.freed_.notify_one();
-            }
-        } end{*this, lane};
-        function(*lane);
-    }
-
-    size_t count() const { return all_.size(); }
-
-private:
-    std::deque<Lane> all_;
-    std::mutex mutex_;  // of idle_
-    std::condition_variable freed_;
-    std::vector<Lane*> idle_;
-};
 
 // What was launched within work(), to be launched again at once.
 class Graph {
 public:
     template <class Work>
-    Graph(c10::cuda::CUDAStream stream, c10::MempoolId_t pool, Work work) : device_(stream.device_index()), pool_(pool) {
+    Graph(c10::cuda::CUDAStream stream, c10::MempoolId_t pool, Work work)
+        : device_(stream.device_index()), pool_(pool) {
         static std::mutex one_at_a_time;
         const std::lock_guard lock(one_at_a_time);
         namespace memory = c10::cuda::CUDACachingAllocator;
@@ -292,8 +199,8 @@ private:
         const c10::cuda::CUDAStreamGuard guard(stream_);
         try {
             entry.buffers = std::make_unique<Buffers>(inputs, stream_.device());
-            entry.graph = std::make_unique<Graph>(
-                stream_, pool_, [&] { entry.buffers->launch(runner_, stream_.stream()); });
+            entry.graph =
+                std::make_unique<Graph>(stream_, pool_, [&] { entry.buffers->launch(runner_, stream_.stream()); });
             if (!at::allclose(replayed(entry, inputs), want, 0, most_off_gpu, true))
                 fail("its answers are others than without it");
         } catch (const std::exception& error) {
@@ -303,8 +210,8 @@ private:
             static std::once_flag once;
             const std::string why = error.what();
             std::call_once(once, [&] {
-                std::fprintf(stderr, "a CUDA graph of %ld rows failed, calls go on without graphs: %s\n", long(entry.rows),
-                             why.substr(0, why.find('\n')).c_str());
+                std::fprintf(stderr, "a CUDA graph of %ld rows failed, calls go on without graphs: %s\n",
+                             long(entry.rows), why.substr(0, why.find('\n')).c_str());
             });
         }
     }
@@ -346,7 +253,7 @@ private:
     std::string code_;
     Constants constants_;
     bool graphs_;
-    mutable std::vector<std::unique_ptr<Slot>> slots_;
+    mutable std::vector<std::unique_ptr<Slot> > slots_;
 };
 
 class Gpu {
@@ -362,7 +269,8 @@ public:
         C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_));
         C10_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device_));
         const std::string own = "sm_" + std::to_string(major) + std::to_string(minor);
-        if (own != made_for) fail(folder, ": made for a GPU of ", made_for, ", and GPU ", int(device_), " here is ", own);
+        if (own != made_for)
+            fail(folder, ": made for a GPU of ", made_for, ", and GPU ", int(device_), " here is ", own);
         lanes_ = std::make_shared<Lanes>(std::min(lanes, most_lanes), device_);
     }
 

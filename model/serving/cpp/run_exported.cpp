@@ -5,7 +5,8 @@
 // --check    every sample of DIR/samples.pt, three times: the probabilities must be eager's, to 1e-6, on a GPU to 1e-5.
 //            On a CPU most are to the last bit; with some numbers of rows or threads the matrix products add up in
 //            another order
-// --bench    latency and throughput of N threads, each with the sample's inputs, for each sample, or with those of --inputs
+// --bench    latency and throughput of N threads, each with the sample's inputs, for each sample; or with those of
+//            --inputs
 // --inputs   a file of torch.save([counts, ids]), or [counts, ids, offsets]: a probability a line goes to stdout
 // --reload   a folder of write_table (model/serving/table.py): ids are looked up in this table. With --bench, it is
 //            reloaded again and again while the threads call, and the time of a reload is told

@@ -1,4 +1,4 @@
-// A package's compiled code with its constants: what runs it on the CPU, and what gpu.h's slots have in common with that.
+// A package's compiled code with its constants: what runs it on the CPU, and what gpu.h's slots share with that.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>

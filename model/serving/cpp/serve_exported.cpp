@@ -1,4 +1,4 @@
-// serve_exported DIR [--host 127.0.0.1] [--port 8080] [--threads N] [--rows 16384] [--table TABLE]
+// serve_exported DIR [--host 127.0.0.1] [--port 8080] [--threads N] [--rows 16384] [--table TABLE] [--gpu N]
 //
 // Serves over HTTP what python -m model.export wrote. No Python is in this process.
 //
@@ -12,6 +12,7 @@
 // --threads  so many calls of the model run at a time; default: one a core
 // --rows     so many rows a request may have, which its memory hangs on, and of bags four ids a feature on average
 // --table    look ids up in this table, which write_table (model/serving/table.py) wrote
+// --gpu      a package for a GPU runs on this one; default: the first
 //
 // What is wrong with a request is its answer, {"error": "…"}, with a status from 400 to 499. SIGTERM and SIGINT end the
 // program when the requests that it has are answered. Exit status: 0; 2: what is wrong stands on stderr.
