@@ -183,7 +183,9 @@ def build(to: Path, gpu: str | None = None) -> None:
     host = ["-march=x86-64-v3", "-fPIC", "-fvisibility=hidden", "-Wno-unknown-pragmas"]
     command = [compiler, "-std=c++20", *host, "-Wl,--no-as-needed"]
     if gpu:
-        command = [str(nvcc() or "nvcc"), "-std=c++20", "-ccbin", compiler, f"-arch={gpu}", "-DUSE_CUDA"]
+        if (cuda := nvcc()) is None:
+            raise LibraryError("nvcc is missing, which compiles for a GPU")
+        command = [str(cuda), "-std=c++20", "-ccbin", compiler, f"-arch={gpu}", "-DUSE_CUDA"]
         command += [f"-Xcompiler={','.join(host)}", "-Xlinker=--no-as-needed"]
         libraries.append("-ltorch_cuda")
     command += [
