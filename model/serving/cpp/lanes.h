@@ -75,24 +75,14 @@ public:
             idle_.push_back(&all_.emplace_back(i, c10::cuda::getStreamFromPool(false, device)));
     }
 
-    // function(lane), as soon as one is idle.
+    // function(lane), as soon as one is idle; who waits longest is first.
     template <class Function>
     void with(Function function) {
-        std::unique_lock lock(mutex_);
-        freed_.wait(lock, [&] { return !idle_.empty(); });
-        Lane* lane = idle_.back();
-        idle_.pop_back();
-        lock.unlock();
+        Lane* lane = taken();
         struct End {
             Lanes& lanes;
             Lane* lane;
-            ~End() {
-                {
-                    const std::lock_guard lock(lanes.mutex_);
-                    lanes.idle_.push_back(lane);
-                }
-                lanes.freed_.notify_one();
-            }
+            ~End() { lanes.give(lane); }
         } end{*this, lane};
         function(*lane);
     }
@@ -100,10 +90,37 @@ public:
     size_t count() const { return all_.size(); }
 
 private:
+    struct Waiting {
+        Lane* lane = nullptr;
+        std::condition_variable given;
+    };
+
+    Lane* taken() {
+        std::unique_lock lock(mutex_);
+        if (!idle_.empty()) {
+            Lane* lane = idle_.back();
+            idle_.pop_back();
+            return lane;
+        }
+        Waiting own;
+        waiting_.push_back(&own);
+        own.given.wait(lock, [&] { return own.lane; });
+        return own.lane;
+    }
+    void give(Lane* lane) {
+        const std::lock_guard lock(mutex_);
+        if (waiting_.empty()) return idle_.push_back(lane);
+        // Into its hands: a thread that calls again and again would be faster than one that is woken.
+        Waiting* first = waiting_.front();
+        waiting_.pop_front();
+        first->lane = lane;
+        first->given.notify_one();
+    }
+
     std::deque<Lane> all_;
-    std::mutex mutex_;  // of idle_
-    std::condition_variable freed_;
+    std::mutex mutex_;  // of the others
     std::vector<Lane*> idle_;
+    std::deque<Waiting*> waiting_;
 };
 
 }  // namespace serving
