@@ -1,10 +1,11 @@
 """Export a trained DLRM: a folder that a process without Python serves raw rows from, and Python too; or an ONNX file.
 
-    python -m model.export --checkpoint build/checkpoints/NAME/best.pt --out DIR [--pooling sum]
+    python -m model.export --checkpoint build/checkpoints/NAME/best.pt --out DIR [--pooling sum] [--device cuda]
     python -m model.export --checkpoint build/checkpoints/NAME/best.pt --onnx FILE
 
-    DIR/manifest.tsv      what is here: inputs, constants, the sha256 of each file, the torch and the CPU it is for
-    DIR/package/          what AOTInductor compiled of `model.serving.Served`, for any batch size
+    DIR/manifest.tsv      what is here: inputs, constants, the sha256 of each file, the torch, CPU and GPU it is for
+    DIR/package/          what AOTInductor compiled of `model.serving.Served`, for any batch size; for a GPU of sm_90
+                          package_sm_90/
     DIR/constants/        weights, tables and ids, a raw file each: mapped, and shared by all processes that serve them
     DIR/libops.so         the ops that the package calls (kernels.library)
     DIR/samples.pt        inputs and the probabilities that eager gave for them, for run_exported --check
@@ -19,6 +20,8 @@ if __name__ == "__main__":
     run("model.export")
 
 import importlib
+import os
+import shlex
 import shutil
 import tempfile
 import zipfile
@@ -35,21 +38,33 @@ from data.cli import Parser, UserError
 from data.criteo import IDS
 from kernels import library
 from model.checkpoints import first_line
+from model.device import choose
 from model.dlrm import DLRM
-from model.serving.exported import Exported, package_loader
+from model.serving.exported import Exported, architecture, runner_of
 from model.serving.folders import new_file, new_folder
-from model.serving.manifest import INSTRUCTIONS, LIBRARY, MANIFEST, PACKAGE, SAMPLES, Manifest, Tensors, write_constants
+from model.serving.manifest import (
+    INSTRUCTIONS,
+    LIBRARY,
+    MANIFEST,
+    SAMPLES,
+    Manifest,
+    Tensors,
+    package_of,
+    write_constants,
+)
 from model.serving.served import POOLINGS, Served
 
 SAMPLE_BATCHES = (0, 1, 2, 257, 2048, 2049)
-MOST_OFF = 1e-6  # a compiled model's probability from eager's: matrix products may add up in another order
+# How far a compiled model's probability may be from eager's, by the device. Both compute in float32, but may add up in
+# another order, and a GPU's products do for most numbers of rows. In TF32, which neither uses, products would be off by
+# some 1e-4, so that the limit finds them out.
+MOST_OFF = {"cpu": 1e-6, "cuda": 1e-5}
 # By default AOTInductor compiles for the CPU it runs on, with the weights inside, for batches of two rows and more. It
 # writes small constants into the code, where a reload could not replace them.
 OPTIONS = {
     "always_keep_tensor_constants": True,
     "aot_inductor.package_constants_in_so": False,
     "aot_inductor.check_lowerbound": False,
-    "cpp.march": INSTRUCTIONS,
     "cpp.simdlen": 256,
 }
 
@@ -58,11 +73,16 @@ OPTIONS = {
 
 
 def export(
-    checkpoint: Path, out: Path | None = None, pooling: str = "none", onnx: Path | None = None,
+    checkpoint: Path,
+    out: Path | None = None,
+    pooling: str = "none",
+    onnx: Path | None = None,
     hash_size: int | None = None,
+    device: str | torch.device = "cpu",
 ) -> None:
     """Write the folder `out`, the file `onnx`, or both, each completely or not at all.
 
+    device: what the folder's package is for: the CPU, or GPUs of this one's architecture.
     hash_size: what is exported takes ids modulo this, as data.preprocess --hash-size did for the rows that the model
     has seen; default: what the checkpoint says.
 
@@ -71,10 +91,11 @@ def export(
     if onnx is not None:
         onnx_file = _onnx_file()
         onnx_file.check(onnx, pooling)
+    device = choose(device)
     if out is not None:
         with new_folder(out) as folder, torch.no_grad():
             try:
-                write(Served(_model(checkpoint, hash_size), pooling).eval(), folder)
+                write(Served(_model(checkpoint, hash_size), pooling).eval().to(device), folder)
                 check(folder)
             except library.LibraryError as error:
                 raise UserError(f"the ops' library cannot be built: {first_line(error)}") from None
@@ -109,21 +130,27 @@ def _log(path: Path) -> None:
 
 def write(served: Served, folder: Path) -> None:
     """Write all files, and then the manifest of them."""
+    device = served.rows.device
+    gpu = architecture(device) if device.type == "cuda" else ""
+    package = folder / package_of(gpu)
     samples = [sample(served, batch, seed) for seed, batch in enumerate(SAMPLE_BATCHES)]
-    compile_package(served, samples[SAMPLE_BATCHES.index(257)], folder / PACKAGE)
-    library.build(folder / LIBRARY)
+    placed = [[tensor.to(device) for tensor in inputs] for inputs in samples]
+    compile_package(served, placed[SAMPLE_BATCHES.index(257)], package)
+    library.build(folder / LIBRARY, gpu)
     tensors = dict(served.named_parameters()) | dict(served.named_buffers())
-    names = sorted(package_loader(folder / PACKAGE).get_constant_fqns())
+    names = sorted(runner_of(package, device).get_constant_names_to_original_fqns().values())
     constants = write_constants(folder, {name: tensors[name] for name in names})
-    torch.save([[*inputs, served(*inputs)] for inputs in samples], folder / SAMPLES)
-    (folder / MANIFEST).write_text(Manifest.of(folder, inputs_of(served), constants).text())
+    answers = [served(*inputs).cpu() for inputs in placed]
+    torch.save([[*inputs, answer] for inputs, answer in zip(samples, answers, strict=True)], folder / SAMPLES)
+    (folder / MANIFEST).write_text(Manifest.of(folder, inputs_of(served), constants, gpu).text())
 
 
 def check(folder: Path) -> None:
     """UserError: the folder's package gives other probabilities than eager did for the samples."""
     exported = Exported(folder)
+    most = MOST_OFF["cuda" if exported.manifest.gpu else "cpu"]
     for *inputs, want in torch.load(folder / SAMPLES):
-        if not torch.allclose(exported(*inputs), want, rtol=0, atol=MOST_OFF, equal_nan=True):
+        if not torch.allclose(exported(*inputs), want, rtol=0, atol=most, equal_nan=True):
             raise UserError(f"{len(want)} rows: the compiled model gives other probabilities than PyTorch's eager mode")
 
 
@@ -133,10 +160,23 @@ def compile_package(served: Served, inputs: Sequence[Tensor], to: Path) -> None:
     program = torch.export.export(served, tuple(inputs), dynamic_shapes=tuple({0: size} for size in sizes))
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "model.pt2"
-        torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=OPTIONS)
+        options = OPTIONS | _instructions(Path(folder))
+        torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)
         with zipfile.ZipFile(package) as archive:  # from a folder nothing is unpacked again, and nothing is left behind
             archive.extractall(folder)
         shutil.move(Path(folder) / "model", to)
+
+
+def _instructions(folder: Path) -> dict:
+    """Options with which Inductor compiles for INSTRUCTIONS. torch 2.11 has none for them and says -march=native: there
+    the compiler is a script in the folder, which says another -march behind it, and the last one counts."""
+    if hasattr(torch._inductor.config.cpp, "march"):
+        return {"cpp.march": INSTRUCTIONS}
+    compiler = os.environ.get("CXX", "g++")
+    script = folder / Path(compiler).name  # by which Inductor knows what options it takes
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(compiler)} "$@" -march={INSTRUCTIONS}\n')
+    script.chmod(0o755)
+    return {"cpp.cxx": (None, str(script))}
 
 
 def inputs_of(served: Served) -> list[Tensors]:
@@ -181,6 +221,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--hash-size", type=int, metavar="N", help="ids modulo N (default: as the checkpoint's rows were)"
     )
+    parser.add_argument("--device", default="cpu", help="what the folder is for: cpu (default), cuda or cuda:N")
     return parser
 
 
@@ -191,4 +232,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.error("name a folder (--out), a file (--onnx) or both")
     if options.hash_size is not None and not 1 <= options.hash_size <= IDS:
         command.error(f"argument --hash-size: expected 1 to {IDS}, got {options.hash_size}")
-    export(options.checkpoint, options.out, options.pooling, options.onnx, options.hash_size)
+    export(options.checkpoint, options.out, options.pooling, options.onnx, options.hash_size, options.device)

@@ -27,10 +27,10 @@ def criteo_tsv() -> Path:
 
 
 @pytest.fixture(scope="session")
-def built_once(tmp_path_factory, worker_id):
+def built_once(tmp_path_factory):
     """built_once(name, build): the path that build(path) wrote, built by the first of xdist's workers that asks."""
     base = tmp_path_factory.getbasetemp()
-    shared = base if worker_id == "master" else base.parent
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     def built(name, build):
         path, done = shared / name, shared / f"{name}.done"
@@ -51,6 +51,14 @@ def exported_folder(request, built_once) -> Path:
     import exported_models
 
     return built_once(request.param, lambda path: exported_models.write(path, request.param))
+
+
+@pytest.fixture(scope="session", params=["none", "sum"])
+def exported_for_gpu(request, built_once) -> Path:
+    """The same for the GPU that is here."""
+    import exported_models
+
+    return built_once(f"{request.param}-gpu", lambda path: exported_models.write(path, request.param, "cuda"))
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from model.checkpoints import plain, save_checkpoint
 from model.config import PRESETS
 from model.dlrm import DLRM
 from model.hashing import Hash
+from model.serving.manifest import MANIFEST
 from model.serving.served import Served
 
 CARDINALITIES = (10, 1, 0, 300)
@@ -32,10 +33,18 @@ def checkpoint(path, dlrm):
     return path
 
 
-def write(folder, pooling):
+def write(folder, pooling, device="cpu"):
     folder.mkdir()
     with torch.no_grad():
-        export.write(Served(trained(), pooling).eval(), folder)
+        export.write(Served(trained(), pooling).eval().to(device), folder)
+    return folder
+
+
+def for_gpu(folder, architecture="sm_90"):
+    """A folder for the CPU made to say that it is for a GPU."""
+    (folder / "package").rename(folder / f"package_{architecture}")
+    text = (folder / MANIFEST).read_text().replace("\tpackage/", f"\tpackage_{architecture}/")
+    (folder / MANIFEST).write_text(text.replace("\ninput", f"\ngpu\t{architecture}\ninput", 1))
     return folder
 
 

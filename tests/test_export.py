@@ -10,9 +10,10 @@ from types import ModuleType
 
 import pytest
 import torch
-from exported_models import CARDINALITIES, checkpoint, trained
+from exported_models import CARDINALITIES, checkpoint, for_gpu, trained
 
 from data.cli import UserError
+from kernels import runtime
 from model import export
 from model.dlrm import DLRM
 from model.export import SAMPLE_BATCHES, sample
@@ -168,12 +169,26 @@ class TestExported:
             ("instructions", "instruction", "not whole"),
             ("file\tconstants/rows", "was\tconstants/rows", "not whole: no line of constants/rows"),
             ("file\tlibops.so", "was\tlibops.so", "not whole: no line of libops.so"),
+            ("torch\t", "gpu\ntorch\t", "not whole"),
+            ("torch\t", "gpu\tsm_90\ntorch\t", "not whole: no line of the code in package_sm_90/"),
         ],
     )
     def test_a_manifest_of_something_else(self, copied, old, new, why):
         path = copied / MANIFEST
         path.write_text(path.read_text().replace(old, new, 1))
         with pytest.raises(ExportError, match=why):
+            Exported(copied)
+
+    @pytest.mark.parametrize("exported_folder", ["none"], indirect=True)
+    def test_a_package_for_another_device(self, copied):
+        with pytest.raises(ExportError, match="made for the CPU, and is to run on GPU 0"):
+            Exported(copied, gpu=0)
+        for_gpu(copied, "sm_35")
+        with pytest.raises(ExportError, match=r"made for a GPU(, sm_35, and torch .* finds none| of sm_35)"):
+            Exported(copied)
+        path = copied / MANIFEST
+        path.write_text(path.read_text().replace("gpu\tsm_35\n", ""))
+        with pytest.raises(ExportError, match="not whole: no line of the code in package/"):
             Exported(copied)
 
     def test_a_cpu_that_lacks_an_instruction(self, copied, monkeypatch):
@@ -281,6 +296,26 @@ class TestInCpp:
         assert done.returncode == 2
         assert why in done.stderr
 
+    @pytest.mark.parametrize("exported_folder", ["none"], indirect=True)
+    def test_a_package_for_another_device(self, runner, copied):
+        def told(*options):
+            done = runner(copied, *options)
+            assert done.returncode == 2
+            return done.stderr
+
+        assert "made for the CPU, and is to run on GPU 0" in told("--gpu", 0)
+        for_gpu(copied, "sm_35")
+        assert re.search("sm_35, and (this program was built without CUDA|none is here|GPU 0 here is)", told())
+        path = copied / MANIFEST
+        path.write_text(path.read_text().replace("gpu\tsm_35\n", ""))
+        assert "not whole: no line of the code in package/" in told()
+
+    @pytest.mark.parametrize("exported_folder", ["none"], indirect=True)
+    def test_latency_of_inputs_from_a_file(self, runner, folder, tmp_path):
+        torch.save(sample(Served(trained()), 33, 5), tmp_path / "inputs.pt")
+        done = runner(folder, "--bench", "--inputs", tmp_path / "inputs.pt")
+        assert re.fullmatch(r"batch    33, 1 threads: p50 [\d.]+ ms, p99 [\d.]+ ms, \d+ calls and .*\n", done.stdout)
+
     def test_it_needs_no_temporary_folder(self, runner, folder):
         done = runner(folder, "--check", env=os.environ | {"TMPDIR": "/nowhere"})
         assert done.returncode == 0, done.stderr
@@ -316,6 +351,20 @@ def rewritten(folder):
     manifest = Manifest.read(folder)
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     return replace(manifest, files=tuple(File.of(folder, path) for path in paths))
+
+
+def test_a_torch_without_an_option_for_the_instructions(tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "hasattr", lambda *_: False, raising=False)
+    _, compiler = export._instructions(tmp_path)["cpp.cxx"]
+    macros = subprocess.run([compiler, "-march=x86-64", "-dM", "-E", "-x", "c++", "/dev/null"], capture_output=True)
+    assert b"__AVX2__ 1" in macros.stdout, macros.stderr
+
+
+@pytest.mark.skipif(runtime.device().type == "cuda", reason="there is a GPU")
+def test_a_gpu_that_is_not_here(tmp_path):
+    with pytest.raises(UserError, match="--device cuda: this machine has 0 usable CUDA devices"):
+        export.export(checkpoint(tmp_path / "best.pt", trained()), tmp_path / "out", device="cuda")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path):

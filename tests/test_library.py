@@ -105,3 +105,6 @@ if "kernels" in sys.modules:
         monkeypatch.setenv("CXX", "no-such-compiler")
         with pytest.raises(library.LibraryError, match="no-such-compiler: No such file"):
             library.build(tmp_path / "libops.so")
+        monkeypatch.setattr(library, "nvcc", lambda: None)
+        with pytest.raises(library.LibraryError, match="nvcc is missing"):
+            library.build(tmp_path / "libops.so", "sm_90")

@@ -3,7 +3,8 @@
     python -m kernels.library            writes ops.cpp anew from the declarations
 
 ops.cpp has of each op with code for the CPU its schema, what it allocates, and a call of its cpu.cpp, the same that
-backend="cpp" runs from Python. `build` makes the library.
+backend="cpp" runs from Python. `build` makes the library. For a GPU it has the same ops' cuda.cu, which backend="cuda"
+runs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 
 from .. import dispatch
 from ..dispatch.op import Op
-from ..runtime import KERNELS
+from ..runtime import KERNELS, nvcc
 
 FOLDER = Path(__file__).resolve().parent
 GENERATED = FOLDER / "ops.cpp"
@@ -154,32 +155,42 @@ def generated() -> str:
     """What ops.cpp is to say."""
     every = ops()
     tables = ", ".join(f"fused_op_{op.name}" for op in every)
-    named = [f"{op.forms[''].name}.cpp" for op in every]
     lines = [
         "// Written by python -m kernels.library from the ops' declarations.", '#include "stable_call.h"', "",
         f'extern "C" fused::Table {tables};', "", "namespace {", "", "\n\n".join(map(function, every)), "",
         "}  // namespace", "", "STABLE_TORCH_LIBRARY_FRAGMENT(fused_kernels, library) {", "    Registration ours;",
-        *(f'    ours.add("{name}", "{op.forms[""].schema}", TORCH_BOX(&{op.name}));'
-          for op, name in zip(every, named, strict=True)),
+        *(f'    ours.add("{op.forms[""].name}." BACKEND, "{op.forms[""].schema}", TORCH_BOX(&{op.name}));'
+          for op in every),
         "}", "",
     ]  # fmt: skip
     return "\n".join(lines)
 
 
-def sources() -> list[Path]:
+def sources(gpu: str | None = None) -> list[Path]:
     """What the library is compiled from."""
     folders = dict.fromkeys(op.folder for op in ops())
-    return [GENERATED, *(KERNELS / "ops" / folder / "cpu.cpp" for folder in folders)]
+    return [GENERATED, *(KERNELS / "ops" / folder / ("cuda.cu" if gpu else "cpu.cpp") for folder in folders)]
 
 
-def build(to: Path) -> None:
-    """Compile the library for x86-64-v3 and this torch. LibraryError: there is no compiler, or what it said."""
-    torch_folder = Path(torch.__file__).parent
-    include = [FOLDER, KERNELS, *dict.fromkeys(source.parent for source in sources()), torch_folder / "include"]
-    command = [
-        os.environ.get("CXX", "g++"), "-std=c++20", "-O3", "-march=x86-64-v3", "-fPIC", "-shared",
-        "-fvisibility=hidden", "-Wno-unknown-pragmas", *map(str, sources()), *(f"-I{folder}" for folder in include),
-        f"-L{torch_folder / 'lib'}", "-Wl,--no-as-needed", "-ltorch_cpu", "-o", str(to),
+def build(to: Path, gpu: str | None = None) -> None:
+    """Compile the library for this torch and x86-64-v3, or for a GPU (sm_90, say), whose CUDA's runtime is inside.
+
+    LibraryError: there is no compiler, or what it said.
+    """
+    torch_folder, own = Path(torch.__file__).parent, sources(gpu)
+    include = [FOLDER, KERNELS, *dict.fromkeys(source.parent for source in own), torch_folder / "include"]
+    compiler, libraries = os.environ.get("CXX", "g++"), ["-ltorch_cpu"]
+    host = ["-march=x86-64-v3", "-fPIC", "-fvisibility=hidden", "-Wno-unknown-pragmas"]
+    command = [compiler, "-std=c++20", *host, "-Wl,--no-as-needed"]
+    if gpu:
+        if (cuda := nvcc()) is None:
+            raise LibraryError("nvcc is missing, which compiles for a GPU")
+        command = [str(cuda), "-std=c++20", "-ccbin", compiler, f"-arch={gpu}", "-DUSE_CUDA"]
+        command += [f"-Xcompiler={','.join(host)}", "-Xlinker=--no-as-needed"]
+        libraries.append("-ltorch_cuda")
+    command += [
+        "-O3", "-shared", *map(str, own), *(f"-I{folder}" for folder in include), f"-L{torch_folder / 'lib'}",
+        *libraries, "-o", str(to),
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True)

@@ -76,9 +76,9 @@ Tensor get_table_range(const Tensor& offsets, const Tensor& feature_offsets) {
 
 STABLE_TORCH_LIBRARY_FRAGMENT(fused_kernels, library) {
     Registration ours;
-    ours.add("table_lookup.cpp", "(Tensor tags, Tensor slots, Tensor bucket_offsets, Tensor seeds, Tensor keys, Tensor table_ids) -> (Tensor found, Tensor rows)", TORCH_BOX(&table_lookup));
-    ours.add("table_claim_.cpp", "(Tensor(a!) tags, Tensor(b!) slots, Tensor bucket_offsets, Tensor seeds, Tensor keys, Tensor table_ids) -> (Tensor where)", TORCH_BOX(&table_claim_));
-    ours.add("table_erase_.cpp", "(Tensor(a!) tags, Tensor(b!) slots, Tensor bucket_offsets, Tensor seeds, Tensor keys, Tensor table_ids) -> (Tensor where)", TORCH_BOX(&table_erase_));
-    ours.add("expand_table_ids.cpp", "(Tensor offsets, Tensor? table_offsets, int num_tables, SymInt batch_size, SymInt num_elements) -> (Tensor out)", TORCH_BOX(&expand_table_ids));
-    ours.add("get_table_range.cpp", "(Tensor offsets, Tensor feature_offsets) -> (Tensor out)", TORCH_BOX(&get_table_range));
+    ours.add("table_lookup." BACKEND, "(Tensor tags, Tensor slots, Tensor bucket_offsets, Tensor seeds, Tensor keys, Tensor table_ids) -> (Tensor found, Tensor rows)", TORCH_BOX(&table_lookup));
+    ours.add("table_claim_." BACKEND, "(Tensor(a!) tags, Tensor(b!) slots, Tensor bucket_offsets, Tensor seeds, Tensor keys, Tensor table_ids) -> (Tensor where)", TORCH_BOX(&table_claim_));
+    ours.add("table_erase_." BACKEND, "(Tensor(a!) tags, Tensor(b!) slots, Tensor bucket_offsets, Tensor seeds, Tensor keys, Tensor table_ids) -> (Tensor where)", TORCH_BOX(&table_erase_));
+    ours.add("expand_table_ids." BACKEND, "(Tensor offsets, Tensor? table_offsets, int num_tables, SymInt batch_size, SymInt num_elements) -> (Tensor out)", TORCH_BOX(&expand_table_ids));
+    ours.add("get_table_range." BACKEND, "(Tensor offsets, Tensor feature_offsets) -> (Tensor out)", TORCH_BOX(&get_table_range));
 }

@@ -13,6 +13,14 @@
 
 #include "dispatch/call.h"
 
+// The overloads of one backend, for tensors of its devices.
+#ifdef USE_CUDA
+#include <torch/csrc/stable/accelerator.h>
+#define BACKEND "cuda"
+#else
+#define BACKEND "cpp"
+#endif
+
 using torch::headeronly::ScalarType;
 using torch::stable::new_empty;
 using torch::stable::Tensor;
@@ -27,7 +35,14 @@ public:
     void give(const Tensor& tensor, Use use) {
         const bool contiguous = tensor.is_contiguous();
         STD_TORCH_CHECK(contiguous || use == Use::read, op_, ": what it writes must be contiguous");
+#ifdef USE_CUDA
+        STD_TORCH_CHECK(tensor.is_cuda(), op_, ": takes tensors of a GPU");
+        const int32_t device = tensor.get_device_index();
+        STD_TORCH_CHECK(kept_.empty() || device == device_, op_, ": takes tensors of one GPU");
+        device_ = device;
+#else
         STD_TORCH_CHECK(tensor.is_cpu(), op_, ": takes tensors of the CPU");
+#endif
         kept_.push_back(contiguous ? tensor : torch::stable::contiguous(tensor));
         const Tensor& own = kept_.back();
         next().tensor = {own.numel() ? own.data_ptr() : nullptr, own.sizes().data(), own.numel(), int32_t(own.dim()),
@@ -46,7 +61,11 @@ public:
 
     void run() {
         STD_TORCH_CHECK(int64_t(given_.size()) == entry_.arguments, op_, ": takes ", entry_.arguments, " arguments");
-        const fused::Context context{nullptr, nullptr, nullptr};  // no op of the CPU takes a workspace
+        fused::Context context{nullptr, nullptr, nullptr};  // none of these ops takes a workspace
+#ifdef USE_CUDA
+        const torch::stable::accelerator::DeviceGuard guard(device_);
+        TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device_, &context.stream));
+#endif
         const char* error = entry_.run(given_.data(), &context);
         STD_TORCH_CHECK(!error, op_, ": ", error);
     }
@@ -56,6 +75,7 @@ private:
 
     const char* op_;
     fused::Entry entry_;
+    int32_t device_ = 0;
     std::deque<Tensor> kept_;
     std::deque<std::string> strings_;
     std::vector<fused::Argument> given_;
@@ -70,7 +90,7 @@ public:
     }  // never deleted: a torch::Library takes its registrations back when it ends
     void add(const char* name, const char* schema, void (*boxed)(StableIValue*, uint64_t, uint64_t)) {
         if (aoti_torch_library_def(schemas_, (std::string(name) + schema).c_str()) != AOTI_TORCH_SUCCESS) return;
-        STABLE_TORCH_ERROR_CODE_CHECK(torch_library_impl(kernels_, name, boxed, TORCH_ABI_VERSION));
+        TORCH_ERROR_CODE_CHECK(torch_library_impl(kernels_, name, boxed, TORCH_ABI_VERSION));
     }
 
 private:

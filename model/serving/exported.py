@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from model.serving.manifest import LIBRARY, PACKAGE, ExportError, Manifest
+from kernels.runtime import has_nvidia_driver
+from model.serving.manifest import LIBRARY, ExportError, Manifest
 
 if TYPE_CHECKING:
+    from torch._C._aoti import AOTIModelContainerRunner
+
     from model.serving.table import Table
 
 
 class Exported:
-    """What `model.export` wrote: Exported(folder)(counts, ids) → probabilities.
+    """What `model.export` wrote: Exported(folder)(counts, ids) → probabilities, all of them tensors of the CPU.
 
     Every file is checked before one is loaded. Neither Dynamo nor Inductor is imported. Threads may call it, and run
-    one at a time.
+    one at a time. A package for a GPU runs on the GPU of this number, by default the current one.
 
     Raises ExportError, naming the file and what is wrong with it: it is missing, changed, made by another torch or for
-    another CPU.
+    another CPU or GPU.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, gpu: int | None = None) -> None:
         self._folder = Path(folder).resolve()
         self.manifest = Manifest.read(self._folder)
         self.manifest.verify(self._folder)
         if not self.manifest.inputs:
             raise ExportError(f"{self._folder}: not a model: its manifest has no inputs")
+        self._device = _device(self._folder, self.manifest.gpu, gpu)
         torch.ops.load_library(str(self._folder / LIBRARY))
-        self._constants = self.manifest.mapped(self._folder)
+        self._constants = self._placed(self.manifest.mapped(self._folder))
         self._loaded = self._with(self._constants)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
@@ -47,36 +52,73 @@ class Exported:
         An id whose row was not trained has row 0. ExportError: it is a table for another model; the one before stays.
         """
         table.check(self.manifest.constants)
-        self._loaded = self._with(self._constants | table.constants)
+        self._loaded = self._with(self._constants | self._placed(table.constants))
+
+    def _placed(self, constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The constants on the device. The CPU's stay where they are mapped."""
+        return {name: tensor.to(self._device) for name, tensor in constants.items()}
 
     def _with(self, constants: Mapping[str, Tensor]) -> _Loaded:
-        return _Loaded(self._folder / PACKAGE, constants, self.manifest.no_rows())
+        return _Loaded(self._folder / self.manifest.package, constants, self.manifest.no_rows(), self._device)
 
 
 class _Loaded:
     """The package with one set of constants. A reload makes another one, and calls that run keep theirs: torch can also
     swap the constants of one package, but waits for a moment without a call, which may never come."""
 
-    def __init__(self, package: Path, constants: Mapping[str, Tensor], no_rows: list[Tensor]) -> None:
+    def __init__(
+        self, package: Path, constants: Mapping[str, Tensor], no_rows: list[Tensor], device: torch.device
+    ) -> None:
+        self._device = device
         self._constants = {name: tensor.detach() for name, tensor in constants.items()}
         # torch waits for its one runner with the GIL held, and the call that has the runner may want the GIL for an op
         # in Python: without a lock that is waited for in Python, both would wait for ever.
         self._one_at_a_time = threading.Lock()
-        self._loader = package_loader(package)
-        self._loader.load_constants(self._constants, False, True, True)
-        self._loader.run(no_rows)  # the first call does what the next ones need not
+        self._runner = runner_of(package, device)
+        named = self._runner.get_constant_names_to_original_fqns()
+        constants = {own: self._constants[name] for own, name in named.items()}
+        self._runner.update_constant_buffer(constants, False, True, True)  # where they lie: nothing is copied
+        self(no_rows)  # the first call does what the next ones need not
 
-    def __call__(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        with self._one_at_a_time:
-            return self._loader.run(list(inputs))[0]
+    def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
+        on = torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
+        with self._one_at_a_time, on:
+            return self._runner.run([tensor.to(self._device) for tensor in inputs])[0].cpu()
 
     def __del__(self) -> None:
         # torch 2.13 never lets go of constants that the caller owns: without this their files would stay mapped.
-        self.__dict__.pop("_loader", None)
+        self.__dict__.pop("_runner", None)
         for tensor in self._constants.values():
             tensor.set_()
 
 
-def package_loader(package: Path) -> torch._C._aoti.AOTIModelPackageLoader:
-    """One that runs one call at a time."""
-    return torch._C._aoti.AOTIModelPackageLoader(str(package), "model", False, 1, -1)
+def runner_of(package: Path, device: torch.device) -> AOTIModelContainerRunner:
+    """What runs the package's code, one call at a time. torch's package loader makes such a one too, but before 2.13 of
+    a zip file alone, which it unpacks into a temporary folder."""
+    (code,) = package.rglob("*.so")
+    if device.type == "cuda":
+        return torch._C._aoti.AOTIModelContainerRunnerCuda(str(code), 1, str(device), str(code.parent))
+    return torch._C._aoti.AOTIModelContainerRunnerCpu(str(code), 1)
+
+
+def _device(folder: Path, made_for: str, gpu: int | None) -> torch.device:
+    """Where the package runs. ExportError: it is for another device."""
+    if not made_for:
+        if gpu is not None:
+            raise ExportError(f"{folder}: made for the CPU, and is to run on GPU {gpu}: export it with --device cuda")
+        return torch.device("cpu")
+    if not has_nvidia_driver() or not torch.cuda.is_available():
+        raise ExportError(f"{folder}: made for a GPU, {made_for}, and torch {torch.__version__} finds none here")
+    count = torch.cuda.device_count()
+    gpu = torch.cuda.current_device() if gpu is None else gpu
+    if not 0 <= gpu < count:
+        raise ExportError(f"{folder}: is to run on GPU {gpu}, and this machine's are 0 to {count - 1}")
+    if architecture(gpu) != made_for:
+        raise ExportError(f"{folder}: made for a GPU of {made_for}, and GPU {gpu} here is {architecture(gpu)}")
+    return torch.device("cuda", gpu)
+
+
+def architecture(gpu: int | torch.device) -> str:
+    """sm_90 of an H100, say."""
+    major, minor = torch.cuda.get_device_capability(gpu)
+    return f"sm_{major}{minor}"

@@ -6,6 +6,8 @@
     input         counts         float32  B      13
     constant      rows           float32  12692  16
     file          constants/rows 812288   sha256
+
+A package for a GPU has a line `gpu  sm_90` more, and its code in package_sm_90/: without the line no code is found.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import torch
 from torch import Tensor
 
 FORMAT = 1  # one more when a file of the folder or its meaning changes
-MANIFEST, PACKAGE, CONSTANTS, LIBRARY, SAMPLES = "manifest.tsv", "package", "constants", "libops.so", "samples.pt"
+MANIFEST, CONSTANTS, LIBRARY, SAMPLES = "manifest.tsv", "constants", "libops.so", "samples.pt"
 INSTRUCTIONS = "x86-64-v3"  # every x86-64 CPU with AVX2
 _NEEDED = {"avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "abm"}  # as Linux calls what x86-64-v3 adds
 
@@ -59,16 +61,22 @@ class File:
 class Manifest:
     torch: str
     instructions: str
+    gpu: str  # its architecture: sm_90, say; empty: for the CPU, or no code at all
     inputs: tuple[Tensors, ...]
     constants: tuple[Tensors, ...]
     files: tuple[File, ...]
 
     @classmethod
-    def of(cls, folder: Path, inputs: Sequence[Tensors], constants: Sequence[Tensors]) -> Manifest:
+    def of(cls, folder: Path, inputs: Sequence[Tensors], constants: Sequence[Tensors], gpu: str = "") -> Manifest:
         """Of a folder that is complete but for its manifest."""
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = tuple(File.of(folder, path) for path in paths)
-        return cls(_release(), INSTRUCTIONS, tuple(inputs), tuple(constants), files)
+        return cls(_release(), INSTRUCTIONS, gpu, tuple(inputs), tuple(constants), files)
+
+    @property
+    def package(self) -> str:
+        """The folder of the code, within the model's."""
+        return package_of(self.gpu)
 
     def mapped(self, folder: Path) -> dict[str, Tensor]:
         """The constants, whose pages all processes that map them share."""
@@ -83,6 +91,7 @@ class Manifest:
 
     def text(self) -> str:
         lines = [("format", FORMAT), ("torch", self.torch), ("instructions", self.instructions)]
+        lines += [("gpu", self.gpu)] * bool(self.gpu)
         for kind, every in (("input", self.inputs), ("constant", self.constants)):
             lines += [(kind, t.name, str(t.dtype).removeprefix("torch."), *t.shape) for t in every]
         lines += [("file", file.path, file.size, file.sha256) for file in self.files]
@@ -103,11 +112,12 @@ class Manifest:
             raise ExportError(f"{path}: format {facts.get('format', [['none']])[0][0]}, this reads {FORMAT}")
         try:
             [[version]], [[instructions]] = facts["torch"], facts["instructions"]
+            [[gpu]] = facts.get("gpu", [[""]])
             inputs, constants = ([_tensors(*rest) for rest in facts.get(kind, [])] for kind in ("input", "constant"))
             files = [File(path, int(size), sha256) for path, size, sha256 in facts["file"]]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ExportError(f"{path}: not whole: {type(error).__name__}: {error}") from None
-        return cls(version, instructions, tuple(inputs), tuple(constants), tuple(files))
+        return cls(version, instructions, gpu, tuple(inputs), tuple(constants), tuple(files))
 
     def verify(self, folder: Path) -> None:
         """ExportError: made for another torch or another CPU; a file that is not what it was."""
@@ -120,6 +130,8 @@ class Manifest:
         for needed in (*(f"{CONSTANTS}/{each.name}" for each in self.constants), *([LIBRARY] if self.inputs else [])):
             if needed not in listed:
                 raise ExportError(f"{folder / MANIFEST}: not whole: no line of {needed}")
+        if self.inputs and not any(path.startswith(f"{self.package}/") and path.endswith(".so") for path in listed):
+            raise ExportError(f"{folder / MANIFEST}: not whole: no line of the code in {self.package}/")
         for file in self.files:
             path = folder / file.path
             try:
@@ -154,6 +166,10 @@ class Manifest:
                 raise ExportError(f"{taken.name}: expected a contiguous tensor; got strides {tensor.stride()}")
             if taken.name == "offsets":
                 _check_offsets(tensor, sizes["N"])
+
+
+def package_of(gpu: str) -> str:
+    return f"package_{gpu}" if gpu else "package"
 
 
 def write_constants(folder: Path, tensors: Mapping[str, Tensor]) -> list[Tensors]:

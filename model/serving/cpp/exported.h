@@ -2,56 +2,29 @@
 #pragma once
 
 #include <dlfcn.h>
-#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
 #include <mutex>
+#include <optional>
 
+#include "gpu.h"
 #include "table.h"
 
 namespace serving {
 
-// The package with one set of constants. A reload makes another one, and calls that run keep theirs. Torch can also swap
-// the constants of one package, but its swap_constant_buffer waits for a moment without a call: under load, for ever.
-class Loaded {
-public:
-    Loaded(const std::filesystem::path& package, size_t runners, const Constants& constants,
-           const std::vector<at::Tensor>& no_rows)
-        : loader_(std::make_unique<torch::inductor::AOTIModelPackageLoader>(package, "model", false, runners)) {
-        c10::InferenceMode inference;
-        for (const auto& [name, tensor] : constants) constants_[name] = at::alias(tensor);
-        loader_->load_constants(constants_, false, true, true);  // where they lie: nothing is copied
-        loader_->run(no_rows);  // the first call does, alone, what the next ones need not
-    }
-
-    // Torch 2.13 never lets go of constants that the caller owns: without this their files would stay mapped.
-    ~Loaded() {
-        loader_.reset();
-        for (auto& [name, tensor] : constants_) tensor.unsafeGetTensorImpl()->release_resources();
-    }
-    Loaded(const Loaded&) = delete;
-    Loaded& operator=(const Loaded&) = delete;
-
-    at::Tensor operator()(const std::vector<at::Tensor>& inputs) const {
-        c10::InferenceMode inference;
-        return loader_->run(inputs).at(0);
-    }
-
-private:
-    std::unique_ptr<torch::inductor::AOTIModelPackageLoader> loader_;
-    std::unordered_map<std::string, at::Tensor> constants_;
-};
-
 class Exported {
 public:
-    // Everything is verified before anything is loaded. runners: how many calls run at a time; others wait.
-    // ExportError: the folder is not whole, or not for this torch and this CPU.
-    explicit Exported(const std::filesystem::path& folder, size_t runners = 1)
+    // Everything is verified before anything is loaded. runners: how many calls run at a time; others wait. gpu: which
+    // one runs a package for a GPU; -1: the current one. graphs: whether a GPU may replay what it has launched before.
+    // ExportError: the folder is not whole, or not for this torch and this CPU or GPU.
+    explicit Exported(const std::filesystem::path& folder, size_t runners = 1, int gpu = -1, bool graphs = true)
         : folder_(std::filesystem::absolute(folder)), runners_(runners), manifest_(Manifest::read(folder_)) {
         manifest_.verify(folder_);
         if (manifest_.inputs.empty()) fail(folder_, ": not a model: its manifest has no inputs");
+        if (manifest_.gpu.empty() && gpu >= 0) fail(folder_, ": made for the CPU, and is to run on GPU ", gpu);
+        if (!manifest_.gpu.empty()) gpu_.emplace(folder_, manifest_.gpu, gpu, runners, graphs);
         const std::string library = folder_ / "libops.so";
         if (!dlopen(library.c_str(), RTLD_NOW)) fail(library, ": cannot be loaded: ", dlerror());
-        constants_ = manifest_.mapped(folder_);
+        constants_ = placed(manifest_.mapped(folder_));
         loaded_ = with(constants_);
     }
 
@@ -66,8 +39,8 @@ public:
     void reload(const Table& table) {
         table.check(manifest_.constants);
         Constants constants = constants_;
-        for (const auto& [name, tensor] : table.constants) constants[name] = tensor;
-        std::shared_ptr<const Loaded> next = with(constants);
+        for (const auto& [name, tensor] : placed(table.constants)) constants[name] = tensor;
+        std::shared_ptr<const Running> next = with(constants);
         const std::lock_guard lock(mutex_);
         loaded_.swap(next);
     }
@@ -75,10 +48,13 @@ public:
     const Manifest& manifest() const { return manifest_; }
 
 private:
-    std::shared_ptr<const Loaded> with(const Constants& constants) const {
-        return std::make_shared<const Loaded>(folder_ / "package", runners_, constants, manifest_.no_rows());
+    Constants placed(const Constants& constants) const { return gpu_ ? gpu_->placed(constants) : constants; }
+    std::shared_ptr<const Running> with(const Constants& constants) const {
+        const std::filesystem::path package = folder_ / manifest_.package();
+        if (gpu_) return gpu_->run(package, constants, manifest_.no_rows());
+        return std::make_shared<OnCpu>(package, runners_, constants, manifest_.no_rows());
     }
-    std::shared_ptr<const Loaded> loaded() const {
+    std::shared_ptr<const Running> loaded() const {
         const std::lock_guard lock(mutex_);
         return loaded_;
     }
@@ -86,9 +62,10 @@ private:
     std::filesystem::path folder_;
     size_t runners_;
     Manifest manifest_;
+    std::optional<Gpu> gpu_;
     Constants constants_;
     mutable std::mutex mutex_;  // of loaded_
-    std::shared_ptr<const Loaded> loaded_;
+    std::shared_ptr<const Running> loaded_;
 };
 
 }  // namespace serving

@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -91,7 +92,7 @@ struct File {
 };
 
 struct Manifest {
-    std::string torch;
+    std::string torch, gpu;  // gpu: its architecture, sm_90, say; empty: for the CPU
     std::vector<Tensors> inputs, constants;
     std::vector<File> files;
 
@@ -114,6 +115,8 @@ struct Manifest {
                 found = words[1];
             } else if (kind == "torch") {
                 manifest.torch = words[1];
+            } else if (kind == "gpu") {
+                manifest.gpu = words[1];
             } else if (kind == "input" || kind == "constant") {
                 whole(words.size() >= 3 && dtypes().count(words[2]));
                 Tensors tensors{words[1], dtypes().at(words[2]), {}};
@@ -130,6 +133,9 @@ struct Manifest {
         return manifest;
     }
 
+    // The folder of the code.
+    std::string package() const { return gpu.empty() ? "package" : "package_" + gpu; }
+
     // Made for this torch and this CPU, and every file is what it was.
     void verify(const std::filesystem::path& folder) const {
         const std::string version = TORCH_VERSION;
@@ -145,7 +151,14 @@ struct Manifest {
             fail(folder / "manifest.tsv", ": not whole: no line of ", path);
         };
         for (const Tensors& constant : constants) listed("constants/" + constant.name);
-        if (!inputs.empty()) listed("libops.so");
+        if (!inputs.empty()) {
+            listed("libops.so");
+            const auto is_code = [&](const File& file) {
+                return file.path.rfind(package() + "/", 0) == 0 && std::filesystem::path(file.path).extension() == ".so";
+            };
+            if (std::none_of(files.begin(), files.end(), is_code))
+                fail(folder / "manifest.tsv", ": not whole: no line of the code in ", package(), "/");
+        }
         for (const File& file : files) {
             const std::filesystem::path path = folder / file.path;
             std::error_code error;

@@ -1,4 +1,4 @@
-// serve_exported DIR [--host 127.0.0.1] [--port 8080] [--threads N] [--rows 16384] [--table TABLE]
+// serve_exported DIR [--host 127.0.0.1] [--port 8080] [--threads N] [--rows 16384] [--table TABLE] [--gpu N]
 //
 // Serves over HTTP what python -m model.export wrote. No Python is in this process.
 //
@@ -12,6 +12,7 @@
 // --threads  so many calls of the model run at a time; default: one a core
 // --rows     so many rows a request may have, which its memory hangs on, and of bags four ids a feature on average
 // --table    look ids up in this table, which write_table (model/serving/table.py) wrote
+// --gpu      a package for a GPU runs on this one; default: the first
 //
 // What is wrong with a request is its answer, {"error": "…"}, with a status from 400 to 499. SIGTERM and SIGINT end the
 // program when the requests that it has are answered. Exit status: 0; 2: what is wrong stands on stderr.
@@ -46,8 +47,8 @@ double ms_since(Clock::time_point begin) { return std::chrono::duration<double, 
 
 class Service {
 public:
-    Service(const std::string& folder, const std::string& table, size_t threads, int64_t most_rows)
-        : model_(folder, threads), table_(table), most_rows_(most_rows) {
+    Service(const std::string& folder, const std::string& table, size_t threads, int64_t most_rows, int gpu)
+        : model_(folder, threads, gpu), table_(table), most_rows_(most_rows) {
         if (!table_.empty()) model_.reload(serving::Table(table_));
     }
 
@@ -180,15 +181,16 @@ int listen_at(httplib::Server& server, const std::string& host, int port) {
 
 int run(int count, char** words) {
     serving::Arguments arguments(
-        count, words, "serve_exported DIR [--host HOST] [--port N] [--threads N] [--rows N] [--table TABLE]");
+        count, words, "serve_exported DIR [--host HOST] [--port N] [--threads N] [--rows N] [--table TABLE] [--gpu N]");
     std::string host = "127.0.0.1", table;
-    int port = 8080, rows = 16384, threads = int(std::max(1u, std::thread::hardware_concurrency()));
+    int port = 8080, gpu = -1, rows = 16384, threads = int(std::max(1u, std::thread::hardware_concurrency()));
     const std::string folder = arguments.each([&](const std::string& option) {
         if (option == "--host") host = arguments.value();
         else if (option == "--port") port = arguments.number(0, 65535);
         else if (option == "--threads") threads = arguments.number(1, 999);
         else if (option == "--rows") rows = arguments.number(1, 999999);
         else if (option == "--table") table = arguments.value();
+        else if (option == "--gpu") gpu = arguments.number(0, 999);
         else return false;
         return true;
     });
@@ -199,7 +201,7 @@ int run(int count, char** words) {
 
     httplib::Server server;
     port = listen_at(server, host, port);
-    Service service(folder, table, size_t(threads), rows);
+    Service service(folder, table, size_t(threads), rows, gpu);
     server.new_task_queue = [] { return new httplib::ThreadPool(most_connections); };
     server.set_keep_alive_max_count(1000);  // and then another connection may have the thread
     server.set_tcp_nodelay(true);

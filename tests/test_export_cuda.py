@@ -1,0 +1,252 @@
+"""A trained DLRM exported for a GPU: what it computes there, in Python and in C++, and what it says of other GPUs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from exported_models import for_gpu, trained
+from test_serving_http import BINARY, as_binary, ask, connect, from_binary, serving
+from test_serving_table import grown, inputs_and_answers, own_table
+
+from model.export import MOST_OFF, SAMPLE_BATCHES, sample
+from model.serving.exported import Exported
+from model.serving.manifest import MANIFEST, ExportError
+from model.serving.served import Served
+from model.serving.table import Table, write_table
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+MOST = MOST_OFF["cuda"]
+
+
+def is_near(found, want):
+    return found.shape == want.shape and torch.allclose(found, want, rtol=0, atol=MOST, equal_nan=True)
+
+
+@pytest.fixture
+def folder(exported_for_gpu):
+    return exported_for_gpu
+
+
+@pytest.fixture
+def copied(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "copied")
+
+
+@pytest.fixture
+def tables(tmp_path):
+    write_table(tmp_path / "own", own_table())
+    write_table(tmp_path / "grown", grown())
+    return tmp_path
+
+
+only_none = pytest.mark.parametrize("exported_for_gpu", ["none"], indirect=True)
+
+
+class TestExported:
+    def test_its_probabilities_are_eagers(self, folder):
+        exported, served = Exported(folder), Served(trained(), folder.name.removesuffix("-gpu"))
+        samples = torch.load(folder / "samples.pt")
+        assert [len(counts) for counts, *_ in samples] == [*SAMPLE_BATCHES]
+        for *inputs, want in samples:
+            assert is_near(exported(*inputs), want)  # of the GPU
+            assert is_near(exported(*inputs), served(*inputs))  # of the CPU
+
+    def test_sixteen_threads(self, folder):
+        exported = Exported(folder)
+        samples = torch.load(folder / "samples.pt")
+        with ThreadPoolExecutor(16) as pool:
+            found = [*pool.map(lambda i: exported(*samples[i % len(samples)][:-1]), range(320))]
+        assert all(is_near(answer, samples[i % len(samples)][-1]) for i, answer in enumerate(found))
+
+    @only_none
+    def test_inputs_that_it_does_not_take(self, folder):
+        counts, ids = sample(Served(trained()), 8, 0)
+        with pytest.raises(ExportError, match="ids: expected a tensor of the CPU; got one of cuda:0"):
+            Exported(folder)(counts, ids.cuda())
+
+    def test_new_ids_have_rows_after_a_reload(self, folder, tables):
+        exported = Exported(folder)
+        inputs, before, after = inputs_and_answers(folder.name.removesuffix("-gpu"))
+        assert not is_near(before, after)
+        for table, want in (("grown", after), ("own", before), ("grown", after)):
+            exported.reload(Table(tables / table))
+            assert is_near(exported(*inputs), want)
+
+    @only_none
+    def test_each_call_has_one_table(self, folder, tables):
+        exported = Exported(folder)
+        inputs, before, after = inputs_and_answers()
+        own, other = Table(tables / "own"), Table(tables / "grown")
+        found, ends = [], threading.Event()
+
+        def call():
+            while not ends.is_set():
+                answer = exported(*inputs)
+                found.append((is_near(answer, before), is_near(answer, after)))
+
+        threads = [threading.Thread(target=call) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for _ in range(10):
+            exported.reload(other)
+            exported.reload(own)
+        ends.set()
+        for thread in threads:
+            thread.join()
+        assert {*found} == {(True, False), (False, True)}
+
+    @only_none
+    def test_what_was_loaded_leaves_the_gpu(self, folder, tables):
+        def load():
+            exported = Exported(folder)
+            exported.reload(Table(tables / "grown"))
+            return torch.cuda.memory_allocated()
+
+        loaded = [load() for _ in range(6)]
+        assert loaded[-1] == loaded[1], loaded
+
+    @only_none
+    def test_a_package_for_another_gpu(self, copied):
+        with pytest.raises(ExportError, match=r"is to run on GPU 99, and this machine's are 0 to \d+"):
+            Exported(copied, gpu=99)
+        path = copied / MANIFEST
+        own = re.search("gpu\t(.*)\n", path.read_text())[1]
+        path.write_text(path.read_text().replace(f"gpu\t{own}\n", ""))
+        with pytest.raises(ExportError, match="not whole: no line of the code in package/"):
+            Exported(copied)
+        (copied / f"package_{own}").rename(copied / "package")
+        path.write_text(path.read_text().replace(f"package_{own}/", "package/"))
+        for_gpu(copied, "sm_35")
+        with pytest.raises(ExportError, match=f"made for a GPU of sm_35, and GPU 0 here is {own}"):
+            Exported(copied)
+
+    @only_none
+    def test_no_gpu(self, folder):
+        code = f"from model.serving.exported import Exported; Exported({str(folder)!r})"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+        )
+        assert re.search("ExportError: .*: made for a GPU, sm_.* finds none here", done.stderr), done.stderr
+
+    @only_none
+    @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no second CUDA device")
+    def test_another_gpu_than_the_current_one(self, folder):
+        exported = Exported(folder, gpu=1)
+        for *inputs, want in torch.load(folder / "samples.pt"):
+            assert is_near(exported(*inputs), want)
+        assert torch.cuda.current_device() == 0
+
+
+# What stands between run_exported and CUDA's runtime: a capture that fails, a graph that does nothing, or a count.
+BETWEEN = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+static int launches;
+int cudaStreamBeginCapture(void* stream, int mode) {
+    if (getenv("FAIL_CAPTURE")) return 900;
+    return ((int (*)(void*, int))dlsym(RTLD_NEXT, "cudaStreamBeginCapture"))(stream, mode);
+}
+int cudaGraphLaunch(void* graph, void* stream) {
+    __atomic_add_fetch(&launches, 1, __ATOMIC_RELAXED);
+    if (getenv("SKIP_LAUNCH")) return 0;
+    return ((int (*)(void*, void*))dlsym(RTLD_NEXT, "cudaGraphLaunch"))(graph, stream);
+}
+__attribute__((destructor)) static void tell(void) { fprintf(stderr, "graphs launched: %d\\n", launches); }
+"""
+
+
+@pytest.fixture(scope="module")
+def between(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("between")
+    (folder / "between.c").write_text(BETWEEN)
+    command = [os.environ.get("CC", "gcc"), "-shared", "-fPIC", folder / "between.c", "-o", folder / "between.so"]
+    subprocess.run([*command, "-ldl"], check=True)
+    return folder / "between.so"
+
+
+@pytest.fixture
+def runner(serving_programs):
+    def run(*arguments, **environment):
+        command = [serving_programs / "run_exported", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | environment)
+
+    return run
+
+
+class TestInCpp:
+    @pytest.mark.parametrize("options", [(), ("--threads", 16), ("--plain",), ("--gpu", 0)], ids=str)
+    def test_the_samples_probabilities_are_eagers(self, runner, between, folder, options):
+        done = runner(folder, "--check", *options, LD_PRELOAD=str(between))
+        assert (done.returncode, done.stdout.count("eager's")) == (0, len(SAMPLE_BATCHES)), done.stdout + done.stderr
+        assert "failed" not in done.stderr
+        launched = int(re.search(r"graphs launched: (\d+)", done.stderr)[1])
+        if options == ("--plain",) or folder.name.startswith("sum"):
+            assert launched == 0
+        else:  # of each number of rows but 0: once behind its capture, and once for the third call
+            assert launched >= 2 * (len(SAMPLE_BATCHES) - 1)
+
+    @only_none
+    @pytest.mark.parametrize(
+        ("fault", "why"), [("FAIL_CAPTURE", "operation not permitted"), ("SKIP_LAUNCH", "its answers are others")]
+    )
+    @pytest.mark.parametrize("threads", [1, 16])
+    def test_a_graph_that_fails(self, runner, between, folder, fault, why, threads):
+        done = runner(folder, "--check", "--threads", threads, LD_PRELOAD=str(between), **{fault: "1"})
+        assert (done.returncode, done.stdout.count("eager's")) == (0, len(SAMPLE_BATCHES)), done.stdout + done.stderr
+        assert len(re.findall(f"a CUDA graph of 1 rows failed, calls go on without graphs: .*{why}", done.stderr)) == 1
+
+    def test_inputs_from_a_file(self, runner, folder, tmp_path):
+        inputs = sample(Served(trained(), folder.name.removesuffix("-gpu")), 33, 5)
+        torch.save(inputs, tmp_path / "inputs.pt")
+        done = runner(folder, "--inputs", tmp_path / "inputs.pt")
+        assert is_near(torch.tensor([float(line) for line in done.stdout.split()]), Exported(folder)(*inputs))
+
+    def test_a_reload(self, runner, folder, tables):
+        inputs, before, after = inputs_and_answers(folder.name.removesuffix("-gpu"))
+        torch.save(inputs, tables / "inputs.pt")
+        for table, want in (("own", before), ("grown", after)):
+            done = runner(folder, "--inputs", tables / "inputs.pt", "--reload", tables / table)
+            assert is_near(torch.tensor([float(line) for line in done.stdout.split()]), want), done.stderr
+
+    def test_reloads_under_load(self, runner, folder, tables):
+        done = runner(folder, "--bench", "--check", "--threads", 12, "--reload", tables / "own")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert len(re.findall(r"12 threads: 100 reloads in \d+ calls", done.stdout)) == len(SAMPLE_BATCHES)
+
+    @only_none
+    def test_a_package_for_another_gpu(self, runner, copied):
+        done = runner(copied, "--gpu", 99)
+        assert re.search(r"is to run on GPU 99, and this machine's are 0 to \d+", done.stderr), done.stderr
+        done = runner(copied, CUDA_VISIBLE_DEVICES="")
+        assert re.search("made for a GPU, sm_.*, and none is here, or no driver", done.stderr), done.stderr
+        path = copied / MANIFEST
+        own = re.search("gpu\t(.*)\n", path.read_text())[1]
+        (copied / f"package_{own}").rename(copied / "package")
+        path.write_text(path.read_text().replace(f"gpu\t{own}\n", "").replace(f"package_{own}/", "package/"))
+        for_gpu(copied, "sm_35")
+        assert f"made for a GPU of sm_35, and GPU 0 here is {own}" in runner(copied).stderr
+
+    @only_none
+    def test_over_http(self, serving_programs, folder):
+        if not (serving_programs / "serve_exported").exists():
+            pytest.skip("cpp-httplib's or nlohmann-json's headers are missing: serve_exported was not built")
+        samples = torch.load(folder / "samples.pt")
+        with serving(serving_programs / "serve_exported", folder) as process:
+
+            def client(_):
+                connection = connect(process)
+                for *inputs, want in samples * 3:
+                    status, body = ask(connection, as_binary(inputs), BINARY)
+                    assert status == 200, body
+                    assert is_near(from_binary(body), want)
+
+            with ThreadPoolExecutor(16) as pool:
+                assert len([*pool.map(client, range(16))]) == 16
