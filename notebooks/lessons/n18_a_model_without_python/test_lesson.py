@@ -28,7 +28,7 @@ def test_a_shape_fits_where_the_manifest_says_so(case):
     if declared.keys() != shapes.keys():
         return  # a manifest's inputs have no names when they come
     inputs = tuple(Tensors(name, torch.int64, sizes) for name, sizes in declared.items())
-    manifest = Manifest("", "", inputs, (), ())
+    manifest = Manifest("", "", "", inputs, (), ())
     given = [torch.zeros(shape, dtype=torch.int64) for shape in shapes.values()]
     if want:
         manifest.check(given)
