@@ -7,14 +7,16 @@ is about what readers took.
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-MAX_MINUTES, MAX_LINES = 45, 20
+MAX_MINUTES, MAX_LINES = 48, 20
 ROUNDED_TO = 5  # minutes, in the READMEs
 PUZZLE = "puzzle"  # the tag of a cell that the reader completes
-PREDICTION = re.compile(r"^verdict\(", re.M)  # says what the reader's prediction is worth
+PREDICTED = "predicted"  # so begins the name of what the reader fills in before the cell runs
+MAGIC = re.compile(r"^[ \t]*[!%].*$", re.M)  # IPython's lines, which are no Python
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,14 @@ class Survey:
         return found
 
 
+def asks(source: str) -> bool:
+    """Whether a code cell asks for a prediction: it makes something `predicted…`, wherever the verdict on it comes."""
+    nodes = list(ast.walk(ast.parse(MAGIC.sub("", source))))
+    made = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    made += [n.name for n in nodes if isinstance(n, ast.FunctionDef)]
+    return any(name.startswith(PREDICTED) for name in made)
+
+
 def survey(path: Path) -> Survey:
     """The notebook's figures, from its file."""
     import nbformat
@@ -69,7 +79,7 @@ def survey(path: Path) -> Survey:
         longest=max(map(len, code), default=0),
         printed=sum(output.get("text", "").count("\n") for output in outputs),
         pictures=sum("image/png" in output.get("data", {}) for output in outputs) + prose.count("!["),
-        predictions=sum(len(PREDICTION.findall(cell.source)) for cell in cells if cell.cell_type == "code"),
+        predictions=sum(asks(cell.source) for cell in cells if cell.cell_type == "code"),
         puzzles=sum(PUZZLE in cell.metadata.get("tags", []) for cell in cells),
     )
 

@@ -19,6 +19,7 @@ from kernels.check import spec as specs
 from kernels.measure import bench, first_call, judge, measuring, runs
 from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Row, calls, label
 from kernels.measure.clock import batches, percentiles
+from kernels.measure.verdict import verdict
 from kernels.runtime import KERNELS
 
 without_gpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="there is a GPU")
@@ -127,6 +128,18 @@ def test_eager_relu_gradients_match_at_the_size_that_is_measured(dtype):
     rounded = x + module.MULTIPLIER * y + bias
     assert torch.equal(rounded > 0, x.double() + module.MULTIPLIER * y.double() + bias.double() > 0)
     assert rounded.abs().min() > 0.25
+
+
+@pytest.mark.parametrize(
+    "found, unit, printed",
+    [(2, "graphs", "2 graphs"), (1, "graphs", "1 graph"), (1, "launches", "1 launch"), (1, "bytes", "1 byte"),
+     (1, "times", "1 times"), (1, "ms", "1 ms"), (1, "µs saved per step", "1 µs saved per step"), (0.5, "units", "0.5 units"), (11.0, "", "11")],
+)
+def test_a_verdict_has_its_unit(found, unit, printed, capsys):
+    verdict("it", None, found, unit, "Why.", how="counted")
+    verdict("it", 1, 1, "graphs", "Why.")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"it: no prediction, counted {printed}. Why.", "it: predicted 1 graph, measured 1 graph: 1 ×. Why."]
 
 
 def test_percentiles():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 nbformat = pytest.importorskip("nbformat")
-from survey import Survey, survey, table  # noqa: E402  of notebooks/
+from survey import Survey, asks, survey, table  # noqa: E402  of notebooks/
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 ALL = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
@@ -42,7 +42,7 @@ def test_what_is_counted(tmp_path):
     picture = v4.new_output("display_data", data={"image/png": "aa=="})
     puzzle = v4.new_code_cell("a = 1\n\nb = 2", metadata={"tags": ["puzzle"]})
     printed = v4.new_output("stream", text="one\ntwo\n")
-    drawing = v4.new_code_cell("\n".join(["verdict('a', mine, 1)", *["draw()"] * 23]), outputs=[picture, printed])
+    drawing = v4.new_code_cell("\n".join(["predicted = None", *["draw()"] * 23]), outputs=[picture, printed])
     nb = v4.new_notebook(cells=[v4.new_markdown_cell("# Four words of prose\n\n![](a.svg)"), puzzle, drawing])
     nbformat.write(nb, tmp_path / "09_x.ipynb")
     found = survey(tmp_path / "09_x.ipynb")
@@ -51,6 +51,36 @@ def test_what_is_counted(tmp_path):
     assert found.minutes == pytest.approx(5 / 150 + 26 / 10 + 2 / 40 + 3 / 2 + 4)
     assert found.too_much == ["a cell of 24 lines, and 20 are meant"]
     assert table([found]).splitlines()[1].split() == ["09_x", "5", "3", "26", "24", "2", "2", "1", "1", "8"]
+
+
+@pytest.mark.parametrize(
+    "source, asked",
+    [
+        ("predicted_us = None\nverdict('a', predicted_us, 1)", True),
+        (
+            "predicted = {'a': None, 'b': None}\nfor name, guess in predicted.items():\n    verdict(name, guess, 1)",
+            True,
+        ),
+        ("!ls\npredicted_graphs, predicted_calls = None, None\nrecorded.show(predicted_graphs)", True),
+        ("def predicted(rows):\n    return rows", True),
+        ("verdict('the formula', formula(1), 1)", False),
+        ("recorded.show(predicted_us)  # of the cell above", False),
+    ],
+)
+def test_a_cell_that_asks_for_a_prediction(source, asked):
+    assert asks(source) is asked
+
+
+def test_each_prediction_that_prose_asks_for_has_its_cell():
+    """In the notebooks: a cell that says **Predict**, and before the next such cell one that asks."""
+    without = []
+    for path in ALL:
+        cells = nbformat.read(path, 4).cells
+        says = [i for i, c in enumerate(cells) if c.cell_type == "markdown" and "**Predict**" in c.source]
+        for begin, end in zip(says, [*says[1:], len(cells)], strict=True):
+            if not any(c.cell_type == "code" and asks(c.source) for c in cells[begin:end]):
+                without.append((path.stem, begin))
+    assert without == []
 
 
 def test_the_command():

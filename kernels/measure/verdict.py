@@ -1,13 +1,23 @@
 """A prediction beside what was measured, or counted, in one line."""
 
+import re
+
 
 def verdict(what: str, predicted: float | None, found: float, unit: str, why: str, how: str = "measured") -> None:
     """Print "what: predicted, measured, ratio. Why". predicted None: nothing was. how: counted, where no clock ran."""
     if predicted is None:
-        print(f"{what}: no prediction, {how} {_shown(found)} {unit}. {why}")
+        print(f"{what}: no prediction, {how} {_counted(found, unit)}. {why}".rstrip())
         return
     ratio = f"{_shown(found / predicted)} ×" if predicted else "no ratio"
-    print(f"{what}: predicted {_shown(predicted)} {unit}, {how} {_shown(found)} {unit}: {ratio}. {why}")
+    print(f"{what}: predicted {_counted(predicted, unit)}, {how} {_counted(found, unit)}: {ratio}. {why}".rstrip())
+
+
+def _counted(value: float, unit: str) -> str:
+    """With its unit: "2 launches", "1 launch", "1 ms"; "times" is no plural."""
+    number = _shown(value)
+    if number == "1" and unit != "times":
+        unit = re.sub(r"^([a-z]{3,}?)(?:(?<=ch)e)?s$", r"\1", unit)
+    return f"{number} {unit}".rstrip()
 
 
 def _shown(value: float) -> str:
