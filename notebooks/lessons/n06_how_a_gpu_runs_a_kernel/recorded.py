@@ -32,14 +32,16 @@ def show_copy(block: int, programs: int, mine: float | None) -> None:
     """As show, of copy_kernel."""
     of = "a program for each tile" if not programs else f"{programs} program{'s' * (programs > 1)} on each SM"
     part, labels = _copy(block, programs)
-    instead = GPU.elsewhere(part, lambda row: f"{_shown(gb_per_s(row))} GB/s", **labels)
+    resident = {"beside": {"programs": 16}, "called": "with 16"}  # as many as an SM has room for
+    instead = GPU.elsewhere(part, lambda row: f"{_shown(gb_per_s(row))} GB/s", **resident, **labels)
     show(f"BLOCK {block}, {of}", copy_gb(block, programs), mine, instead=instead)
 
 
 def show_reread(size: int, order: str, mine: float | None) -> None:
     """As show, in TB/s, of a buffer that is read again and again; mine: GB/s."""
     part, labels = _reread(size, order)
-    instead = GPU.elsewhere(part, lambda row: f"{_shown(gb_per_s(row) / 1e3)} TB/s", **labels)
+    in_step = {"beside": {"order": "in step"}, "called": "in step"}
+    instead = GPU.elsewhere(part, lambda row: f"{_shown(gb_per_s(row) / 1e3)} TB/s", **in_step, **labels)
     show(f"{size >> 20} MiB, {order}", reread_tb(size, order), mine and mine / 1e3, "TB/s", instead)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lessons.n10_cuda_kernels import recorded
 from lessons.n10_cuda_kernels.counting import STEPS
-from lessons.shared.picture import FETCHED, NEEDED, RECORDED, draw_arrow, draw_box, panels
+from lessons.shared.picture import FETCHED, NEEDED, ORANGE, draw_arrow, draw_box, panels
 from lessons.shared.records import LANES, SECTOR, copy_us
 
 if TYPE_CHECKING:
@@ -42,24 +42,30 @@ def draw_reads() -> Figure:
 
 
 def draw_steps(predicted: dict[str, float | None] | None = None) -> Figure:
-    """µs of the steps, with their spread; the line is a copy of as many bytes; diamonds: what was predicted."""
-    figure, ax = panels((10, 2.6))
-    found = {name: recorded.row("step", name=name) for name in STEPS}
-    names, rows = zip(*((name, row) for name, row in found.items() if row is not None), strict=True)
-    spread = [[r["us_p50"] - r["us_p20"] for r in rows], [r["us_p80"] - r["us_p50"] for r in rows]]
-    ax.barh(names, [r["us_p50"] for r in rows], xerr=spread, color=NEEDED, height=0.6)
-    for place, row in enumerate(rows):
-        ax.text(row["us_p50"] * 1.01, place - 0.15, f" {row['us_p50']:.1f}", size=9)
-    limit = copy_us(rows[0]["bytes"])
-    ax.axvline(limit, color="0.4", ls="--", lw=1, label="the bytes at the copy's rate")
-    ax.set_title(RECORDED, size=9, loc="right")
+    """µs of the steps, with their spread; the line is a copy of as many bytes; diamonds: what was predicted. Beside
+    them those of the GPU that has *early* too."""
+    first, second = recorded.CUDA_STEPS, recorded.CUDA_STEPS.with_part("step", name="early")
+    runs = [first] if second == first else [first, second]
+    figure, axes = panels((10, 2.6), 1, len(runs), sharey=True, squeeze=False)
+    for record, ax in zip(runs, axes[0], strict=True):
+        rows = record.rows("step").set_index("name")
+        for name in rows.index:
+            row = rows.loc[name]
+            spread = [[row["us_p50"] - row["us_p20"]], [row["us_p80"] - row["us_p50"]]]
+            place = list(STEPS).index(name)
+            ax.barh(place, row["us_p50"], xerr=spread, color=NEEDED, height=0.6)
+            ax.text(row["us_p50"] * 1.01, place, f" {row['us_p50']:.1f}", size=9, va="center")
+        limit = copy_us(rows["bytes"].iloc[0]) if record == first else record.us("copy", of="step")
+        ax.axvline(limit, color="0.4", ls="--", lw=1, label="the bytes at the rate of its copy")
+        ax.set_title(f"recorded, {record.head('GPU').removeprefix('NVIDIA ')}", size=9, loc="right")
+        ax.margins(x=0.12)
+        ax.set(xlabel="µs for 65536 × 512 float32", xlim=(0, None), yticks=range(len(STEPS)), yticklabels=STEPS)
     for name, value in (predicted or {}).items():
-        if value is not None and name in names:
-            ax.plot(value, names.index(name), "D", color="#e6550d")
-    ax.invert_yaxis()
-    ax.margins(x=0.1)
-    ax.set(xlabel="µs for 65536 × 512 float32; orange: predicted", xlim=(0, None))
-    ax.legend(fontsize=8)
+        if value is not None:
+            axes[0][0].plot(value, list(STEPS).index(name), "D", color=ORANGE)  # the reader's
+    axes[0][0].set_xlabel("µs for 65536 × 512 float32; orange: predicted")
+    axes[0][0].invert_yaxis()
+    axes[0][0].legend(fontsize=8, loc="lower right")
     return figure
 
 

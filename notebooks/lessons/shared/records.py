@@ -75,14 +75,14 @@ class Record:
         return float(np.median(row["us"]) if "us_p50" not in row else row["us_p50"])
 
     def elsewhere(
-        self, part: str, /, shown: Callable[[pandas.Series], str] | None = None, beside: str = "eager",
+        self, part: str, /, shown: Callable[[pandas.Series], str] | None = None, beside: str | Mapping = "eager",
         called: str | None = None, **labels,
     ) -> str:
         """What is said where the H200 has no such row: the µs of another GPU that has one, or NO_RECORD. shown: what
         is said of that row in place of its µs.
 
         Times of two GPUs are not to be compared: what eager, or another way, takes in the other's run stands beside it.
-        called: the lesson's name of that way.
+        beside: that way, or the labels in which its row differs. called: the lesson's name of it.
         """
         shown = shown or (lambda row: f"{row['us_p50']:.1f} µs")
         for record in self._others():
@@ -91,7 +91,8 @@ class Record:
             except LookupError:
                 continue
             said = f"no H200; on an {record.head('GPU').removeprefix('NVIDIA ')} {found}"
-            peer = labels | {name: beside for name in IMPLEMENTATION if name in labels}
+            ways = {name: beside for name in IMPLEMENTATION if name in labels}
+            peer = labels | (dict(beside) if isinstance(beside, Mapping) else ways)
             try:
                 return f"{said}, {called or beside} there {shown(record.one(part, **peer))}" if peer != labels else said
             except LookupError:

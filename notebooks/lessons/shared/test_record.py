@@ -25,6 +25,8 @@ def test_another_gpus_time_stands_beside_eagers(others):
     assert made.elsewhere("op", name="eager", shape="even") == "no H200; on an X1 210.0 µs"
     said = made.elsewhere("op", lambda row: f"{row['us_p50'] / 1e3:.2f} ms", name="ours", shape="even")
     assert said == "no H200; on an X1 0.06 ms, eager there 0.21 ms"
+    beside = made.elsewhere("op", beside={"name": "eager"}, called="as it was", name="ours", shape="even")
+    assert beside == "no H200; on an X1 61.2 µs, as it was there 210.0 µs"
     assert made.elsewhere("op", name="ours", shape="odd") == NO_RECORD
 
 
