@@ -96,7 +96,7 @@ said(
 said("All SMs share the *L2*, a cache of {:.0f} MiB.", lambda: (device("L2_cache_size") / MIB,))
 said("A read takes {:.0f} ns from L1, {:.0f} ns from the L2 and {:.0f} ns from HBM", _latencies)
 said("Caches move *sectors* of 32 bytes.")
-said("From stride 1 to 8 the rate falls from {:.0f} to {:.0f} GB/s, as the sectors predict.", _strides)
+said("At stride 8 the rate has fallen from {:.0f} to {:.0f} GB/s, as the sectors predict.", _strides)
 said("But at stride 16 it is {:.0f} GB/s.", _beyond_8)
 said("**Predict** the GB that HBM gives for {:,} elements with stride 32.", lambda: (Sizes().reads,))
 said("With stride {} it needs {:.0f} sectors, one per lane.", _requests)
@@ -318,12 +318,15 @@ said(
     _tiles_apart,
 )
 said(
-    "In the 8 MiB hardly any programs walk together (in the 2 MiB four still do), so its rate should hardly change "
-    "from 8 to 32 MiB.",
+    "In the 8 MiB hardly any programs walk together, so its rate should hardly change from there to 32 MiB.",
     _own_order,
 )
 said("On the H100 it falls by {:.0f} %, in step by {:.0f} %.", _orders)
-said("There SMs get more sectors than the L2 serves, in the 2 MiB twice as many.", _shared)
+said(
+    "SMs get more sectors there than the L2 serves. In the 2 MiB, where four programs walk together in either order, "
+    "they get twice as many.",
+    _shared,
+)
 
 
 # ----------------------------------------------------------------------------------------- the roofline, and the law

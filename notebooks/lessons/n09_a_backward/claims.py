@@ -206,9 +206,9 @@ claim(NOTEBOOK, "So the {} programs have {:.0f} KB in flight", _in_flight)
 claim(NOTEBOOK, "by 06 each SM needs {:.0f} to {:.0f} KB", _needed)
 claim(NOTEBOOK, "A wait takes {:.0f} µs / ({} / {}) = {:.0f} ns, not much more than the {:.0f} ns of a read", _wait)
 claim(NOTEBOOK, "The loop's own {} clocks are {:.0f} ns,", _instructions)
-claim(NOTEBOOK, "Step 1 waits {} times for 128 rows. A tile with one warp waits {} times, with four warps {} times.",
+claim(NOTEBOOK, "Step 1 waits {} times for 128 rows, a tile with one warp {} times, and one with four warps {} times.",
       lambda: (128 // UNROLLED, WAITS_ONE_WARP, WAITS))
-claim(NOTEBOOK, "At {:.0f} ns a wait, the last would take {:.0f} µs; it takes {:.0f} µs, as a wait for "
+claim(NOTEBOOK, "At {:.0f} ns a wait, the last would take {:.0f} µs. It takes {:.0f} µs, as a wait for "
       "more loads ends later.", _tiles)
 claim(NOTEBOOK, "With {} chunks atomics take {:.1f} µs and two stages {:.1f} µs: no difference, and no number of "
       "chunks is better for either.", _best)

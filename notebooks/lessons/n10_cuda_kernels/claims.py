@@ -165,7 +165,7 @@ def _bytes_decide() -> tuple:
     early, wide, coalesced = (record.us("step", name=name) for name in ("early", "wide", "coalesced"))
     copied = record.us("copy", of="step")
     assert max(early, wide) < LEAST * copied < 0.9 * coalesced
-    return early, wide, copied, coalesced
+    return early, wide, coalesced
 
 
 def _of_remainder() -> tuple:
@@ -181,7 +181,7 @@ def _of_remainder() -> tuple:
     return min(costs), max(costs)
 
 
-said("*early* {:.1f} µs, *wide* {:.1f}, a copy {:.1f}, *coalesced* {:.1f}. Bytes decide.", _bytes_decide)
+said("*early* takes {:.1f} µs and *wide* {:.1f}, like a copy; *coalesced* takes {:.1f}. Bytes decide.", _bytes_decide)
 said("A 64-bit remainder does: {:.0f} to {:.0f} % here, on the H100.", _of_remainder)
 said("A thread has 4 bytes of x in flight, and an SM's 2048 threads have {:.0f} KB.", lambda: (in_flight(1),))
 said("four loads, then their stores. Now {:.0f} KB of x are in flight.", lambda: (in_flight(4),))
