@@ -18,7 +18,7 @@ from .cells import ANOTHER_LENGTH, OURS, Labels, Row, label
 
 COPIES_AGREE = 1.05  # the fastest copy of a run over its slowest; beyond that it is no yardstick
 NEVER_SLOWER = 1.03
-PEERS = ("eager", "jit", "torch.compile", "as generated")
+PEERS = ("eager", "jit", "torch.compile")
 # What may stand behind a peer's name: an option of Inductor's, or how its rows are filled up. It does the same work.
 SETTINGS = ("combo_kernels", "32 look-ups a kernel", "padded", "padded in the call")
 

@@ -54,23 +54,11 @@ def _jit() -> Callable:
         return torch.jit.script(formula)
 
 
-def _as_generated() -> Callable:
-    from .triton_kernel import launch_as_generated
-
-    def as_generated(x: Tensor, bias: Tensor, y: Tensor) -> Tensor:
-        out = torch.empty_like(x)
-        launch_as_generated(x, bias, y, out)
-        return out
-
-    return as_generated
-
-
 def _built(activation: str, form: str, names: tuple[str, ...]) -> dict[str, Callable]:
-    special = {"jit": _jit, "as generated": _as_generated}
     usual = implementations(
-        OP, (MULTIPLIER, activation), [name for name in names if name not in special], in_place=form == "in place"
+        OP, (MULTIPLIER, activation), [name for name in names if name != "jit"], in_place=form == "in place"
     )
-    return {name: special.get(name) or usual[name] for name in names}
+    return {name: _jit if name == "jit" else usual[name] for name in names}
 
 
 def cell(
@@ -126,7 +114,7 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
         if rows * columns * torch.float32.itemsize <= GRID_BYTES
     ]
     for shape in grid:
-        names = ("eager", "torch.compile", "jit", "as generated", "triton", "cuda")
+        names = ("eager", "torch.compile", "jit", "triton", "cuda")
         yield cell("grid", "functional", *shape, names=names)
     for shape in grid:
         yield cell("auto", "functional", *shape, names=("eager", "auto"), waits=True)

@@ -3,71 +3,17 @@
 Bytes: x and y read, out written: 3 · rows · columns · itemsize; the bias stays in cache. FLOPs: 3 an element and the
 activation's. So memory sets the time. The backward reads the gradient and what the derivative needs (out; x and y; or
 nothing), writes grad_x and grad_y, and sums grad_bias on the way: it reads nothing twice.
-
-The forward stands here three times, as the lecture takes it: `as_generated`, `cleaned`, `general`.
 """
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from ...device.activations import activate, input_gradient
 from ...device.column_sum import tile_columns
 from ...device.scalar import scalar
 
-# ------------------------------------------------------------------------------------------------------------------
-# 1. As torch.compile generates it for sigmoid and a multiplier of 0.5, in its names; only the numbers of elements and
-# columns, literals there because it compiles for one shape, are parameters here.
-
-
-@triton.jit
-def as_generated(in_ptr0, in_ptr1, in_ptr2, out_ptr0, xnumel, COLUMNS: tl.constexpr, XBLOCK: tl.constexpr):
-    xoffset = tl.program_id(0) * XBLOCK
-    xindex = xoffset + tl.arange(0, XBLOCK)[:]
-    xmask = xindex < xnumel
-    x2 = xindex
-    x0 = xindex % COLUMNS
-    tmp0 = tl.load(in_ptr0 + (x2), xmask)
-    tmp1 = tl.load(in_ptr1 + (x2), xmask)
-    tmp5 = tl.load(in_ptr2 + (x0), xmask, eviction_policy="evict_last")
-    tmp2 = 0.5
-    tmp3 = tmp1 * tmp2
-    tmp4 = tmp0 + tmp3
-    tmp6 = tmp4 + tmp5
-    tmp7 = tl.sigmoid(tmp6)
-    tl.store(out_ptr0 + (x2), tmp7, xmask)
-
-
-def launch_as_generated(x: Tensor, bias: Tensor, y: Tensor, out: Tensor) -> None:
-    """out = sigmoid(x + 0.5 y + bias), float32, with the block that torch.compile starts from."""
-    xblock = max(256, min(1024, triton.next_power_of_2(x.numel()) // 128))
-    grid = (triton.cdiv(x.numel(), xblock),)
-    as_generated[grid](x, y, bias, out, x.numel(), COLUMNS=x.shape[-1], XBLOCK=xblock, num_warps=xblock // 256)
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# 2. Cleaned: the same, with names.
-
-
-@triton.jit
-def cleaned(x_ptr, bias_ptr, y_ptr, out_ptr, multiplier, elements, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offsets < elements
-    x = tl.load(x_ptr + offsets, mask)
-    y = tl.load(y_ptr + offsets, mask)
-    bias = tl.load(bias_ptr + offsets % COLUMNS, mask)
-    tl.store(out_ptr + offsets, tl.sigmoid(x + multiplier * y + bias), mask)
-
-
-def launch_cleaned(x: Tensor, bias: Tensor, y: Tensor, multiplier: float, out: Tensor) -> None:
-    """out = sigmoid(x + multiplier · y + bias), float32."""
-    grid = (triton.cdiv(x.numel(), 1024),)
-    cleaned[grid](x, bias, y, out, multiplier, x.numel(), COLUMNS=x.shape[-1], BLOCK=1024, num_warps=4)
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# 3. General: every activation, dtype and size. Only the last block has a mask: a mask whose edge is anywhere keeps the
-# compiler from 16-byte accesses unless the number of elements is a multiple of 16.
+# Only the last block has a mask: a mask whose edge is anywhere keeps the compiler from 16-byte accesses unless the
+# number of elements is a multiple of 16.
 
 
 @triton.jit
