@@ -53,8 +53,8 @@ def disassembled(cubin: Path) -> tuple[str, dict[str, int]]:
 
 
 def count() -> dict:
-    """Of each kernel of steps.cu for sm_90: registers, instructions that stand there, those that execute, the order of
-    its accesses. RuntimeError: no nvcc."""
+    """Of each kernel of steps.cu for sm_90: registers, instructions that execute, the order of its accesses.
+    RuntimeError: no nvcc."""
     if not runtime.nvcc():
         raise RuntimeError("nvcc is not here, and nothing else compiles CUDA C++ for a GPU")
     with tempfile.TemporaryDirectory() as folder:
@@ -66,8 +66,7 @@ def count() -> dict:
     for mangled, lines in functions(sass).items():
         name = plain(mangled)
         way = executed(lines, STORES.get(name, 1), LOADS.get(name, 0))
-        kernels[name] = {"registers": registers[name], "standing": len(lines), "executed": len(way),
-                         "order": order(lines)}
+        kernels[name] = {"registers": registers[name], "executed": way, "order": order(lines)}
         if name not in STEPS:
             kernels[name]["iteration"] = iteration(lines)
     said = subprocess.run([runtime.nvcc(), "--version"], capture_output=True, text=True, check=True).stdout

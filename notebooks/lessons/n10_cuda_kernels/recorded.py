@@ -28,7 +28,7 @@ def compiled() -> dict:
 
 
 def kernel(name: str) -> dict:
-    """registers, standing, executed, order of a compiled kernel."""
+    """registers, executed, order of a compiled kernel."""
     return compiled()["kernels"][name]
 
 

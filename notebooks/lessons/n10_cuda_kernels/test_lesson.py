@@ -142,7 +142,7 @@ def test_the_shortest_way_that_stores():
     lines = ["S2R R0, SR_TID.X", "@P0 EXIT", "@P1 BRA 0x50", "CALL.REL 0x70", "BRA 0x60", "MUFU.RCP R1, R1",
              "@!P2 STG.E [R2], R1", "EXIT"]
     numbered = [(16 * number, line) for number, line in enumerate(lines)]
-    assert executed(numbered) == [*lines[:3], *lines[5:]]
+    assert executed(numbered) == len([*lines[:3], *lines[5:]])
     with pytest.raises(ValueError, match="no way"):
         executed(numbered, stores=2)
     assert counting.plain("_Z4widePKfS0_Pfii") == "wide"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from kernels.check.host.programs import BUILD, LAUNCH
+from kernels.check.host.programs import BUILD, LAUNCH, arguments
 from kernels.dispatch.build import load_library
 from kernels.runtime import KERNELS
 
@@ -62,6 +62,7 @@ def _whole(texts: Collection[str]) -> str:
     parts = [*sorted(includes), "#include <torch/library.h>", '#include "on_host.h"']
     for text in texts:
         body = LIBRARY.sub(rf"\g<1>\g<2>_{_hash(text)}", INCLUDE.sub("", text))
+        body = body.replace(f'"{namespace(text)}::', f'"{namespace(text)}_{_hash(text)}::')  # an op by its name
         body = re.sub(r"(TORCH_LIBRARY_IMPL\(\s*\w+\s*,\s*)CUDA\b", r"\1CPU", body)
         parts += [f"namespace text_{_hash(text)} {{", '#line 1 "text"', LAUNCH.sub(_launch, body), "}"]
     return "\n".join(parts) + "\n"
@@ -69,14 +70,8 @@ def _whole(texts: Collection[str]) -> str:
 
 def _launch(found: re.Match) -> str:
     """kernel<<<grid, block, shared, stream>>>( as the beginning of a call."""
-    grid, block, *_ = _arguments(found[2])
+    grid, block, *_ = arguments(found[2])
     return f"lecture::launch({found[1]}, dim3({grid}), dim3({block}), "
-
-
-def _arguments(text: str) -> list[str]:
-    """Cut at the commas that are in no brackets."""
-    inner = re.sub(r"[({\[][^(){}\[\]]*[)}\]]", lambda part: part[0].replace(",", "\0"), text)
-    return [part.replace("\0", ",").strip() for part in inner.split(",")]
 
 
 @contextmanager

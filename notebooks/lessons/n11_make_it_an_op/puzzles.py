@@ -286,7 +286,7 @@ def _known_texts() -> tuple[str, ...]:
             except Wrong:
                 continue
             found.append(cpp_texts.KERNEL_10 + text[1])
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys([*found, cpp_texts.with_gradient()]))
 
 
 def _lectures_text() -> str:

@@ -55,6 +55,18 @@ def test_a_text_is_compiled_as_it_stands_but_for_cuda():
     assert whole.count("TORCH_CHECK") == text.count("TORCH_CHECK")
 
 
+def test_the_gradient_in_cpp_is_pytorchs():
+    op = host_build.load(cpp_texts.with_gradient(), puzzles._known_texts()).add_relu.default
+    torch.library.register_fake(op, by_hand.fake)
+    x, bias = (torch.randn(shape, requires_grad=True) for shape in ((4, 6), (6,)))
+    torch.library.opcheck(op, (x, bias))
+    with torch.no_grad():
+        x[0, :3] = torch.tensor([-9.0, torch.nan, 9.0])
+    grad = torch.full((4, 6), torch.inf)
+    ours, theirs = (torch.autograd.grad(way(x, bias), (x, bias), grad) for way in (op, by_hand.formula))
+    torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
 def test_what_the_compiler_says_is_the_answer(monkeypatch):
     def fails(*arguments, **named):
         raise RuntimeError("building the extension failed:\ntext:7:5: error: ‘thread’ was not declared in this scope")
