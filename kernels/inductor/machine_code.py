@@ -22,7 +22,7 @@ def accesses(ptx: str) -> dict[str, dict[int, int]]:
 
 def sass(cubin: bytes) -> list[str] | None:
     """The instructions of a cubin's kernel in text, in order, without what fills up its end; None: no nvdisasm here."""
-    text = _tool("nvdisasm", ["-c"], cubin)
+    text = tool("nvdisasm", ["-c"], cubin)
     if text is None:
         return None
     lines = [line for line in text.splitlines() if OPCODE.match(line)]
@@ -39,19 +39,19 @@ def opcodes(lines: list[str]) -> dict[str, int]:
 
 def registers(cubin: bytes) -> int | None:
     """How many registers a thread has; None where there is no cuobjdump."""
-    found = re.search(r"REG:(\d+)", _tool("cuobjdump", ["--dump-resource-usage"], cubin) or "")
+    found = re.search(r"REG:(\d+)", tool("cuobjdump", ["--dump-resource-usage"], cubin) or "")
     return int(found[1]) if found else None
 
 
-def _tool(name: str, options: list[str], cubin: bytes) -> str | None:
+def tool(name: str, options: list[str], cubin: bytes) -> str | None:
     """What a tool that comes with Triton says of the cubin; None if it is not there, or fails."""
     import triton
 
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
-    if not tool.exists():
+    program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+    if not program.exists():
         return None
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        done = subprocess.run([tool, *options, file.name], capture_output=True, text=True, check=False)
+        done = subprocess.run([program, *options, file.name], capture_output=True, text=True, check=False)
         return None if done.returncode else done.stdout

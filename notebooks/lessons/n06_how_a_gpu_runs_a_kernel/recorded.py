@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lessons.n06_how_a_gpu_runs_a_kernel.experiment import LAUNCHED, Sizes
+from lessons.shared.ncu import launches
 from lessons.shared.occupancy import programs_an_sm
 from lessons.shared.records import ADD_RELU, BF16, FLOAT32, GPU, NO_RECORD, TF32, Record, gb_per_s, yardstick
 
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     import pandas
 
 ROOFS = {"fp32": FLOAT32 / 1e12, "tf32": TF32 / 1e12, "bf16": BF16 / 1e12}  # TFLOP/s, by the datasheet
-_GIGA = {"byte": 1e-9, "Kbyte": 1e-6, "Mbyte": 1e-3, "Gbyte": 1.0}
 
 
 def here(value: float | None) -> str:
@@ -144,12 +144,9 @@ def ridge(precision: str) -> float:
 
 def ncu(launched: str, metric: str, record: Record = GPU) -> float | None:
     """What ncu counted of the launch of this name; bytes in GB."""
-    names = [line.split() for line in record.head("ncu", "lines")]
-    found = [words for words in names if words[: len(metric.split())] == metric.split()]
-    number = LAUNCHED.index(launched)
-    if number >= len(found):
-        return None
-    return float(found[number][-1].replace(",", "")) * _GIGA.get(found[number][-2], 1.0)
+    found = launches(record.head("ncu", "lines"))[LAUNCHED.index(launched) :][:1]
+    value = found[0][1].get(metric) if found else None
+    return value / 1e9 if value is not None and "bytes" in metric else value
 
 
 def show_ncu(metrics: dict[str, str], *launched: str) -> None:

@@ -89,11 +89,13 @@ def test_what_tests_the_gain_of_step_4_runs_and_is_shown(monkeypatch):
 
 def test_the_counters_of_a_launch_are_its_own(capsys, monkeypatch):
     """Of which the record may have fewer than are launched today: those at the end."""
-    lines = ["  reread_kernel", "    dram__bytes_read.sum   Mbyte  2,000.5", "    dram__bytes_read.sum   byte  7"]
+    lines = ["  reread_kernel", "    dram__bytes_read.sum   Mbyte  2,000.5"]
+    lines += ["  reread_kernel (1, 1, 1)", "    SM Frequency  Ghz  1.5", "    dram__bytes_read.sum   byte  7"]
     monkeypatch.setattr(recorded.GPU.__class__, "head", lambda *names: lines)
     first, second, third = experiment.LAUNCHED[:3]
     assert recorded.ncu(first, "dram__bytes_read.sum") == pytest.approx(2.0005)
     assert recorded.ncu(second, "dram__bytes_read.sum") == pytest.approx(7e-9)
+    assert recorded.ncu(second, "SM Frequency") == 1.5
     assert recorded.ncu(third, "dram__bytes_read.sum") is None
     recorded.show_ncu({"dram__bytes_read.sum": "GB"}, first, third)
     head, row = capsys.readouterr().out.splitlines()

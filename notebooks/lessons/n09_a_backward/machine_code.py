@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
-from pathlib import Path
 
-import triton
-
-from kernels.inductor.machine_code import sass
+from kernels.inductor.machine_code import sass, tool
 from lessons.n09_a_backward.sum_launch import BLOCK, ROWS
 from lessons.shared.compiled import compiled
 
@@ -42,11 +37,7 @@ def clocks_of_loop(step: str, num_warps: int) -> int:
     """Clocks that a warp takes for loop_of's instructions, if no load is waited for: the compiler wrote into each
     instruction, from bit 105 on, after how many clocks the next may follow (Jia et al., "Dissecting the NVIDIA Volta
     GPU Architecture via Microbenchmarking", 2018, section 2.1)."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin_of(step, num_warps))
-        file.flush()
-        tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-        said = subprocess.run([tool, "-hex", "-c", file.name], capture_output=True, text=True, check=True).stdout
+    said = tool("nvdisasm", ["-hex", "-c"], cubin_of(step, num_warps))
     found = [(code, int(high, 16) >> 41 & 15) for code, high in INSTRUCTION.findall(said)]
     loop, loads = [], 0
     for code, clocks in found:

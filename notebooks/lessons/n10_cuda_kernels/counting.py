@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from kernels import runtime
+from kernels.inductor.machine_code import tool
 from kernels.runtime import KERNELS
 from lessons.n10_cuda_kernels.shortest_way import executed, functions, iteration, opcode
 
@@ -39,19 +40,6 @@ def order(lines: list[tuple[int, str]]) -> str:
     return "".join(marks.get(opcode(code), "") for _, code in lines)
 
 
-def disassembled(cubin: Path) -> tuple[str, dict[str, int]]:
-    """(SASS, {kernel: registers of a thread})"""
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    said = [
-        subprocess.run([tool, option, cubin], capture_output=True, text=True, check=True).stdout
-        for option in ("-sass", "--dump-resource-usage")
-    ]
-    registers = dict(re.findall(r"Function (\S+?):\s+REG:(\d+)", said[1]))
-    return said[0], {plain(name): int(number) for name, number in registers.items()}
-
-
 def count() -> dict:
     """Of each kernel of steps.cu for sm_90: registers, instructions that execute, the order of its accesses.
     RuntimeError: no nvcc."""
@@ -61,7 +49,8 @@ def count() -> dict:
         cubin = Path(folder) / "steps.cubin"
         command = [runtime.nvcc(), "-O3", "-std=c++17", "-arch=sm_90", "-cubin", HERE / "steps.cu", "-o", cubin]
         subprocess.run(command, check=True)
-        sass, registers = disassembled(cubin)
+        sass, usage = (tool("cuobjdump", [option], cubin.read_bytes()) for option in ("-sass", "--dump-resource-usage"))
+    registers = {plain(name): int(number) for name, number in re.findall(r"Function (\S+?):\s+REG:(\d+)", usage)}
     kernels = {}
     for mangled, lines in functions(sass).items():
         name = plain(mangled)

@@ -14,9 +14,8 @@ writes to traces/compiled/cuda_steps.json.
 from __future__ import annotations
 
 import ctypes
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -214,22 +213,6 @@ def close(out: Tensor, x: Tensor, bias: Tensor, y: Tensor) -> bool:
 def ncu_command(ncu: str = "ncu", python: str = "python") -> list[str]:
     chosen = ["--kernel-name-base", "function", "--kernel-name", f"regex:^({'|'.join(STEPS)})$"]
     return [ncu, *chosen, "--metrics", ",".join(METRICS), python, "-m", "lessons.n10_cuda_kernels", "launch_once"]
-
-
-def counted(lines: Sequence[str]) -> dict[str, dict[str, float]]:
-    """{kernel: {metric: value}} of what ncu printed."""
-    found: dict[str, dict[str, float]] = {}
-    current: dict[str, float] = {}
-    for text in lines:
-        head = re.match(r"\s*(\w+)(?:\(.*\))?\s*\(\d+, \d+, \d+\)x\(", text)
-        if head:
-            current = found.setdefault(head[1], {})
-            continue
-        words = text.split()
-        if len(words) in (2, 3) and words[0] in METRICS:  # requests have no unit
-            scale = {"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}.get(words[1], 1)
-            current[words[0]] = scale * float(words[-1].replace(",", ""))
-    return found
 
 
 NO_BARRIER = """

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from lessons.n10_cuda_kernels.counting import SAVED, STEPS, WAYS
-from lessons.n10_cuda_kernels.experiment import counted
+from lessons.shared.ncu import launches
 from lessons.shared.records import ADD_MUL_ACTIVATION, NO_RECORD, Record, copy_us, spread
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def share(found: pandas.Series) -> float:
 
 def on_gpu(name: str, metric: str) -> float:
     """What ncu counted in a kernel. LookupError: it did not."""
-    return counted(CUDA_STEPS.head("ncu", "lines"))[name][metric]
+    return dict(launches(CUDA_STEPS.head("ncu", "lines")))[name][metric]
 
 
 # -------------------------------------------------------------------------------------------------------------- printed

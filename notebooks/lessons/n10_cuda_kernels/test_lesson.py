@@ -25,7 +25,7 @@ from lessons.n10_cuda_kernels import (
 from lessons.n10_cuda_kernels.counting import STEPS
 from lessons.n10_cuda_kernels.sanitizers import address_sanitizer
 from lessons.n10_cuda_kernels.shortest_way import executed
-from lessons.shared import answers
+from lessons.shared import answers, ncu
 from lessons.shared.records import NO_RECORD, Unsaved
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -260,7 +260,7 @@ def test_what_ncu_prints():
              "  wide(const float *, int) (2048, 1, 1)x(256, 1, 1), Context 1",
              "    smsp__inst_executed.sum     inst     7",
              "    l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum                    2,097,152"]
-    found = experiment.counted(lines)
+    found = dict(ncu.launches(lines))
     expected = {"smsp__inst_executed.sum": 14417920, "dram__bytes_read.sum": 134.2e6}
     assert found["base_float32"] == pytest.approx(expected)
     requests = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"

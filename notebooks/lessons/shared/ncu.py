@@ -1,4 +1,4 @@
-"""Nsight Compute, where it is: the program, a run of it, and what is kept of its lines."""
+"""Nsight Compute, where it is: the program, a run of it, what is kept of its lines, and what these say."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 
 from kernels.runtime import KERNELS
 
 SECONDS = 120
+METRIC = re.compile(r" {4}(\S.*?)\s{2,}(?:(\S+)\s+)?([\d,.]+)$")  # its name, its unit, the value
+BYTES = {"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
 
 def find_ncu() -> str | None:
@@ -39,3 +42,15 @@ def ncu_lines(text: str) -> dict:
     errors = [each for each in lines if "ERR" in each]
     measured = any("dram__bytes_read.sum" in each for each in lines)
     return {"lines": lines if measured else [], "why": "" if measured else " ".join(errors)[:500] or "no metric came"}
+
+
+def launches(lines: Sequence[str]) -> list[tuple[str, dict[str, float]]]:
+    """Of each launch in such lines, in order: the kernel's name, and {metric: value}, bytes without a prefix."""
+    found: list[tuple[str, dict[str, float]]] = []
+    for line in lines:
+        if head := re.match(r" {2}(\w+)", line):
+            found.append((head[1], {}))
+        elif found and (metric := METRIC.match(line)):
+            name, unit, value = metric.groups()
+            found[-1][1][name] = float(value.replace(",", "")) * BYTES.get(unit, 1)
+    return found
