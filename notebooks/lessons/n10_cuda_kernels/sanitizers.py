@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -15,8 +14,7 @@ import numpy as np
 from kernels.check.host import programs
 from kernels.check.host.programs import BUILD
 from kernels.runtime import KERNELS
-
-SECONDS = 90  # of compute-sanitizer
+from lessons.shared import sanitizer
 
 PROGRAM = """#include "check/host/cuda_on_host.h"
 {kernel}
@@ -50,25 +48,15 @@ def address_sanitizer(kernel: str) -> str:
     return f"{said[1]}: {said[2]}, {where[1]}, line {said[4]} of {said[3]}"
 
 
-def compute_sanitizer(
-    tool: str, source: str, buffers: Sequence[np.ndarray], integers: Sequence[int]
-) -> list[str]:
+def compute_sanitizer(tool: str, source: str, buffers: Sequence[np.ndarray], integers: Sequence[int]) -> list[str]:
     """The lines in which compute-sanitizer's tool (memcheck, racecheck, …) speaks of a text's launch(), by nvcc."""
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/cuda/bin"))
-    found = shutil.which("compute-sanitizer", path=path)
-    if found is None:
-        return ["compute-sanitizer is not here"]
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request"
         request.write_bytes(programs.request_of(buffers, integers)[1])
-        command = [found, "--tool", tool, programs.build(source, gpu=True), request, Path(folder) / "response"]
+        command = [programs.build(source, gpu=True), request, Path(folder) / "response"]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False,
-                env=os.environ | {"EXACT": "1"},
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return [f"compute-sanitizer did not end: {type(error).__name__}"]
-    text = done.stdout + done.stderr
+            text = sanitizer.printed(tool, command, environment={"EXACT": "1"})
+        except RuntimeError as error:
+            return [str(error)]
     lines = [re.sub(r"0x[0-9a-f]{6,}", "0x…", each) for each in text.splitlines() if each.startswith("=====")]
     return [each for each in lines if "/" not in each][:20] or [text[-300:]]

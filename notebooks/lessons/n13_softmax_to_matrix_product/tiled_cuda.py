@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kernels import runtime
 from kernels.runtime import KERNELS
+from lessons.shared import sanitizer
 
 SOURCE, MAIN = (Path(__file__).with_name(name) for name in ("tiled.cuh", "tiled_main.cu"))
 LAST = re.compile(r"\n[^\n]*// now nobody reads[^\n]*")  # the second barrier's line
@@ -97,18 +98,14 @@ def race(lines: list[str]) -> list[str]:
 
 def racecheck() -> tuple[list[str], str]:
     """(what compute-sanitizer's racecheck prints of the kernel without its second barrier, '' or why it did not)."""
-    from kernels.measure.sanitizer import compute_sanitizer
-
-    nvcc, sanitizer = runtime.nvcc(), compute_sanitizer()
-    if nvcc is None or sanitizer is None:
-        return [], f"{'nvcc' if nvcc is None else 'compute-sanitizer'} is not here"
+    if (nvcc := runtime.nvcc()) is None:
+        return [], "nvcc is not here"
     try:
         with tempfile.TemporaryDirectory() as folder:
             binary = _binary(folder, False, str(nvcc), "-arch=native", "-std=c++17", "-lineinfo")
-            command = [sanitizer, "--tool", "racecheck", "--racecheck-report", "analysis", binary]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-            printed = (done.stdout + done.stderr).replace(f"{folder}/", "")
-    except (OSError, subprocess.SubprocessError) as error:
+            printed = sanitizer.printed("racecheck", [binary], "--racecheck-report", "analysis")
+            printed = printed.replace(f"{folder}/", "")
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         return [], f"{type(error).__name__}: {str(error)[:200]}"
     lines = []
     for each in printed.splitlines():
