@@ -40,12 +40,6 @@ def _declaration() -> tuple:
     return call.us, gradient.us
 
 
-def _graph() -> tuple:
-    one, each, call_ = (times("call", name).us for name in ("graph of 1", "graph of 20", "triton"))
-    assert each < one < call_
-    return one, each
-
-
 def _long() -> tuple:
     labels = {"form": "functional", "implementation": "triton", "rows": 65536, "columns": 512, "dtype": "float32"}
     kernel = ADD_RELU.us("bandwidth", **labels)
@@ -87,11 +81,6 @@ said(
     "A call of our declaration with Triton takes {:.1f} µs, no more than PyTorch's `x + 1`, and {:.1f} µs with a "
     "gradient",
     _declaration,
-)
-said(
-    "The replay of a CUDA graph (notebook 05) takes {:.1f} µs with one call, and with twenty {:.1f} µs each: in it "
-    "neither Python nor the dispatcher runs.",
-    _graph,
 )
 said(
     "On 65536 rows of 512 elements our kernel runs for more than {:.0f} µs, longer than any of these calls takes.",
