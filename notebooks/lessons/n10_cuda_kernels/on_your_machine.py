@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from kernels import runtime
 from kernels.check.host import inline, programs
 from kernels.check.isolated import Ended, run_apart
-from lessons.n10_cuda_kernels import recorded, texts
+from lessons.n10_cuda_kernels import texts
 from lessons.n10_cuda_kernels.counting import STEPS
 from lessons.shared.puzzle.in_cuda import explain
-from lessons.shared.timing import print_times
 
 SHAPE = (65536, 512)
 X_AND_BIAS = "torch::Tensor forward(torch::Tensor x, torch::Tensor bias, int64_t threads) {"
@@ -71,18 +67,3 @@ def launch_us(text: str) -> float:
     if found.status != "ok":
         raise AssertionError(f"{found.status}: {found.text}")
     return found.us
-
-
-def beside(ways: Mapping[str, Callable], x: Tensor, bias: Tensor, y: Tensor) -> None:
-    """Whether all agree; on a GPU their µs by turns, and those of a copy of as many bytes; then what is recorded."""
-    calls = {name: partial(way, x, bias, y) for name, way in ways.items()}
-    with torch.no_grad():
-        if x.is_cuda:
-            print_times(calls, tolerance=1e-5)
-            source = x.new_ones(3 * x.numel() // 2)
-            print_times({"copy, as many bytes": partial(torch.clone, source)})
-        else:
-            right = calls["eager"]()
-            agree = [name for name in ("Triton", "CUDA") if name in calls and torch.allclose(calls[name](), right)]
-            print("as eager:", ", ".join(agree))
-    recorded.show_op()
