@@ -74,7 +74,7 @@ def on_host(source: str) -> str:
     extension = FORWARD.search(source)
 
     def call(found: re.Match) -> str:
-        grid, block, *more = arguments(found[2])
+        grid, block, *more = _arguments(found[2])
         if len(more) > 2:
             raise DoesNotCompile("<<<grid, block, shared bytes, stream>>> takes no more arguments")
         if more and more[0].strip() != "0":
@@ -87,8 +87,8 @@ def on_host(source: str) -> str:
     return re.sub(r", \)", ")", LAUNCH.sub(call, INCLUDES.sub("", source)))
 
 
-def arguments(text: str) -> list[str]:
-    """What stands in <<<…>>>: cut at the commas that are in no brackets. DoesNotCompile: less than two."""
+def _arguments(text: str) -> list[str]:
+    """Cut at the commas that are in no brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "([{") - (letter in ")]}")

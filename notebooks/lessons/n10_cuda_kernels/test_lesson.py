@@ -177,7 +177,10 @@ def test_pictures_and_tables(capsys):
     recorded.show_indices()
     recorded.show_op()
     recorded.show_sanitizer()
-    assert pictures.draw_steps({"wide": 3.0, "early": None}).axes
+    axes = pictures.draw_steps({"wide": 3.0, "early": None}).axes
+    shown = [text.get_text().strip() for ax in axes for text in ax.texts]
+    record = recorded.CUDA_STEPS.with_part("step", name="early")
+    assert {f"{record.us('step', name=name):.1f}" for name in STEPS} <= set(shown), "one is compared, and not drawn"
     printed = capsys.readouterr().out
     assert re.search(r"^wide +recorded [\d.]+ µs +LLSLLSLLSLLS  you said 60$", printed, re.M)
     assert "memcheck" in printed

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from kernels.check.host.programs import BUILD, LAUNCH, arguments
+from kernels.check.host.programs import BUILD, LAUNCH
 from kernels.dispatch.build import load_library
 from kernels.runtime import KERNELS
 
@@ -70,8 +70,14 @@ def _whole(texts: Collection[str]) -> str:
 
 def _launch(found: re.Match) -> str:
     """kernel<<<grid, block, shared, stream>>>( as the beginning of a call."""
-    grid, block, *_ = arguments(found[2])
+    grid, block, *_ = _arguments(found[2])
     return f"lecture::launch({found[1]}, dim3({grid}), dim3({block}), "
+
+
+def _arguments(text: str) -> list[str]:
+    """Cut at the commas that are in no brackets."""
+    inner = re.sub(r"[({\[][^(){}\[\]]*[)}\]]", lambda part: part[0].replace(",", "\0"), text)
+    return [part.replace("\0", ",").strip() for part in inner.split(",")]
 
 
 @contextmanager
