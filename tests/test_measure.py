@@ -1,7 +1,9 @@
 """How the ops are measured, without a GPU: everything but the clock."""
 
 import importlib
+import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -369,21 +371,37 @@ def test_the_first_call_of_a_process(tmp_path):
     assert good["cuda"].note == "loaded before it: torch 900 ms, kernels 30 ms, core 5 ms"
     assert rows(lambda *asked: answer | {"triton": True})["triton"].match == "FAILED: Triton was imported"
 
-    def compiles(op, backend, compiles):
-        (tmp_path / f"{backend}.so").touch()
+    def builds_once(cell, backend):
+        built = tmp_path / f"{backend}.so"
+        us = 4e4 if built.exists() else 9e9
+        built.touch()
+        return answer | {"us": us}
+
+    assert [(row.call_us, row.match) for row in rows(builds_once).values()] == [(4e4, "ok")] * 2
+
+    def builds_each_time(cell, backend):
+        (tmp_path / f"{backend}{len(list(tmp_path.iterdir()))}.so").touch()
         return answer
 
-    assert rows(compiles)["cuda"].match == "FAILED: compiled cuda.so"
+    assert re.fullmatch(r"FAILED: compiled cuda\d\.so", rows(builds_each_time)["cuda"].match)
 
-    def dies(op, backend, compiles):
+    def dies(cell, backend):
         raise ValueError("exit status 1: RuntimeError: no")
 
     assert rows(dies)["cuda"].match == "FAILED: ValueError: exit status 1: RuntimeError: no"
 
     cell = replace(first_call_of_a_process(), compiles=True)
     for compiled, match in ((True, "ok"), (False, "FAILED: compiled nothing")):
-        run = lambda op, backend, compiles, compiled=compiled: answer | {"compiled": compiles and compiled}  # noqa: E731
+        run = lambda asked, backend, compiled=compiled: answer | {"compiled": asked.compiles and compiled}  # noqa: E731
         assert {row.match for row in first_call.measure_first_call(cell, built=(tmp_path,), run=run)} == {match}
+
+
+@pytest.mark.parametrize("op", bench.ops())
+def test_the_process_of_a_first_call_finds_the_one_that_is_asked(op):
+    for found in bench.of(op).cells():
+        if isinstance(found, FirstCall):
+            labels = json.loads(json.dumps(dict(found.labels)))
+            assert first_call.asked(found.op, labels).labels == found.labels
 
 
 @without_gpu
@@ -395,6 +413,7 @@ def test_the_process_of_a_first_call_says_why_it_ended():
 def test_the_process_of_a_first_call_makes_its_cells_without_triton():
     """Whatever they import stands in each first call: an option of Inductor's asked for would bring Triton."""
     code = """
+import re
 import kernels, sys
 from kernels.measure import bench
 from kernels.measure.cells import FirstCall
