@@ -1,5 +1,4 @@
-"""What `python -m kernels.measure bench dlrm --save` found, on the H200 if that was measured, and what others published
-of such a model."""
+"""What `python -m kernels.measure bench dlrm` and its sweep found: on the H200, or on another GPU that has a record."""
 
 from __future__ import annotations
 
@@ -16,11 +15,6 @@ COMMANDS = {
     RECORD: "python -m kernels.measure bench dlrm --save", SWEEP: "python -m kernels.measure bench dlrm --sweep --save",
 }
 OURS, NOBODY = "cuda", "no difference"
-# µs a call that a published experiment reports for a DLRM of this size on an H100: the least and the most.
-PUBLISHED = {
-    "its kernel, standing alone": (22.2, 22.2), "its kernel, through its runtime": (51.4, 51.4),
-    "CUDA graphs": (67, 67), "torch.compile": (125, 240), "AOTInductor": (130, 158), "eager": (260, 270),
-}
 
 
 def no_record(record: Record) -> str:
