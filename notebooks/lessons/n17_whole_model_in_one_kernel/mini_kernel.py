@@ -23,6 +23,7 @@ LAYERS = ((13, 8), (8, WIDTH), (10, 8), (8, 1))  # (inputs, outputs): the bottom
 ROOM = Path(__file__).resolve().parent
 AROUND = (ROOM / "around.cu").read_text()
 HOLE = "// <kernel>\n"
+LINE_OF = {name: f'#line 1 "{name}"\n' for name in ("kernel", "launch")}
 # What stands for launch() where Python calls: the current stream, and the error of the launch.
 LAUNCHER = """
 extern "C" int launch(const float* dense, const long long* ids, const float* const* tables,
@@ -44,9 +45,10 @@ def has_launch(kernel: str) -> bool:
 
 
 def whole(kernel: str) -> str:
-    """The text with the struct before it and launch() behind it, where it has no launch() of its own."""
+    """The text with the struct before it and launch() behind it, where it has no launch() of its own. Of an error the
+    compiler names the line in the reader's text."""
     before, after = AROUND.split(HOLE)
-    return before + kernel.strip() + "\n" + ("" if has_launch(kernel) else after)
+    return f"{before}{LINE_OF['kernel']}{kernel.strip()}\n" + ("" if has_launch(kernel) else LINE_OF["launch"] + after)
 
 
 def with_launcher(kernel: str) -> str:
