@@ -26,6 +26,7 @@ DRAWN = {
     "a width of 41": (3, 41, lambda x: x),
     "one number": (1, 1, lambda x: x),
     "a NaN": (2, 32, lambda x: x.where(x < x.max(), math.nan)),
+    "far below zero": (2, 41, lambda x: 1e30 * (x - 6)),
 }
 HINTS = {
     "one block": "Σ e^(z - maximum) of the block; nothing has been added up before it.",
@@ -33,6 +34,7 @@ HINTS = {
     "large numbers": "e^200 is more than float32 has: take a maximum off each number first.",
     "very negative numbers": "e^-300 is 0 in float32: from which maximum on is the distance taken?",
     "a width of 41": "what lies beyond the row is read as -Inf, whose e^ is 0: is it taken off a maximum of numbers?",
+    "far below zero": "a row's numbers may be as low as -1e30: what is read beyond its end must be lower than any.",
     "a NaN": "a row with a NaN has a NaN for its sum: what have you left out?",
 }
 HINT = "total is a sum of e^(z - maximum). If the maximum rises, each of its terms changes by e^(maximum - higher)."

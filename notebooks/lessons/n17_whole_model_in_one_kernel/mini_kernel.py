@@ -23,6 +23,7 @@ LAYERS = ((13, 8), (8, WIDTH), (10, 8), (8, 1))  # (inputs, outputs): the bottom
 ROOM = Path(__file__).resolve().parent
 AROUND = (ROOM / "around.cu").read_text()
 HOLE = "// <kernel>\n"
+LINE_OF = {name: f'#line 1 "{name}"\n' for name in ("kernel", "launch")}
 # What stands for launch() where Python calls: the current stream, and the error of the launch.
 LAUNCHER = """
 extern "C" int launch(const float* dense, const long long* ids, const float* const* tables,
@@ -37,10 +38,17 @@ extern "C" int launch(const float* dense, const long long* ids, const float* con
 """
 
 
+def has_launch(kernel: str) -> bool:
+    """Whether the text has a launch() of its own; a comment that speaks of one, or __launch_bounds__, is none."""
+    without_comments = re.sub(r"//[^\n]*|/\*.*?\*/", " ", kernel, flags=re.S)
+    return bool(re.search(r"\bvoid\s+launch\s*\(", without_comments))
+
+
 def whole(kernel: str) -> str:
-    """The text with the struct before it and launch() behind it, where it has no launch() of its own."""
+    """The text with the struct before it and launch() behind it, where it has no launch() of its own. Of an error the
+    compiler names the line in the reader's text."""
     before, after = AROUND.split(HOLE)
-    return before + kernel.strip() + "\n" + ("" if re.search(r"\bvoid\s+launch\s*\(", kernel) else after)
+    return f"{before}{LINE_OF['kernel']}{kernel.strip()}\n" + ("" if has_launch(kernel) else LINE_OF["launch"] + after)
 
 
 def with_launcher(kernel: str) -> str:
@@ -52,7 +60,7 @@ def with_launcher(kernel: str) -> str:
 def inline(kernel: str) -> Callable[..., Tensor]:
     """f(dense, ids, tables, weights, biases) of a text with the kernel `forward`, built by load_inline: by nvcc on a
     GPU, else by g++ over check/host/cuda_on_host.h. RuntimeError: the text has a launch() of its own; it fails."""
-    if "launch" in kernel:
+    if has_launch(kernel):
         raise RuntimeError("inline() launches in blocks of 128 threads: give the kernel without launch()")
     gpu = runtime.device().type == "cuda" and runtime.nvcc() is not None
     BUILD.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,7 @@ from lessons.shared.records import LANES, SECTOR
 
 ROWS_A_THREAD = 8  # at most, so that one thread does not do the work of all
 GRID = "a thread a row, in blocks of 128 threads: (batch + 127) / 128 blocks."
+PLACES = "a row has 13 numbers in dense, 3 in ids and one in out, and rows lie one behind the other."
 GUARD = "the last block has threads that have no row: they must neither read nor write."
 UNKNOWN = "ids come from outside: one below 0, or from the table's height on, reads nothing, and its vector is zeros."
 # Of CUDA, but not of watched.h.
@@ -54,7 +55,8 @@ def _wrong_place(want: object, got: object) -> str:
     return ""
 
 
-PAIRS = [(i, j) for i in range(1, 6) for j in range(i)]
+# Of five vectors, and of Criteo's 27: there may be any number of them.
+PAIRS = [*((i, j) for i in range(1, 6) for j in range(i)), (26, 0), (26, 25)]
 BY_COLUMN = "row by row: (1, 0), (2, 0), (2, 1), (3, 0), … How many pairs stand in the rows before row i?"
 
 
@@ -100,8 +102,9 @@ class _Layers(Layers):
     """As the op's own."""
 
     def errors(self, reference: Callable, call: Call, exact: Sequence[Tensor]) -> list[Tensor]:
-        dense, *rest = call.tensors
-        return super().errors(reference, Call("", (dense, *lists(*rest)), ACTIVATIONS), exact)
+        dense, ids, tables, weights, biases = call.tensors
+        finite = [torch.where(bias.isinf(), 0, bias) for bias in biases]  # behind -Inf relu gives an exact 0
+        return super().errors(reference, Call("", (dense, *lists(ids, tables, weights, finite)), ACTIVATIONS), exact)
 
 
 def _with(*activations: str) -> Callable[..., Tensor]:
@@ -116,6 +119,15 @@ def _permuted(weights: Sequence[Tensor], places: Sequence[int]) -> list[Tensor]:
     return [*weights[:2], top, weights[3]]
 
 
+def _known_where(holds: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    """The model to which only the ids are known for which this holds."""
+    return lambda dense, ids, *rest: mini(dense, torch.where(holds(ids), ids, -1), *rest)
+
+
+def _logits(*arguments) -> Tensor:
+    return _with("relu", "relu", "relu", "identity")(*arguments)
+
+
 def _turned(weights: Sequence[Tensor]) -> list[Tensor]:
     return [weight.reshape(weight.shape[::-1]).T for weight in weights]
 
@@ -125,8 +137,9 @@ ORDER = [*range(WIDTH), *(place(i, j) for i, j in BY_COLUMNS)]
 BEHIND = [*range(WIDTH, 10), *range(WIDTH)]
 # What a plausible mistake computes, (its arguments) → out, and what to think of.
 MISTAKES: list[tuple[Callable[..., Tensor], str]] = [
-    (_with("relu", "relu", "relu", "identity"),
-     "these are the logits: what comes behind the last layer?"),
+    (_logits, "these are the logits: what comes behind the last layer?"),
+    (lambda *arguments: _logits(*arguments).relu().sigmoid(), "behind the last layer stands a sigmoid, and no relu."),
+    (lambda *arguments: 1 - mini(*arguments), "1 / (1 + e^z) is the sigmoid of -z: which sign has the exponent?"),
     (_with("relu", "identity", "relu", "sigmoid"),
      "the bottom MLP has a relu behind its last layer too: the vectors meet behind it."),
     (_with("identity", "relu", "relu", "sigmoid"),
@@ -142,15 +155,21 @@ MISTAKES: list[tuple[Callable[..., Tensor], str]] = [
      "a weight is [outputs][inputs]: what output n takes of input k lies at n * inputs + k."),
     (lambda d, i, t, w, b: mini(d, i.reshape(-1).view(3, -1).T, t, w, b),
      "ids is [batch][3]: the three ids of a row lie side by side."),
+    (lambda d, *rest: mini(d.reshape(-1).view(13, -1).T, *rest),
+     "dense is [batch][13]: the 13 features of a row lie side by side."),
+    (_known_where(lambda ids: ids < HEIGHTS[0]), "each table has a height of its own: m.height[f]."),
+    (_known_where(lambda ids: ids > 0), "0 is an id too: it names a table's first row."),
     (lambda d, i, t, w, b: mini(d, i, t, w, [torch.zeros_like(each) for each in b]), "where do the biases come in?"),
     (lambda d, i, t, w, b: mini(d, i, [t[0]] * 3, w, b), TABLES),
 ]
 
 
 def recognised(got: Tensor, arguments: Sequence) -> str:
-    """What to think of, if `got` is what a mistake of MISTAKES computes; else ""."""
+    """What to think of, if `got` is what a mistake of MISTAKES computes; else "", and of NaN, which many compute."""
+    if got.isnan().any():
+        return ""
     for function, hint in MISTAKES:
-        if torch.allclose(got, function(*arguments), rtol=1e-4, atol=1e-5, equal_nan=True):
+        if torch.allclose(got, function(*arguments), rtol=1e-4, atol=1e-5):
             return hint
     return ""
 
@@ -177,7 +196,7 @@ class Runner:
         self.last = outcome
         if outcome.status != "ok":
             all_known = all(bool(((i >= 0) & (i < len(t))).all()) for i, t in zip(ids.T, tables, strict=True))
-            hint = functools.partial(_outside, all_known=all_known)
+            hint = functools.partial(_outside, all_known=all_known, full=len(dense) % 128 == 0)
             raise Wrong(explain(outcome, self.source, [each.size for each in buffers], hint, GRID))
         if not self.gpu and 0 < outcome.threads * ROWS_A_THREAD < len(dense):
             raise Wrong(f"{outcome.threads} threads write {len(dense):,} rows\nHint: {GRID}")
@@ -190,12 +209,13 @@ class Runner:
         return out
 
 
-def _outside(name: str, all_known: bool) -> str:
-    """What to think of where a pointer's memory is left. all_known: every id is its table's."""
-    if name in ("dense", "ids", "out", ""):
-        return GUARD
-    if name.startswith("table"):
-        return TABLES if all_known else UNKNOWN
+def _outside(name: str, all_known: bool, full: bool) -> str:
+    """What to think of where a pointer's memory is left; name: "" where none is near. all_known: every id is its
+    table's. full: every thread has a row."""
+    if name in ("dense", "ids", "out"):
+        return PLACES if full else GUARD
+    if name.startswith("table") or not name:
+        return UNKNOWN if not all_known else TABLES if name else PLACES
     inputs, outputs = LAYERS[int(name[-1])]
     return f"the layer has {inputs} inputs and {outputs} outputs; a weight is [outputs][inputs], a bias [outputs]."
 
@@ -217,15 +237,25 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
         hint = f"{rows} rows: which one is a thread's says blockIdx.x too. And {GUARD}"
     yield Call(f"{rows} {'row' if rows == 1 else 'rows'}", (dense, ids, tables, weights, biases), hint=hint)
     if rows > 128:
+        # A known id names neither a table's first row nor its last: where a bad one is turned into these, NaN comes.
+        edged = [table.clone() for table in tables]
         bad = ids.clone()
+        for f, (height, table) in enumerate(zip(HEIGHTS, edged, strict=True)):
+            table[0] = table[-1] = math.nan
+            bad[:, f].clamp_(1, height - 2)
         for k, value in enumerate((-1, HEIGHTS[0], -(2**40), 2**32 + 3, 2**31)):
             bad[3 * k : 3 * k + 3, k % 3] = value
             bad[3 * k, :] = torch.tensor(HEIGHTS)
         hint = f"an id has 64 bits. {UNKNOWN[0].upper()}{UNKNOWN[1:]}"
-        yield Call(f"{rows} rows, ids that no table has", (dense, bad, tables, weights, biases), hint=hint)
+        yield Call(f"{rows} rows, ids that no table has", (dense, bad, edged, weights, biases), hint=hint)
         large = [*weights[:3], 300 * weights[3]]
         hint = "e^z is infinite from 89 on, and Inf / Inf is NaN: 1 / (1 + e^-z) has no such quotient."
         yield Call(f"{rows} rows, logits of some hundreds", (dense, ids, tables, large, biases), hint=hint)
+        shut = [bias.clone() for bias in biases]
+        for bias in shut[:3]:
+            bias[1] = -math.inf
+        hint = "relu(-Inf) is 0, and -Inf · 0 is NaN: choose between z and 0, and do not multiply."
+        yield Call(f"{rows} rows, a bias of -Inf before each relu", (dense, ids, tables, weights, shut), hint=hint)
 
 
 _CASES = [Case((rows, 13)) for rows in (128, 1, 300)]

@@ -1,7 +1,8 @@
-"""What `python -m kernels.measure bench dlrm --save` found on the H200, and what others published of such a model."""
+"""What `python -m kernels.measure bench dlrm` and its sweep found: on the H200, or on another GPU that has a record."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lessons.shared.records import Record, apart, spread
@@ -14,26 +15,22 @@ COMMANDS = {
     RECORD: "python -m kernels.measure bench dlrm --save", SWEEP: "python -m kernels.measure bench dlrm --sweep --save",
 }
 OURS, NOBODY = "cuda", "no difference"
-# µs a call that a published experiment reports for a DLRM of this size on an H100: the least and the most.
-PUBLISHED = {
-    "its kernel, standing alone": (22.2, 22.2), "its kernel, through its runtime": (51.4, 51.4),
-    "CUDA graphs": (67, 67), "torch.compile": (125, 240), "AOTInductor": (130, 158), "eager": (260, 270),
-}
 
 
-def why_not(record: Record) -> str:
-    """Empty where it was recorded, else a sentence."""
-    try:
-        record.table()
-    except FileNotFoundError:
-        written = f"On an H200 `{COMMANDS[record]}` writes it"
-        return f"There is no record of this yet. {written}, and this cell then shows it."
-    return ""
+def no_record(record: Record) -> str:
+    """What is said in its place."""
+    return f"There is no record of this yet. On a GPU `{COMMANDS[record]}` writes it, and this cell then shows it."
 
 
-def cells() -> dict[tuple[int, int], pandas.DataFrame]:
+def sweep() -> Record | None:
+    """The H200's, else another GPU's; None: there is none."""
+    with suppress(LookupError):
+        return SWEEP.with_part("grid")
+
+
+def cells(record: Record) -> dict[tuple[int, int], pandas.DataFrame]:
     """(tables, batch) → the rows of that cell of the grid, the fastest first; those that failed are not among them."""
-    grid = SWEEP.rows("grid")
+    grid = record.rows("grid")
     grid = grid.assign(tables=grid["model"].str.split().str[0].astype(int))
     found = grid.dropna(subset=["us_p50"]).sort_values("us_p50").groupby(["tables", "rows"])
     return {(int(tables), int(batch)): cell for (tables, batch), cell in found}
@@ -47,13 +44,13 @@ def winner(cell: pandas.DataFrame) -> str:
 
 def print_ranking() -> None:
     """How often who is the fastest, and where it is not our kernel."""
-    if why := why_not(SWEEP):
-        print(why)
+    if (record := sweep()) is None:
+        print(no_record(SWEEP))
         return
-    found = {at: winner(cell) for at, cell in cells().items()}
+    found = {at: winner(cell) for at, cell in cells(record).items()}
     counts = {name: [*found.values()].count(name) for name in {OURS: 0} | dict.fromkeys(found.values())}
     shown = ", ".join(f"{name} in {count}" for name, count in counts.items())
-    where = f"{SWEEP.head('GPU')}, {SWEEP.head('date')}"
+    where = f"{record.head('GPU')}, {record.head('date')}"
     print(f"The fastest of {len(found)} cells, by the GPU's time ({where}): {shown}.")
     for other in sorted(counts.keys() - {OURS}):
         places = ", ".join(f"{tables} × {batch:,}" for (tables, batch), name in found.items() if name == other)
@@ -62,10 +59,12 @@ def print_ranking() -> None:
 
 def print_calls() -> None:
     """µs of a call of mini, one after the other, by implementation."""
-    if why := why_not(RECORD):
-        print(why)
+    try:
+        record = RECORD.with_part("latency", model="mini")
+    except LookupError:
+        print(no_record(RECORD))
         return
-    print(f"mini, µs a call between two events (20th to 80th percentile), {RECORD.head('GPU')}, {RECORD.head('date')}")
-    for _, row in RECORD.rows("latency", model="mini").dropna(subset=["call_us"]).sort_values("call_us").iterrows():
+    print(f"mini, µs a call between two events (20th to 80th percentile), {record.head('GPU')}, {record.head('date')}")
+    for _, row in record.rows("latency", model="mini").dropna(subset=["call_us"]).sort_values("call_us").iterrows():
         of_call = {"us_p20": row["call_us_low"], "us_p50": row["call_us"], "us_p80": row["call_us_high"]}
         print(f"  {row['implementation']:<44} {spread(of_call, 8)}")

@@ -9,7 +9,7 @@ from kernels import runtime
 from kernels.measure import records
 from lessons.n17_whole_model_in_one_kernel import mini_kernel, on_your_machine, pictures, puzzles, recorded
 from lessons.shared import answers
-from lessons.shared.records import LANES
+from lessons.shared.records import LANES, Unsaved
 
 matplotlib = pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")
@@ -43,7 +43,7 @@ def test_a_launch_of_the_readers_own_takes_the_lessons_place(kernel):
     whole = mini_kernel.whole(kernel)
     before, after = mini_kernel.AROUND.split(mini_kernel.HOLE)
     assert whole.endswith(after)
-    assert mini_kernel.whole(kernel + after) == before + (kernel + after).strip() + "\n"
+    assert mini_kernel.whole(kernel + after) == before + mini_kernel.LINE_OF["kernel"] + (kernel + after).strip() + "\n"
 
 
 def test_each_mistake_is_told_from_the_others():
@@ -63,15 +63,31 @@ def test_the_kernel_compiles_for_a_gpu_as_it_is_launched_there(kernel, tmp_path)
         file = tmp_path / f"{name}.cu"
         file.write_text(text)
         log = on_your_machine.compile_log(file, "-arch=sm_90", f"-I{runtime.KERNELS}")
-        assert "0 bytes spill stores" in log
+        assert "0 bytes stack frame, 0 bytes spill stores" in log  # the arrays are in registers
 
 
 @pytest.mark.skipif(not runtime.nvcc(), reason="nvcc is not here")
-def test_what_is_refused_would_spill():
-    fits, refused = on_your_machine.shape(8, 16), on_your_machine.shape(26, 16)
+def test_what_fits_spills_nothing_and_neither_does_what_the_budget_refuses():
+    fits, refused = on_your_machine.shape(8, 16), on_your_machine.shape(16, 16)
     assert not fits.why_not()
-    assert "a thread's registers hold 160" in refused.why_not()
-    assert "    0 bytes spilled" in on_your_machine.compiler_report(fits)
+    assert refused.why_not() == "280 numbers of a row at once, and a thread's registers hold 160"
+    for shape in (fits, refused):
+        assert "    0 bytes spilled" in on_your_machine.compiler_report(shape)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not runtime.nvcc(), reason="nvcc is not here")
+def test_26_tables_of_width_16_would_spill():
+    report = on_your_machine.compiler_report(on_your_machine.shape(26, 16))
+    assert report.startswith("255 registers")
+    assert "     0 bytes spilled" not in report
+
+
+def test_a_launch_of_the_readers_own_is_told_from_words_that_look_like_it(kernel):
+    assert mini_kernel.has_launch(mini_kernel.whole(kernel))
+    bounds = kernel.replace("void forward", "void __launch_bounds__(128) forward")
+    for text in (kernel, bounds, "// void launch()\n" + kernel, "/* void launch() */" + kernel):
+        assert not mini_kernel.has_launch(text)
 
 
 def test_what_the_compiler_reports_is_read():
@@ -110,7 +126,7 @@ def small_record(monkeypatch, tmp_path):
 
 
 def test_the_winners_of_a_record(small_record, capsys):
-    assert {at: recorded.winner(cell) for at, cell in recorded.cells().items()} == {
+    assert {at: recorded.winner(cell) for at, cell in recorded.cells(recorded.sweep()).items()} == {
         (3, 256): "cuda", (26, 65536): recorded.NOBODY,
     }
     recorded.print_ranking()
@@ -119,8 +135,9 @@ def test_the_winners_of_a_record(small_record, capsys):
     assert "The fastest of 2 cells, by the GPU's time (a GPU, 2026-11-25): cuda in 1, no difference in 1." in printed
     assert "no difference: 26 × 65,536 (tables × rows)" in printed
     assert printed.index("  cuda ") < printed.index("  eager ")
-    texts = [text.get_text() for text in pictures.draw_ranking().axes[0].texts]
-    assert "cuda\n2.0 µs, a peer 9.0" in texts
+    drawn = pictures.draw_ranking().axes[0]
+    assert "cuda\n2.0 µs, a peer 9.0" in [text.get_text() for text in drawn.texts]
+    assert drawn.get_title("left").endswith("recorded, a GPU")
     matplotlib.pyplot.close("all")
 
 
@@ -132,5 +149,30 @@ def test_without_a_record_one_sentence_says_so(monkeypatch, capsys):
     recorded.print_ranking()
     recorded.print_calls()
     assert capsys.readouterr().out.count("There is no record of this yet") == 2
-    assert "There is no record" in pictures.draw_ranking().axes[0].texts[0].get_text()
+    assert pictures.draw_ranking() is None
+
+
+def test_where_the_h200_has_no_record_another_gpus_is_shown(monkeypatch, capsys):
+    others = {
+        recorded.RECORD: Unsaved("dlrm", measured=[row("latency", "cuda", 9.0, model="mini", rows=2048)]),
+        recorded.SWEEP: Unsaved("dlrm_sweep", measured=[row("grid", "cuda", 2.0, model="3 tables", rows=256)]),
+    }
+    monkeypatch.setattr(recorded.Record, "rows", none_but(others.values()))
+    monkeypatch.setattr(recorded.Record, "_others", lambda self: [others[self]])
+    recorded.print_calls()
+    recorded.print_ranking()
+    assert capsys.readouterr().out.count("NVIDIA X1, 2026-11-26") == 2
+    assert pictures.draw_ranking().axes[0].get_title("left").endswith("recorded, X1")
     matplotlib.pyplot.close("all")
+
+
+def none_but(records):
+    """Record.rows that has none of the records but these."""
+    rows, given = recorded.Record.rows, {*map(id, records)}
+
+    def found(self, *arguments, **labels):
+        if id(self) not in given:
+            raise LookupError
+        return rows(self, *arguments, **labels)
+
+    return found

@@ -25,6 +25,7 @@ from lessons.shared.puzzle import InTriton
 ROWS, COLUMNS, STEP = 16, 32, 16  # of a program's tile, and of its loop
 NAN = "row 7 of x is NaN, and its sums too; relu(NaN) is NaN. tl.maximum gives 0, a comparison is false."
 WITH_NAN = 20  # rows, of which one is NaN
+WITH_INF = 21  # rows, where a number of the bias is -Inf
 
 
 def launch_layer(kernel, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *options) -> Tensor:
@@ -87,6 +88,8 @@ def _calls(options: tuple, hints: Callable[..., str]) -> Callable[[Case, torch.d
         tensors = draw_mlp(Case((rows, widths[0])), widths, device)
         if rows == WITH_NAN:
             tensors[0][7] = math.nan
+        if rows == WITH_INF:
+            tensors[2][0][1] = -math.inf
         yield Call(f"{rows} rows of {'-'.join(map(str, widths))}", tensors, options, hint=hints(rows, *widths))
 
     return calls
@@ -105,6 +108,8 @@ def _layer_hint(rows: int, inputs: int = 0, outputs: int = 0) -> str:
 def _epilogue_hint(rows: int, inputs: int = 0, outputs: int = 0) -> str:
     if rows == WITH_NAN:
         return NAN
+    if rows == WITH_INF:
+        return "the bias of column 1 is -Inf. Its relu is 0, and -Inf · 0 is NaN: choose, do not multiply."
     if rows == ROWS and outputs == COLUMNS:
         return "the bias belongs to the columns: it is added to each row, and relu comes last."
     return f"out has {rows} rows and {outputs} columns, the bias {outputs} numbers: which places of the tile exist?"
@@ -131,7 +136,7 @@ def _spec(options: tuple, hints: Callable[..., str], *shapes: tuple) -> Spec:
 _SUMS = (
     (16, 16, 32), (16, 48, 32), (5, 16, 7), (33, 48, 39), (16, 40, 32), (33, 45, 39), (1, 1, 1), (WITH_NAN, 40, 32),
 )
-_EPILOGUE = ((16, 16, 32), (16, 48, 7), (5, 16, 32), (33, 40, 45), (1, 1, 1), (WITH_NAN, 16, 32))
+_EPILOGUE = ((16, 16, 32), (16, 48, 7), (5, 16, 32), (33, 40, 45), (1, 1, 1), (WITH_NAN, 16, 32), (WITH_INF, 16, 32))
 _LAYER = ((16, 16, 32), (5, 16, 7), (16, 48, 32), (33, 40, 45), (1, 1, 1), (WITH_NAN, 16, 32))
 _CHAINED = ((16, 16, 16, 16), (5, 16, 16, 32), (16, 16, 48, 32), (33, 32, 40, 16), (WITH_NAN, 16, 16, 16))
 _ONE = ("identity", "relu", "ieee")
