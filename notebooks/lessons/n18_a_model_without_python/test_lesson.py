@@ -12,7 +12,7 @@ from model.serving.manifest import ExportError, Manifest, Tensors
 
 
 def test_a_count_is_what_training_saw(tmp_path):
-    counts = torch.tensor([[0.0, 1.0, -3.0, torch.nan, 3e9] * 3])[:, : len(DENSE)]
+    counts = torch.tensor([[0.0, 1.0, -3.0, torch.nan, 3e9, torch.inf] * 3])[:, : len(DENSE)]
     table = pd.DataFrame(counts.numpy(), columns=DENSE)
     table[[*SPARSE]] = 1
     table["labels"] = 0
@@ -29,7 +29,7 @@ def test_a_shape_fits_where_the_manifest_says_so(case):
         return  # a manifest's inputs have no names when they come
     inputs = tuple(Tensors(name, torch.int64, sizes) for name, sizes in declared.items())
     manifest = Manifest("", "", inputs, (), ())
-    given = [torch.zeros(shape, dtype=torch.int64) for shape in shapes.values()]
+    given = [torch.zeros(shapes[name], dtype=torch.int64) for name in declared]
     if want:
         manifest.check(given)
     else:
