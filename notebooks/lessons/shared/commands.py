@@ -45,7 +45,10 @@ def shell(command: str, fails: bool = False) -> float:
     text = here("\n".join(lines))
     if done.returncode and not fails:
         raise CommandFailed(f"{command.split()[0]} ended with status {done.returncode}: {text[-600:]}")
-    print(text + f"\nexit status {done.returncode}" if done.returncode else text)
+    if done.returncode:
+        text += f"\nexit status {done.returncode}"
+    if text:
+        print(text)
     return seconds
 
 
