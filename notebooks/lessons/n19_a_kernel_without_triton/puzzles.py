@@ -85,7 +85,7 @@ _INFO = (
     ("a struct of 40 bytes, and eleven numbers", _parameters(40, *[4] * 9, 8, 4)[::-1], [40, *[4] * 9, 8, 4],
      "the places are numbers: sort them as such."),
     ("a struct of 10,000 bytes", _parameters(10_000), [10_000], "the last four bytes are one unsigned number."),
-    ("a record of 40,000 bytes", [_long(0x4A, b"\4\x17\0\0" * 10_000), _parameter(0, 4)], [4],
+    ("a record of 40,000 bytes", [_long(0x4A, _parameter(5, 16) * 2_500), _parameter(0, 4)], [4],
      "bytes 2 and 3 of a record are one unsigned number."),
     ("300 parameters", _parameters(*[4] * 299, 8)[::-1], [*[4] * 299, 8], "bytes 4 and 5 are one number, the place."),
     ("a value that no other format uses", [_short(0x03, 0x0417), _parameter(0, 1)], [1],
