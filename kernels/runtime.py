@@ -219,7 +219,7 @@ def report() -> str:
         lines.append("Runs on the CPU, although there is a GPU: this torch cannot use it, or it is hidden.")
     lines.append(
         {
-            "compiled": "Triton kernels are compiled, which takes a GPU.",
+            "compiled": "Triton kernels are compiled, and run on a GPU alone.",
             "interpreted": "Triton kernels are interpreted on the CPU: the results count, the times do not.",
             "missing": "Triton is not installed: its kernels do not run.",
         }[triton_mode()]

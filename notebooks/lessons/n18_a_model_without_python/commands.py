@@ -15,7 +15,7 @@ FOLDER = Path("build/lesson18")  # of all that the lesson writes, below ROOT
 
 
 def build_runner(command: str) -> bool:
-    """Whether the command built run_exported and serve_exported. Where something for it is missing, it prints what."""
+    """Whether the command built run_exported. Where something for it or for serve_exported is missing, it says what."""
     for program in ("cmake", "ninja", "g++"):
         if not shutil.which(program, path=environment()["PATH"]):
             print(f"{program} is not here: the C++ programs are not built, and what follows of them is left out.")
@@ -29,11 +29,17 @@ def build_runner(command: str) -> bool:
         print(f"Not built, for want of {', '.join(missing) or 'what build.log says'}; its part below is left out.")
         return False
     print(f"built in {time.perf_counter() - start:.0f} s")
+    if left_out := re.search(r"\w+ is left out: [^)]*\)?", log.read_text()):
+        print(" ".join(left_out[0].split()))
     return True
 
 
 def started(command: str) -> str:
-    """Start a server that ends with this process; its address, once it says that it listens."""
+    """Start a server that ends with this process; its address, once it says that it listens. "": it was not built."""
+    program = command.split()[0]
+    if "/" in program and not (ROOT / program).exists():
+        print(f"{program} was not built: what follows of it is left out.")
+        return ""
     server = subprocess.Popen(
         command.split(), cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -43,4 +49,4 @@ def started(command: str) -> str:
         said += line
         if address := re.search(r"http://[\w.:]+", line):
             return address[0]
-    raise CommandFailed(f"{command.split()[0]} ended with status {server.wait()}: {here(said)}")
+    raise CommandFailed(f"{program} ended with status {server.wait()}: {here(said)}")

@@ -1,45 +1,56 @@
 """The puzzles of 18_a_model_without_python.ipynb: what each must give, and attempt(), which judges an answer.
 
     as_trained   counts [B, 13] → what training saw of them
-    is_declared         declared sizes, shapes → whether the shapes are what was declared
+    is_declared  declared sizes, shapes → whether the shapes are what was declared
     body         counts [B, 13], ids [B, 26] → the bytes of a request
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 
 import torch
 from torch import Tensor
 
 from lessons.shared.puzzle import Judge, Own
+from lessons.shared.puzzle.reader import alone
 
 # ---------------------------------------------------------------------------------------------------------- as_trained
 
 
 def as_trained(counts: Tensor) -> Tensor:
     """As lessons.shared.dlrm.read makes them of a file's rows."""
-    return counts.nan_to_num(0).clamp(min=0).log1p()
+    return torch.where(counts > 0, counts, 0.0).log1p()
 
 
-_NAN = torch.nan
+_NAN, _INF = torch.nan, torch.inf
+_COLUMNS = 13
 _COUNTS = (
     ("counts that are there", [[0.0, 1.0, 9.0]], "x becomes log(1 + x): torch.log1p."),
     ("a count that is missing", [[3.0, _NAN, 5.0]], "read() filled a missing count with 0, and log(1 + 0) is 0."),
     ("counts below 0", [[-1.0, -2.0, 4.0]], "read() took the larger of x and 0 before the logarithm."),
     ("a large count", [[3e9, 0.0, 2.0]], "float32 holds it, and so must what you make of it."),
+    ("a count without a limit", [[_INF, -_INF, 2.0]],
+     "read() took Inf for no missing count; nan_to_num puts a number in its place, unless you say posinf=torch.inf."),
     ("no rows", [], "a batch of 0 rows is a batch."),
 )
 
 
 def _check_as_trained(answer: Callable) -> str:
     for name, values, hint in _COUNTS:
-        counts = torch.tensor(values, dtype=torch.float32).reshape(-1, 3)
+        rows = [row + [6.0] * (_COLUMNS - len(row)) for row in values]
+        counts = torch.tensor(rows, dtype=torch.float32).reshape(-1, _COLUMNS)
         kept, want = counts.clone(), as_trained(counts)
-        got = answer(counts)
         told = f"as_trained, case {name}: "
+        try:
+            got = alone(answer)(counts)
+        except AssertionError:
+            raise
+        except Exception as error:
+            text = str(error).strip().partition("\n")[0]
+            raise AssertionError(f"{told}{type(error).__name__}: {text}\nHint: {hint}") from error
         assert isinstance(got, Tensor), f"{told}must return a tensor; got {type(got).__name__}"
         assert got.shape == want.shape, f"{told}shape: expected {[*want.shape]}, got {[*got.shape]}\nHint: {hint}"
         assert got.dtype == torch.float32, f"{told}dtype: expected float32, got {str(got.dtype)[6:]}\nHint: {hint}"
@@ -60,20 +71,30 @@ def _check_exports(answer: Callable) -> None:
     try:
         sizes = ({0: torch.export.Dim("rows")},)
         with redirect_stderr(io.StringIO()):  # where torch shows the graph so far
-            given = (torch.tensor([[1.0, _NAN, -2.0]] * 2),)
+            given = (_rows(2, 1.0, -2.0),)
             program = torch.export.export(_OneCall(answer), given, dynamic_shapes=sizes)
     except Exception as error:
         raise AssertionError(
             f"as_trained: the values are right, but torch.export says: {str(error).strip().splitlines()[0]}\n"
-            "Hint: an `if` or a loop on a tensor's values, or on how many rows there are, is Python's and stays behind."
+            "Hint: an `if` or a loop on a tensor's values, or on how many rows there are, is Python's and stays "
+            "behind; so does NumPy."
         ) from error
     for rows in (0, 5):
-        counts = torch.tensor([[3.0, 4.0, _NAN]]).repeat(rows, 1)
-        got = program.module()(counts)
-        assert torch.equal(got, as_trained(counts)), (
-            f"as_trained, exported, then called with {rows} rows of other values: {got.tolist()[:1]}\n"
+        counts = _rows(rows, 3.0, 4.0)
+        want, got = as_trained(counts), program.module()(counts)
+        assert torch.allclose(got, want, rtol=1e-6, atol=1e-7), (
+            f"as_trained, exported, then called with {rows} rows of other values: of 3 and 4 expected "
+            f"{_first_two(want)}, got {_first_two(got)}\n"
             "Hint: a number that Python took out of a tensor is a constant of the graph."
         )
+
+
+def _rows(rows: int, first: float, second: float) -> Tensor:
+    return torch.tensor([[first, second] + [_NAN] * (_COLUMNS - 2)]).repeat(rows, 1)
+
+
+def _first_two(values: Tensor) -> str:
+    return " and ".join(f"{value:g}" for value in values[0, :2].tolist()) if len(values) else "none"
 
 
 class _OneCall(torch.nn.Module):
@@ -109,12 +130,19 @@ def is_declared(declared: Declared, shapes: Mapping[str, Sequence[int]]) -> bool
 
 _ONE = {"counts": ("B", 13), "ids": ("B", 26)}
 _BAGS = {"counts": ("B", 13), "ids": ("N",), "bag_of_id": ("N",)}
+_PAIRS = {"chosen": ("F", "F"), "vectors": ("B", "F", 16)}
 _SHAPES = (
     ("8 rows", _ONE, {"counts": (8, 13), "ids": (8, 26)}, True, "a letter may be any number."),
     ("0 rows", _ONE, {"counts": (0, 13), "ids": (0, 26)}, True, "0 is a number, too."),
     ("64 rows of ids beside 8 of counts", _ONE, {"counts": (8, 13), "ids": (64, 26)}, False,
      "a letter is the same number wherever it stands: remember the first."),
+    ("no rows of counts beside 64 of ids", _ONE, {"counts": (0, 13), "ids": (64, 26)}, False,
+     "0 is a number, too: a letter that is 0 must stay 0."),
     ("12 columns", _ONE, {"counts": (8, 12), "ids": (8, 26)}, False, "a number that is declared must be that number."),
+    ("27 columns of ids", _ONE, {"counts": (8, 13), "ids": (8, 27)}, False,
+     "a number that is declared must be that number."),
+    ("a dimension too few", _ONE, {"counts": (8,), "ids": (8,)}, False,
+     "how many sizes are declared, and how many dimensions are there? zip() ends with the shorter."),
     ("one row without its dimension", _ONE, {"counts": (13,), "ids": (26,)}, False,
      "how many sizes are declared, and how many dimensions are there? zip() ends with the shorter."),
     ("a dimension too many", _ONE, {"counts": (8, 13, 1), "ids": (8, 26)}, False,
@@ -124,18 +152,26 @@ _SHAPES = (
      "every name that is declared must be there, and no other."),
     ("other names", _ONE, {"dense": (8, 13), "ids": (8, 26)}, False,
      "every name that is declared must be there, and no other."),
+    ("in another order", _ONE, {"ids": (8, 26), "counts": (8, 13)}, True,
+     "an input is known by its name, not by its place."),
     ("two letters", _BAGS, {"counts": (2, 13), "ids": (70,), "bag_of_id": (70,)}, True,
      "B and N are two letters: each has a number of its own."),
     ("N as large as B", _BAGS, {"counts": (2, 13), "ids": (2,), "bag_of_id": (2,)}, True,
      "two letters may happen to be the same number."),
     ("N twice, and not the same", _BAGS, {"counts": (2, 13), "ids": (70,), "bag_of_id": (2,)}, False,
      "a letter is the same number wherever it stands: remember the first."),
+    ("a letter in other places", _PAIRS, {"chosen": (27, 27), "vectors": (8, 27, 16)}, True,
+     "a letter may stand anywhere, and twice in one shape."),
+    ("F twice in one shape, and not the same", _PAIRS, {"chosen": (26, 27), "vectors": (8, 27, 16)}, False,
+     "a letter is the same number wherever it stands, in one shape too."),
+    ("F first, then second, and not the same", _PAIRS, {"chosen": (27, 27), "vectors": (8, 26, 16)}, False,
+     "a letter is the same number wherever it stands, as a second size too."),
 )
 
 
 def _check_is_declared(answer: Callable) -> str:
     for name, declared, shapes, want, hint in _SHAPES:
-        got = answer(dict(declared), dict(shapes))
+        got = alone(answer)(dict(declared), dict(shapes))
         assert isinstance(got, bool), f"is_declared, case {name}: must return True or False; got {type(got).__name__}"
         assert got == want, f"is_declared, case {name}: expected {want}, got {got}\nHint: {hint}"
     return f"{len(_SHAPES)} cases passed on paper"
@@ -149,32 +185,49 @@ def body(counts: Tensor, ids: Tensor) -> bytes:
     return len(counts).to_bytes(8, "little") + counts.numpy().tobytes() + ids.numpy().tobytes()
 
 
-def _check_body(answer: Callable) -> str:
+def _requests() -> Iterator[tuple[str, Tensor, Tensor, str]]:
+    """(case, counts, ids, a hint where the layout gives none)"""
     generator = torch.Generator().manual_seed(1)
-    for rows in (1, 3, 0):
+    for rows in (1, 3, 0, 257):
         counts = torch.rand(rows, 13, generator=generator)
         ids = torch.randint(1 << 40, (rows, 26), generator=generator)
-        want, got = body(counts, ids), answer(counts, ids)
-        told = f"body, case {rows} row{'s' * (rows != 1)}: "
-        assert isinstance(got, bytes | bytearray), f"{told}must return bytes; got {type(got).__name__}"
-        assert bytes(got) == want, f"{told}{_difference(bytes(got), want, counts, ids)}"
-    # The caller's tensors may be views: the bytes of other numbers lie between theirs.
-    wide = torch.rand(4, 26, generator=generator)
-    counts, ids = wide[:, ::2], torch.arange(104).view(26, 4).T
-    assert bytes(answer(counts, ids)) == body(counts, ids), (
-        "body, case tensors that are views: other bytes\nHint: row by row, also where the tensor does not lie so."
+        yield f"{rows} row{'s' * (rows != 1)}", counts, ids, ""
+    counts, ids = torch.full((2, 13), _NAN), torch.full((2, 26), -1)
+    yield "missing counts and ids", counts, ids, (
+        "NaN and -1 go over as they are: what a missing one means, the model says. An int64 has a sign."
     )
-    return "4 cases passed on paper"
+    counts = torch.full((2, 13), -2.0)
+    yield "counts below 0", counts, ids, "counts go over as they are: the model takes those below 0 for 0."
+    # The caller's tensors may be views: the bytes of other numbers lie between theirs.
+    counts, ids = torch.rand(4, 26, generator=generator)[:, ::2], torch.arange(104).view(26, 4).T
+    yield "tensors that are views", counts, ids, "row by row, also where the tensor does not lie so."
 
 
-def _difference(got: bytes, want: bytes, counts: Tensor, ids: Tensor) -> str:
+def _check_body(answer: Callable) -> str:
+    requests = [*_requests()]
+    for name, counts, ids, hint in requests:
+        told = f"body, case {name}: "
+        try:
+            got = alone(answer)(counts, ids)
+        except AssertionError:
+            raise
+        except Exception as error:
+            hint = hint or _layout(b"", len(counts), counts, ids)
+            raise AssertionError(f"{told}{type(error).__name__}: {error}\nHint: {hint}") from error
+        assert isinstance(got, bytes | bytearray), f"{told}must return bytes; got {type(got).__name__}"
+        want = body(counts, ids)
+        assert bytes(got) == want, f"{told}{_difference(bytes(got), want, counts, ids, hint)}"
+    return f"{len(requests)} cases passed on paper"
+
+
+def _difference(got: bytes, want: bytes, counts: Tensor, ids: Tensor, hint: str) -> str:
     """The first byte that is another, and what to think of."""
     rows = len(counts)
     said = f"expected {len(want)} bytes, got {len(got)}"
     if len(got) == len(want):
         at = next(k for k, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
         said = f"byte {at}: expected {want[at]}, got {got[at]}"
-    return f"{said}\nHint: {_layout(got, rows, counts, ids)}"
+    return f"{said}\nHint: {hint or _layout(got, rows, counts, ids)}"
 
 
 def _layout(got: bytes, rows: int, counts: Tensor, ids: Tensor) -> str:
@@ -185,8 +238,13 @@ def _layout(got: bytes, rows: int, counts: Tensor, ids: Tensor) -> str:
         return "the number of rows is an int64: 8 bytes."
     if got == rows.to_bytes(8, "big") + both:
         return "little-endian: the byte of the ones comes first."
+    if got[8:] == both:
+        return f"the first 8 bytes are the number of rows, here {rows}, as an int64."
     if got[8:] == ids.numpy().tobytes() + counts.numpy().tobytes():
         return "the counts come before the ids."
+    pairs = zip(counts, ids, strict=True)
+    if got[8:] == b"".join(a.numpy().tobytes() + b.numpy().tobytes() for a, b in pairs):
+        return "all counts come first, row by row, and then all ids."
     if len(got) == 8 + rows * (13 * 8 + 26 * 8):
         return "the counts are float32: 4 bytes a number."
     if len(got) == 8 + rows * (13 * 4 + 26 * 4):

@@ -84,8 +84,12 @@ int main(int count, char** words) {
         std::sscanf(words[i], "%d,%d,%d,%d", &given.n, &given.stride, &given.counts, &given.out);
         try {
             records ? recorded(library, program, given) : executed(program, given);
-        } catch (const std::exception& error) {
+        } catch (const cubin::Error& error) {
             std::printf("\n@ error %s", error.what());
+        } catch (const std::exception& error) {
+            std::printf("\n@ thrown %s", error.what());
+        } catch (...) {
+            std::printf("\n@ thrown what is no std::exception");
         }
         std::printf("\n"), std::fflush(stdout);
     }

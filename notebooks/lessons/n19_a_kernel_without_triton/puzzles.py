@@ -11,6 +11,7 @@ import math
 import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from kernels import runtime
 from kernels.runtime import KERNELS
 from lessons.shared.commands import ROOT
 from lessons.shared.puzzle import Judge, Own
+from lessons.shared.puzzle.reader import alone
 
 FOLDER = ROOT / "build" / "lesson19"  # of the notebook's files
 
@@ -58,6 +60,16 @@ def _parameter(place: int, size: int, offset: int = 0) -> bytes:
     return _long(0x17, struct.pack("<IHHI", 0, place, offset, size << 18 | 0x1F000))
 
 
+def _parameters(*sizes: int) -> list[bytes]:
+    """Of all these in order, each behind the one before, where its size lets it begin."""
+    records, offset = [], 0
+    for place, size in enumerate(sizes):
+        offset += -offset % min(size & -size, 8)
+        records.append(_parameter(place, size, offset))
+        offset += size
+    return records
+
+
 _INFO = (
     ("one parameter", [_parameter(0, 8)], [8], "its size is the last four bytes, shifted right by 18."),
     ("in order", [_parameter(0, 8), _parameter(1, 4, 8)], [8, 4], "go on behind the record: 4 bytes and its length."),
@@ -70,9 +82,12 @@ _INFO = (
     ("a record that holds what looks like a parameter",
      [_long(0x4A, _parameter(5, 16) + _parameter(0, 2)[:4]), _parameter(0, 4)], [4],
      "go from record to record: the bytes inside one may be anything."),
-    ("a struct of 40 bytes, and eleven numbers",
-     [_parameter(0, 40), *(_parameter(k, 8 if k == 10 else 4) for k in range(11, 0, -1))],
-     [40, *[4] * 9, 8, 4], "the places are numbers: sort them as such."),
+    ("a struct of 40 bytes, and eleven numbers", _parameters(40, *[4] * 9, 8, 4)[::-1], [40, *[4] * 9, 8, 4],
+     "the places are numbers: sort them as such."),
+    ("a struct of 10,000 bytes", _parameters(10_000), [10_000], "the last four bytes are one unsigned number."),
+    ("a record of 40,000 bytes", [_long(0x4A, _parameter(5, 16) * 2_500), _parameter(0, 4)], [4],
+     "bytes 2 and 3 of a record are one unsigned number."),
+    ("300 parameters", _parameters(*[4] * 299, 8)[::-1], [*[4] * 299, 8], "bytes 4 and 5 are one number, the place."),
     ("a value that no other format uses", [_short(0x03, 0x0417), _parameter(0, 1)], [1],
      "a record of another format has 4 bytes and no content."),
     ("no parameter", [_short(0x1B, 0xFF)], [], "a kernel may have none."),
@@ -81,11 +96,21 @@ _INFO = (
 
 def _check_parameters(answer: Callable) -> str:
     for name, records, want, hint in _INFO:
-        got = answer(b"".join(records))
+        got = alone(answer)(b"".join(records))
         told = f"parameters, case {name}: "
         assert isinstance(got, list | tuple), f"{told}must return a list; got {type(got).__name__}"
-        assert [*got] == want, f"{told}expected {want}, got {[*got]}\nHint: {hint}"
+        assert [*got] == want, f"{told}{_difference([*got], want)}\nHint: {hint}"
     return f"{len(_INFO)} cases passed on paper"
+
+
+def _difference(got: list, want: list) -> str:
+    """Both; of many their lengths, or the first that is another."""
+    if len(want) <= 16:
+        return f"expected {want}, got {got[:20]}"
+    if len(got) != len(want):
+        return f"expected {len(want)} parameters, got {len(got)}"
+    at = next(k for k, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
+    return f"parameter {at}: expected {want[at]}, got {got[at]}"
 
 
 # --------------------------------------------------------------------------------------------------------- specialised
@@ -122,9 +147,12 @@ _NUMBERS = (
     (0, "16 divides 0."),
     (-1, "only 1 itself is a constant."),
     (-48, "16 divides it."),
+    (24, "8 divides it, and 16 does not."),
+    (80, "16 divides it."),
     (2**31 - 1, _RANGE),
     (2**31, "i32 ends at 2**31 - 1; and 16 divides 2**31."),
     (2**31 + 17, _RANGE),
+    (2**32 + 1, "only 1 itself is a constant, not what has a 1 in its lower half."),
     (-(2**31), "i32 begins at -(2**31); and 16 divides it."),
     (-(2**31) - 1, _RANGE),
     (1.0, "a float is never specialised, not even 1.0."),
@@ -137,7 +165,7 @@ def _check_specialised(answer: Callable) -> str:
     cases = [(name, tensor, _ADDRESS) for name, tensor in tensors.items()]
     cases += [(f"{number}", number, hint) for number, hint in _NUMBERS]
     for name, argument, hint in cases:
-        got, want = answer(argument), specialised(argument)
+        got, want = alone(answer)(argument), specialised(argument)
         told = f"specialised, case {name}: "
         assert isinstance(got, str), f"{told}must return a type as a string; got {type(got).__name__}"
         assert got == want, f"{told}expected {want}, got {got}\nHint: {hint}"
@@ -148,7 +176,12 @@ def _check_specialised(answer: Callable) -> str:
 
 ROOM = KERNELS.parent / "notebooks" / "lessons" / "n19_a_kernel_without_triton"
 COMPILE_SECONDS, RUN_SECONDS, GPU_SECONDS = 25, 5, 15
-ENDED = "counts and out are addresses on the GPU: a program on the host must not read them."
+ENDED = {  # the signal → what to think of
+    signal.SIGSEGV: "counts and out are addresses on the GPU: a program on the host must not read them.",
+    signal.SIGBUS: "counts and out are addresses on the GPU: a program on the host must not read them.",
+    signal.SIGABRT: "an abort, a failed assert, or an exception in a function that must not throw.",
+}
+RETURN = "launch, and return: who calls you goes on."
 BLOCK = 1024
 
 
@@ -254,7 +287,7 @@ def _lines(program: str, driver: str, cases: Sequence[_Case]) -> list[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
         try:
             printed, _ = running.communicate(timeout=RUN_SECONDS if driver else GPU_SECONDS)
-            how = f"the program ended with status {running.returncode}\nHint: {ENDED}"
+            how = f"the program ended with status {running.returncode}\nHint: {ENDED.get(-running.returncode, RETURN)}"
         except subprocess.TimeoutExpired:
             running.kill()
             printed, _ = running.communicate()
@@ -270,6 +303,9 @@ def _wrong(case: _Case, line: str) -> str:
     """What is wrong of a line of the recording driver's, with a hint; "" if nothing is."""
     if line.startswith("error "):
         return f"the launcher refuses: {line.removeprefix('error ')}\nHint: {_refused(line, case)}"
+    if line.startswith("thrown "):
+        what = line.removeprefix("thrown ")
+        return f"your function threw {what}\nHint: what cannot be launched, the launcher refuses."
     words = line.split()[1:]
     if not case.n:
         return "" if words == ["0"] else "expected no launch, got one\nHint: no counts need no blocks."
@@ -319,7 +355,7 @@ def _on_gpu(line: str) -> str:
     if line.startswith("wrong "):
         _, place, want, got = line.split()
         return f"out[{int(place):,}]: expected {want}, got {got}\nHint: the recorded launch was right."
-    return f"{line.removeprefix('error ')}\nHint: does the GPU suit one of the images?"
+    return f"{line.removeprefix('error ').removeprefix('thrown ')}\nHint: does the GPU suit one of the images?"
 
 
 PUZZLES = {

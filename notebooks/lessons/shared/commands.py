@@ -22,7 +22,7 @@ class CommandFailed(RuntimeError):
 
 def environment() -> dict[str, str]:
     """This process's, in which `python` is this Python and finds the repository's packages."""
-    paths = [str(ROOT), str(ROOT / "notebooks")]
+    paths = [str(ROOT), str(ROOT / "notebooks"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONPATH": os.pathsep.join(paths),
@@ -45,7 +45,10 @@ def shell(command: str, fails: bool = False) -> float:
     text = here("\n".join(lines))
     if done.returncode and not fails:
         raise CommandFailed(f"{command.split()[0]} ended with status {done.returncode}: {text[-600:]}")
-    print(text + f"\nexit status {done.returncode}" if done.returncode else text)
+    if done.returncode:
+        text += f"\nexit status {done.returncode}"
+    if text:
+        print(text)
     return seconds
 
 

@@ -1,0 +1,58 @@
+"""Who asks a model that is served: a program over HTTP, and threads that call all the time."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+def post(server: str, data: bytes, kind: str) -> bytes | str:
+    """The body of the answer to a request for probabilities; where the server refuses, its status and its words.
+
+    kind: the request's Content-Type.
+    """
+    request = urllib.request.Request(f"{server}/predict", data, {"Content-Type": kind})
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.read()
+    except urllib.error.HTTPError as error:
+        return f"{error.code} {error.read().decode().strip()}"
+
+
+@contextmanager
+def calling(call: Callable[[], Tensor], threads: int, seconds: float = 0.3, **known: Tensor) -> Iterator[Counter]:
+    """Call in threads from some seconds before the block until some after it. Counted is which of the known answers,
+    by their names, each call gave: "a mixture" if none."""
+    got: Counter[str] = Counter()
+    failed: list[Exception] = []
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            while not done.is_set():
+                answer = call()
+                got[next((name for name, each in known.items() if torch.equal(answer, each)), "a mixture")] += 1
+        except Exception as error:
+            failed.append(error)
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    try:
+        time.sleep(seconds)
+        yield got
+        time.sleep(seconds)
+    finally:
+        done.set()
+        for worker in workers:
+            worker.join()
+    if failed:
+        raise failed[0]
