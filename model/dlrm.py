@@ -24,7 +24,7 @@ from model import fused
 from model.arches import DenseArch, InteractionArch, OverArch
 from model.checkpoints import first_line, load_checkpoint
 from model.config import DLRMConfig, Kernels
-from model.hashing import Hash, ModulusHash, make_hash
+from model.hashing import Hash, ModulusHash, SortedHash, make_hash
 from model.tables import BatchedTables, FusedTables, load_either_layout, separate_tables
 
 
@@ -86,6 +86,14 @@ class SparseArch(nn.Module):
         if isinstance(self.hashes[0], ModulusHash):
             return (sparse[:, : len(self.hashes)] + 1) % self.moduli  # as each ModulusHash does
         return torch.stack([hash_(sparse[:, f]) for f, hash_ in enumerate(self.hashes)], dim=1)
+
+    def rows_on_cpu(self, sparse: Tensor) -> Tensor:
+        """The same on a CPU, outside of what is compiled or exported: the ids a feature at a time."""
+        if not isinstance(self.hashes[0], SortedHash):
+            return self.rows(sparse)
+        columns = np.ascontiguousarray(sparse[:, : len(self.hashes)].T.numpy())
+        rows = [hash_.of_column(column) for hash_, column in zip(self.hashes, columns, strict=True)]
+        return torch.from_numpy(np.stack(rows, axis=1))
 
     def table(self, feature: int) -> Tensor:
         """The weights of a feature's table, [rows, D], without gradients."""
@@ -176,7 +184,7 @@ class DLRM(nn.Module):
         return self._logits(dense, self.sparse_arch(sparse, offsets, dense.shape[0]))
 
     def of_rows(self, dense: Tensor, rows: Tensor) -> Tensor:
-        """`forward` of the ids of which these are the rows, as `SparseArch.rows` gives them."""
+        """`forward` of the ids of which these are the rows, as `SparseArch.rows` and `rows_on_cpu` give them."""
         return self._logits(dense, self.sparse_arch.tables(rows))
 
     def _logits(self, dense: Tensor, embeddings: Tensor) -> Tensor:

@@ -28,14 +28,20 @@ def data(tmp_path_factory) -> Path:
 @pytest.fixture
 def threads(monkeypatch) -> set[bool]:
     """Whether the hashes were asked on the main thread, but for evaluation, which has no gradients."""
-    found, plain = set(), SortedHash.forward
+    found = set()
 
-    def forward(self, ids):
-        if torch.is_grad_enabled():
-            found.add(threading.current_thread() is threading.main_thread())
-        return plain(self, ids)
+    def watch(name):
+        plain = getattr(SortedHash, name)
 
-    monkeypatch.setattr(SortedHash, "forward", forward)
+        def function(self, ids):
+            if torch.is_grad_enabled():
+                found.add(threading.current_thread() is threading.main_thread())
+            return plain(self, ids)
+
+        monkeypatch.setattr(SortedHash, name, function)
+
+    watch("forward")
+    watch("of_column")
     return found
 
 
