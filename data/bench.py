@@ -1,8 +1,11 @@
 """What preprocessing and reading cost: `python -m data.bench`. Ratios to plain ways of doing it, by turns in one run.
 
-Rows are synthetic, with Criteo's full cardinalities (data.synthetic). The peers, each the straightforward way:
+Rows are synthetic, with Criteo's full cardinalities (data.synthetic), or those of --file. The peers, each the
+straightforward way:
 
-preprocessing   20 lines of polars, with either of its engines, each in a process of its own, as ours is.
+preprocessing   10 lines of polars, which write all rows to one file and the ids of each feature with their counts, and
+                check nothing; and 20, with either of its engines, which write what ours does. Each is a process of its
+                own, as ours is, and is measured as a whole: imports too.
 reading         a map-style Dataset that indexes one row at a time, behind a DataLoader with num_workers=0;
                 tensors in memory, indexed a batch at a time: by a DataLoader with a BatchSampler, as PyTorch's
                 documentation has it, and without any loader, which is what a gather from memory alone costs.
@@ -12,13 +15,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import polars as pl
@@ -26,31 +33,14 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler
 
 from data.cli import Parser, user_errors
-from data.criteo import COLUMNS, DENSE, LABEL, MISSING, SPARSE, SPLITS, CriteoBatches, read_metadata
+from data.criteo import COLUMNS, DENSE, LABEL, SPARSE, SPLITS, CriteoBatches, read_metadata
 from data.synthetic import main as synthetic
 
 BATCH = 2048
 MANY_WORKERS = 16
 BAD_EVERY = 100_000  # lines
-
-
-def with_polars(file: str, out: str, engine: str) -> None:
-    """Raw rows to what data.preprocess writes, as a user of polars would: engine "in-memory" or "streaming"."""
-    schema = {LABEL: pl.Int8} | dict.fromkeys(DENSE, pl.Int64) | dict.fromkeys(SPARSE, pl.String)
-    raw = pl.scan_csv(file, separator="\t", has_header=False, schema=schema, quote_char=None)
-    rows = raw.with_columns(pl.col(SPARSE).str.to_integer(base=16, dtype=pl.Int64).fill_null(MISSING))
-    if engine == "in-memory":
-        rows = rows.collect(engine=engine).lazy()
-    n = rows.select(pl.len()).collect(engine=engine).item()
-    ends = (0, n * 6 // 7, n * 13 // 14, n)
-    for split, start, end in zip(SPLITS, ends, ends[1:], strict=False):
-        part = rows.slice(start, end - start)
-        part.sink_parquet(f"{out}/{split}/0.parquet", compression="uncompressed", engine=engine, mkdir=True)
-    train = rows.slice(0, ends[1]) if engine == "in-memory" else pl.scan_parquet(f"{out}/train/0.parquet")
-    for name in SPARSE:
-        counts = train.filter(pl.col(name) != MISSING).group_by(pl.col(name).alias("id")).len("count")
-        counts = counts.sort("count", "id", descending=[True, False])
-        counts.sink_parquet(f"{out}/ids/{name}.parquet", compression="uncompressed", engine=engine, mkdir=True)
+OURS, TEN, BAD = "data.preprocess", "10 lines of polars", f"ours, one bad line in {BAD_EVERY:,}, skipped"
+PARTS = ("preprocess", "memory", "reading")
 
 
 def same_result(ours: Path, theirs: Path) -> None:
@@ -65,33 +55,40 @@ def same_result(ours: Path, theirs: Path) -> None:
             raise AssertionError(f"{name}: the peer's ids differ")
 
 
-def run(code: str, *arguments: str | Path) -> tuple[float, int]:
-    """(seconds, peak resident bytes) of Python code, from its `go()`, in a process of its own."""
+@dataclass(frozen=True)
+class Cost:
+    """Of a process, from its start to its end: seconds, those of its threads added up (cpu), most resident bytes."""
+
+    seconds: float
+    cpu: float
+    peak: int
+
+
+def run(code: str, *arguments: str | Path) -> Cost:
+    """What a process costs that runs this Python code."""
     # The kernel's own high-water mark of this process image: getrusage's would begin at that of the parent.
     program = (
-        "import re, sys, time\n"
-        "begun = 0\n"
-        "def go():\n    global begun; begun = time.perf_counter()\n"
-        f"{code}\n"
-        "spent = time.perf_counter() - begun\n"
-        "print(spent, re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])"
+        f"import re, sys\n{code}\n"
+        "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])"
     )
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     child = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
         capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
+    seconds, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     if child.returncode:
         raise RuntimeError(child.stderr)
-    seconds, kilobytes = child.stdout.split()[-2:]
-    return float(seconds), int(kilobytes) * 1024
+    cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return Cost(seconds, cpu, int(child.stdout.split()[-1]) * 1024)
 
 
-def run_ours(file: Path, out: Path, options: tuple[str, ...] = ()) -> tuple[float, int]:
-    return run("from data.preprocess import main; go(); main(sys.argv[1:])", file, "--out", out, *options)
+def run_ours(file: Path, out: Path, options: tuple[str, ...] = ()) -> Cost:
+    return run("from data.preprocess import main; main(sys.argv[1:])", file, "--out", out, *options)
 
 
-def run_polars(file: Path, out: Path, engine: str) -> tuple[float, int]:
-    return run("from data.bench import with_polars; go(); with_polars(*sys.argv[1:])", file, out, engine)
+def run_polars(file: Path, out: Path, peer: str, *engine: str) -> Cost:
+    return run(f"from data.peers import {peer}; {peer}(*sys.argv[1:])", file, out, *engine)
 
 
 class RowDataset(Dataset):
@@ -143,36 +140,44 @@ def with_bad_lines(file: Path, bad: Path) -> None:
 
 
 def bench_preprocess(file: Path, rows: int, directory: Path, repeats: int) -> None:
-    print(f"\npreprocessing {rows:,} rows, full cardinalities ({repeats} turns; the fastest)")
+    print(f"\npreprocessing {rows:,} rows ({repeats} turns; the middle one, the most memory)")
     bad = directory / "bad.txt"
     with_bad_lines(file, bad)
     ways = {
-        "data.preprocess": partial(run_ours, file),
-        "polars, in memory": partial(run_polars, file, engine="in-memory"),
-        "polars, streaming": partial(run_polars, file, engine="streaming"),
-        f"ours, one bad line in {BAD_EVERY:,}, skipped": partial(run_ours, bad, options=("--on-bad-line=skip",)),
+        OURS: partial(run_ours, file),
+        TEN: partial(run_polars, file, peer="ten_lines"),
+        "20 lines of polars, in memory": lambda out: run_polars(file, out, "all_lines", "in-memory"),
+        "20 lines of polars, streaming": lambda out: run_polars(file, out, "all_lines", "streaming"),
+        BAD: partial(run_ours, bad, options=("--on-bad-line=skip",)),
         f"ours, {MANY_WORKERS} workers asked for": partial(run_ours, file, options=(f"--workers={MANY_WORKERS}",)),
     }
-    results: dict[str, list[tuple[float, int]]] = {name: [] for name in ways}
-    for i in range(repeats):
+    costs: dict[str, list[Cost]] = {name: [] for name in ways}
+    for turn in range(repeats):
         for k, (name, way) in enumerate(ways.items()):
-            results[name].append(way(directory / f"{k}-{i}"))
-    for k in (1, 2):
+            out = directory / f"{k}-{turn}"
+            costs[name].append(way(out))
+            if turn:
+                shutil.rmtree(out)
+    for k in (2, 3):
         same_result(directory / "0-0", directory / f"{k}-0")
-    times = {name: min(seconds for seconds, _ in result) for name, result in results.items()}
-    for name, result in results.items():
-        peak = max(peak for _, peak in result)
-        row(name, times[name], f"s   {rows / times[name]:,.0f} rows/s, peak {peak / 1e6:,.0f} MB")
-    ours, in_memory, streaming, skipping, _ = times.values()
-    row("ours, of the faster engine's time", ours / min(in_memory, streaming), "×   (the aim: at most 1.15, 1,000 MB)")
-    row("with bad lines, of the time without", skipping / ours, "×   (the aim: at most 1.3)")
+    for name, turns in costs.items():
+        seconds, cpu = (median(getattr(cost, field) for cost in turns) for field in ("seconds", "cpu"))
+        peak = max(cost.peak for cost in turns)
+        row(name, seconds, f"s   {cpu:.2f} s of CPU, {rows / seconds:,.0f} rows/s, peak {peak / 1e6:,.0f} MB")
+    for name, ours, theirs, aim in (
+        ("ours, of ten lines of polars", OURS, TEN, 1.5), ("with bad lines, of ours without", BAD, OURS, 1.3)
+    ):
+        for field in ("seconds", "cpu"):
+            ratios = [getattr(a, field) / getattr(b, field) for a, b in zip(costs[ours], costs[theirs], strict=True)]
+            spread = f"{min(ratios):.2f} to {max(ratios):.2f}; the aim: at most {aim}"
+            row(f"{name}: {'time' if field == 'seconds' else 'CPU'}", median(ratios), f"×   ({spread})")
 
 
 def bench_memory(small: Path, large: Path, rows: tuple[int, int], directory: Path) -> None:
     print("\npeak memory of preprocessing")
     peaks, ids = [], []
     for name, file in (("small", small), ("large", large)):
-        peaks.append(run_ours(file, directory / f"memory-{name}")[1])
+        peaks.append(run_ours(file, directory / f"memory-{name}").peak)
         ids.append(sum(f.cardinality for f in read_metadata(directory / f"memory-{name}").values()))
     for n, peak, distinct in zip(rows, peaks, ids, strict=True):
         row(f"{n:,} rows, {distinct:,} distinct ids", peak / 1e6, "MB")
@@ -207,20 +212,41 @@ def bench_reading(directory: Path, repeats: int, limit_s: float) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = Parser(prog="python -m data.bench", description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=3_000_000, help="default: %(default)s")
-    parser.add_argument("--repeats", type=int, default=3, help="turns of each measurement; the best counts")
+    parser.add_argument("--file", type=Path, help="preprocess this one, Criteo's text, in place of synthetic rows")
+    parser.add_argument("--only", choices=PARTS, help="one part; --file has no other than preprocess")
+    parser.add_argument("--repeats", type=int, default=3, help="turns of each measurement; default: %(default)s")
     parser.add_argument("--seconds", type=float, default=4, help="at most, for each way of reading")
     parser.add_argument("--scratch", type=Path, help="where to put some gigabytes; default: the temporary directory")
     options = parser.parse_args(arguments)
+    for name, least in (("rows", 4), ("repeats", 1)):
+        if getattr(options, name) < least:
+            parser.error(f"argument --{name}: expected at least {least}, got {getattr(options, name)}")
+    if options.file and options.only not in (None, "preprocess"):
+        parser.error(f"argument --only: {options.only} takes synthetic rows; leave --file out")
     with user_errors("data.bench"), tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         directory = Path(scratch)
-        sizes = (max(options.rows // 4, 1), options.rows)
+        if options.file:
+            with options.file.open("rb") as lines:
+                rows = sum(1 for _ in lines)
+            bench_preprocess(options.file, rows, directory, options.repeats)
+            return
+        parts = [options.only] if options.only else PARTS
+        sizes = (options.rows // 4, options.rows)
         files = [directory / f"raw{rows}" / "train.txt" for rows in sizes]
         for rows, file in zip(sizes, files, strict=True):
-            with contextlib.redirect_stdout(sys.stderr):
-                synthetic(["--rows", str(rows), "--out", str(file.parent), "--full-cardinalities", "--format", "tsv"])
-        bench_preprocess(files[1], options.rows, directory, options.repeats)
-        bench_memory(*files, sizes, directory)
-        bench_reading(directory / "0-0" / "train", options.repeats, options.seconds)
+            if rows == options.rows or "memory" in parts:
+                with contextlib.redirect_stdout(sys.stderr):
+                    wanted = ("--rows", str(rows), "--out", str(file.parent), "--full-cardinalities", "--format", "tsv")
+                    synthetic([*wanted])
+        if "preprocess" in parts:
+            bench_preprocess(files[1], options.rows, directory, options.repeats)
+        if "memory" in parts:
+            bench_memory(*files, sizes, directory)
+        if "reading" in parts:
+            out = directory / "0-0"
+            if not out.exists():
+                run_ours(files[1], out)
+            bench_reading(out / "train", options.repeats, options.seconds)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, ndtri
 
-from data.criteo import MISSING
 from data.population import CATEGORY, COUNT, SyntheticConfig, draw, hashed_ids, mix
+from data.schema import MISSING
 
 CLICK_RATE = 0.25622
 LATENT = 2  # length of the latent vectors behind a pair's effect

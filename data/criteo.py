@@ -23,17 +23,24 @@ from torch.utils.data import IterableDataset, get_worker_info
 from data.ahead import one_ahead
 from data.cli import UserError
 from data.rows import Held, empty_arrays, fill_arrays, joined, lists_of, take, tensors
-from data.schema import IDS, LABEL, MISSING, SPLITS, Schema, schema_of, shipped
+from data.schema import (
+    COLUMNS,
+    CRITEO,
+    DENSE,
+    IDS,
+    LABEL,
+    MISSING,
+    SCHEMA,
+    SPARSE,
+    SPLITS,
+    Schema,
+    schema_of,
+)
 
 __all__ = [
     "COLUMNS", "CRITEO", "DENSE", "IDS", "LABEL", "MISSING", "SCHEMA", "SPARSE", "SPLITS", "CriteoBatches", "Feature",
     "read_hash_size", "read_metadata", "read_own_schema",
 ]
-
-CRITEO = shipped("kaggle")  # the columns of all of Criteo's forms
-DENSE, SPARSE = CRITEO.dense, CRITEO.sparse
-COLUMNS = (LABEL, *DENSE, *SPARSE)
-SCHEMA = CRITEO.arrow
 
 # Rows decoded at a time. 16,384 rows of 26 ids are 3.4 MB: the row-major copy stays in cache.
 _DECODE_ROWS = 1 << 14

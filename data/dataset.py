@@ -18,10 +18,9 @@ import pyarrow.parquet as pq
 
 from data.ahead import in_order
 from data.cli import UserError
-from data.criteo import CRITEO, IDS, SPLITS
 from data.output import complete_directory
 from data.raw import SPLIT
-from data.schema import Schema
+from data.schema import CRITEO, IDS, SPLITS, Schema
 from data.vocabulary import write_metadata
 
 ROW_GROUP = 1 << 16

@@ -29,7 +29,7 @@ from scipy.optimize import brentq
 from scipy.special import gamma, gammainc, ndtr
 
 from data.cli import UserError
-from data.criteo import MISSING
+from data.schema import MISSING
 
 
 class Count(NamedTuple):

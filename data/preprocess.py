@@ -22,11 +22,10 @@ from loguru import logger
 from tqdm import tqdm
 
 from data.cli import Parser, UserError, user_errors
-from data.criteo import CRITEO, IDS, SPLITS
 from data.dataset import write_dataset
 from data.parse import parse
 from data.raw import SPLIT, Block, blocks, check_file
-from data.schema import Schema, read_schema
+from data.schema import CRITEO, IDS, SPLITS, Schema, read_schema
 
 
 @dataclass

@@ -318,3 +318,10 @@ class _Table:
                 self.wrong(key, "a range as I1..I13", name)
             names += [f"{bounds[1]}{number}" for number in range(int(bounds[2]), int(bounds[3]) + 1)]
         return names
+
+
+# Here and not in data.criteo, which imports torch: data.preprocess has no use for it, and it takes a second.
+CRITEO = shipped("kaggle")  # the columns of all of Criteo's forms
+DENSE, SPARSE = CRITEO.dense, CRITEO.sparse
+COLUMNS = (LABEL, *DENSE, *SPARSE)
+SCHEMA = CRITEO.arrow

@@ -9,11 +9,10 @@ import pyarrow as pa
 import torch
 
 from data.ahead import one_ahead
-from data.criteo import CRITEO
 from data.parse import parse
 from data.raw import blocks, check_file
 from data.rows import empty_arrays, fill_arrays, lists_of, tensors
-from data.schema import Schema
+from data.schema import CRITEO, Schema
 
 
 class TextBatches:

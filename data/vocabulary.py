@@ -20,8 +20,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from data.ahead import in_order
-from data.criteo import CRITEO
-from data.schema import Schema
+from data.schema import CRITEO, Schema
 
 # Files whose ids are in memory at a time, and features counted at a time: they bound the memory of counting, whatever
 # the number of rows.

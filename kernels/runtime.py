@@ -113,20 +113,25 @@ def why_not(backend: str, device_type: str) -> str:
     return _why_not_cuda(device_type) if backend == "cuda" else ""
 
 
+def _by_pip(package: str) -> str:
+    """How to install it: a checkout has the version that it was tested with, the package asks for none."""
+    return f"pip install {package}" + ", in the version that requirements.txt names" * bool(CHECKOUT)
+
+
 def _why_not_cpp(device_type: str) -> str:
     if device_type != "cpu":
         return "it runs CPU tensors: move the tensors with .cpu()"
     if shutil.which(compiler := os.environ.get("CXX", "c++"), path=path_with_python()) is None:
         return f"the C++ compiler {compiler} is missing: apt install g++, or set CXX"
     if shutil.which("ninja", path=path_with_python()) is None:
-        return "ninja is missing: pip install ninja, in the version that requirements.txt names"
+        return f"ninja is missing: {_by_pip('ninja')}"
     return ""
 
 
 def _why_not_triton(device_type: str) -> str:
     mode = triton_mode()
     if mode == "missing":
-        return "Triton is not installed: pip install triton, in the version that requirements.txt names"
+        return f"Triton is not installed: {_by_pip('triton')}"
     if device_type != "cuda" and (mode != "interpreted" or _triton_compiles()):
         return (
             "Triton runs CPU tensors in its interpreter only, and that is off: set TRITON_INTERPRET=1 before Python "
@@ -150,10 +155,12 @@ def _why_no_gpu() -> str:
     if not has_nvidia_driver():
         return (
             "it needs a CUDA device, and no NVIDIA GPU with a driver is visible: use a machine that has one "
-            '(make doctor shows what is there), or backend="triton", which is interpreted on the CPU'
+            + "(make doctor shows what is there), " * bool(CHECKOUT)
+            + 'or backend="triton", which is interpreted on the CPU'
         )
     if torch.version.cuda is None:
-        return "this is a CPU build of torch: install a CUDA build (requirements.txt, with PIP_EXTRA_INDEX_URL unset)"
+        where = "requirements.txt, with PIP_EXTRA_INDEX_URL unset" if CHECKOUT else "pytorch.org"
+        return f"this is a CPU build of torch: install a CUDA build ({where})"
     if device().type != "cuda":
         return "this torch cannot use the GPU: update the driver, or install a build for its architecture (pytorch.org)"
     return ""
@@ -173,7 +180,7 @@ def _why_no_toolkit() -> str:
     if release and release[1] != torch.version.cuda.split(".")[0]:
         return f"{compiler} is of CUDA {release[0].removeprefix('release ')}: {toolkit}"
     if shutil.which("ninja", path=path_with_python()) is None:
-        return "ninja is missing: pip install ninja, in the version that requirements.txt names"
+        return f"ninja is missing: {_by_pip('ninja')}"
     return ""
 
 

@@ -24,7 +24,7 @@ from model import fused
 from model.arches import DenseArch, InteractionArch, OverArch
 from model.checkpoints import first_line, load_checkpoint
 from model.config import DLRMConfig, Kernels
-from model.hashing import Hash, ModulusHash, make_hash
+from model.hashing import Hash, ModulusHash, SortedHash, make_hash
 from model.tables import BatchedTables, FusedTables, load_either_layout, separate_tables
 
 
@@ -67,11 +67,9 @@ class SparseArch(nn.Module):
         The bags of a feature are a slice whose bounds the host must know, so offsets cost one device synchronisation.
         """
         if offsets is None:
-            if isinstance(self.tables, BatchedTables) and isinstance(self.hashes[0], ModulusHash):
-                return self.tables((sparse[:, : len(self.hashes)] + 1) % self.moduli)  # as each ModulusHash does
-            rows = [hash_(sparse[:, f]) for f, hash_ in enumerate(self.hashes)]
             if isinstance(self.tables, BatchedTables):
-                return self.tables(torch.stack(rows, dim=1))
+                return self.tables(self.rows(sparse))
+            rows = [hash_(sparse[:, f]) for f, hash_ in enumerate(self.hashes)]
             return torch.stack([table(row) for table, row in zip(self.tables, rows, strict=True)], dim=1)
         bounds = self._bounds(sparse, offsets, batch_size)
         rows = [hash_(sparse[begin:end]) for hash_, (begin, end) in zip(self.hashes, pairwise(bounds), strict=True)]
@@ -82,6 +80,20 @@ class SparseArch(nn.Module):
             own_offsets = offsets[f * batch_size : (f + 1) * batch_size + 1] - bounds[f]
             pooled.append(F.embedding_bag(rows[f], table.weight, own_offsets, mode="sum", include_last_offset=True))
         return torch.stack(pooled, dim=1)
+
+    def rows(self, sparse: Tensor) -> Tensor:
+        """The rows of `BatchedTables` that the ids of int64 [B, columns ≥ F] stand for: int64 [B, F]."""
+        if isinstance(self.hashes[0], ModulusHash):
+            return (sparse[:, : len(self.hashes)] + 1) % self.moduli  # as each ModulusHash does
+        return torch.stack([hash_(sparse[:, f]) for f, hash_ in enumerate(self.hashes)], dim=1)
+
+    def rows_on_cpu(self, sparse: Tensor) -> Tensor:
+        """The same on a CPU, outside of what is compiled or exported: the ids a feature at a time."""
+        if not isinstance(self.hashes[0], SortedHash):
+            return self.rows(sparse)
+        columns = np.ascontiguousarray(sparse[:, : len(self.hashes)].T.numpy())
+        rows = [hash_.of_column(column) for hash_, column in zip(self.hashes, columns, strict=True)]
+        return torch.from_numpy(np.stack(rows, axis=1))
 
     def table(self, feature: int) -> Tensor:
         """The weights of a feature's table, [rows, D], without gradients."""
@@ -169,7 +181,13 @@ class DLRM(nn.Module):
         Raises ValueError for a wrong shape or dtype. Without offsets nothing here waits for the device.
         """
         self._check(dense, sparse, offsets)
-        embeddings = self.sparse_arch(sparse, offsets, dense.shape[0])
+        return self._logits(dense, self.sparse_arch(sparse, offsets, dense.shape[0]))
+
+    def of_rows(self, dense: Tensor, rows: Tensor) -> Tensor:
+        """`forward` of the ids of which these are the rows, as `SparseArch.rows` and `rows_on_cpu` give them."""
+        return self._logits(dense, self.sparse_arch.tables(rows))
+
+    def _logits(self, dense: Tensor, embeddings: Tensor) -> Tensor:
         features = self.interaction_arch(self.dense_arch(dense), embeddings)
         return self.over_arch(features).squeeze(1)
 

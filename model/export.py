@@ -40,6 +40,7 @@ from kernels import library
 from model.checkpoints import first_line
 from model.device import choose
 from model.dlrm import DLRM
+from model.evaluation import columns_of
 from model.serving.exported import Exported, architecture, runner_of
 from model.serving.folders import new_file, new_folder
 from model.serving.manifest import (
@@ -73,15 +74,14 @@ OPTIONS = {
 
 
 def export(
-    checkpoint: Path,
-    out: Path | None = None,
-    pooling: str = "none",
-    onnx: Path | None = None,
+    checkpoint: Path, out: Path | None = None, pooling: str | None = None, onnx: Path | None = None,
     hash_size: int | None = None,
     device: str | torch.device = "cpu",
 ) -> None:
     """Write the folder `out`, the file `onnx`, or both, each completely or not at all.
 
+    pooling: "none" for one id a feature, "sum" or "mean" for bags; default: "none", but for a model that was trained on
+    lists "sum", and it takes no other.
     device: what the folder's package is for: the CPU, or GPUs of this one's architecture.
     hash_size: what is exported takes ids modulo this, as data.preprocess --hash-size did for the rows that the model
     has seen; default: what the checkpoint says.
@@ -90,26 +90,38 @@ def export(
     """
     if onnx is not None:
         onnx_file = _onnx_file()
-        onnx_file.check(onnx, pooling)
+        onnx_file.check(onnx, pooling or "none")
     device = choose(device)
     if out is not None:
         with new_folder(out) as folder, torch.no_grad():
+            model, pooling = _model(checkpoint, pooling, onnx, hash_size)
             try:
-                write(Served(_model(checkpoint, hash_size), pooling).eval().to(device), folder)
+                write(Served(model, pooling).eval().to(device), folder)
                 check(folder)
             except library.LibraryError as error:
                 raise UserError(f"the ops' library cannot be built: {first_line(error)}") from None
         _log(out)
     if onnx is not None:
         with new_file(onnx) as folder, torch.no_grad():
-            onnx_file.write(_model(checkpoint, hash_size), folder / onnx.name)
+            onnx_file.write(_model(checkpoint, pooling, onnx, hash_size)[0], folder / onnx.name)
         _log(onnx)
 
 
-def _model(checkpoint: Path, hash_size: int | None) -> DLRM:
+def _model(checkpoint: Path, pooling: str | None, onnx: Path | None, hash_size: int | None) -> tuple[DLRM, str]:
+    """The model and how it pools; UserError for what does not go with a model of lists."""
     model = DLRM.from_checkpoint(checkpoint)
     model.hash_size = hash_size or model.hash_size
-    return model
+    lists = columns_of(model).lists
+    if lists and pooling not in (None, "sum"):
+        raise UserError(
+            f"--pooling {pooling}: {lists[0]} has lists, and the model was trained on their sums; leave --pooling out"
+        )
+    if lists and onnx is not None:
+        raise UserError(
+            f"--onnx: {lists[0]} has lists, and ONNX has no operator that sums the embeddings of their ids; export to "
+            "a folder (--out)"
+        )
+    return model, pooling or ("sum" if lists else "none")
 
 
 def _onnx_file() -> ModuleType:
@@ -216,7 +228,8 @@ def parser() -> Parser:
     parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder, for run_exported and for Python")
     parser.add_argument("--onnx", type=Path, metavar="FILE", help="a new file, for any ONNX runtime")
     parser.add_argument(
-        "--pooling", default="none", choices=POOLINGS, help="none: one id a feature; sum, mean: bags of ids"
+        "--pooling", choices=POOLINGS,
+        help="none: one id a feature; sum, mean: bags of ids (default: none; sum for a model of lists)",
     )
     parser.add_argument(
         "--hash-size", type=int, metavar="N", help="ids modulo N (default: as the checkpoint's rows were)"

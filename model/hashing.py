@@ -123,6 +123,24 @@ class SortedHash(nn.Module):
         is_known = self.known[position.clamp(max=self.known.numel() - 1)] == ids
         return torch.where(is_known, position + 1, 0)
 
+    def of_column(self, ids: np.ndarray) -> np.ndarray:
+        """`forward` on a CPU of so many ids that it pays to sort them: int64 [n] → [n], n < 2^31.
+
+        Bisections for ids in ascending order go nearly the same way, where those for ids at random guess each branch:
+        with 2,048 ids, and 160,000 that are known, the whole takes half the time of torch.searchsorted.
+        """
+        known = self.known.numpy()
+        if not known.size:
+            return np.zeros_like(ids)
+        # One sort for the ids and where they stood: of 33 bits, for -1 is among them, and 31.
+        keys = (ids << 31) | np.arange(len(ids))
+        keys.sort()
+        ids, places = keys >> 31, keys & ((1 << 31) - 1)
+        position = known.searchsorted(ids)
+        rows = np.empty_like(ids)
+        rows[places] = np.where(known.take(position, mode="clip") == ids, position + 1, 0)
+        return rows
+
     def extra_repr(self) -> str:
         return f"cardinality={self.known.numel()}"
 

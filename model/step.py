@@ -1,12 +1,13 @@
 """A training step, and the same step as one CUDA graph."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from data.ahead import one_ahead
 from model.config import Precision
 from model.device import autocast, pinned, to
 from model.optimizers import Optimizers
@@ -75,6 +76,15 @@ def make_step(
         return train_step(model, optimizer, labels, dense, sparse, precision, *offsets)
 
     return step
+
+
+def rows_ahead(batches: Iterable[Batch], model: nn.Module) -> Iterator[Batch]:
+    """The batches with the rows of the tables in place of the ids, for a step of `model.of_rows`.
+
+    The next batch is read, and its rows are found, in a thread while the step on this one runs: on a CPU that is an
+    eighth of what a step of `small` takes.
+    """
+    return one_ahead((labels, dense, model.sparse_arch.rows_on_cpu(sparse)) for labels, dense, sparse in batches)
 
 
 class GraphedStep:

@@ -49,7 +49,7 @@ def test_a_command_says_what_it_does(command):
     ("command", "importing", "number", "status", "said"),
     [
         ("data.preprocess", "polars", signal.SIGINT, 130, "data.preprocess: interrupted"),
-        ("data.preprocess", "torch", signal.SIGTERM, 143, "data.preprocess: terminated"),
+        ("data.preprocess", "pyarrow", signal.SIGTERM, 143, "data.preprocess: terminated"),
         ("data.synthetic", "torch", signal.SIGINT, 130, "data.synthetic: interrupted"),
         ("model.train", "torch", signal.SIGINT, 130, "model: interrupted"),  # in the package, before the command
         ("model.train", "loguru", signal.SIGINT, 130, "model.train: interrupted"),

@@ -23,7 +23,8 @@ def test_rows(known, ids):
         assert rows.dtype == torch.int64
         assert rows.tolist() == [position.get(value, 0) for value in ids]
     position = {value: row for row, value in enumerate(sorted(known), start=1)}
-    assert make_hash(Hash.SORTED, len(known), known)(tensor).tolist() == [position.get(value, 0) for value in ids]
+    exact = make_hash(Hash.SORTED, len(known), known)
+    assert exact(tensor).tolist() == exact.of_column(tensor.numpy()).tolist() == [position.get(id, 0) for id in ids]
     modulus = make_hash(Hash.MODULUS, len(known))(tensor)
     assert modulus.tolist() == [(value + 1) % len(known) if known else 0 for value in ids]
     assert int(modulus.max()) < len(known) + 1  # within the table's cardinality + 1 rows

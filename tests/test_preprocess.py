@@ -552,3 +552,12 @@ def test_nothing_hangs_when_a_chunk_fails(tmp_path):
     with pytest.raises(UserError, match="the third chunk"):
         write_dataset(chunks, tmp_path / "out", workers=4)
     assert not os.listdir(tmp_path)
+
+
+def test_it_needs_no_torch():
+    """Its import takes as long as a few hundred thousand rows do."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, data.preprocess; print('torch' in sys.modules)"],
+        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parent.parent,
+    )
+    assert done.stdout == "False\n", done.stderr

@@ -45,6 +45,25 @@ def test_the_cuda_backend_says_what_is_missing(monkeypatch, tmp_path):
     assert ".cuda()" in runtime.why_not("cuda", "cpu")
 
 
+def test_an_installed_package_names_no_file_of_the_repository(monkeypatch, tmp_path):
+    monkeypatch.setattr(runtime, "has_nvidia_driver", lambda: True)
+    monkeypatch.setattr(runtime, "triton_mode", lambda: "missing")
+    monkeypatch.setattr(runtime, "nvcc", lambda: executable(tmp_path / "nvcc", "echo release 13.0, V13.0.88"))
+    monkeypatch.setattr(runtime, "path_with_python", lambda: str(tmp_path))
+    monkeypatch.setenv("CXX", str(executable(tmp_path / "c++", "")))
+    for checkout, named in ((runtime.CHECKOUT, True), (None, False)):
+        monkeypatch.setattr(runtime, "CHECKOUT", checkout)
+        reasons = [runtime.why_not("triton", "cuda"), runtime.why_not("cpp", "cpu")]
+        for cuda, device in ((None, "cpu"), ("13.0", "cuda")):
+            monkeypatch.setattr(torch.version, "cuda", cuda)
+            monkeypatch.setattr(runtime, "device", lambda device=device: torch.device(device))
+            reasons.append(runtime.why_not("cuda", "cuda"))
+        assert ["requirements.txt" in reason for reason in reasons] == [named] * 4, reasons
+        with monkeypatch.context() as patch:
+            patch.setattr(runtime, "has_nvidia_driver", lambda: False)
+            assert ("make doctor" in runtime.why_not("cuda", "cuda")) == named
+
+
 def executable(path, command):
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{command}\n")

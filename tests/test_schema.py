@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from raw import raw_fields, tsv
 from train_runs import mini, run
 
@@ -29,7 +30,8 @@ from data.preprocess import main as preprocess_command
 from data.preprocess import preprocess
 from data.schema import SCHEMAS, read_schema, schema_of
 from model import DLRM, Hash
-from model.evaluation import score
+from model.evaluation import columns_of, score
+from model.export import Exported, export
 from model.predict import main as predict_command
 from model.predict import predict
 
@@ -295,6 +297,35 @@ def test_bags_see_what_their_first_entry_does_not(tmp_path):
         config = replace(config, model=replace(config.model, cardinalities=()))
         auc[form] = run(tmp_path / f"{form}_run", tmp_path / form, config).metrics["test"].auc
     assert auc["bags"] > auc["one"] + 0.05
+
+
+def test_a_model_of_lists_is_exported_with_bags(tmp_path):
+    """Its probabilities, from the folder, are those of the model; what cannot serve lists is refused by name."""
+    made = shop()
+    (tmp_path / "shop.toml").write_text(SHOP)
+    (tmp_path / "shop.csv").write_bytes(made.files["shop.csv"])
+    data, best = tmp_path / "data", tmp_path / "run" / "best.pt"
+    preprocess([tmp_path / "shop.csv"], data, schema=read_schema(tmp_path / "shop.toml"))
+    config = mini(Hash.SORTED, epochs=1)
+    run(tmp_path / "run", data, replace(config, model=replace(config.model, cardinalities=())))
+    for options, message in (
+        ({"out": tmp_path / "out", "pooling": "none"}, "--pooling none: tags has lists, .* leave --pooling out"),
+        ({"out": tmp_path / "out", "pooling": "mean"}, "--pooling mean: tags has lists, and the model was trained on"),
+        ({"onnx": tmp_path / "model.onnx"}, "--onnx: tags has lists, and ONNX has no operator"),
+    ):
+        with pytest.raises(UserError, match=message):
+            export(best, **options)
+    assert not [*tmp_path.glob("out*"), *tmp_path.glob("*.onnx")]
+
+    export(best, tmp_path / "out")
+    model, served = DLRM.from_checkpoint(best), Exported(tmp_path / "out")
+
+    def rows(**options):
+        return CriteoBatches(data / "test", 7, schema=columns_of(model), **options)
+
+    expected = [model.predict(*batch) for _, *batch in rows()]
+    found = [served(*batch) for _, *batch in rows(transform=False, fill=float("nan"))]  # counts as the log has them
+    torch.testing.assert_close(torch.cat(found), torch.cat(expected), rtol=0, atol=1e-6)
 
 
 @contextmanager
