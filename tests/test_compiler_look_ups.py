@@ -135,6 +135,7 @@ REPLACED = {
     "include_last_offset_mean": (lambda: Bags(include_last_offset=True, look=with_last, mode="mean"), 1),
     "scaled": (lambda: Bags(look=lambda t, i, o: t(i, o) * 2), 1),
     "ids_2d": (lambda: Bags(look=lambda t, i, o: t(i.view(-1, 2))), 1),
+    "ids_2d_of_one": (lambda: Bags(look=lambda t, i, o: t(i[: len(o)].unsqueeze(1))), 1),  # whose offsets step by 1
     "ids_int32": (lambda: Bags(look=lambda t, i, o: t(i.int(), o.int())), 1),
     "embedding": (lambda: Bags(nn.Embedding, one_id), 1),
     "embedding_int32": (lambda: Bags(nn.Embedding, lambda t, i, o: one_id(t, i.int(), o)), 1),

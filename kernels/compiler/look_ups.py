@@ -212,10 +212,11 @@ def rows_behind(ids: fx.Node, offsets: fx.Node) -> fx.Node | None:
     """The ids [B, L] that F.embedding_bag, in a call of its own, has laid flat, with offsets for them; else None."""
     if not (is_call(ids, aten.view.default, aten.reshape.default) and is_call(offsets, aten.arange.start_step)):
         return None
-    rows, (start, end, step, *_) = ids.args[0], offsets.args
-    shape = value(rows).shape
-    is_flat = len(shape) == 2 and start == 0 and same_size(as_size(step), shape[1]) and len(ids.users) == 1
-    return rows if is_flat and same_size(as_size(end), value(ids).shape[0]) and len(offsets.users) == 1 else None
+    rows, given = ids.args[0], arguments(offsets)
+    shape, step = value(rows).shape, as_size(given["step"])
+    is_flat = len(shape) == 2 and given["start"] == 0 and same_size(step, shape[1]) and len(ids.users) == 1
+    is_whole = same_size(as_size(given["end"]), value(ids).shape[0]) and len(offsets.users) == 1
+    return rows if is_flat and is_whole else None
 
 
 def as_size(number: int | fx.Node) -> int | torch.SymInt:
