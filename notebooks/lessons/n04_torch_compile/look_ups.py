@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor, nn
 
+from kernels import inductor
 from lessons.shared.dlrm import embedding
 
-RAISED = {"max_pointwise_cat_inputs": 32, "max_complex_pointwise_cat_inputs": 32}  # inputs of a stack or a cat
+LIMITS = "max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs"  # inputs of a stack or a cat
+RAISED = {name: 32 for name in LIMITS if inductor.has_option(name)}
 
 
 class LookUps(nn.Module):

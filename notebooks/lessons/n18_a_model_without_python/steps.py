@@ -14,7 +14,6 @@ from torch.export import Dim
 from torch.profiler import ProfilerActivity, profile
 
 from model.export import OPTIONS
-from model.serving.exported import package_loader
 
 CALLS = 50
 REST = "the rest"
@@ -47,13 +46,12 @@ def of_package(served: nn.Module, *inputs: Tensor) -> dict[str, float]:
         program = torch.export.export(served, inputs, dynamic_shapes=tuple({0: batch} for _ in inputs))
         options = OPTIONS | {"cpp.enable_kernel_profile": True, "aot_inductor.package_constants_in_so": True}
         path = str(Path(folder) / "profiled.pt2")
-        package = package_loader(
-            Path(torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=options))
-        )
-        package.run([*inputs])
+        torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=options)
+        package = torch._inductor.aoti_load_package(path)
+        package(*inputs)
         with profile(activities=[ProfilerActivity.CPU]) as taken:
             for _ in range(CALLS):
-                package.run([*inputs])
+                package(*inputs)
     outer = [event for event in taken.events() if event.cpu_parent is None]
     times = [(event.name, 1e-3 * event.cpu_time_total) for event in outer]
     return by_step(times, CALLS, [(step.package,) for step in STEPS])
