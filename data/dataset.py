@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -42,8 +43,8 @@ def write_dataset(
 ) -> dict[str, int]:
     """Write the rows of `chunks` to directory `out`; returns the rows of each split.
 
-    chunks: functions that make one table each, in file order. They run on `workers` threads (default, and at
-        most, MAX_WORKERS: on two cores too, while one of them reads or writes), a few ahead of the one being consumed,
+    chunks: functions that make one table each, in file order. They run on `workers` threads (at most MAX_WORKERS;
+        default: one more than there are cores, for one of them reads or writes), a few ahead of the one being consumed,
         so memory is bounded by the size of a chunk.
     split: "order": the first 6/7 of the rows are train, then 1/14 validation, 1/14 test; "random": each row goes to
         one of them with these probabilities, drawn from (seed, chunk); "given": each row goes to the one whose position
@@ -64,7 +65,7 @@ def write_dataset(
         raise ValueError(f"min_count: expected at least 1, got {min_count}")
     if hash_size is not None and not 1 <= hash_size <= IDS:
         raise ValueError(f"hash_size: expected 1 to 2^32, got {hash_size}")
-    workers = min(workers or MAX_WORKERS, MAX_WORKERS)
+    workers = min(workers or len(os.sched_getaffinity(0)) + 1, MAX_WORKERS)
     if hash_size is not None:
         chunks = (lambda chunk=chunk: _hashed(chunk(), hash_size, schema) for chunk in chunks)
     with complete_directory(out) as directory:

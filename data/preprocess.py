@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--min-count", type=int, default=1, help="leave rarer ids out of the metadata")
     parser.add_argument("--hash-size", type=int, metavar="N", help="write ids modulo N, as for the Terabyte logs")
     parser.add_argument("--on-bad-line", choices=("raise", "skip"), default="raise", help="default: %(default)s")
-    parser.add_argument("--workers", type=int, help="threads; default, and at most, 4")
+    parser.add_argument("--workers", type=int, help="threads, at most 4; default: one more than cores")
     options = parser.parse_args(arguments)
     for name, least, most in (
         ("min_count", 1, None), ("seed", 0, None), ("workers", 1, None), ("hash_size", 1, IDS)
