@@ -206,6 +206,19 @@ def test_the_whole_models_verdicts_and_its_lines_of_the_readme(tmp_path, monkeyp
         records.save(training._record("whole_model", WHOLE + compiled[first:], copy_tb_per_s=4.0), tmp_path)
         best = whole_model.readme_table(results=tmp_path)
         assert f"| inference, 128 rows, TF32 | 1.0 | 120.0 | {shown} | 39.0 |" in best
+    rows = [
+        {"rows": 1, "implementation": name, "threads": threads, "match": match, "us": us}
+        for name, threads, match, us in (
+            ("eager", 1, "ok", 900.0), ("torch.compile", 1, "ok", 600.0), ("torch.compile, mode=x", 1, "ok", 270.0),
+            ("torch.compile, mode=y", 1, "FAILED: no", 1.0), ("run_exported", 8, "ok", 90.0),
+            ("run_exported", 1, "ok", 66.0),
+        )
+    ]
+    for gpu, where in (("NVIDIA T4", ", on T4"), ("NVIDIA H200", "")):
+        records.save({"op": "serving", "GPU": gpu, "date": "2026-01-31", "rows": rows}, tmp_path)
+        found = whole_model.readme_table(results=tmp_path)
+        shown = "900.0 | 270.0 (mode=x) | 66.0 |"
+        assert f"| a call for 1 row, float32, copies included{where}; ours in C++ | – | {shown}" in found
     begin, end = whole_model.BEGIN, whole_model.END
     assert whole_model.with_table(f"a\n{begin}\n{end}\n", table) == f"a\n{begin}\n\n{table}\n\n{end}\n"
 

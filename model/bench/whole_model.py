@@ -24,7 +24,7 @@ from data.criteo import CriteoBatches
 from data.synthetic import SyntheticConfig
 from kernels.measure.clock import Gpu, percentiles
 from kernels.measure.judge import is_variant
-from kernels.measure.records import load
+from kernels.measure.records import README_GPU, RESULTS, load, read, recorded_files, slug
 from model.bench.peers import COMPILED
 from model.bench.steps import TOLERANCES, bench_steps
 from model.bench.trainer import IMPLEMENTATIONS, no_reference, noting
@@ -245,6 +245,7 @@ WORDS = {
     "tf32": "TF32", "fp32": "float32",
 }
 PEER = "torch.compile"
+SERVED = 1, 2048  # rows of a call of an exported model
 BEGIN, END = "<!-- begin: python -m model.bench --write -->", "<!-- end -->"
 
 
@@ -268,10 +269,30 @@ def readme_table(**where) -> str:
         how = peer.get("implementation", PEER).removeprefix(PEER).removeprefix(", ")
         times = (_us(eager), _us(peer) + f" ({how})" * bool(how), _us(ours))
         lines.append(f"| {WORDS[part]}, {rows:,} rows, {WORDS[precision]} | {limit} | {' | '.join(times)} |")
+    lines += _served(where.get("results", RESULTS))
     if record["rows"]:
         lines += ["", f"Recorded on {record['GPU']}, torch {record['torch']}, triton {record['triton']}, "
                       f"{record['date']}."]
     return "\n".join(lines)
+
+
+def _served(results: Path) -> list[str]:
+    """The lines of an exported model in C++, copies included, on the READMEs' GPU or another one, which is named."""
+    files = recorded_files("serving.json", results, README_GPU) or recorded_files("serving.json", results)
+    lines = []
+    for record in map(read, files[:1]):
+        gpu = record["GPU"].removeprefix("NVIDIA ")
+        where = "" if slug(gpu) == README_GPU else f", on {gpu}"
+        for rows in SERVED:
+            cell = {row["implementation"]: row for row in record["rows"]
+                    if (row["rows"], row["threads"], row["match"]) == (rows, 1, "ok")}
+            peers = (row for name, row in cell.items() if name.partition(",")[0] == PEER)
+            peer = min(peers, key=lambda row: row["us"], default={})
+            how = peer.get("implementation", PEER).removeprefix(PEER).removeprefix(", ")
+            times = _us(cell.get("eager", {})), _us(peer) + f" ({how})" * bool(how), _us(cell.get("run_exported", {}))
+            what = f"a call for {rows:,} row{'s' * (rows > 1)}, float32, copies included{where}; ours in C++"
+            lines.append(f"| {what} | – | {' | '.join(times)} |")
+    return lines
 
 
 def _us(row: Mapping) -> str:
