@@ -24,8 +24,8 @@ from tqdm import tqdm
 
 import kernels
 from data.cli import Parser, UserError
-from data.criteo import CRITEO, SPLITS, CriteoBatches
-from data.schema import Schema, schema_of
+from data.criteo import CRITEO, LABEL, SPLITS, CriteoBatches, read_own_schema
+from data.schema import Column, Kind, Schema, schema_of
 from model.config import DLRMConfig, Precision
 from model.device import autocast, choose, to
 from model.dlrm import DLRM
@@ -107,6 +107,24 @@ def columns_of(model: DLRM) -> Schema:
     return columns_used(schema, model.config)
 
 
+def check_form(model: DLRM, form: Schema, what: str) -> None:
+    """Raise UserError, naming the column, if rows of this form are not what the model was trained on: a column that is
+    not there, lists for single values or the reverse, ids of texts for numbers or the reverse. what: says it."""
+    for name, column in columns_of(model).of.items():
+        if name == LABEL:
+            continue
+        if name not in form.of:
+            raise UserError(f"{what}: expected column {name}, which the model was trained on, found none of that name")
+        trained, found = _form(column), _form(form.of[name])
+        if trained != found:
+            raise UserError(f"{what}: column {name}: expected {trained}, as the model was trained on, found {found}")
+
+
+def _form(column: Column) -> str:
+    kind = {Kind.COUNT: "counts", Kind.TEXT: "texts"}.get(column.kind, "numbers")  # hex, integer: the same ids
+    return f"{'lists of ' if column.separator else ''}{kind}"
+
+
 def columns_used(schema: Schema, config: DLRMConfig) -> Schema:
     """The columns that a model of this config takes: bags have to be as many as its tables."""
     return schema.first(len(config.cardinalities)) if schema.lists else schema
@@ -148,5 +166,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     device = choose(options.device)
     model = DLRM.from_checkpoint(options.checkpoint).to(device)
+    if (options.data / "metadata.json").exists():
+        check_form(model, read_own_schema(options.data), f"{options.data / 'metadata.json'}: schema")
     batches = CriteoBatches(options.data / options.split, BATCH_SIZE, schema=columns_of(model))
     print(f"{options.split}: {evaluate(model, batches, device, name=options.split)}")

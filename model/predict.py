@@ -33,7 +33,7 @@ from data.schema import Schema, read_schema, schema_of
 from data.text_batches import TextBatches
 from model.device import choose
 from model.dlrm import DLRM
-from model.evaluation import BATCH_SIZE, Batches, columns_of, logits, probabilities_of
+from model.evaluation import BATCH_SIZE, Batches, check_form, columns_of, logits, probabilities_of
 
 SCHEMA = pa.schema([pa.field("probability", pa.float64(), nullable=False)])
 ROW_GROUP = 1 << 20  # rows that are written at a time
@@ -91,8 +91,8 @@ def _batches(rows: Path, batch_size: int, model: DLRM, form: Schema | None) -> B
         return CriteoBatches(rows, batch_size, labelled=False, schema=columns)
     if form is None and model.schema is not None:
         form = schema_of(model.schema, "the checkpoint")
-    if form and not set(columns.of) <= set(form.of):
-        raise UserError(f"--schema: expected the columns of the model's rows, {', '.join(columns.of)}")
+    if form:
+        check_form(model, form, "--schema")
     return TextBatches(rows, batch_size, form=form, used=columns)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import os
 import random
 import threading
@@ -28,8 +29,8 @@ from data.cli import UserError
 from data.criteo import CriteoBatches, read_metadata, read_own_schema
 from data.preprocess import main as preprocess_command
 from data.preprocess import preprocess
-from data.schema import SCHEMAS, read_schema, schema_of
-from model import DLRM, Hash
+from data.schema import SCHEMAS, Kind, read_schema, schema_of
+from model import DLRM, Hash, evaluation
 from model.evaluation import columns_of, score
 from model.export import Exported, export
 from model.predict import main as predict_command
@@ -326,6 +327,37 @@ def test_a_model_of_lists_is_exported_with_bags(tmp_path):
     expected = [model.predict(*batch) for _, *batch in rows()]
     found = [served(*batch) for _, *batch in rows(transform=False, fill=float("nan"))]  # counts as the log has them
     torch.testing.assert_close(torch.cat(found), torch.cat(expected), rtol=0, atol=1e-6)
+
+
+def test_rows_of_another_form_than_the_models_are_named(tmp_path):
+    """Lists for single values, texts for numbers, a column that is not there: the column, what it is and should be."""
+    made = shop()
+    schema, data = prepared(tmp_path, made)
+    config = mini(Hash.SORTED, epochs=1)
+    run(tmp_path / "run", data, replace(config, model=replace(config.model, cardinalities=())))
+    best, rows = tmp_path / "run" / "best.pt", tmp_path / "rows"
+    rows.write_bytes(made.test)
+
+    def with_column(changed, **changes):
+        return replace(schema, columns=tuple(replace(c, **changes) if c.name == changed else c for c in schema.columns))
+
+    for form, message in (
+        (with_column("tags", separator=None), "column tags: expected lists of texts, .* trained on, found texts$"),
+        (with_column("town", separator="|"), "column town: expected texts, .*, found lists of texts$"),
+        (with_column("shop", kind=Kind.TEXT), "column shop: expected numbers, .*, found texts$"),
+        (with_column("town", name="city"), "expected column town, .*, found none of that name$"),
+    ):
+        with pytest.raises(UserError, match=f"^--schema: {message}"):
+            predict(best, rows, tmp_path / "out.csv", schema=form)
+    assert not [*tmp_path.glob("*out.csv*")]
+    assert predict(best, rows, tmp_path / "out.csv", schema=with_column("hash", kind=Kind.HEX)) == 100
+
+    metadata = json.loads((data / "metadata.json").read_text())
+    metadata["schema"]["columns"]["text"] = []
+    metadata["schema"]["columns"]["integer"] += ["town"]
+    (data / "metadata.json").write_text(json.dumps(metadata))
+    with pytest.raises(UserError, match=r"metadata.json: schema: column town: expected texts, .*, found numbers$"):
+        evaluation.main([str(best), str(data)])
 
 
 @contextmanager
