@@ -1,5 +1,7 @@
 """Another table of ids in an exported model that is being called: `Exported.reload`, in Python and in run_exported."""
 
+import errno
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +15,7 @@ from data.cli import UserError
 from kernels import IdTable
 from model.export import sample
 from model.serving.exported import Exported
+from model.serving.folders import new_folder
 from model.serving.manifest import CONSTANTS, MANIFEST, ExportError, File, Manifest
 from model.serving.served import Served
 from model.serving.table import Table, write_table
@@ -51,6 +54,21 @@ def tables(tmp_path):
     write_table(tmp_path / "own", own_table())
     write_table(tmp_path / "grown", grown())
     return tmp_path
+
+
+def test_a_folder_without_room_is_told_in_one_line(tmp_path):
+    """Of a copied folder Python names every file of it."""
+
+    def full(source, target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source, None, target)
+
+    (tmp_path / "made").mkdir()
+    for name in "ab":
+        (tmp_path / "made" / name).write_text("")
+    message = rf"^{tmp_path}/out: cannot be written: {os.strerror(errno.ENOSPC)}$"
+    with pytest.raises(UserError, match=message), new_folder(tmp_path / "out") as folder:
+        shutil.copytree(tmp_path / "made", folder / "made", copy_function=full)
+    assert [*tmp_path.iterdir()] == [tmp_path / "made"]
 
 
 def test_a_table_is_what_was_written(tables):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -50,4 +51,11 @@ def _partial(out: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from None
+        raise UserError(f"{out}: cannot be written: {_cause(error)}") from None
+
+
+def _cause(error: OSError) -> str:
+    if isinstance(error, shutil.Error):  # of copytree: (from, to, "[Errno N] what: names") of each file
+        *_, said = error.args[0][0]
+        return re.sub(r"\[Errno \d+\] ([^:]*).*", r"\1", said)
+    return error.strerror or str(error)
