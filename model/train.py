@@ -200,7 +200,10 @@ def train(
             signals.check(f"after epoch {run.epoch}")
         if run.epoch < config.epochs:
             epochs = "1 epoch" if run.stale == 1 else f"{run.stale} epochs"
-            logger.info(f"stopped after epoch {run.epoch} of {config.epochs}: {epochs} without a better validation")
+            logger.info(
+                f"stopped after epoch {run.epoch} of {config.epochs}: {epochs} without a better validation "
+                f"(--patience {config.patience})"
+            )
 
         model.load_state_dict(load_checkpoint(best)["parameters"])
         try:
