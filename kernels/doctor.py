@@ -20,6 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
+IN_CHECKOUT = (ROOT / "Makefile").is_file()  # else pip has put the package there, and its Python holds the others
+OF_THE_CHECKOUT = ("venv", "make", "cmake")  # what they are for is not in the package
 OLDEST_PYTHON = (3, 11)
 # Free disk in GB that installing takes: the packages as the index ships them, once packed and once unpacked.
 DISK_CUDA, DISK_CPU = 10, 4
@@ -137,7 +139,8 @@ def checks(
     cuda_folder = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")
     cxx, make, nvcc = tool("g++"), tool("make"), tool("nvcc", cuda_folder)
     cmake, ninja = tool("cmake", bin_folder), tool("ninja", bin_folder)
-    by_pip = "make lecture installs it" if python is None else f"{python} -m pip install, as requirements.txt pins it"
+    by_pip = "make lecture installs it" if python is None else f"{python} -m pip install"
+    by_pip += ", as requirements.txt pins it" if python is not None and IN_CHECKOUT else ""
 
     found = [
         Check(
@@ -242,7 +245,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--python", metavar="PATH", help="the Python with the packages (default: .venv/bin/python)")
     parser.add_argument("--require", action="store_true", help="say only what make lecture cannot do without, exit 1")
     args = parser.parse_args(argv)
-    found = checks(args.python)
+    found = checks(args.python or (None if IN_CHECKOUT else sys.executable))
+    if not IN_CHECKOUT:
+        found = [check for check in found if check.name not in OF_THE_CHECKOUT]
     if not args.require:
         print(table(found) + "\n")
         print(complaints(found) or "Nothing is missing.")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -84,6 +85,17 @@ def test_its_cache_is_the_users_where_it_is_no_checkout(copied):
     cache = Path.home() / ".cache" / "fused_kernels"
     assert with_copy(code, copied) == [f"fused_kernels None {cache}"]
     assert runtime.CHECKOUT == ROOT
+
+
+def test_its_commands_speak_of_where_it_is(copied):
+    """The doctor asks the Python that runs it, and no command or file of the repository is named."""
+    environment = {"PYTHONPATH": str(copied), "PATH": os.environ["PATH"]}
+    doctor = run(sys.executable, "-W", "ignore", "-m", "fused_kernels.doctor", env=environment, cwd=copied)
+    assert re.search(rf"^torch +{re.escape(version('torch'))}$", doctor, flags=re.M)
+    assert not re.search("make lecture|requirements.txt|Makefile", doctor)
+    usage = run(sys.executable, "-m", "fused_kernels.cubin", "--help", env=environment, cwd=copied)
+    assert usage.startswith("usage: python -m fused_kernels.cubin ")
+    assert "python -m kernels" not in usage
 
 
 def test_the_cache_is_where_a_variable_says(monkeypatch, tmp_path):

@@ -12,7 +12,7 @@ OPTIONS = ("num_warps", "num_stages")
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m kernels.cubin", description=__doc__)
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}", description=__doc__.partition(": ")[2])
     commands = parser.add_subparsers(dest="command", required=True)
     compiler = commands.add_parser("compile", help="source → <name>.sm_<arch>.cubin, without a GPU")
     compiler.add_argument("compiler", choices=("triton", "nvcc", "nvrtc"))
