@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import os
 import shutil
 import time
@@ -95,16 +96,22 @@ def _name_where_there_is_no_room(error: BaseException, out: Path) -> None:
 def complete_file(out: str | Path) -> Iterator[BinaryIO]:
     """A file to write to, which takes the name `out` if the block ends well, and is removed otherwise.
 
-    Until then whatever `out` is stays as it is. Raises UserError if it is a directory; OSError, before the block is
-    entered, if it cannot be written, and, naming `out`, where there is no room.
+    Until then whatever `out` is stays as it is. What a killed run left beside it is removed. Raises UserError if it is
+    a directory; OSError, before the block is entered, if it cannot be written, and, naming `out`, where there is no
+    room.
     """
     out = _resolved(out)
     if out.is_dir():
         raise UserError(f"{out}: is a directory; name a file")
     out.parent.mkdir(parents=True, exist_ok=True)
+    for left in out.parent.glob(f".{glob.escape(out.name)}.*{PARTIAL}"):
+        with suppress(OSError), left.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails as long as its run lives
+            left.unlink()
     partial = out.with_name(f".{out.name}.{os.getpid()}{PARTIAL}")
     try:
         with partial.open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -241,6 +241,21 @@ def test_a_file_is_complete_or_as_it_was(tmp_path, before):
     assert (tmp_path / "link").read_bytes() == b"whole"
 
 
+def test_a_file_half_written_by_a_killed_run_goes_and_a_running_ones_stays(tmp_path):
+    left, other = tmp_path / ".[a].csv.1.partial", tmp_path / ".b.csv.1.partial"
+    for path in (left, other):
+        path.write_text("half")
+    with complete_file(tmp_path / "[a].csv") as first:
+        assert not left.exists()
+        running = Path(first.name)
+        running.rename(left)  # as of another process
+        with complete_file(tmp_path / "[a].csv") as second:
+            second.write(b"whole")
+        assert left.exists()
+        left.rename(running)
+    assert sorted(tmp_path.iterdir()) == [other, tmp_path / "[a].csv"]
+
+
 def test_a_file_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a directory; name a file"), complete_file(tmp_path):
