@@ -107,6 +107,19 @@ def columns_of(model: DLRM) -> Schema:
     return columns_used(schema, model.config)
 
 
+def input_columns(model: DLRM) -> dict[str, list[dict[str, str]]]:
+    """Which columns of the rows a served model takes, in their order: {"counts": […], "ids": […]}, each a dict with its
+    "name", its "kind" as data.schema has it, and for lists the "separator"."""
+    schema = columns_of(model).first(len(model.config.cardinalities))
+    found = {"counts": [], "ids": []}
+    for name in (*schema.dense, *schema.sparse):
+        column = schema.of[name]
+        of_list = {"separator": column.separator} if column.separator else {}
+        where = "counts" if column.kind is Kind.COUNT else "ids"
+        found[where].append({"name": name, "kind": str(column.kind)} | of_list)
+    return found
+
+
 def check_form(model: DLRM, form: Schema, what: str) -> None:
     """Raise UserError, naming the column, if rows of this form are not what the model was trained on: a column that is
     not there, lists for single values or the reverse, ids of texts for numbers or the reverse. what: says it."""

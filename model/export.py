@@ -8,6 +8,8 @@
                           package_sm_90/
     DIR/constants/        weights, tables and ids, a raw file each: mapped, and shared by all processes that serve them
     DIR/libops.so         the ops that the package calls (kernels.library)
+    DIR/columns.json      the rows' columns that the inputs hold, in their order, and their kinds (data/README.md): of a
+                          text the id is its CRC-32
     DIR/samples.pt        inputs and the probabilities that eager gave for them, for run_exported --check
 
 `model.serving.exported.Exported` runs it in Python, and run_exported in C++ (model/serving/cpp/CMakeLists.txt).
@@ -20,6 +22,7 @@ if __name__ == "__main__":
     run("model.export")
 
 import importlib
+import json
 import os
 import shlex
 import shutil
@@ -40,10 +43,11 @@ from kernels import library
 from model.checkpoints import first_line
 from model.device import choose
 from model.dlrm import DLRM
-from model.evaluation import columns_of
+from model.evaluation import columns_of, input_columns
 from model.serving.exported import Exported, architecture, runner_of
 from model.serving.folders import new_file, new_folder
 from model.serving.manifest import (
+    COLUMNS,
     INSTRUCTIONS,
     LIBRARY,
     MANIFEST,
@@ -95,6 +99,7 @@ def export(
     if out is not None:
         with new_folder(out) as folder, torch.no_grad():
             model, pooling = _model(checkpoint, pooling, onnx, hash_size)
+            (folder / COLUMNS).write_text(json.dumps(input_columns(model), indent=1, ensure_ascii=False) + "\n")
             try:
                 write(Served(model, pooling).eval().to(device), folder)
                 check(folder)

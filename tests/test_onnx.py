@@ -1,5 +1,6 @@
 """A trained DLRM as an ONNX file: what onnxruntime computes with it, against eager PyTorch."""
 
+import json
 import os
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import torch
 from exported_models import CARDINALITIES, checkpoint, trained
 
 from data.cli import UserError
+from data.criteo import DENSE, SPARSE
 from model import export
 from model.config import PRESETS, Interaction
 from model.dlrm import DLRM
@@ -144,6 +146,9 @@ def test_what_the_file_says(written):
     }
     assert shapes == {"counts": ["batch", 13], "ids": ["batch", len(CARDINALITIES)], "probabilities": ["batch"]}
     assert "NaN where one is missing" in model.doc_string
+    columns = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
+    assert columns["counts"] == [{"name": name, "kind": "count"} for name in DENSE]
+    assert columns["ids"] == [{"name": name, "kind": "hex"} for name in SPARSE[: len(CARDINALITIES)]]
     assert {opset.domain for opset in model.opset_import} == {"", "ai.onnx.ml"}
     assert os.fsencode(export.__file__) not in path.read_bytes()
 

@@ -319,6 +319,12 @@ def test_a_model_of_lists_is_exported_with_bags(tmp_path):
     assert not [*tmp_path.glob("out*"), *tmp_path.glob("*.onnx")]
 
     export(best, tmp_path / "out")
+    columns = json.loads((tmp_path / "out" / "columns.json").read_text())
+    assert [column["name"] for column in columns["counts"]] == ["visits", "age"]
+    assert columns["ids"] == [
+        {"name": "hash", "kind": "hex"}, {"name": "shop", "kind": "integer"}, {"name": "town", "kind": "text"},
+        {"name": "tags", "kind": "text", "separator": "|"}, {"name": "seen", "kind": "integer", "separator": " "},
+    ]
     model, served = DLRM.from_checkpoint(best), Exported(tmp_path / "out")
 
     def rows(**options):

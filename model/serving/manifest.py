@@ -23,6 +23,7 @@ from torch import Tensor
 
 FORMAT = 1  # one more when a file of the folder or its meaning changes
 MANIFEST, CONSTANTS, LIBRARY, SAMPLES = "manifest.tsv", "constants", "libops.so", "samples.pt"
+COLUMNS = "columns.json"
 INSTRUCTIONS = "x86-64-v3"  # every x86-64 CPU with AVX2
 _NEEDED = {"avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "abm"}  # as Linux calls what x86-64-v3 adds
 

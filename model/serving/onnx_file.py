@@ -9,6 +9,7 @@ a machine that has neither PyTorch nor this repository.
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from torch.export import Dim
 
 from data.cli import UserError
 from model.dlrm import DLRM
+from model.evaluation import input_columns
 from model.serving.served import Served
 
 LARGEST = (1 << 31) - (1 << 20)  # bytes of tensors in a file: protobuf ends at 2 GiB, and the graph needs some too
@@ -88,7 +90,7 @@ def write(dlrm: DLRM, path: Path) -> None:
             input_names=["counts", "ids"], output_names=["probabilities"],
         )
     _encode(program.model.graph, known)
-    _describe(program.model)
+    _describe(program.model, dlrm)
     weights = sum(value.const_value.nbytes for value in program.model.graph.initializers.values())
     program.save(path, external_data=encoded + weights > LARGEST)
     onnx.checker.check_model(str(path), full_check=True)
@@ -103,9 +105,12 @@ def _encode(graph: ir.Graph, known: Sequence[np.ndarray]) -> None:
             node.attributes[name] = ir.AttrTensor(name, ir.tensor(tensor))
 
 
-def _describe(model: ir.Model) -> None:
-    """Say what goes in; leave out what the exporter notes of our source, and where it lay."""
+def _describe(model: ir.Model, dlrm: DLRM) -> None:
+    """Say what goes in, the columns' names as metadata; leave out what the exporter notes of our source, and where it
+    lay."""
     model.doc_string = DESCRIPTION
+    for name, columns in input_columns(dlrm).items():
+        model.metadata_props[name] = json.dumps(columns, ensure_ascii=False)
     model.graph.metadata_props.clear()
     for node in model.graph:
         node.metadata_props.clear()
