@@ -185,7 +185,7 @@ class CriteoBatches(IterableDataset):
     used. Extra columns are ignored; dense and label columns may be of any numeric type, sparse of any integer type.
 
     Raises UserError, naming file and column: no Parquet file, a missing column, a wrong type, a label that is neither
-    0 nor 1, an id outside [-1, 2^32), a dense value that is not finite.
+    0 nor 1, an id outside [-1, 2^32), a dense value that is infinite. NaN is a missing one, as pandas writes it.
     """
 
     def __init__(
@@ -376,7 +376,8 @@ def _parquet_files(path: Path) -> list[Path]:
         raise UserError(f"{path}: no such file or directory; expected Parquet files")
     files = sorted(path.glob("*.parquet"))
     if not files:
-        raise UserError(f"{path}: no *.parquet file in it")
+        below = next((path / split for split in reversed(SPLITS) if (path / split).is_dir()), None)
+        raise UserError(f"{path}: no *.parquet file in it" + (f"; name one of its splits, {below}" if below else ""))
     return files
 
 

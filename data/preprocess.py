@@ -74,6 +74,8 @@ def preprocess(
     if on_bad_line not in ("raise", "skip"):
         raise ValueError(f"on_bad_line: expected 'raise' or 'skip', got {on_bad_line!r}")
     inputs = [Path("/dev/stdin" if str(file) == "-" else file) for file in inputs]
+    if inputs.count(Path("/dev/stdin")) > 1:
+        raise UserError("-: stdin is named twice, and can be read once")
     for file in inputs:
         check_file(file)
     by = split or (schema.split.by if schema else "order")

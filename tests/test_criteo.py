@@ -218,7 +218,10 @@ def test_bad_parquet(tmp_path, content, message):
 def test_bad_paths_and_settings(tmp_path, directory):
     with pytest.raises(UserError, match="nowhere: no such file or directory"):
         CriteoBatches(tmp_path / "nowhere", 2)
-    with pytest.raises(UserError, match=r"no \*.parquet file"):
+    with pytest.raises(UserError, match=r"no \*.parquet file in it$"):
+        CriteoBatches(tmp_path, 2)
+    (tmp_path / "test").mkdir()
+    with pytest.raises(UserError, match=rf"no \*.parquet file in it; name one of its splits, {tmp_path}/test$"):
         CriteoBatches(tmp_path, 2)
     (tmp_path / "a.parquet").write_bytes((directory / "a.parquet").read_bytes()[:-100])
     with pytest.raises(UserError, match=r"a.parquet: cannot be read as Parquet"):

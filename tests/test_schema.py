@@ -397,6 +397,8 @@ def test_rows_through_a_pipe(tmp_path, capsys):
     predict(best, data / "test", tmp_path / "of_parquet.csv", device="cpu")
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "of_parquet.csv").read_bytes()
     assert f"{len(made.rows['test'])} rows → {tmp_path / 'out.csv'}" in capsys.readouterr().out
+    with pytest.raises(UserError, match="-: stdin is named twice"):
+        preprocess([Path("-"), Path("/dev/stdin")], tmp_path / "twice")
     assert DLRM.from_checkpoint(best).config.cardinalities == (2, 3, 5)  # mini has three tables: no lists
 
 
