@@ -265,7 +265,7 @@ class TestInCpp:
         done = runner(copied, "--check", LD_PRELOAD=str(between))
         assert (done.returncode, done.stdout.count("eager's")) == (0, 84), done.stdout + done.stderr
         assert "failed" not in done.stderr
-        # Three calls of each sample but the one of 16385 rows, and the one that was made first. Of each power of two the
+        # Three calls of each sample but that of 16385 rows, and the one that was made first. Of each power of two the
         # first call is plain, and so is the second one, behind which the graph is made and launched.
         powers = 7 + 3
         assert int(re.search(r"graphs launched: (\d+)", done.stderr)[1]) == 3 * 83 + 1 - powers

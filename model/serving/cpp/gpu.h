@@ -163,6 +163,7 @@ public:
         if (!graphs_ || inputs.size() != 2 || which >= sizes_.size()) {
             at::Tensor answer;
             lane.worker([&] {
+                const c10::cuda::CUDAStreamGuard guard(stream_);
                 Buffers buffers(inputs, stream_.device());
                 answer = plain(buffers, inputs);
             });
@@ -172,6 +173,7 @@ public:
         if (size.graph) return replayed(size, inputs);
         at::Tensor answer;
         lane.worker([&] {
+            const c10::cuda::CUDAStreamGuard guard(stream_);
             if (!size.buffers) size.buffers = std::make_unique<Buffers>(padded(inputs, 1 << which), stream_.device());
             answer = plain(*size.buffers, inputs);
             if (++size.calls == 2) capture(size, inputs, answer);
@@ -194,9 +196,9 @@ private:
         return found;
     }
 
+    // It and capture: with the stream as the current one.
     at::Tensor plain(Buffers& buffers, const std::vector<at::Tensor>& inputs) {
         c10::InferenceMode inference;
-        const c10::cuda::CUDAStreamGuard guard(stream_);
         buffers.take(inputs);
         try {
             buffers.launch(runner_, stream_.stream());
@@ -209,7 +211,7 @@ private:
     }
 
     at::Tensor replayed(const Size& size, const std::vector<at::Tensor>& inputs) const {
-        const c10::cuda::CUDAStreamGuard guard(stream_);
+        const c10::cuda::CUDAGuard guard(stream_.device());
         size.buffers->take(inputs);
         size.graph->launch(stream_.stream());
         stream_.synchronize();
@@ -219,7 +221,6 @@ private:
     // Where it fails, or gives other answers than the plain call did, calls stay plain from here on.
     void capture(Size& size, const std::vector<at::Tensor>& inputs, const at::Tensor& want) {
         c10::InferenceMode inference;
-        const c10::cuda::CUDAStreamGuard guard(stream_);
         try {
             size.graph =
                 std::make_unique<Graph>(stream_, pool_, [&] { size.buffers->launch(runner_, stream_.stream()); });
