@@ -260,6 +260,9 @@ class TestInCpp:
         (copied / MANIFEST).write_text(rewritten(copied).text())
         done = runner(copied, "--check")
         assert (done.returncode, done.stdout.count(told)) == (code, 1), done.stdout
+        done = runner(copied, "--bench", "--threads", 2)
+        told = "batch 2: a thread's last answer is another one"
+        assert (done.returncode, told in done.stderr) == (2 * code, bool(code)), done.stderr
 
     def test_inputs_from_a_file(self, runner, folder, tmp_path):
         inputs = sample(Served(trained(), folder.name), 33, 5)

@@ -17,7 +17,8 @@ public:
     // one runs a package for a GPU; -1: the current one. graphs: whether a GPU may replay what it has launched before.
     // ExportError: the folder is not whole, or not for this torch and this CPU or GPU.
     explicit Exported(const std::filesystem::path& folder, size_t runners = 1, int gpu = -1, bool graphs = true)
-        : folder_(std::filesystem::absolute(folder)), runners_(std::max<size_t>(1, runners)), manifest_(Manifest::read(folder_)) {
+        : folder_(std::filesystem::absolute(folder)), runners_(std::max<size_t>(1, runners)),
+          manifest_(Manifest::read(folder_)) {
         manifest_.verify(folder_);
         if (manifest_.inputs.empty()) fail(folder_, ": not a model: its manifest has no inputs");
         if (manifest_.gpu.empty() && gpu >= 0) fail(folder_, ": made for the CPU, and is to run on GPU ", gpu);
