@@ -44,7 +44,7 @@ from model.checkpoints import first_line
 from model.device import choose
 from model.dlrm import DLRM
 from model.evaluation import columns_of, input_columns
-from model.serving.exported import Exported, architecture, runner_of
+from model.serving.exported import Exported, architecture, current, runner_of
 from model.serving.folders import new_file, new_folder
 from model.serving.manifest import (
     COLUMNS,
@@ -102,7 +102,7 @@ def export(
             (folder / COLUMNS).write_text(json.dumps(input_columns(model), indent=1, ensure_ascii=False) + "\n")
             try:
                 write(Served(model, pooling).eval().to(device), folder)
-                check(folder)
+                check(folder, device.index)
             except library.LibraryError as error:
                 raise UserError(f"the ops' library cannot be built: {first_line(error)}") from None
         _log(out)
@@ -152,19 +152,21 @@ def write(served: Served, folder: Path) -> None:
     package = folder / package_of(gpu)
     samples = [sample(served, batch, seed) for seed, batch in enumerate(SAMPLE_BATCHES)]
     placed = [[tensor.to(device) for tensor in inputs] for inputs in samples]
-    compile_package(served, placed[SAMPLE_BATCHES.index(257)], package)
-    library.build(folder / LIBRARY, gpu)
     tensors = dict(served.named_parameters()) | dict(served.named_buffers())
-    names = sorted(runner_of(package, device).get_constant_names_to_original_fqns().values())
+    with current(device):
+        compile_package(served, placed[SAMPLE_BATCHES.index(257)], package)
+        library.build(folder / LIBRARY, gpu)
+        (code,) = package.rglob("*.so")
+        names = sorted(runner_of(code, device).get_constant_names_to_original_fqns().values())
+        answers = [served(*inputs).cpu() for inputs in placed]
     constants = write_constants(folder, {name: tensors[name] for name in names})
-    answers = [served(*inputs).cpu() for inputs in placed]
     torch.save([[*inputs, answer] for inputs, answer in zip(samples, answers, strict=True)], folder / SAMPLES)
     (folder / MANIFEST).write_text(Manifest.of(folder, inputs_of(served), constants, gpu).text())
 
 
-def check(folder: Path) -> None:
+def check(folder: Path, gpu: int | None = None) -> None:
     """UserError: the folder's package gives other probabilities than eager did for the samples."""
-    exported = Exported(folder)
+    exported = Exported(folder, gpu)
     most = MOST_OFF["cuda" if exported.manifest.gpu else "cpu"]
     for *inputs, want in torch.load(folder / SAMPLES):
         if not torch.allclose(exported(*inputs), want, rtol=0, atol=most, equal_nan=True):

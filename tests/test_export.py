@@ -18,6 +18,7 @@ from model import export
 from model.dlrm import DLRM
 from model.export import SAMPLE_BATCHES, sample
 from model.hashing import Hash
+from model.serving import exported
 from model.serving.exported import Exported
 from model.serving.manifest import MANIFEST, ExportError, File, Manifest
 from model.serving.served import Served
@@ -47,7 +48,6 @@ def test_raw_ids_are_taken_modulo_what_the_training_rows_were(hash_):
         ids = ids.clamp(min=-1)
         raw = torch.where(ids >= 0, ids % dlrm.hash_size + dlrm.hash_size, ids)  # a missing id stays missing
         assert torch.equal(served(counts, raw), plain(counts, torch.where(ids >= 0, ids % dlrm.hash_size, ids))) is same
-
 
 
 def test_a_checkpoint_of_another_model(tmp_path):
@@ -103,6 +103,32 @@ def folder(exported_folder):
 @pytest.fixture
 def copied(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / "copied")
+
+
+def not_whole(folder):
+    """Changes a copy of an exported folder in ways that a manifest must not allow, and yields why it is refused."""
+    path = folder / MANIFEST
+    whole = path.read_text()
+    lines = whole.splitlines(keepends=True)
+    for count in range(len(lines)):
+        path.write_text("".join(lines[:count]))
+        yield "not whole|format none"
+    package = folder / Manifest.read(rewrite(path, whole)).package
+    for name in ("other.so", "sub/other.cubin"):
+        other = package / name
+        other.parent.mkdir(exist_ok=True)
+        other.write_bytes(b"")
+        yield f"not whole: no line of package/{name}"
+        if name.endswith(".so"):
+            rewrite(path, rewritten(folder).text())
+            yield "two files of code: package/.* and package/"
+            rewrite(path, whole)
+        other.unlink()
+
+
+def rewrite(path, text):
+    path.write_text(text)
+    return path.parent
 
 
 @pytest.mark.slow
@@ -191,6 +217,13 @@ class TestExported:
         with pytest.raises(ExportError, match="not whole: no line of the code in package/"):
             Exported(copied)
 
+    @pytest.mark.parametrize("exported_folder", ["none"], indirect=True)
+    def test_files_and_lines_that_are_not_of_each_other(self, copied):
+        for why in not_whole(copied):
+            with pytest.raises(ExportError, match=why):
+                Exported(copied)
+        Exported(copied)
+
     def test_a_cpu_that_lacks_an_instruction(self, copied, monkeypatch):
         monkeypatch.setattr("model.serving.manifest._instructions", lambda: {"fma"})
         with pytest.raises(ExportError, match="made for x86-64-v3, and this CPU lacks abm, avx2"):
@@ -227,6 +260,9 @@ class TestInCpp:
         (copied / MANIFEST).write_text(rewritten(copied).text())
         done = runner(copied, "--check")
         assert (done.returncode, done.stdout.count(told)) == (code, 1), done.stdout
+        done = runner(copied, "--bench", "--threads", 2)
+        told = "batch 2: a thread's last answer is another one"
+        assert (done.returncode, told in done.stderr) == (2 * code, bool(code)), done.stderr
 
     def test_inputs_from_a_file(self, runner, folder, tmp_path):
         inputs = sample(Served(trained(), folder.name), 33, 5)
@@ -311,10 +347,21 @@ class TestInCpp:
         assert "not whole: no line of the code in package/" in told()
 
     @pytest.mark.parametrize("exported_folder", ["none"], indirect=True)
+    def test_files_and_lines_that_are_not_of_each_other(self, runner, copied):
+        for why in not_whole(copied):
+            done = runner(copied)
+            assert (done.returncode, bool(re.search(why, done.stderr))) == (2, True), (why, done.stderr)
+        assert runner(copied).returncode == 0
+
+    @pytest.mark.parametrize("exported_folder", ["none"], indirect=True)
     def test_latency_of_inputs_from_a_file(self, runner, folder, tmp_path):
         torch.save(sample(Served(trained()), 33, 5), tmp_path / "inputs.pt")
         done = runner(folder, "--bench", "--inputs", tmp_path / "inputs.pt")
-        assert re.fullmatch(r"batch    33, 1 threads: p50 [\d.]+ ms, p99 [\d.]+ ms, \d+ calls and .*\n", done.stdout)
+        told = r"(0\.\d+\n){33}batch    33, 1 threads: p50 [\d.]+ ms, p99 [\d.]+ ms, \d+ calls and .*\n"
+        assert re.fullmatch(told, done.stdout)
+        done = runner(folder, "--bench", "--check", "--inputs", tmp_path / "inputs.pt")
+        checked = rf"(batch +\d+: .*eager.s.*\n){{{len(SAMPLE_BATCHES)}}}"
+        assert (done.returncode, bool(re.fullmatch(told + checked, done.stdout))) == (0, True), done.stdout
 
     def test_it_needs_no_temporary_folder(self, runner, folder):
         done = runner(folder, "--check", env=os.environ | {"TMPDIR": "/nowhere"})
@@ -361,6 +408,21 @@ def test_a_torch_without_an_option_for_the_instructions(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(runtime.device().type == "cuda", reason="there is a GPU")
+def test_gpus_of_two_architectures_in_one_process(monkeypatch, tmp_path):
+    monkeypatch.setattr(exported, "_architecture", "")
+    monkeypatch.setattr(exported, "has_nvidia_driver", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda gpu: (9 - gpu, 0))
+    for _ in range(2):
+        assert exported._device(tmp_path, "sm_90", 0) == torch.device("cuda", 0)
+    with pytest.raises(ExportError, match="for a GPU of sm_80, and this process has loaded one for sm_90"):
+        exported._device(tmp_path, "sm_80", 1)
+    for gpu in (2, 255, 256):
+        with pytest.raises(ExportError, match=f"is to run on GPU {gpu}, and this machine's are 0 to 1"):
+            exported._device(tmp_path, "sm_90", gpu)
+
+
 def test_a_gpu_that_is_not_here(tmp_path):
     with pytest.raises(UserError, match="--device cuda: this machine has 0 usable CUDA devices"):
         export.export(checkpoint(tmp_path / "best.pt", trained()), tmp_path / "out", device="cuda")
@@ -382,7 +444,7 @@ def test_without_a_checkpoint_nothing_is_written(tmp_path):
 def test_the_hash_size_of_a_checkpoint_from_before(tmp_path, monkeypatch, hash_size):
     found = []
     monkeypatch.setattr(export, "write", lambda served, folder: found.append(served.hash_size))
-    monkeypatch.setattr(export, "check", lambda folder: None)
+    monkeypatch.setattr(export, "check", lambda folder, gpu: None)
     path = checkpoint(tmp_path / "best.pt", trained())
     options = ["--hash-size", str(hash_size)] if hash_size else []
     export.main(["--checkpoint", str(path), "--out", str(tmp_path / "out"), *options])

@@ -15,7 +15,10 @@ def declared(schema, shape, reports=False):
     arguments, returns = parse(schema)
     shapes = {each.name: shape for each in returns}
     return SimpleNamespace(
-        name="made_up", forms={"": Form("made_up", arguments, returns)}, outputs=tuple(shapes), reports=reports,
+        name="made_up",
+        forms={"": Form("made_up", arguments, returns)},
+        outputs=tuple(shapes),
+        reports=reports,
         _output_shapes=shapes,
     )
 
@@ -62,6 +65,15 @@ def test_what_cannot_be_expressed_is_refused_by_name(shape, why):
 def test_so_are_arguments(schema):
     with pytest.raises(library.LibraryError, match=r"made_up: . is a "):
         library.function(declared(schema, None))
+
+
+def test_an_op_that_takes_a_workspace_is_refused_by_name(monkeypatch):
+    assert library.sources()
+    assert library.sources("sm_90")
+    sort = dispatch.find("embedding_bags_sort")
+    monkeypatch.setattr(library, "ops", lambda: [sort])
+    with pytest.raises(library.LibraryError, match=r"embedding_bags_sort: forward in cuda.cu takes a workspace"):
+        library.sources("sm_90")
 
 
 @pytest.fixture(scope="module")

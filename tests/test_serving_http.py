@@ -356,6 +356,9 @@ def test_it_ends_when_the_requests_are_answered(program, exported_folder):
     want, body, answers = served(*given), as_binary(given), []
     with serving(program, exported_folder) as process:
         connections = [connect(process) for _ in range(4)]
+        for connection in connections:  # each has its thread then, which waits for the next request
+            connection.request("GET", "/health")
+            assert connection.getresponse().read()
         for connection in connections:
             connection.request("POST", "/predict", body, {"Content-Type": BINARY, "Connection": "close"})
         time.sleep(0.05)

@@ -14,6 +14,7 @@ from exported_models import CARDINALITIES, trained
 from data.cli import UserError
 from kernels import IdTable
 from model.export import sample
+from model.serving import exported as exported_module
 from model.serving.exported import Exported
 from model.serving.folders import new_folder
 from model.serving.manifest import CONSTANTS, MANIFEST, ExportError, File, Manifest
@@ -166,13 +167,24 @@ class TestReload:
         threads = [threading.Thread(target=call) for _ in range(8)]
         for thread in threads:
             thread.start()
-        for _ in range(20):
-            exported.reload(other)
-            exported.reload(own)
+        for table, want in ((other, after), (own, before)) * 20:
+            exported.reload(table)
+            found.append((torch.equal(exported(*inputs), want), None))
         ends.set()
         for thread in threads:
             thread.join()
-        assert {*found} == {(True, False), (False, True)}
+        assert {*found} == {(True, False), (False, True), (True, None)}
+
+    @pytest.mark.parametrize("exported_folder", ["none"], indirect=True)
+    def test_a_reload_makes_no_other_runner(self, exported_folder, tables, monkeypatch):
+        made = []
+        own = exported_module.runner_of
+        monkeypatch.setattr(exported_module, "runner_of", lambda *given: made.append(given) or own(*given))
+        exported, (inputs, _, after) = Exported(exported_folder), inputs_and_answers()
+        for _ in range(3):
+            exported.reload(Table(tables / "grown"))
+            assert torch.equal(exported(*inputs), after)
+        assert len(made) == 1
 
     def test_what_was_loaded_is_unmapped(self, exported_folder, tables):
         def mapped():

@@ -10,6 +10,7 @@ runs.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -137,8 +138,12 @@ def function(op: Op) -> str:
     result = "void" if not made else "Tensor" if len(made) == 1 else f"std::tuple<{results}>"
     parameters = ", ".join(f"{PARAMETERS[k]} {a.name}" for a, k in zip(form.arguments, kinds, strict=True))
     lines = [f"{result} {op.name}({parameters}) {{", f'    Call call("{op.name}", fused_op_{op.name}.forward);']
-    lines += [f"    call.give({a.name}, Use::{'written' if a.is_mutated else 'read'});" if a.is_tensor
-              else f"    call.give({a.name});" for a in form.arguments]
+    lines += [
+        f"    call.give({a.name}, Use::{'written' if a.is_mutated else 'read'});"
+        if a.is_tensor
+        else f"    call.give({a.name});"
+        for a in form.arguments
+    ]
     for name, sizes, dtype in made:
         lines += [f"    Tensor {name} = new_empty({first}, {sizes}, {dtype});", f"    call.give({name}, Use::written);"]
     returned = ", ".join(name for name, _, _ in made)
@@ -167,9 +172,16 @@ def generated() -> str:
 
 
 def sources(gpu: str | None = None) -> list[Path]:
-    """What the library is compiled from."""
+    """What the library is compiled from. LibraryError: an op that takes a workspace."""
     folders = dict.fromkeys(op.folder for op in ops())
-    return [GENERATED, *(KERNELS / "ops" / folder / ("cuda.cu" if gpu else "cpu.cpp") for folder in folders)]
+    return [GENERATED, *(_without_workspace(KERNELS / "ops" / f / ("cuda.cu" if gpu else "cpu.cpp")) for f in folders)]
+
+
+def _without_workspace(source: Path) -> Path:
+    """The source. LibraryError: its forward takes a Workspace, which stable_call.h has none of."""
+    if re.search(r"\bforward\([^()]*\bWorkspace\b", source.read_text()):
+        raise LibraryError(f"{source.parent.name}: forward in {source.name} takes a workspace")
+    return source
 
 
 def build(to: Path, gpu: str | None = None) -> None:

@@ -6,12 +6,14 @@ graph.
 
 run_exported is C++ (model/serving/cpp/CMakeLists.txt, which --programs's folder was built by): by CUDA graphs, as it
 runs by default, and without. With several threads each of them calls with the same inputs, and the rates are those of
-all together. A row whose probabilities are not eager's, to model.export.MOST_OFF, is FAILED and has no time.
+all together. A row whose probabilities are not eager's, to model.export.MOST_OFF, is FAILED and has no time;
+run_exported's are compared with eager's by its --check, and the last one of each thread with a first call's.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import re
 import subprocess
 import tempfile
@@ -77,7 +79,7 @@ def run(folder: Path, served: Served, program: Path) -> list[dict]:
                 "torch.compile, mode=reduce-overhead": torch.compile(served, dynamic=False, mode="reduce-overhead"),
                 "aoti_load_package, from Python": loaded,
             }
-            by_name = {name: partial(_with_copies, call, inputs, device) for name, call in calls.items()}
+            by_name = {name: _with_copies(call, inputs, device) for name, call in calls.items()}
             by_name |= {"Exported, from Python": partial(exported, *inputs), COPIES: _copies(inputs, device)}
             latencies = _latencies(rows, by_name)
             torch.save(inputs, Path(temporary) / "inputs.pt")
@@ -89,8 +91,19 @@ def run(folder: Path, served: Served, program: Path) -> list[dict]:
     return found
 
 
-def _with_copies(call: Callable[..., Tensor], inputs: Sequence[Tensor], device: torch.device) -> Tensor:
-    return call(*(tensor.to(device) for tensor in inputs)).cpu()
+def _with_copies(call: Callable[..., Tensor], inputs: Sequence[Tensor], device: torch.device) -> Call:
+    """The call, and the copies of its inputs and its answer by way of pinned memory, as run_exported has them."""
+    pinned = [tensor.pin_memory() for tensor in inputs]
+    answer = torch.empty(len(inputs[0])).pin_memory()
+
+    def whole() -> Tensor:
+        for to, tensor in zip(pinned, inputs, strict=True):
+            to.copy_(tensor)
+        answer.copy_(call(*(tensor.to(device, non_blocking=True) for tensor in pinned)), non_blocking=True)
+        torch.cuda.current_stream().synchronize()
+        return answer
+
+    return whole
 
 
 def _package(folder: Path, served: Served, temporary: Path) -> Callable[..., Tensor]:
@@ -185,9 +198,18 @@ def record(rows: Sequence[Mapping]) -> dict:
         "op": NAME,
         **{name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")},
         "date": today(),
-        "sources_sha256": {"id_table": sources.sha256("id_table", "sources")},
+        "sources_sha256": {"id_table": sources.sha256("id_table", "sources"), "serving": _sha256()},
         "rows": list(rows),
     }
+
+
+def _sha256() -> str:
+    """Of the code that exports and serves, and of how it is measured here."""
+    folder, digest = Path(__file__).parent, hashlib.sha256()
+    for file in sorted([Path(export.__file__), *folder.glob("*.py"), *folder.glob("cpp/*.*")]):
+        strip = sources.without_comments_python if file.suffix == ".py" else sources.without_comments_cpp
+        digest.update(f"\0{file.relative_to(folder.parent).as_posix()}\0{strip(file.read_text())}".encode())
+    return digest.hexdigest()
 
 
 def show(results: Path = records.RESULTS) -> None:
@@ -205,8 +227,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 1 if a row failed."""
     parser = Parser(prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", action="store_true", help=f"record in traces/results/<gpu>/{NAME}.json")
-    parser.add_argument("--programs", type=Path, default=Path("build/serving"), metavar="DIR",
-                        help="where run_exported was built (default: %(default)s)")
+    parser.add_argument(
+        "--programs",
+        type=Path,
+        default=Path("build/serving"),
+        metavar="DIR",
+        help="where run_exported was built (default: %(default)s)",
+    )
     args = parser.parse_args(arguments)
     if runtime.device().type != "cuda":
         print("No GPU here: nothing is measured.")

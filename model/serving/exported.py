@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch._C._aoti import AOTIModelContainerRunner
 
     from model.serving.table import Table
+
+_first, _architecture = threading.Lock(), ""  # of the first package for a GPU
 
 
 class Exported:
@@ -37,9 +39,12 @@ class Exported:
         if not self.manifest.inputs:
             raise ExportError(f"{self._folder}: not a model: its manifest has no inputs")
         self._device = _device(self._folder, self.manifest.gpu, gpu)
-        torch.ops.load_library(str(self._folder / LIBRARY))
-        self._constants = self._placed(self.manifest.mapped(self._folder))
-        self._loaded = self._with(self._constants)
+        with current(self._device):
+            torch.ops.load_library(str(self._folder / LIBRARY))
+            constants = self._placed(self.manifest.mapped(self._folder))
+            self._loaded = _Loaded(self._folder / self.manifest.code, constants, self._device)
+            self._loaded(self.manifest.one_row())  # the first call does what the next ones need not
+        self._reloads = threading.Lock()
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """The probabilities, float32 [B]. ExportError: inputs that the manifest does not have."""
@@ -52,50 +57,61 @@ class Exported:
         An id whose row was not trained has row 0. ExportError: it is a table for another model; the one before stays.
         """
         table.check(self.manifest.constants)
-        self._loaded = self._with(self._constants | self._placed(table.constants))
+        with self._reloads:
+            self._loaded.constants = self._loaded.constants | self._placed(table.constants)
 
     def _placed(self, constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The constants on the device. The CPU's stay where they are mapped."""
         return {name: tensor.to(self._device) for name, tensor in constants.items()}
 
-    def _with(self, constants: Mapping[str, Tensor]) -> _Loaded:
-        return _Loaded(self._folder / self.manifest.package, constants, self.manifest.no_rows(), self._device)
-
 
 class _Loaded:
-    """The package with one set of constants. A reload makes another one, and calls that run keep theirs: torch can also
-    swap the constants of one package, but waits for a moment without a call, which may never come."""
+    """The package, and the constants that calls have from here on. One runner stays for as long as this does: torch
+    2.11 never unloads the kernels of one for a GPU. Torch can also swap constants, but waits for a moment without a
+    call, which may never come; here a call that has the lock sees that they are others, and takes them."""
 
-    def __init__(
-        self, package: Path, constants: Mapping[str, Tensor], no_rows: list[Tensor], device: torch.device
-    ) -> None:
+    def __init__(self, code: Path, constants: Mapping[str, Tensor], device: torch.device) -> None:
+        self.constants = constants
         self._device = device
-        self._constants = {name: tensor.detach() for name, tensor in constants.items()}
         # torch waits for its one runner with the GIL held, and the call that has the runner may want the GIL for an op
         # in Python: without a lock that is waited for in Python, both would wait for ever.
         self._one_at_a_time = threading.Lock()
-        self._runner = runner_of(package, device)
-        named = self._runner.get_constant_names_to_original_fqns()
-        constants = {own: self._constants[name] for own, name in named.items()}
-        self._runner.update_constant_buffer(constants, False, True, True)  # where they lie: nothing is copied
-        self(no_rows)  # the first call does what the next ones need not
+        self._of: Mapping[str, Tensor] = {}  # which constants the runner has, and as which tensors
+        self._lent: dict[str, Tensor] = {}
+        self._runner = runner_of(code, device)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
-        on = torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
-        with self._one_at_a_time, on:
+        with self._one_at_a_time, current(self._device):
+            if self._of is not self.constants:
+                self._lend(self.constants)
             return self._runner.run([tensor.to(self._device) for tensor in inputs])[0].cpu()
 
+    def _lend(self, constants: Mapping[str, Tensor]) -> None:
+        named = self._runner.get_constant_names_to_original_fqns()
+        lent = {own: constants[name].detach() for own, name in named.items()}
+        self._runner.update_constant_buffer(lent, False, True, True)  # where they lie: nothing is copied
+        before, self._lent, self._of = self._lent, lent, constants
+        _let_go(before)
+
     def __del__(self) -> None:
-        # torch 2.13 never lets go of constants that the caller owns: without this their files would stay mapped.
         self.__dict__.pop("_runner", None)
-        for tensor in self._constants.values():
-            tensor.set_()
+        _let_go(self.__dict__.get("_lent", {}))
 
 
-def runner_of(package: Path, device: torch.device) -> AOTIModelContainerRunner:
-    """What runs the package's code, one call at a time. torch's package loader makes such a one too, but before 2.13 of
+def _let_go(lent: Mapping[str, Tensor]) -> None:
+    """torch 2.13 never lets go of constants that the caller owns: without this their memory would stay."""
+    for tensor in lent.values():
+        tensor.set_()
+
+
+def current(device: torch.device) -> AbstractContextManager:
+    """The device is the current one in here: torch makes it so when it loads a package, and leaves it so."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def runner_of(code: Path, device: torch.device) -> AOTIModelContainerRunner:
+    """What runs a package's code, one call at a time. torch's package loader makes such a one too, but before 2.13 of
     a zip file alone, which it unpacks into a temporary folder."""
-    (code,) = package.rglob("*.so")
     if device.type == "cuda":
         return torch._C._aoti.AOTIModelContainerRunnerCuda(str(code), 1, str(device), str(code.parent))
     return torch._C._aoti.AOTIModelContainerRunnerCpu(str(code), 1)
@@ -115,6 +131,13 @@ def _device(folder: Path, made_for: str, gpu: int | None) -> torch.device:
         raise ExportError(f"{folder}: is to run on GPU {gpu}, and this machine's are 0 to {count - 1}")
     if architecture(gpu) != made_for:
         raise ExportError(f"{folder}: made for a GPU of {made_for}, and GPU {gpu} here is {architecture(gpu)}")
+    global _architecture
+    with _first:  # the ops of LIBRARY are the process's: of one architecture
+        _architecture = _architecture or made_for
+        if _architecture != made_for:
+            raise ExportError(
+                f"{folder}: made for a GPU of {made_for}, and this process has loaded one for {_architecture}"
+            )
     return torch.device("cuda", gpu)
 
 

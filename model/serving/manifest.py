@@ -83,12 +83,25 @@ class Manifest:
         """The constants, whose pages all processes that map them share."""
         return {constant.name: _mapped(folder / CONSTANTS / constant.name, constant) for constant in self.constants}
 
-    def no_rows(self) -> list[Tensor]:
-        """The inputs of a batch of no rows."""
-        return [
-            torch.zeros([_number(size, {"B": 0, "N": 0}) for size in taken.shape], dtype=taken.dtype)
+    @property
+    def code(self) -> str:
+        """The compiled code within the model's folder. ExportError: there is none, or more than one file."""
+        found = [file.path for file in self.files if file.path.startswith(f"{self.package}/")]
+        found = [path for path in found if path.endswith(".so")]
+        if not found:
+            raise ExportError(f"{MANIFEST}: not whole: no line of the code in {self.package}/")
+        if len(found) > 1:
+            raise ExportError(f"{MANIFEST}: two files of code: {found[0]} and {found[1]}")
+        return found[0]
+
+    def one_row(self) -> list[Tensor]:
+        """The inputs of a batch of one row, of zeros; of bags: one id each."""
+        bags = _number(self.inputs[2].shape[0], {"B": 1}) - 1 if len(self.inputs) == 3 else 0
+        found = [
+            torch.zeros([_number(size, {"B": 1, "N": bags}) for size in taken.shape], dtype=taken.dtype)
             for taken in self.inputs
         ]
+        return [*found[:2], torch.arange(bags + 1)] if bags else found
 
     def text(self) -> str:
         lines = [("format", FORMAT), ("torch", self.torch), ("instructions", self.instructions)]
@@ -121,18 +134,22 @@ class Manifest:
         return cls(version, instructions, gpu, tuple(inputs), tuple(constants), tuple(files))
 
     def verify(self, folder: Path) -> None:
-        """ExportError: made for another torch or another CPU; a file that is not what it was."""
+        """ExportError: made for another torch or another CPU; a file that is not what it was, or of the package and
+        in no line."""
         if self.torch != _release():
             raise ExportError(f"{folder}: made by torch {self.torch}, and this is {_release()}: export it anew")
         if missing := _NEEDED - _instructions():
             lacking = ", ".join(sorted(missing))
             raise ExportError(f"{folder}: made for {self.instructions}, and this CPU lacks {lacking}")
         listed = {file.path for file in self.files}
-        for needed in (*(f"{CONSTANTS}/{each.name}" for each in self.constants), *([LIBRARY] if self.inputs else [])):
-            if needed not in listed:
-                raise ExportError(f"{folder / MANIFEST}: not whole: no line of {needed}")
-        if self.inputs and not any(path.startswith(f"{self.package}/") and path.endswith(".so") for path in listed):
-            raise ExportError(f"{folder / MANIFEST}: not whole: no line of the code in {self.package}/")
+        needed = [f"{CONSTANTS}/{each.name}" for each in self.constants]
+        if self.inputs:
+            self.code  # noqa: B018
+            paths = sorted((folder / self.package).rglob("*"))
+            needed += [LIBRARY, SAMPLES, *(path.relative_to(folder).as_posix() for path in paths if not path.is_dir())]
+        for path in needed:
+            if path not in listed:
+                raise ExportError(f"{folder / MANIFEST}: not whole: no line of {path}")
         for file in self.files:
             path = folder / file.path
             try:

@@ -48,7 +48,11 @@ class EncodedServed(Served):
         operator = f"ai.onnx.ml::{LABEL_ENCODER}"
         rows = [
             torch.onnx.ops.symbolic(
-                operator, [column], dtype=ids.dtype, shape=column.shape, version=VERSION,
+                operator,
+                [column],
+                dtype=ids.dtype,
+                shape=column.shape,
+                version=VERSION,
                 metadata_props={FEATURE: str(feature)},
             )
             for feature, column in enumerate(ids.split(1, dim=1))
@@ -86,8 +90,13 @@ def write(dlrm: DLRM, path: Path) -> None:
     batch = Dim("batch")
     with _quiet():
         program = torch.onnx.export(
-            served, inputs, dynamo=True, verbose=False, dynamic_shapes=({0: batch}, {0: batch}),
-            input_names=["counts", "ids"], output_names=["probabilities"],
+            served,
+            inputs,
+            dynamo=True,
+            verbose=False,
+            dynamic_shapes=({0: batch}, {0: batch}),
+            input_names=["counts", "ids"],
+            output_names=["probabilities"],
         )
     _encode(program.model.graph, known)
     _describe(program.model, dlrm)

@@ -1,13 +1,13 @@
 """A table of ids in a folder, for a model that is being served: `Exported.reload` takes it, in Python and in C++.
 
-    served = Served(DLRM.from_checkpoint(checkpoint))
-    table = IdTable(served.known)                               # the exported model's own
-    table.insert(ids, features, rows)                           # new ids, which share rows that were trained
-    write_table("tables/2", table)
-    exported.reload(Table("tables/2"))
+served = Served(DLRM.from_checkpoint(checkpoint))
+table = IdTable(served.known)                               # the exported model's own
+table.insert(ids, features, rows)                           # new ids, which share rows that were trained
+write_table("tables/2", table)
+exported.reload(Table("tables/2"))
 
-    manifest.tsv    as an exported model's (manifest.py), without inputs
-    constants/      tags, slots, bucket_offsets and seeds: an IdTable's storage
+manifest.tsv    as an exported model's (manifest.py), without inputs
+constants/      tags, slots, bucket_offsets and seeds: an IdTable's storage
 """
 
 from __future__ import annotations

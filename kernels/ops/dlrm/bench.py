@@ -9,7 +9,7 @@ which stay in the L2 cache as a model's do, but for main's tables. GPU time is o
 torch.compile's is what mode="reduce-overhead" reaches. A call from Python is measured beside it.
 
 "latency" is of calls one after the other, each between two events, as they come and as a CUDA graph, on the same inputs
-and on fresh ones. There the model is also what torch.compile(backend="fused_kernels") makes of it as a module, and
+and on fresh ones. There the model is also what torch.compile(backend="fused_kernels") makes of it as it is written, and
 AOTInductor's package, whose weights are its own.
 
 cuBLAS is slow on main's rows of 367 numbers, which are no multiple of 16 bytes. "padded" is the model whose interaction
@@ -228,11 +228,12 @@ def held(tensor: Tensor) -> Tensor:
 
 
 def _peer(
-    model: Model, mode: str | None = None, compiled: bool = True, padded: bool = False, **options
+    model: Model, mode: str | None = None, compiled: bool = True, backend: str = "inductor", padded: bool = False,
+    **options,
 ) -> Callable:
     forward, besides = functools.partial(_forward, model), []
     if compiled:
-        forward = torch.compile(forward, dynamic=False, mode=mode, options=options or None)
+        forward = torch.compile(forward, dynamic=False, backend=backend, mode=mode, options=options or None)
 
     @in_precision(model.precision)
     def call(*tensors: Tensor) -> Tensor:
@@ -259,20 +260,6 @@ class _Served(nn.Module):
         own = [getattr(self, f"held_{k}") for k in range(self._held)]
         tensors = dense, *own[: self._count], *ids, *own[self._count :]
         return _forward(self._model, (self.pairs, self.weight), tensors)
-
-
-def _found(model: Model) -> Callable:
-    """Through our backend, which must know the pairs' indices when it compiles: a model's own it does."""
-    count, compiled = len(model.heights), []
-
-    @in_precision(model.precision)
-    def call(*tensors: Tensor) -> Tensor:
-        if not compiled:
-            served = _Served(model, tensors)
-            compiled.append(torch.compile(served, dynamic=False, backend="fused_kernels"))
-        return compiled[0](tensors[0], *tensors[1 + count : 1 + 2 * count])
-
-    return call
 
 
 def _aot_inductor(model: Model) -> Callable:
@@ -383,7 +370,7 @@ def _latency(model: Model, rows: int, quick: bool) -> Latency:
             "max-autotune": functools.partial(_peer, model, "max-autotune"),
             "AOTInductor": functools.partial(_aot_inductor, model),
         }
-    peers[FOUND] = functools.partial(_found, model)
+    peers[FOUND] = functools.partial(_peer, model, backend="fused_kernels")
     return _cell_of(
         Latency, "latency", model, rows,
         implementations={**peers, **_all_of_ours(model)},

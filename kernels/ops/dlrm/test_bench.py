@@ -106,22 +106,6 @@ def test_the_exported_model_is_the_reference():
         torch.testing.assert_close(torch.export.export(served, given).module()(*given), want)
 
 
-def test_the_backend_makes_the_whole_model_one_op(monkeypatch):
-    model, compiled = bench.MINI, []
-    monkeypatch.setattr(torch, "compile", lambda module, **options: compiled.append((module, options)) or module)
-    cell = bench._latency(model, 5, quick=True)
-    tensors = tensors_of(cell)
-    found = cell.implementations[bench.FOUND]()
-    with torch.no_grad():
-        for _ in range(2):
-            torch.testing.assert_close(found(*tensors), cell.spec.reference(*tensors))
-        ((module, options),) = compiled
-        assert options["backend"] == "fused_kernels"
-        monkeypatch.undo()
-        report = kernels.explain(module, tensors[0], *tensors[1 + len(model.heights) : 1 + 2 * len(model.heights)])
-    assert [op.partition(":")[0] for op, *_ in report.replaced] == ["dlrm_forward"]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is missing")
 def test_aot_inductors_package_is_the_reference():

@@ -1,6 +1,7 @@
 // What bounds the calls that run on a GPU at a time: lanes, a stream with a thread of its own each.
 #pragma once
 
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <condition_variable>
@@ -59,20 +60,30 @@ private:
     std::thread thread_;
 };
 
+// Its stream is its own: those of torch's pool others have, too.
 struct Lane {
     size_t number;
     c10::cuda::CUDAStream stream;
     Worker worker;
 
-    Lane(size_t number, c10::cuda::CUDAStream stream) : number(number), stream(stream) {}
+    Lane(size_t number, c10::DeviceIndex device)
+        : number(number), stream(c10::cuda::getStreamFromExternal(made(), device)) {}
+    ~Lane() { cudaStreamDestroy(stream.stream()); }
+
+private:
+    static cudaStream_t made() {
+        cudaStream_t stream = nullptr;
+        C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        return stream;
+    }
 };
 
 // They outlive reloads, and so do cuBLAS's workspaces.
 class Lanes {
 public:
+    // device: the current one.
     Lanes(size_t count, c10::DeviceIndex device) {
-        for (size_t i = 0; i < count; ++i)
-            idle_.push_back(&all_.emplace_back(i, c10::cuda::getStreamFromPool(false, device)));
+        for (size_t i = 0; i < count; ++i) idle_.push_back(&all_.emplace_back(i, device));
     }
 
     // function(lane), as soon as one is idle; who waits longest is first.
@@ -87,7 +98,29 @@ public:
         function(*lane);
     }
 
+    // function(lane) with each lane, once.
+    template <class Function>
+    void each(Function function) {
+        const std::lock_guard lock(each_);  // two that hold some lanes would wait for each other's
+        struct End {
+            Lanes& lanes;
+            std::vector<Lane*> had;
+            ~End() {
+                for (Lane* lane : had) lanes.give(lane);
+            }
+        } end{*this, {}};
+        end.had.reserve(count());
+        while (end.had.size() < count()) {
+            end.had.push_back(taken());
+            function(*end.had.back());
+        }
+    }
+
     size_t count() const { return all_.size(); }
+    size_t waiting() {
+        const std::lock_guard lock(mutex_);
+        return waiting_.size();
+    }
 
 private:
     struct Waiting {
@@ -118,6 +151,7 @@ private:
     }
 
     std::deque<Lane> all_;
+    std::mutex each_;
     std::mutex mutex_;  // of the others
     std::vector<Lane*> idle_;
     std::deque<Waiting*> waiting_;

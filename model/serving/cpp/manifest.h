@@ -136,7 +136,19 @@ struct Manifest {
     // The folder of the code.
     std::string package() const { return gpu.empty() ? "package" : "package_" + gpu; }
 
-    // Made for this torch and this CPU, and every file is what it was.
+    // The compiled code within the model's folder. Torch's package loader finds it too, but before 2.13 in a zip file
+    // alone, which it unpacks into a temporary folder.
+    std::string code() const {
+        std::vector<std::string> found;
+        for (const File& file : files)
+            if (file.path.rfind(package() + "/", 0) == 0 && std::filesystem::path(file.path).extension() == ".so")
+                found.push_back(file.path);
+        if (found.empty()) fail("manifest.tsv: not whole: no line of the code in ", package(), "/");
+        if (found.size() > 1) fail("manifest.tsv: two files of code: ", found[0], " and ", found[1]);
+        return found[0];
+    }
+
+    // Made for this torch and this CPU, every file is what it was, and the package has no others.
     void verify(const std::filesystem::path& folder) const {
         const std::string version = TORCH_VERSION;
         if (torch != version.substr(0, version.find('+')))
@@ -145,6 +157,7 @@ struct Manifest {
         for (auto [has, name] : {std::pair{__builtin_cpu_supports("avx2"), "avx2"}, {__builtin_cpu_supports("fma"), "fma"},
                                  {__builtin_cpu_supports("bmi2"), "bmi2"}})
             if (!has) fail(folder, ": made for x86-64-v3, and this CPU lacks ", name);
+        std::error_code none_there;  // then the lines of its files say so
         const auto listed = [&](const std::string& path) {
             for (const File& file : files)
                 if (file.path == path) return;
@@ -152,12 +165,12 @@ struct Manifest {
         };
         for (const Tensors& constant : constants) listed("constants/" + constant.name);
         if (!inputs.empty()) {
-            listed("libops.so");
-            const auto is_code = [&](const File& file) {
-                return file.path.rfind(package() + "/", 0) == 0 && std::filesystem::path(file.path).extension() == ".so";
-            };
-            if (std::none_of(files.begin(), files.end(), is_code))
-                fail(folder / "manifest.tsv", ": not whole: no line of the code in ", package(), "/");
+            listed("libops.so"), listed("samples.pt");
+            code();
+            for (const auto& entry : std::filesystem::recursive_directory_iterator(folder / package(), none_there)) {
+                const std::filesystem::path path = entry.path();
+                if (!entry.is_directory()) listed(path.lexically_relative(folder));
+            }
         }
         for (const File& file : files) {
             const std::filesystem::path path = folder / file.path;
@@ -184,11 +197,13 @@ struct Manifest {
         return found;
     }
 
-    // The inputs of a batch of no rows.
-    std::vector<at::Tensor> no_rows() const {
+    // The inputs of a batch of one row, of zeros; of bags: one id each.
+    std::vector<at::Tensor> one_row() const {
+        const int64_t bags = inputs.size() == 3 ? inputs[2].shape[0].number({{'B', 1}}) - 1 : 0;
         std::vector<at::Tensor> found;
         for (const Tensors& taken : inputs)
-            found.push_back(at::zeros(taken.numbers({{'B', 0}, {'N', 0}}), taken.dtype));
+            found.push_back(at::zeros(taken.numbers({{'B', 1}, {'N', bags}}), taken.dtype));
+        if (bags) found[2] = at::arange(bags + 1);
         return found;
     }
 

@@ -6,7 +6,7 @@
 //            On a CPU most are to the last bit; with some numbers of rows or threads the matrix products add up in
 //            another order
 // --bench    latency and throughput of N threads, each with the sample's inputs, for each sample; or with those of
-//            --inputs
+//            --inputs. Each thread's last answer must be eager's; of --inputs: the first call's
 // --inputs   a file of torch.save([counts, ids]), or [counts, ids, offsets]: a probability a line goes to stdout
 // --reload   a folder of write_table (model/serving/table.py): ids are looked up in this table. With --bench, it is
 //            reloaded again and again while the threads call, and the time of a reload is told
@@ -70,8 +70,11 @@ void on_threads(int count, Function function) {
     for (std::future<void>& thread : threads) thread.get();
 }
 
+// Of a probability from the one that it is compared with (model/export.py: MOST_OFF).
+double most_off(const serving::Exported& model) { return model.manifest().gpu.empty() ? 1e-6 : 1e-5; }
+
 int check(const serving::Exported& model, const std::vector<std::vector<at::Tensor>>& samples, int threads) {
-    const double most = model.manifest().gpu.empty() ? 1e-6 : 1e-5;  // model/export.py: MOST_OFF
+    const double most = most_off(model);
     int wrong = 0;
     for (const std::vector<at::Tensor>& sample : samples) {
         const std::vector<at::Tensor> inputs(sample.begin(), sample.end() - 1);
@@ -103,6 +106,7 @@ void bench_reload(serving::Exported& model, const serving::Table& table,
     for (const std::vector<at::Tensor>& sample : samples) {
         const std::vector<at::Tensor> inputs(sample.begin(), sample.end() - 1);
         std::vector<double> all;
+        std::vector<size_t> used;  // of the GPU's memory
         std::atomic<bool> ends{false};
         std::atomic<long> calls{0};
         struct End {  // whoever ends, by an error too, ends the others
@@ -116,6 +120,7 @@ void bench_reload(serving::Exported& model, const serving::Table& table,
                 const Clock::time_point start = Clock::now();
                 model.reload(table);
                 all.push_back(ms_since(start));
+                used.push_back(model.gpu_bytes_used());
             }
         });
         {
@@ -127,8 +132,10 @@ void bench_reload(serving::Exported& model, const serving::Table& table,
         }
         reloads.get();
         std::sort(all.begin(), all.end());
-        std::printf("batch %5ld, %d threads: 100 reloads in %ld calls: p50 %.3f ms, p99 %.3f ms, max %.3f ms\n",
+        std::printf("batch %5ld, %d threads: 100 reloads in %ld calls: p50 %.3f ms, p99 %.3f ms, max %.3f ms",
                     long(inputs[0].size(0)), threads, calls.load(), all[50], all[98], all[99]);
+        if (used[99]) std::printf("; GPU memory after 5 and 50 of them: %zu and %zu MB", used[4] >> 20, used[49] >> 20);
+        std::printf("\n");
     }
 }
 
@@ -137,6 +144,8 @@ void bench(const serving::Exported& model, const std::vector<std::vector<at::Ten
         const std::vector<at::Tensor> inputs(sample.begin(), sample.end() - 1);
         const int64_t batch = inputs[0].size(0);
         const bool on_gpu = !model.manifest().gpu.empty();
+        const at::Tensor& want = sample.back();
+        const double most = most_off(model);
         const int calls = on_gpu ? 2000 : int(std::clamp<int64_t>(20000 / (batch + 1), 20, 2000));
         on_threads(on_gpu ? threads : 1, [&] {
             for (int i = 0; i < (on_gpu ? 50 : 3); ++i) model(inputs);  // each lane makes its graph
@@ -146,11 +155,14 @@ void bench(const serving::Exported& model, const std::vector<std::vector<at::Ten
         const Clock::time_point begin = Clock::now();
         on_threads(threads, [&] {
             std::vector<double> own;
+            at::Tensor found;
             for (int i = 0; i < calls; ++i) {
                 const Clock::time_point start = Clock::now();
-                model(inputs);
+                found = model(inputs);
                 own.push_back(ms_since(start));
             }
+            if (found.sizes() != want.sizes() || !at::allclose(found, want, 0, most, true))
+                serving::fail("batch ", batch, ": a thread's last answer is another one");
             const std::lock_guard lock(mutex);
             all.insert(all.end(), own.begin(), own.end());
         });
@@ -184,23 +196,20 @@ int run(int count, char** words) {
     std::fprintf(stderr, "ready after %.0f ms\n", ms_since(begin));
     std::optional<serving::Table> other;
     if (!table.empty()) model.reload(other.emplace(table));
-    std::vector<std::vector<at::Tensor>> samples;
-    if (!inputs.empty() && benches) {
-        samples = {tensors(inputs, unpickled(inputs))};
-        samples[0].emplace_back();  // where a sample's answers are
-        bench(model, samples, threads);
-        return 0;
-    }
+    std::vector<std::vector<at::Tensor>> own, samples;
     if (!inputs.empty()) {
-        const at::Tensor found = model(tensors(inputs, unpickled(inputs)));
+        own = {tensors(inputs, unpickled(inputs))};
+        const at::Tensor found = model(own[0]);
         for (int64_t i = 0; i < found.numel(); ++i) std::printf("%.9g\n", double(found.const_data_ptr<float>()[i]));
+        own[0].push_back(found);
     }
     if (!checks && !benches) return 0;
     const std::string path = folder + "/samples.pt";
     const c10::IValue stored = unpickled(path);
     for (const c10::IValue& each : stored.toListRef()) samples.push_back(tensors(path, each));
-    if (benches && other) bench_reload(model, *other, samples, threads);
-    else if (benches) bench(model, samples, threads);
+    const std::vector<std::vector<at::Tensor>>& timed = inputs.empty() ? samples : own;
+    if (benches && other) bench_reload(model, *other, timed, threads);
+    else if (benches) bench(model, timed, threads);
     return checks ? check(model, samples, threads) : 0;
 }
 

@@ -2,7 +2,8 @@
 //
 // Serves over HTTP what python -m model.export wrote. No Python is in this process.
 //
-//     GET /health      {"status": "ok", "inputs": {"counts": "float32 [B, 13]", "ids": "int64 [B, 26]"}}
+//     GET /health      {"status": "ok", "inputs": {"counts": "float32 [B, 13]", "ids": "int64 [B, 26]"}}; 503: the GPU
+//                      fails every call by now, until another process has it
 //     POST /predict    rows as JSON or binary → probabilities in the same form (requests.h)
 //     POST /reload     take the table of ids that is in TABLE by now, or where that link leads to; calls go on
 //
@@ -118,6 +119,7 @@ private:
     }
 
     void health(httplib::Response& response) const {
+        if (const std::string fault = model_.fault(); !fault.empty()) return refuse(response, 503, fault);
         json inputs;
         for (const serving::Tensors& taken : model_.manifest().inputs)
             inputs[taken.name] = (taken.dtype == at::kFloat ? "float32 " : "int64 ") + taken.sizes();
