@@ -51,7 +51,8 @@ def of_package(served: nn.Module, *inputs: Tensor) -> dict[str, float]:
         torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=options)
         with zipfile.ZipFile(path) as archive:
             archive.extractall(folder)
-        runner = runner_of(Path(folder) / "profiled", torch.device("cpu"))
+        (code,) = Path(folder, "profiled").rglob("*.so")
+        runner = runner_of(code, torch.device("cpu"))
         runner.run([*inputs])
         with profile(activities=[ProfilerActivity.CPU]) as taken:
             for _ in range(CALLS):
