@@ -126,7 +126,7 @@ claim(
 )
 claim(
     "01",
-    "An H200 copies data at {:.2f} TB/s. By its datasheet it reaches {:.0f} TFLOP/s in float32. Its *tensor cores* "
+    "An H200 copies data at {:.2f} TB/s. Its datasheet gives {:.0f} TFLOP/s in float32. Its *tensor cores* "
     "reach {:.1f} TFLOP/s in TF32",
     _peaks,
 )

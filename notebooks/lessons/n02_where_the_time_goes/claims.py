@@ -224,8 +224,8 @@ def _end() -> tuple:
 
 claim(
     NOTEBOOK,
-    "`dot` takes the dot products of {} vectors, as your model does. `outer` multiplies each of their {} numbers "
-    "with each.",
+    "`dot` takes the dot products of {} vectors, as your model does. `outer` takes all products of two of "
+    "their {} elements.",
     _widths,
 )
 claim(
@@ -258,7 +258,7 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "There a kernel waits for up to {:.0f} µs, because others are before it. But the host goes on launching, and "
+    "There a kernel waits for up to {:.0f} µs, because others are ahead of it. But the host goes on launching, and "
     "the GPU catches up.",
     lambda: _waits()[4:],
 )
@@ -316,7 +316,7 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "the kernels of this step take {:.2f} ms instead of {:.2f}. The launches are as many, and the step is no "
+    "the kernels of this step take {:.2f} ms instead of {:.2f}. There are as many launches, and the step is no "
     "shorter.",
     _not_faster,
 )
@@ -333,8 +333,8 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "The floor of `outer` falls from {:.1f} to {:.1f} ms, and most of that is now memory's. (The {:.2f} ms of `dot` "
-    "in section 1 are of another process.)",
+    "The floor of `outer` falls from {:.1f} to {:.1f} ms, and most of that is now spent on bytes. (The {:.2f} ms of "
+    "`dot` in section 1 come from another process.)",
     _tf32_floor,
 )
 claim(

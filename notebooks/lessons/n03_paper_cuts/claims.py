@@ -220,7 +220,7 @@ claim(
     "`non_blocking` saves {:.2f} ms. For so small a batch, pinned memory adds nothing to that: the row is grey.",
     _copies,
 )
-claim(NOTEBOOK, "To pin in the step itself costs {:.2f} ms.", lambda: (_saved("pinned in the step → before"),))
+claim(NOTEBOOK, "Pinning in the step itself costs {:.2f} ms.", lambda: (_saved("pinned in the step → before"),))
 claim(
     NOTEBOOK,
     "So far the tables had {:,} ids. Kaggle's have {:.1f} million, and their rows of 16 numbers take {:.2f} GB.",
@@ -233,7 +233,7 @@ claim(
     "torch.optim computes its rule in five operations. **Predict** the ms that 14 sweeps take at a copy's {:.2f} TB/s.",
     _sweeps,
 )
-claim(NOTEBOOK, "of the step with 26 tables, which takes {:.2f} ms.", lambda: (cut("dense: 26 tables → one").before,))
+claim(NOTEBOOK, "in the step with 26 tables, which takes {:.2f} ms.", lambda: (cut("dense: 26 tables → one").before,))
 claim(
     NOTEBOOK,
     "The step gets {:.2f} ms *longer*. Its kernels take {:.1f} ms instead of {:.1f}, but it has {:.0f} launches "
@@ -241,10 +241,10 @@ claim(
     _apart,
 )
 claim(NOTEBOOK, "and one such call makes the host wait {:.0f} times.", _waits)
-claim(NOTEBOOK, "With dense gradients these are {} sweeps more: {:.1f} ms by their bytes on an H100", _kept)
+claim(NOTEBOOK, "With dense gradients this takes {} more sweeps: {:.1f} ms by their bytes on an H100", _kept)
 claim(
     NOTEBOOK,
-    "One table saves {:.2f} ms with dense gradients. Look at violet in the picture: there, a kernel per table adds up "
+    "One table saves {:.2f} ms with dense gradients. Look at violet in the picture: a kernel per table adds up "
     "the gradients of equal rows. Each runs as a single block, on one of {} SMs. For all rows in one tensor PyTorch "
     "takes another way, and the kernels take {:.1f} ms less.",
     _one_table,
@@ -262,7 +262,7 @@ claim(NOTEBOOK, "The mended step is host-bound: for {:.1f} ms no kernel runs.", 
 claim(
     NOTEBOOK,
     "On `small` they are the list, {:.2f} ms, and the 26 tables, {:.2f} ms. With Kaggle's tables it is the dense "
-    "gradient: {:.2f} of {:.2f} ms. To leave the loss unread saves nothing on either, because the copies behind it "
+    "gradient: {:.2f} of {:.2f} ms. Leaving the loss unread saves nothing on either, because the copies behind it "
     "still wait. `non_blocking` then takes away that wait too, and on the lower ladder it saves {:.2f} ms.",
     _rungs,
 )

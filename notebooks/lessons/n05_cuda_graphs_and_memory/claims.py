@@ -220,7 +220,7 @@ for name, which in {
     "as one graph": GRAPHED,
 }.items():
     say(f"| {name} | {{:.0f}} | {{:.2f}} | {{:.2f}} |", partial(_row, which))
-say("The kernels take as long as before. The time between them is what went.", _time_between)
+say("The kernels take as long as before. The time between them has shrunk.", _time_between)
 say("The four launches are three copies (labels, dense, ids) and a replay. The kernels are the floor", _floor)
 say("In the record, the first two late reads are errors, and the others give the next call's numbers.", _late)
 say("the eighth takes {:.2f} ms. With the mark it takes {:.2f} ms, and with `no_grad` {:.2f}.", _pending)
@@ -240,7 +240,7 @@ say("It counts {:.0f} MB in section 1's compiled step, and {:.0f} MB with `reduc
 say("Two graphs of `main`'s top MLP reserve {:.1f} MB with a pool each, and {:.1f} with one.", _pools)
 say("Of both, {:.1f} MB are a workspace of cuBLAS", _workspace)
 say("A replay of one small kernel takes {:.1f} µs.", lambda: (recorded.replay_us(),))
-say("It is {:.0f} % too high.", _formula)
+say("The formula is {:.0f} % too high.", _formula)
 say("In the record no kernel runs for {:.0f} µs of each replayed step", _idle)
 say("In a chain of 64 a launch costs {:.1f} µs.", lambda: (recorded.launch_us(),))
 say("One kernel loses at every size", _one_loses)
@@ -257,7 +257,7 @@ say(
 )
 say("| 64 kernels, 256 MiB | {} | {} | Eager's kernels begin {:.1f} µs further apart than the graph's. |", _apart)
 say(
-    "At {} MiB even the sign is wrong. A kernel of eager's begins each {:.1f} µs there, and one of the graph's each "
+    "At {} MiB even the sign is wrong. A kernel of eager's begins every {:.1f} µs there, and one of the graph's every "
     "{:.1f} µs.",
     _sign,
 )
