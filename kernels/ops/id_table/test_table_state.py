@@ -292,7 +292,8 @@ for broadcast in (False, True):
     for _ in range(2):
         wrapped(torch.arange(4)).sum().backward()
     found, _ = model.table(torch.tensor([10, 11, 20]), backend="eager")
-    print(*found.tolist(), model.table.sizes)
+    print(*found.tolist(), model.table.sizes, flush=True)
+distributed.barrier()  # else the first one may end while the second one still speaks to it
 distributed.destroy_process_group()
 """
 
