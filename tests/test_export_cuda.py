@@ -21,7 +21,7 @@ from model.serving.manifest import MANIFEST, ExportError
 from model.serving.served import Served
 from model.serving.table import Table, write_table
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 MOST = MOST_OFF["cuda"]
 MOST_GROWN = 16 << 20  # bytes: allocators take memory in blocks of 2 to 20 MB, and a runner's kernels are a block each
 
