@@ -13,9 +13,9 @@ ROWS, WIDTH, FEATURES = (10, 20, 30), 8, 3
 class Facebook(nn.Module):
     """As dlrm_s_pytorch.py: an EmbeddingBag with offsets a table; the pairs' indices are made by Python in forward."""
 
-    def __init__(self):
+    def __init__(self, sparse: bool = False):
         super().__init__()
-        self.emb_l = nn.ModuleList(nn.EmbeddingBag(rows, WIDTH, mode="sum") for rows in ROWS)
+        self.emb_l = nn.ModuleList(nn.EmbeddingBag(rows, WIDTH, mode="sum", sparse=sparse) for rows in ROWS)
         self.bot_l = self.mlp((13, 16, WIDTH), -1)
         self.top_l = self.mlp((WIDTH + (FEATURES + 1) * FEATURES // 2, 16, 1), 1)
 

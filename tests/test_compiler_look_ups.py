@@ -123,6 +123,12 @@ def no_grad_between(m, dense, ids, offsets):
     return first + second + m.tables[2](ids[2], offsets[2])
 
 
+def as_torchrec(dense, each):
+    """Its EmbeddingBagCollection puts the results together, and its DLRM takes them apart by their features."""
+    together = torch.cat([one.float() for one in each], 1)
+    return torch.cat(together.split([N] * len(each), dim=1), 1)
+
+
 def of(function: Callable, make: Callable = Bags) -> Of:
     return Of(function, tables=make().tables)
 
@@ -162,6 +168,8 @@ REPLACED = {
     "seen_flat": (lambda: Bags(join=lambda dense, each: [one.view(-1) for one in each]), 1),
     "one_detached": (lambda: Bags(join=lambda dense, each: each[0] + each[1] * 2 + each[2].detach()), 1),
     "one_compared": (lambda: Bags(join=lambda dense, each: (each[0] + each[1]) * (each[2] > 0)), 1),
+    "split_again": (lambda: Bags(join=as_torchrec), 1),
+    "of_several_operators": (lambda: Bags(join=lambda dense, each: sum(F.normalize(one) for one in each)), 1),
     "returned": (lambda: Bags(join=lambda dense, each: each), 1),
     "in_inference": (lambda: Bags(nn.Embedding, one_id, padding_idx=1).requires_grad_(False), 1),
 }
@@ -209,6 +217,35 @@ def test_look_ups_are_left_alone_and_it_says_why(name):
     make, condition = DECLINED[name]
     torch.manual_seed(0)
     check(make(), inputs(), inner="eager").expect_declined(OP, condition)
+
+
+# What of a table only its gradient knows.
+OF_GRADIENTS = {
+    "sparse": lambda: Bags(sparse=True),
+    "scale_grad_by_freq": lambda: Bags(scale_grad_by_freq=True),
+    "embedding_sparse": lambda: Bags(nn.Embedding, one_id, sparse=True),
+    "embedding_padding_idx": lambda: Bags(nn.Embedding, one_id, padding_idx=1),
+}
+
+
+@pytest.mark.parametrize("name", OF_GRADIENTS)
+def test_what_is_of_gradients_alone_is_nothing_where_none_is_recorded(name):
+    """And its parameters require one, as they do in a model that was trained."""
+    assert check(OF_GRADIENTS[name](), inputs(), gradients=False).ops == [OP]
+
+
+def test_a_gradient_that_is_recorded_within_no_grad_counts():
+    def forward(m, dense, ids, offsets):
+        with torch.enable_grad():
+            return sum(table(ids[k], offsets[k]) for k, table in enumerate(m.tables))
+
+    model = of(forward, lambda: Bags(sparse=True))
+    backend, recorded = recording("eager")
+    with torch.no_grad():
+        out = torch.compile(model, backend=backend)(*inputs())
+    recorded.expect_declined(OP, "sparse gradients")
+    out.sum().backward()
+    assert model.tables[0].weight.grad.is_sparse
 
 
 def as_module(given: tuple, name: str) -> tuple:

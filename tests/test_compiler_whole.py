@@ -153,7 +153,6 @@ LOOK_ALIKES = {
     "maximum": ({"prepare": with_bags(mode="max")}, "mode max"),
     "padding_idx": ({"prepare": with_bags(padding_idx=1)}, "padding_idx"),
     "max_norm": ({"prepare": with_bags(max_norm=0.5)}, "max_norm"),
-    "sparse_gradients": ({"prepare": with_bags(sparse=True)}, "sparse gradients"),
     "weighted": (
         {"look_up": lambda m, k, i, o: m.tables[k](i, o, per_sample_weights=torch.full(i.shape, 0.5))},
         "per_sample_weights"),
@@ -225,7 +224,10 @@ def test_a_whole_model_is_one_op(name):
     assert not any(sentence.startswith(OP) for sentence in recorded.declined)
 
 
-@pytest.mark.parametrize("make", [Facebook, lambda: Ours(sparse_gradients=False)])
+STYLES = [Facebook, lambda: Facebook(sparse=True), lambda: Ours(sparse_gradients=False)]
+
+
+@pytest.mark.parametrize("make", STYLES)
 def test_models_of_other_styles(make):
     torch.manual_seed(0)
     model = make()

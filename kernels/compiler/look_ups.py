@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from .. import runtime
 from ..ops.embedding_bags_apart.op import embedding_bags_apart
 from .match import CAT, FLOATING, Declined, Found, Miss, arguments, aten, is_call, same_size, value
-from .view import View
+from .view import View, example
 
 OP = "embedding_bags_apart"
 ALONE = "a look-up by itself, which its own operator does in one launch"
@@ -41,7 +41,7 @@ def find(view: View) -> Iterator[Found | Declined]:
                 raise Miss("max_norm, which writes to the table")
             kind, inputs, calls = read(node)
             check_tables(inputs)
-            miss_if({UNTRAINED: value(calls[-1]).requires_grad and calls[-1] not in reached})
+            miss_if({UNTRAINED: value(calls[-1]).requires_grad and view.origin[calls[-1]] not in reached})
         except Miss as miss:
             declined.setdefault(miss.reason, []).append(node)
             continue
@@ -59,13 +59,13 @@ def find(view: View) -> Iterator[Found | Declined]:
 
 
 def has_gradients(view: View) -> set[fx.Node]:
-    """The nodes that a gradient of the outputs comes to, by Dynamo's values. An exported program's know of none."""
-    (output,) = view.graph.find_nodes(op="output")
+    """The original's calls that a gradient of the outputs comes to. An exported program's know of none."""
+    (output,) = next(iter(view.image)).graph.find_nodes(op="output")
     reached, left = set(), list(output.all_input_nodes)
     while left:
         node = left.pop()
-        tensor = value(node)
-        if node not in reached and isinstance(tensor, Tensor) and tensor.requires_grad:
+        results = example(node) if isinstance(example(node), tuple | list) else [example(node)]
+        if node not in reached and any(isinstance(each, Tensor) and each.requires_grad for each in results):
             reached.add(node)
             left += node.all_input_nodes
     return reached
@@ -184,8 +184,8 @@ def with_whole(node: fx.Node, tensors: list[fx.Node], base: fx.Node) -> list[fx.
 
 def read_bag(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
     """(kind, [table, ids, offsets], calls) of an embedding_bag; Miss, with the condition that fails."""
-    given = arguments(node)
-    trains = value(given["weight"]).requires_grad
+    given, read = arguments(node), [user for user in node.users if user.users]
+    trains = is_trained(given["weight"], read)
     miss_if({
         f"mode {MODES[given['mode']]}": given["mode"] == 2,
         "scale_grad_by_freq": given["scale_grad_by_freq"] and trains,
@@ -193,7 +193,6 @@ def read_bag(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
         "per_sample_weights": given["per_sample_weights"] is not None,
         "padding_idx": given.get("padding_idx") is not None,
     })
-    read = [user for user in node.users if user.users]
     miss_if({
         "its result is not read": not read,
         "more is read of it than the bags": len(read) > 1 or any(user.args[1] for user in read),
@@ -206,6 +205,12 @@ def read_bag(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
         return kind, [table, rows], [ids, offsets, *calls]
     kind = "bags", mode, last, *alike(table, ids), value(offsets).dtype, expr(value(offsets).shape[0])
     return kind, [table, ids, offsets], calls
+
+
+def is_trained(table: fx.Node, results: list[fx.Node]) -> bool:
+    """Whether a gradient of the table is recorded. Of an exported program whoever asks knows, by torch.no_grad."""
+    recorded = torch.is_grad_enabled() or any(value(result).requires_grad for result in results)
+    return value(table).requires_grad and recorded
 
 
 def rows_behind(ids: fx.Node, offsets: fx.Node) -> fx.Node | None:
@@ -226,7 +231,7 @@ def as_size(number: int | fx.Node) -> int | torch.SymInt:
 def read_embedding(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
     """(kind, [table, ids], calls) of an embedding; Miss, with the condition that fails."""
     given = arguments(node)
-    trains = value(given["weight"]).requires_grad
+    trains = is_trained(given["weight"], [node])
     dims = value(given["indices"]).dim()
     miss_if({
         "sparse gradients, where the op's are dense": given["sparse"] and trains,

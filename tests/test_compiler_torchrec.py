@@ -1,0 +1,64 @@
+"""backend="fused_kernels" and torchrec's own DLRM, where torchrec is installed."""
+
+import copy
+
+import pytest
+import torch
+
+import kernels
+
+pytest.importorskip("torchrec")
+from torchrec.models.dlrm import DLRM, DLRM_DCN
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FEATURES, WIDTH = [f"f{k}" for k in range(5)], 8
+PARTS = ["fused_mlp", "embedding_bags_apart", "dot_interaction", "fused_mlp"]
+
+
+def model(make=DLRM, **options):
+    tables = [
+        EmbeddingBagConfig(name=f"of_{name}", embedding_dim=WIDTH, num_embeddings=50 + k, feature_names=[name])
+        for k, name in enumerate(FEATURES)
+    ]
+    return make(
+        embedding_bag_collection=EmbeddingBagCollection(tables=tables), dense_in_features=13,
+        dense_arch_layer_sizes=[16, WIDTH], over_arch_layer_sizes=[16, 8, 1], **options,
+    )
+
+
+def inputs(rows: int):
+    """Up to three ids a bag."""
+    lengths = torch.randint(0, 4, (len(FEATURES) * rows,))
+    values = torch.randint(0, 50, (int(lengths.sum()),))
+    return torch.rand(rows, 13), KeyedJaggedTensor(FEATURES, values, lengths=lengths)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_its_parts_become_the_ops(gradients):
+    torch.manual_seed(0)
+    with torch.set_grad_enabled(gradients):
+        found = kernels.explain(model(), *inputs(4))
+    assert [each.op for each in found.replaced] == PARTS
+    assert all(sentence.startswith("dlrm_forward: the pairs are in another order") for sentence in found.declined)
+
+
+@pytest.mark.parametrize(
+    ("make", "options"), [(DLRM, {}), (DLRM_DCN, {"dcn_num_layers": 2, "dcn_low_rank_dim": 4})], ids=["dlrm", "dcn"]
+)
+def test_it_computes_what_eager_does(make, options):
+    torch.manual_seed(0)
+    own = model(make, **options)
+    other = copy.deepcopy(own)
+    compiled = torch.compile(other, backend="fused_kernels")
+    with torch.no_grad():
+        for rows in (1, 2, 7, 33):
+            given = inputs(rows)
+            torch.testing.assert_close(compiled(*given), own(*given))
+    given = inputs(5)
+    for each in (own, compiled):
+        each(*given).square().sum().backward()
+    for one, another in zip(other.parameters(), own.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, another.grad)
