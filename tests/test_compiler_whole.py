@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -125,15 +126,6 @@ LOOK_ALIKES = {
     "norm_in_the_top": ({"prepare": normed, "top": lambda m, z: m.four(F.relu(m.norm(m.three(z))))}, EXACT),
     "norm_behind_the_interaction": (
         {"top": lambda m, z: m.four(F.relu(m.three(F.layer_norm(z, (10,)))))}, "does not go to an MLP"),
-    "upper_triangle": (
-        {"interact": functools.partial(interact, indices=lambda n, _: torch.triu_indices(n, n, 1))}, "another order"),
-    "pairs_from_the_last": (
-        {"interact": functools.partial(interact, indices=lambda n, _: torch.tril_indices(n, n, -1).flip(1))},
-        "another order"),
-    "literal_pairs_in_another_order": (
-        {"interact": functools.partial(interact, indices=lambda n, _: torch.tensor([[1, 2, 2, 3, 3, 3],
-                                                                                    [0, 1, 0, 0, 1, 2]]))},
-        "another order"),
     "a_pair_twice": (
         {"interact": functools.partial(interact, indices=lambda n, _: torch.tensor([[1, 2, 2, 3, 3, 1],
                                                                                     [0, 1, 0, 0, 1, 0]]))},
@@ -156,9 +148,6 @@ LOOK_ALIKES = {
     "weighted": (
         {"look_up": lambda m, k, i, o: m.tables[k](i, o, per_sample_weights=torch.full(i.shape, 0.5))},
         "per_sample_weights"),
-    "last_offset": (
-        {"prepare": with_bags(include_last_offset=True),
-         "look_up": lambda m, k, i, o: m.tables[k](i, torch.cat([o, o.new_full((1,), 8)]))}, "include_last_offset"),
     "ids_of_two_dimensions": (
         {"look_up": lambda m, k, i, o: m.tables[k](i.view(-1, 2))}, "ids of two dimensions"),
     "one_without_offsets": (
@@ -193,6 +182,23 @@ def by_einsum(m: Model, x: Tensor, looked_up: list[Tensor]) -> Tensor:
     return torch.cat([x, torch.einsum("bid,bjd->bij", t, t)[:, i, j]], 1)
 
 
+def as_torchrec(m: Model, x: Tensor, looked_up: list[Tensor]) -> Tensor:
+    """The vectors are put together, taken apart and put together again, and the pairs are the upper triangle's."""
+    together = torch.cat([vector.float() for vector in looked_up], dim=1)
+    sparse = torch.cat(together.split([WIDTH] * len(ROWS), dim=1), dim=1).reshape(-1, len(ROWS), WIDTH)
+    t = torch.cat((x.unsqueeze(1), sparse), dim=1)
+    i, j = torch.triu_indices(4, 4, 1)
+    return torch.cat((x, torch.bmm(t, t.transpose(1, 2))[:, i, j]), dim=1)
+
+
+def in_order(i: list[int], j: list[int]) -> Callable:
+    return functools.partial(interact, indices=lambda n, _: torch.tensor([i, j]))
+
+
+def with_last(m: Model, k: int, ids: Tensor, offsets: Tensor) -> Tensor:
+    return m.tables[k](ids, torch.cat([offsets, offsets.new_full((1,), ids.shape[0])]))
+
+
 SPELLINGS = {
     "plain": {},
     "one_id": {"look_up": as_rows},
@@ -207,7 +213,14 @@ SPELLINGS = {
     "more_behind": {"end": lambda m, out, x, ly, z: (out.squeeze(1) * 2, out + 1)},
     "int32": {"look_up": lambda m, k, i, o: m.tables[k](i.int(), o.int())},
     "einsum": {"interact": by_einsum},
-}
+    "torchrec": {"interact": as_torchrec},
+    "upper_triangle": {"interact": functools.partial(interact, indices=lambda n, _: torch.triu_indices(n, n, 1))},
+    "pairs_from_the_last": {
+        "interact": functools.partial(interact, indices=lambda n, _: torch.tril_indices(n, n, -1).flip(1))},
+    "literal_pairs_in_another_order": {"interact": in_order([1, 2, 2, 3, 3, 3], [0, 1, 0, 0, 1, 2])},
+    "negative_pairs": {"interact": in_order([-1, 0, 0, 1, 1, -2], [0, 2, -3, 2, 3, 3])},
+    "last_offset": {"prepare": with_bags(include_last_offset=True), "look_up": with_last},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
@@ -262,7 +275,8 @@ def test_one_compilation_serves_all_batches_and_weights_are_read_at_the_call():
 def test_the_kernel_runs_in_the_compiled_graph(monkeypatch):
     """As on a GPU: with parameters that would want a gradient, in a graph that is compiled where none is recorded."""
     monkeypatch.setattr(whole, "backend_for", lambda device: "cuda")
-    for model in (Model(), Model(look_up=as_rows)):
+    torchrec = Model(prepare=with_bags(include_last_offset=True), look_up=with_last, interact=as_torchrec)
+    for model in (Model(), Model(look_up=as_rows), torchrec):
         torch._dynamo.reset()
         backend, recorded = recording()
         compiled = torch.compile(model, backend=backend)

@@ -102,10 +102,15 @@ def interaction(product: fx.Node, gram: tuple[fx.Node, list[fx.Node]], constants
 
 def in_order_of(products: Tensor, i: Tensor, j: Tensor, count: int) -> Tensor:
     """dot_interaction's [B, D + pairs] of `count` vectors, with the pairs in the order of i and j: [pairs] each."""
-    i, j = i % count, j % count
-    high, low = torch.maximum(i, j), torch.minimum(i, j)
     width = products.shape[1] - i.shape[0]
-    return torch.cat([products[:, :width], products[:, width + high * (high - 1) // 2 + low]], 1)
+    return torch.cat([products[:, :width], products[:, width + place_of_pairs(i, j, count)]], 1)
+
+
+def place_of_pairs(i: Tensor, j: Tensor, count: int) -> Tensor:
+    """Where among dot_interaction's pairs of `count` vectors each of the pairs i, j is: int64 [pairs]."""
+    i, j = i.long() % count, j.long() % count
+    high, low = torch.maximum(i, j), torch.minimum(i, j)
+    return high * (high - 1) // 2 + low
 
 
 def pair_indices(gather: fx.Node) -> tuple[fx.Node, fx.Node]:

@@ -156,7 +156,7 @@ def is_unbacked(value: object) -> bool:
 
 
 def without_identities(graph: fx.Graph) -> None:
-    """Take out the calls that give their argument: x[:], aliases, dropout in eval mode or of none."""
+    """Take out the calls that give their argument: x[:], aliases, x.float() of float32, dropout in eval mode."""
     for node in list(graph.nodes):
         if node.op == "call_function" and is_identity(node):
             node.replace_all_uses_with(node.args[0])
@@ -170,6 +170,10 @@ def is_identity(node: fx.Node) -> bool:
         return given["start"] in (0, None) and whole and given["step"] == 1
     if is_call(node, aten.dropout.default):
         return not (arguments(node)["train"] and arguments(node)["p"])
+    if is_call(node, aten.to.dtype):  # x.float() of float32
+        given = arguments(node)
+        as_it_lies = given["memory_format"] in (None, torch.preserve_format)
+        return given["dtype"] == node.args[0].meta["val"].dtype and not given["copy"] and as_it_lies
     if is_call(node, aten.detach_.default):  # how torch.tensor([1, 2]) ends
         return is_call(node.args[0], aten.lift_fresh_copy.default) or node.meta["val"].dtype in INTEGERS
     return is_call(node, aten.alias.default)

@@ -3,17 +3,19 @@
     bottom MLP, look-ups → [d; v_1 … v_F] → dot_interaction → top MLP
 
 Its parts are found as for their own ops (mlp.py, look_ups.py, interaction.py). An MLP that something cuts, a Tanh, say,
-is one of the layers on this side of it, and the rest stays outside. Where the parts do not make up a model that fits
-into one kernel, they are left to their own ops, and a sentence says why.
+is one of the layers on this side of it, and the rest stays outside. Where the pairs are in another order than the op's,
+the columns of the top's first weight are put into the op's order at each call, by a launch of their own. Where the
+parts do not make up a model that fits into one kernel, they are left to their own ops, and a sentence says why.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from ..device.launch import architecture, shared_memory
 from ..dispatch import nvrtc
@@ -59,8 +61,8 @@ def wants_gradient(found: Found) -> bool:
 def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node, mlp.Chain]) -> Found:
     """The model around an interaction; Miss, with the condition that fails, if there is none."""
     vector, *sparse = pairs.inputs
-    if value(sparse[-1]).dim() == 1:  # the pairs' indices, by which another order is made
-        raise Miss("the pairs are in another order than dlrm_forward's", pairs.out)
+    # Pairs in an order of their own come with their indices.
+    sparse, order = (sparse[:-2], sparse[-2:]) if value(sparse[-1]).dim() == 1 else (sparse, [])
     if vector not in by_out:
         raise Miss("the dense vector does not come from an MLP", vector)
     if pairs.out not in by_input:
@@ -68,18 +70,19 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
     bottom, top = by_out[vector], by_input[pairs.out]
     columns, joining = columns_of(sparse)
     read = [look_up_of(column) for column in columns]
-    if len({len(inputs) for inputs, _ in read}) > 1:
-        raise Miss("some look-ups have offsets, and some have none", pairs.out)
-    tables, indices, *offsets = (list(each) for each in zip(*(inputs for inputs, _ in read), strict=True))
+    if len({kind for kind, *_ in read}) > 1:
+        raise Miss("some look-ups have offsets, or the last one of them, and some have none", pairs.out)
+    (bags, *_), *_ = read
+    tables, indices, *offsets = (list(each) for each in zip(*(inputs for _, inputs, _ in read), strict=True))
     dense, layers = bottom.layers[0].x, [*bottom.layers, *top.layers]
-    check(dense, tables, indices, offsets[0] if offsets else [], layers)
+    check(dense, tables, indices, offsets[0] if offsets else [], bags, layers)
     weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
     shape = shape_of(*([value(node) for node in nodes] for nodes in (
         tables, indices, offsets[0] if offsets else [], weights[: len(bottom.layers)], weights[len(bottom.layers) :]
     )))  # fmt: skip
     device, dtype, precision = value(dense).device, value(dense).dtype, mlp.precision(value(top.out))
     design = design_of(
-        replace(shape, bags="open" if offsets else ""), dtype, precision, architecture(device), shared_memory(device)
+        replace(shape, bags=bags), dtype, precision, architecture(device), shared_memory(device)
     )
     if isinstance(design, str):
         raise Miss(design, pairs.out)
@@ -92,14 +95,18 @@ def model(pairs: Found, by_out: dict[fx.Node, mlp.Chain], by_input: dict[fx.Node
         given, parts = iter(given), []
         for each in lists:
             parts.append([next(given) for _ in each])
+        if order:
+            first = parts[-2]
+            first[0] = call(with_columns_in_order, first[0], *given, len(tables) + 1)
         if not offsets:
             parts.insert(2, None)
         return call(dlrm_forward, dense, *parts, *activations, precision, backend=chosen)
 
-    nodes = [node for layer in layers for node in layer.nodes] + [node for _, calls in read for node in calls]
+    nodes = [node for layer in layers for node in layer.nodes] + [node for *_, calls in read for node in calls]
     widths = ["-".join(map(str, each)) for each in (shape.bottom, shape.top)]
     note = f"{len(tables)} tables of width {shape.width}, bottom {widths[0]}, top {widths[1]}, {precision}"
-    inputs = [dense, *(node for each in lists for node in each)]
+    note += ", pairs in an order of their own" if order else ""
+    inputs = [dense, *(node for each in lists for node in each), *order]
     return Found(OP, top.out, [*nodes, *joining, *pairs.nodes], inputs, build, note, pairs.constants)
 
 
@@ -108,22 +115,49 @@ def backend_for(device: torch.device) -> str:
     return "cuda" if device.type == "cuda" else "auto"
 
 
+def with_columns_in_order(weight: Tensor, i: Tensor, j: Tensor, count: int) -> Tensor:
+    """The weight [N, D + pairs] of a layer behind the pairs i, j of `count` vectors, for dlrm_forward's order."""
+    width = weight.shape[1] - i.shape[0]
+    place = interaction.place_of_pairs(i, j, count).to(weight.device)
+    return weight.index_copy(1, width + place, weight[:, width:])
+
+
 def columns_of(sparse: list[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
     """The vectors [B, D] that are joined behind the dense one, and the calls that join them."""
     if len(sparse) != 1 or value(sparse[0]).dim() != 3:
-        return sparse, []
+        return before_split(sparse)
     (together,) = sparse
     if is_call(together, aten.stack.default) and arguments(together).get("dim", 0) in (1, -2):
-        return list(together.args[0]), [together]
-    if is_call(together, aten.view.default, aten.reshape.default) and is_call(together.args[0], *CAT):
+        columns, joining = list(together.args[0]), [together]
+    elif is_call(together, aten.view.default, aten.reshape.default) and is_call(together.args[0], *CAT):
         cat = together.args[0]
         interaction.check_view(together, cat)
-        return list(cat.args[0]), [cat, together]
-    raise Miss(f"the vectors behind the dense one come from {together.target}, not from look-ups", together)
+        columns, joining = list(cat.args[0]), [cat, together]
+    else:
+        raise Miss(f"the vectors behind the dense one come from {together.target}, not from look-ups", together)
+    columns, split = before_split(columns)
+    return columns, [*split, *joining]
 
 
-def look_up_of(column: fx.Node) -> tuple[list[fx.Node], list[fx.Node]]:
-    """([table, ids], or [table, ids, offsets], calls) of a look-up whose result a column is."""
+def before_split(columns: list[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
+    """The columns as they were before a cat joined them and a split took them apart again, and those calls."""
+    splits = {column.args[0] if is_call(column, operator.getitem) else None for column in columns}
+    (split, *more) = splits
+    if more or not is_call(split, aten.split_with_sizes.default, aten.split.Tensor):
+        return columns, []
+    cat, dim = split.args[0], arguments(split)["dim"]
+    if dim not in (1, -1) or not is_call(cat, *CAT) or arguments(cat).get("dim", 0) not in (1, -1):
+        return columns, []
+    joined = cat.args[0]
+    if any(value(part).dim() != 2 for part in joined) or len(joined) != len(value(split)):
+        return columns, []
+    if not all(same_size(part.shape[1], value(one).shape[1]) for part, one in zip(value(split), joined, strict=True)):
+        return columns, []
+    return [joined[column.args[1]] for column in columns], [cat, split, *columns]
+
+
+def look_up_of(column: fx.Node) -> tuple[str, list[fx.Node], list[fx.Node]]:
+    """(Shape.bags, [table, ids], or [table, ids, offsets], calls) of a look-up whose result a column is."""
     call = column.args[0] if column.args and column.op == "call_function" else None
     node = call if isinstance(call, fx.Node) and call.target in BAGS else column
     if node.op != "call_function" or node.target not in look_ups.READ:
@@ -135,21 +169,21 @@ def look_up_of(column: fx.Node) -> tuple[list[fx.Node], list[fx.Node]]:
     conditions = {
         "a look-up has ids of two dimensions": ids == "rows",
         f"mode {mode}": mode != "sum",
-        "include_last_offset, behind which there may be ids of no bag": has_last,
         "what is read of a look-up is not its bags": calls[-1] is not column,
         "a look-up is read by others too": len(column.users) > 1,
     }
     for reason, holds in conditions.items():
         if holds:
             raise Miss(reason, node)
-    return inputs, calls
+    return "" if ids == "one" else "closed" if has_last else "open", inputs, calls
 
 
 BAGS = (aten.embedding_bag.default, aten.embedding_bag.padding_idx)
 
 
 def check(
-    dense: fx.Node, tables: list[fx.Node], indices: list[fx.Node], offsets: list[fx.Node], layers: list[mlp.Layer]
+    dense: fx.Node, tables: list[fx.Node], indices: list[fx.Node], offsets: list[fx.Node], bags: str,
+    layers: list[mlp.Layer],
 ) -> None:
     """Miss unless dlrm_forward takes these as they are."""
     for layer in layers:
@@ -168,7 +202,7 @@ def check(
         if len({value(node).dtype for node in nodes}) > 1 or any(value(node).dim() != 1 for node in nodes):
             raise Miss(f"the {name} differ in dtype, or have not one dimension", nodes[0])
     for node in offsets or indices:
-        if not same_size(value(node).shape[0], value(dense).shape[0]):
+        if not same_size(value(node).shape[0], value(dense).shape[0] + (bags == "closed")):
             raise Miss("there are not as many bags as rows of the dense features", node)
     if any(value(node).device != value(dense).device for node in (*tables, *indices, *offsets)):
         raise Miss("the tables and ids lie on several devices", dense)
