@@ -178,17 +178,17 @@ def recipes(draw) -> Recipe:
         return tuple((draw(st.sampled_from(places)), draw(st.sampled_from(list(table)))) for _ in range(count))
 
     features = draw(st.integers(1, 4))
-    alike, look_up, tied = draw(st.integers(0, 4)), name(LOOK_UPS, 3), draw(st.integers(0, 5)) == 5
+    alike, look_up, tied = draw(st.integers(0, 4)), name(LOOK_UPS, 4), draw(st.integers(0, 5)) == 5
     return Recipe(
         width=draw(st.sampled_from([1, 4, 8])),
-        look_ups=tuple(look_up if alike else name(LOOK_UPS, 4) for _ in range(features)),
+        look_ups=tuple(look_up if alike else name(LOOK_UPS, 5) for _ in range(features)),
         tables=tuple(draw(st.integers(0, features - 1)) if tied else k for k in range(features)),
         bottom=layers(),
         top=layers(),
-        joined=name(JOINED, 3),
+        joined=name(JOINED, 4),
         order=name(ORDERS, 1),
         product=name(PRODUCTS, 4),
-        pairs=name(PAIRS, 1),
+        pairs=name(PAIRS, 5),
         taken=name(TAKEN, 3),
         beside=name(BESIDE, 1),
         events=some(PLACES, EVENTS, [0, 0, 0, 1, 1, 2]),

@@ -34,9 +34,9 @@ def with_last(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
 LOOK_UPS = {
     "bags": bags,
     "one_id": one_id,
+    "last_offset": with_last,
     "ids_by_row": lambda t, i, o: F.embedding_bag(i.view(-1, 2), t, mode="sum"),
     "mean": lambda t, i, o: bags(t, i, o, mode="mean"),
-    "last_offset": with_last,
     "int32": lambda t, i, o: bags(t, i.int(), o.int()),
     "max": lambda t, i, o: bags(t, i, o, mode="max"),
     "padded_bags": lambda t, i, o: bags(t, i, o, padding_idx=1),
@@ -102,9 +102,17 @@ ACTIVATIONS = {
 
 
 # From [x, v …], each [B, D], to T [B, V, D].
+def split_again(vs):
+    """As torchrec joins its look-ups [B, D]: [B, F, D]."""
+    width = vs[0].shape[1]
+    parts = torch.cat([v.to(v.dtype) for v in vs], 1).split([width] * len(vs), dim=1)
+    return torch.cat(parts, 1).reshape(-1, len(vs), width)
+
+
 JOINED = {
     "stack": lambda vs: torch.stack(vs, 1),
     "cat_and_view": lambda vs: torch.cat(vs, 1).view(len(vs[0]), -1, vs[0].shape[1]),
+    "split_again": lambda vs: torch.cat([vs[0][:, None], split_again(vs[1:])], 1) if vs[1:] else vs[0][:, None],
     "unsqueezed": lambda vs: torch.cat([vs[0].unsqueeze(1), torch.stack(vs[1:], 1)], 1) if vs[1:] else vs[0][:, None],
     "each_unsqueezed": lambda vs: torch.cat([v.unsqueeze(1) for v in vs], 1),
     "reshape": lambda vs: torch.cat(vs, -1).reshape(-1, len(vs), vs[0].shape[1]),
