@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     bundler.add_argument("--out", type=Path, default=Path(), help="folder (default: this one)")
     bundler.add_argument("--array", action="store_true", help="the bytes as a C++ array: for other assemblers")
     timer = commands.add_parser("bench", help="on a GPU: what a launch costs")
-    timer.add_argument("--json", type=Path, help="write the times here")
+    timer.add_argument("--save", action="store_true", help="record in traces/results/<gpu>/launches.json")
     given = parser.parse_args(arguments)
     try:
         return {"compile": _compile, "embed": _embed, "bench": _bench}[given.command](given)
@@ -96,7 +96,7 @@ def _embed(given: argparse.Namespace) -> int:
 def _bench(given: argparse.Namespace) -> int:
     from . import bench
 
-    return bench.main(given.json)
+    return bench.main(given.save)
 
 
 if __name__ == "__main__":

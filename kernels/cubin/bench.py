@@ -6,16 +6,18 @@ fill; the time is the median of REPEATS, with the least and the greatest.
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 
+from .. import runtime
+from ..measure import records
 from ..runtime import KERNELS
 from . import compile as compiling
 from .embed import embed
@@ -25,19 +27,33 @@ LAUNCHES, REPEATS = 500, 21
 FUNCTION = f"{__package__}.bench_kernel:add_one"
 
 
-def main(out: Path | None = None) -> int:
-    """Print the times, and write them to `out` as JSON."""
+def main(save: bool = False) -> int:
+    """Print the times; save: and record them in traces/results/<gpu>/launches.json."""
     if not torch.cuda.is_available():
         raise RuntimeError("a launch's cost is measured on a GPU: torch sees none here")
     with tempfile.TemporaryDirectory() as folder:
-        times = measure(Path(folder))
-    rows = {name: {"us": statistics.median(each), "low": min(each), "high": max(each)} for name, each in times.items()}
-    for name, row in rows.items():
-        print(f"{name:28} {row['us']:6.2f} µs  ({row['low']:.2f} to {row['high']:.2f})")
-    if out is not None:
-        about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "launches": LAUNCHES}
-        out.write_text(json.dumps({**about, "rows": rows}, indent=1))
+        record = record_of(measure(Path(folder)))
+    for row in record["rows"]:
+        print(f"{row['name']:28} {row['us']:6.2f} µs  ({row['low']:.2f} to {row['high']:.2f})")
+    if save:
+        print(records.save(record))
     return 0
+
+
+def record_of(times: dict[str, list[float]]) -> dict:
+    """What is recorded of the microseconds of each repeat."""
+    versions = runtime.versions()
+    return {
+        "op": "launches",
+        **{name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")},
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "launches": LAUNCHES, "repeats": REPEATS,
+        "rows": [
+            {"part": "launch", "name": name, "us": statistics.median(each), "low": min(each), "high": max(each),
+             "match": "ok"}
+            for name, each in times.items()
+        ],
+    }  # fmt: skip
 
 
 def measure(folder: Path) -> dict[str, list[float]]:

@@ -95,8 +95,19 @@ def test_what_a_run_on_the_gpu_is_told(monkeypatch):
         puzzles._check_launch("")
 
 
-def test_the_ladder_names_what_is_not_recorded(capsys):
+def test_the_ladder_names_the_gpu_of_each_record(capsys):
     recorded.show()
-    printed = capsys.readouterr().out
-    assert printed.count("no record yet") == len(recorded.OURS)
-    assert "Triton's launcher" in printed
+    calls, launches = re.findall(r"^recorded on (.*?), torch", printed := capsys.readouterr().out, re.MULTILINE)
+    assert calls == "NVIDIA H200"
+    assert launches == recorded.LAUNCHES.with_part("launch").head("GPU")
+    assert re.search(r"^kernels.cubin, from C\+\+ +\d+\.\d \(\d+\.\d to \d+\.\d\)$", printed, re.MULTILINE)
+
+
+def test_the_bench_records_each_way(tmp_path):
+    from kernels.cubin import bench
+    from kernels.measure import records
+
+    record = bench.record_of({"x + 1": [3.0, 1.0, 2.0], "kernels.cubin, from C++": [0.5]})
+    assert record["rows"][0] == {"part": "launch", "name": "x + 1", "us": 2.0, "low": 1.0, "high": 3.0, "match": "ok"}
+    assert records.save(record | {"GPU": "NVIDIA X1"}, tmp_path / "results").startswith("saved ")
+    assert len(records.read(tmp_path / "results" / "x1" / "launches.json")["rows"]) == 2
