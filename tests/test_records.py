@@ -503,6 +503,16 @@ def test_the_readmes_show_another_gpus_record_where_theirs_has_none(record, tmp_
     assert "T4" not in status.result_table(tmp_path) + status.readme_table(tmp_path)
 
 
+def test_the_readmes_show_another_gpus_record_where_theirs_lacks_a_peer(record, tmp_path):
+    old, new = ("cuda", "torch.compile"), ("cuda", "torch.compile", "torch.compile, combo_kernels")
+    rows = {names: [row(name, 3.0, shape=(65536, 512)).flat() for name in names] for names in (old, new)}
+    bench.save(record | {"rows": rows[old]}, tmp_path)
+    bench.save(record | {"rows": rows[new], "GPU": "Tesla T4"}, tmp_path)
+    assert "float32, on Tesla T4 | " in status.result_table(tmp_path)
+    bench.save(record | {"rows": rows[new]}, tmp_path)
+    assert "T4" not in status.result_table(tmp_path)
+
+
 @pytest.mark.parametrize("best", ["torch.compile", "torch.compile, 32 look-ups a kernel"])
 def test_the_compiler_is_shown_as_it_is_set_best(record, tmp_path, best):
     times = {"torch.compile": 8.0, "torch.compile, 32 look-ups a kernel": 7.0, "triton": 9.0, best: 5.5}

@@ -1,7 +1,8 @@
 """Which op was tested and measured on which GPU, and what changed since: `python -m kernels.measure status`.
 
 --write puts tables into README.md and kernels/README.md: those of one GPU's records, whatever others are there. An op
-that it has no record of is shown as another GPU measured it, whose name its line then bears.
+that it has no record of, or one without a peer that another GPU's has, is shown as that GPU measured it, and its line
+then bears that GPU's name.
 """
 
 from __future__ import annotations
@@ -38,8 +39,19 @@ def records_of(op: str, results: Path, gpu: str | None = None) -> list[dict]:
 
 
 def for_readmes(op: str, results: Path) -> list[dict]:
-    """The records that the READMEs show of an op."""
-    return records_of(op, results, README_GPU) or records_of(op, results)
+    """The records that the READMEs show of an op: one whose peers are all there before one that lacks some."""
+    records = records_of(op, results)
+    own = [record for record in records if slug(record["GPU"]) == README_GPU]
+    for record in own:
+        more = [other for other in records if peers(op, other) > peers(op, record)]
+        if more:
+            return more
+    return own or records
+
+
+def peers(op: str, record: dict) -> set[str]:
+    """The implementations that the op's kernels are shown beside."""
+    return {row.implementation for row in shown(op, record)} - {*OURS}
 
 
 def _elsewhere(record: dict) -> str:
