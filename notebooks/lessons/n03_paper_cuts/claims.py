@@ -246,7 +246,7 @@ claim(
 claim(NOTEBOOK, "With 26 tables, sparse gradients lost {:.2f} ms.", lambda: (_saved("26 tables: dense → sparse", -1),))
 for _label, _name in STEPS.items():
     claim(NOTEBOOK, f"| {_label} | {{:.2f}} | {{:.2f}} | {{:.0f}} |", lambda name=_name: _row(name))
-claim(NOTEBOOK, "each step recorded by itself on a host of {} cores:", _host)
+claim(NOTEBOOK, "Each step was recorded by itself, on a host of {} cores:", _host)
 claim(NOTEBOOK, "The mended step is host-bound: for {:.1f} ms no kernel runs.", _idle)
 claim(
     NOTEBOOK,
