@@ -74,10 +74,7 @@ def _stopped() -> tuple:
 def _reading() -> tuple:
     step = recorded.traced("06_main_outer")
     assert step["idle"] < 0.05 * step["step"]
-    return (
-        _saved("loss read → not"), step["step"] - step["idle"], step["step"],
-        _saved("loss read → not, longer kernels"),
-    )
+    return (_saved("loss read → not, longer kernels"),)
 
 
 def _batch() -> tuple:
@@ -103,10 +100,10 @@ def _sweeps() -> tuple:
     return sum(sgd.values()), sum(adagrad.values()), yardstick()
 
 
-def _apart() -> tuple:
-    """26 tables, dense and then sparse gradients: ms longer, ms of kernels, launches."""
-    dense, sparse = (recorded.counted(name) for name in ("dense, 26 tensors", "sparse, 26 tensors"))
-    return _saved("26 tables: dense → sparse", -1), sparse[1], dense[1], sparse[0], dense[0]
+def _apart(gradients: str) -> tuple:
+    """With 26 tables: ms of kernels, launches."""
+    launches, ms = recorded.counted(f"{gradients}, 26 tensors")
+    return ms, launches
 
 
 def _kept() -> tuple:
@@ -152,8 +149,8 @@ def _waits() -> tuple:
 
 
 def _rungs() -> tuple:
-    """ms of the largest rungs: of small's ladder two, of Kaggle's the first, with the step that it begins from; and of
-    non_blocking there. The loss alone is grey on both."""
+    """With Kaggle's tables: ms of the largest cut, of the first step, and of non_blocking. The two largest of small
+    are the list and the tables. The loss alone is grey in both."""
     ladders = []
     for _, found in recorded.PAPER_CUTS.with_part("ladder").rows("ladder").groupby("size", sort=False):
         ms = found.set_index("variant")["ms"]
@@ -164,20 +161,16 @@ def _rungs() -> tuple:
     largest = sorted(small, key=lambda name: -small[name].middle)
     assert set(largest[:2]) == {"ids in a buffer", "one table"}
     assert max(kaggle, key=lambda name: kaggle[name].middle) == "a sparse gradient"
-    return (
-        small["ids in a buffer"].middle, small["one table"].middle, kaggle["a sparse gradient"].middle, whole,
-        kaggle["non_blocking"].middle,
-    )
+    return kaggle["a sparse gradient"].middle, whole, kaggle["non_blocking"].middle
 
 
 def _one_sparse() -> tuple:
-    """ms that a sparse gradient saves of one table; ms of the first step's sweeps, and of their bytes; what was lost
-    with 26 tables."""
+    """ms that a sparse gradient saves of one table; ms of the first step's sweeps, and of their bytes."""
     step, mended = recorded.traced(FIRST), recorded.traced(MENDED)
     swept = step["fill with 0"] + step["update"]
     assert mended["fill with 0"] + mended["update"] < 0.02 * swept
     counted = copy_us(sum(arithmetic.sweeps("adagrad").values()) * arithmetic.table_bytes()) / 1e3
-    return _saved("one table: dense → sparse"), swept, counted, _saved("26 tables: dense → sparse", -1)
+    return _saved("one table: dense → sparse"), swept, counted
 
 
 def _row(name: str) -> tuple:
@@ -198,22 +191,18 @@ def _idle() -> tuple:
 
 
 claim(NOTEBOOK, "this takes a training step on an H200 from {:.2f} ms to {:.2f}.", _whole)
-claim(NOTEBOOK, "an H200 (or as marked), torch {}, {:,} rows, and a host of {} cores.", _setting)
-claim(NOTEBOOK, "or if it is under {:.0f} % of the step.", lambda: (100 * (LEAST - 1),))
+claim(NOTEBOOK, "an H200 (or the GPU that a row names), torch {}, {:,} rows, and a host of {} cores.", _setting)
+claim(NOTEBOOK, "An effect under {:.0f} % of the step is *none* as well.", lambda: (100 * (LEAST - 1),))
 claim(NOTEBOOK, "walks along each of the 26 lists, {:,} numbers in all.", lambda: _tables()[:1])
-claim(NOTEBOOK, "The buffer saves {:.2f} ms.", lambda: (_saved("list → buffer"),))
-claim(NOTEBOOK, "In a recorded trace, one list takes {:.0f} µs, and {:.0f} ns more for each id.", _conversion)
+claim(NOTEBOOK, "the buffer saves {:.2f} ms.", lambda: (_saved("list → buffer"),))
+claim(NOTEBOOK, "In a recorded trace, a list takes {:.0f} µs, and another {:.0f} ns for each id.", _conversion)
 claim(NOTEBOOK, "Mod n saves {:.2f} ms.", lambda: (_saved("compare → mod n"),))
-claim(NOTEBOOK, "For each table it launches {} kernels, where `compare` launches {},", _launches)
-claim(NOTEBOOK, "For a table of {:,} ids, one `compare` takes {:,.0f} µs, and a binary search {:.0f}.", _many_ids)
+claim(NOTEBOOK, "For each table it launches {} kernels, where `compare` launches {}.", _launches)
+claim(NOTEBOOK, "With {:,} ids, one `compare` takes {:,.0f} µs, and a binary search {:.0f} µs.", _many_ids)
 claim(NOTEBOOK, "In A that is the host. It stands still for {:g} units,", lambda: _stopped()[:1])
 claim(NOTEBOOK, "In B it is the GPU. It idles for {:g} units in all,", lambda: _stopped()[1:])
-claim(
-    NOTEBOOK,
-    "The first step gets {:.2f} ms shorter. The second keeps the GPU busy for {:.0f} of its {:.0f} ms, like B, and "
-    "gets {:.2f} ms shorter.",
-    _reading,
-)
+claim(NOTEBOOK, "On the H200 the first step gets {:.2f} ms shorter.", lambda: (_saved("loss read → not"),))
+claim(NOTEBOOK, "keeps the GPU busy nearly all the time, like B, and gets {:.2f} ms shorter.", _reading)
 claim(NOTEBOOK, "they come from the host, {:.2f} MB for 2,048 rows.", _batch)
 claim(
     NOTEBOOK,
@@ -223,46 +212,46 @@ claim(
 claim(NOTEBOOK, "Pinning in the step itself costs {:.2f} ms.", lambda: (_saved("pinned in the step → before"),))
 claim(
     NOTEBOOK,
-    "So far the tables had {:,} ids. Kaggle's have {:.1f} million, and their rows of 16 numbers take {:.2f} GB.",
+    "So far the tables had {:,} ids. Kaggle's tables have {:.1f} million, and their rows of 16 elements take {:.2f} "
+    "GB.",
     _tables,
 )
 claim(NOTEBOOK, "## 5 · A gradient of {:.1f} million rows", lambda: _tables()[1:2])
 claim(
     NOTEBOOK,
-    "SGD needs {}: one fills the gradient with zeros, and three update the rows. Adagrad needs {}, because "
-    "torch.optim computes its rule in five operations. **Predict** the ms that 14 sweeps take at a copy's {:.2f} TB/s.",
+    "SGD needs {} sweeps: one fills the gradient with zeros, and three update the rows. Adagrad needs {}, because "
+    "torch.optim computes its rule in five operations. **Predict** how many ms 14 sweeps take at the rate of a copy, "
+    "{:.2f} TB/s.",
     _sweeps,
 )
 claim(NOTEBOOK, "in the step with 26 tables, which takes {:.2f} ms.", lambda: (cut("dense: 26 tables → one").before,))
-claim(
-    NOTEBOOK,
-    "The step gets {:.2f} ms *longer*. Its kernels take {:.1f} ms instead of {:.1f}, but it has {:.0f} launches "
-    "instead of {:.0f}.",
-    _apart,
-)
-claim(NOTEBOOK, "and one such call makes the host wait {:.0f} times.", _waits)
+claim(NOTEBOOK, "On the H200 the step gets {:.2f} ms *longer*.", lambda: (_saved("26 tables: dense → sparse", -1),))
+for _gradients in ("dense", "sparse"):
+    claim(NOTEBOOK, f"| {_gradients} gradients | {{:.1f}} | {{:.0f}} |", lambda kind=_gradients: _apart(kind))
+claim(NOTEBOOK, "One such call makes the host wait {:.0f} times.", _waits)
 claim(NOTEBOOK, "With dense gradients this takes {} more sweeps: {:.1f} ms by their bytes on an H100", _kept)
 claim(
     NOTEBOOK,
-    "One table saves {:.2f} ms with dense gradients. Look at violet in the picture: a kernel per table adds up "
-    "the gradients of equal rows. Each runs as a single block, on one of {} SMs. For all rows in one tensor PyTorch "
-    "takes another way, and the kernels take {:.1f} ms less.",
+    "One table saves {:.2f} ms with dense gradients. Look at the violet part of the picture: for each table, a kernel "
+    "adds up the gradients of equal rows. Each of these kernels is a single block, on one of {} SMs. For rows that are "
+    "all in one tensor PyTorch has other kernels, and they take {:.1f} ms less.",
     _one_table,
 )
 claim(
     NOTEBOOK,
-    "The sparse gradient then saves {:.2f} ms. Orange and red, the sweeps, are gone: {:.1f} ms where their bytes need "
-    "{:.1f}. With 26 tables, sparse gradients lost {:.2f} ms.",
+    "The sparse gradient then saves {:.2f} ms. The sweeps, orange and red, are all but gone. They took {:.1f} ms, "
+    "and their bytes need {:.1f}.",
     _one_sparse,
 )
+claim(NOTEBOOK, "With 26 tables, sparse gradients lost {:.2f} ms.", lambda: (_saved("26 tables: dense → sparse", -1),))
 for _label, _name in STEPS.items():
     claim(NOTEBOOK, f"| {_label} | {{:.2f}} | {{:.2f}} | {{:.0f}} |", lambda name=_name: _row(name))
-claim(NOTEBOOK, "each step recorded by itself on a host of {} cores:", _host)
+claim(NOTEBOOK, "Each step was recorded by itself, on a host of {} cores:", _host)
 claim(NOTEBOOK, "The mended step is host-bound: for {:.1f} ms no kernel runs.", _idle)
 claim(
     NOTEBOOK,
-    "On `small` they are the list, {:.2f} ms, and the 26 tables, {:.2f} ms. With Kaggle's tables it is the dense "
-    "gradient: {:.2f} of {:.2f} ms. Leaving the loss unread saves nothing on either, because the copies behind it "
-    "still wait. `non_blocking` then takes away that wait too, and on the lower ladder it saves {:.2f} ms.",
+    "With Kaggle's tables it is the dense gradient: {:.2f} of {:.2f} ms. Not reading the loss saves nothing in either "
+    "program, because the copies after it still wait. `non_blocking` removes that wait too, and saves {:.2f} ms with "
+    "Kaggle's tables.",
     _rungs,
 )

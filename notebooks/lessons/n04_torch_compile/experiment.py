@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from data.synthetic import SyntheticConfig
 from kernels import inductor, runtime
 from kernels.measure import records
-from lessons.n04_torch_compile.look_ups import RAISED, LookUps, OneTensor
+from lessons.n04_torch_compile.look_ups import FORCED, RAISED, LookUps, OneTensor
 from lessons.shared.dlrm import DLRM
 from lessons.shared.experiment import Experiment, Way
 from model.profiling.recording import WARM_UP, step_times, today
@@ -48,7 +48,7 @@ STEPS = ("04", "06", "08")  # each eager and compiled here
 COMBO = {"combo_kernels": True}
 OPTIONS: dict[str, dict] = {
     "default": {},
-    "raised": RAISED,
+    "force_pointwise_cat": FORCED,
     "combo_kernels": COMBO,
     "min_overlap_ratio": {"min_overlap_ratio": 0.0},
     "both": COMBO | {"min_overlap_ratio": 0.0},
@@ -56,7 +56,7 @@ OPTIONS: dict[str, dict] = {
 # unchecked: no assertion, before a look-up, that its row is one of the table's.
 SETTINGS: dict[str, dict] = {
     "default": {}, "raised": RAISED, "raised, unchecked": RAISED | {"assert_indirect_indexing": False},
-    "combo_kernels": COMBO,
+    "combo_kernels": COMBO, "force_pointwise_cat": FORCED,
 }
 ONE_TENSOR = "one tensor"
 

@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from kernels import inductor
 from lessons.shared.dlrm import embedding
 
-LIMITS = "max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs"  # inputs of a stack or a cat
-RAISED = {name: 32 for name in LIMITS if inductor.has_option(name)}
+RAISED = {"max_pointwise_cat_inputs": 32}  # inputs of a stack or a cat; 8 by default
+FORCED = {"force_pointwise_cat": True}  # however many there are
 
 
 class LookUps(nn.Module):

@@ -38,9 +38,9 @@ def served(lengths: Sequence[int], ran: Mapping[str, tuple[Sequence, Sequence[in
 def look_ups() -> Figure:
     """The hash and the look-up of 26 tables: each box is a kernel, in eager, compiled, and with Inductor's options."""
     boxes = {f"eager: {TABLES * len(OPERATIONS)} kernels": ([1] * TABLES, False)}
-    names = {"default": "torch.compile", "combo_kernels": "combo_kernels", "raised": "the limit raised"}
-    for options, name in names.items():
+    for options in ("default", "combo_kernels", "force_pointwise_cat"):
         widths = recorded.launches("2.13", "inference", options)["tables_a_launch"]
+        name = "torch.compile" if options == "default" else options
         boxes[f"{name}: {len(widths)} kernel{'s' * (len(widths) > 1)}"] = (widths, True)
     figure, axes = open_panels((8, 4.2), len(boxes))
     for ax, (title, (widths, through)) in zip(axes, boxes.items(), strict=True):

@@ -16,12 +16,13 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from kernels import inductor
 from lessons.n04_torch_compile.dynamo_graphs import Counting, quiet, stops_at
 from lessons.n04_torch_compile.experiment import batch_of, small_model
-from lessons.n04_torch_compile.look_ups import RAISED
 from lessons.shared.puzzle import Judge, Own
 from lessons.shared.puzzle.in_pytorch import dense_gradient
 from lessons.shared.puzzle.reader import alone
 
 FULL, SIZES = 64, (64, 64, 40, 64, 20, 1, 40)
+# Inductor's own, whatever an answer has set.
+DEFAULTS = {"max_pointwise_cat_inputs": 8, "max_complex_pointwise_cat_inputs": 8, "force_pointwise_cat": False}
 HEIGHTS = tuple(3 + 2 * table for table in range(26))
 
 
@@ -163,7 +164,7 @@ def _check_look_ups(lay_out: Callable, look_up: Callable) -> str:
 def _sources(look_up: Callable, laid: object, ids: Tensor) -> list[str]:
     """What Inductor writes for look_up."""
     modules = any(isinstance(part, torch.nn.Module) for part in tree_leaves(laid))
-    options = {name: 8 for name in RAISED if inductor.has_option(name)}  # the default, whatever an answer has set
+    options = {name: value for name, value in DEFAULTS.items() if inductor.has_option(name)}
     compiled = (_LookUp(look_up, laid), ids) if modules else (look_up, laid, ids)
     return inductor.triton_source(*compiled, options=options)
 

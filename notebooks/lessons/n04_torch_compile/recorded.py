@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lessons.n04_torch_compile.experiment import FOLDER, ONE_TENSOR
-from lessons.shared.op_times import cell_us, look_ups
 from lessons.shared.records import Record
 from model.profiling.tables import TRACES
 
@@ -101,15 +100,6 @@ def pays(model: str) -> Pays:
     return Pays(cold, warm, *(float(value) for value in np.quantile(eager - compiled, (0.2, 0.5, 0.8))))
 
 
-def tables_us() -> dict[str, float]:
-    """µs of 26 look-ups of 2048 rows in Kaggle's tables, by a graph's replay: of the bytes, ours, combo_kernels,
-    torch.compile by default, eager."""
-    needs, eager, compiled, ours = look_ups(2048)
-    cell = {"rows": 2048, "width": 16, "ids": "uniform", "part": "bandwidth", "form": "functional"}
-    combo = cell_us("embedding_bags", "torch.compile, combo_kernels", **cell)
-    return {"bytes": needs, "ours": ours, "combo_kernels": combo, "default": compiled, "eager": eager}
-
-
 def show_look_ups() -> None:
     """Print what was recorded of 8, 9 and 26 look-ups, and of a DLRM with most of them, a line a direction: µs and
     launches by settings. Not those of one tensor, which is the answer to the puzzle behind it."""
@@ -122,12 +112,13 @@ def show_look_ups() -> None:
     rows = rows[~rows["setting"].isin(("raised, unchecked", ONE_TENSOR))]  # unchecked saves 3 % at most
     rows = rows[(rows["model"] == "look-ups") | (rows["tables"] == rows["tables"].max())]
     settings = list(dict.fromkeys(rows["setting"]))
+    widths = {name: max(16, len(name) + 2) for name in settings}
     print(f"RECORDED, µs of a graph's replay (launches): {record.head('GPU')}, torch {record.head('torch')}")
-    print(f"{'':30}" + "".join(f"{name:>16}" for name in settings))
+    print(f"{'':30}" + "".join(f"{name:>{width}}" for name, width in widths.items()))
     for (model, tables, what), found in rows.groupby(["model", "tables", "what"], sort=False):
         cells = {row["setting"]: _us_and_launches(row) for _, row in found.iterrows()}
         where = f"{model}, {tables:.0f} tables, {what}"
-        print(f"{where:30}" + "".join(f"{cells.get(name, '–'):>16}" for name in settings))
+        print(f"{where:30}" + "".join(f"{cells.get(name, '–'):>{width}}" for name, width in widths.items()))
 
 
 def _us_and_launches(row: pandas.Series) -> str:

@@ -31,12 +31,13 @@ def definitions(source: str) -> dict[str, str]:
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef | ast.Assign):
             name = node.name if isinstance(node, ast.ClassDef) else ast.unparse(node.targets[0])
-            found[name] = "\n".join(lines[node.lineno - 1 : node.end_lineno]).partition("  # inputs of")[0]
+            found[name] = "\n".join(lines[node.lineno - 1 : node.end_lineno]).partition("  # ")[0]
     return found
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(dynamo_graphs, "Counting"), (look_ups, "LookUps"), (look_ups, "RAISED")],
+    ("module", "name"),
+    [(dynamo_graphs, "Counting"), (look_ups, "LookUps"), (look_ups, "RAISED"), (look_ups, "FORCED")],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_module_s_text_is_the_cell_s(module, name):
@@ -88,7 +89,8 @@ def test_the_limit_is_eight():
             return sum(inductor.count(inductor.triton_source(model, ids, options=options)).values())
 
     assert [kernels(8), kernels(9)] == [1, 9]
-    assert [kernels(9, **{name: 32}) for name in look_ups.RAISED] == [9, 1]
+    settings = look_ups.RAISED, {"max_complex_pointwise_cat_inputs": 32}, look_ups.FORCED
+    assert [kernels(9, **options) for options in settings] == [9, 1, 1]
 
 
 @pytest.mark.slow
