@@ -193,7 +193,7 @@ for name, which in {
 }.items():
     say(f"| {name} | {{:.0f}} | {{:.2f}} | {{:.2f}} |", partial(_row, which))
 say("The kernels take as long as before. The time between them has shrunk.", _time_between)
-say("On the H100 a step takes {:.1f} ms as a graph, and {:.1f} ms in eager.", _own_step)
+say("On the H100 a step takes {:.1f} ms as a graph, and {:.1f} ms eagerly.", _own_step)
 say(
     "The four launches are three copies (labels, dense features, ids) and a replay. The step takes hardly longer than "
     "its kernels.",

@@ -231,7 +231,7 @@ said(
     _begins,
 )
 said("(On the H100's slower memory only 128 falls below its loop.)", _on_the_h100)
-said("Nor do programs that copy nothing begin faster, on the H100: {:.1f} per ns is its limit.", _begin_no_faster)
+said("On the H100 programs that copy nothing begin no faster: {:.1f} per ns is its limit.", _begin_no_faster)
 said("All have {:.0f} KB in flight on an SM, from {} warps down to {}.", _same_bytes)
 said(
     "A sixteenth of the warps still reaches {:.0f} % of the rate.", lambda: (100 * copy_gb(2048, 1) / copy_gb(128, 16),)

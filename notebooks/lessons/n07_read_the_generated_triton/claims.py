@@ -246,7 +246,7 @@ say("A copy of as many bytes takes {:.1f} µs, so the fused kernel beats the lec
 say("The H200's reads alone run at {:.1f} TB/s.", _reads)
 say("At these two rates the kernel's bytes take {:.1f} µs,", lambda: (_mixed(*EVEN),))
 say("writes alone are fastest there, and this mix gains only {:.1f} % on a copy.", _mix)
-say("On the H200 the autotuner kept `XBLOCK` {:.0f} with {:.0f} warps.", _kept)
+say("On the H200 the autotuner kept `({:.0f}, {:.0f})`.", _kept)
 say("By turns it takes {:.1f} µs and the other {:.1f} µs, which is beyond the spread.", _apart)
 say("At 2048 rows it kept the other one.", _kept_small)
 say("So only the elements a lane change the bytes in flight: {:.0f} KB with two, {:.0f} KB with four", _in_flight)

@@ -160,7 +160,7 @@ said("| GB/s | {:.0f} | {:.0f} | {:.0f} | {:.0f} |", _copies)
 said("On the H100 (256, 4) is the slowest, {:.0f} % behind.", _slowest)
 said("times each for an eighth of a second.", _eighth)
 said(
-    "At 65535 × 511 the six lines take the H200 {:.1f} µs, and the generated kernel takes {:.1f} µs. "
+    "On the H200 the six lines take {:.1f} µs at 65535 × 511, and the generated kernel takes {:.1f} µs. "
     "The library's kernel stays at {:.1f} µs.",
     _odd,
 )
