@@ -20,7 +20,7 @@ def capture(function, *static):  # -> the graph, and what every replay writes
             function(*static)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):  # launches are recorded, and none runs
+    with torch.cuda.graph(graph, stream=stream):  # launches are noted, and none runs
         out = function(*static)
     return graph, out
 
@@ -40,7 +40,7 @@ def graphed(model, optimizer, batch):  # -> 01's step as a graph: a function of 
     return lambda *parts: call(graph, buffers, loss, parts)
 
 
-def late(runs):  # -> what a result holds that is read after the next call; so many calls came before it
+def late(runs):  # -> what is read of a result after the next call; runs: the calls before both
     torch._dynamo.reset()
     double = torch.compile(lambda x: 2 * x, mode="reduce-overhead")
     for _ in range(runs):
@@ -69,7 +69,7 @@ def last_forward(marked=False, gradients=True):  # -> ms of the last of 8 forwar
     return 1e3 * (time.perf_counter() - start)
 
 
-def held():  # -> MB outside of graphs' pools and in them: reserved by PyTorch, and of these allocated to tensors
+def held():  # -> [MB reserved, MB allocated] outside of the graphs' pools and in them
     mb = {"cache": [0.0, 0.0], "pools": [0.0, 0.0]}
     for segment in torch.cuda.memory_snapshot():
         place = mb["pools" if any(segment["segment_pool_id"]) else "cache"]

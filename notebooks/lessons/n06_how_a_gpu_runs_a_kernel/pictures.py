@@ -74,17 +74,17 @@ def draw_chip() -> Figure:
     ax.text(
         7.4,
         2.25,
-        "shared memory and L1, 256 KiB: a program's threads exchange numbers here",
+        "shared memory and L1, 256 KiB: a program's threads exchange data here",
         ha="center",
         va="center",
         size=8,
     )
     for top, text, colour in (
-        (3.1, f"L2{_size('L2_cache_size', 2**20, 'MiB')}: shared by all SMs", "#fdae6b"),
+        (3.1, f"L2{_size('L2_cache_size', 2**20, 'MiB')}: a cache, shared by all SMs", "#fdae6b"),
         (3.85, f"HBM{_size('total_memory', 2**30, 'GiB')}: the GPU's memory", "#e6550d"),
     ):
         draw_box(ax, 0, top, 10.9, 0.6, colour)
-        ax.text(5.45, top + 0.3, text + _speed(text[:2]), ha="center", va="center", size=9)
+        ax.text(5.45, top + 0.3, text, ha="center", va="center", size=9)
     ax.set(xlim=(-0.1, 11), ylim=(4.5, -0.4))
     ax.axis("off")
     return figure
@@ -92,10 +92,6 @@ def draw_chip() -> Figure:
 
 def _size(name: str, unit: int, called: str) -> str:
     return f", {device(name) / unit:.0f} {called}"
-
-
-def _speed(level: str) -> str:
-    return f"; a read takes {recorded.latency_ns({'L2': 'L2', 'HB': 'HBM'}[level]):.0f} ns"
 
 
 # --------------------------------------------------------------------------------------------------------- sectors
@@ -189,7 +185,7 @@ def draw_roofline(*products: str) -> Figure:
     """Arithmetic intensity against TFLOP/s: the copy's slope, the datasheet's roofs; as dots these products of the
     record, by name, and add_relu."""
     figure, ax = panels((10, 4))
-    places = np.logspace(-0.9, 3.6, 200)
+    places = np.logspace(-0.9, 4, 200)
     for (precision, roof), colour in zip(recorded.ROOFS.items(), ("0.5", "C0", "C1"), strict=True):
         ax.plot(places, np.minimum(yardstick() * places, roof), color=colour, lw=1)
         ax.text(0.14, roof, f"{precision}: {roof:g} TFLOP/s", color=colour, va="center", size=8)
@@ -204,6 +200,6 @@ def draw_roofline(*products: str) -> Figure:
     dot = row["flops"] / row["bytes"], tflop_per_s(row)
     ax.plot(*dot, "o", color="0.5", ms=5)
     ax.annotate("add_relu", dot, (8, -3), textcoords="offset points", size=8)
-    ax.set(xscale="log", yscale="log", xlabel="FLOP a byte", ylabel="TFLOP/s", ylim=(0.6, 2000), xlim=(0.13, 4e3))
+    ax.set(xscale="log", yscale="log", xlabel="FLOPs per byte", ylabel="TFLOP/s", ylim=(0.6, 2000), xlim=(0.13, 1e4))
     ax.set_title(f"{RECORDED}; lines: PyTorch's copy and the datasheet", size=9)
     return figure

@@ -10,13 +10,15 @@ import torch
 
 pytest.importorskip("matplotlib")
 
-from kernels import runtime
+from kernels import runtime  # before anything that imports Triton
+from kernels.check import OutOfBounds
 from kernels.inductor import compile_candidates, run_kernel, split, triton_source
 from kernels.inductor.machine_code import accesses
 from lessons.n07_read_the_generated_triton import (
     arithmetic,
     experiment,
     generated_kernel,
+    kernel_puzzles,
     layer_variants,
     pictures,
     puzzles,
@@ -25,6 +27,8 @@ from lessons.n07_read_the_generated_triton import (
 from lessons.shared import answers, h200
 from lessons.shared.records import Unsaved
 
+triton = pytest.importorskip("triton")  # after kernels, which chooses the interpreter
+tl = triton.language
 interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason="Triton is not interpreted here")
 ROOM = Path(__file__).resolve().parent
 NOTEBOOK = ROOM.parents[1] / "07_read_the_generated_triton.ipynb"
@@ -82,6 +86,20 @@ def test_the_cells_kernel_is_the_one_that_is_timed():
     for function in (generated_kernel.fused.fn, generated_kernel.launch):
         assert inspect.getsource(function).removeprefix("@triton.jit\n").strip() in cell
     assert "@triton.jit\ndef fused(" in cell
+
+
+@triton.jit
+def unmasked_loads(in_ptr0, in_ptr1, in_ptr2, out_ptr0, multiplier, ks0, xnumel, XBLOCK: tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    tmp3 = tl.load(in_ptr0 + xindex) + tl.load(in_ptr1 + xindex) * multiplier + tl.load(in_ptr2 + xindex % ks0)
+    tl.store(out_ptr0 + xindex, tl.sigmoid(tmp3), xindex < xnumel)
+
+
+def test_a_load_beside_a_tensor_is_seen_where_it_leaves_no_trace():
+    assert kernel_puzzles.BESIDE in kernel_puzzles.SHAPES
+    tensors = [torch.zeros(shape) for shape in ((5, 7), (5, 7), (7,), (5, 7))]
+    with pytest.raises(OutOfBounds, match="load from in_ptr0 is out of bounds in 29 lanes: the first is at offset 35"):
+        kernel_puzzles.look_beside(unmasked_loads, *tensors, 0.5)
 
 
 def test_the_cells_configs_are_those_of_the_experiment():

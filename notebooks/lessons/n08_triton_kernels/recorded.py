@@ -30,14 +30,15 @@ def find(part: str, **labels) -> pandas.Series | None:
 def show(what: str, part: str, here: tuple[float, float] | None = None, /, **labels) -> None:
     """A line: a launch's recorded µs, with an empty L2 and in a replay, and beside them those of this machine."""
     row = find(part, **labels)
-    found = f"recorded {_shown(row)}" if row is not None else POINTWISE.elsewhere(part, **labels)
-    print(f"{what:32} {found}" + (f"; here {here[0]:.1f}, replayed {here[1]:.1f}" if here else ""))
+    beside = "six lines" if labels.get("name") == "eager" else "eager"
+    found = f"recorded {_shown(row)}" if row is not None else POINTWISE.elsewhere(part, beside=beside, **labels)
+    print(f"{what:32} {found}" + (f"; here {here[0]:.1f} µs, replayed {here[1]:.1f}" if here else ""))
 
 
 def _shown(row: pandas.Series) -> str:
     replayed = row.get("replay_us")
     known = replayed is not None and replayed == replayed  # rows without it have NaN there
-    return f"{row['us_p50']:6.1f} µs, replayed " + (f"{replayed:.1f}" if known else f"({NO_RECORD})")
+    return f"{row['us_p50']:6.1f} µs" + (f", replayed {replayed:.1f}" if known else "")
 
 
 def show_relu(name: str, shape: str, here: tuple[float, float] | None = None) -> None:
@@ -61,13 +62,16 @@ def show_block(block: int, warps: int, here: tuple[float, float] | None = None) 
 def show_autotune() -> None:
     """What the first call and a later one cost, with one config and with all."""
     for name in ("one config", "autotuned"):
-        row = find("autotune", name=name)
-        if row is None:
+        try:
+            record = POINTWISE.with_part("autotune", name=name)
+        except LookupError:
             print(f"{name}: {NO_RECORD}")
             continue
+        row, gpu = record.one("autotune", name=name), str(record.head("GPU")).removeprefix("NVIDIA ")
+        found = "recorded" if record is POINTWISE else f"no H200; on an {gpu}"
         kept = "" if name == "one config" else f"; kept: BLOCK {row['block']:.0f}, {row['warps']:.0f} warps"
         times = f"{row['ms_p50']:,.0f} ms for the first call, {row['call_us']:.1f} µs of Python for a later one"
-        print(f"{name}: recorded {times}{kept}")
+        print(f"{name}: {found} {times}{kept}")
 
 
 def show_offsets() -> None:

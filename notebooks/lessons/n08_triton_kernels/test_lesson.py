@@ -81,7 +81,7 @@ def test_what_is_not_recorded_yet_says_so_and_is_shown_when_it_is(monkeypatch, c
     capsys.readouterr()
     out = printed()
     assert recorded.NO_RECORD not in out
-    assert "replayed 7.5; here 65.0, replayed 64.0" in out
+    assert "replayed 7.5; here 65.0 µs, replayed 64.0" in out
 
 
 def test_the_picture_and_the_tables(capsys):
@@ -132,5 +132,18 @@ def test_a_late_program_is_seen_to_store_where_it_should():
 
 
 def test_a_load_beside_a_tensor_is_seen_where_it_leaves_no_trace():
-    with pytest.raises(OutOfBounds, match="load from x is out of bounds: the first is at offset 40"):
+    said = r"a load from x is out of bounds in 8 lanes: the first is at offset 40, 1 beyond its last \(it spans 40\)"
+    with pytest.raises(OutOfBounds, match=said):
         triton_puzzles.look_beside(unmasked_loads, 40)
+
+
+def test_a_gpu_gets_all_cases_and_first_those_of_the_interpreter():
+    """So a reader on a GPU is told of the same case."""
+    names = spec_of("add_mul_activation").tensors
+    every, some = triton_puzzles._all_cases(names), triton_puzzles._some_cases(names)
+    shared = [case for case in some if case in every]
+    assert every[: len(shared)] == shared
+    assert len(shared) > len(some) / 2
+    contract = spec_of("add_mul_activation").cases(names)
+    assert len(every) == len(contract)
+    assert all(case in contract for case in every)
