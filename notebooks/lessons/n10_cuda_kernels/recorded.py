@@ -89,11 +89,11 @@ def show_indices() -> None:
     except LookupError:
         print(NO_RECORD)
         return
-    print(f"recorded on an {record.head('GPU')}: 65536 rows\n{'':29}instructions   µs, 512 columns   µs, 511")
+    print(f"recorded on an {record.head('GPU')}, µs\n{'':29}instructions   65536 × 512   65535 × 511")
     for dtype in ("float32", "bfloat16"):
         for name in WAYS:
             even, odd = (record.us("index", shape=shape, name=name, dtype=dtype) for shape in ("even", "odd"))
-            print(f"{dtype:9} {name:18} {kernel(f'{name} {dtype}')['iteration']:13.1f} {even:17.1f} {odd:9.1f}")
+            print(f"{dtype:9} {name:18} {kernel(f'{name} {dtype}')['iteration']:13.1f} {even:13.1f} {odd:13.1f}")
 
 
 def show_op() -> None:
@@ -117,7 +117,7 @@ def show_forms() -> None:
         us = {name: spread(record.one("form", name=name)) for name in compiled()["forms"]}
     except LookupError:
         us = {}
-    print(f"{'':20} instructions   loads" + f"{'µs':>10}" * bool(us))
+    print(f"{'for an element:':20} instructions   loads" + f"{'µs':>10}" * bool(us))
     for name, found in compiled()["forms"].items():
         told = WAY.get(name, name).removeprefix("the ")
         print(f"{told:20} {found['an_element']:13.1f}   {found['loads']:12}{us.get(name, '')}".rstrip())
