@@ -91,7 +91,7 @@ def show_sum(
     way: str, mine: float | None = None, guess: float | None = None, chunks: int = CHUNKS, warps: int = 4
 ) -> None:
     """As show, of a sum."""
-    about = f", {chunks} chunks" if way in WAYS else f", warps: {warps}" if way == "sum_tiles" else ""
+    about = f", chunks: {chunks}" if way in WAYS else f", warps: {warps}" if way == "sum_tiles" else ""
     part, labels = _sum(way, chunks, warps)
     show(way + about, _or_none(sum_row, way, chunks, warps), mine, guess, BACKWARD.elsewhere(part, **labels))
 

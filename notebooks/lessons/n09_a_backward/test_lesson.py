@@ -121,7 +121,7 @@ def test_what_is_printed(capsys):
     first, second, third = capsys.readouterr().out.splitlines()
     us = f"{recorded.sum_row('sum_rows')['us_p50']:,.1f}"
     assert first.split() == ["sum_rows", "H200", us, "µs,", "here", "12.3", "µs;", "you", "said", "7"]
-    assert second.startswith("two stages, 7 chunks  ")
+    assert second.startswith("two stages, chunks: 7  ")
     assert second.endswith(third.rpartition("   ")[2])
     assert third.endswith(recorded.NO_RECORD)
     recorded.show_backward({"relu": "me"})

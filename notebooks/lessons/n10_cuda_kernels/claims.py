@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lessons.n10_cuda_kernels import recorded
 from lessons.n10_cuda_kernels.counting import WAYS
-from lessons.n10_cuda_kernels.forms import forms
+from lessons.n10_cuda_kernels.forms import FORMS
 from lessons.n10_cuda_kernels.puzzles import FAST
 from lessons.n10_cuda_kernels.recorded import CUDA_STEPS, kernel, of_library, on_gpu, share
 from lessons.shared.claim import claim
-from lessons.shared.records import GPU, LEAST, Record, apart, copy_us, gb_per_s
+from lessons.shared.records import GPU, LEAST, apart, copy_us, gb_per_s
 
 NOTEBOOK = "10"
 one = CUDA_STEPS.one
@@ -106,23 +106,6 @@ def _by_bytes() -> tuple:
     return slow, few, fast, many
 
 
-def _pointwise(name: str, shape: str, dtype: str):
-    return Record("pointwise").one("step", name=name, shape=shape, dtype=dtype)
-
-
-def _remainder() -> tuple:
-    """Of notebook 08: 64 bits beside what the kernel is without them."""
-    differ = []
-    for shape in ("even", "odd"):
-        for dtype in ("float32", "bfloat16"):
-            narrow, wide = (_pointwise(name, shape, dtype) for name in ("16 bytes a lane", "64-bit places"))
-            if apart(narrow, wide):
-                differ.append((shape, dtype, narrow["us_p50"], wide["us_p50"]))
-    ((shape, dtype, before, after),) = differ
-    assert (shape, dtype) == ("odd", "bfloat16")
-    return before, after
-
-
 def _library(implementation: str) -> tuple:
     return (of_library(implementation)["us_p50"],)
 
@@ -148,7 +131,7 @@ def _answer() -> tuple:
     found = recorded.compiled()["forms"]
     assert {name for name, form in found.items() if form["loads"] == "LL+L"} == {"one element", "fast functions"}
     assert {form["loads"] for form in found.values()} == {"LL+L", "LLL"}
-    assert set(found) == {*forms, "triton, by hand"}
+    assert set(found) == {*FORMS, "triton, by hand"}
     times = [record.us("op", shape="even", name=f"{way}, by hand") for way in ("cuda", "triton")]
     return (100 * (times[0] / times[1] - 1),)
 
@@ -198,7 +181,6 @@ said("At most {:.1f} programs begin per ns, so the blocks of *scalar* take {:.0f
 said("06's copy takes {:.0f} µs for as many bytes with {:.0f} KB on an SM, and {:.0f} µs with {:.0f} KB.", _by_bytes)
 said("the requests and instructions of *coalesced* ({} and {} for 16 elements).", _early)
 said("The lecture's answer takes {:.0f} % longer than the Triton kernel.", _answer)
-said("There {:.1f} µs become {:.1f} µs, as the bytes no longer hide the remainder.", _remainder)
 said("`cudaDeviceSynchronize` reports it, not the launch.", _sanitizers)
 said("| eager, four kernels | {:.0f} |", lambda: _library("eager"))
 said("| `torch.compile` | {:.1f} |", lambda: _library("torch.compile"))

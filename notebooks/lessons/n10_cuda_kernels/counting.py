@@ -14,7 +14,7 @@ from pathlib import Path
 from kernels import runtime
 from kernels.inductor.machine_code import tool
 from kernels.runtime import KERNELS
-from lessons.n10_cuda_kernels.forms import elements, forms, together
+from lessons.n10_cuda_kernels.forms import FORMS, elements, together
 from lessons.n10_cuda_kernels.shortest_way import Lines, executed, functions, iteration, opcode
 from lessons.shared.compiled import compiled
 
@@ -64,10 +64,10 @@ def count_forms() -> dict:
     """Of each form of the capstone's kernel, and of the Triton kernel: instructions for an element, and its loads."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "forms.cu"
-        file.write_text(together(forms))
+        file.write_text(together(FORMS))
         sass = functions(tool("cuobjdump", ["-sass"], cubin_of(file)))
     found = {plain(name): lines for name, lines in sass.items()}
-    made = {name: (found[f"form_{k}"], elements(text)) for k, (name, text) in enumerate(forms.items())}
+    made = {name: (found[f"form_{k}"], elements(text)) for k, (name, text) in enumerate(FORMS.items())}
     pointers = ("x", "bias", "y", "out")
     types = {"x": "*fp32", "bias": "*fp32", "y": "*fp32", "multiplier": "fp32", "out": "*fp32"}
     cubin = compiled(

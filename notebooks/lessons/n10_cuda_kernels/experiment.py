@@ -32,7 +32,7 @@ from kernels.dispatch.build import load_library
 from kernels.runtime import KERNELS
 from lessons.n10_cuda_kernels import counting, in_triton, texts
 from lessons.n10_cuda_kernels.counting import STEPS, WAYS
-from lessons.n10_cuda_kernels.forms import forms, together
+from lessons.n10_cuda_kernels.forms import FORMS, together
 from lessons.n10_cuda_kernels.op_puzzles import ACTIVATIONS
 from lessons.n10_cuda_kernels.sanitizers import compute_sanitizer
 from lessons.shared import ncu as nsight
@@ -188,8 +188,8 @@ class CudaSteps(Experiment):
         """The copy and the Triton kernel are measured once more: by turns with the forms."""
         x, bias, y = self.inputs("even")
         moved, out = 3 * x.nbytes + bias.nbytes, torch.empty_like(x)
-        library = Library.of_text("cuda_forms", together(forms)) if self.gpu else OnHost()
-        calls = {name: partial(library.form, number, x, bias, y, out) for number, name in enumerate(forms)}
+        library = Library.of_text("cuda_forms", together(FORMS)) if self.gpu else OnHost()
+        calls = {name: partial(library.form, number, x, bias, y, out) for number, name in enumerate(FORMS)}
         calls["triton, by hand"] = partial(in_triton.launch, x, bias, y)
         right = partial(close, x=x, bias=bias, y=y)
         ways = [Way({"name": name}, [call], right) for name, call in calls.items()]

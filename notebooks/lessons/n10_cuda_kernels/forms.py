@@ -1,5 +1,5 @@
 """The capstone's kernel with a sigmoid, and three forms of it that differ from it in one thing each: what notebook 10
-times beside its Triton kernel. The texts are the notebook's.
+prints, and times beside its Triton kernel.
 """
 
 from __future__ import annotations
@@ -7,22 +7,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# %% forms
-one = """
+ONE = """
 __device__ float sigmoid(float z) { return 1 / (1 + expf(-z)); }
 __global__ void form(const float* x, const float* bias, const float* y, float m, float* out, int columns, long long n) {
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) out[i] = sigmoid(x[i] + m * y[i] + bias[i % columns]);
 }"""
-four = one[: one.index("    if")] + """    if ((i *= 4) >= n) return;
+FOUR = ONE[: ONE.index("    if")] + """    if ((i *= 4) >= n) return;
     float4 a = *(const float4*)(x + i), b = *(const float4*)(y + i), c = *(const float4*)(bias + i % columns);
     a.x = sigmoid(a.x + m * b.x + c.x), a.y = sigmoid(a.y + m * b.y + c.y);
     a.z = sigmoid(a.z + m * b.z + c.z), a.w = sigmoid(a.w + m * b.w + c.w);
     *(float4*)(out + i) = a;
 }"""
-forms = {"one element": one, "32-bit index": one.replace("long long", "int"), "four elements": four}
-forms["fast functions"] = one.replace("1 / (1 + expf(-z))", "__fdividef(1, 1 + __expf(-z))")
-# %%
+FORMS = {
+    "one element": ONE,
+    "32-bit index": ONE.replace("long long", "int"),
+    "fast functions": ONE.replace("1 / (1 + expf(-z))", "__fdividef(1, 1 + __expf(-z))"),
+    "four elements": FOUR,
+}
 
 
 def elements(text: str) -> int:
