@@ -208,8 +208,8 @@ claim(NOTEBOOK, "A wait takes {:.0f} µs / ({} / {}) = {:.0f} ns, not much more 
 claim(NOTEBOOK, "The loop's own {} clocks are {:.0f} ns,", _instructions)
 claim(NOTEBOOK, "Step 1 waits {} times for 128 rows, a tile with one warp {} times, and one with four warps {} times.",
       lambda: (128 // UNROLLED, WAITS_ONE_WARP, WAITS))
-claim(NOTEBOOK, "At {:.0f} ns a wait, the last would take {:.0f} µs. It takes {:.0f} µs, as a wait for "
-      "more loads ends later.", _tiles)
+claim(NOTEBOOK, "At {:.0f} ns a wait, the last would take {:.0f} µs. It takes {:.0f} µs, because "
+      "a wait for more loads ends later.", _tiles)
 claim(NOTEBOOK, "On the H200, with {} chunks atomics take {:.1f} µs and two stages {:.1f} µs: no difference, and no "
       "number of chunks is better for either.", _best)
 claim(NOTEBOOK, "PyTorch's own sum takes {:.1f} µs.", _torch)
@@ -229,7 +229,7 @@ claim(NOTEBOOK, "On the H200, `torch.compile` takes {:.1f} µs for relu, ours {:
 claim(NOTEBOOK, "For gelu we lose in Triton: {:.1f} µs by `torch.compile`, and {:.1f} µs by ours.", _gelu)
 claim(NOTEBOOK, "Both move {} bytes per element", _gelu_bytes)
 claim(NOTEBOOK, "without `grad_bias` ours is within 3 % of the compiler's. Our CUDA kernel is "
-      "too, with the sum.",
+      "within 3 % with the sum, too.",
       _gelu_sum)
 claim(NOTEBOOK, "On the H200, for gelu, both directions take {:.1f} µs with `torch.compile` and {:.1f} µs with ours: "
       "we lose the backward, and win both together. For relu it is {:.1f} and {:.1f} µs, no difference.", _step)

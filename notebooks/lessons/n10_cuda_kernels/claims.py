@@ -131,6 +131,7 @@ def _answer() -> tuple:
     found = recorded.compiled()["forms"]
     assert {name for name, form in found.items() if form["loads"] == "LL+L"} == {"one element", "fast functions"}
     assert {form["loads"] for form in found.values()} == {"LL+L", "LLL"}
+    assert recorded.compiled()["answer"] == found["one element"]["loads"]
     assert set(found) == {*FORMS, "triton, by hand"}
     times = [record.us("op", shape="even", name=f"{way}, by hand") for way in ("cuda", "triton")]
     return (100 * (times[0] / times[1] - 1),)
@@ -175,7 +176,7 @@ said("*early* takes {:.1f} µs and *wide* {:.1f}, like a copy; *coalesced* takes
 said("A 64-bit remainder does: {:.0f} to {:.0f} % here, on the H100.", _of_remainder)
 said("A thread has 4 bytes of x in flight, and an SM's 2048 threads have {:.0f} KB.", lambda: (in_flight(1),))
 said("four loads, then their stores. Now {:.0f} KB of x are in flight.", lambda: (in_flight(4),))
-said("*wide* has the same {:.0f} KB in flight, by a quarter of the requests.", lambda: _wide()[1:2])
+said("*wide* has the same {:.0f} KB in flight, with a quarter of the requests.", lambda: _wide()[1:2])
 said("at most {} times as long as a copy.", _fast)
 said("At most {:.1f} programs begin per ns, so the blocks of *scalar* take {:.0f} µs to begin", _begin)
 said("06's copy takes {:.0f} µs for as many bytes with {:.0f} KB on an SM, and {:.0f} µs with {:.0f} KB.", _by_bytes)

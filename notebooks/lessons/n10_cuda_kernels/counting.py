@@ -16,6 +16,7 @@ from kernels.inductor.machine_code import tool
 from kernels.runtime import KERNELS
 from lessons.n10_cuda_kernels.forms import FORMS, elements, together
 from lessons.n10_cuda_kernels.shortest_way import Lines, executed, functions, iteration, opcode
+from lessons.n10_cuda_kernels.texts import capstone_alone
 from lessons.shared.compiled import compiled
 
 HERE = Path(__file__).resolve().parent
@@ -60,13 +61,18 @@ def cubin_of(file: Path) -> bytes:
         return cubin.read_bytes()
 
 
+def kernels_of(text: str) -> dict[str, Lines]:
+    """The instructions of a text's kernels, by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "text.cu"
+        file.write_text(text)
+        sass = functions(tool("cuobjdump", ["-sass"], cubin_of(file)))
+    return {plain(name): lines for name, lines in sass.items()}
+
+
 def count_forms() -> dict:
     """Of each form of the capstone's kernel, and of the Triton kernel: instructions for an element, and its loads."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "forms.cu"
-        file.write_text(together(FORMS))
-        sass = functions(tool("cuobjdump", ["-sass"], cubin_of(file)))
-    found = {plain(name): lines for name, lines in sass.items()}
+    found = kernels_of(together(FORMS))
     made = {name: (found[f"form_{k}"], elements(text)) for k, (name, text) in enumerate(FORMS.items())}
     pointers = ("x", "bias", "y", "out")
     types = {"x": "*fp32", "bias": "*fp32", "y": "*fp32", "multiplier": "fp32", "out": "*fp32"}
@@ -83,8 +89,8 @@ def count_forms() -> dict:
 
 
 def count() -> dict:
-    """Of each kernel of steps.cu for sm_90: registers, instructions that execute, the order of its accesses; and what
-    count_forms has."""
+    """Of each kernel of steps.cu for sm_90: registers, instructions that execute, the order of its accesses; what
+    count_forms has; and the loads of the capstone's solution."""
     cubin = cubin_of(HERE / "steps.cu")
     sass, usage = (tool("cuobjdump", [option], cubin) for option in ("-sass", "--dump-resource-usage"))
     registers = {plain(name): int(number) for name, number in re.findall(r"Function (\S+?):\s+REG:(\d+)", usage)}
@@ -97,7 +103,8 @@ def count() -> dict:
             kernels[name]["iteration"] = iteration(lines)
     said = subprocess.run([runtime.nvcc(), "--version"], capture_output=True, text=True, check=True).stdout
     versions = {"nvcc": re.search(r"release ([\d.]+)", said)[1], "triton": runtime.versions()["triton"]}
-    return {**versions, "kernels": kernels, "forms": count_forms()}
+    (answer,) = kernels_of(capstone_alone()).values()
+    return {**versions, "kernels": kernels, "forms": count_forms(), "answer": loads(answer)}
 
 
 def save(found: dict) -> str:

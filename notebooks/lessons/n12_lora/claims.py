@@ -185,7 +185,7 @@ claim(
     "{:.0f} µs less than the op.",
     _five,
 )
-claim(NOTEBOOK, "on the H100 it takes {:.0f} % less than the op", _inside)
+claim(NOTEBOOK, "on the H100 it takes {:.0f} % less time than the op", _inside)
 claim(NOTEBOOK, "| LoRA kernel | 5 | on an H100 {:.0f}; the op {:.0f} |", lambda: _elsewhere(KERNEL, FUSED))
 claim(NOTEBOOK, "| relu inside | 5 | on an H100 {:.0f}; the op {:.0f} |", lambda: _elsewhere(RELU_INSIDE, FUSED))
 claim(NOTEBOOK, "they would meet at some {:.0f} adapters on the H100.", _meet)
