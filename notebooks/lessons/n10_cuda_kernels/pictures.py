@@ -37,7 +37,7 @@ def draw_reads() -> Figure:
         ax.set_title(f"{name}: {len(sectors)} sectors, {useful:.1f} % of their bytes used", size=9, loc="left")
         ax.set(xlim=(0, LANES * 16), ylim=(0, 1), yticks=[])
         ax.tick_params(labelsize=7)
-    axes[-1].set_xlabel("number of x; blue: asked for by one instruction of warp 0; orange comes with it", size=9)
+    axes[-1].set_xlabel("element of x; blue: asked for by one instruction of warp 0; orange comes with it", size=9)
     return figure
 
 
