@@ -61,7 +61,7 @@ def cubin_of(file: Path) -> bytes:
         return cubin.read_bytes()
 
 
-def kernels_of(text: str) -> dict[str, Lines]:
+def instructions_of(text: str) -> dict[str, Lines]:
     """The instructions of a text's kernels, by name."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "text.cu"
@@ -72,7 +72,7 @@ def kernels_of(text: str) -> dict[str, Lines]:
 
 def count_forms() -> dict:
     """Of each form of the capstone's kernel, and of the Triton kernel: instructions for an element, and its loads."""
-    found = kernels_of(together(FORMS))
+    found = instructions_of(together(FORMS))
     made = {name: (found[f"form_{k}"], elements(text)) for k, (name, text) in enumerate(FORMS.items())}
     pointers = ("x", "bias", "y", "out")
     types = {"x": "*fp32", "bias": "*fp32", "y": "*fp32", "multiplier": "fp32", "out": "*fp32"}
@@ -103,7 +103,7 @@ def count() -> dict:
             kernels[name]["iteration"] = iteration(lines)
     said = subprocess.run([runtime.nvcc(), "--version"], capture_output=True, text=True, check=True).stdout
     versions = {"nvcc": re.search(r"release ([\d.]+)", said)[1], "triton": runtime.versions()["triton"]}
-    (answer,) = kernels_of(capstone_alone()).values()
+    (answer,) = instructions_of(capstone_alone()).values()
     return {**versions, "kernels": kernels, "forms": count_forms(), "answer": loads(answer)}
 
 
