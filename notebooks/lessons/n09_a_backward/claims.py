@@ -199,7 +199,7 @@ def _ends() -> tuple:
     return tuple(sum_row(way)["us_p50"] / copy_us(4 * ELEMENTS) for way in ("sum_rows", "two stages"))
 
 
-claim(NOTEBOOK, "You take this sum from {:.0f} µs to {:.1f} µs", _whole_way)
+claim(NOTEBOOK, "On an H200, you take this sum from {:.0f} µs to {:.1f} µs", _whole_way)
 claim(NOTEBOOK, "At the copy's rate its {:.1f} MB take {:.1f} µs.", _bytes)
 claim(NOTEBOOK, "there are 16 programs for {} SMs", lambda: (sms(),))
 claim(NOTEBOOK, "So the {} programs have {:.0f} KB in flight", _in_flight)
@@ -208,10 +208,10 @@ claim(NOTEBOOK, "A wait takes {:.0f} µs / ({} / {}) = {:.0f} ns, not much more 
 claim(NOTEBOOK, "The loop's own {} clocks are {:.0f} ns,", _instructions)
 claim(NOTEBOOK, "Step 1 waits {} times for 128 rows, a tile with one warp {} times, and one with four warps {} times.",
       lambda: (128 // UNROLLED, WAITS_ONE_WARP, WAITS))
-claim(NOTEBOOK, "At {:.0f} ns a wait, the last would take {:.0f} µs. It takes {:.0f} µs, as a wait for "
-      "more loads ends later.", _tiles)
-claim(NOTEBOOK, "With {} chunks atomics take {:.1f} µs and two stages {:.1f} µs: no difference, and no number of "
-      "chunks is better for either.", _best)
+claim(NOTEBOOK, "At {:.0f} ns a wait, the last would take {:.0f} µs. It takes {:.0f} µs, because "
+      "a wait for more loads ends later.", _tiles)
+claim(NOTEBOOK, "On the H200, with {} chunks atomics take {:.1f} µs and two stages {:.1f} µs: no difference, and no "
+      "number of chunks is better for either.", _best)
 claim(NOTEBOOK, "PyTorch's own sum takes {:.1f} µs.", _torch)
 claim(NOTEBOOK, "atomics take {:.1f} times as long as two stages.", _one_chunk)
 claim(NOTEBOOK, "**{} chunks:** a chunk has {} rows, so {} of a tile's {} rows are masked.", lambda: _many_chunks()[:4])
@@ -224,15 +224,15 @@ claim(NOTEBOOK, "for relu, 4096 chunks take {:.1f} µs without `grad_bias` and {
 claim(NOTEBOOK, "The op's default for this shape is {}, the best of the record: {:.1f} µs for relu and {:.1f} µs for "
       "gelu.", _default)
 claim(NOTEBOOK, "sums {} chunks into a workspace (chunk `x1` begins at `{}*x1`)", _compiled_chunks)
-claim(NOTEBOOK, "For relu `torch.compile` takes {:.1f} µs, ours {:.1f} µs in Triton and {:.1f} µs in CUDA: no "
-      "difference.", _relu)
+claim(NOTEBOOK, "On the H200, `torch.compile` takes {:.1f} µs for relu, ours {:.1f} µs in Triton and {:.1f} µs in "
+      "CUDA: no difference.", _relu)
 claim(NOTEBOOK, "For gelu we lose in Triton: {:.1f} µs by `torch.compile`, and {:.1f} µs by ours.", _gelu)
 claim(NOTEBOOK, "Both move {} bytes per element", _gelu_bytes)
 claim(NOTEBOOK, "without `grad_bias` ours is within 3 % of the compiler's. Our CUDA kernel is "
-      "too, with the sum.",
+      "within 3 % with the sum, too.",
       _gelu_sum)
-claim(NOTEBOOK, "For gelu both directions take {:.1f} µs with `torch.compile` and {:.1f} µs with ours: we lose the "
-      "backward, and win both together. For relu it is {:.1f} and {:.1f} µs, no difference.", _step)
+claim(NOTEBOOK, "On the H200, for gelu, both directions take {:.1f} µs with `torch.compile` and {:.1f} µs with ours: "
+      "we lose the backward, and win both together. For relu it is {:.1f} and {:.1f} µs, no difference.", _step)
 claim(NOTEBOOK, "the compiler keeps {:.1f} MB for relu and {:.1f} MB for gelu, ours nothing.", _kept)
 claim(NOTEBOOK, "| the sum of {:.1f} MB |", lambda: _bytes()[:1])
 claim(NOTEBOOK, "| the bytes | | {:.1f} |", lambda: _bytes()[1:])

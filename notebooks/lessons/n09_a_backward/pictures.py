@@ -67,8 +67,8 @@ def draw_chunks() -> Figure:
 
 
 def draw_op() -> Figure:
-    """The recorded µs of our Triton backward by the number of chunks, with the sum over the rows and without; dashed:
-    torch.compile's, with the sum. The op's own number is marked."""
+    """The recorded µs of our Triton backward by the number of chunks, with the sum over the rows and without; the
+    op's own number is marked."""
     figure, axes = open_panels((11, 3), 1, 2)
     for ax, activation in zip(axes, ("relu", "gelu"), strict=True):
         for sums, label, colour in ((True, "with grad_bias", ORANGE), (False, "without", BLUE)):
@@ -76,9 +76,6 @@ def draw_op() -> Figure:
             ax.plot(points["chunks"], points["us_p50"], "o-", ms=4, color=colour, label=label)
             ours = points[points["chunks"] == recorded.OP_CHUNKS]
             ax.plot(ours["chunks"], ours["us_p50"], "o", ms=10, mfc="none", color=colour)
-        compiled = recorded.backward("torch.compile", activation)["us_p50"]
-        ax.axhline(compiled, color="0.4", ls="--", lw=1)
-        ax.text(64, compiled, f"torch.compile: {compiled:.1f} µs", va="top", size=8)
         ax.set(xscale="log", xlabel="chunks of the rows", title=f"{activation}, float32; circle: the op's default")
         ax.set_xticks(chunks := [64, 128, 256, 512, 1024, 2048, 4096], chunks)
         ax.minorticks_off()

@@ -77,17 +77,21 @@ def show(
     instead: str = NO_RECORD,
 ) -> None:
     """Print a line: the recorded µs, what was predicted, and what was measured here. instead: of the recorded µs."""
-    text = instead if row is None else f"recorded {row['us_p50']:7,.1f} µs"
-    said = "" if guess is None else f"  You said {guess:g}."
-    here = "" if mine is None else f"  Here: {mine:,.1f}."
-    print(f"{what:36} {text:19}{said}{here}".rstrip())
+    text = instead if row is None else f"{gpu_of(BACKWARD)} {row['us_p50']:7,.1f} µs"
+    here = "" if mine is None else f", here {mine:,.1f} µs"
+    said = "" if guess is None else f"; you said {guess:g}"
+    print(f"{what:36} {text}{here}{said}")
+
+
+def gpu_of(record: Record) -> str:
+    return record.head("GPU").removeprefix("NVIDIA ")
 
 
 def show_sum(
     way: str, mine: float | None = None, guess: float | None = None, chunks: int = CHUNKS, warps: int = 4
 ) -> None:
     """As show, of a sum."""
-    about = f", {chunks} chunks" if way in WAYS else f", warps: {warps}" if way == "sum_tiles" else ""
+    about = f", chunks: {chunks}" if way in WAYS else f", warps: {warps}" if way == "sum_tiles" else ""
     part, labels = _sum(way, chunks, warps)
     show(way + about, _or_none(sum_row, way, chunks, warps), mine, guess, BACKWARD.elsewhere(part, **labels))
 
@@ -101,7 +105,7 @@ def show_whole_backward(mine: float | None = None) -> None:
 def show_backward(faster: dict[str, str | None] | None = None) -> None:
     """A line for each activation: µs and bytes an element by each implementation; faster: who was said to be."""
     for activation in KEPT:
-        found, gpu = [], ""
+        found, gpu = [], f"{gpu_of(BACKWARD)}: "
         for name in ("torch.compile", "triton", "cuda"):
             row = _or_none(backward, name, activation)
             if row is None:
@@ -115,15 +119,14 @@ def show_backward(faster: dict[str, str | None] | None = None) -> None:
 
 
 def show_training(mine: dict[tuple[str, str], float] | None = None) -> None:
-    """A line for each activation: µs of both directions by each implementation, and the MB that are kept between them;
+    """A line for each activation and implementation: µs of both directions, and the MB that are kept between them;
     mine: µs here by activation and implementation."""
+    print(f"{'both directions, µs':26} {gpu_of(BACKWARD):>6}" + f"{'here':>9}" * bool(mine) + "   kept")
     for activation in ("relu", "gelu"):
-        found = []
         for name in ("eager", "torch.compile", "triton"):
             row, here = training("both", name, activation), (mine or {}).get((activation, name))
-            said = "" if here is None else f", here {here:.1f}"
-            found.append(f"{name} {row['us_p50']:.1f} µs{said} ({row['kept'] / 1e6:.0f} MB kept)")
-        print(f"{activation:8}" + ", ".join(found))
+            said = "" if here is None else f"{here:9.1f}"
+            print(f"{activation:8} {name:17} {row['us_p50']:6.1f}{said}{row['kept'] / 1e6:7.0f} MB")
 
 
 def _elsewhere(name: str, activation: str) -> tuple[pandas.Series | None, str]:
@@ -133,7 +136,7 @@ def _elsewhere(name: str, activation: str) -> tuple[pandas.Series | None, str]:
         row = record.one("backward", implementation=name, activation=activation)
     except LookupError:
         return None, ""
-    return row, f"no H200; on an {record.head('GPU').removeprefix('NVIDIA ')}: "
+    return row, f"no H200; on an {gpu_of(record)}: "
 
 
 def _or_none(read, *labels) -> pandas.Series | None:

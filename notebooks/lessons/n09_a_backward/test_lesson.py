@@ -120,20 +120,21 @@ def test_what_is_printed(capsys):
     recorded.show_sum("sum_tiles", warps=3)
     first, second, third = capsys.readouterr().out.splitlines()
     us = f"{recorded.sum_row('sum_rows')['us_p50']:,.1f}"
-    assert first.split() == ["sum_rows", "recorded", us, "µs", "You", "said", "7.", "Here:", "12.3."]
-    assert second.startswith("two stages, 7 chunks  ")
+    assert first.split() == ["sum_rows", "H200", us, "µs,", "here", "12.3", "µs;", "you", "said", "7"]
+    assert second.startswith("two stages, chunks: 7  ")
     assert second.endswith(third.rpartition("   ")[2])
     assert third.endswith(recorded.NO_RECORD)
     recorded.show_backward({"relu": "me"})
-    recorded.show_training({("gelu", "triton"): 5.0})
     lines = capsys.readouterr().out.splitlines()
     by_turns = "backward" in set(recorded.BACKWARD.table()["part"])
     others = [line for line in lines if line.startswith("These are of several runs")]
     assert len(others) == (not by_turns)
-    assert [line.split()[0] for line in lines if line not in others] == ["relu", "sigmoid", "gelu", "relu", "gelu"]
+    assert [line.split()[0] for line in lines if line not in others] == ["relu", "sigmoid", "gelu"]
     assert lines[0].endswith("you said me")
     assert f"torch.compile {recorded.backward('torch.compile', 'relu')['us_p50']:.1f} µs (17 bytes)" in lines[0]
-    assert "here 5.0 (0 MB kept)" in lines[-1]
+    assert lines[0].startswith("relu    H200: ")
+    recorded.show_training({("gelu", "triton"): 5.0})
+    assert capsys.readouterr().out.splitlines()[-1].split()[-3:] == ["5.0", "0", "MB"]
 
 
 def test_what_the_part_backward_will_have_goes_before_what_stands_in_for_it(monkeypatch):

@@ -14,7 +14,10 @@ from pathlib import Path
 from kernels import runtime
 from kernels.inductor.machine_code import tool
 from kernels.runtime import KERNELS
-from lessons.n10_cuda_kernels.shortest_way import executed, functions, iteration, opcode
+from lessons.n10_cuda_kernels.forms import FORMS, elements, together
+from lessons.n10_cuda_kernels.shortest_way import Lines, executed, functions, iteration, opcode
+from lessons.n10_cuda_kernels.texts import capstone_alone
+from lessons.shared.compiled import compiled
 
 HERE = Path(__file__).resolve().parent
 SAVED = KERNELS.parent / "traces" / "compiled" / "cuda_steps.json"
@@ -34,22 +37,62 @@ def plain(name: str) -> str:
     return mangled[2][: int(mangled[1])] if mangled else name
 
 
-def order(lines: list[tuple[int, str]]) -> str:
+def order(lines: Lines) -> str:
     """The accesses to memory as they stand: L for a load, S for a store."""
     marks = {"LDG": "L", "STG": "S"}
     return "".join(marks.get(opcode(code), "") for _, code in lines)
 
 
-def count() -> dict:
-    """Of each kernel of steps.cu for sm_90: registers, instructions that execute, the order of its accesses.
-    RuntimeError: no nvcc."""
+def loads(lines: Lines) -> str:
+    """Up to the last load: L for a load, + for one addition or more, which wait for the loads before them."""
+    marks = {"LDG": "L", "FADD": "+", "FFMA": "+"}
+    found = "".join(marks.get(opcode(code), "") for _, code in lines)
+    return re.sub(r"\++", "+", found[: found.rindex("L") + 1]).lstrip("+")
+
+
+def cubin_of(file: Path) -> bytes:
+    """What nvcc makes of a file for sm_90. RuntimeError: no nvcc."""
     if not runtime.nvcc():
         raise RuntimeError("nvcc is not here, and nothing else compiles CUDA C++ for a GPU")
     with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder) / "steps.cubin"
-        command = [runtime.nvcc(), "-O3", "-std=c++17", "-arch=sm_90", "-cubin", HERE / "steps.cu", "-o", cubin]
+        cubin = Path(folder) / "kernel.cubin"
+        command = [runtime.nvcc(), "-O3", "-std=c++17", "-arch=sm_90", "-cubin", file, "-o", cubin]
         subprocess.run(command, check=True)
-        sass, usage = (tool("cuobjdump", [option], cubin.read_bytes()) for option in ("-sass", "--dump-resource-usage"))
+        return cubin.read_bytes()
+
+
+def instructions_of(text: str) -> dict[str, Lines]:
+    """The instructions of a text's kernels, by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "text.cu"
+        file.write_text(text)
+        sass = functions(tool("cuobjdump", ["-sass"], cubin_of(file)))
+    return {plain(name): lines for name, lines in sass.items()}
+
+
+def count_forms() -> dict:
+    """Of each form of the capstone's kernel, and of the Triton kernel: instructions for an element, and its loads."""
+    found = instructions_of(together(FORMS))
+    made = {name: (found[f"form_{k}"], elements(text)) for k, (name, text) in enumerate(FORMS.items())}
+    pointers = ("x", "bias", "y", "out")
+    types = {"x": "*fp32", "bias": "*fp32", "y": "*fp32", "multiplier": "fp32", "out": "*fp32"}
+    cubin = compiled(
+        "lessons.n10_cuda_kernels.in_triton.in_triton", (*types.items(), ("columns", "i32"), ("n", "i32")),
+        (("BLOCK", 512),), aligned=(*pointers, "columns", "n"),
+    ).cubin
+    (lines,) = functions(tool("cuobjdump", ["-sass"], cubin)).values()
+    made["triton, by hand"] = lines, 512 // 128  # four warps
+    return {
+        name: {"an_element": executed(lines, 1, 3) / each, "loads": loads(lines)}
+        for name, (lines, each) in made.items()
+    }
+
+
+def count() -> dict:
+    """Of each kernel of steps.cu for sm_90: registers, instructions that execute, the order of its accesses; what
+    count_forms has; and the loads of the capstone's solution."""
+    cubin = cubin_of(HERE / "steps.cu")
+    sass, usage = (tool("cuobjdump", [option], cubin) for option in ("-sass", "--dump-resource-usage"))
     registers = {plain(name): int(number) for name, number in re.findall(r"Function (\S+?):\s+REG:(\d+)", usage)}
     kernels = {}
     for mangled, lines in functions(sass).items():
@@ -59,7 +102,9 @@ def count() -> dict:
         if name not in STEPS:
             kernels[name]["iteration"] = iteration(lines)
     said = subprocess.run([runtime.nvcc(), "--version"], capture_output=True, text=True, check=True).stdout
-    return {"nvcc": re.search(r"release ([\d.]+)", said)[1], "kernels": kernels}
+    versions = {"nvcc": re.search(r"release ([\d.]+)", said)[1], "triton": runtime.versions()["triton"]}
+    (answer,) = instructions_of(capstone_alone()).values()
+    return {**versions, "kernels": kernels, "forms": count_forms(), "answer": loads(answer)}
 
 
 def save(found: dict) -> str:

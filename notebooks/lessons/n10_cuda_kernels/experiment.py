@@ -3,7 +3,8 @@
     step       add_relu in float32: a number a thread; 16 after each other; 16 apart; four loads first; four at a time
     index      sigmoid(x + multiplier · y + bias) with an index of 32 bits, of 64, and by rows without a remainder
     op         the same: eager, torch.compile, the notebook's Triton kernel, the capstone's solution, the library's two
-    copy       PyTorch's copy of as many bytes as the kernels beside it move (in step and op), and of 1 GiB
+    form       the solution's kernel, and what one change at a time makes of it, beside the Triton kernel
+    copy       PyTorch's copy of as many bytes as the kernels beside it move (in step, op and form), and of 1 GiB
     ncu        instructions that warps execute, and sectors, as the GPU counts them
     sanitizer  what compute-sanitizer says of a kernel with a wrong guard, and of one without its barrier
 
@@ -31,6 +32,7 @@ from kernels.dispatch.build import load_library
 from kernels.runtime import KERNELS
 from lessons.n10_cuda_kernels import counting, in_triton, texts
 from lessons.n10_cuda_kernels.counting import STEPS, WAYS
+from lessons.n10_cuda_kernels.forms import FORMS, together
 from lessons.n10_cuda_kernels.op_puzzles import ACTIVATIONS
 from lessons.n10_cuda_kernels.sanitizers import compute_sanitizer
 from lessons.shared import ncu as nsight
@@ -63,6 +65,14 @@ class Library:
         )
         self.library = ctypes.CDLL(str(built))
 
+    @classmethod
+    def of_text(cls, name: str, text: str) -> Library:
+        """A text that needs a file of its own."""
+        file = build.EXTENSIONS / f"{name}.cu"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return cls(name, file)
+
     def call(self, name: str, *arguments: Tensor | float) -> None:
         """A function of the library, on the current stream; it returns the launch's error."""
         given = [
@@ -82,6 +92,11 @@ class Library:
         half, sizes = int(x.dtype == torch.bfloat16), (x.shape[1], x.numel())
         self.call("launch_index", WAYS.index(name), half, blocks, x, bias, y, MULTIPLIER, out, *sizes)
 
+    def form(self, number: int, x: Tensor, bias: Tensor, y: Tensor, out: Tensor) -> Tensor:
+        """Of a text of forms.together."""
+        self.call("launch_form", number, x, bias, y, MULTIPLIER, out, x.shape[1], x.numel())
+        return out
+
 
 class OnHost:
     """In its place without a GPU: the steps through the host build, the indices by PyTorch."""
@@ -95,12 +110,15 @@ class OnHost:
     def index(self, name: str, x: Tensor, bias: Tensor, y: Tensor, out: Tensor) -> None:
         out.copy_(torch.sigmoid(x.float() + MULTIPLIER * y.float() + bias.float()))
 
+    def form(self, number: int, x: Tensor, bias: Tensor, y: Tensor, out: Tensor) -> Tensor:
+        return out.copy_(torch_sigmoid(x, bias, y))
+
 
 class CudaSteps(Experiment):
     """What cuda_steps.json has; ncu, sanitizer: what these tools say of the kernels. Sizes: the shapes by name."""
 
     NAME = "cuda_steps"
-    PARTS = ("step", "index", "op", "copy", "ncu", "sanitizer")
+    PARTS = ("step", "index", "op", "form", "copy", "ncu", "sanitizer")
     COMMANDS = ("launch_once", "count")
     FULL = MappingProxyType({"even": (65536, COLUMNS), "odd": (65535, COLUMNS - 1)})
     SMALL = MappingProxyType({"even": (8, COLUMNS), "odd": (7, COLUMNS - 1)})
@@ -158,16 +176,24 @@ class CudaSteps(Experiment):
         sigmoid = ACTIVATIONS.index("sigmoid")
         if not self.gpu:
             return partial(inline.Function(texts.capstone()), x, bias, y, MULTIPLIER, sigmoid)
-        file = build.EXTENSIONS / "cuda_capstone.cu"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(texts.capstone_alone())
-        library, out = Library("cuda_capstone", file), torch.empty_like(x)
+        library, out = Library.of_text("cuda_capstone", texts.capstone_alone()), torch.empty_like(x)
 
         def call() -> Tensor:
             library.call("launch", x, bias, y, MULTIPLIER, out, sigmoid, x.shape[1], x.numel())
             return out
 
         return call
+
+    def form(self) -> None:
+        """The copy and the Triton kernel are measured once more: by turns with the forms."""
+        x, bias, y = self.inputs("even")
+        moved, out = 3 * x.nbytes + bias.nbytes, torch.empty_like(x)
+        library = Library.of_text("cuda_forms", together(FORMS)) if self.gpu else OnHost()
+        calls = {name: partial(library.form, number, x, bias, y, out) for number, name in enumerate(FORMS)}
+        calls["triton, by hand"] = partial(in_triton.launch, x, bias, y)
+        right = partial(close, x=x, bias=bias, y=y)
+        ways = [Way({"name": name}, [call], right) for name, call in calls.items()]
+        self.compare("form", [*ways, self.copied(moved, of="form")], captured=False, bytes=moved)
 
     def ncu(self) -> None:
         if self.gpu:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from kernels import runtime
 from kernels.check.host import inline, programs
 from kernels.check.isolated import Ended, run_apart
-from lessons.n10_cuda_kernels import texts
+from lessons.n10_cuda_kernels import recorded, texts
 from lessons.n10_cuda_kernels.counting import STEPS
+from lessons.n10_cuda_kernels.forms import together
 from lessons.shared.puzzle.in_cuda import explain
+from lessons.shared.timing import print_times
 
 SHAPE = (65536, 512)
 X_AND_BIAS = "torch::Tensor forward(torch::Tensor x, torch::Tensor bias, int64_t threads) {"
@@ -45,18 +50,31 @@ def called(function: Callable, *numbers: str) -> None:
 
 
 def watch(kernel: str) -> tuple[float, float]:
-    """(sectors that a warp's read of x touches, on average; those of a write to out), counted on the host; on a GPU the
-    kernel's µs are printed too. kernel: a text, called as one of STEPS."""
-    name = re.search(r"void (\w+)\(", kernel)[1]
-    text = texts.launching(kernel, STEPS[name])
+    """(sectors that a warp's read of x touches, on average; those of a write to out), counted on the host. kernel: a
+    text, called as one of STEPS."""
+    text = _launching(kernel)
     x = np.ones((16, 512), np.float32)
     found = programs.run(programs.build(text), [x, x[0], np.zeros_like(x)], (512, x.size))
     if found.status != "ok":
         raise AssertionError(explain(found, text, [x.size, 512, x.size], lambda name: "the guard", "the grid"))
-    if runtime.device().type == "cuda" and runtime.nvcc():
-        print(f"{name} here: {launch_us(text):.1f} µs")
     (reads, read, *_), _, (*_, writes, written) = found.counts
     return read / reads, written / writes
+
+
+def steps_us(*kernels: str) -> dict[str, float]:
+    """µs of the ladder's steps on this GPU, by name; of these the kernels' own texts. {} without a GPU."""
+    if runtime.device().type != "cuda" or not runtime.nvcc():
+        return {}
+    own = {_name(kernel): kernel for kernel in kernels}
+    return {name: launch_us(_launching(own.get(name) or texts.text_of(name))) for name in STEPS}
+
+
+def _name(kernel: str) -> str:
+    return re.search(r"void (\w+)\(", kernel)[1]
+
+
+def _launching(kernel: str) -> str:
+    return texts.launching(kernel, STEPS[_name(kernel)])
 
 
 def launch_us(text: str) -> float:
@@ -67,3 +85,20 @@ def launch_us(text: str) -> float:
     if found.status != "ok":
         raise AssertionError(f"{found.status}: {found.text}")
     return found.us
+
+
+# ------------------------------------------------------------------------------------------------------- the capstone
+
+
+def show_forms(forms: Mapping[str, str], x: Tensor, bias: Tensor, y: Tensor, **others: Callable[..., Tensor]) -> None:
+    """What is counted and recorded of the forms; on a GPU µs of these texts, and of others(x, bias, y), by turns."""
+    recorded.show_forms()
+    if runtime.device().type != "cuda" or not runtime.nvcc():
+        return
+    from lessons.n10_cuda_kernels.experiment import Library
+
+    library = Library.of_text("my_cuda_forms", together(forms))
+    outs = {name: torch.empty_like(x) for name in forms}
+    calls = {name: partial(library.form, k, x, bias, y, outs[name]) for k, name in enumerate(forms)}
+    calls |= {name: partial(function, x, bias, y) for name, function in others.items()}
+    print_times(calls, tolerance=1e-5)

@@ -37,15 +37,14 @@ def draw_reads() -> Figure:
         ax.set_title(f"{name}: {len(sectors)} sectors, {useful:.1f} % of their bytes used", size=9, loc="left")
         ax.set(xlim=(0, LANES * 16), ylim=(0, 1), yticks=[])
         ax.tick_params(labelsize=7)
-    axes[-1].set_xlabel("number of x; blue: asked for by one instruction of warp 0; orange comes with it", size=9)
+    axes[-1].set_xlabel("element of x; blue: asked for by one instruction of warp 0; orange comes with it", size=9)
     return figure
 
 
 def draw_steps(predicted: dict[str, float | None] | None = None) -> Figure:
     """µs of the steps, with their spread; the line is a copy of as many bytes; diamonds: what was predicted. Beside
     them those of the GPU that has *early* too."""
-    first, second = recorded.CUDA_STEPS, recorded.CUDA_STEPS.with_part("step", name="early")
-    runs = [first] if second == first else [first, second]
+    runs = recorded.step_runs()
     figure, axes = panels((10, 2.6), 1, len(runs), sharey=True, squeeze=False)
     for record, ax in zip(runs, axes[0], strict=True):
         rows = record.rows("step").set_index("name")
@@ -55,9 +54,9 @@ def draw_steps(predicted: dict[str, float | None] | None = None) -> Figure:
             place = list(STEPS).index(name)
             ax.barh(place, row["us_p50"], xerr=spread, color=NEEDED, height=0.6)
             ax.text(row["us_p50"] * 1.01, place, f" {row['us_p50']:.1f}", size=9, va="center")
-        limit = copy_us(rows["bytes"].iloc[0]) if record == first else record.us("copy", of="step")
+        limit = copy_us(rows["bytes"].iloc[0]) if record == runs[0] else record.us("copy", of="step")
         ax.axvline(limit, color="0.4", ls="--", lw=1, label="the bytes at the rate of its copy")
-        ax.set_title(f"recorded, {record.head('GPU').removeprefix('NVIDIA ')}", size=9, loc="right")
+        ax.set_title(f"recorded, {recorded.gpu_of(record)}", size=9, loc="right")
         ax.margins(x=0.12)
         ax.set(xlabel="µs for 65536 × 512 float32", xlim=(0, None), yticks=range(len(STEPS)), yticklabels=STEPS)
     for name, value in (predicted or {}).items():

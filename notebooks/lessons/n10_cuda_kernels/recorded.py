@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lessons.n10_cuda_kernels.counting import SAVED, STEPS, WAYS
@@ -40,14 +42,6 @@ def row(part: str, **labels) -> pandas.Series | None:
         return None
 
 
-def us_of(part: str, **labels) -> str:
-    """The row's µs in words; on another GPU, *coalesced*'s beside a step's."""
-    found = row(part, **labels)
-    if found is None:
-        return CUDA_STEPS.elsewhere(part, beside="coalesced", **labels)
-    return f"recorded {found['us_p50']:.1f} µs"
-
-
 def share(found: pandas.Series) -> float:
     """Percent of the copy's rate, the lecture's yardstick."""
     return 100 * copy_us(found["bytes"]) / found["us_p50"]
@@ -61,20 +55,45 @@ def on_gpu(name: str, metric: str) -> float:
 # -------------------------------------------------------------------------------------------------------------- printed
 
 
-def show_steps(predicted: dict[str, float | None]) -> None:
-    """A line a step: µs, and the order in which a thread's first accesses stand in the machine code."""
+def show_steps(predicted: dict[str, float | None], here: Mapping[str, float] = MappingProxyType({})) -> None:
+    """A line a step: the order in which a thread's first accesses stand in the machine code, µs of each GPU that
+    step_runs() has, what was predicted, and µs of this GPU."""
+    runs = step_runs()
+    print(f"{'recorded, µs':23}" + "".join(f"{gpu_of(record):>17}" for record in runs) + f"{'here':>9}" * bool(here))
     for name in STEPS:
-        said = "" if predicted.get(name) is None else f"  you said {predicted[name]}"
-        print(f"{name:10} {us_of('step', name=name):20} {kernel(name)['order'][:12]}{said}")
+        us = [record.us("step", name=name) if _has(record, name) else None for record in runs]
+        text = "".join(f"{'-' if each is None else format(each, '.1f'):>17}" for each in us)
+        mine = f"{here[name]:9.1f}" if name in here else ""
+        said = "" if predicted.get(name) is None else f"   you said {predicted[name]}"
+        print(f"{name:10} {kernel(name)['order'][:12]:12}{text}{mine}{said}")
+
+
+def step_runs() -> list[Record]:
+    """The record of the steps, and another GPU's if that alone has *early*."""
+    first, second = CUDA_STEPS, CUDA_STEPS.with_part("step", name="early")
+    return [first] if second == first else [first, second]
+
+
+def gpu_of(record: Record) -> str:
+    return record.head("GPU").removeprefix("NVIDIA ")
+
+
+def _has(record: Record, name: str) -> bool:
+    return name in set(record.rows("step")["name"])
 
 
 def show_indices() -> None:
     """A line a way and a dtype: the loop's instructions for one element, and µs at both shapes."""
+    try:
+        record = CUDA_STEPS.with_part("index")
+    except LookupError:
+        print(NO_RECORD)
+        return
+    print(f"recorded on an {record.head('GPU')}, µs\n{'':29}instructions   65536 × 512   65535 × 511")
     for dtype in ("float32", "bfloat16"):
         for name in WAYS:
-            found, labels = kernel(f"{name} {dtype}"), {"name": name, "dtype": dtype}
-            even, odd = (us_of("index", shape=shape, **labels) for shape in ("even", "odd"))
-            print(f"{dtype:8} {name:18} {found['iteration']:4.1f} instructions; 512 columns: {even}, 511: {odd}")
+            even, odd = (record.us("index", shape=shape, name=name, dtype=dtype) for shape in ("even", "odd"))
+            print(f"{dtype:9} {name:18} {kernel(f'{name} {dtype}')['iteration']:13.1f} {even:13.1f} {odd:13.1f}")
 
 
 def show_op() -> None:
@@ -88,6 +107,20 @@ def show_op() -> None:
     found = record.rows("op", shape="even").set_index("name")
     for name, said in WAY.items():
         print(f"  {said:34} {spread(found.loc[name]) if name in found.index else NO_RECORD}")
+
+
+def show_forms() -> None:
+    """A line a form of the capstone's kernel: instructions for an element, its loads, µs where they are recorded."""
+    try:
+        record = CUDA_STEPS.with_part("form")
+        print(f"recorded on an {record.head('GPU')}: 65536 × 512 float32, µs (20th to 80th percentile)")
+        us = {name: spread(record.one("form", name=name)) for name in compiled()["forms"]}
+    except LookupError:
+        us = {}
+    print(f"{'for an element:':20} instructions   loads" + f"{'µs':>10}" * bool(us))
+    for name, found in compiled()["forms"].items():
+        told = WAY.get(name, name).removeprefix("the ")
+        print(f"{told:20} {found['an_element']:13.1f}   {found['loads']:12}{us.get(name, '')}".rstrip())
 
 
 def of_library(implementation: str) -> pandas.Series:

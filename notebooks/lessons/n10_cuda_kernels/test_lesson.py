@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from kernels.check.host import inline, programs
 from lessons.n10_cuda_kernels import (
     counting,
     experiment,
+    forms,
     in_triton,
     on_your_machine,
     op_puzzles,
@@ -56,6 +58,26 @@ def test_a_kernel_that_is_timed_stands_in_a_cell():
         assert texts.text_of(name).strip() in code, name
     for function in (in_triton.in_triton, in_triton.launch):
         assert inspect.getsource(getattr(function, "fn", function)).removeprefix("@triton.jit\n").strip() in code
+
+
+@pytest.mark.parametrize("name", ["one element", "32-bit index", "four elements"])  # g++ has no fast functions
+def test_a_form_of_the_answer_computes_the_same(name):
+    text = forms.FORMS[name]
+    grid = f"(n + {256 * forms.elements(text) - 1}) / {256 * forms.elements(text)}"
+    launch = "void launch(const float* x, const float* bias, const float* y, float* out, int columns, int n)"
+    text += f"\n{launch} {{ form<<<{grid}, 256>>>(x, bias, y, 0.5f, out, columns, n); }}"
+    x, y, bias = torch.randn(9, 512), torch.randn(9, 512), torch.randn(512)
+    buffers = [each.numpy() for each in (x, bias, y, torch.zeros_like(x))]
+    found = programs.run(programs.build(text), buffers, (512, x.numel()))
+    assert found.status == "ok", found.text
+    expected = torch.sigmoid(x + 0.5 * y + bias)
+    torch.testing.assert_close(torch.from_numpy(found.buffers[3][0]).view_as(x), expected)
+
+
+def test_the_forms_are_launched_as_they_are():
+    text = forms.together(forms.FORMS)
+    assert text.count("<<<(n + 255) / 256, 256, 0, stream>>>") == len(forms.FORMS) - 1
+    assert "form_3<<<(n + 1023) / 1024, 256, 0, stream>>>(x, bias, y, m, out, columns, n)" in text
 
 
 def test_the_answer_that_is_timed_is_the_ladders():
@@ -154,6 +176,7 @@ def test_the_shortest_way_that_stores():
 
 def test_what_is_counted_is_saved_whole():
     kernels = recorded.compiled()["kernels"]
+    assert set(recorded.compiled()["forms"]) == {*forms.FORMS, "triton, by hand"}
     assert set(kernels) == {*STEPS} | {f"{way} {dtype}" for dtype in experiment.DTYPES for way in counting.WAYS}
     for name, found in kernels.items():
         assert found["executed"] >= found["order"].count("S"), name
@@ -166,7 +189,9 @@ def test_what_is_recorded_is_of_these_kernels():
     found = counting.count()
     saved = recorded.compiled()
     if found["nvcc"] == saved["nvcc"]:
-        assert found == saved
+        assert found["kernels"] == saved["kernels"]
+        if found["triton"] == saved["triton"]:
+            assert found["forms"] == saved["forms"]
 
 
 def test_pictures_and_tables(capsys):
@@ -182,7 +207,7 @@ def test_pictures_and_tables(capsys):
     record = recorded.CUDA_STEPS.with_part("step", name="early")
     assert {f"{record.us('step', name=name):.1f}" for name in STEPS} <= set(shown), "one is compared, and not drawn"
     printed = capsys.readouterr().out
-    assert re.search(r"^wide +recorded [\d.]+ µs +LLSLLSLLSLLS  you said 60$", printed, re.M)
+    assert re.search(r"^wide +LLSLLSLLSLLS +[\d.]+ +[\d.]+   you said 60$", printed, re.M)
     assert "memcheck" in printed
     matplotlib.pyplot.close("all")
 
@@ -190,13 +215,14 @@ def test_pictures_and_tables(capsys):
 @interpreted
 def test_what_is_recorded_later_is_shown_then(monkeypatch, capsys):
     lesson = experiment.CudaSteps(CPU)
-    lesson.measure(["step", "index", "op"])
+    lesson.measure(["step", "index", "op", "form"])
     assert {row["match"] for row in lesson.rows} == {"ok"}
 
     monkeypatch.setattr(recorded, "CUDA_STEPS", Unsaved("cuda_steps", lesson.rows))
     capsys.readouterr()
     recorded.show_steps({})
     recorded.show_indices()
+    recorded.show_forms()
     assert NO_RECORD not in capsys.readouterr().out
     recorded.show_op()
     printed = capsys.readouterr().out
@@ -237,6 +263,24 @@ def fails(number: int) -> None:
 def test_a_function_runs_apart_and_its_error_is_a_line(capsys):
     on_your_machine.call_apart(fails, 9)
     assert capsys.readouterr().out == "RuntimeError: CUDA error: 9\n"
+
+
+def test_on_a_gpu_the_cells_texts_are_timed(monkeypatch, capsys):
+    monkeypatch.setattr(on_your_machine.runtime, "device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(on_your_machine.runtime, "nvcc", lambda: Path("nvcc"))
+    asked = []
+    monkeypatch.setattr(on_your_machine, "launch_us", lambda text: asked.append(text) or 90.0)
+    mine = texts.text_of("early").replace("4", "2")
+    assert on_your_machine.steps_us(mine) == dict.fromkeys(STEPS, 90.0)
+    assert asked[list(STEPS).index("early")] == texts.launching(mine, 16)
+
+    built = SimpleNamespace(of_text=lambda name, text: SimpleNamespace(form=lambda k, x, bias, y, out: (text, k)))
+    monkeypatch.setattr(experiment, "Library", built)
+    times = lambda calls, tolerance: print({name: call() for name, call in calls.items()})  # noqa: E731
+    monkeypatch.setattr(on_your_machine, "print_times", times)
+    on_your_machine.show_forms({"a": "void form() {}"}, torch.ones(1), None, None, Triton=lambda *given: "launched")
+    assert "form_0<<<" in (printed := capsys.readouterr().out)
+    assert "'Triton': 'launched'" in printed
 
 
 def test_on_a_gpu_an_op_is_held_too(monkeypatch, capsys):

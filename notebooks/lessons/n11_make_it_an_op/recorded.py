@@ -57,8 +57,7 @@ def elsewhere(name: str, part: str = "call") -> str:
 
 def show_rungs(part: str = "call") -> None:
     """Print each rung's µs, with the 20th and 80th percentile."""
-    if part == "gradient":
-        print("with a gradient:")
+    print(f"recorded on an {MAKE_OP.head('GPU')}{', with a gradient' * (part == 'gradient')}:")
     for name, row in rungs(part).items():
         recorded = row and f"{row.us:5.1f} µs ({row.low:.1f} to {row.high:.1f})"
         text = recorded or elsewhere(name, part)

@@ -168,8 +168,8 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "The op takes the layer from {:.0f} to {:.0f} µs. `torch.compile` fuses the three passes too, and takes {:.0f} "
-    "µs: no difference.",
+    "On the H200 the op takes the layer from {:.0f} to {:.0f} µs. `torch.compile` fuses the three passes too, and "
+    "takes {:.0f} µs: no difference.",
     _fused,
 )
 claim(NOTEBOOK, "An E is about {:.0f} µs.", lambda: (e_us(1),))
@@ -185,11 +185,15 @@ claim(
     "{:.0f} µs less than the op.",
     _five,
 )
-claim(NOTEBOOK, "on the H100 it takes {:.0f} % less than the op", _inside)
+claim(NOTEBOOK, "on the H100 it takes {:.0f} % less time than the op", _inside)
 claim(NOTEBOOK, "| LoRA kernel | 5 | on an H100 {:.0f}; the op {:.0f} |", lambda: _elsewhere(KERNEL, FUSED))
 claim(NOTEBOOK, "| relu inside | 5 | on an H100 {:.0f}; the op {:.0f} |", lambda: _elsewhere(RELU_INSIDE, FUSED))
 claim(NOTEBOOK, "they would meet at some {:.0f} adapters on the H100.", _meet)
-claim(NOTEBOOK, "They meet at {}: `grouped` takes longer too, {:.0f} µs for {:.0f} at 50; why is open.", _crossing)
+claim(
+    NOTEBOOK,
+    "They meet at {}, because `grouped` slows down too: it takes {:.0f} µs there, and {:.0f} µs at 50. Why is open.",
+    _crossing,
+)
 claim(NOTEBOOK, "forward and backward together take {:.0f} µs, in eager {:.0f} µs.", _training)
 claim(NOTEBOOK, "one product takes {:.1f} µs and the op {:.1f} µs, for the same 7 E.", _middle)
 claim(
@@ -203,9 +207,9 @@ claim(NOTEBOOK, "As merged weights these are {:.1f} GB, as adapters {:.0f} MB.",
 claim(NOTEBOOK, "`gathered` copies an A for each row, {:.0f} MB, and then as much for B.", _copy)
 claim(
     NOTEBOOK,
-    "`masked` takes {:.0f} µs, though 99 of 100 blocks are multiplied for nothing. `grouped` multiplies each row by "
-    "its own adapter only, and takes {:.0f} µs. It must also sort, copy x into that order, and copy y back. "
-    "`gathered` takes {:.0f} µs, more than half of it to write and read its copies.",
+    "On the H200 `masked` takes {:.0f} µs, though 99 of 100 blocks are multiplied for nothing. `grouped` multiplies "
+    "each row by its own adapter only, and takes {:.0f} µs. It must also sort, copy x into that order, and copy y "
+    "back. `gathered` takes {:.0f} µs, more than half of it to write and read its copies.",
     _many,
 )
 claim(NOTEBOOK, "{:.1f} % more arithmetic took {:.0f} % more time.", _end)

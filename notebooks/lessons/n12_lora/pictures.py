@@ -58,7 +58,7 @@ def draw_passes(operators: Mapping[str, Sequence[Operator]], unit: int) -> Figur
         ax.text(left + 0.1, place, f"{left:.0f} E", va="center", size=9)
         longest = max(longest, left)
     ax.set_yticks(range(len(operators)), list(operators))
-    ax.set(ylim=(len(operators) - 0.5, -0.5), xlim=(0, longest + 1), xlabel="E: one reading or writing of [rows, out]")
+    ax.set(ylim=(len(operators) - 0.5, -0.5), xlim=(0, longest + 1), xlabel="E: one read or write of [rows, out]")
     return figure
 
 
