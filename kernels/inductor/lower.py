@@ -135,7 +135,6 @@ def _compile_on_gpu(fn: Callable, inputs: Any, backward: bool, options: dict[str
             torch._dynamo.mark_dynamic(found, dimension)
         return found
 
-    dynamic = None if any(map(open_dimensions, tree_leaves(inputs))) else False
     inputs, sources = tree_map(moved, inputs), []
     leaves = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
     if isinstance(fn, nn.Module):
@@ -147,7 +146,8 @@ def _compile_on_gpu(fn: Callable, inputs: Any, backward: bool, options: dict[str
         functorch.patch(enable_autograd_cache=False),
         torch.set_grad_enabled(backward),
     ):
-        outputs = tree_leaves(torch.compile(fresh(fn), dynamic=dynamic)(*inputs))
+        # Sizes that differ from an earlier call's stay constants: only what is marked is open.
+        outputs = tree_leaves(torch.compile(fresh(fn), dynamic=False)(*inputs))
         if backward:
             outputs = [output for output in outputs if isinstance(output, Tensor) and output.requires_grad]
             wanted = [leaf for leaf in leaves if leaf.requires_grad]
