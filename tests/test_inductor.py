@@ -293,4 +293,4 @@ def test_a_marked_size_stays_open_on_a_gpu(monkeypatch):
     assert seen["open"] == (False, [set(), set()])
     torch._dynamo.mark_dynamic(x, 0)
     lower._compile_on_gpu(torch.add, (x, y), False, {})
-    assert seen["open"] == (None, [{0}, set()])
+    assert seen["open"] == (False, [{0}, set()])
