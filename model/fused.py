@@ -7,7 +7,7 @@
                        kernels.outer_linear
 
 An MLP too wide for one kernel, or in full float32, is a matrix product a layer, with bias and ReLU in one pass, as
-kernels.FusedMLP has it.
+kernels.FusedMLP has it; packed for training it is one node of autograd.
 Float32 products are as exact as PyTorch's own (`torch.set_float32_matmul_precision`, which model.train sets), and under
 torch.autocast the kernels compute in its dtype.
 
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import kernels
+from kernels.ops.fused_mlp import layered
 from kernels.ops.fused_mlp.module import autocast, is_chosen, is_plain, mlp, precision_of
 from kernels.ops.fused_mlp.packed import PackedMLP
 from kernels.ops.fused_mlp.packing import widths_of
@@ -113,15 +114,15 @@ def parameters(linears: Sequence[nn.Linear]) -> tuple[list[Tensor], list[Tensor]
 
 
 def pack(model: nn.Module, rows: int, precision: Precision) -> list[tuple[Fused, PackedMLP]]:
-    """Lay out the MLPs of a fused DLRM that take one kernel each in a training step of so many rows, so that an
-    optimizer can train their buffers, which are returned. What goes layer by layer (on a CPU, in full float32, the top
-    MLP of `outer`) stays as it is."""
+    """Lay out the MLPs of a fused DLRM that are one kernel, or one node of autograd (kernels.ops.fused_mlp.layered),
+    in a training step of so many rows, so that an optimizer can train their buffers, which are returned. The others (on
+    a CPU, in half precision where they are too wide, the top MLP of `outer`) stay as they are."""
     arches = [model.dense_arch]
     if model.interaction_arch.interaction is not Interaction.OUTER:
         arches.append(model.over_arch)
     packed = []
     for arch in arches:
-        if _is_one_kernel(arch, rows, precision):
+        if _is_packed(arch, rows, precision):
             packed.append((arch, PackedMLP(arch.linears())))
         else:  # of an earlier optimizer's buffer: fused=True takes dense parameters alone, and on a CPU does not say so
             for parameter in arch.parameters():
@@ -129,7 +130,7 @@ def pack(model: nn.Module, rows: int, precision: Precision) -> list[tuple[Fused,
     return packed
 
 
-def _is_one_kernel(arch: Fused, rows: int, precision: Precision) -> bool:
+def _is_packed(arch: Fused, rows: int, precision: Precision) -> bool:
     linears = arch.linears()
     if not all(type(linear) is nn.Linear and is_plain(linear) for linear in linears):
         return False
@@ -137,5 +138,7 @@ def _is_one_kernel(arch: Fused, rows: int, precision: Precision) -> bool:
         return False
     weights, _ = parameters(linears)
     dtype = torch.bfloat16 if precision is Precision.BF16 else weights[0].dtype
-    products = "tf32" if precision is Precision.TF32 else "ieee"
-    return is_chosen(rows, widths_of(weights), dtype, products, True, weights[0].device, arch.backend)
+    products, device = "tf32" if precision is Precision.TF32 else "ieee", weights[0].device
+    if layered.takes(dtype, device, arch.backend):
+        return True
+    return is_chosen(rows, widths_of(weights), dtype, products, True, device, arch.backend)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from . import packing
+from . import eager, layered, packing
 from .module import autocast, autocast_dtype, has_hooks, is_chosen, pack_mlp, precision_of
 from .op import OP
 
@@ -63,21 +63,31 @@ class PackedMLP:
 
     def takes(self, linears: Sequence[nn.Module], x: Tensor, backend: str = "auto") -> bool:
         """Whether a call of these layers, with a gradient, is a call of this: they are its own, none has a hook, and
-        `mlp` would take one kernel for x."""
+        one kernel or `layered` computes them."""
         if is_compiling() or not torch.is_grad_enabled() or list(linears) != self.linears or x.dim() != 2:
             return False
         if any(map(has_hooks, self.linears)) or self._is_called_by_parameter() or not self.is_whole():
             return False
+        return layered.takes(autocast_dtype(x), x.device, backend) or self._is_one_kernel(x, backend)
+
+    def _is_one_kernel(self, x: Tensor, backend: str) -> bool:
         return is_chosen(x.shape[0], self.widths, autocast_dtype(x), precision_of(x), True, x.device, backend)
 
     def __call__(
         self, x: Tensor, activation: str = "relu", final_activation: str = "identity", *, backend: str = "auto"
     ) -> Tensor:
         """`mlp` of the layers, x [B, K], whose gradients go to the buffer."""
+        one_by_one = layered.takes(autocast_dtype(x), x.device, backend) and not self._is_one_kernel(x, backend)
         x = autocast(x)
-        out, _ = OP.call(
-            backend, x, self.buffer, self.widths, activation, final_activation, precision_of(x), True
-        )
+        if not one_by_one:
+            out, _ = OP.call(
+                backend, x, self.buffer, self.widths, activation, final_activation, precision_of(x), True
+            )
+        elif {activation, final_activation} <= {*layered.ACTIVATIONS}:
+            out = layered.Layered.apply(x, self.buffer, self.widths, activation, final_activation)
+        else:
+            weights, biases = zip(*packing.views(self.buffer, self.widths), strict=True)
+            out = eager.fused_mlp(x, weights, biases, activation, final_activation)
         packing.refuse_changes(OP.name, out, self.weights)
         return out
 

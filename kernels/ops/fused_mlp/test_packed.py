@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from ... import fused_mlp, runtime
 from ...check.contract import DEVICE
+from . import eager, layered
 from .packed import PackedMLP
 
 TRITON = runtime.why_not("triton", DEVICE.type)
@@ -95,9 +97,72 @@ def test_when_it_takes_no_call():
     packed = PackedMLP(ours)
     assert not packed.takes(ours, x[0], "eager")
     assert not packed.takes(copy.deepcopy(ours), x, "eager")
-    assert not packed.takes(ours, x, "auto")  # in full float32, or on a CPU
+    assert packed.takes(ours, x, "auto") is x.is_cuda
     with torch.no_grad():
         assert not packed.takes(ours, x, "eager")
+
+
+def by_autograd(x, linears, activation, final_activation):
+    weights, biases = of(linears)
+    return eager.fused_mlp(x, weights, biases, activation, final_activation)
+
+
+@pytest.mark.parametrize("activations", list(itertools.product(layered.ACTIVATIONS, repeat=2)))
+@pytest.mark.parametrize("rows", [0, 1, 9])
+@pytest.mark.parametrize("columns", [13, 14, 16, 21])
+def test_layers_one_by_one(activations, rows, columns):
+    """As autograd computes them, whatever rows of x are filled up with; the padding has no gradient."""
+    theirs, ours = layers(), layers()
+    packed = PackedMLP(ours)
+    given = [torch.randn(rows, columns, device=DEVICE).requires_grad_()]
+    given.append(given[0].detach().clone().requires_grad_())
+    expected = by_autograd(given[0], theirs, *activations)
+    found = layered.Layered.apply(given[1], packed.buffer, packed.widths, *activations)
+    torch.testing.assert_close(found, expected)
+    for out in (expected, found):
+        (out * out).sum().backward()
+    torch.testing.assert_close(given[1].grad, given[0].grad)
+    weights, biases = of(theirs)
+    for gradient, parameter in zip(packed.split(packed.buffer.grad), (*weights, *biases), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad)
+    assert torch.equal(packed.joined(packed.split(packed.buffer.grad)), packed.buffer.grad)
+
+
+def test_layers_one_by_one_pass_nan_and_have_no_second_derivative():
+    packed, x = PackedMLP(layers()), torch.randn(3, 13, device=DEVICE)
+    x[1, 2] = torch.nan
+    out = layered.Layered.apply(x, packed.buffer, packed.widths, "relu", "relu")
+    assert out.isnan().any(1).tolist() == [False, True, False]
+    (gradient,) = torch.autograd.grad(out.square().sum(), packed.buffer, create_graph=True)
+    assert packed.split(gradient)[0].isnan().any()
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """As on a GPU in full float32."""
+    monkeypatch.setattr(layered, "takes", lambda dtype, device, backend: backend == "auto")
+    monkeypatch.setattr(PackedMLP, "_is_one_kernel", lambda *_: False)
+
+
+@pytest.mark.parametrize("final_activation", ["identity", "relu", "sigmoid"])
+def test_what_one_kernel_does_not_compute_goes_one_by_one(one_by_one, final_activation):
+    theirs, ours = layers(), layers()
+    packed, x = PackedMLP(ours), torch.randn(7, 13, device=DEVICE)
+    assert packed.takes(ours, x)
+    assert not packed.takes(ours, x, "eager")
+    found, expected = packed(x, "relu", final_activation), by_autograd(x, theirs, "relu", final_activation)
+    torch.testing.assert_close(found, expected)
+    assert ("Layered" in type(found.grad_fn).__name__) is (final_activation in layered.ACTIVATIONS)
+    for out in (expected, found):
+        out.square().sum().backward()
+    torch.testing.assert_close(packed.split(packed.buffer.grad)[0], theirs[0].weight.grad)
+    out = packed(x, "relu", final_activation)
+    with torch.no_grad():
+        packed.weights[1].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
 
 
 def test_gradients_that_went_to_the_parameters_are_added():
