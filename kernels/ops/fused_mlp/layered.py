@@ -23,13 +23,18 @@ from . import packing
 ACTIVATIONS = ("identity", "relu")
 
 
+Pairs = list[tuple[Tensor, Tensor]]  # (weight, bias) of each layer
+
+
 class Layered(torch.autograd.Function):
-    """x [B, K'], the buffer and its widths, activations of ACTIVATIONS → out [B, NL]; K' >= K as in `fused_mlp`."""
+    """x [B, K'], the buffer, its `wide` views, its widths, activations of ACTIVATIONS → out [B, NL]; K' >= K as in
+    `fused_mlp`."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, buffer: Tensor, widths: str, activation: str, final_activation: str) -> Tensor:
-        pairs = wide(buffer, widths, x)
-        ctx.widths, ctx.inputs = widths, packing.layers(widths)[0].inputs
+    def forward(
+        ctx, x: Tensor, buffer: Tensor, pairs: Pairs, widths: str, activation: str, final_activation: str
+    ) -> Tensor:
+        ctx.pairs, ctx.widths = pairs, widths
         ctx.is_relu = [*[activation == "relu"] * (len(pairs) - 1), final_activation == "relu"]
         values = [x[:, : pairs[0][0].shape[1]]]
         for (weight, bias), is_relu in zip(pairs, ctx.is_relu, strict=True):
@@ -42,9 +47,9 @@ class Layered(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor):
         x, buffer, *outputs = ctx.saved_tensors
-        gradients = torch.zeros_like(buffer)
-        layers = list(zip(wide(buffer, ctx.widths, x), wide(gradients, ctx.widths, x), strict=True))
-        inputs = [x[:, : layers[0][0][0].shape[1]], *outputs[:-1]]
+        gradients, columns = torch.zeros_like(buffer), ctx.pairs[0][0].shape[1]
+        layers = list(zip(ctx.pairs, wide(gradients, ctx.widths, columns), strict=True))
+        inputs = [x[:, :columns], *outputs[:-1]]
         for i in reversed(range(len(layers))):
             (weight, _), (grad_weight, grad_bias) = layers[i]
             if ctx.is_relu[i]:
@@ -53,19 +58,27 @@ class Layered(torch.autograd.Function):
             torch.mm(grad.t(), inputs[i], out=grad_weight)
             if i or ctx.needs_input_grad[0]:
                 grad = grad @ weight
-        first = layers[0][1][0]
-        if first.shape[1] > ctx.inputs:  # what rows of x are filled up with need not be zeros
-            first[:, ctx.inputs :].zero_()
-        grad_x = F.pad(grad, (0, x.shape[1] - grad.shape[1])) if ctx.needs_input_grad[0] else None
-        return grad_x, gradients, None, None, None
+        needed = packing.layers(ctx.widths)[0].inputs
+        if columns > needed:  # what rows of x are filled up with need not be zeros
+            layers[0][1][0][:, needed:].zero_()
+        grad_x = F.pad(grad, (0, x.shape[1] - columns)) if ctx.needs_input_grad[0] else None
+        return grad_x, gradients, None, None, None, None
 
 
-def wide(buffer: Tensor, widths: str, x: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """As `packing.views`; the first weight with as many columns of its padding as x has beyond K, so that no product is
-    of rows that are not aligned."""
-    (first, bias), *others = packing.views(buffer, widths)
-    columns = min(x.shape[1], first.stride(0))
-    return [(first.as_strided((first.shape[0], columns), first.stride()), bias), *others]
+def columns_of(x: Tensor, widths: str) -> int:
+    """How many columns of x the first product takes: those of its padding too, as far as x has them, so that no product
+    is of rows that are not aligned."""
+    return min(x.shape[1], packing.padded(packing.layers(widths)[0].inputs))
+
+
+def wide(buffer: Tensor, widths: str, columns: int) -> Pairs:
+    """As `packing.views`, with so many columns of the first weight; a call a view."""
+    found, start = [], buffer.storage_offset()
+    for i, layer in enumerate(packing.layers(widths)):
+        shape = layer.outputs, layer.inputs if i else columns
+        weight = buffer.as_strided(shape, (packing.padded(layer.inputs), 1), start + layer.weight)
+        found.append((weight, buffer.as_strided(shape[:1], (1,), start + layer.bias)))
+    return found
 
 
 def takes(dtype: torch.dtype, device: torch.device, backend: str) -> bool:

@@ -39,6 +39,7 @@ class PackedMLP:
         self.buffer = first.detach().new_empty(0).set_(
             first.untyped_storage(), first.storage_offset(), (packing.elements(self.widths),), (1,)
         ).requires_grad_()
+        self._views: dict[int, layered.Pairs] = {}
         start = self.buffer.data_ptr()
         self._offsets = [parameter.data_ptr() - start for parameter in self.parameters]
 
@@ -84,12 +85,19 @@ class PackedMLP:
                 backend, x, self.buffer, self.widths, activation, final_activation, precision_of(x), True
             )
         elif {activation, final_activation} <= {*layered.ACTIVATIONS}:
-            out = layered.Layered.apply(x, self.buffer, self.widths, activation, final_activation)
+            out = layered.Layered.apply(x, self.buffer, self._wide(x), self.widths, activation, final_activation)
         else:
             weights, biases = zip(*packing.views(self.buffer, self.widths), strict=True)
             out = eager.fused_mlp(x, weights, biases, activation, final_activation)
         packing.refuse_changes(OP.name, out, self.weights)
         return out
+
+    def _wide(self, x: Tensor) -> layered.Pairs:
+        """`layered.wide` of the buffer for such an x, made once."""
+        columns = layered.columns_of(x, self.widths)
+        if columns not in self._views:
+            self._views[columns] = layered.wide(self.buffer.detach(), self.widths, columns)
+        return self._views[columns]
 
     def take_gradients(self) -> None:
         """Move the parameters' gradients, if there are any, into the buffer's: what did not go by `takes` left them

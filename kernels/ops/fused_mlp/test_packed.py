@@ -11,7 +11,7 @@ from torch import nn
 
 from ... import fused_mlp, runtime
 from ...check.contract import DEVICE
-from . import eager, layered
+from . import eager, layered, packing
 from .packed import PackedMLP
 
 TRITON = runtime.why_not("triton", DEVICE.type)
@@ -107,6 +107,11 @@ def by_autograd(x, linears, activation, final_activation):
     return eager.fused_mlp(x, weights, biases, activation, final_activation)
 
 
+def one_node(packed, x, *activations):
+    views = layered.wide(packed.buffer.detach(), packed.widths, layered.columns_of(x, packed.widths))
+    return layered.Layered.apply(x, packed.buffer, views, packed.widths, *activations)
+
+
 @pytest.mark.parametrize("activations", list(itertools.product(layered.ACTIVATIONS, repeat=2)))
 @pytest.mark.parametrize("rows", [0, 1, 9])
 @pytest.mark.parametrize("columns", [13, 14, 16, 21])
@@ -117,7 +122,7 @@ def test_layers_one_by_one(activations, rows, columns):
     given = [torch.randn(rows, columns, device=DEVICE).requires_grad_()]
     given.append(given[0].detach().clone().requires_grad_())
     expected = by_autograd(given[0], theirs, *activations)
-    found = layered.Layered.apply(given[1], packed.buffer, packed.widths, *activations)
+    found = one_node(packed, given[1], *activations)
     torch.testing.assert_close(found, expected)
     for out in (expected, found):
         (out * out).sum().backward()
@@ -128,10 +133,21 @@ def test_layers_one_by_one(activations, rows, columns):
     assert torch.equal(packed.joined(packed.split(packed.buffer.grad)), packed.buffer.grad)
 
 
+def test_the_views_are_those_of_a_buffer_wherever_it_lies():
+    widths = "13-20-5"
+    buffer = torch.randn(7 + packing.elements(widths), device=DEVICE)[7:]
+    views = layered.wide(buffer, widths, 16)
+    expected = packing.views(buffer, widths)
+    assert [weight.shape for weight, _ in views] == [(20, 16), (5, 20)]
+    for (weight, bias), (other, bias_of_other) in zip(views, expected, strict=True):
+        assert torch.equal(weight[:, : other.shape[1]], other)
+        assert torch.equal(bias, bias_of_other)
+
+
 def test_layers_one_by_one_pass_nan_and_have_no_second_derivative():
     packed, x = PackedMLP(layers()), torch.randn(3, 13, device=DEVICE)
     x[1, 2] = torch.nan
-    out = layered.Layered.apply(x, packed.buffer, packed.widths, "relu", "relu")
+    out = one_node(packed, x, "relu", "relu")
     assert out.isnan().any(1).tolist() == [False, True, False]
     (gradient,) = torch.autograd.grad(out.square().sum(), packed.buffer, create_graph=True)
     assert packed.split(gradient)[0].isnan().any()
