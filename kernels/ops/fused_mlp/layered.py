@@ -21,8 +21,6 @@ from torch.nn import functional as F
 from . import packing
 
 ACTIVATIONS = ("identity", "relu")
-
-
 Pairs = list[tuple[Tensor, Tensor]]  # (weight, bias) of each layer
 
 
@@ -61,8 +59,11 @@ class Layered(torch.autograd.Function):
         needed = packing.layers(ctx.widths)[0].inputs
         if columns > needed:  # what rows of x are filled up with need not be zeros
             layers[0][1][0][:, needed:].zero_()
-        grad_x = F.pad(grad, (0, x.shape[1] - columns)) if ctx.needs_input_grad[0] else None
-        return grad_x, gradients, None, None, None, None
+        if not ctx.needs_input_grad[0]:
+            grad = None
+        elif x.shape[1] > columns:
+            grad = F.pad(grad, (0, x.shape[1] - columns))
+        return grad, gradients, None, None, None, None
 
 
 def columns_of(x: Tensor, widths: str) -> int:
