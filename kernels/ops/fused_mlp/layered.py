@@ -2,13 +2,13 @@
 ReLU.
 
     forward   y_l = act(y_(l-1) W_lᵀ + b_l)                           one launch a layer
-    backward  g_l ← g_l where y_l > 0;  ∂b_l = Σ g_l;  ∂W_l = g_lᵀ y_(l-1);  g_(l-1) = g_l W_l
+    backward  g_l ← 0 where y_l ≤ 0;  ∂b_l = Σ g_l;  ∂W_l = g_lᵀ y_(l-1);  g_(l-1) = g_l W_l
 
 For PyTorch each layer is several nodes, and every parameter has a gradient of its own, which is copied where it is not
 dense. A step of few rows is bound by the host, which does all that. Here the gradients are written where they belong in
 the buffer's.
 
-Bytes: as in eager.py, less a reading and a writing of each y_l, and the backward's three of each.
+Bytes: those of eager.py's products; the epilogues spare the activations' reading and writing.
 """
 
 from __future__ import annotations
