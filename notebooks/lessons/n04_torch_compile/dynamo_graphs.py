@@ -1,4 +1,4 @@
-"""Dynamo's graphs: a backend that notes them, as the notebook's cell has it, and whether a function is one graph."""
+"""Dynamo's graphs: a backend that notes them, and whether a function is one graph."""
 
 from __future__ import annotations
 

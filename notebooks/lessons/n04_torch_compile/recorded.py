@@ -113,7 +113,7 @@ def show_look_ups() -> None:
     rows = rows[(rows["model"] == "look-ups") | (rows["tables"] == rows["tables"].max())]
     settings = list(dict.fromkeys(rows["setting"]))
     widths = {name: max(16, len(name) + 2) for name in settings}
-    print(f"RECORDED, µs of a graph's replay (launches): {record.head('GPU')}, torch {record.head('torch')}")
+    print(f"RECORDED, µs of a CUDA graph's replay (launches): {record.head('GPU')}, torch {record.head('torch')}")
     print(f"{'':30}" + "".join(f"{name:>{width}}" for name, width in widths.items()))
     for (model, tables, what), found in rows.groupby(["model", "tables", "what"], sort=False):
         cells = {row["setting"]: _us_and_launches(row) for _, row in found.iterrows()}

@@ -37,7 +37,7 @@ def definitions(source: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(dynamo_graphs, "Counting"), (look_ups, "LookUps"), (look_ups, "RAISED"), (look_ups, "FORCED")],
+    [(look_ups, "LookUps"), (look_ups, "RAISED"), (look_ups, "FORCED")],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_module_s_text_is_the_cell_s(module, name):
@@ -66,6 +66,27 @@ def test_graphs_and_calls_are_counted():
         batch = experiment.batch_of(rows, 3)
         assert torch.equal(compiled(*batch), model(*batch))
     assert (backend.rows, backend.ran) == ([8, "any"], [0, 1, 1])
+
+
+@pytest.mark.parametrize(("of_the_module", "graphs"), [(False, 2), (True, 4)])
+def test_a_number_that_changes(of_the_module, graphs):
+    class Scaled(torch.nn.Module):
+        factor = 1
+
+        def forward(self, x, factor):
+            return x * (self.factor if of_the_module else factor)
+
+    made, model = [], Scaled()
+
+    def backend(graph, inputs):
+        made.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, backend=backend)
+    for factor in (2, 3, 4, 5):
+        model.factor = factor
+        compiled(torch.ones(3), None if of_the_module else factor)
+    assert len(made) == graphs
 
 
 def test_one_tensor_looks_up_what_the_tables_do():
@@ -132,7 +153,7 @@ def test_look_ups_are_shown_once_they_are_recorded(monkeypatch, capsys):
     capsys.readouterr()
     recorded.show_look_ups()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "RECORDED, µs of a graph's replay (launches): a GPU, torch 2.13"
+    assert lines[0] == "RECORDED, µs of a CUDA graph's replay (launches): a GPU, torch 2.13"
     assert len(lines) == 2 + len(table.groupby(["model", "tables", "what"]))
     assert lines[2].startswith("look-ups, 2 tables, inference")
     assert "one tensor" in set(table["setting"])
