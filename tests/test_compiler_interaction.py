@@ -65,6 +65,29 @@ def written_pairs(m, dense, sparse):
     return torch.cat([dense, products(stacked(dense, sparse))[:, m.pairs[0], m.pairs[1]]], 1)
 
 
+def swap_two_pairs(j):
+    """Of the pairs in dot_interaction's order: (3, 0) and (3, 2)."""
+    j[3], j[5] = 2, 0
+
+
+def pairs_written_by_a_view(m, dense, sparse):
+    for row in m.pairs[1:]:
+        swap_two_pairs(row)
+    return torch.cat([dense, products(stacked(dense, sparse))[:, m.pairs[0], m.pairs[1]]], 1)
+
+
+def literals_written(m, dense, sparse):
+    i, j = torch.tensor([[1, 2, 2, 3, 3, 3], [0, 0, 1, 0, 1, 2]])
+    swap_two_pairs(j)
+    return torch.cat([dense, products(stacked(dense, sparse))[:, i, j]], 1)
+
+
+def literals_written_as_they_are(m, dense, sparse):
+    i, j = torch.tensor([[1, 2, 2, 3, 3, 3], [0, 0, 1, 0, 1, 2]])
+    j.long().copy_(torch.tensor([0, 0, 1, 2, 1, 0]))
+    return torch.cat([dense, products(stacked(dense, sparse))[:, i, j]], 1)
+
+
 def dense_written(m, dense, sparse):
     dense, sparse = dense * 1, sparse * 1
     z = products(stacked(dense, sparse))
@@ -173,7 +196,12 @@ DECLINED = {
         "empty, and cat leaves",
     ),
     "random_pairs": (lambda: of(random_pairs), "the pairs' indices are random"),
-    "written_pairs": (lambda: of(written_pairs), "the pairs' indices are not known when compiling"),
+    "written_pairs": (lambda: of(written_pairs), "the pairs' indices are written to"),
+    "pairs_written_by_a_view": (lambda: of(pairs_written_by_a_view), "the pairs' indices are written to"),
+    "literals_written": (lambda: of(literals_written), "the pairs' indices are written to"),
+    "literals_written_as_they_are": (
+        lambda: of(literals_written_as_they_are), "the pairs' indices are written to",
+    ),
     "sparse_written": (lambda: of(dense_written), "aten.mul_.Tensor writes in place"),
 }
 OPTIONS = {"sparse_written": {"gradients": False}}  # which eager refuses

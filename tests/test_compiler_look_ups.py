@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from compiled import Of, check, recording
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import kernels
 from kernels import dispatch, runtime
@@ -129,6 +130,47 @@ def as_torchrec(dense, each):
     return torch.cat(together.split([N] * len(each), dim=1), 1)
 
 
+class OfTheFirst(torch.autograd.Function):
+    """A sum whose second term gets no gradient."""
+
+    @staticmethod
+    def forward(ctx, one, another):
+        return one + another
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def detached(one, another):
+    return one + another.detach()
+
+
+def joined_without_gradients(dense, each):
+    """And written to with them, which a view is not."""
+    with torch.no_grad():
+        together = torch.cat(each, 1)
+    return together.mul_(dense[:, :1])
+
+
+def looked_up_without_gradients(m, dense, ids, offsets):
+    with torch.no_grad():
+        first, second = (m.tables[k](ids[k], offsets[k]) for k in range(2))
+    return first.mul_(dense) + second
+
+
+# How the third of three look-ups is read where no gradient comes back to it, as its table's None says.
+WITHOUT_GRADIENT = {
+    "shape": lambda one, another: one.view_as(another) + one.mean(0).expand_as(another),
+    "dtype": lambda one, another: one.double().type_as(another) + one.double().to(another),
+    "written_later": lambda one, another: another.detach().mul_(one),
+    "filled_later": lambda one, another: torch.zeros_like(another).add_(one) + another.new_zeros(B, N).add_(one),
+    "cut_in_place": lambda one, another: one + another.float().detach_(),
+    "of_a_function": OfTheFirst.apply,
+    "within_a_checkpoint": lambda one, another: checkpoint(detached, one, another, use_reentrant=False),
+}
+
+
 def of(function: Callable, make: Callable = Bags) -> Of:
     return Of(function, tables=make().tables)
 
@@ -170,6 +212,8 @@ REPLACED = {
     "one_compared": (lambda: Bags(join=lambda dense, each: (each[0] + each[1]) * (each[2] > 0)), 1),
     "split_again": (lambda: Bags(join=as_torchrec), 1),
     "of_several_operators": (lambda: Bags(join=lambda dense, each: sum(F.normalize(one) for one in each)), 1),
+    "frozen_joined_without_gradients": (lambda: Bags(join=joined_without_gradients).requires_grad_(False), 1),
+    "looked_up_without_gradients": (lambda: of(looked_up_without_gradients), 1),
     "returned": (lambda: Bags(join=lambda dense, each: each), 1),
     "in_inference": (lambda: Bags(nn.Embedding, one_id, padding_idx=1).requires_grad_(False), 1),
 }
@@ -193,6 +237,7 @@ DECLINED = {
     "written_between": (lambda: of(written_between), "aten.mul_.Tensor writes in place between"),
     "random_between": (lambda: of(random_between), "random numbers are drawn between the parts"),
     "weight_between": (lambda: of(weight_between), "a result is read before an input of another look-up is computed"),
+    "joined_without_gradients": (lambda: Bags(join=joined_without_gradients), "no gradient comes back"),
     "no_grad_between": (lambda: of(no_grad_between), "_set_grad_enabled stands between the parts"),
     "table_is_transposed": (
         lambda: Of(
@@ -217,6 +262,20 @@ def test_look_ups_are_left_alone_and_it_says_why(name):
     make, condition = DECLINED[name]
     torch.manual_seed(0)
     check(make(), inputs(), inner="eager").expect_declined(OP, condition)
+
+
+@pytest.mark.parametrize("name", WITHOUT_GRADIENT)
+def test_a_table_that_gets_no_gradient_gets_none(name):
+    torch.manual_seed(0)
+    join = WITHOUT_GRADIENT[name]
+    recorded = check(Bags(join=lambda dense, each: each[0] * join(each[1], each[2])), inputs())
+    assert recorded.ops == [OP]
+    assert any("no gradient comes back to it" in sentence for sentence in recorded.declined)
+
+
+def test_one_bag_without_gradients_may_be_written_to():
+    torch.manual_seed(0)
+    assert check(of(looked_up_without_gradients), inputs(1)).ops == [OP]
 
 
 # What of a table only its gradient knows.

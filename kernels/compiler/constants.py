@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
-from .match import Miss
+from .match import Miss, arguments
 from .view import View, example
 
 
@@ -20,7 +20,7 @@ class Constants:
     """
 
     def __init__(self, view: View, buffers: Mapping[fx.Node, Tensor]) -> None:
-        self._literals, self._buffers = view.literals, buffers
+        self._literals, self._buffers, self._opaque = view.literals, buffers, view.opaque
         self.read: list[fx.Node] = []
 
     def integers(self, node: fx.Node) -> list[int]:
@@ -32,6 +32,8 @@ class Constants:
             return tensor.tolist()
 
     def _value(self, node: fx.Node) -> Tensor:
+        if self._may_be_written(node):
+            raise Miss("the pairs' indices are written to", node)
         if node in self._buffers:
             self.read.append(node)
             return self._buffers[node].cpu()
@@ -47,6 +49,18 @@ class Constants:
                 raise Miss("the pairs' indices are written to", node)
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._value)
         return target(*args, **(kwargs | {"device": "cpu"} if "device" in kwargs else kwargs))
+
+
+    def _may_be_written(self, node: fx.Node) -> bool:
+        """Whether a node, or what may be a view of it, is written to, or read by a call of which nothing is known."""
+        shown = example(node)
+        if not isinstance(shown, Tensor | tuple | list) or (isinstance(shown, Tensor) and shown.is_floating_point()):
+            return False
+        for reader in node.users:
+            is_known = reader.target is operator.setitem or reader not in self._opaque
+            if not is_known or node in written(reader) or self._may_be_written(reader):
+                return True
+        return False
 
 
 def buffers_of(gm: fx.GraphModule, example_inputs: list) -> dict[fx.Node, Tensor]:
@@ -66,17 +80,23 @@ def buffers_of(gm: fx.GraphModule, example_inputs: list) -> dict[fx.Node, Tensor
 
 
 def readable(view: View, values: Mapping[fx.Node, Tensor]) -> dict[fx.Node, Tensor]:
-    """The values by the view's nodes, but those that an unknown call reads. None where the graph itself writes to
-    integers: nobody tells whether to these."""
-    if any(writes_integers(node) for node in view.graph.nodes):
+    """The values by the view's nodes. None where the graph itself writes to integers: nobody tells whether to these."""
+    tensors = (example(node) for call in view.graph.nodes for node in written(call))
+    if any(isinstance(tensor, Tensor) and not tensor.is_floating_point() for tensor in tensors):
         return {}
-    images = {view.image[node]: tensor for node, tensor in values.items()}
-    return {node: tensor for node, tensor in images.items() if not view.opaque & node.users.keys()}
+    return {view.image[node]: tensor for node, tensor in values.items()}
 
 
-def writes_integers(node: fx.Node) -> bool:
-    mutable = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-    return mutable and isinstance(example(node), Tensor) and not example(node).is_floating_point()
+def written(call: fx.Node) -> list[fx.Node]:
+    """What a call, of which something is known, writes to."""
+    if call.target is operator.setitem:
+        return [call.args[0]]
+    if not isinstance(call.target, torch._ops.OpOverload):
+        return []
+    given = arguments(call)
+    names = [each.name for each in call.target._schema.arguments if each.alias_info and each.alias_info.is_write]
+    each = [given[name] if isinstance(given[name], list | tuple) else [given[name]] for name in names]
+    return [node for nodes in each for node in nodes if isinstance(node, fx.Node)]
 
 
 class Checked:

@@ -108,7 +108,7 @@ def in_order_of(products: Tensor, i: Tensor, j: Tensor, count: int) -> Tensor:
 
 def place_of_pairs(i: Tensor, j: Tensor, count: int) -> Tensor:
     """Where among dot_interaction's pairs of `count` vectors each of the pairs i, j is: int64 [pairs]."""
-    i, j = i.long() % count, j.long() % count
+    i, j = i.long() % count, j.to(i.device).long() % count
     high, low = torch.maximum(i, j), torch.minimum(i, j)
     return high * (high - 1) // 2 + low
 

@@ -8,6 +8,7 @@ ids and offsets as F.embedding_bag makes them. A look-up by itself is left to it
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -15,19 +16,20 @@ from torch import Tensor, fx
 
 from .. import runtime
 from ..ops.embedding_bags_apart.op import embedding_bags_apart
-from .match import CAT, FLOATING, Declined, Found, Miss, arguments, aten, is_call, same_size, value
+from .match import CAT, FLOATING, Declined, Found, Miss, arguments, aten, is_call, name_of, same_size, value
 from .view import View, example
 
 OP = "embedding_bags_apart"
 ALONE = "a look-up by itself, which its own operator does in one launch"
 UNTRAINED = "no gradient comes back to it, where the op's would be zeros, which an optimizer may still act on"
+SETS_GRADIENTS = "_set_grad_enabled"
 MODES = ("sum", "mean", "max")
 
 
 def find(view: View) -> Iterator[Found | Declined]:
     needs: dict[fx.Node, set[fx.Node]] = {}  # of each node, the look-ups that it is computed from
     renormed = {view.origin[node] for node in view.graph.nodes if is_call(node, aten.embedding_renorm_.default)}
-    reached = has_gradients(view)
+    reached = has_gradients(next(iter(view.image)).graph, torch.is_grad_enabled())
     groups: dict[tuple, list[Group]] = {}
     declined: dict[str, list[fx.Node]] = {}
     for node in view.graph.nodes:
@@ -41,7 +43,9 @@ def find(view: View) -> Iterator[Found | Declined]:
                 raise Miss("max_norm, which writes to the table")
             kind, inputs, calls = read(node)
             check_tables(inputs)
-            miss_if({UNTRAINED: value(calls[-1]).requires_grad and view.origin[calls[-1]] not in reached})
+            result = calls[-1]
+            is_cut = any(is_call(reader, aten.detach_.default) for reader in result.users)
+            miss_if({UNTRAINED: is_cut or (value(result).requires_grad and view.origin[result] not in reached)})
         except Miss as miss:
             declined.setdefault(miss.reason, []).append(node)
             continue
@@ -58,17 +62,50 @@ def find(view: View) -> Iterator[Found | Declined]:
         yield Declined(OP, nodes[0], reason if len(nodes) == 1 else f"{reason}: {len(nodes)} look-ups")
 
 
-def has_gradients(view: View) -> set[fx.Node]:
-    """The original's calls that a gradient of the outputs comes to. An exported program's know of none."""
-    (output,) = next(iter(view.image)).graph.find_nodes(op="output")
+def has_gradients(graph: fx.Graph, is_on: bool) -> set[fx.Node]:
+    """The nodes of Dynamo's graph that a gradient of the outputs comes to. An exported program's know of none.
+
+    is_on: whether gradients are recorded where it begins. Of a value it is known whether it requires one in the end:
+    what was made without may have been written to.
+    """
+    (output,) = graph.find_nodes(op="output")
+    recorded = set()
+    for node in graph.nodes:
+        is_on = node.args[0] if name_of(node) == SETS_GRADIENTS else is_on
+        recorded |= {node} if is_on else set()
     reached, left = set(), list(output.all_input_nodes)
     while left:
         node = left.pop()
         results = example(node) if isinstance(example(node), tuple | list) else [example(node)]
         if node not in reached and any(isinstance(each, Tensor) and each.requires_grad for each in results):
             reached.add(node)
-            left += node.all_input_nodes
+            left += gives_gradients_to(node) if node in recorded else []
     return reached
+
+
+def gives_gradients_to(call: fx.Node) -> list[fx.Node]:
+    """The inputs that a gradient of a call's result goes to. A custom operator may keep it from one: nobody tells."""
+    name = name_of(call)
+    if name in ("detach", "detach_") or name.endswith("_like") or name.startswith("new_"):
+        return []
+    if name in ("expand_as", "view_as", "reshape_as", "type_as", "to"):
+        return call.all_input_nodes[:1]  # of the other only the shape, or the dtype, is looked at
+    if name == "autograd_function_apply":
+        backward, inputs = body(call, 1), call.args[2:]
+        (output,) = backward.find_nodes(op="output")
+        gets_one = [gradient is not None for gradient in output.args[0]]
+    elif name == "tag_activation_checkpoint":
+        within, inputs = body(call, 0), call.args[1:]
+        reached = has_gradients(within, True)
+        gets_one = [placeholder in reached for placeholder in within.find_nodes(op="placeholder")]
+    else:
+        return call.all_input_nodes
+    return [node for node, gets in zip(inputs, gets_one, strict=False) if gets and isinstance(node, fx.Node)]
+
+
+def body(call: fx.Node, position: int) -> fx.Graph:
+    """The graph that is an argument of a higher-order operator."""
+    return getattr(call.graph.owning_module, call.args[position].target).graph
 
 
 class Group:
@@ -112,8 +149,8 @@ def row_starts(ids: Tensor) -> Tensor:
 
 
 def column_of(out: Tensor, k: int) -> Tensor:
-    """The result of look-up k, [B, D], as its own operator would give it: contiguous."""
-    return out.select(1, k).contiguous()
+    """The result of look-up k, [B, D], as its own operator would give it: contiguous, and no view, if B is 1."""
+    return out.select(1, k).clone(memory_format=torch.contiguous_format)
 
 
 STACKS, CATS = (torch.stack, aten.stack.default), (torch.cat, torch.concat, torch.concatenate, *CAT)
@@ -122,6 +159,8 @@ STACKS, CATS = (torch.stack, aten.stack.default), (torch.cat, torch.concat, torc
 def join_columns(graph: fx.Graph) -> None:
     """Where all columns of a result go side by side into one cat or stack, and nowhere else, they are not taken apart
     and copied together again."""
+    changes = list(itertools.accumulate(name_of(node) == SETS_GRADIENTS for node in graph.nodes))
+    region = dict(zip(graph.nodes, changes, strict=True))  # by how often it was set whether gradients are recorded
     for node in list(graph.nodes):
         if not is_call(node, *STACKS, *CATS) or not node.kwargs.keys() <= {"tensors", "dim"}:
             continue
@@ -131,7 +170,8 @@ def join_columns(graph: fx.Graph) -> None:
             continue
         tensors = list(before)
         for base in dict.fromkeys(filter(None, map(taken_from, before))):
-            tensors = with_whole(node, tensors, base)
+            if region[base] == region[node]:  # a view that is made without gradients is not written to with them
+                tensors = with_whole(node, tensors, base)
         if len(tensors) == 1 < len(before):
             node.replace_all_uses_with(tensors[0])
             graph.erase_node(node)
@@ -144,10 +184,10 @@ def join_columns(graph: fx.Graph) -> None:
 
 
 def taken_from(node: fx.Node) -> fx.Node | None:
-    """The op's call whose column a node is: column_of's, or in ATen a select of it, made contiguous or not."""
+    """The op's call whose column a node is: column_of's, or in ATen the clone of a select of it."""
     if is_call(node, column_of):
         return node.args[0]
-    node = node.args[0] if is_call(node, aten.contiguous.default) else node
+    node = node.args[0] if is_call(node, aten.clone.default) else node
     if not is_call(node, aten.select.int) or node.args[1] != 1:
         return None
     base = node.args[0]

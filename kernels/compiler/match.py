@@ -60,6 +60,10 @@ def is_call(node: object, *targets: Callable) -> bool:
     return isinstance(node, fx.Node) and node.op == "call_function" and node.target in targets
 
 
+def name_of(call: fx.Node) -> str:
+    return getattr(call.target, "__name__", str(call.target))
+
+
 def arguments(node: fx.Node) -> dict[str, object]:
     """The arguments of a call of an ATen operator by name, with its defaults."""
     schema = node.target._schema.arguments

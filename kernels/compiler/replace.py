@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from . import add_mul_activation, add_relu, interaction, look_ups, mlp, whole
 from .constants import Constants, readable
-from .match import Declined, Found, Miss, arguments, same_size, value
+from .match import Declined, Found, Miss, arguments, name_of, same_size, value
 from .view import NUMBERS, View, example
 
 NESTING = "_increment_nesting"  # how the functions end that open a transform of torch.func
@@ -230,10 +230,6 @@ def writes(node: fx.Node) -> bool:
         given = arguments(node)
         return schema.is_mutable or bool(given.get("training", given.get("use_input_stats", True)))
     return schema.is_mutable
-
-
-def name_of(call: fx.Node) -> str:
-    return getattr(call.target, "__name__", str(call.target))
 
 
 def change_contexts(contexts: list[str], call: fx.Node) -> None:
