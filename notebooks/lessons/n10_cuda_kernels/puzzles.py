@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ ALONE = """right, but no shared array was touched: a column is one thread's
 Hint: the eight warps of a block take turns at the rows; what each has added up goes into part[warp][lane]."""
 
 # Of CUDA, but not of on_host.h.
-CUDA_ALONE = re.compile(r"\W(atomic\w+|__\w+)\W was not declared")
+CUDA_ALONE = re.compile(r"\W(atomic\w+|cuda\w+|__\w+)\W was not declared")
 
 
 # ------------------------------------------------------------------------------------------------------ running a text
@@ -120,10 +121,15 @@ def _run_relu(runner: Runner, x: Tensor, bias: Tensor) -> Tensor:
     return _dense(runner, (x, bias), x.shape, (x.shape[-1], n), (threads if n % 256 else "") + GUARD)
 
 
-def _relu_calls(case: Case, device: torch.device) -> Iterator[Call]:
+def _relu_calls(case: Case, device: torch.device, each: int = 1) -> Iterator[Call]:
+    """each: numbers that a thread takes."""
     rows, columns = case.shape
     n = rows * columns
-    if n <= 256:
+    if each > 1 and n <= 256:
+        hint = f"number i lies in column i % {columns}, and the guard lets no thread go beyond the last number."
+    elif each > 1:
+        hint = f"a block takes {256 * each:,} numbers, and blockIdx.x says which. Do its turns leave none out?"
+    elif n <= 256:
         hint = f"thread i takes number i, which lies in column i % {columns}."
     elif n % 256:
         hint = f"{n:,} numbers: {GRID} And the guard must let the last number through."
@@ -200,9 +206,10 @@ def _spec(reference: Callable, calls: Callable, cases: Sequence[Case], **more) -
 _SHAPES = ((1, 7), (8, 256), (5, 7), (3, 1000), (40, 33))
 _LONG = ((1, 7), (8, 1024), (16, 512), (3, 1000), (33, 250))
 _RELU = [*map(Case, (*_SHAPES, (300, 1000))), Case((4, 64), values="special")]
+_OF_16 = partial(_relu_calls, each=16)
 PUZZLES = {
     "guard": Puzzle(_spec(relu, _relu_calls, _RELU), _run_relu),
-    "coalesced": Puzzle(_spec(relu, _relu_calls, [*map(Case, _LONG), Case((4, 64), values="special")]), _run_coalesced),
+    "coalesced": Puzzle(_spec(relu, _OF_16, [*map(Case, _LONG), Case((4, 64), values="special")]), _run_coalesced),
     "column_sum": Puzzle(
         _spec(column_sum, _sum_calls, [*map(Case, ((8, 32), (1, 32), (40, 32), (13, 5), (64, 96), (50, 77)))],
               scale=Sums()), _run_sum),
@@ -228,7 +235,8 @@ def _watched(name: str, puzzle: Puzzle, source: object) -> str:
     except DoesNotCompile as error:
         if CUDA_ALONE.search(str(error)):
             raise Wrong(
-                f"{error}\nHint: g++ knows __shared__ and __syncthreads(), neither atomics nor warps: this needs none."
+                f"{error}\nHint: g++ knows __shared__ and __syncthreads(), "
+                "neither atomics nor warps nor cuda…(): this needs none."
             ) from None
         raise
     except AssertionError as error:
@@ -252,5 +260,8 @@ def _time(source: str, shape: tuple[int, int] = TIMED) -> str:
     moved = 8 * rows * columns
     text = f"{moved / found.us / 1e3:,.0f} GB/s, a copy {moved / found.copy_us / 1e3:,.0f} GB/s"
     if found.us > FAST * found.copy_us:
-        raise Wrong(f"coalesced, on the GPU: {text}\nHint: lanes side by side in each turn of the loop.")
+        raise Wrong(
+            f"coalesced, on the GPU: {text}, and {FAST} times its time is allowed\n"
+            "Hint: lanes side by side in each turn of the loop."
+        )
     return text

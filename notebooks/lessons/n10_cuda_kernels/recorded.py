@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from lessons.n10_cuda_kernels.counting import SAVED, STEPS, WAYS
+from lessons.n10_cuda_kernels.counting import SAVED, STEPS, STORES, WAYS
 from lessons.shared.ncu import launches
 from lessons.shared.records import ADD_MUL_ACTIVATION, NO_RECORD, Record, copy_us, spread
 
@@ -56,16 +56,22 @@ def on_gpu(name: str, metric: str) -> float:
 
 
 def show_steps(predicted: dict[str, float | None], here: Mapping[str, float] = MappingProxyType({})) -> None:
-    """A line a step: the order in which a thread's first accesses stand in the machine code, µs of each GPU that
-    step_runs() has, what was predicted, and µs of this GPU."""
+    """A line a step: the order in which a thread's first accesses stand in the machine code, µs of each GPU
+    that step_runs() has, what was predicted, and µs of this GPU."""
     runs = step_runs()
-    print(f"{'recorded, µs':23}" + "".join(f"{gpu_of(record):>17}" for record in runs) + f"{'here':>9}" * bool(here))
+    print(f"{'recorded, µs':27}" + "".join(f"{gpu_of(record):>17}" for record in runs) + f"{'here':>9}" * bool(here))
     for name in STEPS:
         us = [record.us("step", name=name) if _has(record, name) else None for record in runs]
         text = "".join(f"{'-' if each is None else format(each, '.1f'):>17}" for each in us)
         mine = f"{here[name]:9.1f}" if name in here else ""
         said = "" if predicted.get(name) is None else f"   you said {predicted[name]}"
-        print(f"{name:10} {kernel(name)['order'][:12]:12}{text}{mine}{said}")
+        print(f"{name:10} {_order(name):16}{text}{mine}{said}")
+
+
+def _order(name: str, at_most: int = 12) -> str:
+    order = kernel(name)["order"]
+    turns = STORES.get(name, 1) // order.count("S")  # of a loop that is left in the machine code
+    return order[:at_most] + "…" * (len(order) > at_most) + f" ×{turns}" * (turns > 1)
 
 
 def step_runs() -> list[Record]:

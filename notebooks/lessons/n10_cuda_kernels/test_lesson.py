@@ -28,7 +28,7 @@ from lessons.n10_cuda_kernels.counting import STEPS
 from lessons.n10_cuda_kernels.sanitizers import address_sanitizer
 from lessons.n10_cuda_kernels.shortest_way import executed
 from lessons.shared import answers, ncu
-from lessons.shared.records import NO_RECORD, Unsaved
+from lessons.shared.records import NO_RECORD, Unsaved, copy_us
 
 matplotlib = pytest.importorskip("matplotlib")
 CPU = torch.device("cpu")
@@ -102,6 +102,28 @@ def test_what_the_reader_writes_is_enough():
 def run(source: str, n: int = 1000, **options) -> programs.Outcome:
     x = np.arange(n, dtype=np.float32)
     return programs.run(programs.build(source), [x, x[:10].copy(), np.zeros_like(x)], (10, n), **options)
+
+
+def test_what_is_coalesced_is_far_from_the_puzzles_limit():
+    """All but strided, far enough for another run and another GPU."""
+    rows = recorded.CUDA_STEPS.rows("step").set_index("name")
+    limit = puzzles.FAST * copy_us(rows["bytes"].iloc[0])
+    assert rows["us_p50"]["strided"] > 1.5 * limit
+    assert max(rows["us_p50"].drop("strided")) < limit / 1.5
+
+
+def test_either_reason_keeps_a_store_before_the_next_load():
+    if not runtime.nvcc():
+        pytest.skip("nvcc is not here")
+    text = texts.text_of("coalesced")
+    apart = re.sub(r"\* (x|bias|out)\b", r"* __restrict__ \1", text)
+    forms_of = {"apart": apart, "unguarded": text, "both": apart}
+    for name in ("unguarded", "both"):
+        forms_of[name] = forms_of[name].replace("if (i < n) {", "{")
+    named = "\n".join(source.replace("coalesced", name) for name, source in forms_of.items())
+    order = {name: counting.order(lines) for name, lines in counting.instructions_of(named).items()}
+    assert order["apart"] == order["unguarded"] == "LLS" * 16
+    assert order["both"].startswith("LLLLLLLL")
 
 
 def test_a_launch_is_rewritten_for_the_host():
