@@ -19,7 +19,7 @@ CACHE, POOL, FREE, BAD = BLUE, VIOLET, IDLE, RED
 
 
 def addresses() -> Figure:
-    """What lies at three addresses after the capture and each of two runs; what a variable that was kept shows."""
+    """What lies at three addresses after the capture and each of two replays; what a variable that was kept shows."""
     columns = ("captured", "copy 1 in", "replay", "copy 5 in", "replay")
     held = {
         "buffer": ("0", "1", "1", "5", "5"),
@@ -33,7 +33,7 @@ def addresses() -> Figure:
             box = {"boxstyle": "square,pad=0.5", "fc": "#cfe3d6" if new else "white", "ec": "0.5"}
             ax.text(x, y, f"{value:^3}", ha="center", va="center", family="monospace", bbox=box)
     ax.annotate(
-        "kept = out, of the first run: 3 …", (2.25, 2), (2.35, 3), fontsize=8.5, color=BAD,
+        "kept = out, after one replay: 3 …", (2.25, 2), (2.35, 3), fontsize=8.5, color=BAD,
         arrowprops={"arrowstyle": "->", "color": BAD},
     )
     ax.annotate("… and 11 now", (4, 2.3), (3.8, 3), fontsize=8.5, color=BAD)

@@ -63,7 +63,7 @@ def last_forward(marked=False, gradients=True):  # -> ms of the last of 8 forwar
                 torch.compiler.cudagraph_mark_step_begin()
             torch.cuda.synchronize()
             start = time.perf_counter()
-            out = compiled(x)
+            out = compiled(x)  # kept until the next call is done
             torch.cuda.synchronize()
     del out
     return 1e3 * (time.perf_counter() - start)

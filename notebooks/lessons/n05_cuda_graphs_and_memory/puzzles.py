@@ -60,7 +60,10 @@ def _call(answer: Callable, xs: Tensor, ys: Tensor, factor: Tensor) -> Tensor:
         found.append(_tensor(answer(graph, buffers, out, inputs)))
         _once(graph, before)
         if [buffer.data_ptr() for buffer in buffers] != addresses:
-            raise AssertionError("a buffer lies elsewhere now: the graph reads the address that it was captured with")
+            raise AssertionError(
+                "a buffer lies elsewhere now: the graph reads the address that it was captured with\n"
+                "Hint: leave the buffer where it is, and copy the input into its memory."
+            )
         held = all(torch.equal(buffer, tensor) for buffer, tensor in zip(buffers, inputs, strict=True))
         if not held and torch.equal(found[-1], scaled_sum(*inputs, factor)):
             raise AssertionError(
@@ -97,6 +100,8 @@ def _call_calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 # falling_rate
 
+READS = "Hint: .item(), float() and an `if` read on the host. Compute with the tensor steps: it stays on the GPU."
+
 
 def counted_step(weight: Tensor, grad: Tensor, steps: Tensor) -> None:
     for _ in range(REPLAYS):
@@ -110,7 +115,7 @@ def _step(answer: Callable, weight: Tensor, grad: Tensor, steps: Tensor) -> None
         with redirect_stdout(said):
             graph, _ = capture(lambda w, g, s: answer(w, g, s), weight, buffer, steps)
     except RuntimeError as error:
-        raise AssertionError(f"it cannot be captured: {str(error).splitlines()[0]}") from error
+        raise AssertionError(f"it cannot be captured: {str(error).splitlines()[0]}\n{READS}") from error
     if said.getvalue():
         raise AssertionError(
             f"it printed while it was captured: {said.getvalue().splitlines()[0]!r}\nHint: a replay asks no line of "

@@ -9,7 +9,7 @@ import numpy as np
 from lessons.shared.records import Record
 from model.profiling.tables import TRACES
 
-GRAPHS, WHOLE_MODEL = Record("cuda_graphs"), Record("whole_model")
+GRAPHS = Record("cuda_graphs")
 COMMAND = "python -m lessons.n05_cuda_graphs_and_memory --save"
 COMPILED, REDUCED = "09_main_dot_compiled", "10_main_dot_cuda_graphs"
 FUSED, GRAPHED = "16_full_adagrad_fused", "19_full_adagrad_graph"  # the last two rows of 03's table
@@ -24,11 +24,6 @@ def step(name: str) -> dict[str, float]:
         "ms": run["step_ms"], "launches": found["launches"], "kernels": found["kernels"],
         "busy_ms": found["busy_us"] / 1e3, "copy_us": copies / run["active_steps"], "peak_mb": run["peak_bytes"] / 1e6,
     }
-
-
-def whole_ms(part: str, implementation: str, rows: int = 2048) -> float:
-    """ms of a training step of the whole model, SGD."""
-    return float(WHOLE_MODEL.one(part, implementation=implementation, rows=rows, optimizer="sgd")["ms"])
 
 
 def rounds_us(way: str, kernels: int, size: int) -> np.ndarray:
