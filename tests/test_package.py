@@ -166,7 +166,7 @@ def test_the_wheel_holds_what_runs_and_no_tests(wheel):
     files = [path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*") if path.is_file()]
     assert {name for name in files if not LEFT_OUT.fullmatch(Path(name).name)} - held == {
         name for name in files
-        if re.fullmatch(r"ops/\w+/bench\.py|measure/(?!__)\w+\.py|check/contract/\w+\.py", name)
+        if re.fullmatch(r"ops/\w+/bench\.py|cubin/bench\w*\.\w+|measure/(?!__)\w+\.py|check/contract/\w+\.py", name)
     }
 
 
@@ -210,6 +210,11 @@ for command in ("measure", "inductor", "library"):
     assert said[:3] == first
     assert len(said) == 6
     assert all("in the repository alone" in line for line in said[3:])
+    bench = subprocess.run(
+        [str(python), "-m", "fused_kernels.cubin", "bench"], capture_output=True, text=True, check=False, **there
+    )
+    assert (bench.returncode, bench.stdout) == (1, "")
+    assert bench.stderr == "error: python -m fused_kernels.cubin bench: measuring is in the repository alone\n"
     # A checkout that is imported beside it has its own backend.
     code = "import kernels\nfrom torch._dynamo import lookup_backend\nprint(lookup_backend('fused_kernels').__module__)"
     assert run(python, "-c", code, cwd=ROOT, env=environment).strip() == "kernels.compiler"

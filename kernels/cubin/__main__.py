@@ -94,6 +94,10 @@ def _embed(given: argparse.Namespace) -> int:
 
 
 def _bench(given: argparse.Namespace) -> int:
+    from ..runtime import CHECKOUT
+
+    if CHECKOUT is None:
+        raise RuntimeError(f"python -m {__package__} bench: measuring is in the repository alone")
     from . import bench
 
     return bench.main(given.save)
