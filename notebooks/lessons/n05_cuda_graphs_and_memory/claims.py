@@ -181,14 +181,14 @@ def _end(before: str, after: str) -> tuple:
 
 
 say("## 1 · {:.0f} launches in place of {:.0f}", lambda: (step(REDUCED)["launches"], step(COMPILED)["launches"]))
-say("Without it the first step takes {:.2f} ms.", lambda: (step(COMPILED)["ms"],))
+say("Without it, the first step takes {:.2f} ms in this record.", lambda: (step(COMPILED)["ms"],))
 for name, which in {
     "compiled": COMPILED, "compiled, `reduce-overhead`": REDUCED, "one launch after the other": FUSED,
     "as one graph": GRAPHED,
 }.items():
     say(f"| {name} | {{:.0f}} | {{:.2f}} | {{:.2f}} |", partial(_row, which))
 say("The kernels take as long as before. The time between them has shrunk.", _time_between)
-say("On the H100 a step takes {:.1f} ms as a graph, and {:.1f} ms eagerly.", _own_step)
+say("On an H100 a step takes {:.1f} ms as a graph, and {:.1f} ms in eager.", _own_step)
 say(
     "The four launches are three copies (labels, dense features, ids) and a replay. The step takes hardly longer than "
     "its kernels.",
@@ -196,17 +196,17 @@ say(
 )
 say("In the record, the first two late reads are errors, and the other two give the next call's numbers.", _late)
 say("takes {:.2f} ms at the eighth call. With the mark it takes {:.2f} ms, and with `no_grad` {:.2f} ms.", _pending)
-say("The step makes tensors of {:.1f} MB, and at most {:.1f} MB are alive at once.", _alive)
-say("There the gradient of all pairs' products takes {:.1f} MB.", _pairs_mb)
+say("The step makes {:.1f} MB of tensors, and at most {:.1f} MB are alive at once.", _alive)
+say("There, the gradient of the vectors' products takes {:.1f} MB.", _pairs_mb)
 say(
-    "After the warm-up {:.0f} MB are reserved. Before it captures, `torch.cuda.graph` gives the unused part back to "
-    "CUDA, and {:.0f} MB are left. Then the graph takes a pool of {:.0f} MB,",
+    "After the warm-up {:.0f} MB are reserved. Before the capture, `torch.cuda.graph` gives the unused part back to "
+    "CUDA, and {:.0f} MB are left. Then the graph takes a pool of {:.0f} MB.",
     _captured,
 )
 say(
-    "only {:.1f} MB of the pool are allocated: the MLPs' gradients, which outlive the graph.", _gradients
+    "only {:.1f} MB of the pool are allocated: the gradients of the MLPs. They outlive the graph.", _gradients
 )
-say("It counts {:.0f} MB in section 1's compiled step, but {:.0f} MB with `reduce-overhead`", _peaks)
+say("It counts {:.0f} MB in section 1's compiled step, but only {:.0f} MB with `reduce-overhead`", _peaks)
 say("A replay of one small kernel takes {:.1f} µs.", lambda: (recorded.replay_us(),))
 say("The formula is {:.1f} % too high.", _formula)
 say("in the record no kernel runs for {:.0f} µs of each replayed step", _idle)
