@@ -182,7 +182,7 @@ def _end(before: str, after: str) -> tuple:
 
 
 say("## 1 · {:.0f} launches in place of {:.0f}", lambda: (step(REDUCED)["launches"], step(COMPILED)["launches"]))
-say("Without it, the first step takes {:.2f} ms in this record.", lambda: (step(COMPILED)["ms"],))
+say("Without it, the first step takes {:.2f} ms.", lambda: (step(COMPILED)["ms"],))
 for name, which in {
     "compiled": COMPILED, "compiled, `reduce-overhead`": REDUCED, "one launch after the other": FUSED,
     "as one graph": GRAPHED,
@@ -201,7 +201,8 @@ say("The step makes {:.1f} MB of tensors, and at most {:.1f} MB are alive at onc
 say("There, the gradient of all products of two vectors takes {:.1f} MB.", _pairs_mb)
 say(
     "After the warm-up {:.0f} MB are reserved. Before the capture, `torch.cuda.graph` gives the unused part back to "
-    "CUDA, and {:.0f} MB are left. Then the graph takes a pool of {:.0f} MB.",
+    "CUDA, and {:.0f} MB are left. Then the graph takes a pool of {:.0f} MB that "
+    "nothing else can use.",
     _captured,
 )
 say(
@@ -214,16 +215,16 @@ say("In the record, no kernel runs for {:.0f} µs of each replayed step", _idle)
 say("In a chain of 64, a launch costs the host {:.1f} µs.", lambda: (recorded.launch_us(),))
 say("A graph of one kernel loses at every size.", _one_loses)
 say(
-    "| 64 kernels, 4 KiB | {} | {} | In a graph, a kernel with next to no work still takes {:.1f} µs. |", _idle_kernels
+    "| 4 KiB | {} | {} | In a graph, a kernel with next to no work still takes {:.1f} µs. |", _idle_kernels
 )
 for name, size in {"16 MiB": MIDDLE, "256 MiB": LARGEST}.items():
     say(
-        f"| 64 kernels, {name} | {{}} | {{}} | Without the graph, the kernels begin {{:.1f}} µs further apart. |",
+        f"| {name} | {{}} | {{}} | Eager's kernels begin {{:.1f}} µs further apart. |",
         partial(_apart, size),
     )
-say("At 16 MiB, these gaps cost a chain of 64 more than the copy costs its graph.", _gaps)
+say("At 16 MiB these gaps cost more than the graph's copy.", _gaps)
 say("At 256 MiB every graph loses, because of the copy.", _lost)
-say("whose size is from {} KiB to {} MiB.", lambda: (BYTES[0] >> 10, BYTES[-1] >> 20))
+say("an input of {} KiB to {} MiB.", lambda: (BYTES[0] >> 10, BYTES[-1] >> 20))
 say("| `main`, compiled | {:.2f} | {:.2f} |", partial(_end, COMPILED, REDUCED))
 say("| 03's step, with our kernels for the tables | {:.2f} | {:.2f} |", partial(_end, FUSED, GRAPHED))
 say("its kernels, {:.2f} ms |", lambda: (step(GRAPHED)["busy_ms"],))
