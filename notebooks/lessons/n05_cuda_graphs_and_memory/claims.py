@@ -152,18 +152,19 @@ def _idle_kernels() -> tuple:
 
 
 def _gap(size: int) -> float:
-    """µs that a kernel of a chain of 64 begins later after the one before it, without a graph than in one."""
+    """µs between the beginnings of two kernels of a chain of 64: how many more without a graph than in one."""
     return (_median("eager", 64, size) - _median("replay", 64, size)) / 64
 
 
 def _apart(size: int) -> tuple:
-    """The gaps are what the formula leaves out."""
+    """The gaps explain the difference: the formula leaves them out."""
     formula, found, gap = _formula_us(64, size), recorded.saved_us(64, size)[1], _gap(size)
     assert abs(found - (formula + 64 * gap)) < 0.1 * 64 * gap
     return _miss(64, size, gap)
 
 
 def _gaps() -> tuple:
+    """What the copy costs is what copy and replay take beyond the replay."""
     assert 64 * _gap(MIDDLE) > _median("copy and replay", 64, MIDDLE) - _median("replay", 64, MIDDLE)
     return ()
 
@@ -200,28 +201,20 @@ say("takes {:.2f} ms at the eighth call. With the mark it takes {:.2f} ms, and w
 say("The step makes {:.1f} MB of tensors, and at most {:.1f} MB are alive at once.", _alive)
 say("There, the gradient of all products of two vectors takes {:.1f} MB.", _pairs_mb)
 say(
-    "After the warm-up {:.0f} MB are reserved. Before the capture, `torch.cuda.graph` gives the unused part back to "
-    "CUDA, and {:.0f} MB are left. Then the graph takes a pool of {:.0f} MB that "
-    "nothing else can use.",
+    "After the warm-up {:.0f} MB are reserved. Before the capture, `torch.cuda.graph` returns the unused part to CUDA, "
+    "and {:.0f} MB are left. Then the graph takes a pool of {:.0f} MB that nothing else can use.",
     _captured,
 )
-say(
-    "only {:.1f} MB of the pool are allocated: the gradients of the MLPs. They outlive the graph.", _gradients
-)
+say("only {:.1f} MB of the pool are allocated: the gradients of the MLPs. They outlive the graph.", _gradients)
 say("It counts {:.0f} MB in section 1's compiled step, but only {:.0f} MB with `reduce-overhead`", _peaks)
-say("For `replay_us`, take the replay of one small kernel: {:.1f} µs.", lambda: (recorded.replay_us(),))
+say("The replay of one small kernel gives `replay_us`: {:.1f} µs.", lambda: (recorded.replay_us(),))
 say("The formula is {:.1f} % too high.", _formula)
-say("In the record, no kernel runs for {:.0f} µs of each replayed step", _idle)
+say("In the record, no kernel runs for {:.0f} µs of each replayed step.", _idle)
 say("In a chain of 64, a launch costs the host {:.1f} µs.", lambda: (recorded.launch_us(),))
 say("A graph of one kernel loses at every size.", _one_loses)
-say(
-    "| 4 KiB | {} | {} | In a graph, a kernel with next to no work still takes {:.1f} µs. |", _idle_kernels
-)
+say("| 4 KiB | {} | {} | In a graph, a kernel with next to no work still takes {:.1f} µs. |", _idle_kernels)
 for name, size in {"16 MiB": MIDDLE, "256 MiB": LARGEST}.items():
-    say(
-        f"| {name} | {{}} | {{}} | Eager's kernels begin {{:.1f}} µs further apart. |",
-        partial(_apart, size),
-    )
+    say(f"| {name} | {{}} | {{}} | Eager's kernels begin {{:.1f}} µs further apart. |", partial(_apart, size))
 say("At 16 MiB these gaps cost more than the graph's copy.", _gaps)
 say("At 256 MiB every graph loses, because of the copy.", _lost)
 say("an input of {} KiB to {} MiB.", lambda: (BYTES[0] >> 10, BYTES[-1] >> 20))
