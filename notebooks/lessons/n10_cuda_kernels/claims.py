@@ -138,7 +138,7 @@ said("| *scalar* | {:.1f} | {:.0f} KB in flight on an SM, and {:,} blocks to sta
 said("| *strided* | {:.1f} | {} sectors a request |", _strided)
 said(
     "HBM's bytes do not explain *strided*. It takes {:.1f} times as long as *coalesced*, but moves only {:.1f} times "
-    "as many bytes. It touches {} times as many sectors.",
+    "as many bytes. The sectors do: it touches {} times as many.",
     _not_by_bytes,
 )
 said("| *coalesced* | {:.1f} | {} sectors a request, {:.0f} KB in flight |", _coalesced)
@@ -170,7 +170,7 @@ said(
     _bytes_decide,
 )
 said("a 64-bit remainder costs time, {:.0f} to {:.0f} % here on the H100.", _of_remainder)
-said("A thread has 4 bytes of x in flight, and an SM's 2048 threads have {:.0f} KB.", lambda: (in_flight(1),))
+said("So a thread has 4 bytes of x in flight, and an SM's 2048 threads have {:.0f} KB.", lambda: (in_flight(1),))
 said("four loads, then four stores. Now {:.0f} KB of x are in flight.", lambda: (in_flight(4),))
 said("*wide* has the same {:.0f} KB in flight, with a quarter of the requests.", lambda: _wide()[1:2])
 said("At most {:.1f} blocks start per ns, so the blocks of *scalar* take {:.0f} µs to start.", _begin)
