@@ -44,11 +44,11 @@ def _strided() -> tuple:
 
 
 def _not_by_bytes() -> tuple:
-    """strided beside coalesced: µs, HBM's bytes, sectors."""
+    """strided beside coalesced: HBM's bytes, sectors, µs."""
     moved = {name: sum(on_gpu(name, f"dram__bytes_{way}.sum") for way in ("read", "write")) for name in STEPS}
     bytes_, times = moved["strided"] / moved["coalesced"], step_us("strided") / step_us("coalesced")
     assert 2 * bytes_ < times
-    return times, bytes_, _requests("strided") // _requests("coalesced")
+    return bytes_, _requests("strided") // _requests("coalesced"), times
 
 
 def in_flight(loads: int) -> float:
@@ -137,8 +137,8 @@ def said(sentence: str, values=tuple) -> None:
 said("| *scalar* | {:.1f} | {:.0f} KB in flight on an SM, and {:,} blocks to start |", _faster)
 said("| *strided* | {:.1f} | {} sectors a request |", _strided)
 said(
-    "HBM's bytes do not explain *strided*. It takes {:.1f} times as long as *coalesced*, but moves only {:.1f} times "
-    "as many bytes. The sectors do: it touches {} times as many.",
+    "HBM's bytes do not explain *strided*. It moves only {:.1f} times as many as *coalesced*. But it touches {} times as "
+    "many sectors, and takes {:.1f} times as long.",
     _not_by_bytes,
 )
 said("| *coalesced* | {:.1f} | {} sectors a request, {:.0f} KB in flight |", _coalesced)
@@ -171,7 +171,7 @@ said(
 )
 said("a 64-bit remainder costs time, {:.0f} to {:.0f} % here on the H100.", _of_remainder)
 said("So a thread has 4 bytes of x in flight, and an SM's 2048 threads have {:.0f} KB.", lambda: (in_flight(1),))
-said("four loads, then four stores. Now {:.0f} KB of x are in flight.", lambda: (in_flight(4),))
+said("four loads of x, then four stores. Now {:.0f} KB are in flight.", lambda: (in_flight(4),))
 said("*wide* has the same {:.0f} KB in flight, with a quarter of the requests.", lambda: _wide()[1:2])
 said("At most {:.1f} blocks start per ns, so the blocks of *scalar* take {:.0f} µs to start.", _begin)
 said(
