@@ -137,8 +137,8 @@ def said(sentence: str, values=tuple) -> None:
 said("| *scalar* | {:.1f} | {:.0f} KB in flight on an SM, and {:,} blocks to start |", _faster)
 said("| *strided* | {:.1f} | {} sectors a request |", _strided)
 said(
-    "HBM's bytes do not explain *strided*. It moves only {:.1f} times as many as *coalesced*. But it touches {} times as "
-    "many sectors, and takes {:.1f} times as long.",
+    "HBM's bytes do not explain *strided*. It moves only {:.1f} times as many as *coalesced*. But it touches {} times "
+    "as many sectors, and takes {:.1f} times as long.",
     _not_by_bytes,
 )
 said("| *coalesced* | {:.1f} | {} sectors a request, {:.0f} KB in flight |", _coalesced)
