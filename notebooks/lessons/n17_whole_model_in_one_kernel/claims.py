@@ -94,7 +94,7 @@ claim(
     "| 2048 | {:.1f} µs | {:.1f} µs |",
     _four_kernels,
 )
-claim("17", "In a cluster of eight, a block would read its eighth of the weights in {:.1f} µs.", lambda: (floor_us(8),))
+claim("17", "in a cluster of eight, a block would read its eighth of the weights in {:.1f} µs.", lambda: (floor_us(8),))
 claim(
     "17",
     "| rows | our parts | `torch.compile` | |---|---|---| | 128 | {:.1f} µs | {:.1f} µs | "
