@@ -40,6 +40,15 @@ def _declaration() -> tuple:
     return call.us, gradient.us
 
 
+def _in_cpp() -> tuple:
+    """µs of the op in C++ and of custom_op, in the record that has both."""
+    record = recorded.MAKE_OP.with_part("call", name="C++")
+    in_cpp, by_custom_op = (record.us("call", name=name) for name in ("C++", "torch.library"))
+    saved = by_custom_op - in_cpp
+    assert saved > by_custom_op - record.us("call", name="torch.library, define"), "more than define and impl save"
+    return in_cpp, by_custom_op
+
+
 def _long() -> tuple:
     labels = {"form": "functional", "implementation": "triton", "rows": 65536, "columns": 512, "dtype": "float32"}
     kernel = ADD_RELU.us("bandwidth", **labels)
@@ -58,32 +67,34 @@ def said(sentence: str, values=tuple) -> None:
 
 
 said(
-    "On an H200, for 65536 rows of 512 elements, compiled, `relu(x + bias) * 2` takes {:.0f} µs as a formula and "
-    "{:.0f} µs with the op in it, because the op's result is written to memory and read again.",
+    "On an H200, compiled `relu(x + bias) * 2` takes {:.0f} µs for 65536 rows of 512 elements. Written with "
+    "`add_relu`, it takes {:.0f} µs: the op's result is written to memory and read again.",
     _wall,
 )
-said("On an H200 PyTorch's `x + 1` takes {:.0f} µs.", _plus)
+said("On an H200, a call of PyTorch's `x + 1` takes {:.0f} µs.", _plus)
 said(
-    "Triton's launcher finds the kernel for these arguments, in Python, at each call | {:.1f} |",
+    "Triton's launcher finds the kernel, in Python, at each call | {:.1f} |",
     lambda: (times("call", "launcher, output given").us,),
 )
-said("makes the output | {:.1f} |", lambda: (_above("call", "launcher", "launcher, output given"),))
+said("allocates the output | {:.1f} |", lambda: (_above("call", "launcher", "launcher, output given"),))
 said("`custom_op` around it | {:.1f} |", lambda: (_above("call", "torch.library", "launcher"),))
-said("is Python too | {:.1f} |", lambda: (_above("gradient", "torch.library", "torch.library"),))
+said("in Python too | {:.1f} |", lambda: (_above("gradient", "torch.library", "torch.library"),))
+said("Together they take {:.1f} µs, and PyTorch's two kernels with a gradient {:.1f} µs.", _together)
 said(
-    "Together the op of section 4 takes {:.1f} µs with a gradient, and PyTorch's two kernels take {:.1f} µs.", _together
-)
-said(
-    "In place of `custom_op`, `define` and `impl` add {:.1f} µs.",
+    "`define` and `impl` add only {:.1f} µs in place of `custom_op`.",
     lambda: (_above("call", "torch.library, define", "launcher"),),
 )
 said(
-    "A call of our declaration with Triton takes {:.1f} µs, no more than PyTorch's `x + 1`, and {:.1f} µs with a "
+    "C++ saves more: on an H100 a call without a gradient takes {:.1f} µs, and {:.1f} µs by `custom_op`.", _in_cpp
+)
+said(
+    "A call of our declared op with Triton takes {:.1f} µs, no more than PyTorch's `x + 1`, and {:.1f} µs with a "
     "gradient",
     _declaration,
 )
 said(
-    "On 65536 rows of 512 elements our kernel runs for more than {:.0f} µs, longer than any of these calls takes.",
+    "On the H200, our kernel runs for more than {:.0f} µs on 65536 rows of 512 elements, longer than any call recorded "
+    "there.",
     _long,
 )
 said("{:.1f} µs by `custom_op` | {:.1f} µs by one declaration", _end)

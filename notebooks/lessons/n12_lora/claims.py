@@ -91,7 +91,7 @@ def _crossing() -> tuple:
     most = int(record.rows("crossing")["adapters"].max())
     masked, grouped = (record.us("crossing", variant=name, adapters=most) for name in (MASKED, GROUPED))
     assert abs(masked / grouped - 1) < 0.03
-    return most, grouped, record.us("crossing", variant=GROUPED, adapters=50)
+    return most, record.us("crossing", variant=GROUPED, adapters=50), grouped
 
 
 def _training() -> tuple:
@@ -141,75 +141,74 @@ def _as_rows(*names: str) -> tuple:
     return tuple(time_us("layer", name) for name in names)
 
 
-claim(NOTEBOOK, "both thin products together have {:.1f} % of the arithmetic of x Wᵀ.", lambda: (_added(),))
+claim(NOTEBOOK, "the two thin products need {:.1f} % of the arithmetic of x Wᵀ.", lambda: (_added(),))
 claim(
     NOTEBOOK,
-    "with 2048 rows, takes {:.0f} µs with everything trained.",
+    "takes {:.0f} µs for 2048 rows if everything is trained.",
     lambda: (time_us("model", "all trained", "call_us"),),
 )
 claim(
     NOTEBOOK,
-    "The kernels take {:.0f} µs less, above all because the frozen tables need no gradients (notebook 02). The step "
-    "takes only {:.0f} µs less, within the spread: the host limits it, before and after. As one CUDA graph "
-    "(notebook 05) the step falls from {:.0f} to {:.0f} µs.",
+    "The kernels take {:.0f} µs less, mostly because the frozen tables need no gradients (notebook 02). The step takes "
+    "only {:.0f} µs less, within the spread, because the host limits it. As one CUDA graph (notebook 05), the step "
+    "falls from {:.0f} to {:.0f} µs.",
     _model,
 )
 claim(
     NOTEBOOK,
-    "For 8192 rows of 4096 in bfloat16, an H200 takes {:.0f} µs for the frozen layer with its relu, and {:.0f} µs for "
-    "LoRA in eager: {:.0f} % more, for {:.1f} % more arithmetic.",
+    "For 8192 rows of 4096 in bfloat16, an H200 takes {:.0f} µs for the frozen layer with its relu and {:.0f} µs for "
+    "LoRA in eager. That is {:.0f} % more time for {:.1f} % more arithmetic.",
     _eager,
 )
 claim(
     NOTEBOOK,
-    "At a copy's rate one E takes {:.1f} µs. The frozen layer moves 4 E, and LoRA 7 E more. Those take {:.0f} µs, most "
-    "of the difference.",
+    "At the rate of a copy, one E takes {:.1f} µs. The frozen layer moves 4 E, and LoRA 7 E more. These 7 E take "
+    "{:.0f} µs, most of the difference.",
     _seven_more,
 )
 claim(
     NOTEBOOK,
-    "On the H200 the op takes the layer from {:.0f} to {:.0f} µs. `torch.compile` fuses the three passes too, and "
+    "On the H200, the op shortens the layer from {:.0f} to {:.0f} µs. `torch.compile` fuses the three passes too, and "
     "takes {:.0f} µs: no difference.",
     _fused,
 )
-claim(NOTEBOOK, "An E is about {:.0f} µs.", lambda: (e_us(1),))
+claim(NOTEBOOK, "One E takes about {:.0f} µs.", lambda: (e_us(1),))
 claim(
     NOTEBOOK,
-    "One product takes {:.0f} µs, and all three lie within 2 %: no difference. Merged takes {:.0f} µs, as the frozen "
-    "layer does.",
+    "One product takes {:.0f} µs, and all three lie within 2 %: no difference. Merged takes {:.0f} µs, because it "
+    "is the frozen layer with another W.",
     _seven,
 )
 claim(
     NOTEBOOK,
-    "Your kernel and *relu inside* move 5 E. On the H100, where a copy moves 2 E in {:.0f} µs, they take {:.0f} and "
-    "{:.0f} µs less than the op.",
+    "Your kernel and *relu inside* move 5 E, 2 E less than the op. An H100 copies 2 E in {:.0f} µs. There your kernel "
+    "takes {:.0f} µs less than the op, and *relu inside* {:.0f} µs less.",
     _five,
 )
 claim(NOTEBOOK, "on the H100 it takes {:.0f} % less time than the op", _inside)
-claim(NOTEBOOK, "| LoRA kernel | 5 | on an H100 {:.0f}; the op {:.0f} |", lambda: _elsewhere(KERNEL, FUSED))
-claim(NOTEBOOK, "| relu inside | 5 | on an H100 {:.0f}; the op {:.0f} |", lambda: _elsewhere(RELU_INSIDE, FUSED))
-claim(NOTEBOOK, "they would meet at some {:.0f} adapters on the H100.", _meet)
+claim(NOTEBOOK, "| LoRA kernel | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(KERNEL, FUSED))
+claim(NOTEBOOK, "| relu inside | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(RELU_INSIDE, FUSED))
+claim(NOTEBOOK, "the two would meet at some {:.0f} adapters on the H100.", _meet)
 claim(
     NOTEBOOK,
-    "They meet at {}, because `grouped` slows down too: it takes {:.0f} µs there, and {:.0f} µs at 50. Why is open.",
+    "They meet at {}, because `grouped` slows down too: from {:.0f} µs at 50 adapters to {:.0f} µs there.",
     _crossing,
 )
-claim(NOTEBOOK, "forward and backward together take {:.0f} µs, in eager {:.0f} µs.", _training)
-claim(NOTEBOOK, "one product takes {:.1f} µs and the op {:.1f} µs, for the same 7 E.", _middle)
+claim(NOTEBOOK, "forward and backward together take {:.0f} µs, and {:.0f} µs in eager.", _training)
+claim(NOTEBOOK, "one product takes {:.1f} µs and the op {:.1f} µs, though both move 7 E.", _middle)
 claim(
     NOTEBOOK,
-    "eager's *GPU time*, what its kernels take, is {:.1f} µs. Its *host time*, until the call is back in Python, is "
-    "{:.1f} µs.",
+    "In eager at 64 rows of 1024, these are {:.1f} and {:.1f} µs",
     _host,
 )
 claim(NOTEBOOK, "For B of std 0.0001, eager and merging each keep {:.2f} of the change.", _kept)
-claim(NOTEBOOK, "As merged weights these are {:.1f} GB, as adapters {:.0f} MB.", _memory)
-claim(NOTEBOOK, "`gathered` copies an A for each row, {:.0f} MB, and then as much for B.", _copy)
+claim(NOTEBOOK, "The merged weights would take {:.1f} GB, and the adapters take {:.0f} MB.", _memory)
+claim(NOTEBOOK, "`gathered` copies an A for each row, {:.0f} MB in all, and then a B.", _copy)
 claim(
     NOTEBOOK,
     "On the H200 `masked` takes {:.0f} µs, though 99 of 100 blocks are multiplied for nothing. `grouped` multiplies "
-    "each row by its own adapter only, and takes {:.0f} µs. It must also sort, copy x into that order, and copy y "
-    "back. `gathered` takes {:.0f} µs, more than half of it to write and read its copies.",
+    "each row by its own adapter only, but takes {:.0f} µs. It must also sort the rows, copy x into that order, and "
+    "copy y back. `gathered` takes {:.0f} µs, more than half of it to write and read its copies.",
     _many,
 )
 claim(NOTEBOOK, "{:.1f} % more arithmetic took {:.0f} % more time.", _end)
