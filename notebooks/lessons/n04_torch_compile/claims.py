@@ -175,7 +175,7 @@ for name, options in {
 }.items():
     say(f"| {name} | {{}} | {{}} |", partial(_launches, options))
 say("These {} kernels stay.", _gradients)
-say("With `force_pointwise_cat` an element costs many times the instructions,", _instructions)
+say("With `force_pointwise_cat` an element takes many times as many instructions,", _instructions)
 say(
     "In inference, the default takes three times as long for 9 tables as for 8, because nine launches replace one. "
     "`raised` launches as many kernels as the default,",
@@ -188,8 +188,8 @@ say(
     _combo,
 )
 say(
-    "On the same H100, 26 look-ups then take {:.1f} µs in inference and {:.1f} µs in training. That is less than half "
-    "of the time with `combo_kernels`.",
+    "On the same H100, 26 look-ups then take {:.1f} µs in inference and {:.1f} µs in training, less than half of "
+    "the time with `combo_kernels`.",
     _one_tensor,
 )
 say(
@@ -202,8 +202,8 @@ say("| launches | {} | {} |", _main_launches)
 say("Compiling takes {:.2f} ms off the kernels of `main`, and only {:.2f} ms off its step, because", _main_step)
 say("Most of the kernels' saving is in the gradients of the look-ups,", _mostly_gradients)
 say("In `outer` the GPU was busy, so the step saves what its kernels save.", _outer)
-say("More than a third of that is one GEMM.", _outer_gemm)
+say("More than a third of that saving is one GEMM.", _outer_gemm)
 say("In eager the steps take {:.2f}, {:.2f} and {:.2f} ms.", _eager_ms)
-say("Kaggle's file has {:,} batches of 2,048 rows, so one epoch pays for the cold start.", _epoch)
+say("One epoch of Kaggle's file, {:,} batches of 2,048 rows, pays for the cold start.", _epoch)
 for model, limit in {"main": "the host's launches", "outer": "GEMMs"}.items():
     say(f"| a step of `{model}` | {{:.2f}} ms | {{:.2f}} ms | {limit} |", partial(_step, model))
