@@ -80,8 +80,8 @@ def _check_normalise(function: Callable) -> str:
     x, weights = (torch.randn(5, 16, generator=random) for _ in range(2))
     hint = "the divisor is the longest row's length where that is above 1, else 1: one operation gives it."
     trap = (
-        "NaN is 0 · inf: where computes both sides, and x / 0 has an infinite gradient; so has sqrt at 0. Make the "
-        "divisor safe."
+        "a NaN here is 0 · inf. where computes both sides, and x / 0 has an infinite gradient. So has sqrt at 0. Make "
+        "the divisor safe."
     )
     for what, scale in (("long rows", 3.0), ("short rows", 0.01), ("zeros", 0.0)):
         expected, wanted = _gradient(what, normalised, scale * x, weights, hint)
@@ -115,7 +115,7 @@ def _check_serve(function: Callable) -> str:
         with torch.no_grad(), settings.patch(assume_static_by_default=settings.assume_static_by_default):
             expected = model(dense, ids)
             got = _called(what, alone(function), compiled, dense, ids, FULL, hint=SAME_KIND)
-        _same(what, got, expected, "the logits of this batch's rows, in their order, and no others.")
+        _same(what, got, expected, "return the logits of this batch's rows, in their order, and no others.")
         if len(backend.ran) != number + 1:
             raise AssertionError(
                 f"{what}: right, but the compiled model was called {len(backend.ran) - number} times for it\n"
@@ -135,7 +135,7 @@ def _check_look_ups(lay_out: Callable, look_up: Callable) -> str:
     tables = [torch.randn(height, 16, generator=random) for height in HEIGHTS]
     ids = torch.stack([torch.randint(height, (40,), generator=random) for height in HEIGHTS], dim=1)
     what = "40 rows, 26 tables"
-    hint = "id k of table f is in row start + k, and table f starts behind all tables before it."
+    hint = "id k of table f is in row start + k, where start is the number of rows in all tables before f."
     expected = torch.stack([table[ids[:, f]] for f, table in enumerate(tables)], dim=1)
     laid = _called("lay_out", lay_out, tables, hint=ONE_TENSOR)
     own = tuple(alone(function) for function in (lay_out, look_up))
@@ -227,11 +227,11 @@ class _LookUp(torch.nn.Module):
 
 ROWS = "a guard of the first graph is its number of rows. Give it that many, and keep those you need."
 SAME_KIND = "`compiled` takes a batch as the model does: dense [B, 13] in float32, ids [B, F] in int64."
-ONE_ROW = "a size of 1 gets a graph of its own, though the dimension is dynamic. Give the graph as many rows as it had."
+ONE_ROW = "a size of 1 gets a graph of its own, even if the dimension is dynamic. Fill the batch up to `full` rows."
 ONE_TENSOR = "let lay_out put all tables into one tensor, once, and keep where each begins."
 SPARSE = (
-    "an extern kernel is PyTorch's own, as for sparse=True and for embedding_bag: the compiler fuses a plain, dense "
-    "look-up alone."
+    "an extern kernel is PyTorch's own, as for sparse=True and for embedding_bag. The compiler fuses only a plain, "
+    "dense look-up."
 )
 NO_GRADIENT = "no gradient reaches the tables: detach, .data or no_grad cuts the graph"
 
