@@ -89,7 +89,7 @@ class FusedOverArch(Fused, OverArch):
 
     def forward(self, features: Tensor) -> Tensor:
         if self.packed is not None and self.packed.takes(self.linears(), features, self.backend):
-            return self.packed(features, backend=self.backend)
+            return self.packed(features, backend=self.backend, zeros=True)  # beyond in_features
         if not self.fuses(features):
             # What the plain interaction gives, made of what the fused one gave.
             plain = outer_product(features) if self._is_root(features) else features[:, : self.in_features]

@@ -124,3 +124,25 @@ def test_what_a_program_takes_of_the_ops_own_result_stays(take):
         want = program.module()(*given)
         replace_in(program)
         torch.testing.assert_close(program.module()(*given), want)
+
+
+def test_what_export_asserts_of_a_look_up_is_no_reader_of_it():
+    """torchrec's look-ups are cast to the type that they have; what is asserted of an input stays."""
+
+    def function(m, dense, *ids):
+        bags = [table(each.flatten(), m.offsets) for table, each in zip(m.tables, ids, strict=True)]
+        vectors = [each.to(torch.float32) for each in bags]
+        return torch.cat([dense.to(torch.float32), *vectors], 1)
+
+    tables = nn.ModuleList(nn.EmbeddingBag(20 + k, 8, mode="sum") for k in range(3))
+    model = Of(function, tables=tables, offsets=torch.arange(0, 12, 3))
+    given = torch.rand(4, 5), *(torch.randint(20, (4, 3)) for _ in range(3))
+    program = torch.export.export(model, given)
+    asserted = torch.ops.aten._assert_tensor_metadata.default
+    assert len(program.graph.find_nodes(op="call_function", target=asserted)) == 4
+    assert [each.op for each in replace_in(program).replaced] == ["embedding_bags_apart"]
+    (left,) = program.graph.find_nodes(op="call_function", target=asserted)
+    assert left.args[0].op == "placeholder"
+    torch.testing.assert_close(program.module()(*given), model(*given))
+    with pytest.raises(RuntimeError, match="dtype"):
+        program.module()(given[0].double(), *given[1:])

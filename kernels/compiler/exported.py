@@ -18,8 +18,10 @@ def replace_in(program: ExportedProgram) -> Explanation:
     """Replace in an exported program, which is changed, what torch.compile's backend would; returns what was replaced.
 
     The program then holds the ops' overloads of the device that it was exported for, on a CPU their eager forms, and
-    loads after `import kernels`.
+    loads after `import kernels`. It is for inference where it was exported under no_grad: no op then keeps what a
+    backward reads.
     """
+    drop_assertions(program.graph)
     signature, placeholders = program.graph_signature, program.graph.find_nodes(op="placeholder")
     for node in placeholders:  # the ops keep what a backward reads if a gradient is needed
         name = signature.inputs_to_parameters.get(node.name)
@@ -30,6 +32,16 @@ def replace_in(program: ExportedProgram) -> Explanation:
         done = rewrite(program.graph_module, constants_of(program), as_operators)
     program.validate()
     return Explanation([replaced(site) for site in done.sites], [sentence(each) for each in done.declined], graphs=1)
+
+
+def drop_assertions(graph: fx.Graph) -> None:
+    """Erase what is asserted of the dtype, device and layout of a value that the program itself computes: they are as
+    they were traced, and an assertion would be one more reader of a value that a replacement no longer computes."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
+        value, *sizes = node.args
+        given = value.op == "placeholder"
+        if not given and not sizes and all(getattr(example(value), name) == of for name, of in node.kwargs.items()):
+            graph.erase_node(node)
 
 
 def constants_of(program: ExportedProgram) -> dict[fx.Node, Tensor]:

@@ -67,8 +67,8 @@ class Layered(torch.autograd.Function):
 
 
 def columns_of(x: Tensor, widths: str) -> int:
-    """How many columns of x the first product takes: those of its padding too, as far as x has them, so that no product
-    is of rows that are not aligned."""
+    """How many columns of x, which are zeros from K on, the first product takes: those of its padding too, as far as x
+    has them, so that no product is of rows that are not aligned."""
     return min(x.shape[1], packing.padded(packing.layers(widths)[0].inputs))
 
 

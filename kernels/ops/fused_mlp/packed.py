@@ -10,7 +10,7 @@ from torch.compiler import is_compiling
 
 from . import eager, layered, packing
 from .module import autocast, autocast_dtype, has_hooks, is_chosen, pack_mlp, precision_of
-from .op import OP
+from .op import OP, check
 
 
 class PackedMLP:
@@ -75,26 +75,34 @@ class PackedMLP:
         return is_chosen(x.shape[0], self.widths, autocast_dtype(x), precision_of(x), True, x.device, backend)
 
     def __call__(
-        self, x: Tensor, activation: str = "relu", final_activation: str = "identity", *, backend: str = "auto"
-    ) -> Tensor:
-        """`mlp` of the layers, x [B, K], whose gradients go to the buffer."""
+        self, x: Tensor, activation: str = "relu", final_activation: str = "identity", *, backend: str = "auto",
+        zeros: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """`mlp` of the layers, x [B, K'], whose gradients go to the buffer. Of K' >= K columns the first K count.
+
+        zeros: whether the others are zeros, as `dot_interaction` fills its rows up. Products layer by layer then read
+        them too, and no row that they read is unaligned.
+        """
         one_by_one = layered.takes(autocast_dtype(x), x.device, backend) and not self._is_one_kernel(x, backend)
         x = autocast(x)
-        if not one_by_one:
-            out, _ = OP.call(
-                backend, x, self.buffer, self.widths, activation, final_activation, precision_of(x), True
-            )
-        elif {activation, final_activation} <= {*layered.ACTIVATIONS}:
-            out = layered.Layered.apply(x, self.buffer, self._wide(x), self.widths, activation, final_activation)
+        given = x, self.buffer, self.widths, activation, final_activation, precision_of(x), True
+        if one_by_one:
+            check(OP.name, *given)
+            out = self._one_by_one(x, activation, final_activation, zeros)
         else:
-            weights, biases = zip(*packing.views(self.buffer, self.widths), strict=True)
-            out = eager.fused_mlp(x, weights, biases, activation, final_activation)
+            out, _ = OP.call(backend, *given)
         packing.refuse_changes(OP.name, out, self.weights)
         return out
 
-    def _wide(self, x: Tensor) -> layered.Pairs:
-        """`layered.wide` of the buffer for such an x, made once."""
-        columns = layered.columns_of(x, self.widths)
+    def _one_by_one(self, x: Tensor, activation: str, final_activation: str, zeros: bool) -> Tensor:
+        if not {activation, final_activation} <= {*layered.ACTIVATIONS}:
+            weights, biases = zip(*packing.views(self.buffer, self.widths), strict=True)
+            return eager.fused_mlp(x, weights, biases, activation, final_activation)
+        views = self._wide(layered.columns_of(x, self.widths) if zeros else self.linears[0].in_features)
+        return layered.Layered.apply(x, self.buffer, views, self.widths, activation, final_activation)
+
+    def _wide(self, columns: int) -> layered.Pairs:
+        """`layered.wide` of the buffer, made once."""
         if columns not in self._views:
             self._views[columns] = layered.wide(self.buffer.detach(), self.widths, columns)
         return self._views[columns]

@@ -102,6 +102,13 @@ def test_when_it_takes_no_call():
         assert not packed.takes(ours, x, "eager")
 
 
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """As on a GPU in full float32."""
+    monkeypatch.setattr(layered, "takes", lambda dtype, device, backend: backend == "auto")
+    monkeypatch.setattr(PackedMLP, "_is_one_kernel", lambda *_: False)
+
+
 def by_autograd(x, linears, activation, final_activation):
     weights, biases = of(linears)
     return eager.fused_mlp(x, weights, biases, activation, final_activation)
@@ -133,6 +140,28 @@ def test_layers_one_by_one(activations, rows, columns):
     assert torch.equal(packed.joined(packed.split(packed.buffer.grad)), packed.buffer.grad)
 
 
+def test_one_by_one_the_first_columns_count_alone(one_by_one):
+    """But where the caller says that the others are zeros, so that aligned rows may be read."""
+    ours, x = layers(), torch.randn(3, 16, device=DEVICE)
+    packed, expected = PackedMLP(ours), by_autograd(x, ours, "relu", "identity")
+    x[:, 13:] = torch.nan
+    torch.testing.assert_close(packed(x), expected)
+    assert packed(x, zeros=True).isnan().all()
+    x[:, 13:] = 0
+    torch.testing.assert_close(packed(x, zeros=True), expected)
+    assert sorted(packed._views) == [13, 16]
+
+
+def test_one_by_one_refuses_what_the_op_does(one_by_one):
+    packed = PackedMLP(layers())
+    with pytest.raises(ValueError, match=r"x must have shape \[B, 13\] or be wider, .* got \[3, 12\]"):
+        packed(torch.randn(3, 12, device=DEVICE))
+    with pytest.raises(TypeError, match="weights must have x's dtype, float64; got float32"):
+        packed(torch.randn(3, 13, device=DEVICE, dtype=torch.float64))
+    with pytest.raises(ValueError, match="final_activation must be"):
+        packed(torch.randn(3, 13, device=DEVICE), "relu", "tanh")
+
+
 def test_the_views_are_those_of_a_buffer_wherever_it_lies():
     widths = "13-20-5"
     buffer = torch.randn(7 + packing.elements(widths), device=DEVICE)[7:]
@@ -153,13 +182,6 @@ def test_layers_one_by_one_pass_nan_and_have_no_second_derivative():
     assert packed.split(gradient)[0].isnan().any()
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
-
-
-@pytest.fixture
-def one_by_one(monkeypatch):
-    """As on a GPU in full float32."""
-    monkeypatch.setattr(layered, "takes", lambda dtype, device, backend: backend == "auto")
-    monkeypatch.setattr(PackedMLP, "_is_one_kernel", lambda *_: False)
 
 
 @pytest.mark.parametrize("final_activation", ["identity", "relu", "sigmoid"])

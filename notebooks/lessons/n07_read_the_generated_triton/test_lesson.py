@@ -25,6 +25,7 @@ from lessons.n07_read_the_generated_triton import (
     recorded,
 )
 from lessons.shared import answers, h200
+from lessons.shared.puzzle import look_beside
 from lessons.shared.records import Unsaved
 
 triton = pytest.importorskip("triton")  # after kernels, which chooses the interpreter
@@ -99,7 +100,7 @@ def test_a_load_beside_a_tensor_is_seen_where_it_leaves_no_trace():
     assert kernel_puzzles.BESIDE in kernel_puzzles.SHAPES
     tensors = [torch.zeros(shape) for shape in ((5, 7), (5, 7), (7,), (5, 7))]
     with pytest.raises(OutOfBounds, match="load from in_ptr0 is out of bounds in 29 lanes: the first is at offset 35"):
-        kernel_puzzles.look_beside(unmasked_loads, *tensors, 0.5)
+        look_beside(unmasked_loads, (1,), *tensors, 0.5, 7, 35, XBLOCK=64)
 
 
 def test_the_cells_configs_are_those_of_the_experiment():

@@ -18,6 +18,7 @@ from kernels.inductor.machine_code import accesses
 from lessons.n08_triton_kernels import experiment, pictures, pointwise_kernels, recorded
 from lessons.n08_triton_kernels import puzzles as triton_puzzles
 from lessons.shared import answers, h200
+from lessons.shared.puzzle import look_beside
 from lessons.shared.records import Record, Unsaved
 
 triton = pytest.importorskip("triton")  # after kernels, which chooses the interpreter
@@ -134,7 +135,7 @@ def test_a_late_program_is_seen_to_store_where_it_should():
 def test_a_load_beside_a_tensor_is_seen_where_it_leaves_no_trace():
     said = r"a load from x is out of bounds in 8 lanes: the first is at offset 40, 1 beyond its last \(it spans 40\)"
     with pytest.raises(OutOfBounds, match=said):
-        triton_puzzles.look_beside(unmasked_loads, 40)
+        look_beside(unmasked_loads, (3,), *(torch.zeros(40) for _ in range(3)), 40, BLOCK=16)
 
 
 def test_a_gpu_gets_all_cases_and_first_those_of_the_interpreter():

@@ -6,13 +6,16 @@
     of_numbers.py    a puzzle whose answer is a function of numbers
     in_pytorch.py    … a function of tensors; waits.py: whether the host waits in it, and how large its tensors are
     in_triton.py     … a Triton kernel; kernels_only.py: torch computes nothing; compiled.py: what the interpreter
-                     allows and a GPU's compiler does not
+                     allows and a GPU's compiler does not; beside.py: what it reads beside its tensors
 """
 
+from lessons.shared.puzzle.beside import look_beside
 from lessons.shared.puzzle.in_pytorch import InPyTorch
 from lessons.shared.puzzle.in_triton import InTriton
 from lessons.shared.puzzle.judge import Judge, Own
 from lessons.shared.puzzle.of_numbers import OfNumbers
 from lessons.shared.puzzle.waits import Quiet, TooLarge, Waits, gradient_of
 
-__all__ = ["InPyTorch", "InTriton", "Judge", "OfNumbers", "Own", "Quiet", "TooLarge", "Waits", "gradient_of"]
+__all__ = [
+    "InPyTorch", "InTriton", "Judge", "OfNumbers", "Own", "Quiet", "TooLarge", "Waits", "gradient_of", "look_beside",
+]  # fmt: skip

@@ -132,11 +132,11 @@ def _reason(name: str, operator, arguments: tuple, named: dict, taken: list[Tens
         chosen = arguments[1]
         masks = any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in chosen)
         filled = name != "index" and arguments[2].dim() == 0  # with one number: masked_fill
-        return "a boolean mask: how many elements it chooses, the GPU alone knows" if masks and not filled else ""
+        return "a boolean mask: only the GPU knows how many elements it chooses" if masks and not filled else ""
     if torch.Tag.data_dependent_output in operator.tags:
         return "it reads a number of the GPU, which must have computed it"
     if torch.Tag.dynamic_output_shape in operator.tags or name in WAIT:
-        return "how large its result is, the GPU alone knows"
+        return "only the GPU knows how large its result is"
     return ""
 
 
