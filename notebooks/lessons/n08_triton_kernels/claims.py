@@ -182,5 +182,7 @@ said("| sigmoid, 65535 × 511, float32 | {:.1f} | {:.1f} |", lambda: _row("step"
 said("| sigmoid, 65535 × 511, bfloat16 | {:.1f} | {:.1f} |", lambda: _row("step", "odd", HALF, True))
 said("| gelu, 65536 × 512, bfloat16 | {:.1f} | {:.1f} |", lambda: _row("gelu", "even", HALF, True))
 said(
-    "Of the sigmoid's {} recorded sizes, none both large and odd, the two differ by more than {:.0f} % at one.", _duels
+    "For the sigmoid, {} sizes are recorded, none both large and odd. The two differ by more than {:.0f} % at only "
+    "one.",
+    _duels,
 )
