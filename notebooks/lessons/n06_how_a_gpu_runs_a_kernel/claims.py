@@ -90,9 +90,12 @@ said(
 said("All SMs share the *L2*, a cache of {:.0f} MiB.", lambda: (device("L2_cache_size") / MIB,))
 said("A read takes {:.0f} ns from L1, {:.0f} ns from the L2 and {:.0f} ns from HBM", _latencies)
 said("Caches move *sectors* of 32 bytes.")
-said("From stride 1 to 8 the rate falls from {:.0f} to {:.0f} GB/s, about as the sectors predict.", _strides)
+said(
+    "From stride 1 to 8 the rate falls from {:.0f} to {:.0f} GB/s, nearly to an eighth, as the sectors predict.",
+    _strides,
+)
 said("But at stride 16 it is {:.0f} GB/s.", _beyond_8)
-said("**Predict** how many GB HBM gives for {:,} elements at stride 32.", lambda: (Sizes().reads,))
+said("**Predict** how many GB come from HBM for {:,} elements at stride 32.", lambda: (Sizes().reads,))
 said("At stride {} it needs {:.0f} sectors, one per lane.", _requests)
 said("But HBM gives {:.0f} bytes per element: two sectors at a time.", _bytes_an_element)
 said("If we count these bytes, every stride runs at {:.1f} to {:.1f} TB/s.", _moved)
@@ -214,13 +217,13 @@ said(
 )
 said("Only {:.1f} programs begin per ns, and with 256 as many, though each moves twice the bytes.", _begins)
 said("On the H100, programs that copy nothing begin no faster.", _begin_no_faster)
-said("Each copy has {:.0f} KB in flight on an SM, from {} warps down to {}.", _same_bytes)
+said("Each copy has {:.0f} KB in flight on an SM; the warps go from {} down to {}.", _same_bytes)
 said(
     "With a sixteenth of the warps, the copy still reaches {:.0f} % of the rate.",
     lambda: (100 * copy_gb(2048, 1) / copy_gb(128, 16),),
 )
 said(
-    "With {:.0f} KB in flight it is {:.1f} to {:.1f} µs, and every loop is within {:.0f} % of the best.",
+    "With {:.0f} KB in flight it is {:.1f} to {:.1f} µs, and all loops are within {:.0f} % of the best one.",
     _enough_in_flight,
 )
 said("Beyond, more bytes only wait longer.", _beyond)
@@ -311,10 +314,10 @@ said(
     _tiles_apart,
 )
 said(
-    "In 8 MiB it lets hardly any programs walk together, so the rate should hardly change from there to 32 MiB.",
+    "In 8 MiB hardly any programs then walk together, so the rate should hardly change from there to 32 MiB.",
     _own_order,
 )
-said("On the H100 it falls by {:.0f} %, in step by {:.0f} %.", _orders)
+said("On the H100 it falls by {:.0f} %; in step it falls by {:.0f} %.", _orders)
 said(
     "In 2 MiB, where four programs walk together in either order, the SMs got twice as many sectors as the L2 served:",
     _shared,
@@ -379,7 +382,7 @@ said("| | PyTorch's copy | | {:.0f} |", lambda: (pytorch(),))
 said("We began with a thirteenth of PyTorch's rate", _thirteenth)
 said("and have {:.0f} % of it.", lambda: (100 * copy_gb(512, 0) / pytorch(),))
 said(
-    "At the idle latency, {:.1f} KB on each SM would be enough. Under load the latency grows, and it takes {:.0f} to "
-    "{:.0f} KB:",
+    "At the idle latency, {:.1f} KB on each SM would do. Under load the latency grows, and it takes {:.0f} to "
+    "{:.0f} KB,",
     _idle_and_busy,
 )
