@@ -237,17 +237,23 @@ def _worth() -> tuple:
 
 
 say(
-    "On the H200 eager takes {:.0f} µs, {:.0f} % longer than a copy of its bytes would. The generated kernel moves a "
+    "On the H200 eager takes {:.0f} µs, {:.0f} % longer than a copy would for as many bytes. The generated kernel moves a "
     "third of the bytes, and takes {:.1f} µs.",
     lambda: (_fused()[0], *_of_its_bytes(), _fused()[1]),
 )
-say("On the H100 it is `x + bias`: it runs at {:,.0f} GB/s, the others at {:,.0f} or more.", _slow_operator)
-say("A copy of as many bytes takes {:.1f} µs, so the fused kernel beats the lecture's yardstick.", _copy)
+say(
+    "On the H100, eager's slow kernel is `x + bias`: it runs at {:,.0f} GB/s, the others at {:,.0f} or more.",
+    _slow_operator,
+)
+say(
+    "A copy takes {:.1f} µs for as many bytes as the fused kernel moves, so the kernel beats the lecture's yardstick.",
+    _copy,
+)
 say("On the H200, reads alone run at {:.1f} TB/s.", _reads)
-say("At these two rates the kernel's bytes take {:.1f} µs,", lambda: (_mixed(*EVEN),))
+say("At these two rates the kernel's bytes take {:.1f} µs.", lambda: (_mixed(*EVEN),))
 say("there, writes alone are fastest, and this mix gains only {:.1f} % over a copy.", _mix)
 say("On the H200 the autotuner kept `({:.0f}, {:.0f})`.", _kept)
-say("By turns it takes {:.1f} µs, and the other {:.1f} µs: beyond the spread.", _apart)
+say("By turns it takes {:.1f} µs and the other {:.1f} µs, a difference beyond the spread.", _apart)
 say("At 2048 rows the autotuner kept the other one.", _kept_small)
 say("So only the elements per lane change the bytes in flight: {:.0f} KB with two, {:.0f} KB with four", _in_flight)
 say("At the latency of an idle memory, {:.0f} ns, the law asks for only {:.1f} KB of reads.", _law)
@@ -259,10 +265,10 @@ say("But SASS loads the bias only once.", _machine_code)
 say("takes {:.1f} µs with accesses of 4 bytes, and {:.1f} µs with wide ones: no difference.", _scalar)
 say("So in section 3, too, the width did not decide.", _not_the_width)
 say("all are within {} % of the literal kernel.", _alone)
-say("The kernel takes {:.1f} µs with both sizes dynamic", _together)
-say("{:.1f} µs at the odd size. There the autotuner keeps the other config, which takes {:.1f} µs.", _odd)
+say("A mask and narrow accesses together do cost: {:.1f} µs with both sizes dynamic", _together)
+say("{:.1f} µs at the odd size. There the autotuner keeps `(512, 8)`, which takes {:.1f} µs.", _odd)
 say("At the odd size only {} of {} loads come before it", _loads)
-say("More instructions are not: dynamic columns have still more, and cost nothing.", _instructions)
+say("The number of instructions is not: dynamic columns have more, and cost nothing.", _instructions)
 say("| eager | {:.0f} | – |", lambda: (p50(way("eager")),))
 say("| generated, sizes known | {:.1f} | {:.1f} |", partial(_by_hand, "torch.compile"))
 say("(notebook 08) | {:.1f} | {:.1f} |", partial(_by_hand, "two ways"))
