@@ -237,8 +237,8 @@ def _worth() -> tuple:
 
 
 say(
-    "On the H200 eager takes {:.0f} µs, {:.0f} % longer than a copy would for as many bytes. The generated kernel moves a "
-    "third of the bytes, and takes {:.1f} µs.",
+    "On the H200 eager takes {:.0f} µs, {:.0f} % longer than a copy would for as many bytes. The generated kernel moves "
+    "a third of the bytes, and takes {:.1f} µs.",
     lambda: (_fused()[0], *_of_its_bytes(), _fused()[1]),
 )
 say(
