@@ -298,7 +298,7 @@ def _tiles_apart() -> tuple:
     return l2_tb_per_s(), memory_tb_per_s()
 
 
-said("Bytes in flight cost registers, one for each 4 bytes that a load waits for.")
+said("Bytes in flight cost registers: one for each 4 bytes.")
 said("- {} registers, in four equal quarters; a warp lives in one quarter", _limits)
 said("- {} threads and {} programs", lambda: (THREADS, PROGRAMS))
 said(
@@ -314,7 +314,7 @@ said(
     _tiles_apart,
 )
 said(
-    "In 8 MiB hardly any programs then walk together, so the rate should hardly change from there to 32 MiB.",
+    "With them, hardly any programs walk together in 8 MiB, so the rate should hardly change from there to 32 MiB.",
     _own_order,
 )
 said("On the H100 it falls by {:.0f} %; in step it falls by {:.0f} %.", _orders)
