@@ -237,8 +237,8 @@ def _worth() -> tuple:
 
 
 say(
-    "On the H200 eager takes {:.0f} µs, {:.0f} % longer than a copy would for as many bytes. The generated kernel moves "
-    "a third of the bytes, and takes {:.1f} µs.",
+    "On the H200 eager takes {:.0f} µs, {:.0f} % longer than a copy would for as many bytes. The generated kernel "
+    "moves a third of the bytes, and takes {:.1f} µs.",
     lambda: (_fused()[0], *_of_its_bytes(), _fused()[1]),
 )
 say(
@@ -253,7 +253,7 @@ say("On the H200, reads alone run at {:.1f} TB/s.", _reads)
 say("At these two rates the kernel's bytes take {:.1f} µs.", lambda: (_mixed(*EVEN),))
 say("there, writes alone are fastest, and this mix gains only {:.1f} % over a copy.", _mix)
 say("On the H200 the autotuner kept `({:.0f}, {:.0f})`.", _kept)
-say("By turns it takes {:.1f} µs and the other {:.1f} µs, a difference beyond the spread.", _apart)
+say("Measured by turns, it takes {:.1f} µs and the other {:.1f} µs, a difference beyond the spread.", _apart)
 say("At 2048 rows the autotuner kept the other one.", _kept_small)
 say("So only the elements per lane change the bytes in flight: {:.0f} KB with two, {:.0f} KB with four", _in_flight)
 say("At the latency of an idle memory, {:.0f} ns, the law asks for only {:.1f} KB of reads.", _law)
