@@ -122,7 +122,8 @@ claim(
 claim("01", "The tables for Criteo's own file have {:.1f} million rows of 16 numbers: {:.1f} GB.", _criteo)
 claim(
     "01",
-    "a small DLRM with a row for each id gets {:.0f} % of the way. With our hash and as many rows, it gets {:.0f} %.",
+    "A small DLRM with a row for each id covers {:.0f} % of the way from guessing to this limit. With our hash and as "
+    "many rows, it covers {:.0f} %.",
     _auc,
 )
 claim(

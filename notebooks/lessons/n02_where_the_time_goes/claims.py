@@ -271,7 +271,7 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "The backward makes {} launches. For each of the 26 tables, one copies, one fills with zeros and one computes the "
+    "The backward makes {} launches. Each of the 26 tables takes three of them, a copy, a fill with zeros and the "
     "gradient: {} in all. Hash and look-up make another {}. So most launches of the step are for tables.",
     _phases,
 )
@@ -284,7 +284,7 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "An H200 copies bytes at {:.2f} TB/s, and by its [datasheet](https://www.nvidia.com/en-us/data-center/h200/) does "
+    "An H200 copies bytes at {:.2f} TB/s, and its [datasheet](https://www.nvidia.com/en-us/data-center/h200/) gives "
     "{:.0f} TFLOP/s in float32.",
     lambda: (yardstick(), FLOAT32 / 1e12),
 )

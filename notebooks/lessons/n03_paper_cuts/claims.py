@@ -206,7 +206,7 @@ claim(NOTEBOOK, "keeps the GPU busy nearly all the time, like B, and gets {:.2f}
 claim(NOTEBOOK, "they come from the host, {:.2f} MB for 2,048 rows.", _batch)
 claim(
     NOTEBOOK,
-    "`non_blocking` saves {:.2f} ms. With such a small batch, pinned memory saves no more: the row is grey.",
+    "`non_blocking` saves {:.2f} ms. With such a small batch, pinned memory saves nothing more: the row is grey.",
     _copies,
 )
 claim(NOTEBOOK, "Pinning in the step itself costs {:.2f} ms.", lambda: (_saved("pinned in the step → before"),))
