@@ -132,7 +132,8 @@ def test_the_winners_of_a_record(small_record, capsys):
     recorded.print_ranking()
     recorded.print_calls()
     printed = capsys.readouterr().out
-    assert "The fastest of 2 cells, by the GPU's time (a GPU, 2026-11-25): cuda in 1, no difference in 1." in printed
+    first = "The fastest in each of 2 cells, by the GPU's time (a GPU, 2026-11-25): cuda in 1, no difference in 1."
+    assert first in printed
     assert "no difference: 26 × 65,536 (tables × rows)" in printed
     assert printed.index("  cuda ") < printed.index("  eager ")
     drawn = pictures.draw_ranking().axes[0]
@@ -148,7 +149,7 @@ def test_without_a_record_one_sentence_says_so(monkeypatch, capsys):
     monkeypatch.setattr(recorded.Record, "table", table)
     recorded.print_ranking()
     recorded.print_calls()
-    assert capsys.readouterr().out.count("There is no record of this yet") == 2
+    assert capsys.readouterr().out.count("This has not been recorded yet") == 2
     assert pictures.draw_ranking() is None
 
 
