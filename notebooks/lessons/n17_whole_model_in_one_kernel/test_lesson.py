@@ -70,7 +70,7 @@ def test_the_kernel_compiles_for_a_gpu_as_it_is_launched_there(kernel, tmp_path)
 def test_what_fits_spills_nothing_and_neither_does_what_the_budget_refuses():
     fits, refused = on_your_machine.shape(8, 16), on_your_machine.shape(16, 16)
     assert not fits.why_not()
-    assert refused.why_not() == "280 numbers of a row at once, and a thread's registers hold 160"
+    assert refused.why_not() == "280 numbers of a row per thread, but the budget is 160"
     for shape in (fits, refused):
         assert "    0 bytes spilled" in on_your_machine.compiler_report(shape)
 
