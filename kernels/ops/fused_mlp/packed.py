@@ -64,8 +64,10 @@ class PackedMLP:
 
     def takes(self, linears: Sequence[nn.Module], x: Tensor, backend: str = "auto") -> bool:
         """Whether a call of these layers, with a gradient, is a call of this: they are its own, none has a hook, and
-        one kernel or `layered` computes them."""
+        one kernel or `layered` computes them. Not within a transform of torch.func, which `layered` has no rule for."""
         if is_compiling() or not torch.is_grad_enabled() or list(linears) != self.linears or x.dim() != 2:
+            return False
+        if torch._C._are_functorch_transforms_active():
             return False
         if any(map(has_hooks, self.linears)) or self._is_called_by_parameter() or not self.is_whole():
             return False
