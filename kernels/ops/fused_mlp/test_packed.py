@@ -235,11 +235,18 @@ def test_what_one_kernel_does_not_compute_goes_one_by_one(one_by_one, final_acti
     for out in (expected, found):
         out.square().sum().backward()
     torch.testing.assert_close(packed.split(packed.buffer.grad)[0], theirs[0].weight.grad)
-    out = packed(x, "relu", final_activation)
-    with torch.no_grad():
-        packed.weights[1].add_(1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        out.sum().backward()
+    for changed in (packed.weights[1], packed.buffer):
+        out = packed(x, "relu", final_activation)
+        with torch.no_grad():
+            changed.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
+def test_what_one_kernel_computes_goes_into_it(one_by_one, monkeypatch):
+    monkeypatch.setattr(PackedMLP, "_is_one_kernel", lambda *_: True)
+    out = PackedMLP(layers())(torch.randn(7, 13, device=DEVICE))
+    assert "Layered" not in type(out.grad_fn).__name__
 
 
 def test_gradients_that_went_to_the_parameters_are_added():
