@@ -23,7 +23,8 @@ class PackedMLP:
     wrote. The gradient of the padding is zero, so that rules which go element by element, and do nothing where weight
     and gradient are zero, as SGD, Adagrad and Adam do, leave the padding zero.
 
-    The parameters are views of the buffer, and change when it does; their .grad stays None.
+    The parameters are views of the buffer, and change when it does; their .grad stays None. What waits for their
+    gradients, as DistributedDataParallel does, gets none: average the buffer's.
 
     Args:
         linears: each with a bias, and of widths that follow from one another (`pack_mlp` raises ValueError otherwise).

@@ -8,6 +8,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ... import fused_mlp, runtime
 from ...check.contract import DEVICE
@@ -208,6 +209,23 @@ def test_one_by_one_a_result_that_no_backward_reads_may_be_written_to():
     torch.testing.assert_close(gradient, packed.buffer.grad, rtol=0, atol=0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         one_node(packed, x, "relu", "relu").mul_(2).sum().backward()
+
+
+class Products(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func in (torch.ops.aten.mm.default, torch.ops.aten.mm.out)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_one_by_one_an_x_without_a_gradient_costs_no_product(has_gradient):
+    x = torch.randn(3, 13, device=DEVICE).requires_grad_(has_gradient)
+    out = one_node(PackedMLP(layers()), x, "relu", "relu").sum()
+    with Products() as products:
+        out.backward()
+    assert products.count == 3 + has_gradient  # of two layers
 
 
 def test_within_a_transform_of_torch_func_it_takes_no_call(one_by_one):
