@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ... import fused_mlp, runtime
@@ -239,6 +239,15 @@ def test_within_a_transform_of_torch_func_it_takes_no_call(one_by_one):
     torch.func.grad(function)(x)
     function(x)
     assert taken == [False, True]
+
+
+def test_several_processes_average_the_gradients_of_parameters(one_by_one, monkeypatch):
+    ours, x = layers(), torch.randn(3, 13, device=DEVICE)
+    packed = PackedMLP(ours)
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    for count, taken in ((1, True), (2, False)):
+        monkeypatch.setattr(distributed, "get_world_size", lambda count=count: count)
+        assert packed.takes(ours, x) is taken
 
 
 @pytest.mark.parametrize("final_activation", ["identity", "relu", "sigmoid"])
