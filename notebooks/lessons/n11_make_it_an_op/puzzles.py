@@ -204,7 +204,7 @@ def _as_text(text: object) -> None:
     names = re.findall(r'\bimpl\(\s*"([^"]*)"', text)
     if NAME not in names:
         given = ", ".join(names) or "no m.impl at all"
-        raise Wrong(f"case m.impl: expected {NAME}, got {given}", "Both m.impl and m.def name the same op.")
+        raise Wrong(f"case m.impl: expected {NAME}, got {given}", "The names in m.impl and m.def must be the same.")
     function = text.partition("TORCH_LIBRARY")[0]
     if re.search(r"\bTensor\s+\w+\s*\([^)]*\b(?:float|int|double\s*&)\s+\w+[^)]*\)\s*\{", function):
         hint = "A float in the schema is a double in C++, and an int is an int64_t. The kernel may still take a float."
@@ -220,7 +220,7 @@ def _as_text(text: object) -> None:
 _NEEDED = (
     ("<<<", "the launch: the function has none", "A launch is add_mul_relu_kernel<<<blocks, threads, 0, …>>>(…)."),
     ("[gG]etCurrentCUDAStream", "the stream: expected PyTorch's current stream, got the default stream",
-     "On a stream of its own, a kernel may run before its inputs are written: "
+     "On another stream, a kernel may run before its inputs are written: "
      "<<<…, 0, at::cuda::getCurrentCUDAStream()>>>."),
     ("(?:CUDA|Device)Guard", "the device: a launch goes to the current device, and x may be on another one",
      "With two GPUs, x may be on the second: c10::cuda::CUDAGuard guard(x.device());"),
@@ -249,7 +249,7 @@ def _as_schema(schema: str, function: str) -> None:
     if function:
         raise Wrong(
             "case m.def: it gets the function too, which is then used for all devices",
-            "PyTorch takes such a function to be made of other ops, and gets the gradient from them. "
+            "PyTorch assumes that such a function is made of other ops, and takes the gradient from them. "
             "TORCH_LIBRARY_IMPL(mine, CUDA, m) registers a function for CUDA alone.",
         )
 
@@ -409,7 +409,8 @@ _OF = {
 }
 _SPECIAL = {
     "an infinite gradient": "0 · Inf is NaN: choose with torch.where instead of multiplying by a mask.",
-    "NaN among the results": "PyTorch lets the gradient of a NaN pass: stop it only where out <= 0, false for NaN.",
+    "NaN among the results": "PyTorch lets the gradient of a NaN pass. Stop a gradient only where out <= 0, which is "
+    "false for NaN.",
 }
 
 
