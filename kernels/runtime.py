@@ -221,7 +221,7 @@ def report() -> str:
     if device().type == "cuda":
         lines.append(f"Runs on the GPU, {found['GPU']}: what is timed below is timed on it.")
     elif found["GPU"] == "none":
-        lines.append("Runs on the CPU, for want of a GPU: no time below says anything about a GPU.")
+        lines.append("There is no GPU here, so this runs on the CPU. A time measured here says nothing about a GPU.")
     else:
         lines.append("Runs on the CPU, although there is a GPU: this torch cannot use it, or it is hidden.")
     lines.append(

@@ -146,3 +146,15 @@ def test_what_export_asserts_of_a_look_up_is_no_reader_of_it():
     torch.testing.assert_close(program.module()(*given), model(*given))
     with pytest.raises(RuntimeError, match="dtype"):
         program.module()(given[0].double(), *given[1:])
+
+
+def test_what_export_asserts_of_a_value_that_is_still_computed_stays():
+    program = torch.export.export(Of(lambda m, x: (2 * x).float() + 1), (torch.rand(4),))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="Tensor dtype mismatch! Expected: Float, Got: double"):
+            program.module()(torch.rand(4).double())
+        replace_in(program)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    torch.testing.assert_close(torch.export.load(file).module()(torch.ones(4)), torch.full((4,), 3.0))

@@ -135,7 +135,8 @@ def test_eager_relu_gradients_match_at_the_size_that_is_measured(dtype):
 @pytest.mark.parametrize(
     ("found", "unit", "printed"),
     [(2, "graphs", "2 graphs"), (1, "graphs", "1 graph"), (1, "launches", "1 launch"), (1, "bytes", "1 byte"),
-     (1, "times", "1 times"), (1, "ms", "1 ms"), (0.5, "units", "0.5 units"), (11.0, "", "11")],
+     (1, "times", "1 times"), (1.0004, "times as fast", "1.00 times as fast"), (1, "ms", "1 ms"),
+     (0.5, "units", "0.5 units"), (11.0, "", "11")],
 )
 def test_a_verdict_has_its_unit(found, unit, printed, capsys):
     verdict("it", None, found, unit, "Why.", how="counted")

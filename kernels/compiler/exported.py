@@ -13,6 +13,8 @@ from .explanation import Explanation, replaced, sentence
 from .replace import Site, rewrite
 from .view import example, mode_of, traced
 
+ASSERTION = torch.ops.aten._assert_tensor_metadata.default
+
 
 def replace_in(program: ExportedProgram) -> Explanation:
     """Replace in an exported program, which is changed, what torch.compile's backend would; returns what was replaced.
@@ -21,7 +23,7 @@ def replace_in(program: ExportedProgram) -> Explanation:
     loads after `import kernels`. It is for inference where it was exported under no_grad: no op then keeps what a
     backward reads.
     """
-    drop_assertions(program.graph)
+    dropped = drop_assertions(program.graph)
     signature, placeholders = program.graph_signature, program.graph.find_nodes(op="placeholder")
     for node in placeholders:  # the ops keep what a backward reads if a gradient is needed
         name = signature.inputs_to_parameters.get(node.name)
@@ -30,18 +32,32 @@ def replace_in(program: ExportedProgram) -> Explanation:
     # An output that is replaced gets another name, which the signature must learn.
     with program.graph_module._set_replace_hook(signature.get_replace_hook()):
         done = rewrite(program.graph_module, constants_of(program), as_operators)
+    assert_again(program.graph, dropped)
+    program.graph_module.recompile()
     program.validate()
     return Explanation([replaced(site) for site in done.sites], [sentence(each) for each in done.declined], graphs=1)
 
 
-def drop_assertions(graph: fx.Graph) -> None:
-    """Erase what is asserted of the dtype, device and layout of a value that the program itself computes: they are as
-    they were traced, and an assertion would be one more reader of a value that a replacement no longer computes."""
-    for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
+def drop_assertions(graph: fx.Graph) -> list[tuple[fx.Node, dict]]:
+    """Erase what is asserted of the dtype, device and layout of a value that the program itself computes: an assertion
+    would be one more reader of a value that a replacement no longer computes. Returns each value with its kwargs."""
+    dropped = []
+    for node in graph.find_nodes(op="call_function", target=ASSERTION):
         value, *sizes = node.args
         given = value.op == "placeholder"
         if not given and not sizes and all(getattr(example(value), name) == of for name, of in node.kwargs.items()):
+            dropped.append((value, dict(node.kwargs)))
             graph.erase_node(node)
+    return dropped
+
+
+def assert_again(graph: fx.Graph, dropped: list[tuple[fx.Node, dict]]) -> None:
+    """Assert it of the values that are still computed: an input of another dtype than was exported is refused by it."""
+    left = set(graph.nodes)
+    for value, asserted in dropped:
+        if value in left:
+            with graph.inserting_after(value):
+                graph.call_function(ASSERTION, (value,), asserted)
 
 
 def constants_of(program: ExportedProgram) -> dict[fx.Node, Tensor]:

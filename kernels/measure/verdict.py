@@ -13,8 +13,10 @@ def verdict(what: str, predicted: float | None, found: float, unit: str, why: st
 
 
 def _counted(value: float, unit: str) -> str:
-    """With its unit: "2 launches", "1 launch", "1 ms"; "times" is no plural."""
+    """With its unit: "2 launches", "1 launch", "1 ms"; "times" is no plural, and nearly once is "1.00 times"."""
     number = _shown(value)
+    if number == "1" and value != 1 and unit.startswith("times"):
+        number = "1.00"
     if number == "1" and unit != "times":
         unit = re.sub(r"^([a-z]{3,}?)(?:(?<=ch)e)?s$", r"\1", unit)
     return f"{number} {unit}".rstrip()

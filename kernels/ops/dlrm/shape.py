@@ -114,9 +114,9 @@ class Shape:
     def why_not(self) -> str:
         """Why its kernel is not generated, with the budget; "" if it is."""
         budgets = (
-            (self.numbers, MOST_NUMBERS, "numbers of a row at once, and a thread's registers hold"),
-            (self.products, MOST_PRODUCTS, "products a row, and written out are at most"),
-            (self.shared_bytes, SHARED_BYTES, "bytes of shared memory a block, and there are"),
-            (self.parameter_bytes, PARAMETER_BYTES, "bytes of arguments, and a kernel takes"),
+            (self.numbers, MOST_NUMBERS, "numbers of a row per thread, but the budget is"),
+            (self.products, MOST_PRODUCTS, "products per row, but the generated code writes out at most"),
+            (self.shared_bytes, SHARED_BYTES, "bytes of shared memory per block, but there are"),
+            (self.parameter_bytes, PARAMETER_BYTES, "bytes of arguments, but a kernel takes at most"),
         )
         return "; ".join(f"{needed:,} {what} {most:,}" for needed, most, what in budgets if needed > most)

@@ -439,8 +439,8 @@ def test_tiles_compile(shape, rows, dtype, tmp_path):
 
 def test_a_model_that_is_too_large_is_refused_with_the_budget():
     main = Shape((13, 32, 16), (16 + 27 * 13, 32, 1), 26)
-    assert main.why_not().startswith("464 numbers of a row at once, and a thread's registers hold 160; 18,320")
-    assert "products a row, and written out are at most 6,144; 138,832 bytes of shared memory" in main.why_not()
+    assert main.why_not().startswith("464 numbers of a row per thread, but the budget is 160; 18,320")
+    assert "products per row, but the generated code writes out at most 6,144; 138,832 bytes" in main.why_not()
     arguments = model(5, width=16, features=26)
     with on_host(), pytest.raises(DLRMError, match="dlrm_forward: the model is too large for one kernel: 440 numbers"):
         kernels.dlrm_forward(*arguments, backend="cuda")

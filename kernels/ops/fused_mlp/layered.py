@@ -38,7 +38,8 @@ class Layered(torch.autograd.Function):
         for (weight, bias), is_relu in zip(pairs, ctx.is_relu, strict=True):
             product = torch._addmm_activation if is_relu else torch.addmm
             values.append(product(bias, values[-1], weight.t()))
-        ctx.save_for_backward(x, buffer, *values[1:])
+        read = values[1:] if ctx.is_relu[-1] else values[1:-1]  # what no backward reads may be written to
+        ctx.save_for_backward(x, buffer, *read)
         return values[-1]
 
     @staticmethod
@@ -47,7 +48,7 @@ class Layered(torch.autograd.Function):
         x, buffer, *outputs = ctx.saved_tensors
         gradients, columns = torch.zeros_like(buffer), ctx.pairs[0][0].shape[1]
         layers = list(zip(ctx.pairs, wide(gradients, ctx.widths, columns), strict=True))
-        inputs = [x[:, :columns], *outputs[:-1]]
+        inputs = [x[:, :columns], *outputs]
         for i in reversed(range(len(layers))):
             (weight, _), (grad_weight, grad_bias) = layers[i]
             if ctx.is_relu[i]:
@@ -55,7 +56,8 @@ class Layered(torch.autograd.Function):
             torch.sum(grad, 0, out=grad_bias)
             torch.mm(grad.t(), inputs[i], out=grad_weight)
             if i or ctx.needs_input_grad[0]:
-                grad = grad @ weight
+                # With out= it is float32 under a torch.autocast around the backward, too.
+                grad = torch.mm(grad, weight, out=grad.new_empty(grad.shape[0], weight.shape[1]))
         needed = packing.layers(ctx.widths)[0].inputs
         if columns > needed:  # what rows of x are filled up with need not be zeros
             layers[0][1][0][:, needed:].zero_()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.compiler import is_compiling
 
 from . import eager, layered, packing
@@ -23,7 +23,8 @@ class PackedMLP:
     wrote. The gradient of the padding is zero, so that rules which go element by element, and do nothing where weight
     and gradient are zero, as SGD, Adagrad and Adam do, leave the padding zero.
 
-    The parameters are views of the buffer, and change when it does; their .grad stays None.
+    The parameters are views of the buffer, and change when it does; their .grad stays None, so what waits for their
+    gradients, as DistributedDataParallel does, gets none.
 
     Args:
         linears: each with a bias, and of widths that follow from one another (`pack_mlp` raises ValueError otherwise).
@@ -64,8 +65,11 @@ class PackedMLP:
 
     def takes(self, linears: Sequence[nn.Module], x: Tensor, backend: str = "auto") -> bool:
         """Whether a call of these layers, with a gradient, is a call of this: they are its own, none has a hook, and
-        one kernel or `layered` computes them."""
+        one kernel or `layered` computes them. Not within a transform of torch.func, which `layered` has no rule for,
+        nor where torch.distributed has several processes, which average the gradients of parameters."""
         if is_compiling() or not torch.is_grad_enabled() or list(linears) != self.linears or x.dim() != 2:
+            return False
+        if torch._C._are_functorch_transforms_active() or _has_several_processes():
             return False
         if any(map(has_hooks, self.linears)) or self._is_called_by_parameter() or not self.is_whole():
             return False
@@ -144,3 +148,7 @@ class PackedMLP:
         for into, tensor in zip(self.split(buffer), tensors, strict=True):
             into.copy_(tensor)
         return buffer
+
+
+def _has_several_processes() -> bool:
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1

@@ -7,7 +7,8 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ... import fused_mlp, runtime
 from ...check.contract import DEVICE
@@ -184,6 +185,71 @@ def test_layers_one_by_one_pass_nan_and_have_no_second_derivative():
         gradient.sum().backward()
 
 
+@pytest.mark.parametrize("activation", layered.ACTIVATIONS)
+def test_one_by_one_a_backward_under_autocast_is_float32(activation):
+    gradients = []
+    for is_on in (False, True):
+        packed, x = PackedMLP(layers()), torch.randn(3, 13, device=DEVICE, generator=seeded()).requires_grad_()
+        out = one_node(packed, x, activation, "identity")
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=is_on):
+            out.sum().backward()
+        gradients.append((x.grad, packed.buffer.grad))
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0)
+
+
+def seeded():
+    return torch.Generator(DEVICE).manual_seed(0)
+
+
+def test_one_by_one_a_result_that_no_backward_reads_may_be_written_to():
+    packed, x = PackedMLP(layers()), torch.randn(3, 13, device=DEVICE)
+    one_node(packed, x, "relu", "identity").mul_(2).sum().backward()
+    gradient, packed.buffer.grad = packed.buffer.grad, None
+    (2 * one_node(packed, x, "relu", "identity")).sum().backward()
+    torch.testing.assert_close(gradient, packed.buffer.grad, rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        one_node(packed, x, "relu", "relu").mul_(2).sum().backward()
+
+
+class Products(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func in (torch.ops.aten.mm.default, torch.ops.aten.mm.out)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_one_by_one_an_x_without_a_gradient_costs_no_product(has_gradient):
+    x = torch.randn(3, 13, device=DEVICE).requires_grad_(has_gradient)
+    out = one_node(PackedMLP(layers()), x, "relu", "relu").sum()
+    with Products() as products:
+        out.backward()
+    assert products.count == 3 + has_gradient  # of two layers
+
+
+def test_within_a_transform_of_torch_func_it_takes_no_call(one_by_one):
+    ours, x = layers(), torch.randn(3, 13, device=DEVICE)
+    packed, taken = PackedMLP(ours), []
+
+    def function(x):
+        taken.append(packed.takes(ours, x))
+        return by_autograd(x, ours, "relu", "identity").sum()
+
+    torch.func.grad(function)(x)
+    function(x)
+    assert taken == [False, True]
+
+
+def test_several_processes_average_the_gradients_of_parameters(one_by_one, monkeypatch):
+    ours, x = layers(), torch.randn(3, 13, device=DEVICE)
+    packed = PackedMLP(ours)
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    for count, taken in ((1, True), (2, False)):
+        monkeypatch.setattr(distributed, "get_world_size", lambda count=count: count)
+        assert packed.takes(ours, x) is taken
+
+
 @pytest.mark.parametrize("final_activation", ["identity", "relu", "sigmoid"])
 def test_what_one_kernel_does_not_compute_goes_one_by_one(one_by_one, final_activation):
     theirs, ours = layers(), layers()
@@ -196,11 +262,18 @@ def test_what_one_kernel_does_not_compute_goes_one_by_one(one_by_one, final_acti
     for out in (expected, found):
         out.square().sum().backward()
     torch.testing.assert_close(packed.split(packed.buffer.grad)[0], theirs[0].weight.grad)
-    out = packed(x, "relu", final_activation)
-    with torch.no_grad():
-        packed.weights[1].add_(1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        out.sum().backward()
+    for changed in (packed.weights[1], packed.buffer):
+        out = packed(x, "relu", final_activation)
+        with torch.no_grad():
+            changed.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
+def test_what_one_kernel_computes_goes_into_it(one_by_one, monkeypatch):
+    monkeypatch.setattr(PackedMLP, "_is_one_kernel", lambda *_: True)
+    out = PackedMLP(layers())(torch.randn(7, 13, device=DEVICE))
+    assert "Layered" not in type(out.grad_fn).__name__
 
 
 def test_gradients_that_went_to_the_parameters_are_added():

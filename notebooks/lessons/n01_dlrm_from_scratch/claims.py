@@ -115,36 +115,38 @@ def _row(us: dict[str, float]) -> tuple:
 
 
 claim(
-    "01", "For 2,048 rows, one such model needs at least {:.0f} µs of an H200. PyTorch takes {:.0f}.", _first
+    "01",
+    "With one such model, a prediction for 2,048 rows needs at least {:.0f} µs on an H200. PyTorch takes {:.0f}.",
+    _first,
 )
 claim("01", "The tables for Criteo's own file have {:.1f} million rows of 16 numbers: {:.1f} GB.", _criteo)
 claim(
     "01",
-    "A small DLRM with a row for each id reaches {:.0f} % of the AUC that is possible above chance. With our hash, and "
-    "as many rows, it reaches {:.0f} %.",
+    "A small DLRM with a row for each id covers {:.0f} % of the way from guessing to this limit. With our hash and as "
+    "many rows, it covers {:.0f} %.",
     _auc,
 )
 claim(
     "01",
-    "An H200 copies data at {:.2f} TB/s. Its datasheet gives {:.0f} TFLOP/s in float32. Its *tensor cores* "
-    "reach {:.1f} TFLOP/s in TF32",
+    "An H200 copies data at {:.2f} TB/s. Its datasheet gives {:.0f} TFLOP/s in float32. Its *tensor cores*, units for "
+    "matrix products, reach {:.1f} TFLOP/s in TF32.",
     _peaks,
 )
 claim("01", "For `main` in TF32 the FLOPs take longer, and the roof is {:.1f} µs.", _main)
 claim(
     "01",
-    "PyTorch takes {:.0f} times as long as the roof allows. Our kernels take {:.0f} times as long;",
+    "PyTorch takes {:.0f} times as long as the roof allows. Our kernels take {:.0f} times as long.",
     _times,
 )
-claim("01", "The two `cat`s move the most, and they compute nothing.", _cats)
+claim("01", "The two `cat`s move the most bytes, and they compute nothing.", _cats)
 claim(
     "01",
-    "As one kernel it moves {:.1f} times fewer bytes, and ours is {:.1f} times as fast as eager. Fewer bytes are no "
-    "guarantee: our Triton kernel moves as few, and is only {:.1f} times as fast.",
+    "Eager moves {:.1f} times as many bytes as a single kernel, and our CUDA kernel is {:.1f} times as fast as eager. "
+    "But fewer bytes are no guarantee: our Triton kernel moves as few, and is only {:.1f} times as fast as eager.",
     _interaction,
 )
 claim("01", "But eager launches {} kernels for them, and each needs time to begin and to end.", _launches)
-claim("01", "The roof, for an H200 in float32, is {:.1f} µs.", _small)
+claim("01", "On an H200 in float32, its roof is {:.1f} µs.", _small)
 claim(
     "01",
     "| interaction, 65,536 rows, float32 | {:.1f} | {:.1f} | {:.1f} | {:.1f} |",

@@ -17,7 +17,7 @@ def needed(rows, bottom, tables, top):  # 2048, (13, 32, 16), 26, (367, 32, 1) -
 
 
 aten = torch.ops.aten
-GATHERS = {aten.embedding.default, aten.index.Tensor}  # of a table they read what they give
+GATHERS = {aten.embedding.default, aten.index.Tensor}  # they read as many bytes of a table as they return
 
 
 class Count(TorchDispatchMode):

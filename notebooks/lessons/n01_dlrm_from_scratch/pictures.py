@@ -27,8 +27,8 @@ def looked_up(ids: Sequence[int], sizes: Sequence[int], shown: Sequence[int] = (
         ax.text(x + 0.9, 4.1, f"{n + 1:,} × 16", ha="center", va="top", size=8)
         draw_box(ax, 11.4, 0.9 * k, 2.2, 0.5, colour, text=f"v{f + 1}", size=8)
         draw_arrow(ax, (x + 1.8, place + 0.15), (11.4, 0.9 * k + 0.25), colour=LINE, lw=0.6)
-    ax.text(12.5, 4.1, "[F, D] of this row", ha="center", va="top", size=8)
-    ax.set(xlim=(-0.2, 13.8), ylim=(4.7, -1.9), title="(id + 1) mod n chooses a row of each table: 4 of the 26")
+    ax.text(12.5, 4.1, "[F, D]: this row's vectors", ha="center", va="top", size=8)
+    ax.set(xlim=(-0.2, 13.8), ylim=(4.7, -1.9), title="(id + 1) mod n chooses a row of each table: 4 of the 26 tables")
     ax.axis("off")
     return figure
 
@@ -56,11 +56,11 @@ def triangle(features: int = 4, width: int = 3) -> Figure:
         square.text(-0.15, k + 0.5, f"v{k}", ha="right", va="center", size=9)
         square.text(k + 0.5, -0.15, f"v{k}", ha="center", va="bottom", size=9)
     square.set(xlim=(-0.8, vectors + 0.1), ylim=(vectors + 0.1, -0.8), aspect="equal")
-    square.set_title("vᵢ · vⱼ: coloured ones are kept", size=9)
+    square.set_title("vᵢ · vⱼ: the coloured products are kept", size=9)
     line.set(xlim=(-0.1, place + 0.1), ylim=(2.2, -1.2), aspect="equal")
-    line.text(width / 2, 1.25, f"v0 itself,\n{width} numbers", ha="center", va="top", size=8)
+    line.text(width / 2, 1.25, f"v0 itself,\n{width} elements", ha="center", va="top", size=8)
     line.text(width + number / 2, 1.25, "the pairs, row by row", ha="center", va="top", size=8)
-    line.set_title(f"a row of the output: {width} + {number} numbers", size=9)
+    line.set_title(f"a row of the output: {width} + {number} elements", size=9)
     for ax in (square, line):
         ax.axis("off")
     return figure

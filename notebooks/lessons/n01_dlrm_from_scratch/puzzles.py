@@ -70,7 +70,7 @@ def _has_gradients(name: str, answer: Callable, call: Call) -> None:
     except (AssertionError, RuntimeError) as error:  # the latter is autograd's
         raise AssertionError(
             f"the values are right, but training needs the gradients: {error}\n"
-            "Hint: every step from the inputs to the result must be one of torch's that autograd follows."
+            "Hint: Every step from the inputs to the result must be an operation of torch that autograd follows."
         ) from error
     try:
         check_gradients(name, densely, call, needed, grad, spec=spec)
@@ -78,8 +78,8 @@ def _has_gradients(name: str, answer: Callable, call: Call) -> None:
         said = str(error).partition(". ")[0].removeprefix(f"{name}, case {call.name}, ")
         raise AssertionError(
             f"the values are right, but training needs the gradients: {said}\n"
-            "Hint: autograd follows one way from this input to the result, and the result has more of them, or a step "
-            "on it has another derivative: is a part detached?"
+            "Hint: Autograd misses a path from this input to the result, or a step on a path has another derivative. "
+            "Is a part detached?"
         ) from error
 
 
@@ -96,12 +96,12 @@ def _look_up_calls(case: Case, device: torch.device) -> Iterator[Call]:
     *most, last = map(str, heights)
     sizes = f"{', '.join(most)} and {last}" if most else last
     name = f"{_many(rows, 'row')}, {_many(len(heights), 'table')} of {sizes} ids"
-    hint = "an id looks up row (id + 1) mod n; the result is [B, F, D]."
+    hint = "An id looks up row (id + 1) mod n. The result has the shape [B, F, D]."
     if small and len(heights) > 1:
-        hint = "out[b, f] is the row of table f for ids[b, f]: which dimension is the tables'?"
+        hint = "The vector out[b, f] is the row of table f for ids[b, f]. Which dimension counts the tables?"
     if not small:
         name += ", hashes"
-        hint = "ids are hashes, up to 2^32 - 1, and -1 where a value is missing; n is sizes[f]."
+        hint = "Ids are hashes, up to 2^32 - 1. A missing value has the id -1. n is sizes[f]."
         ids[::3] = -1
     yield Call(name, (tables, ids), hint=hint)
 
@@ -109,21 +109,21 @@ def _look_up_calls(case: Case, device: torch.device) -> Iterator[Call]:
 def _interact_calls(case: Case, device: torch.device) -> Iterator[Call]:
     rows, features, width = case.shape if len(case.shape) == 3 else (1, 1, 1)
     hint = {
-        1: "the dense vector's numbers come first, then its dot product with the only embedding, as it is. i and j "
-        "number the vectors: they belong to the last two dimensions of the products, together.",
-        2: "three vectors make three pairs, none with itself: (1, 0), (2, 0), (2, 1).",
-    }.get(features, "row by row below the diagonal: (1, 0), (2, 0), (2, 1), (3, 0), …: which pair is the third?")
+        1: "The elements of the dense vector come first, and then its dot product with the only embedding, as it is. i "
+        "and j number the vectors. Together they index the last two dimensions of the products.",
+        2: "Three vectors make three pairs: (1, 0), (2, 0), (2, 1). No vector is paired with itself.",
+    }.get(features, "The pairs go row by row below the diagonal: (1, 0), (2, 0), (2, 1), (3, 0), … Which one is third?")
     x, vectors = case.tensor(1, device, (rows, width)), case.tensor(2, device)
     name = f"{_many(rows, 'row')} of {_many(features, 'embedding')}"
     yield Call(name, (x, vectors), hint=hint)
     if features != 3:
         return
     apart, unknown = vectors.clone(), vectors.clone()
-    apart[:, 0, : width // 2] = apart[:, 1, width // 2 :] = 0  # no number of one meets a number of the other
-    hint = "a product that is exactly 0 has its place, too: choose pairs by where they lie, not by their value."
+    apart[:, 0, : width // 2] = apart[:, 1, width // 2 :] = 0  # at no position are both nonzero
+    hint = "A product that is exactly 0 has its place, too. Choose pairs by their position, not by their value."
     yield Call(f"{name}, a product of 0", (x, apart), hint=hint)
     unknown[0, 1, 0] = torch.nan
-    hint = "NaN must come out, in each pair of the vector that has it: who hides it hides that a model has broken."
+    hint = "NaN must come out in each pair of the vector that has it. Hiding a NaN hides that a model has broken."
     yield Call(f"{name}, a NaN", (x, unknown), hint=hint)
 
 
@@ -194,29 +194,32 @@ def _instead(loss: Callable) -> Callable:
 
 # What an answer may have done, if it gives just what this gives; and what to say of it.
 MISTAKES = (
-    (_nothing, "no weight has moved: backward() fills the gradients, and optimizer.step() uses them."),
-    (_zeroed_late, "zero_grad() between backward() and step() throws away what backward() has found."),
-    (_not_zeroed, "backward() adds to the gradients of the step before: optimizer.zero_grad() clears them first."),
+    (_nothing, "No weight has moved. backward() fills the gradients, and optimizer.step() uses them."),
+    (_zeroed_late, "A zero_grad() between backward() and step() throws away what backward() has found."),
+    (_not_zeroed, "Each backward() adds to the gradients of the step before. optimizer.zero_grad() clears them first."),
     (
         _instead(lambda logits, labels: F.binary_cross_entropy_with_logits(logits.sigmoid(), labels)),
-        "the function has “with logits” in its name: it takes the sigmoid itself.",
+        "The function has “with logits” in its name. It takes the sigmoid itself.",
     ),
     (
         _instead(lambda logits, labels: F.binary_cross_entropy(logits.sigmoid(), labels)),
-        "a sigmoid of 200 is 1 in float32, whose log loss nobody can tell: give the logits to "
+        "The sigmoid of 200 rounds to 1 in float32, and no log loss can be computed from this 1. Give the logits to "
         "F.binary_cross_entropy_with_logits.",
     ),
     (
         _instead(lambda logits, labels: F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")),
-        "the loss is the mean over the rows, not their sum: else the step grows with the batch.",
+        "The loss is the mean over the rows, not their sum. With a sum, the update grows with the batch.",
     ),
-    (_instead(lambda logits, labels: F.mse_loss(logits.sigmoid(), labels)), "the loss is the log loss, no square."),
+    (
+        _instead(lambda logits, labels: F.mse_loss(logits.sigmoid(), labels)),
+        "The loss is the log loss, not a squared error.",
+    ),
     (
         _instead(lambda logits, labels: F.binary_cross_entropy_with_logits(labels, logits)),
-        "binary_cross_entropy_with_logits takes the logits first, then the labels.",
+        "F.binary_cross_entropy_with_logits takes the logits first, and then the labels.",
     ),
-    (_uphill, "the weights move up the gradient: backward() belongs to the loss, not to its negative."),
-    (_loss_afterwards, "the weights are right; the loss to return is the one that was differentiated."),
+    (_uphill, "The weights move up the gradient. Call backward() on the loss, not on its negative."),
+    (_loss_afterwards, "The weights are right. Return the loss that was differentiated."),
 )
 OPTIMIZERS = {
     "SGD": lambda weights: torch.optim.SGD(weights, lr=0.5),
@@ -241,7 +244,7 @@ def _run(step: Callable, optimizer: str, steps: int, rows: int, scale: float) ->
     return [weight.detach() for weight in model.parameters()], losses, returned
 
 
-NO_GRAPH = "backward() starts from a loss without a graph: no_grad, detach or item has cut it off from the weights."
+NO_GRAPH = "The loss has no graph, because no_grad, detach or item has cut it off from the weights."
 
 
 def _check_step(answer: Callable) -> str:
@@ -261,13 +264,13 @@ def _check_step(answer: Callable) -> str:
             if isinstance(loss, Tensor) and loss.requires_grad:
                 raise AssertionError(
                     f"step, case {case}: the loss of step {number} still holds its graph\n"
-                    "Hint: a list of such losses keeps every step's tensors in memory: return loss.detach()."
+                    "Hint: A list of such losses keeps every step's tensors in memory. Return loss.detach()."
                 )
         difference = _difference(losses, got_losses, weights, got_weights)
         if difference:
-            hint = "the order is: loss, zero_grad(), backward(), step()."
+            hint = "The order is loss, zero_grad(), backward(), step()."
             if optimizer == "Adam":  # with SGD the answer was right
-                hint = "the update is step() of the optimizer that you are given. Adam keeps sums from step to step."
+                hint = "The update is step() of the optimizer that you are given. Adam keeps sums from step to step."
             for mistake, words in MISTAKES:
                 same, its_losses, _ = _run(mistake, optimizer, steps, rows, scale)
                 if not _difference(its_losses, got_losses, same, got_weights):

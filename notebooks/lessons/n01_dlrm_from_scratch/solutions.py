@@ -10,7 +10,7 @@ def look_up(tables, sizes, ids):  # F tables of n + 1 rows, the F numbers n, ids
 
 
 solved = puzzles.attempt("look_up", look_up)
-look_up = puzzles.passed("look_up")  # yours, or until it passes the lecture's
+look_up = puzzles.passed("look_up")  # yours; the lecture's until yours passes
 
 # %% interact
 def interact(x, vectors, pairs):  # v0 [B, D], v1 to vF [B, F, D], the pairs' numbers i and j [2, P] -> [B, D + P]
@@ -21,7 +21,7 @@ def interact(x, vectors, pairs):  # v0 [B, D], v1 to vF [B, F, D], the pairs' nu
 
 
 solved = puzzles.attempt("interact", interact)
-interact = puzzles.passed("interact")  # yours, or until it passes the lecture's
+interact = puzzles.passed("interact")  # yours; the lecture's until yours passes
 
 # %% step
 def step(model, optimizer, labels, dense, ids):  # -> the loss, without its graph
@@ -33,4 +33,4 @@ def step(model, optimizer, labels, dense, ids):  # -> the loss, without its grap
 
 
 solved = puzzles.attempt("step", step)
-step = puzzles.passed("step")  # yours, or until it passes the lecture's
+step = puzzles.passed("step")  # yours; the lecture's until yours passes

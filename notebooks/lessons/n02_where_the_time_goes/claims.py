@@ -211,7 +211,7 @@ def _tf32_floor() -> tuple:
     before, after = _floors(OUTER), _floors(OUTER, TF32)
     memory = after["bound"] == "memory"
     assert after.loc[memory, "floor_us"].sum() > after.loc[~memory, "floor_us"].sum()
-    return _ms(before)[1], _ms(after)[1], run(DOT)["step_ms"]
+    return _ms(before)[1], _ms(after)[1]
 
 
 def _end() -> tuple:
@@ -224,7 +224,7 @@ def _end() -> tuple:
 
 claim(
     NOTEBOOK,
-    "`dot` takes the dot products of {} vectors, as your model does. `outer` takes all products of two of "
+    "`dot` takes the dot products of {} vectors, as your model does. `outer` takes the products of all pairs of "
     "their {} elements.",
     _widths,
 )
@@ -241,13 +241,13 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "On an H200, the repository's step of your model's shape took {:.2f} ms, and the GPU worked for {:.2f} ms of "
-    "it.",
+    "On an H200, a step of the repository's `small`, the shape of your model, took {:.2f} ms. The GPU worked for "
+    "{:.2f} ms of it.",
     lambda: _busy(SMALL)[:2],
 )
 claim(
     NOTEBOOK,
-    "With the profiler `dot` takes {:.1f} ms and not {:.2f}, because noting takes the host's time.",
+    "With the profiler `dot` takes {:.1f} ms instead of {:.2f}, because taking notes costs the host time.",
     _profiled,
 )
 claim(
@@ -258,32 +258,34 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "There a kernel waits for up to {:.0f} µs, because others are ahead of it. But the host goes on launching, and "
-    "the GPU catches up.",
+    "There a kernel waits for up to {:.0f} µs, because others are ahead of it. The host goes on launching meanwhile, "
+    "and the GPU catches up later.",
     lambda: _waits()[4:],
 )
 claim(
     NOTEBOOK,
-    "`queue` is off by less than 1 %. Halving the kernels of `dot` gains nothing: the GPU would only wait longer "
-    "for the next launch. Halving the launches nearly halves the profiled time. For `outer` it is the other way round.",
+    "`queue` is off by less than 1 %. Halving the kernel times of `dot` gains nothing: the GPU would only wait "
+    "longer for the next launch. Halving the launch times nearly halves the profiled step. For `outer` it is the other "
+    "way round.",
     _off,
 )
 claim(
     NOTEBOOK,
-    "Of the backward's {} launches {} belong to the 26 tables: for each a copy, a fill with zeros and the gradient. "
-    "Hash and look-up make another {}.",
+    "The backward makes {} launches. Each of the 26 tables takes three of them, a copy, a fill with zeros and the "
+    "gradient: {} in all. Hash and look-up make another {}. So most launches of the step are for tables.",
     _phases,
 )
 claim(
     NOTEBOOK,
-    "| host | `x + 1` from Python, in four records | {:.1f} to {:.1f} | | host | `dot`, divided by its launches | "
-    "{:.1f} | | GPU | full queue: from the end of a kernel to the next | {:.1f} | | GPU | full queue: this gap and "
+    "| host | `x + 1` from Python, in four records | {:.1f} to {:.1f} | | host | a step of `dot`, divided by its "
+    "launches | {:.1f} | | GPU | full queue: the gap between two kernels | {:.1f} | | GPU | full queue: this gap and "
     "a small kernel | {:.1f} |",
     _prices,
 )
 claim(
     NOTEBOOK,
-    "An H200 moves bytes at the rate of a copy, {:.2f} TB/s, and does FLOPs in float32 at {:.0f} TFLOP/s",
+    "An H200 copies bytes at {:.2f} TB/s, and its [datasheet](https://www.nvidia.com/en-us/data-center/h200/) gives "
+    "{:.0f} TFLOP/s in float32.",
     lambda: (yardstick(), FLOAT32 / 1e12),
 )
 claim(
@@ -316,8 +318,8 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "the kernels of this step take {:.2f} ms instead of {:.2f}. There are as many launches, and the step is no "
-    "shorter.",
+    "the kernels of this step take {:.2f} ms instead of {:.2f}. But there are as many launches, and the step is "
+    "no shorter.",
     _not_faster,
 )
 claim(
@@ -331,10 +333,10 @@ claim(
     "spread |",
     _tf32_steps,
 )
+claim(NOTEBOOK, "Section 1's {:.2f} ms for `dot` come from another process.", lambda: (run(DOT)["step_ms"],))
 claim(
     NOTEBOOK,
-    "The floor of `outer` falls from {:.1f} to {:.1f} ms, and most of that is now spent on bytes. (The {:.2f} ms of "
-    "`dot` in section 1 come from another process.)",
+    "The floor of `outer` falls from {:.1f} to {:.1f} ms, and the bytes now make up most of it.",
     _tf32_floor,
 )
 claim(
@@ -343,6 +345,6 @@ claim(
     "what limits it | the host, with {:.0f} launches |",
     _end,
 )
-claim(NOTEBOOK, "One `sum` is faster than its floor: it only reads, and the yardstick copies.", _sums)
+claim(NOTEBOOK, "One `sum` is faster than its floor: it only reads, and the floor assumes the rate of a copy.", _sums)
 
-claim(NOTEBOOK, "The FLOPs alone would take {:.1f} ms. The memory-bound kernels come on top.", _flops)
+claim(NOTEBOOK, "A prediction of {:.1f} ms counts the FLOPs alone. The memory-bound kernels come on top.", _flops)

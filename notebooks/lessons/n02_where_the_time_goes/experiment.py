@@ -1,4 +1,4 @@
-"""A clock, the price of a launch, and TF32: `python -m lessons.n02_where_the_time_goes`, on a GPU.
+"""A clock, the time of a launch, and TF32: `python -m lessons.n02_where_the_time_goes`, on a GPU.
 
     clock     ms after which a product's call has returned, and after which the product is done
     launch    in one process, by turns: `x + 1`, the reader's own step (notebook 01), and two of the recorded steps

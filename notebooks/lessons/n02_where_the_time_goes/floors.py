@@ -102,7 +102,7 @@ def draw_floors(**steps: pd.DataFrame) -> Figure:
         for bound, colour in {"memory": ORANGE, "compute": BLUE}.items():
             rows = table[(table["bound"] == bound) & (table["floor_us"] > 0)]
             ax.plot(rows["floor_us"], rows["us"], "o", color=colour, ms=5, alpha=0.6, label=f"{bound}-bound")
-        ax.plot(ends, ends, "-", color=GREEN, lw=1, label="as fast as its floor")
+        ax.plot(ends, ends, "-", color=GREEN, lw=1, label="the time is the floor")
         ax.axvspan(ends[0], TINY, color="0.93", zorder=0)
         ax.text(1.3 * ends[0], 3e3, f"{small:.0f} % of the operators:\na floor below {TINY:.0f} µs", fontsize=8)
         longest = table[table["name"].isin(NAMED) & (table["us"] > 100)].sort_values("us").groupby("name").last()
@@ -112,6 +112,6 @@ def draw_floors(**steps: pd.DataFrame) -> Figure:
             ax.annotate(name, (x, y), place, textcoords="offset points", fontsize=8, ha=align)
         ax.set(xscale="log", yscale="log", xlabel="floor, µs", xlim=ends, ylim=(0.4, ends[1]))
         ax.set_title(title, loc="left", fontsize=9)
-    axes[0, 0].set_ylabel("its kernels, µs")
+    axes[0, 0].set_ylabel("the operator's kernels, µs")
     axes[0, 1 - 2 * (len(steps) == 1)].legend(fontsize=8, frameon=False, loc="lower right")
     return figure

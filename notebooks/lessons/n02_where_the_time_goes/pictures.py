@@ -32,8 +32,8 @@ def draw_steps(*traces: Trace | str | Path) -> "Figure":
         for number, (begin, stop) in enumerate(trace.steps[["ts", "end"]].to_numpy()):
             _block(ax, 1.5, begin / 1e3, stop / 1e3, STEPS[number % 3], _which(number), white=number % 3 > 0)
             _busy(ax, work[work["step"] == number], 0.0, end, STEPS[number % 3])
-        _lanes(ax, end, f"{trace.name}, {len(trace.steps)} times, while profiled")
-    axes[-1].set_xlabel("ms since the host began the first")
+        _lanes(ax, end, f"{trace.name}: {len(trace.steps)} repetitions, while profiled")
+    axes[-1].set_xlabel("ms since the host began the first repetition")
     return figure
 
 
@@ -52,10 +52,10 @@ def draw_phases(*traces: Trace | str | Path, step: int = 1) -> "Figure":
             wide = stop - begin > 0.06 * (end - start)
             _block(ax, 1.5, (begin - start) / 1e3, (stop - start) / 1e3, COLOURS[phase], phase if wide else "")
             _busy(ax, work[work["phase"] == phase], start, end, COLOURS[phase])
-        _lanes(ax, end - start, f"{trace.name}, the {_which(step)} time, while profiled")
+        _lanes(ax, end - start, f"{trace.name}: the {_which(step)} repetition, while profiled")
     handles = [Patch(color=colour, label=phase) for phase, colour in (COLOURS | {"another step's work": OTHER}).items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), fontsize=8, frameon=False)
-    axes[-1].set_xlabel("ms since the host began it")
+    axes[-1].set_xlabel("ms since the host began this repetition")
     return figure
 
 
@@ -84,7 +84,7 @@ def draw_call(events: pd.DataFrame) -> "Axes":
             ax.text(middle, y, text, ha="center", va="center", fontsize=8 if dur > 8 else 6)
     ax.set_yticks(range(host + 2), ["host: operators", *[""] * (host - 1), "call into CUDA", "GPU"])
     end = (events["ts"] + events["dur"]).max()
-    ax.set(ylim=(host + 1.6, -0.6), xlim=(0, end + 6), xlabel="µs since it began, while profiled")
+    ax.set(ylim=(host + 1.6, -0.6), xlim=(0, end + 6), xlabel="µs since the call began, while profiled")
     ax.spines[["top", "right", "left"]].set_visible(False)
     return ax
 
@@ -116,6 +116,6 @@ def _busy(ax: "Axes", work: pd.DataFrame, start: float, end: float, colour: str)
 def _lanes(ax: "Axes", end: float, title: str) -> None:
     ax.axhline(1, color=IDLE, lw=0.6)
     ax.set(xlim=(0, end / 1e3), ylim=(0, 1.9))
-    ax.set_yticks([0, 0.5, 1, 1.5], ["0 %", "GPU: share of\ntime that it works", "100 %", "host"], fontsize=8)
+    ax.set_yticks([0, 0.5, 1, 1.5], ["0 %", "GPU: share of\ntime it is busy", "100 %", "host"], fontsize=8)
     ax.set_title(title, loc="left", fontsize=9)
     ax.spines[["top", "right", "left"]].set_visible(False)

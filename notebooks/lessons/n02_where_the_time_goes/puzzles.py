@@ -64,23 +64,29 @@ class Machine:
 
 
 _HOLD = (
-    "Is the queue empty when the clock starts, and when it stops? Wait before, and once after the last call. And are "
-    "there `times` calls between, and their µs divided by `times`?"
+    "Is the queue empty when the clock starts, and when it stops? Wait before the clock starts, and once after the "
+    "last call. Are there `times` calls in between? Are their µs divided by `times`?"
 )
 # name → its cases: what it is called, the arguments as numbers, and what to think of if it is the first that fails.
 _CASES = {
     "queue": (
-        ("short kernels", ([5.0] * 4, [1.0] * 4), "A kernel begins after its launch; the host waits for none."),
-        ("long kernels", ([5.0] * 4, [20.0] * 4), "A kernel begins when it is launched and the one before has ended."),
-        ("a long one first", ([5.0] * 6, [30.0, 1, 1, 1, 1, 1]), "The host goes on launching while the GPU works."),
-        ("launches that differ", ([5.0, 40, 5, 5], [20.0, 3, 30, 3]), "Each launch and each kernel has its own µs."),
-        ("nothing", ([], []), "A step that launches nothing."),
+        ("short kernels", ([5.0] * 4, [1.0] * 4), "A kernel begins after its launch. The host waits for no kernel."),
+        (
+            "long kernels", ([5.0] * 4, [20.0] * 4),
+            "A kernel begins when it is launched and the kernel before it has ended.",
+        ),
+        ("a long kernel first", ([5.0] * 6, [30.0, 1, 1, 1, 1, 1]), "The host goes on launching while the GPU works."),
+        ("launches that differ", ([5.0, 40, 5, 5], [20.0, 3, 30, 3]), "Each launch and each kernel has its own time."),
+        ("no launches", ([], []), "This step launches nothing."),
     ),
     "clock": (
         ("long kernels", (5.0, 30.0, 0.0, 0.0, 10), f"A call returns when its kernel is queued. {_HOLD}"),
         ("short kernels", (5.0, 1.0, 0.0, 0.0, 20), _HOLD),
-        ("a busy GPU", (5.0, 30.0, 500.0, 0.0, 10), f"Another kernel still runs when you begin. {_HOLD}"),
-        ("a slow first call", (5.0, 30.0, 0.0, 9000.0, 10), "It loads libraries: make one call before."),
+        ("a busy GPU", (5.0, 30.0, 500.0, 0.0, 10), f"Another kernel still runs when your function begins. {_HOLD}"),
+        (
+            "a slow first call", (5.0, 30.0, 0.0, 9000.0, 10),
+            "The first call loads libraries. Make one call before the clock starts.",
+        ),
     ),
 }
 
@@ -94,7 +100,7 @@ def _machines(launch: float, kernel: float, queued: float, first: float, times: 
 
 PHASES = step_profile.PHASES
 RUNS = dict(zip(PHASES, ("the model", "the log loss", "backward()", "optimizer.step()"), strict=True))
-FIRST_HINT = 'a range is a block: `with record_function("loss"):`, and below it, indented, what belongs to it.'
+FIRST_HINT = 'A range is a block: write `with record_function("loss"):`, and indent the lines that belong to it.'
 
 
 @dataclass
@@ -189,9 +195,11 @@ def _check_marked_step(answer: Callable) -> str:
     for phase in PHASES:
         found = [open_ for part, open_ in ranges.parts if part == phase]
         if not found and not (phase == "loss" and losses.others):
-            raise AssertionError(f"{RUNS[phase]} does not run\nHint: the step's lines stay: put ranges around them.")
+            hint = "Keep the lines of the step, and put ranges around them."
+            raise AssertionError(f"{RUNS[phase]} does not run\nHint: {hint}")
         if len(found) > 1 and phase != "backward":
-            raise AssertionError(f"{RUNS[phase]} runs {len(found)} times\nHint: name each phase of one step.")
+            hint = "Name the phases of one step. Each of them runs once."
+            raise AssertionError(f"{RUNS[phase]} runs {len(found)} times\nHint: {hint}")
         for open_ in found:
             _in_range(phase, open_)
     if ranges.open:
@@ -202,13 +210,15 @@ def _check_marked_step(answer: Callable) -> str:
     for number, (loss, expected) in enumerate(zip(got[1], want[1], strict=True), 1):
         if not isinstance(loss, Tensor | float) or (isinstance(loss, Tensor) and loss.requires_grad):
             kind = "a loss with its graph" if isinstance(loss, Tensor) else type(loss).__name__
-            raise AssertionError(f"must return the loss; got {kind}\nHint: the last line is return loss.detach().")
+            raise AssertionError(f"must return the loss; got {kind}\nHint: The last line is `return loss.detach()`.")
         if abs(float(loss) - float(expected)) > 1e-4:
             said = f"the loss of step {number}: expected {float(expected):.6g}, got {float(loss):.6g} (tolerance 1e-4)"
-            hint = "is the order zero_grad(), backward(), step()?" if number > 1 else "it is the mean over the rows."
+            hint = "The loss is the mean over the rows."
+            if number > 1:
+                hint = "Is the order zero_grad(), backward(), step()?"
             raise AssertionError(f"{said}\nHint: {hint}")
     if not all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got[0], want[0], strict=True)):
-        raise AssertionError("the weights after 3 steps are not those of 01's step\nHint: only the ranges are new.")
+        raise AssertionError("the weights after 3 steps are not those of 01's step\nHint: Only the ranges are new.")
     return "marked_step: each phase has its name, and the step trains as before"
 
 
@@ -221,9 +231,9 @@ def _in_range(phase: str, open_: tuple[str, ...]) -> None:
     where = " and ".join(map(repr, named or own[-1:])) or "no range"
     hint = f"{FIRST_HINT} The four names are {', '.join(PHASES)}."
     if len(named) > 1:
-        hint = "one phase ends before the next begins: end the block, or its time counts twice."
+        hint = "One phase ends before the next begins. End the block, or its time counts twice."
     elif named:
-        hint = f"{RUNS[phase]} has a range of its own: {phase!r}."
+        hint = f"Give {RUNS[phase]} a range of its own: {phase!r}."
     raise AssertionError(f"{RUNS[phase]} runs in {where}; expected {phase!r} alone\nHint: {hint}")
 
 

@@ -28,7 +28,7 @@ def show(part: str) -> None:
     try:
         record = STEP_TIME.with_part(part)
     except LookupError:
-        print(f"No record of this yet: on a GPU `{COMMAND}` makes it.")
+        print(f"No record of this yet. On a GPU, `{COMMAND}` makes one.")
         return
     host = f", {record.head('platform')}" if part == "launch" else ""
     print(f"{_head(record)}{host}:")
@@ -38,7 +38,8 @@ def show(part: str) -> None:
         key, unit = ("us", "µs") if row["name"] == "x + 1" else ("ms", "ms")
         low, middle, high = (f"{row[f'{key}_{name}']:.3g}" for name in PERCENTILES)
         per = f", {1e3 * row['ms_p50'] / row['launches']:.1f} µs per launch" if row.get("launches", 0) > 1 else ""
-        print(f"  {row['name']}: {middle} {unit} ({low} to {high}){per}")
+        name = row["name"].replace("the reader's step", "01's step")
+        print(f"  {name}: {middle} {unit} ({low} to {high}){per}")
 
 
 def show_products(rows: int) -> None:

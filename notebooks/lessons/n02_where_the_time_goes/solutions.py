@@ -12,10 +12,10 @@ def clock(call, wait, now, times):  # -> µs per call
 
 
 solved = puzzles.attempt("clock", clock)
-clock = puzzles.passed("clock")  # yours, or until it passes the lecture's
+clock = puzzles.passed("clock")  # yours; the lecture's until yours passes
 
 # %% marked_step
-def marked_step(model, optimizer, labels, dense, ids):  # 01's step, its four phases named
+def marked_step(model, optimizer, labels, dense, ids):  # 01's step, with names for its four phases
     with record_function("forward"):
         logits = model(dense, ids)
     with record_function("loss"):
@@ -29,11 +29,11 @@ def marked_step(model, optimizer, labels, dense, ids):  # 01's step, its four ph
 
 
 solved = puzzles.attempt("marked_step", marked_step)
-marked_step = puzzles.passed("marked_step")  # yours, or until it passes the lecture's
+marked_step = puzzles.passed("marked_step")  # yours; the lecture's until yours passes
 
 # %% queue
 def queue(launch_us, kernel_us):  # -> when each kernel ends, in µs
-    host = gpu = 0.0  # when each has done what it has begun
+    host = gpu = 0.0  # until when each of them is busy
     ends = []
     for launch, kernel in zip(launch_us, kernel_us, strict=True):
         host += launch
@@ -43,4 +43,4 @@ def queue(launch_us, kernel_us):  # -> when each kernel ends, in µs
 
 
 solved = puzzles.attempt("queue", queue)
-queue = puzzles.passed("queue")  # yours, or until it passes the lecture's
+queue = puzzles.passed("queue")  # yours; the lecture's until yours passes

@@ -191,29 +191,29 @@ def _idle() -> tuple:
 
 
 claim(NOTEBOOK, "this takes a training step on an H200 from {:.2f} ms to {:.2f}.", _whole)
-claim(NOTEBOOK, "an H200 (or the GPU that a row names), torch {}, {:,} rows, and a host of {} cores.", _setting)
+claim(NOTEBOOK, "an H200, or of the GPU that a row names, with torch {}, {:,} rows, and a host of {} cores.", _setting)
 claim(NOTEBOOK, "An effect under {:.0f} % of the step is *none* as well.", lambda: (100 * (LEAST - 1),))
-claim(NOTEBOOK, "walks along each of the 26 lists, {:,} numbers in all.", lambda: _tables()[:1])
+claim(NOTEBOOK, "walks through each of the 26 lists, {:,} numbers in all.", lambda: _tables()[:1])
 claim(NOTEBOOK, "the buffer saves {:.2f} ms.", lambda: (_saved("list → buffer"),))
-claim(NOTEBOOK, "In a recorded trace, a list takes {:.0f} µs, and another {:.0f} ns for each id.", _conversion)
+claim(NOTEBOOK, "In a recorded trace, each list takes {:.0f} µs, and {:.0f} ns more for each of its ids.", _conversion)
 claim(NOTEBOOK, "Mod n saves {:.2f} ms.", lambda: (_saved("compare → mod n"),))
-claim(NOTEBOOK, "For each table it launches {} kernels, where `compare` launches {}.", _launches)
+claim(NOTEBOOK, "For each table it launches {} kernels, and `compare` launches {}.", _launches)
 claim(NOTEBOOK, "With {:,} ids, one `compare` takes {:,.0f} µs, and a binary search {:.0f} µs.", _many_ids)
-claim(NOTEBOOK, "In A that is the host. It stands still for {:g} units,", lambda: _stopped()[:1])
-claim(NOTEBOOK, "In B it is the GPU. It idles for {:g} units in all,", lambda: _stopped()[1:])
+claim(NOTEBOOK, "In A the host is slower. It is idle for {:g} units,", lambda: _stopped()[:1])
+claim(NOTEBOOK, "In B the GPU is slower. It is idle for {:g} units in all,", lambda: _stopped()[1:])
 claim(NOTEBOOK, "On the H200 the first step gets {:.2f} ms shorter.", lambda: (_saved("loss read → not"),))
 claim(NOTEBOOK, "keeps the GPU busy nearly all the time, like B, and gets {:.2f} ms shorter.", _reading)
 claim(NOTEBOOK, "they come from the host, {:.2f} MB for 2,048 rows.", _batch)
 claim(
     NOTEBOOK,
-    "`non_blocking` saves {:.2f} ms. For so small a batch, pinned memory adds nothing to that: the row is grey.",
+    "`non_blocking` saves {:.2f} ms. With such a small batch, pinned memory saves nothing more: the row is grey.",
     _copies,
 )
 claim(NOTEBOOK, "Pinning in the step itself costs {:.2f} ms.", lambda: (_saved("pinned in the step → before"),))
 claim(
     NOTEBOOK,
-    "So far the tables had {:,} ids. Kaggle's tables have {:.1f} million, and their rows of 16 elements take {:.2f} "
-    "GB.",
+    "So far the tables had {:,} ids. Kaggle's tables, for Criteo's own file, have {:.1f} million, and their rows of 16 "
+    "elements take {:.2f} GB.",
     _tables,
 )
 claim(NOTEBOOK, "## 5 · A gradient of {:.1f} million rows", lambda: _tables()[1:2])
@@ -224,34 +224,38 @@ claim(
     "{:.2f} TB/s.",
     _sweeps,
 )
-claim(NOTEBOOK, "in the step with 26 tables, which takes {:.2f} ms.", lambda: (cut("dense: 26 tables → one").before,))
+claim(NOTEBOOK, "The step with 26 tables takes {:.2f} ms.", lambda: (cut("dense: 26 tables → one").before,))
 claim(NOTEBOOK, "On the H200 the step gets {:.2f} ms *longer*.", lambda: (_saved("26 tables: dense → sparse", -1),))
 for _gradients in ("dense", "sparse"):
     claim(NOTEBOOK, f"| {_gradients} gradients | {{:.1f}} | {{:.0f}} |", lambda kind=_gradients: _apart(kind))
 claim(NOTEBOOK, "One such call makes the host wait {:.0f} times.", _waits)
-claim(NOTEBOOK, "With dense gradients this takes {} more sweeps: {:.1f} ms by their bytes on an H100", _kept)
+claim(NOTEBOOK, "With dense gradients this takes {} more sweeps. On an H100, their bytes take {:.1f} ms.", _kept)
 claim(
     NOTEBOOK,
-    "One table saves {:.2f} ms with dense gradients. Look at the violet part of the picture: for each table, a kernel "
-    "adds up the gradients of equal rows. Each of these kernels is a single block, on one of {} SMs. For rows that are "
-    "all in one tensor PyTorch has other kernels, and they take {:.1f} ms less.",
+    "With dense gradients, one table saves {:.2f} ms. With 26 tables, a kernel for each table adds up the gradients "
+    "that belong to one row: the violet part of the picture. Each of these kernels is a single block, on one of the "
+    "GPU's {} processors. With one table PyTorch uses other kernels, and they take {:.1f} ms less.",
     _one_table,
 )
 claim(
     NOTEBOOK,
-    "The sparse gradient then saves {:.2f} ms. The sweeps, orange and red, are all but gone. They took {:.1f} ms, "
+    "The sparse gradient then saves {:.2f} ms. The sweeps, orange and red, are nearly gone. They took {:.1f} ms, "
     "and their bytes need {:.1f}.",
     _one_sparse,
 )
-claim(NOTEBOOK, "With 26 tables, sparse gradients lost {:.2f} ms.", lambda: (_saved("26 tables: dense → sparse", -1),))
-for _label, _name in STEPS.items():
+claim(NOTEBOOK, "With 26 tables, sparse gradients cost {:.2f} ms.", lambda: (_saved("26 tables: dense → sparse", -1),))
+_ROWS = (
+    "dense gradients, 26 tables", "a sparse gradient, one table", "our kernels for the table",
+    "all of this as a CUDA graph",
+)
+for _label, _name in zip(_ROWS, STEPS.values(), strict=True):
     claim(NOTEBOOK, f"| {_label} | {{:.2f}} | {{:.2f}} | {{:.0f}} |", lambda name=_name: _row(name))
 claim(NOTEBOOK, "Each step was recorded by itself, on a host of {} cores:", _host)
 claim(NOTEBOOK, "The mended step is host-bound: for {:.1f} ms no kernel runs.", _idle)
 claim(
     NOTEBOOK,
     "With Kaggle's tables it is the dense gradient: {:.2f} of {:.2f} ms. Not reading the loss saves nothing in either "
-    "program, because the copies after it still wait. `non_blocking` removes that wait too, and saves {:.2f} ms with "
-    "Kaggle's tables.",
+    "program, because the copies of the next batch still wait. `non_blocking` removes that wait, too, and saves {:.2f} "
+    "ms with Kaggle's tables.",
     _rungs,
 )

@@ -28,8 +28,8 @@ def queues(simulate: Callable, programs: Mapping[str, Sequence[float]]) -> Figur
             ax.axvline(end, color="0.6", lw=0.8, ls=":")
         ax.set_yticks((0, 1), ("host", "GPU"))
         ax.set_ylim(1.5, -0.5)
-        ax.set_title(f"{name}, {'the host waits behind each step' if waits else 'no wait'}", loc="left", fontsize=8.5)
-    axes[-1].set_xlabel("launches; blue: the host launches, red: it waits, green: a kernel runs, dotted: a step ends")
+        ax.set_title(f"{name}, {'the host waits after each step' if waits else 'no wait'}", loc="left", fontsize=8.5)
+    axes[-1].set_xlabel("time, in launches; blue: host launches, red: it waits, green: kernel runs, dotted: step ends")
     return figure
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from lessons.shared.dlrm import DLRM, interact, step
 
 
-def loop(model, optimizer, batches, move, work):  # -> a function: a step with the next batch
+def loop(model, optimizer, batches, move, work):  # -> a function that makes a step with the next batch
     turns = cycle(batches)
     return lambda: work(model, optimizer, *map(move, next(turns)))
 
@@ -59,7 +59,7 @@ def simulate(kernels, waits, steps=3):  # -> the launches, waits and kernels of 
         for time in kernels:
             launches.append((host, host + 1))  # the unit is the time of a launch
             host += 1
-            begin = max(host, gpu)  # launched, and the kernel before it is done
+            begin = max(host, gpu)  # when it is launched and the kernel before it is done
             gpu = begin + time
             ran.append((begin, gpu))
         if waits:
@@ -68,7 +68,7 @@ def simulate(kernels, waits, steps=3):  # -> the launches, waits and kernels of 
     return launches, waited, ran
 
 
-def step_time(kernels, waits):  # of the two steps behind the first
+def step_time(kernels, waits):  # the mean of the two steps after the first
     *_, ran = simulate(kernels, waits)
     return (ran[-1][1] - ran[len(kernels) - 1][1]) / 2
 
@@ -94,7 +94,7 @@ class OneTable(DLRM):
         return self.top(interact(self.bottom(dense), vectors, self.pairs)).squeeze(1)
 
 
-def adagrad(model):  # tables in a group of their own: one sparse gradient takes the fast kernels from all of its group
+def adagrad(model):  # a group for the tables alone: a sparse gradient keeps its whole group from the fast kernels
     tables = [weight for name, weight in model.named_parameters() if name.startswith("table")]
     others = [weight for name, weight in model.named_parameters() if not name.startswith("table")]
     return torch.optim.Adagrad([{"params": tables}, {"params": others}], lr=0.001)

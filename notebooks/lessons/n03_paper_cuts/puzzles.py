@@ -29,7 +29,7 @@ def add_up(total: Tensor, logits: Tensor, labels: Tensor) -> None:
 def _keeps_nothing(answer, total: Tensor, logits: Tensor, labels: Tensor) -> None:
     answer(total, logits.detach().requires_grad_(), labels)
     if total.requires_grad:
-        raise AssertionError("total requires a gradient now: it holds on to the activations of every step it has seen")
+        raise AssertionError("total requires a gradient now, so it keeps the tensors of every step in memory")
 
 
 def _metric_calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -38,18 +38,18 @@ def _metric_calls(case: Case, device: torch.device) -> Iterator[Call]:
     labels = case.integers(3, 2, device, (rows,)).to(torch.float32)
     yield Call(
         f"{rows} rows", (total, logits, labels),
-        hint="total[0] grows by the sum of the rows' losses, total[1] by the rows whose logit is above 0 exactly "
-        "where the label is 1, total[2] by the number of rows; all in place.",
+        hint="Add in place: to total[0] the sum of the rows' losses, to total[1] the number of right predictions, to "
+        "total[2] the number of rows. A prediction is right if its logit is above 0 exactly when its label is 1.",
     )
     none = logits.clone()
     none[0] = 0
-    yield Call(f"{rows} rows, a logit of 0", (total, none, labels), hint="0 is not above 0.")
+    yield Call(f"{rows} rows, a logit of 0", (total, none, labels), hint="A logit of 0 is not above 0.")
     high, no = logits.clone(), labels.clone()
     high[-1], no[-1] = 200, 0
     yield Call(
         f"{rows} rows, a logit of 200 whose label is 0", (total, high, no),
-        hint="that row's loss is 200. A sigmoid of 200 is 1 in float32, and the logarithm of 1 - 1 is lost: the loss "
-        "with_logits needs no sigmoid.",
+        hint="The loss of that row is 200. The sigmoid of 200 rounds to 1 in float32, and the logarithm of 1 - 1 is "
+        "infinite. The loss with_logits needs no sigmoid.",
     )
 
 
@@ -86,7 +86,7 @@ def _table_calls(hint: str, options: tuple):
         first = rows.clone()
         first[-2:] = 0
         name = f"9 of {height} rows, row 0 among them"
-        yield Call(name, (table, first, grad), options, hint="row 0 is a row like any other here: no id is missing.")
+        yield Call(name, (table, first, grad), options, hint="Row 0 is a row like any other here: no id is missing.")
 
     return calls
 
@@ -100,7 +100,7 @@ def _few(call: Call) -> int:
 LOOK_UP = InPyTorch(
     Spec(
         look_up,
-        _table_calls("out[b] is table[rows[b]]; a row that is looked up three times has three gradients, summed.", ()),
+        _table_calls("Row out[b] is table[rows[b]]. The gradient of a row that is looked up three times is a sum.", ()),
         outputs=("out", "gradient"),
         cases=lambda names: [Case((90, 4)), Case((200, 16))],
     ),
@@ -108,7 +108,7 @@ LOOK_UP = InPyTorch(
     Quiet(
         _few,
         _forward_and_backward,
-        "that is the whole table, or its gradient: which argument of F.embedding makes that a sparse one?",
+        "This tensor grows with the table. Which argument of F.embedding makes the gradient a sparse one?",
     ),
 )
 
@@ -121,7 +121,7 @@ def _in_place(answer, table: Tensor, rows: Tensor, grad: Tensor, rate: float) ->
     answer(table, rows, grad, rate)  # index_add_ returns the table, which is as good as nothing
 
 
-RATED = "rows names one row three times: is each of its three gradients subtracted, times the rate?"
+RATED = "One row occurs three times in `rows`. Is each of its three gradients subtracted, times the rate?"
 UPDATE = InPyTorch(
     Spec(
         update,
@@ -131,7 +131,7 @@ UPDATE = InPyTorch(
         cases=lambda names: [Case((90, 4)), Case((200, 16))],
     ),
     _in_place,
-    Quiet(_few, hint="that is the whole table: which operator adds to some rows, where they lie?"),
+    Quiet(_few, hint="This tensor grows with the table. Which operator adds to some rows in place?"),
 )
 
 PUZZLES = {"metric": METRIC, "sparse_look_up": LOOK_UP, "update": UPDATE}

@@ -40,7 +40,7 @@ class Effect:
         return self.low <= 0 <= self.high or abs(self.middle) <= (LEAST - 1) * self.before
 
     def __str__(self) -> str:
-        return f"{self.before:.2f} → {self.after:.2f} ms, saves {self.saved}"
+        return f"A step takes {self.after:.2f} ms instead of {self.before:.2f}."
 
     @property
     def saved(self) -> str:
@@ -106,10 +106,19 @@ def elsewhere(name: str) -> str:
     return "" if gpu == "H200" else gpu
 
 
-def judge(name: str, predicted: float | None, why: str = "") -> None:
-    """The verdict on a prediction of what a cut saves, ms per step."""
+def judge(name: str, predicted: float | None) -> None:
+    """The verdict on a prediction of what a cut saves, ms per step; where it saves less than nothing, what it costs."""
     found = cut(name)
-    verdict(name, predicted, found.middle, "ms", f"{found}. {why}".strip(), how="recorded")
+    if found.middle >= 0:
+        spread = f"The spread of the saving is {found.low:.2f} to {found.high:.2f} ms."
+        verdict(name, predicted, found.middle, "ms saved", f"{found} {spread}", how="recorded")
+        return
+    guess = "no prediction" if predicted is None else f"predicted {predicted:g} ms saved"
+    cost = f"it costs {-found.middle:.2f} ms ({-found.high:.2f} to {-found.low:.2f})"
+    print(f"{name}: {guess}, recorded: {cost}. {found}")
+
+
+RUNGS = {"as it was": "the first program", "the loss not read": "the loss is not read"}  # how a variant is printed
 
 
 def ladder() -> None:
@@ -120,12 +129,13 @@ def ladder() -> None:
         print(f"No record yet of all cuts in one program, mended one after the other. On a GPU, {COMMAND} makes it.")
         return
     for size, found in record.rows("ladder").groupby("size", sort=False):
-        print(f"RECORDED on an {record.head('GPU')}, {size}: ms per step, launches, ms of kernels")
+        print(f"RECORDED on an {record.head('GPU')}, {size}: ms per step, launches, ms in kernels")
         last = None
         for row in found.itertuples():
             saved = "" if last is None else f"saves {effect_of(last, row.ms).saved}"
             ms, kernels = np.median(row.ms), getattr(row, "kernel_us", np.nan) / 1e3
-            print(f"  {row.variant:<28} {ms:6.2f} {getattr(row, 'launches', np.nan):5.0f} {kernels:6.2f}  {saved}")
+            name = RUNGS.get(row.variant, row.variant)
+            print(f"  {name:<28} {ms:6.2f} {getattr(row, 'launches', np.nan):5.0f} {kernels:6.2f}  {saved}")
             last = row.ms
 
 

@@ -285,7 +285,8 @@ def test_an_effect_below_the_spread_or_under_3_percent_is_none():
     assert Effect(5.0, 4.9, 0.05, 0.1, 0.15).none
     assert not Effect(5.0, 4.0, 0.8, 1.0, 1.2).none
     assert not Effect(4.0, 5.0, -1.2, -1.0, -0.8).none
-    assert str(Effect(5.0, 4.9, -0.1, 0.1, 0.3)) == "5.00 → 4.90 ms, saves 0.10 (−0.10 to 0.30): none"
+    assert Effect(5.0, 4.9, -0.1, 0.1, 0.3).saved == "0.10 (−0.10 to 0.30): none"
+    assert str(Effect(5.0, 4.9, -0.1, 0.1, 0.3)) == "A step takes 4.90 ms instead of 5.00."
 
 
 def test_an_effect_is_of_the_rounds():
@@ -315,7 +316,7 @@ def test_a_recorded_ladder_is_printed(monkeypatch, capsys):
     recorded.ladder()
     head, first, last = capsys.readouterr().out.splitlines()
     assert head.startswith("RECORDED on an NVIDIA H200, small")
-    assert first.split() == ["as", "it", "was", "4.10", "240", "2.00"]
+    assert first.split() == ["the", "first", "program", "4.10", "240", "2.00"]
     assert last.split() == ["one", "table", "3.05", "120", "0.90", "saves", "1.05", "(1.01", "to", "1.09)"]
 
 
@@ -336,8 +337,15 @@ def test_the_table_grows_and_greys():
 def test_a_verdict_has_the_spread(capsys):
     recorded.judge("list → buffer", 1.0)
     said = capsys.readouterr().out
-    assert said.startswith("list → buffer: predicted 1 ms, recorded ")
-    assert " ms, saves " in said
+    assert said.startswith("list → buffer: predicted 1 ms saved, recorded ")
+    assert "The spread of the saving is " in said
+
+
+def test_what_costs_time_saves_nothing(capsys):
+    recorded.judge("26 tables: dense → sparse", 1.0)
+    assert capsys.readouterr().out.startswith(
+        "26 tables: dense → sparse: predicted 1 ms saved, recorded: it costs 2.10 ms ("
+    )
 
 
 def test_pictures():

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 
-class Counting:  # a backend: the rows of each graph, and the number of the graph that each call ran
+class Counting:  # a backend that notes each graph's rows, and the number of the graph that each call ran
     def __init__(self):
         self.rows, self.ran = [], []
 
@@ -26,6 +26,11 @@ class Counting:  # a backend: the rows of each graph, and the number of the grap
             return graph.forward(*arguments)
 
         return run
+
+    def in_words(self) -> str:
+        """"one graph for 64 rows and one for any number of rows"."""
+        rows = ["any number of rows" if n == "any" else f"{n} row{'s' * (n != 1)}" for n in self.rows]
+        return "one graph for " + " and one for ".join(rows)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def served(lengths: Sequence[int], ran: Mapping[str, tuple[Sequence, Sequence[in
     ax.set_xticks(np.arange(len(lengths)) + 0.46, [f"{rows:,}" for rows in lengths], size=8)
     ax.set_yticks(np.arange(len(ran)) + 0.43, list(ran), size=8)
     ax.tick_params(length=0)
-    ax.set_title("the rows for which each batch's graph was made; blue is the first graph", loc="left", size=9)
+    ax.set_title("in each box: the rows that its graph was made for; the first graph is blue", loc="left", size=9)
     return figure
 
 
@@ -89,7 +89,8 @@ def pays(*models: str) -> Figure:
         each = found[model]
         steps = np.linspace(0, 2 * each.steps(each.cold) if each.saved > 0 else 20_000, 50)
         for name, seconds, colour in (("cold", each.cold, SERIES[0]), ("warm", each.warm, SERIES[1])):
-            ax.plot(steps, steps * each.saved / 1e3 - seconds, color=colour, label=f"{name}: {seconds:.1f} s at first")
+            label = f"{name}: the first step takes {seconds:.1f} s longer"
+            ax.plot(steps, steps * each.saved / 1e3 - seconds, color=colour, label=label)
             ax.fill_between(
                 steps, steps * each.low / 1e3 - seconds, steps * each.high / 1e3 - seconds, color=colour, alpha=0.2
             )

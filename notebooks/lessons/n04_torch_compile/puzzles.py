@@ -49,7 +49,7 @@ def _same(what: str, got: object, expected: Tensor, hint: str) -> None:
         at = tuple(wrong.nonzero()[0].tolist())
         want, have = expected[at].item(), got.detach()[at].item()
         if torch.allclose(got.detach().to(expected.dtype), expected, rtol=1e-2, atol=1e-3):
-            hint = "it is nearly right everywhere: a step on the way rounds to half precision or bfloat16."
+            hint = "Every element is nearly right. Some step on the way rounds to half precision or bfloat16."
         raise AssertionError(f"{what}: at {at} expected {want:.6g}, got {have:.6g}\nHint: {hint}")
 
 
@@ -78,17 +78,17 @@ def _gradient(what: str, function: Callable, x: Tensor, weights: Tensor, hint: s
 def _check_normalise(function: Callable) -> str:
     random = torch.Generator().manual_seed(1)
     x, weights = (torch.randn(5, 16, generator=random) for _ in range(2))
-    hint = "the divisor is the longest row's length where that is above 1, else 1: one operation gives it."
+    hint = "Divide by the longest row's length if it is above 1, and by 1 otherwise. One operation gives this divisor."
     trap = (
-        "a NaN here is 0 · inf. where computes both sides, and x / 0 has an infinite gradient. So has sqrt at 0. Make "
-        "the divisor safe."
+        "This NaN is 0 · inf. `torch.where` computes both sides, and the gradient of x / 0 is infinite. So is the "
+        "gradient of sqrt at 0. Make the divisor safe."
     )
     for what, scale in (("long rows", 3.0), ("short rows", 0.01), ("zeros", 0.0)):
         expected, wanted = _gradient(what, normalised, scale * x, weights, hint)
-        got, found = _gradient(what, alone(function), scale * x, weights, "the divisor has a gradient as well.")
+        got, found = _gradient(what, alone(function), scale * x, weights, "The divisor has a gradient as well.")
         _same(what, got, expected, hint)
         nan = found.isnan().any() and not wanted.isnan().any()
-        _same(f"{what}: the gradient", found, wanted, trap if nan else "the divisor has a gradient as well.")
+        _same(f"{what}: the gradient", found, wanted, trap if nan else "The divisor has a gradient as well.")
     if line := stops_at(function, x):
         raise AssertionError(f"right, but torch.compile(fullgraph=True) stops at {line}\nHint: {hint}")
     try:
@@ -115,16 +115,16 @@ def _check_serve(function: Callable) -> str:
         with torch.no_grad(), settings.patch(assume_static_by_default=settings.assume_static_by_default):
             expected = model(dense, ids)
             got = _called(what, alone(function), compiled, dense, ids, FULL, hint=SAME_KIND)
-        _same(what, got, expected, "return the logits of this batch's rows, in their order, and no others.")
+        _same(what, got, expected, "Return the logits of this batch's rows, in their order, and no others.")
         if len(backend.ran) != number + 1:
             raise AssertionError(
                 f"{what}: right, but the compiled model was called {len(backend.ran) - number} times for it\n"
-                "Hint: every batch goes through `compiled`, once."
+                "Hint: Call `compiled` exactly once for each batch."
             )
         if len(backend.rows) > 1:
             one = rows == 1 and "any" in backend.rows
             raise AssertionError(
-                f"{what}: right, but compiled again: graphs for {' and '.join(map(str, backend.rows))} rows\n"
+                f"{what}: right, but compiled again: Dynamo made {backend.in_words()}\n"
                 f"Hint: {ONE_ROW if one else ROWS}"
             )
     return f"{len(SIZES)} batches of {len({*SIZES})} sizes, one graph"
@@ -135,7 +135,7 @@ def _check_look_ups(lay_out: Callable, look_up: Callable) -> str:
     tables = [torch.randn(height, 16, generator=random) for height in HEIGHTS]
     ids = torch.stack([torch.randint(height, (40,), generator=random) for height in HEIGHTS], dim=1)
     what = "40 rows, 26 tables"
-    hint = "id k of table f is in row start + k, where start is the number of rows in all tables before f."
+    hint = "Id k of table f is in row start + k. Here, start is the number of rows in all tables before f."
     expected = torch.stack([table[ids[:, f]] for f, table in enumerate(tables)], dim=1)
     laid = _called("lay_out", lay_out, tables, hint=ONE_TENSOR)
     own = tuple(alone(function) for function in (lay_out, look_up))
@@ -151,7 +151,7 @@ def _check_look_ups(lay_out: Callable, look_up: Callable) -> str:
     try:
         launches = inductor.count(_called("compiled", _sources, look_up, laid, ids))
     except AssertionError as error:
-        raise AssertionError(f"{error}\nHint: make every tensor in lay_out, or on the device of ids.") from None
+        raise AssertionError(f"{error}\nHint: Make every tensor in lay_out, or on the device of ids.") from None
     if launches != {"pointwise": 1}:
         shown = ", ".join(f"{number} {kind}" for kind, number in launches.items())
         raise AssertionError(
@@ -225,12 +225,12 @@ class _LookUp(torch.nn.Module):
         return self.look_up(tree_unflatten([getattr(self, f"part{n}") for n in range(self.count)], self.form), ids)
 
 
-ROWS = "a guard of the first graph is its number of rows. Give it that many, and keep those you need."
-SAME_KIND = "`compiled` takes a batch as the model does: dense [B, 13] in float32, ids [B, F] in int64."
-ONE_ROW = "a size of 1 gets a graph of its own, even if the dimension is dynamic. Fill the batch up to `full` rows."
-ONE_TENSOR = "let lay_out put all tables into one tensor, once, and keep where each begins."
+ROWS = "The first graph is guarded by its number of rows. Give it that many, and keep only the logits you need."
+SAME_KIND = "`compiled` takes the same inputs as the model: dense [B, 13] in float32, and ids [B, F] in int64."
+ONE_ROW = "A size of 1 gets a graph of its own, even if the dimension is dynamic. Fill the batch up to `full` rows."
+ONE_TENSOR = "Let lay_out put all tables into one tensor, once, and keep the row at which each table begins."
 SPARSE = (
-    "an extern kernel is PyTorch's own, as for sparse=True and for embedding_bag. The compiler fuses only a plain, "
+    "An extern kernel is PyTorch's own. sparse=True and embedding_bag lead to one. The compiler fuses only a plain, "
     "dense look-up."
 )
 NO_GRADIENT = "no gradient reaches the tables: detach, .data or no_grad cuts the graph"

@@ -25,8 +25,8 @@ _GEMM = re.compile("gemm|splitK", re.IGNORECASE)
 _GRADIENT = re.compile("embedding_backward|embedding_dense_backward")
 PARTS = ("GEMMs", "gradients of the look-ups", "all other kernels")
 NO_RECORD = (
-    "There is no record of this yet. On an H200 `python -m lessons.n04_torch_compile --save` writes it, and this cell "
-    "then shows it."
+    "The look-ups have not been recorded yet. On an H200, `python -m lessons.n04_torch_compile --save` records them, "
+    "and this cell then shows them."
 )
 
 

@@ -64,7 +64,7 @@ class _Recorder(TorchDispatchMode):
         named = named or {}
         name = operator._schema.name
         if _asks_the_host(operator, arguments):
-            raise RuntimeError(f"{name}: the host reads a value, and while capturing nothing has been computed")
+            raise RuntimeError(f"{name}: the host reads a value, but during a capture none has been computed")
         for schema, value in zip(operator._schema.arguments, arguments, strict=False):
             if schema.is_write and isinstance(value, Tensor):
                 self.written.setdefault(value.untyped_storage().data_ptr(), (_same(value), value.detach().clone()))

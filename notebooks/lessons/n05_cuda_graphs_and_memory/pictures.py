@@ -33,7 +33,7 @@ def addresses() -> Figure:
             box = {"boxstyle": "square,pad=0.5", "fc": "#cfe3d6" if new else "white", "ec": "0.5"}
             ax.text(x, y, f"{value:^3}", ha="center", va="center", family="monospace", bbox=box)
     ax.annotate(
-        "kept = out, after one replay: 3 …", (2.25, 2), (2.35, 3), fontsize=8.5, color=BAD,
+        "kept = out: 3 after one replay …", (2.25, 2), (2.35, 3), fontsize=8.5, color=BAD,
         arrowprops={"arrowstyle": "->", "color": BAD},
     )
     ax.annotate("… and 11 now", (4, 2.3), (3.8, 3), fontsize=8.5, color=BAD)
@@ -43,7 +43,7 @@ def addresses() -> Figure:
     ax.xaxis.tick_top()
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
-    ax.set_title("A graph of 2 · buffer + 1: three addresses, what is written anew in green", loc="left", fontsize=9)
+    ax.set_title("A graph of 2 · buffer + 1 uses three addresses; a green box was just written", loc="left", fontsize=9)
     return figure
 
 
@@ -63,8 +63,8 @@ def alive(history: Sequence[tuple[str, int]], made: int) -> Figure:
         f"the gradients: {mb[-1]:.2f} MB", (len(mb) - 1, mb[-1]), (len(mb) * 0.86, mb.max() * 0.35), fontsize=8.5,
         arrowprops={"arrowstyle": "->"},
     )
-    ax.set(xlabel="operators, in their order", ylabel="MB alive", ylim=(0, mb.max() * 1.25), xlim=(0, len(mb) * 1.02))
-    ax.set_title(f"MEASURED here: a step makes tensors of {made / 1e6:.1f} MB in all", loc="left", fontsize=9)
+    ax.set(xlabel="operators, in order", ylabel="MB alive", ylim=(0, mb.max() * 1.25), xlim=(0, len(mb) * 1.02))
+    ax.set_title(f"MEASURED here: a step makes {made / 1e6:.1f} MB of tensors", loc="left", fontsize=9)
     return figure
 
 
@@ -81,7 +81,7 @@ def pools() -> Figure:
         ax.bar_label(bars, [f"{mb:.0f}" if mb else "" for mb in reserved], fontsize=8)
     ax.set_xticks(range(len(PHASES)), PHASES)
     ax.set(ylabel="MB", ylim=(0, 140))
-    ax.set_title("RECORDED on an H200: a training step with our kernels, small tables", loc="left", fontsize=9)
+    ax.set_title("RECORDED on an H200: a training step with our kernels and small tables", loc="left", fontsize=9)
     ax.legend(fontsize=8, frameon=False, ncols=2)
     return figure
 
@@ -107,7 +107,8 @@ def pays(saved: Callable) -> Figure:
         ax.set_title(f"{count} kernel{'s' if count > 1 else ''}", loc="left", fontsize=9)
     axes[0].set(ylabel="µs saved", xlabel="bytes of the input")
     axes[0].legend(fontsize=8, frameon=False)
-    figure.suptitle("RECORDED on an H200, median and spread; hollow: the host was disturbed", x=0.01, ha="left", size=9)
+    title = "RECORDED on an H200: median and spread; at hollow points, the host was disturbed"
+    figure.suptitle(title, x=0.01, ha="left", size=9)
     return figure
 
 

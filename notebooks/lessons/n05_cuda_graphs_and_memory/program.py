@@ -12,15 +12,15 @@ from lessons.shared.dlrm import mlp, step
 device = torch.device("cuda")
 
 
-def capture(function, *static):  # -> the graph, and what every replay writes
+def capture(function, *static):  # -> the graph, and the result that every replay overwrites
     stream = torch.cuda.Stream()  # the default stream cannot be captured
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(3):  # warm up: what happens only once, such as loading a library, may not be captured
+        for _ in range(3):  # warm-up: work that happens only once, such as loading a library, cannot be captured
             function(*static)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):  # launches are noted, and none runs
+    with torch.cuda.graph(graph, stream=stream):  # CUDA notes each launch and runs none
         out = function(*static)
     return graph, out
 
@@ -32,7 +32,7 @@ def call(graph, buffers, out, inputs):
     return out.clone()
 
 
-def graphed(model, optimizer, batch):  # -> 01's step as a graph: a function of another batch, which gives its loss
+def graphed(model, optimizer, batch):  # -> 01's step as a graph: a function that takes a batch and returns its loss
     before = {name: value.clone() for name, value in model.state_dict().items()}
     buffers = [part.clone() for part in batch]
     graph, loss = capture(lambda *parts: step(model, optimizer, *parts), *buffers)
@@ -40,7 +40,7 @@ def graphed(model, optimizer, batch):  # -> 01's step as a graph: a function of 
     return lambda *parts: call(graph, buffers, loss, parts)
 
 
-def late(runs):  # -> what is read of a result after the next call; runs: the calls before both
+def late(runs):  # -> whose numbers a result holds after the next call; runs: the number of earlier calls
     torch._dynamo.reset()
     double = torch.compile(lambda x: 2 * x, mode="reduce-overhead")
     for _ in range(runs):
@@ -53,7 +53,7 @@ def late(runs):  # -> what is read of a result after the next call; runs: the ca
         return type(error).__name__
 
 
-def last_forward(marked=False, gradients=True):  # -> ms of the last of 8 forwards, none with a backward
+def last_forward(marked=False, gradients=True):  # -> ms of the last of 8 forwards; no backward runs
     torch._dynamo.reset()
     compiled = torch.compile(mlp(367, 512, 256, 1)[:-1].to(device), mode="reduce-overhead")
     x = torch.randn(2048, 367, device=device)
@@ -69,7 +69,7 @@ def last_forward(marked=False, gradients=True):  # -> ms of the last of 8 forwar
     return 1e3 * (time.perf_counter() - start)
 
 
-def held():  # -> [MB reserved, MB allocated] outside of the graphs' pools and in them
+def held():  # -> [MB reserved, MB allocated] in PyTorch's cache, and in the graphs' pools
     mb = {"cache": [0.0, 0.0], "pools": [0.0, 0.0]}
     for segment in torch.cuda.memory_snapshot():
         place = mb["pools" if any(segment["segment_pool_id"]) else "cache"]

@@ -61,23 +61,23 @@ def _call(answer: Callable, xs: Tensor, ys: Tensor, factor: Tensor) -> Tensor:
         _once(graph, before)
         if [buffer.data_ptr() for buffer in buffers] != addresses:
             raise AssertionError(
-                "a buffer lies elsewhere now: the graph reads the address that it was captured with\n"
-                "Hint: leave the buffer where it is, and copy the input into its memory."
+                "a buffer has another address now, but the graph reads the address that it was captured with\n"
+                "Hint: Leave the buffer where it is, and copy the input into its memory."
             )
         held = all(torch.equal(buffer, tensor) for buffer, tensor in zip(buffers, inputs, strict=True))
         if not held and torch.equal(found[-1], scaled_sum(*inputs, factor)):
             raise AssertionError(
-                "the buffers do not hold the inputs: the graph has computed another result than yours"
+                "the buffers do not hold the inputs, so the graph has computed another result than yours"
             )
     kept = zip(given, xs, ys, strict=True)
     if any(not (torch.equal(x, own_x) and torch.equal(y, own_y)) for (x, y), own_x, own_y in kept):
-        raise AssertionError("an input was written to: it is the caller's")
+        raise AssertionError("an input was written to, but it belongs to the caller")
     return torch.stack(found)
 
 
 def _once(graph: Graph, before: int) -> None:
     if graph.replays != before + 1:
-        raise AssertionError(f"the graph was replayed {graph.replays - before} times in a call: once is meant")
+        raise AssertionError(f"the graph was replayed {graph.replays - before} times in a call: replay it exactly once")
 
 
 def _tensor(value: object) -> Tensor:
@@ -90,17 +90,17 @@ def _call_calls(case: Case, device: torch.device) -> Iterator[Call]:
     count, width = case.shape
     xs = torch.arange(1.0, 1 + count * width, device=device).reshape(count, width)
     ys = 1000 + xs
-    runs = "one call" if count == 1 else f"{count} calls, all results read after the last"
+    runs = "one call" if count == 1 else f"{count} calls, whose results are all read after the last"
     yield Call(
-        f"{runs}, inputs of {width}", (xs, ys, torch.full((1,), 2.0 + width, device=device)),
-        hint="nan: no replay has computed it. 0: nothing was copied into the buffers, and each needs its own input. "
-        "Another call's numbers: every replay writes its result to the same address.",
+        f"{runs}, {width} elements per input", (xs, ys, torch.full((1,), 2.0 + width, device=device)),
+        hint="A nan means that no replay has computed the element. A 0 means that nothing was copied into the buffers. "
+        "Each buffer needs its own input. Another call's numbers mean that a later replay overwrote the result.",
     )
 
 
 # falling_rate
 
-READS = "Hint: .item(), float() and an `if` read on the host. Compute with the tensor steps: it stays on the GPU."
+READS = "Hint: .item(), float() and `if` read a value on the host. Compute with the tensor steps: it stays on the GPU."
 
 
 def counted_step(weight: Tensor, grad: Tensor, steps: Tensor) -> None:
@@ -118,14 +118,14 @@ def _step(answer: Callable, weight: Tensor, grad: Tensor, steps: Tensor) -> None
         raise AssertionError(f"it cannot be captured: {str(error).splitlines()[0]}\n{READS}") from error
     if said.getvalue():
         raise AssertionError(
-            f"it printed while it was captured: {said.getvalue().splitlines()[0]!r}\nHint: a replay asks no line of "
-            "Python and prints nothing, and while capturing nothing has been computed. Print after a replay, outside."
+            f"it printed while it was captured: {said.getvalue().splitlines()[0]!r}\nHint: A replay runs no "
+            "Python, so it prints nothing. During the capture no value is computed. Print after a replay, outside."
         )
     buffer.copy_(grad)
     for _ in range(REPLAYS):
         graph.replay()
     if not torch.equal(buffer, grad):
-        raise AssertionError("grad was changed\nHint: grad is only read: the next replay needs it as it was.")
+        raise AssertionError("grad was changed\nHint: Only read grad. The next replay needs its old values.")
 
 
 def _step_calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -135,8 +135,8 @@ def _step_calls(case: Case, device: torch.device) -> Iterator[Call]:
         steps = torch.full((), float(begin), device=device)
         yield Call(
             f"{width} weights, {REPLAYS} replays after {begin} steps", (weight, grad, steps),
-            hint="the first replay divides by steps + 1. What Python counted is a constant of the graph: count in the "
-            "tensor steps, in place, and change weight in place.",
+            hint="The first replay divides by steps + 1. A count in Python becomes a constant of the graph. So count "
+            "in the tensor steps, in place, and change weight in place.",
         )
 
 
@@ -149,25 +149,28 @@ def saved(launches: float, launch_us: float, kernels_us: float, replay_us: float
     return eager - graph
 
 
-# What is found is one difference, so a hint says what either side takes: whichever is wrong can be told.
-SAID = "{:g} launches of {:g} µs, kernels {:g}, replay {:g}, copy {:g} µs"
+# The answer is one difference, so a hint names both times: the reader can tell which one is wrong.
+SAID = "{:g} launches of {:g} µs; the kernels take {:g} µs, the replay {:g} µs, the copy {:g} µs"
 SITUATIONS = {
-    "03's step, its tables by our kernels": (
+    "03's step, with our kernels for the tables": (
         (96.0, 28.7, 695.0, 3.2, 4.0),
-        "without a graph it takes 2755 µs, the host's 96 launches; with one 699 µs, the GPU's copy and kernels.",
+        "Without a graph, a step takes as long as the host's 96 launches: 2755 µs. With one, it takes as long as the "
+        "GPU's copy and kernels: 699 µs.",
     ),
-    "kernels that take longest": (
+    "kernels that take longer than their launches": (
         (40.0, 10.0, 3000.0, 10.0, 5.0),
-        "without a graph it takes 3000 µs, the GPU's kernels; with one 3005 µs, the GPU's copy and kernels.",
+        "Without a graph, a step takes as long as the GPU's kernels: 3000 µs. With one, it takes as long as the GPU's "
+        "copy and kernels: 3005 µs.",
     ),
     "one kernel on a large input": (
         (1.0, 10.0, 400.0, 10.0, 200.0),
-        "without a graph it takes 400 µs, the GPU's kernel; with one 600 µs: the copy is the GPU's work, too.",
+        "Without a graph, a step takes as long as the GPU's kernel: 400 µs. With one, it takes 600 µs, because the "
+        "copy is the GPU's work, too.",
     ),
     "a replay that costs more than its kernels": (
         (4.0, 10.0, 8.0, 30.0, 2.0),
-        "without a graph it takes 40 µs, the host's 4 launches; with one 40 µs: the host launches the copy and calls "
-        "the replay.",
+        "Without a graph, a step takes as long as the host's 4 launches: 40 µs. With one, it takes 40 µs, too: the "
+        "host launches the copy and calls the replay.",
     ),
 }
 

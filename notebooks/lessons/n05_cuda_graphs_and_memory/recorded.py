@@ -63,7 +63,7 @@ def show_own_step() -> None:
     try:
         record = GRAPHS.with_part("own_step")
     except LookupError:
-        print(f"No record yet of this step as a graph. On a GPU, {COMMAND} makes it.")
+        print(f"This step as a graph has not been recorded yet. On a GPU, `{COMMAND}` records it.")
         return
     for _, row in record.rows("own_step").iterrows():
         low, middle, high = np.quantile(row["us"], (0.2, 0.5, 0.8))

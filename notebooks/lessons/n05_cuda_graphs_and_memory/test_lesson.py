@@ -182,7 +182,7 @@ def test_the_picture_has_the_record_s_dots_and_the_reader_s_line():
 
 def test_the_reader_s_step_is_shown_once_it_is_recorded(capsys, monkeypatch):
     recorded.show_own_step()
-    assert capsys.readouterr().out.startswith(("No record yet", "RECORDED"))
+    assert capsys.readouterr().out.startswith(("This step as a graph has not been recorded", "RECORDED"))
     lesson = experiment.Graphs(torch.device("cpu"))
     lesson.measure(["own_step"])
     pd = pytest.importorskip("pandas")

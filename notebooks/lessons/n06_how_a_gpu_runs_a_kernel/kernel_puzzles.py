@@ -32,14 +32,23 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     programs, block = LAUNCHES.get(n, (4, 16))
     tiles = -(-n // block)
     if (programs, block) != (4, 16):
-        hint = f"here there are {programs} programs, and BLOCK is {block}: tl.num_programs(0) and BLOCK say so."
+        hint = (
+            f"This launch has {programs} programs, and BLOCK is {block}. "
+            "The kernel gets them as tl.num_programs(0) and BLOCK."
+        )
     elif n % block:
-        hint = f"the last tile has {n % block} numbers: which of its places are inside?"
+        hint = f"The last tile has only {n % block} elements. Which of its indices are inside x?"
     elif tiles <= programs:
-        hint = f"{programs} programs, a tile each: where does program 1 begin? Each number is doubled once."
+        hint = (
+            f"There are {programs} programs, with one tile each. Where does program 1 begin? "
+            "Double each element exactly once."
+        )
     else:
-        hint = f"{tiles} tiles for {programs} programs: program 0 takes tiles 0, {programs}, {2 * programs}, …"
-    yield Call(f"{n} numbers", (case.tensor(1, device),), hint=hint)
+        hint = (
+            f"There are {tiles} tiles for {programs} programs. "
+            f"Program 0 can take tiles 0, {programs}, {2 * programs} and so on."
+        )
+    yield Call(f"{n} elements", (case.tensor(1, device),), hint=hint)
 
 
 SPEC = Spec(double, _calls, outputs=(), mutated=("x",), cases=lambda names: [Case((n,)) for n in LAUNCHES])

@@ -6,7 +6,7 @@ import triton.language as tl
 
 
 @triton.jit
-def chase_kernel(next_place, out, steps):  # a read says where the next one is, and none begins before the last has come
+def chase_kernel(next_place, out, steps):  # each read gives the place of the next, so the next must wait
     place = 0
     for _ in range(steps):
         place = tl.load(next_place + place)
@@ -16,12 +16,12 @@ def chase_kernel(next_place, out, steps):  # a read says where the next one is, 
 @triton.jit
 def reread_kernel(x, out, tiles, count, OWN: tl.constexpr, CACHE: tl.constexpr, BLOCK: tl.constexpr):
     program = tl.program_id(0)
-    first, step = program * tiles // tl.num_programs(0), 1  # in step: each goes on to the next tile
-    if OWN:  # each program in an order of its own
+    first, step = program * tiles // tl.num_programs(0), 1  # in step: each program goes on to the next tile
+    if OWN:  # own: each program has its own start and step
         first, step = 7919 * program, 2 * program + 1
     sums = tl.zeros([BLOCK], tl.float32)
     for k in range(count):
-        tile = (first + k * step) & (tiles - 1)  # tiles is a power of two, and an odd step leaves none out
+        tile = (first + k * step) & (tiles - 1)  # tiles is a power of two, so an odd step reaches every tile
         sums += tl.load(x + tile * BLOCK + tl.arange(0, BLOCK), cache_modifier=CACHE)
     tl.store(out + program, tl.sum(sums))
 

@@ -44,8 +44,9 @@ def draw_lanes(elements: int = 4, warps: int = 4) -> Figure:
         left = chosen[1] + 2.2 * register
         draw_box(ax, left, warps + 0.5, 2.1, 0.8, (f"C{chosen[0]}", 0.9))
         ax.text(left + 1.05, warps + 0.9, f"element {first + register}", ha="center", va="center", size=7)
-    ax.text(chosen[1] - 0.3, warps + 0.9, "its registers", ha="right", va="center", size=9)
-    ax.text(16, -0.35, "lane 0 … 31: each cell is a thread, with the first of its elements", ha="center", size=9)
+    whose = f"registers of lane {chosen[1]}, warp {chosen[0]}"
+    ax.text(chosen[1] - 0.3, warps + 0.9, whose, ha="right", va="center", size=9)
+    ax.text(16, -0.35, "lanes 0 to 31: each cell is a thread, with the first of its elements", ha="center", size=9)
     ax.set(xlim=(-3, 32.2), ylim=(warps + 1.5, -0.6))
     ax.axis("off")
     return figure
@@ -67,7 +68,7 @@ def draw_chip() -> Figure:
     for quarter in range(4):
         left = 4.05 + 1.7 * quarter
         draw_box(ax, left, 0.15, 1.6, 1.5, "#deebf7")
-        ax.text(left + 0.8, 0.4, "issues a warp's\ninstruction a clock", ha="center", va="center", size=7)
+        ax.text(left + 0.8, 0.4, "issues one warp\ninstruction per clock", ha="center", va="center", size=7)
         draw_box(ax, left + 0.1, 0.7, 1.4, 0.8, "#a1d99b")
         ax.text(left + 0.8, 1.1, "registers\n64 KiB", ha="center", va="center", size=8)
     draw_box(ax, 4.05, 1.8, 6.7, 0.9, "#fdd0a2")
@@ -125,7 +126,7 @@ def draw_stride(predicted: Mapping[int, float | None]) -> Figure:
     found = GPU.rows("stride").sort_values("stride")
     ax.plot(found["stride"], [gb_per_s(row) for _, row in found.iterrows()], "C1o", ms=5, label=RECORDED)
     said = {stride: rate for stride, rate in predicted.items() if rate}
-    ax.plot(list(said), list(said.values()), "kx", ms=6, label="you said" if said else None)
+    ax.plot(list(said), list(said.values()), "kx", ms=6, label="your prediction" if said else None)
     ax.set(xscale="log", yscale="log", xlabel="stride, in elements of 4 bytes", ylabel="GB/s of what was asked for")
     ax.set_xticks([1, 2, 4, 8, 16, 32], labels=["1", "2", "4", "8", "16", "32"])
     ax.set_yticks([200, 500, 1000, 2000, 5000], labels=["200", "500", "1000", "2000", "5000"])
@@ -149,7 +150,7 @@ def draw_waiting(latency_ns: float, *programs: int, step_ns: float = 50.0, span_
                 ax.barh(program, step_ns / 2, left=start + wait, height=0.7, color=NEEDED)
                 start += latency_ns
         ax.set(xlim=(0, span_ns), ylim=(max(programs) - 0.4, -0.6), xlabel="ns", yticks=[])
-        ax.set_title(f"{count} program{'s' * (count > 1)} an SM", size=9)
+        ax.set_title(f"{count} program{'s' * (count > 1)} per SM", size=9)
     axes[0].set_ylabel("programs")
     return figure
 
@@ -164,7 +165,7 @@ def draw_flight(law: Callable[[int, int], float]) -> Figure:
     left.plot([4 * size / 1e3 for size in sizes], law_gb, "k--", lw=1, label=f"the law, {idle:.0f} ns")
     found = GPU.rows("flight")
     found = found[found["programs"] > 0]
-    for few, colour, label in ((True, "C1", "at most 16 warps an SM"), (False, "C0", "32 or 64 warps")):
+    for few, colour, label in ((True, "C1", "at most 16 warps per SM"), (False, "C0", "32 or 64 warps per SM")):
         some = [row for _, row in found.iterrows() if (4 * recorded.resident(row) <= 16) == few]
         flying, rates = [recorded.in_flight(row) for row in some], [gb_per_s(row) for row in some]
         left.plot(flying, rates, "o", color=colour, ms=4, label=label)
@@ -172,8 +173,8 @@ def draw_flight(law: Callable[[int, int], float]) -> Figure:
         right.plot(flying, waits, "o", color=colour, ms=4)
     right.axhline(idle, color="k", lw=1, ls="--")
     left.legend(frameon=False, fontsize=8, title=RECORDED, title_fontsize=8)
-    for ax, text in ((left, "GB/s, read and written"), (right, "ns that a read took, by the law")):
-        ax.set(xscale="log", xlabel="KB that an SM has in flight", ylabel=text)
+    for ax, text in ((left, "GB/s, read and written"), (right, "ns per read, by the law")):
+        ax.set(xscale="log", xlabel="KB in flight on an SM", ylabel=text)
     right.set(yscale="log")
     return figure
 
@@ -188,7 +189,8 @@ def draw_roofline(*products: str) -> Figure:
     places = np.logspace(-0.9, 4, 200)
     for (precision, roof), colour in zip(recorded.ROOFS.items(), ("0.5", "C0", "C1"), strict=True):
         ax.plot(places, np.minimum(yardstick() * places, roof), color=colour, lw=1)
-        ax.text(0.14, roof, f"{precision}: {roof:g} TFLOP/s", color=colour, va="center", size=8)
+        what = " (float32, rounded for tensor cores)" if precision == "tf32" else ""
+        ax.text(0.14, roof, f"{precision}{what}: {roof:g} TFLOP/s", color=colour, va="center", size=8)
         for number, name in enumerate(products):
             row = recorded.product(name, precision)
             dot = row["flops"] / row["bytes"], tflop_per_s(row)

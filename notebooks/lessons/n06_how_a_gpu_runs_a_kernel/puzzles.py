@@ -14,30 +14,33 @@ from lessons.shared.puzzle import Judge, OfNumbers
 from lessons.shared.records import LANES, SECTOR
 
 WARP = range(LANES)
-_SAME = "Two lanes that read from one sector need it once, whatever the order of the lanes."
-_SHARE = "An SM's registers are shared by all threads of all its programs; a part of a program has no room."
-_QUARTERS = "An SM has four quarters with 16,384 registers each, and a warp of 32 threads lives in one of them."
+_BYTES = "Sector 0 holds bytes 0 to 31, and sector 1 holds bytes 32 to 63. "
+_BETWEEN = "A sector between two lanes' addresses comes only if some lane reads from it."
+_SAME = "If several lanes read from one sector, count it once. The order of the lanes does not matter."
+_SHARE = "An SM's registers are shared by all threads of all its programs. Only whole programs fit."
+_QUARTERS = "Each of an SM's four quarters has 16,384 registers. All 32 threads of a warp get theirs from one quarter."
 # name → its cases: what each is called, the arguments, and what to think of if it is the first that fails.
 CASES: dict[str, tuple[tuple[str, tuple, str], ...]] = {
     "sectors": (
-        ("stride 1", ([4 * i for i in WARP],), "Sector 0 holds the bytes 0 to 31, sector 1 32 to 63. " + _SAME),
-        ("stride 2", ([8 * i for i in WARP],), "Half of each sector is not asked for, and comes all the same."),
-        ("from byte 20 on", ([20 + 4 * i for i in WARP],), "A warp that begins within a sector ends within one too."),
-        ("stride 16", ([64 * i for i in WARP],), "The sectors between two lanes come only if a lane asks for them."),
+        ("stride 1", ([4 * i for i in WARP],), _BYTES + _SAME),
+        ("stride 2", ([8 * i for i in WARP],), "Half of each sector comes although no lane asks for it."),
+        ("from byte 20 on", ([20 + 4 * i for i in WARP],),
+         "The reads begin within a sector, so they also end within one."),
+        ("stride 16", ([64 * i for i in WARP],), _BETWEEN),
         ("one address", ([4096] * 32,), _SAME),
         ("shuffled", ([4 * (i * 11 % 32) for i in WARP],), _SAME),
-        ("two places", ([4 * i for i in range(16)] + [4096 + 4 * i for i in range(16)],),
-         "The sectors between two lanes come only if a lane asks for them."),
-        ("far apart", ([32 * (i * i * 7919 % 4099) for i in WARP],), "Sectors are counted by their number."),
+        ("two places", ([4 * i for i in range(16)] + [4096 + 4 * i for i in range(16)],), _BETWEEN),
+        ("far apart", ([32 * (i * i * 7919 % 4099) for i in WARP],),
+         "Each sector has a number. Count the different numbers, however far apart they are."),
     ),
     "room": (
-        ("few registers", (128, 16), "How many such programs have 2048 threads?"),
+        ("few registers", (128, 16), "An SM has room for 2048 threads. How many programs of 128 threads is that?"),
         ("96 registers", (128, 96), _SHARE),
         ("168 registers", (128, 168), _SHARE),
-        ("small programs", (32, 16), "An SM has room for 32 programs at most, however small."),
-        ("41 registers", (256, 41), "A thread's registers are given out by eights: 41 take as much room as 48."),
-        ("42 registers", (256, 42), "A thread's registers are given out by eights: 42 take as much room as 48."),
-        ("no room", (1024, 128), "Where not even one program fits there is room for none: the launch fails."),
+        ("small programs", (32, 16), "An SM has room for at most 32 programs, however small they are."),
+        ("41 registers", (256, 41), "A thread gets registers in multiples of eight: 41 take as much room as 48."),
+        ("42 registers", (256, 42), "A thread gets registers in multiples of eight: 42 take as much room as 48."),
+        ("no room", (1024, 128), "If not even one program fits, the answer is 0: the launch fails."),
         ("a large program", (1024, 64), _SHARE),
         ("one warp of many registers", (32, 176), _QUARTERS),
         ("one warp of 96", (32, 96), _QUARTERS),

@@ -32,7 +32,7 @@ def show_copy(block: int, programs: int, mine: float | None) -> None:
     """As show, of copy_kernel."""
     of = "a program for each tile" if not programs else f"{programs} program{'s' * (programs > 1)} on each SM"
     part, labels = _copy(block, programs)
-    resident = {"beside": {"programs": 16}, "called": "with 16"}  # as many as an SM has room for
+    resident = {"beside": {"programs": 16}, "called": "with 16 programs"}  # as many as an SM has room for
     instead = GPU.elsewhere(part, lambda row: f"{_shown(gb_per_s(row))} GB/s", **resident, **labels)
     show(f"BLOCK {block}, {of}", copy_gb(block, programs), mine, instead=instead)
 

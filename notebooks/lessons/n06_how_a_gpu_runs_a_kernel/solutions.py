@@ -1,7 +1,7 @@
 """Answers to the puzzles of 06_how_a_gpu_runs_a_kernel.ipynb, a section a puzzle."""
 
 # %% sectors
-def sectors(addresses):  # 32 byte addresses, one per lane
+def sectors(addresses):  # addresses in bytes, one for each of 32 lanes
     return len({address // 32 for address in addresses})
 
 
@@ -19,11 +19,11 @@ def double_kernel(x, n, BLOCK: tl.constexpr):
 solved = puzzles.attempt("double", double_kernel)
 
 # %% room
-def room(threads, registers):  # of a program, of a thread
+def room(threads, registers):  # threads per program, registers per thread
     registers = (registers + 7) // 8 * 8
     warps = 4 * (16384 // (32 * registers))  # a warp lives in one quarter of the SM
     return min(2048 // threads, warps // (threads // 32), 32)
 
 
 solved = puzzles.attempt("room", room)
-room = puzzles.passed("room")  # yours, or until it passes the lecture's
+room = puzzles.passed("room")  # yours; the lecture's until yours passes

@@ -237,35 +237,41 @@ def _worth() -> tuple:
 
 
 say(
-    "On the H200 eager takes {:.0f} µs, {:.0f} % longer than a copy of its bytes would. The generated kernel moves a "
-    "third of the bytes, and takes {:.1f} µs.",
+    "On the H200 eager takes {:.0f} µs, {:.0f} % longer than a copy would for as many bytes. The generated kernel "
+    "moves a third of the bytes, and takes {:.1f} µs.",
     lambda: (_fused()[0], *_of_its_bytes(), _fused()[1]),
 )
-say("By the H100's record it is `x + bias`, with {:,.0f} GB/s where the others have at least {:,.0f}.", _slow_operator)
-say("A copy of as many bytes takes {:.1f} µs, so the fused kernel beats the lecture's yardstick.", _copy)
-say("The H200's reads alone run at {:.1f} TB/s.", _reads)
-say("At these two rates the kernel's bytes take {:.1f} µs,", lambda: (_mixed(*EVEN),))
-say("writes alone are fastest there, and this mix gains only {:.1f} % on a copy.", _mix)
+say(
+    "On the H100, eager's slow kernel is `x + bias`: it runs at {:,.0f} GB/s, the others at {:,.0f} or more.",
+    _slow_operator,
+)
+say(
+    "A copy takes {:.1f} µs for as many bytes as the fused kernel moves, so the kernel beats the lecture's yardstick.",
+    _copy,
+)
+say("On the H200, reads alone run at {:.1f} TB/s.", _reads)
+say("At these two rates the kernel's bytes take {:.1f} µs.", lambda: (_mixed(*EVEN),))
+say("there, writes alone are fastest, and this mix gains only {:.1f} % over a copy.", _mix)
 say("On the H200 the autotuner kept `({:.0f}, {:.0f})`.", _kept)
-say("By turns it takes {:.1f} µs and the other {:.1f} µs, which is beyond the spread.", _apart)
-say("At 2048 rows it kept the other one.", _kept_small)
-say("So only the elements a lane change the bytes in flight: {:.0f} KB with two, {:.0f} KB with four", _in_flight)
-say("At the latency of an idle memory, {:.0f} ns, the law asks for only {:.1f} KB.", _law)
+say("Measured by turns, it takes {:.1f} µs and the other {:.1f} µs, a difference beyond the spread.", _apart)
+say("At 2048 rows the autotuner kept the other one.", _kept_small)
+say("So only the elements per lane change the bytes in flight: {:.0f} KB with two, {:.0f} KB with four", _in_flight)
+say("At the latency of an idle memory, {:.0f} ns, the law asks for only {:.1f} KB of reads.", _law)
 for number in (2, 4):
     say(f"| {number} | {{:.1f}} | {{:.1f}} |", partial(_of_copy, number))
 say("its memory is slower, and all its configs lie within {:.0f} %.", _configs_alike)
-say("Four elements a lane are not in Inductor's list.", _list)
-say("But SASS has only one of the bias.", _machine_code)
+say("Inductor's list has none with four elements per lane.", _list)
+say("But SASS loads the bias only once.", _machine_code)
 say("takes {:.1f} µs with accesses of 4 bytes, and {:.1f} µs with wide ones: no difference.", _scalar)
-say("So the width did not decide in section 3 either.", _not_the_width)
-say("all of them are within {} % of the literal kernel.", _alone)
-say("A mask *and* narrow accesses cost: {:.1f} µs with all sizes dynamic", _together)
-say("{:.1f} µs at an odd size. There the autotuner keeps the other config, with {:.1f} µs.", _odd)
+say("So in section 3, too, the width did not decide.", _not_the_width)
+say("all are within {} % of the literal kernel.", _alone)
+say("A mask and narrow accesses together do cost: {:.1f} µs with both sizes dynamic", _together)
+say("{:.1f} µs at the odd size. There the autotuner keeps `(512, 8)`, which takes {:.1f} µs.", _odd)
 say("At the odd size only {} of {} loads come before it", _loads)
-say("The instructions are not: dynamic columns have more, and cost nothing.", _instructions)
+say("The number of instructions is not: dynamic columns have more, and cost nothing.", _instructions)
 say("| eager | {:.0f} | – |", lambda: (p50(way("eager")),))
 say("| generated, sizes known | {:.1f} | {:.1f} |", partial(_by_hand, "torch.compile"))
 say("(notebook 08) | {:.1f} | {:.1f} |", partial(_by_hand, "two ways"))
 say("at the two rates of section 2 | {:.1f} | {:.1f} |", lambda: (_mixed(*EVEN), _mixed(*ODD)))
-say("At even sizes the generated kernel is within 2 % of what its bytes take", _near)
-say("which is worth {:.0f} % at the odd size.", _worth)
+say("At even sizes the generated kernel takes at most 2 % longer than its bytes", _near)
+say("That is worth {:.0f} % at the odd size.", _worth)

@@ -26,7 +26,7 @@ def launch(kernel, x: Tensor, y: Tensor, bias: Tensor, out: Tensor, multiplier: 
     parameters = inspect.signature(getattr(kernel, "fn", kernel)).parameters.values()
     known = [each.name for each in parameters if "constexpr" in str(each.annotation) and each.name != "XBLOCK"]
     if known:
-        raise AssertionError(f"{', '.join(known)}: as a constexpr, each value would be compiled anew")
+        raise AssertionError(f"{', '.join(known)}: as a constexpr, each value needs a compilation of its own")
     kernel[grid](x, y, bias, out, multiplier, x.shape[1], x.numel(), XBLOCK=XBLOCK)
 
 
@@ -38,16 +38,16 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     rows, columns = case.shape
     elements = rows * columns
     if elements % XBLOCK:
-        hint = f"{elements} elements, {XBLOCK} a program: which indices of the last program are inside?"
+        hint = f"x has {elements} elements, {XBLOCK} per program. Which indices of the last program are inside x?"
     else:
         hint = (
-            f"{columns} columns: element {columns} is the first of row 1, and takes bias[0]. "
-            "The sum is x + multiplier · y + bias, in float32."
+            f"With {columns} column{'s' * (columns > 1)}, element {columns} is the first of row 1. "
+            "Its bias is bias[0]. The sum is x + multiplier · y + bias, in float32."
         )
     tensors = [case.tensor(number, device, shape) for number, shape in
                enumerate((case.shape, case.shape, (columns,), case.shape))]
     for multiplier in (0.5, -1.25):
-        again = "multiplier is an argument: it is not always 0.5." if multiplier != 0.5 else hint
+        again = "The argument multiplier is not always 0.5." if multiplier != 0.5 else hint
         yield Call(f"{rows}×{columns}, multiplier {multiplier}", tuple(tensors), (multiplier,), hint=again)
 
 

@@ -19,7 +19,7 @@ def draw_index(element: int = 1300, rows: int = 4) -> Figure:
     """From an element's index to its row and column, and to the program, warp and lane that compute it."""
     row = recorded.kept()
     if not 0 <= element < row["rows"] * COLUMNS:
-        raise ValueError(f"element: {element}, and x has those from 0 to {row['rows'] * COLUMNS - 1:,}")
+        raise ValueError(f"element: expected 0 to {row['rows'] * COLUMNS - 1:,}, the elements of x; got {element}")
     block, warps = int(row["XBLOCK"]), int(row["num_warps"])
     neighbours = arithmetic.width(block, warps) // 4
     at_once = neighbours * LANES * warps  # elements that all lanes take in one instruction
@@ -32,9 +32,9 @@ def draw_index(element: int = 1300, rows: int = 4) -> Figure:
     first = element // neighbours * neighbours
     by = f"in load {instruction + 1} of {block // at_once}"
     takes = f"Lane {lane} takes {first} to {first + neighbours - 1}"
-    columns = f"x0 = {first % COLUMNS} to {(first + neighbours - 1) % COLUMNS} of row {element // COLUMNS}"
+    columns = f"columns (x0) {first % COLUMNS} to {(first + neighbours - 1) % COLUMNS} of row {element // COLUMNS}"
     stripes = (  # what it says, how many boxes, the first one's number, the chosen one's, their text
-        (f"rows, xindex // 512: 512 elements each; the line is element {element}", rows, start // COLUMNS,
+        (f"rows, xindex // 512: 512 elements each; the line marks element {element}", rows, start // COLUMNS,
          element // COLUMNS, "row {}"),
         (f"programs, xindex // XBLOCK: {block} elements each", shown // block, start // block, program, "program {}"),
         (f"warps of program {program}, {by}: {at_once // warps} elements each", warps, 0, warp, "warp {}"),
@@ -69,6 +69,6 @@ def draw_accesses(lanes: int = 32) -> Figure:
             ax.text(-1.5, instruction + 0.4, text, ha="right", va="center", size=9)
         ax.set(xlim=(-32, 4 * lanes * (1 + 0.5 / SECTOR_ELEMENTS) + 1), ylim=(4 // neighbours, -0.2))
         ax.axis("off")
-    axes[0].set_title("16 bytes a lane: four neighbours are one lane's (one colour)", size=9, loc="left")
-    axes[1].set_title("4 bytes a lane: neighbours are neighbouring lanes'", size=9, loc="left")
+    axes[0].set_title("16 bytes per lane: each lane (one colour) reads four neighbouring elements", size=9, loc="left")
+    axes[1].set_title("4 bytes per lane: neighbouring lanes read neighbouring elements", size=9, loc="left")
     return figure

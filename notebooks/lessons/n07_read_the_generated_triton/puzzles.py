@@ -37,7 +37,7 @@ def triton_poi_fused_0(in_ptr0, in_ptr1, out_ptr0, xnumel, XBLOCK : tl.constexpr
     tmp6 = triton_helpers.maximum(tmp5, tmp4)
     tl.store(out_ptr0 + (x3), tmp6, xmask)"""
 
-INDICES = "the result's indices are x2, x1 and x0, in this order (6 · 5 · 24). Which does each load take?"
+INDICES = "The result's shape is [6, 5, 24], and its indices are x2, x1 and x0. Which of them does each load use?"
 
 
 def relu_of_difference(x: Tensor, w: Tensor) -> Tensor:
@@ -49,14 +49,16 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     generator = torch.Generator().manual_seed(rows)
     x, w = (torch.randn(*shape, generator=generator) for shape in ((rows, 24), (5,)))
     if rows == 6:
-        yield Call("6 rows", (x, w), hint=f"{INDICES} Then: what do tmp3 to tmp6 compute?")
+        yield Call("6 rows", (x, w), hint=f"{INDICES} What do tmp3 to tmp6 compute?")
         x = x.clone()
         x[0, 0] = float("nan")
-        yield Call("6 rows, a NaN in x", (x, w), hint="triton_helpers.maximum of a NaN is NaN; is yours?")
+        hint = "triton_helpers.maximum of a NaN is NaN. Is yours NaN too?"
+        yield Call("6 rows, a NaN in x", (x, w), hint=hint)
         x[0, 0] = 1000.0
-        yield Call("6 rows, 1000 in x", (x, w), hint="tmp6 has a lower limit, and no upper one.")
+        yield Call("6 rows, 1000 in x", (x, w), hint="tmp6 has a lower limit but no upper one.")
     else:
-        yield Call(f"{rows} rows", (x, w), hint="the kernel was written for 6 rows; what you write is for any.")
+        hint = "The kernel was generated for 6 rows. Your function must take any number of rows."
+        yield Call(f"{rows} rows", (x, w), hint=hint)
 
 
 def widths(ptx: str) -> list[int]:
@@ -72,30 +74,33 @@ BODY = """\
     ld.global.v4.b32 { %r5, %r6, %r7, %r8 }, [ %rd2 + 0 ];
     st.global.v4.b32 [ %rd8 + 0 ], { %r25, %r26, %r27, %r28 };"""
 PTX: tuple[tuple[str, tuple, str], ...] = (
-    ("one load", ("    ld.global.v2.b32 { %r1, %r2 }, [ %rd1 + 0 ];",), "v2.b32: two registers of 32 bits each."),
-    ("one register", ("    ld.global.b32 { %r1 }, [ %rd1 + 0 ];",), "without .v2 or .v4 a load fills one register."),
-    ("a kernel", (BODY,), "an argument is read by ld.param, from no memory; st.global writes. Only ld.global counts."),
+    ("one load", ("    ld.global.v2.b32 { %r1, %r2 }, [ %rd1 + 0 ];",), "v2.b32 means two registers of 32 bits each."),
+    ("one register", ("    ld.global.b32 { %r1 }, [ %rd1 + 0 ];",), "Without .v2 or .v4, a load fills one register."),
+    ("a kernel", (BODY,), "Count only ld.global: ld.param reads an argument of the kernel, and st.global writes."),
     (
         "a hint",
         ("    ld.global.L1::evict_last.L2::cache_hint.v4.b32 { %r17, %r18, %r19, %r20 }, [ %rd5 + 0 ], %rd6;",),
-        "between ld.global and .v4 there may be more, and there are other digits in it.",
+        "There may be other words between ld.global and .v4, and they may contain digits.",
     ),
-    ("a mask", ("    @%p1 ld.global.v2.b32 { %r1, %r2 }, [ %rd1 + 0 ];",), "@%p1 before a load is its mask."),
+    (
+        "a mask", ("    @%p1 ld.global.v2.b32 { %r1, %r2 }, [ %rd1 + 0 ];",),
+        "@%p1 before a load is its mask. The load still counts.",
+    ),
     (
         "other types",
         ("    ld.global.v4.b16 { %rs1, %rs2, %rs3, %rs4 }, [ %rd1 + 0 ];\n    ld.global.f64 %fd1, [ %rd2 + 0 ];",),
-        "b16 is 16 bits, f64 64: the number behind the letter.",
+        "b16 has 16 bits and f64 has 64: the width is the number after the letter.",
     ),
-    ("no load", ("    st.global.b32 [ %rd1 + 0 ], { %r1 };",), "where no load is, the list is empty."),
+    ("no load", ("    st.global.b32 [ %rd1 + 0 ], { %r1 };",), "Where there is no load, the list is empty."),
 )
 
 
 def _slip(want: object, got: object) -> str:
     """A hint for what is right but in its unit or its form."""
     if got and got == [8 * width for width in want]:
-        return "these are bits; 8 of them are a byte."
+        return "These are bits. A byte has 8 of them."
     if want and not isinstance(got, list):
-        return "return a list, with a number for each load."
+        return "Return a list with one number for each load."
     return ""
 
 

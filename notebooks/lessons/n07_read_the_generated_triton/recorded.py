@@ -102,13 +102,13 @@ def show_operators() -> None:
 def show_configs(predicted: tuple[int, int] | None) -> None:
     """A line a config of literal; the kept one is marked, and the one that was predicted."""
     print(_head(GENERATED))
-    print("  XBLOCK  warps  elements a lane  bytes a read  registers  Inductor's µs  ours, µs")
+    print("  XBLOCK  warps  elements per lane  bytes per read  registers  autotuner's µs  µs by turns")
     for _, row in configs().iterrows():
         block, warps = row["XBLOCK"], row["num_warps"]
-        marks = ["  you said"] * ((block, warps) == predicted) + ["  kept"] * bool(row["kept"])
+        marks = ["  your prediction"] * ((block, warps) == predicted) + ["  kept"] * bool(row["kept"])
         print(
-            f"  {block:6.0f}  {warps:5.0f}  {block / LANES / warps:15.0f}  {widths(row):>12}  {row['registers']:9.0f}"
-            f"  {row['inductor_us']:13.1f}  {spread(row)}" + "".join(marks)
+            f"  {block:6.0f}  {warps:5.0f}  {block / LANES / warps:17.0f}  {widths(row):>14}  {row['registers']:9.0f}"
+            f"  {row['inductor_us']:14.1f}  {spread(row)}" + "".join(marks)
         )
 
 
@@ -124,9 +124,9 @@ def show_sweep(predicted: tuple[int, int] | None = None) -> None:
     for lane, rows in found[found["name"] == "fused"].groupby("elements_a_lane"):
         cells = []
         for _, row in rows.sort_values("num_warps").iterrows():
-            said = " (you said)" if (row["XBLOCK"], row["num_warps"]) == predicted else ""
+            said = " (your prediction)" if (row["XBLOCK"], row["num_warps"]) == predicted else ""
             cells.append(f"{row['num_warps']:.0f} warps {row['us_p50']:,.1f} µs{said}")
-        print(f"  {lane:.0f} elements a lane: {', '.join(cells)}")
+        print(f"  {lane:.0f} elements per lane: {', '.join(cells)}")
     print(f"  copy: {spread(found[found['name'] == 'copy'].iloc[0])} µs")
 
 
@@ -138,20 +138,23 @@ def show_mix() -> None:
     except LookupError:
         print(NO_RECORD)
         return
-    for _, row in record.rows("mix").iterrows():
-        print(f"  {row['reads']:.0f} read, {row['writes']:.0f} written: {gb_per_s(row):,.0f} GB/s, {spread(row)} µs")
+    found = record.rows("mix")
+    print(f"  PyTorch's kernels that move {found['bytes'].iloc[0] / 1e6:.0f} MB each:")
+    for _, row in found.iterrows():
+        what = f"{row['reads']:.0f} tensor{'s' * (row['reads'] != 1)} read, {row['writes']:.0f} written"
+        print(f"  {what:26}{spread(row, 6)} µs, {gb_per_s(row):,.0f} GB/s")
 
 
 def show_sizes(predicted: dict[str, float | None]) -> None:
     """A line a variant: what was predicted, our time of the kept config, what its text shows, what its code is like."""
     print(_head(GENERATED))
-    print("                  predicted  µs                        mask  % by   evict_last  bytes a read  instructions")
-    print("                                                                    of x and y                an element")
+    print(f"{'':18}predicted  {'µs':24}  mask  xindex %  evict_last  bytes per read  instructions")
+    print(f"{'':71}{'of x and y':28}per element")
     for variant in VARIANTS:
         row, (mask, divisor, hint) = kept(variant), causes(variant)
         guess = predicted.get(shown(variant))
         yes = {True: "yes", False: "no"}
         print(
-            f"  {shown(variant):15} {'' if guess is None else guess:>9}  {spread(row):24}  {yes[mask]:4}  {divisor:5}"
-            f"  {yes[hint]:10}  {widths(row):12}  {an_element(row):.1f}"
+            f"  {shown(variant):15} {'' if guess is None else guess:>9}  {spread(row):24}  {yes[mask]:4}  {divisor:8}"
+            f"  {yes[hint]:10}  {widths(row):14}  {an_element(row):.1f}"
         )

@@ -8,7 +8,7 @@ def original(x, w):  # x [rows, 24], w [5] -> [rows, 5, 24]
 solved = puzzles.attempt("original", original)
 
 # %% load_widths
-def load_widths(ptx):  # -> bytes that a lane reads in each load from memory, in order
+def load_widths(ptx):  # -> the bytes per lane of each load from memory, in order
     found = []
     for line in ptx.splitlines():
         if "ld.global" in line:
@@ -19,7 +19,7 @@ def load_widths(ptx):  # -> bytes that a lane reads in each load from memory, in
 
 
 solved = puzzles.attempt("load_widths", load_widths)
-load_widths = puzzles.passed("load_widths")  # yours, or until it passes the lecture's
+load_widths = puzzles.passed("load_widths")  # yours; the lecture's until yours passes
 
 # %% open
 @triton.jit

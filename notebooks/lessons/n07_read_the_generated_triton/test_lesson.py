@@ -44,13 +44,13 @@ def cells() -> list[str]:
 def test_pictures_and_tables(capsys):
     for draw in (pictures.draw_index, pictures.draw_accesses):
         draw().canvas.draw()
-    with pytest.raises(ValueError, match="element: 33554432, and x has those from 0 to 33,554,431"):
+    with pytest.raises(ValueError, match="element: expected 0 to 33,554,431, the elements of x; got 33554432"):
         pictures.draw_index(2**25)
     recorded.show_times()
     recorded.show_configs((512, 8))
     recorded.show_sizes({"rows dynamic": 94})
     out = capsys.readouterr().out
-    assert [line for line in out.splitlines() if "you said" in line and " 512      8 " in line]
+    assert [line for line in out.splitlines() if "your prediction" in line and " 512      8 " in line]
     assert [line for line in out.splitlines() if line.endswith("kept") and "1024      4" in line]
     (both,) = (line for line in out.splitlines() if "both dynamic" in line)
     assert both.split() == ["both", "dynamic", "104.6", "(104.2", "to", "105.1)", "yes", "ks0", "yes", "4", "77.2"]
@@ -73,12 +73,13 @@ def test_what_is_not_recorded_yet_says_so_and_is_shown_when_it_is(tmp_path, monk
     recorded.show_mix()
     recorded.show_operators()
     out = capsys.readouterr().out
-    assert re.search(r"2 elements a lane: .*8 warps [\d.,]+ µs", out)
-    assert re.search(r"4 elements a lane: .*4 warps [\d.,]+ µs \(you said\)", out)
+    assert re.search(r"2 elements per lane: .*8 warps [\d.,]+ µs", out)
+    assert re.search(r"4 elements per lane: .*4 warps [\d.,]+ µs \(your prediction\)", out)
     assert "  copy: " in out
     assert all(f"\n  {name:14}" in out for name in ("0.5 * y", "x + y", "x + bias", "sigmoid"))
-    assert [line.split(":")[0].strip() for line in out.splitlines() if " read, " in line] == [
-        "1 read, 0 written", "2 read, 1 written", "1 read, 1 written", "0 read, 1 written",
+    assert [re.match(r"  (.* written) ", line)[1] for line in out.splitlines() if " read, " in line] == [
+        "1 tensor read, 0 written", "2 tensors read, 1 written",
+        "1 tensor read, 1 written", "0 tensors read, 1 written",
     ]
 
 

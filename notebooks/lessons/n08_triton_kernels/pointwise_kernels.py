@@ -82,7 +82,7 @@ def add_mul_activation(
     COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):
     start = tl.program_id(0)
-    if WIDE:  # places beyond 2,147,483,647
+    if WIDE:  # indices beyond 2,147,483,647
         start = start.to(tl.int64)
     start = start * BLOCK
     i = start + tl.arange(0, BLOCK)

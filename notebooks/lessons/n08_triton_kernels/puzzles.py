@@ -47,10 +47,11 @@ def masked(x: Tensor, bias: Tensor, out: Tensor) -> None:
 def _masked_calls(case: Case, device: torch.device) -> Iterator[Call]:
     n = case.shape[0]
     if n % BLOCK:
-        last = f"{n} elements, {BLOCK} a program: the last program has {n % BLOCK}."
-        hint = f"{last} What does the mask say of its last element, and of element {n}?"
+        last = f"With {n} elements and {BLOCK} per program, the last program has {n % BLOCK}."
+        hint = f"{last} What is the mask for its last element, and what for element {n}?"
     else:
-        hint = "every index is inside, so the mask lets all through: is what is stored relu(x + bias)?"
+        hint = ("Every index is inside the tensor, so the mask must be true everywhere. Does the kernel store "
+                "relu(x + bias)?")
     yield Call(f"{n} elements", tuple(case.tensor(seed, device) for seed in (1, 2, 3)), hint=hint)
 
 
@@ -72,16 +73,18 @@ def _edge_calls(case: Case, device: torch.device) -> Iterator[Call]:
     n, columns = case.shape[0] * case.shape[1], case.shape[1]
     whole = n // BLOCK
     if n % BLOCK == 0:
-        hint = f"{n} elements, {BLOCK} a program: all {whole} programs are whole. Do they compute relu(x + bias)?"
+        hint = (f"With {n} elements and {BLOCK} per program, all {whole} programs are whole. Do they compute "
+                "relu(x + bias)?")
     else:
-        hint = (f"{n} elements, {BLOCK} a program: the first {whole} programs have all of their elements, program "
-                f"{whole} has {n % BLOCK}. Which way does each take, and which of the two needs a mask?")
+        hint = (f"With {n} elements and {BLOCK} per program, program {whole} is the last and has {n % BLOCK}. The "
+                "programs before it are whole. Which branch does each program take, and which branch needs a mask?")
     tensors = [case.tensor(seed, device, s) for seed, s in enumerate((case.shape, (columns,), case.shape), 1)]
     yield Call(f"{n} elements", tuple(tensors), hint=hint)
 
 
-NO_PROMISE = """the result is right, but for an odd number of elements each store has 16 bytes a lane: the mask cuts one
-Hint: tl.multiple_of and tl.max_constancy promise what an odd number breaks. Give the last program its own way."""
+NO_PROMISE = """the result is right, but with an odd number of elements every store has 16 bytes a lane: the mask cuts \
+through one
+Hint: An odd number breaks the promise of tl.multiple_of or tl.max_constancy. Give the last program its own branch."""
 
 
 class Edge(InTriton):
@@ -95,15 +98,15 @@ class Edge(InTriton):
             if 16 not in made[kind]:
                 widest = max(made[kind], default=0)
                 raise AssertionError(
-                    f"{name}: the result is right, but for an odd number of elements the widest {what} has {widest} "
-                    f"bytes a lane\nHint: a whole block needs a {what} that is written without any mask, in a way of "
-                    "its own: `if start + BLOCK <= n:`."
+                    f"{name}: the result is right, but with an odd number of elements the widest {what} has {widest} "
+                    f"bytes a lane\nHint: A whole program needs a {what} without any mask, in a branch of its own: "
+                    "`if start + BLOCK <= n:`."
                 )
         if min(made["st"]) == 16:
             raise AssertionError(f"{name}: {NO_PROMISE}")
         if runtime.triton_mode() == "interpreted":
             _whole_programs_have_no_mask(name, answer)
-        return f"{text}; of an odd number of elements a lane loads and stores 16 bytes at a time"
+        return f"{text}; with an odd number of elements, too, a lane loads and stores 16 bytes at a time"
 
 
 def _whole_programs_have_no_mask(name: str, kernel: Callable, n: int = 40) -> None:
@@ -121,8 +124,8 @@ def _whole_programs_have_no_mask(name: str, kernel: Callable, n: int = 40) -> No
         _launch_edge(kernel, torch.zeros(n), torch.zeros(8), torch.zeros(n))
     if count < n // BLOCK:
         raise AssertionError(
-            f"{name}: the result is right, but of {n // BLOCK} whole programs of {n} elements {count} store without a "
-            "mask\nHint: ask it of each program, not of n alone: `if start + BLOCK <= n:`."
+            f"{name}: the result is right, but with {n} elements {count} of the {n // BLOCK} whole programs store "
+            "without a mask\nHint: Test each program, not n alone: `if start + BLOCK <= n:`."
         )
 
 
@@ -141,9 +144,10 @@ def places(out: Tensor, first: int) -> None:
 def _places_calls(case: Case, device: torch.device) -> Iterator[Call]:
     for first in (0, 5, 2**26 - 1, 2**26, 2**30):
         last = (first + 2) * PLACES_BLOCK - 1
-        hint = f"program {first} begins at element {first} · {PLACES_BLOCK}."
+        hint = f"Program {first} begins at element {first} · {PLACES_BLOCK}."
         if last >= 2**31:
-            hint = f"index {last:,} is more than 32 bits hold: which operation gets there first, in what type?"
+            hint = (f"Index {last:,} does not fit in a signed integer of 32 bits. Which operation is the first to "
+                    "overflow, and in which type does it compute?")
         yield Call(f"programs {first:,} and {first + 1:,}", (case.integers(1, 100, device),), (first,), hint=hint)
 
 
@@ -152,11 +156,11 @@ def _places_calls(case: Case, device: torch.device) -> Iterator[Call]:
 ACTIVATIONS = ("relu", "sigmoid", "silu", "gelu", "identity")
 LATE = 2**31 // 1024  # the first program whose elements need 64 bits
 HINTS = {  # what to think of where ordinary numbers are wrong, by activation
-    "relu": "relu(x + multiplier · y + bias): the bias's index is the column, `i % COLUMNS`.",
-    "sigmoid": "the constexpr ACTIVATION says which function is asked for: here sigmoid, `tl.sigmoid`.",
-    "silu": "silu is z · sigmoid(z).",
-    "gelu": "gelu is z · (1 + erf(z / √2)) / 2, and `tl.erf` is there.",
-    "identity": "identity is z itself.",
+    "relu": "The result is relu(x + multiplier · y + bias), and the bias's index is the column, `i % COLUMNS`.",
+    "sigmoid": "The constexpr ACTIVATION names the activation. Here it is sigmoid: `tl.sigmoid`.",
+    "silu": "The activation is silu: z · sigmoid(z).",
+    "gelu": "The activation is gelu: z · (1 + erf(z / √2)) / 2. Triton has `tl.erf`.",
+    "identity": "The activation is identity: z itself.",
 }
 
 
@@ -166,7 +170,7 @@ def _capstone_calls(case: Case, device: torch.device) -> Iterator[Call]:
     for call in spec_of("add_mul_activation").calls(case, device):
         activation = call.options[1]
         if activation in ACTIVATIONS:
-            again = activation in before and "multiplier is an argument: it is not always the same."
+            again = activation in before and "The multiplier is an argument, so it is not always the same."
             yield replace(call, hint=again or HINTS[activation])
             before.add(activation)
 
@@ -200,13 +204,13 @@ class Capstone(InTriton):
         options = {"COLUMNS": 512, "ACTIVATION": "relu", "WIDE": True, "BLOCK": 1024}
         stored = late_stores(answer, LATE, half, half[:512], half, half, 0.5, first + 1000, **options)
         if (wanted := list(range(first, first + 1000))) != sorted(stored):
-            got = f"{stored[0]:,}" if stored else "nothing"
+            got = f"{len(stored):,} elements, beginning with element {stored[0]:,}" if stored else "nothing"
             raise AssertionError(
                 f"{name}, case {first + 1000:,} elements, WIDE: program {LATE:,} must store elements {wanted[0]:,} to "
-                f"{wanted[-1]:,}; got {len(stored):,} elements, the first {got}\nHint: program_id has 32 bits. Where "
-                "WIDE is set, make it an int64 before it is multiplied by BLOCK."
+                f"{wanted[-1]:,}; it stored {got}\nHint: program_id has 32 bits. Where WIDE is true, convert it to "
+                "int64 before you multiply it by BLOCK."
             )
-        return f"{text}; a tensor of more than 2^31 elements too"
+        return f"{text}; one of more than 2^31 elements passed, too"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

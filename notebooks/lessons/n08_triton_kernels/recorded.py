@@ -68,7 +68,7 @@ def show_autotune() -> None:
             print(f"{name}: {NO_RECORD}")
             continue
         row, gpu = record.one("autotune", name=name), str(record.head("GPU")).removeprefix("NVIDIA ")
-        found = "recorded" if record is POINTWISE else f"no H200; on an {gpu}"
+        found = "recorded" if record is POINTWISE else f"not recorded on an H200; on an {gpu} it takes"
         kept = "" if name == "one config" else f"; kept: BLOCK {row['block']:.0f}, {row['warps']:.0f} warps"
         times = f"{row['ms_p50']:,.0f} ms for the first call, {row['call_us']:.1f} µs of Python for a later one"
         print(f"{name}: {found} {times}{kept}")
@@ -76,11 +76,11 @@ def show_autotune() -> None:
 
 def show_offsets() -> None:
     """The library's kernel with offsets in 32 bits and in 64: µs, and its instructions."""
-    print(f"{'':24}32 bits: µs, instructions   64 bits")
+    print(f"{'':24}" + "".join(f"{bits} bits: µs, instructions".rjust(28) for bits in (32, 64)))
     for shape, (rows, columns) in SHAPES.items():
         for dtype in DTYPES:
             found = [find("step", name=name, shape=shape, dtype=dtype) for name in ("16 bytes a lane", "64-bit places")]
-            said = "".join(f"{row['us_p50']:15.1f} {row['instructions']:8.0f}" for row in found)
+            said = "".join(f"{row['us_p50']:14.1f}{row['instructions']:14.0f}" for row in found)
             print(f"{rows} × {columns} {dtype:9}" + said)
 
 

@@ -48,11 +48,10 @@ def _wait() -> tuple:
 
 
 def _instructions() -> tuple:
-    """Clocks, and ns, of sum_rows' loop without its wait; what is left is the latency, and not half as much again."""
-    clocks = machine_code.clocks_of_loop("sum_rows", 1)
-    ns, latency = 1e3 * clocks / device("max_sm_mhz"), _wait()[-1]
+    """ns of sum_rows' loop without its wait; what is left is the latency, and not half as much again."""
+    ns, latency = 1e3 * machine_code.clocks_of_loop("sum_rows", 1) / device("max_sm_mhz"), _wait()[-1]
     assert 0 < _wait_ns() - ns - latency < 0.5 * latency
-    return clocks, ns
+    return (ns,)
 
 
 def _in_flight() -> tuple:
@@ -98,8 +97,8 @@ def _one_chunk() -> tuple:
 
 def _many_chunks() -> tuple:
     """Chunks, the rows of one, those of a tile that are masked, and all of a tile; µs of atomics, those in which its
-    programs begin, and the programs; what two stages take more, the second launch's µs at the rate of one chunk, and
-    its programs."""
+    programs begin, and the programs; what two stages take more, and the second launch's µs at the rate of one
+    chunk."""
     chunks, tiles = 16384, COLUMNS // sum_launch.BLOCK
     staged, atomics = (sum_row(way, chunks)["us_p50"] for way in ("two stages", "atomics"))
     second = sum_row("two stages", chunks=1)["us_p50"] * chunks / ROWS
@@ -107,7 +106,7 @@ def _many_chunks() -> tuple:
     begin = chunks * tiles / begin_per_ns() / 1e3
     assert begin < atomics
     rows, tile = ROWS // chunks, sum_launch.ROWS
-    return chunks, rows, tile - rows, tile, atomics, begin, chunks * tiles, staged - atomics, second, tiles
+    return chunks, rows, tile - rows, tile, atomics, begin, chunks * tiles, staged - atomics, second
 
 
 def _different() -> tuple:
@@ -143,7 +142,7 @@ def _default() -> tuple:
         rows = BACKWARD.rows("op", activation=activation, sums=True)
         assert rows.loc[rows["us_p50"].idxmin()]["chunks"] == OP_CHUNKS
     assert row_chunks(ROWS, COLUMNS, tile_shape(COLUMNS, 4)[1])[0] == OP_CHUNKS
-    return OP_CHUNKS, *(_op(OP_CHUNKS, True, activation)["us_p50"] for activation in ("relu", "gelu"))
+    return (OP_CHUNKS,)
 
 
 def _compiled_chunks() -> tuple:
@@ -200,42 +199,41 @@ def _ends() -> tuple:
 
 
 claim(NOTEBOOK, "On an H200, you take this sum from {:.0f} µs to {:.1f} µs", _whole_way)
-claim(NOTEBOOK, "At the copy's rate its {:.1f} MB take {:.1f} µs.", _bytes)
+claim(NOTEBOOK, "At the rate of PyTorch's copy, its {:.1f} MB take {:.1f} µs.", _bytes)
 claim(NOTEBOOK, "there are 16 programs for {} SMs", lambda: (sms(),))
-claim(NOTEBOOK, "So the {} programs have {:.0f} KB in flight", _in_flight)
-claim(NOTEBOOK, "by 06 each SM needs {:.0f} to {:.0f} KB", _needed)
+claim(NOTEBOOK, "So all {} programs together have {:.0f} KB in flight.", _in_flight)
+claim(NOTEBOOK, "Notebook 06 found that each SM alone needs {:.0f} to {:.0f} KB.", _needed)
 claim(NOTEBOOK, "A wait takes {:.0f} µs / ({} / {}) = {:.0f} ns, not much more than the {:.0f} ns of a read", _wait)
-claim(NOTEBOOK, "The loop's own {} clocks are {:.0f} ns,", _instructions)
-claim(NOTEBOOK, "Step 1 waits {} times for 128 rows, a tile with one warp {} times, and one with four warps {} times.",
+claim(NOTEBOOK, "The loop's own instructions add {:.0f} ns,", _instructions)
+claim(NOTEBOOK, "For 128 rows, step 1 waits {} times. With tiles, one warp waits {} times, and four warps {} times.",
       lambda: (128 // UNROLLED, WAITS_ONE_WARP, WAITS))
-claim(NOTEBOOK, "At {:.0f} ns a wait, the last would take {:.0f} µs. It takes {:.0f} µs, because "
+claim(NOTEBOOK, "At {:.0f} ns a wait, four warps would take {:.0f} µs. They take {:.0f} µs, because "
       "a wait for more loads ends later.", _tiles)
-claim(NOTEBOOK, "On the H200, with {} chunks atomics take {:.1f} µs and two stages {:.1f} µs: no difference, and no "
-      "number of chunks is better for either.", _best)
+claim(NOTEBOOK, "On the H200, with {} chunks, atomics take {:.1f} µs and two stages {:.1f} µs: no difference. No "
+      "other number of chunks is better for either.", _best)
 claim(NOTEBOOK, "PyTorch's own sum takes {:.1f} µs.", _torch)
 claim(NOTEBOOK, "atomics take {:.1f} times as long as two stages.", _one_chunk)
 claim(NOTEBOOK, "**{} chunks:** a chunk has {} rows, so {} of a tile's {} rows are masked.", lambda: _many_chunks()[:4])
-claim(NOTEBOOK, "| atomics | {:.0f} | {:.0f}, to begin {:,} programs (06) | | two stages, beyond that | {:.0f} | "
-      "{:.0f}, for a second sum by {} programs, at one chunk's rate |", lambda: _many_chunks()[4:])
-claim(NOTEBOOK, "the atomics ran {:.0f} times on the same x, in {:.0f} chunks: {:.0f} of {:.0f} columns differed "
-      "between runs. With two stages none did.", _different)
-claim(NOTEBOOK, "the median error of a column is {:.1e} a row at a time, and {:.1e} in two stages.", _errors)
+claim(NOTEBOOK, "| atomics | {:.0f} | {:.0f} to begin {:,} programs (06) | | two stages, on top of that | {:.0f} | "
+      "{:.0f} for the second launch, if it reads as fast as with one chunk |", lambda: _many_chunks()[4:])
+claim(NOTEBOOK, "On the H200, each way ran {:.0f} times on the same x, in {:.0f} chunks. With atomics, {:.0f} of "
+      "{:.0f} columns differed between runs. With two stages none did.", _different)
+claim(NOTEBOOK, "the median error of a column is {:.1e} in one sum, and {:.1e} in two stages.", _errors)
 claim(NOTEBOOK, "for relu, 4096 chunks take {:.1f} µs without `grad_bias` and {:.1f} µs with it.", _many)
-claim(NOTEBOOK, "The op's default for this shape is {}, the best of the record: {:.1f} µs for relu and {:.1f} µs for "
-      "gelu.", _default)
+claim(NOTEBOOK, "The op's default for this shape is {}, the fastest on record for relu and gelu.", _default)
 claim(NOTEBOOK, "sums {} chunks into a workspace (chunk `x1` begins at `{}*x1`)", _compiled_chunks)
 claim(NOTEBOOK, "On the H200, `torch.compile` takes {:.1f} µs for relu, ours {:.1f} µs in Triton and {:.1f} µs in "
       "CUDA: no difference.", _relu)
-claim(NOTEBOOK, "For gelu we lose in Triton: {:.1f} µs by `torch.compile`, and {:.1f} µs by ours.", _gelu)
+claim(NOTEBOOK, "For gelu we lose in Triton: `torch.compile` takes {:.1f} µs and ours {:.1f} µs.", _gelu)
 claim(NOTEBOOK, "Both move {} bytes per element", _gelu_bytes)
-claim(NOTEBOOK, "without `grad_bias` ours is within 3 % of the compiler's. Our CUDA kernel is "
-      "within 3 % with the sum, too.",
+claim(NOTEBOOK, "without `grad_bias` our Triton kernel is within 3 % of the compiler's backward. Our CUDA kernel "
+      "is within 3 % with the sum, too.",
       _gelu_sum)
-claim(NOTEBOOK, "On the H200, for gelu, both directions take {:.1f} µs with `torch.compile` and {:.1f} µs with ours: "
-      "we lose the backward, and win both together. For relu it is {:.1f} and {:.1f} µs, no difference.", _step)
-claim(NOTEBOOK, "the compiler keeps {:.1f} MB for relu and {:.1f} MB for gelu, ours nothing.", _kept)
+claim(NOTEBOOK, "For gelu on the H200, both directions take {:.1f} µs with `torch.compile` and {:.1f} µs with ours. So "
+      "we lose the backward, but win both together. For relu they take {:.1f} µs and {:.1f} µs: no difference.", _step)
+claim(NOTEBOOK, "the compiler keeps {:.1f} MB for relu and {:.1f} MB for gelu. Ours keeps nothing.", _kept)
 claim(NOTEBOOK, "| the sum of {:.1f} MB |", lambda: _bytes()[:1])
-claim(NOTEBOOK, "| the bytes | | {:.1f} |", lambda: _bytes()[1:])
+claim(NOTEBOOK, "| the bytes at the copy's rate | | {:.1f} |", lambda: _bytes()[1:])
 claim(NOTEBOOK, "| a row at a time, 16 programs | {} | {:.0f} |", lambda: _table("sum_rows", 128 // UNROLLED))
 claim(NOTEBOOK, "| 32 rows at a time, 4 warps | {} | {:.0f} |", lambda: _table("sum_tiles", WAITS))
 claim(NOTEBOOK, "| 128 chunks, two stages | {} | {:.1f} |", lambda: _table("two stages", WAITS))

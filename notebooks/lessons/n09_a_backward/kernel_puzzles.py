@@ -63,12 +63,12 @@ def _sum_calls(case: Case, device: torch.device) -> Iterator[Call]:
     for chunk in dict.fromkeys((rows, max(1, rows // 2), 5)):
         chunks = -(-rows // chunk)
         if chunks == 1:
-            hint = "one chunk: are all of its rows added?"
+            hint = "There is one chunk. Does the kernel add all of its rows?"
         elif rows % chunk:
-            hint = f"{chunks} chunks of {chunk} rows: the last has {rows % chunk}, and ends where the rows do."
+            hint = f"The last of {chunks} chunks has only {rows % chunk} of {chunk} rows, and ends where the rows end."
         else:
-            hint = (f"{chunks} chunks of {chunk} rows: program_id(1) is the chunk; it begins where the chunk before "
-                    "ends, and has a row of target for itself.")
+            hint = (f"There are {chunks} chunks of {chunk} rows, and program_id(1) is the chunk's number. A chunk "
+                    "begins where the one before it ends, and has a row of target to itself.")
         workspace = _unset(x, chunks, columns)
         yield Call(f"{rows}×{columns}, chunks of {chunk}", (x, result, workspace), (chunk,), hint=hint)
 
@@ -85,16 +85,18 @@ def _backward_calls(case: Case, device: torch.device) -> Iterator[Call]:
         out[2, 3] = torch.nan
         name, hint = f"{name}, out with NaN", ""
     elif rows == 4:
-        hint = "grad_x is grad, or 0 where out <= 0; a row of target has the sums of grad_x over a chunk's rows."
+        hint = ("Where out <= 0, grad_x is 0; elsewhere it is grad. A row of target has the sums of grad_x over a "
+                "chunk's rows.")
         yield _call(name, grad, out, 1.0, chunk, hint)
-        name, hint = f"{name}, multiplier 0.5", "the multiplier is 0.5 here: grad_y is multiplier · grad_x."
+        name, hint = f"{name}, multiplier 0.5", "Here the multiplier is 0.5, and grad_y is multiplier · grad_x."
     elif rows == 8:
-        hint = "2 chunks of 4 rows: program_id(1) is the chunk; it has its own rows, and a row of target for itself."
+        hint = ("There are 2 chunks of 4 rows, and program_id(1) is the chunk's number. A chunk has its own rows, and "
+                "a row of target to itself.")
     elif columns % BLOCK:
-        hint = f"{columns} columns, {BLOCK} a program: the mask leaves out the columns beyond the last."
+        hint = f"With {columns} columns and {BLOCK} per program, the mask must exclude the columns beyond the last."
     else:
-        hint = (f"chunks of {chunk} rows, {ROWS} at once: the mask leaves out what is beyond the chunk, and the last "
-                "chunk ends where the rows do.")
+        hint = (f"A chunk has {chunk} rows, and a program reads {ROWS} at once. So the mask must exclude the rows "
+                "beyond the chunk. The last chunk ends where the rows end.")
     yield _call(name, grad, out, 0.5, chunk, hint)
 
 

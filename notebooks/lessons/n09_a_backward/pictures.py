@@ -43,8 +43,9 @@ def draw_two_stage(chunks: int = 4) -> Figure:
         ax.text(2, -0.2, "x", ha="center", size=9)
         ax.set(xlim=(-0.2, 17.4 if staged else 11.4), ylim=(6.2, -0.7))
         ax.axis("off")
-    axes[0].set_title("atomics: += in the order in which the programs end", size=9, loc="left")
-    axes[1].set_title("two stages: a row of the workspace each, added up in a fixed order", size=9, loc="left")
+    axes[0].set_title("atomics: programs add in the order in which they end", size=9, loc="left")
+    fixed = "two stages: each chunk has a row of the workspace; the rows are added in a fixed order"
+    axes[1].set_title(fixed, size=9, loc="left")
     axes[1].text(8.5, -0.2, f"workspace [{chunks}, columns]", ha="center", size=9)
     return figure
 

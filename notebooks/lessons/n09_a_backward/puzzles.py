@@ -11,9 +11,9 @@ from lessons.n09_a_backward import arithmetic, kernel_puzzles, sum_kernels
 from lessons.shared.puzzle import Judge, OfNumbers
 
 _BACKWARD = "The backward reads the gradient and what was kept, and writes two gradients."
-_FORWARD = "The forward reads x and y, and writes out and what is kept of its own: out, x and y are there anyway."
-_MASK = "A truth value has one byte, whatever an element has."
-_HALF = "An element of bfloat16 has two bytes."
+_FORWARD = "The forward reads x and y, and writes out. It also writes what is kept, unless that is out, x or y."
+_MASK = "An element of the mask has one byte, whatever the dtype of out."
+_HALF = "A bfloat16 element has two bytes."
 # What each case is called, the arguments, and what to think of if it is the first that fails.
 CASES = (
     ("out, float32", (0, 4), _BACKWARD),

@@ -79,8 +79,12 @@ def show(
     """Print a line: the recorded µs, what was predicted, and what was measured here. instead: of the recorded µs."""
     text = instead if row is None else f"{gpu_of(BACKWARD)} {row['us_p50']:7,.1f} µs"
     here = "" if mine is None else f", here {mine:,.1f} µs"
-    said = "" if guess is None else f"; you said {guess:g}"
+    said = "" if guess is None else f"; your prediction: {guess:g}"
     print(f"{what:36} {text}{here}{said}")
+
+
+def _us(row: pandas.Series) -> str:
+    return f"{row['us_p50']:,.1f} µs"
 
 
 def gpu_of(record: Record) -> str:
@@ -93,13 +97,13 @@ def show_sum(
     """As show, of a sum."""
     about = f", chunks: {chunks}" if way in WAYS else f", warps: {warps}" if way == "sum_tiles" else ""
     part, labels = _sum(way, chunks, warps)
-    show(way + about, _or_none(sum_row, way, chunks, warps), mine, guess, BACKWARD.elsewhere(part, **labels))
+    show(way + about, _or_none(sum_row, way, chunks, warps), mine, guess, BACKWARD.elsewhere(part, _us, **labels))
 
 
 def show_whole_backward(mine: float | None = None) -> None:
     """As show, of the puzzle's answer and two_stage."""
     labels = {"implementation": "the lesson's", "activation": "relu"}
-    show("relu, this kernel and two_stage", whole_backward(), mine, None, BACKWARD.elsewhere("backward", **labels))
+    show("relu, this kernel and two_stage", whole_backward(), mine, None, BACKWARD.elsewhere("backward", _us, **labels))
 
 
 def show_backward(faster: dict[str, str | None] | None = None) -> None:
@@ -113,9 +117,10 @@ def show_backward(faster: dict[str, str | None] | None = None) -> None:
             us = NO_RECORD if row is None else f"{row['us_p50']:.1f} µs"
             found.append(f"{name} {us} ({backward_bytes(name, activation)} bytes)")
         guess = (faster or {}).get(activation)
-        print(f"{activation:8}{gpu}" + ", ".join(found) + (f"; you said {guess}" if guess else ""))
+        print(f"{activation:8}{gpu}" + ", ".join(found) + (f"; your prediction: {guess}" if guess else ""))
     if not _by_turns():
-        print("These are of several runs; `python -m lessons.n09_a_backward --save` measures all by turns.")
+        command = "`python -m lessons.n09_a_backward --save` measures them all by turns."
+        print(f"These times come from several runs; {command}")
 
 
 def show_training(mine: dict[tuple[str, str], float] | None = None) -> None:
@@ -136,7 +141,7 @@ def _elsewhere(name: str, activation: str) -> tuple[pandas.Series | None, str]:
         row = record.one("backward", implementation=name, activation=activation)
     except LookupError:
         return None, ""
-    return row, f"no H200; on an {gpu_of(record)}: "
+    return row, f"not recorded on an H200; on an {gpu_of(record)}: "
 
 
 def _or_none(read, *labels) -> pandas.Series | None:

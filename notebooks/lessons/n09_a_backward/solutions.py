@@ -8,7 +8,7 @@ def traffic(way, itemsize):  # bytes per element: of the forward, of the backwar
 
 
 solved = puzzles.attempt("kept_traffic", traffic)
-traffic = puzzles.passed("kept_traffic")  # yours, or until it passes the lecture's
+traffic = puzzles.passed("kept_traffic")  # yours; the lecture's until yours passes
 
 # %% two_stage
 @triton.jit

@@ -120,17 +120,17 @@ def test_what_is_printed(capsys):
     recorded.show_sum("sum_tiles", warps=3)
     first, second, third = capsys.readouterr().out.splitlines()
     us = f"{recorded.sum_row('sum_rows')['us_p50']:,.1f}"
-    assert first.split() == ["sum_rows", "H200", us, "µs,", "here", "12.3", "µs;", "you", "said", "7"]
+    assert first.split() == ["sum_rows", "H200", us, "µs,", "here", "12.3", "µs;", "your", "prediction:", "7"]
     assert second.startswith("two stages, chunks: 7  ")
     assert second.endswith(third.rpartition("   ")[2])
     assert third.endswith(recorded.NO_RECORD)
     recorded.show_backward({"relu": "me"})
     lines = capsys.readouterr().out.splitlines()
     by_turns = "backward" in set(recorded.BACKWARD.table()["part"])
-    others = [line for line in lines if line.startswith("These are of several runs")]
+    others = [line for line in lines if line.startswith("These times come from several runs")]
     assert len(others) == (not by_turns)
     assert [line.split()[0] for line in lines if line not in others] == ["relu", "sigmoid", "gelu"]
-    assert lines[0].endswith("you said me")
+    assert lines[0].endswith("your prediction: me")
     assert f"torch.compile {recorded.backward('torch.compile', 'relu')['us_p50']:.1f} µs (17 bytes)" in lines[0]
     assert lines[0].startswith("relu    H200: ")
     recorded.show_training({("gelu", "triton"): 5.0})

@@ -1,7 +1,7 @@
 struct Model {
     const float *table[3];             // [height][4]
     int height[3];
-    const float *weight[4], *bias[4];  // [outputs][inputs] and [outputs], of 13-8, 8-4, 10-8, 8-1
+    const float *weight[4], *bias[4];  // [outputs][inputs] and [outputs] of the layers 13-8, 8-4, 10-8, 8-1
 };
 
 // <kernel>

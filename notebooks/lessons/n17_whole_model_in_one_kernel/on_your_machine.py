@@ -21,7 +21,7 @@ from lessons.n17_whole_model_in_one_kernel import mini_kernel
 from lessons.shared.timing import print_times
 
 CALLS = 20  # of a captured graph
-NO_GPU = "No GPU is here to time it on: built by g++, it gives what eager gives."
+NO_GPU = "There is no GPU to time it on. Built by g++, it gives the same results as eager."
 
 
 def parts_of(model: nn.Module) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
@@ -35,7 +35,7 @@ def race(kernel: str, model: nn.Module, dense: Tensor, ids: Tensor) -> None:
     """Print µs of the reader's kernel, called from Python and on the GPU alone, beside the library's op and eager's.
     Without a GPU: whether the kernel, built by g++, gives what eager gives."""
     if mini_kernel.has_launch(kernel):
-        print("A launch() of your own is not timed: give the kernel alone.")
+        print("A launch() of your own is not timed. Give the kernel alone.")
         return
     mine = mini_kernel.inline(kernel)
     tables, weights, biases = parts_of(model)

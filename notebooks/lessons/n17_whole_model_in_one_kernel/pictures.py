@@ -43,7 +43,7 @@ def draw_touched(touched: Mapping[str, tuple[float, float, int]]) -> Figure:
         ax.text(sectors, y, f"  {sectors:,.0f} in {accesses:,.0f} instructions", va="center", size=8)
         if fewest:
             ax.plot([fewest, fewest], [y - 0.4, y + 0.4], color=RED, linewidth=2)
-            ax.text(fewest, y - 0.42, f"{fewest:,.0f} hold it", ha="center", va="bottom", size=7, color=RED)
+            ax.text(fewest, y - 0.42, f"{fewest:,.0f} would hold it", ha="center", va="bottom", size=7, color=RED)
     ax.set_yticks(range(len(groups)), groups)
     ax.invert_yaxis()
     ax.set(xlabel="sectors that a warp's 32 rows touch", xlim=(0, 1.3 * max(sum(s[1:2]) for s in groups.values())))
@@ -57,7 +57,7 @@ def draw_budget(widths: tuple[int, ...] = (4, 16, 64)) -> Figure:
     for width, colour in zip(widths, (GREEN, BLUE, VIOLET), strict=False):
         ax.plot(tables, [shape(count, width).numbers for count in tables], color=colour, label=f"width {width}")
     ax.axhline(REGISTERS, color=RED, linestyle=":", linewidth=1)
-    ax.text(30, REGISTERS, "255 registers, addresses among them", ha="right", va="bottom", size=8, color=RED)
+    ax.text(30, REGISTERS, "255 registers, some of them for addresses", ha="right", va="bottom", size=8, color=RED)
     ax.axhline(MOST_NUMBERS, color=RED, linewidth=1)
     ax.text(30, MOST_NUMBERS, f"the op's budget: {MOST_NUMBERS}", ha="right", va="bottom", size=8, color=RED)
     ax.set(xlabel="tables", ylabel="numbers a thread holds at once", ylim=(0, 500), xlim=(1, 30))
@@ -73,20 +73,22 @@ def draw_tile() -> Figure:
         ax.text(x + wide / 2, 4.4, name, ha="center", va="bottom", size=10)
     texts = {
         (0.3, 2.15, 1.9, 0.75, SHADES[2]): "dense: 8, 16 or 32 rows",
-        (0.3, 1.2, 1.9, 0.75, SHADES[1]): "the rows that\nthe ids name",
+        (0.3, 1.2, 1.9, 0.75, SHADES[1]): "the table rows\nof the ids",
         (0.3, 0.3, 1.9, 0.7, SHADES[3]): "out",
         (3.0, 3.1, 1.9, 1.0, SHADES[0]): "weights of both MLPs,\nlaid out as fragments",
-        (5.7, 3.1, 4.5, 1.0, SHADES[0]): "registers: a warp has weights of 16 outputs,\nthree slots ahead, and sums",
-        (5.7, 2.15, 4.5, 0.75, SHADES[2]): "shared memory: what is between two layers",
-        (5.7, 1.2, 4.5, 0.75, SHADES[1]): "shared memory: 27 vectors a row",
-        (5.7, 0.3, 4.5, 0.7, SHADES[3]): "pairs by tensor cores: a warp, a row, V · Vᵀ",
+        (5.7, 3.1, 4.5, 1.0, SHADES[0]): (
+            "registers: each warp holds its sums, and the weights of\n16 outputs, which it loads three slots ahead"
+        ),
+        (5.7, 2.15, 4.5, 0.75, SHADES[2]): "shared memory: activations between two layers",
+        (5.7, 1.2, 4.5, 0.75, SHADES[1]): "shared memory: 27 vectors per row",
+        (5.7, 0.3, 4.5, 0.7, SHADES[3]): "pairs: for each row, one warp computes V · Vᵀ\non tensor cores",
     }
     for (x, y, wide, high, colour), text in texts.items():
         draw_box(ax, x, y, wide, high, colour, text=text, size=8)
     for start, end, label in (
-        ((4.9, 3.6), (5.7, 3.6), "once a tile"),
+        ((4.9, 3.6), (5.7, 3.6), "once per tile"),
         ((2.2, 2.52), (5.7, 2.52), "once"),
-        ((2.2, 1.57), (5.7, 1.57), "asked for behind the first layer"),
+        ((2.2, 1.57), (5.7, 1.57), "requested after the first layer"),
         ((5.5, 0.65), (2.2, 0.65), "once"),
     ):
         draw_arrow(ax, start, end, lw=1.4)

@@ -32,13 +32,13 @@ from lessons.shared.puzzle.of_numbers import OfNumbers
 from lessons.shared.records import LANES, SECTOR
 
 ROWS_A_THREAD = 8  # at most, so that one thread does not do the work of all
-GRID = "a thread a row, in blocks of 128 threads: (batch + 127) / 128 blocks."
-PLACES = "a row has 13 numbers in dense, 3 in ids and one in out, and rows lie one behind the other."
-GUARD = "the last block has threads that have no row: they must neither read nor write."
-UNKNOWN = "ids come from outside: one below 0, or from the table's height on, reads nothing, and its vector is zeros."
+GRID = "Give each thread one row, in blocks of 128 threads. That takes (batch + 127) / 128 blocks."
+PLACES = "A row has 13 numbers in dense, 3 in ids and one in out. The rows lie one after the other."
+GUARD = "The last block has threads that have no row. They must neither read nor write."
+UNKNOWN = "Ids come from outside. For an id below 0 or not below the table's height, read nothing: its vector is zeros."
 # Of CUDA, but not of watched.h.
 CUDA_ALONE = re.compile(r"['\W](atomic\w+|__\w+)\W+ was not declared")
-TABLES = "feature f has a table of its own, and the row that an id names begins at table[f][id * 4]."
+TABLES = "Each feature f has its own table. The row of an id begins at table[f][id * 4]."
 ACTIVATIONS = ("relu", "relu", "relu", "sigmoid")
 
 # ------------------------------------------------------------------------------------------------------------ on paper
@@ -51,13 +51,13 @@ def place(i: int, j: int) -> int:
 
 def _wrong_place(want: object, got: object) -> str:
     if got == want - WIDTH:
-        return "the dense vector's four numbers stand before the pairs."
+        return "The dense vector's four numbers come before the pairs."
     return ""
 
 
 # Of five vectors, and of Criteo's 27: there may be any number of them.
 PAIRS = [*((i, j) for i in range(1, 6) for j in range(i)), (26, 0), (26, 25)]
-BY_COLUMN = "row by row: (1, 0), (2, 0), (2, 1), (3, 0), … How many pairs stand in the rows before row i?"
+BY_COLUMN = "The pairs come row by row: (1, 0), (2, 0), (2, 1), (3, 0), … How many pairs are in the rows before row i?"
 
 
 def fits(width: int, outputs: int, budget: int) -> int:
@@ -67,11 +67,11 @@ def fits(width: int, outputs: int, budget: int) -> int:
 
 def _wrong_fit(want: object, got: object) -> str:
     if got == want + 1:
-        return "there is one vector more than tables: the bottom MLP's."
+        return "There is one more vector than there are tables: the bottom MLP's."
     return ""
 
 
-_FITS = "what lives at once, while the pairs are added up: F + 1 vectors of `width` numbers, and `outputs` sums."
+_FITS = "While a thread adds up the pairs of F tables, it holds F + 1 vectors of `width` numbers, and `outputs` sums."
 
 # ----------------------------------------------------------------------------------------------------------- reference
 
@@ -137,29 +137,29 @@ ORDER = [*range(WIDTH), *(place(i, j) for i, j in BY_COLUMNS)]
 BEHIND = [*range(WIDTH, 10), *range(WIDTH)]
 # What a plausible mistake computes, (its arguments) → out, and what to think of.
 MISTAKES: list[tuple[Callable[..., Tensor], str]] = [
-    (_logits, "these are the logits: what comes behind the last layer?"),
-    (lambda *arguments: _logits(*arguments).relu().sigmoid(), "behind the last layer stands a sigmoid, and no relu."),
-    (lambda *arguments: 1 - mini(*arguments), "1 / (1 + e^z) is the sigmoid of -z: which sign has the exponent?"),
+    (_logits, "These are the logits. What comes after the last layer?"),
+    (lambda *arguments: _logits(*arguments).relu().sigmoid(), "A sigmoid follows the last layer, and no relu."),
+    (lambda *arguments: 1 - mini(*arguments), "1 / (1 + e^z) is the sigmoid of -z. Which sign does the exponent have?"),
     (_with("relu", "identity", "relu", "sigmoid"),
-     "the bottom MLP has a relu behind its last layer too: the vectors meet behind it."),
+     "The bottom MLP has a relu after its last layer too. The pairs use the vector after that relu."),
     (_with("identity", "relu", "relu", "sigmoid"),
-     "between the two layers of the bottom MLP stands a relu."),
+     "A relu stands between the two layers of the bottom MLP."),
     (_with("relu", "relu", "identity", "sigmoid"),
-     "between the two layers of the top MLP stands a relu."),
+     "A relu stands between the two layers of the top MLP."),
     (_with("identity", "identity", "identity", "sigmoid"),
-     "no relu is there: behind which layers does one stand?"),
-    (lambda d, i, t, w, b: mini(d, i, t, _permuted(w, ORDER), b), f"the pairs stand {BY_COLUMN}"),
+     "There is no relu. Which layers does a relu follow?"),
+    (lambda d, i, t, w, b: mini(d, i, t, _permuted(w, ORDER), b), BY_COLUMN),
     (lambda d, i, t, w, b: mini(d, i, t, _permuted(w, BEHIND), b),
-     "cat([d, pairs]): the dense vector's four numbers stand before the pairs."),
+     "In cat([d, pairs]), the dense vector's four numbers come before the pairs."),
     (lambda d, i, t, w, b: mini(d, i, t, _turned(w), b),
-     "a weight is [outputs][inputs]: what output n takes of input k lies at n * inputs + k."),
+     "A weight is [outputs][inputs]. The factor for output n and input k lies at n * inputs + k."),
     (lambda d, i, t, w, b: mini(d, i.reshape(-1).view(3, -1).T, t, w, b),
-     "ids is [batch][3]: the three ids of a row lie side by side."),
+     "The shape of ids is [batch][3]: the three ids of a row lie side by side."),
     (lambda d, *rest: mini(d.reshape(-1).view(13, -1).T, *rest),
-     "dense is [batch][13]: the 13 features of a row lie side by side."),
-    (_known_where(lambda ids: ids < HEIGHTS[0]), "each table has a height of its own: m.height[f]."),
-    (_known_where(lambda ids: ids > 0), "0 is an id too: it names a table's first row."),
-    (lambda d, i, t, w, b: mini(d, i, t, w, [torch.zeros_like(each) for each in b]), "where do the biases come in?"),
+     "The shape of dense is [batch][13]: the 13 features of a row lie side by side."),
+    (_known_where(lambda ids: ids < HEIGHTS[0]), "Each table has a height of its own: m.height[f]."),
+    (_known_where(lambda ids: ids > 0), "Id 0 is valid too. It names a table's first row."),
+    (lambda d, i, t, w, b: mini(d, i, t, w, [torch.zeros_like(each) for each in b]), "Where do the biases come in?"),
     (lambda d, i, t, w, b: mini(d, i, [t[0]] * 3, w, b), TABLES),
 ]
 
@@ -199,11 +199,12 @@ class Runner:
             hint = functools.partial(_outside, all_known=all_known, full=len(dense) % 128 == 0)
             raise Wrong(explain(outcome, self.source, [each.size for each in buffers], hint, GRID))
         if not self.gpu and 0 < outcome.threads * ROWS_A_THREAD < len(dense):
-            raise Wrong(f"{outcome.threads} threads write {len(dense):,} rows\nHint: {GRID}")
+            threads = "1 thread writes" if outcome.threads == 1 else f"{outcome.threads} threads write"
+            raise Wrong(f"{threads} {len(dense):,} rows\nHint: {GRID}")
         for number, (before, after) in enumerate(zip(buffers[:-1], outcome.buffers, strict=False)):
             if before.reshape(-1).tobytes() != after[0].tobytes():
                 name, _ = pointers(self.source)[number]
-                raise Wrong(f"{name} was changed\nHint: only out is written to.")
+                raise Wrong(f"{name} was changed\nHint: Write only to out.")
         out.copy_(torch.from_numpy(outcome.buffers[-1][0]).view(out.shape))
         self.hint = recognised(out, (dense, ids, tables, weights, biases))
         return out
@@ -217,7 +218,7 @@ def _outside(name: str, all_known: bool, full: bool) -> str:
     if name.startswith("table") or not name:
         return UNKNOWN if not all_known else TABLES if name else PLACES
     inputs, outputs = LAYERS[int(name[-1])]
-    return f"the layer has {inputs} inputs and {outputs} outputs; a weight is [outputs][inputs], a bias [outputs]."
+    return f"The layer has {inputs} inputs and {outputs} outputs. A weight is [outputs][inputs], a bias [outputs]."
 
 
 def _calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -229,12 +230,12 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     ids = torch.stack([case.integers(80 + f, height, device, (rows,)) for f, height in enumerate(HEIGHTS)], 1)
     dense = case.tensor(1, device, (rows, 13))
     if case.values != "normal":
-        hint = "of NaN relu is NaN: fmaxf(z, 0), max(z, 0.0f) and z > 0 ? z : 0 make 0 of it."
+        hint = "The relu of NaN is NaN, but fmaxf(z, 0), max(z, 0.0f) and z > 0 ? z : 0 turn it into 0."
         yield Call(f"{rows} rows with NaN and Inf", (dense, ids, tables, weights, biases), hint=hint)
         return
-    hint = "compare stage by stage: bottom, look-ups, pairs, top, sigmoid. What does eager do there?"
+    hint = "Compare each stage with eager's: bottom, look-ups, pairs, top, sigmoid."
     if rows > 128:
-        hint = f"{rows} rows: which one is a thread's says blockIdx.x too. And {GUARD}"
+        hint = f"With {rows} rows, a thread's row also depends on blockIdx.x. {GUARD}"
     yield Call(f"{rows} {'row' if rows == 1 else 'rows'}", (dense, ids, tables, weights, biases), hint=hint)
     if rows > 128:
         # A known id names neither a table's first row nor its last: where a bad one is turned into these, NaN comes.
@@ -246,15 +247,15 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
         for k, value in enumerate((-1, HEIGHTS[0], -(2**40), 2**32 + 3, 2**31)):
             bad[3 * k : 3 * k + 3, k % 3] = value
             bad[3 * k, :] = torch.tensor(HEIGHTS)
-        hint = f"an id has 64 bits. {UNKNOWN[0].upper()}{UNKNOWN[1:]}"
+        hint = f"An id has 64 bits. {UNKNOWN}"
         yield Call(f"{rows} rows, ids that no table has", (dense, bad, edged, weights, biases), hint=hint)
         large = [*weights[:3], 300 * weights[3]]
-        hint = "e^z is infinite from 89 on, and Inf / Inf is NaN: 1 / (1 + e^-z) has no such quotient."
-        yield Call(f"{rows} rows, logits of some hundreds", (dense, ids, tables, large, biases), hint=hint)
+        hint = "From z = 89 on, e^z is infinite, and Inf / Inf is NaN. 1 / (1 + e^-z) has no such quotient."
+        yield Call(f"{rows} rows, logits of several hundred", (dense, ids, tables, large, biases), hint=hint)
         shut = [bias.clone() for bias in biases]
         for bias in shut[:3]:
             bias[1] = -math.inf
-        hint = "relu(-Inf) is 0, and -Inf · 0 is NaN: choose between z and 0, and do not multiply."
+        hint = "The relu of -Inf is 0, but -Inf · 0 is NaN. Choose between z and 0, and do not multiply."
         yield Call(f"{rows} rows, a bias of -Inf before each relu", (dense, ids, tables, weights, shut), hint=hint)
 
 
@@ -276,7 +277,7 @@ class Forward:
                 said.append(_hold(name, Runner(source, gpu=True), "GPU"))
         except DoesNotCompile as error:
             if CUDA_ALONE.search(str(error)):
-                hint = "g++ knows __shared__ and __syncthreads(), neither atomics nor warps: this needs none."
+                hint = "g++ knows __shared__ and __syncthreads(), but neither atomics nor warps. You need neither."
                 raise Wrong(f"{error}\nHint: {hint}") from None
             raise
         return "\n".join(said)
@@ -291,7 +292,7 @@ def _hold(name: str, runner: Runner, where: str) -> str:
         text = str(error)
         if runner.hint:
             text = re.sub(r"\nHint: .*", lambda _: f"\nHint: {runner.hint}", text, flags=re.S)
-        text = text.replace("And the mask: does it let every element", "And does the guard let each row")
+        text = text.replace("And the mask: does it let every element", "Does the guard let each row")
         raise Wrong(text) from error
 
 
@@ -316,7 +317,7 @@ def touched(kernel: str, rows: int = 1024) -> dict[str, tuple[float, float, int]
 SIZES = ((4, 8, 160), (16, 8, 160), (16, 512, 160), (64, 16, 160), (1, 0, 255), (3, 7, 100))
 PUZZLES = {
     "place_of_pair": OfNumbers(
-        place, [(f"v_{i} · v_{j}", (i, j), BY_COLUMN) for i, j in PAIRS], unit="places", wrong=_wrong_place
+        place, [(f"v_{i} · v_{j}", (i, j), BY_COLUMN) for i, j in PAIRS], wrong=_wrong_place
     ),
     "fits": OfNumbers(
         fits, [(f"width {w}, {n} sums, {budget} numbers", (w, n, budget), _FITS) for w, n, budget in SIZES],

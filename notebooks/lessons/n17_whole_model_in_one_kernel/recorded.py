@@ -19,7 +19,7 @@ OURS, NOBODY = "cuda", "no difference"
 
 def no_record(record: Record) -> str:
     """What is said in its place."""
-    return f"There is no record of this yet. On a GPU `{COMMANDS[record]}` writes it, and this cell then shows it."
+    return f"This has not been recorded yet. On a GPU, `{COMMANDS[record]}` records it, and this cell then shows it."
 
 
 def sweep() -> Record | None:
@@ -51,7 +51,7 @@ def print_ranking() -> None:
     counts = {name: [*found.values()].count(name) for name in {OURS: 0} | dict.fromkeys(found.values())}
     shown = ", ".join(f"{name} in {count}" for name, count in counts.items())
     where = f"{record.head('GPU')}, {record.head('date')}"
-    print(f"The fastest of {len(found)} cells, by the GPU's time ({where}): {shown}.")
+    print(f"The fastest in each of {len(found)} cells, by the GPU's time ({where}): {shown}.")
     for other in sorted(counts.keys() - {OURS}):
         places = ", ".join(f"{tables} × {batch:,}" for (tables, batch), name in found.items() if name == other)
         print(f"  {other}: {places} (tables × rows)")
@@ -64,7 +64,8 @@ def print_calls() -> None:
     except LookupError:
         print(no_record(RECORD))
         return
-    print(f"mini, µs a call between two events (20th to 80th percentile), {record.head('GPU')}, {record.head('date')}")
+    where = f"{record.head('GPU')}, {record.head('date')}"
+    print(f"Mini, µs per call, between two events (20th to 80th percentile), {where}")
     for _, row in record.rows("latency", model="mini").dropna(subset=["call_us"]).sort_values("call_us").iterrows():
         of_call = {"us_p20": row["call_us_low"], "us_p50": row["call_us"], "us_p80": row["call_us_high"]}
         print(f"  {row['implementation']:<44} {spread(of_call, 8)}")

@@ -70,7 +70,7 @@ def test_the_kernel_compiles_for_a_gpu_as_it_is_launched_there(kernel, tmp_path)
 def test_what_fits_spills_nothing_and_neither_does_what_the_budget_refuses():
     fits, refused = on_your_machine.shape(8, 16), on_your_machine.shape(16, 16)
     assert not fits.why_not()
-    assert refused.why_not() == "280 numbers of a row at once, and a thread's registers hold 160"
+    assert refused.why_not() == "280 numbers of a row per thread, but the budget is 160"
     for shape in (fits, refused):
         assert "    0 bytes spilled" in on_your_machine.compiler_report(shape)
 
@@ -132,7 +132,8 @@ def test_the_winners_of_a_record(small_record, capsys):
     recorded.print_ranking()
     recorded.print_calls()
     printed = capsys.readouterr().out
-    assert "The fastest of 2 cells, by the GPU's time (a GPU, 2026-11-25): cuda in 1, no difference in 1." in printed
+    first = "The fastest in each of 2 cells, by the GPU's time (a GPU, 2026-11-25): cuda in 1, no difference in 1."
+    assert first in printed
     assert "no difference: 26 × 65,536 (tables × rows)" in printed
     assert printed.index("  cuda ") < printed.index("  eager ")
     drawn = pictures.draw_ranking().axes[0]
@@ -148,7 +149,7 @@ def test_without_a_record_one_sentence_says_so(monkeypatch, capsys):
     monkeypatch.setattr(recorded.Record, "table", table)
     recorded.print_ranking()
     recorded.print_calls()
-    assert capsys.readouterr().out.count("There is no record of this yet") == 2
+    assert capsys.readouterr().out.count("This has not been recorded yet") == 2
     assert pictures.draw_ranking() is None
 
 

@@ -30,7 +30,7 @@ def batches(data, rows, seed=None):  # tuples of (labels [B], dense [B, 13], ids
         yield tuple(column[chosen] for column in data)
 
 
-def mlp(*widths):  # 13, 32, 16: two layers, and a relu behind each
+def mlp(*widths):  # 13, 32, 16: two layers, and a relu after each
     layers = []
     for inputs, outputs in pairwise(widths):
         linear = nn.Linear(inputs, outputs)
@@ -70,7 +70,7 @@ class DLRM(nn.Module):
         self.sizes = sizes
         self.bottom = mlp(*bottom)
         self.tables = nn.ModuleList(embedding(n + 1, width) for n in sizes)
-        self.top = mlp(width + pairs.shape[1], *top)[:-1]  # no relu behind the logit
+        self.top = mlp(width + pairs.shape[1], *top)[:-1]  # no relu after the logit
 
     def forward(self, dense, ids):  # [B, 13], [B, F] -> logits [B]
         x = self.bottom(dense)

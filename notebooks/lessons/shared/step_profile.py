@@ -24,7 +24,7 @@ def clock(call, wait, now, times):  # -> µs per call
     return (now() - start) / times
 
 
-def marked_step(model, optimizer, labels, dense, ids):  # 01's step, its four phases named
+def marked_step(model, optimizer, labels, dense, ids):  # 01's step, with names for its four phases
     with record_function("forward"):
         logits = model(dense, ids)
     with record_function("loss"):
@@ -54,7 +54,7 @@ def launches_of(events):  # a row per kernel, copy or fill of the GPU, in µs
     return table[["ts_call", "ts", "waits", "dur", "name"]].set_axis(columns, axis=1)
 
 
-def by_phase(events):  # of all steps together
+def by_phase(events):  # a row per phase, summed over all steps
     ranges = events[(events["cat"] == "user_annotation") & events["name"].isin(PHASES)].sort_values("ts")
     work = launches_of(events)
     last = ranges["ts"].searchsorted(work["launched"], side="right") - 1  # the phase that began before the launch

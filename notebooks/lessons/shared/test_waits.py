@@ -128,7 +128,7 @@ def by_synchronize(x, ids):
 
 WAITS = [
     (by_mask, "index: a boolean mask"),
-    (by_nonzero, "nonzero: how large"),
+    (by_nonzero, "nonzero: only the GPU knows how large"),
     (by_list, "Tensor.tolist reads"),
     (by_item, "Tensor.item reads"),
     (by_if, "(__bool__|_local_scalar_dense)"),
@@ -138,8 +138,8 @@ WAITS = [
     (by_cpu, "_to_copy: the copy to the host"),
     (by_to, "_to_copy: the copy to the host"),
     (by_any, "(__bool__|_local_scalar_dense)"),
-    (by_unique, "_unique2: how large"),
-    (by_select, "masked_select: how large"),
+    (by_unique, "_unique2: only the GPU knows how large"),
+    (by_select, "masked_select: only the GPU knows how large"),
     (by_equal, "equal: it reads"),
     (by_print, "printing reads"),
     (by_format, "printing reads"),

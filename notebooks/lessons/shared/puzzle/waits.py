@@ -57,7 +57,7 @@ def gradient_of(output: Tensor, leaf: Tensor, grad: Tensor, name: str, keep: boo
         (found,) = torch.autograd.grad(output, leaf, grad, allow_unused=True, retain_graph=keep)
     if found is None:
         raise AssertionError(
-            f"no gradient reaches {name}: detach, .data, no_grad, or a tensor made anew, cuts the graph there"
+            f"no gradient reaches {name}: detach, .data, no_grad or a tensor made anew cuts the graph there"
         )
     return found
 
@@ -179,7 +179,7 @@ class _Functions(TorchFunctionMode):
             if _of_numbers(data):
                 raise Waits(f"right, but {name} reads each number of a list on the host: the GPU must have computed it")
             if to_gpu and not isinstance(data, Tensor):
-                raise Waits(f"right, but {name} copies from the host to the GPU, and waits until it is done")
+                raise Waits(f"right, but {name} copies from the host to the GPU, and the host waits until that is done")
         if on_gpu and name in ("__getitem__", "__setitem__"):
             chosen = arguments[1] if isinstance(arguments[1], tuple) else (arguments[1],)
             if any(isinstance(index, list) for index in chosen):
