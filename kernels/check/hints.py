@@ -42,7 +42,7 @@ def hint(error: Exception, case: Case, passed: Sequence[Case], own: str = "") ->
         return own
     if isinstance(error, Unwritten):
         if own and error.where.all():
-            return f"{own} And nothing was stored."
+            return f"{own} In this case nothing was stored at all."
         if own:
             return f"{own} And the mask: does it let every element through?"
         return "grid or mask: does the grid cover every element, and does the mask let the last ones through?"

@@ -69,7 +69,7 @@ def run_apart(function: Callable, job: str, *arguments: str, seconds: float) -> 
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
             late = f"it does not end: stopped after {seconds:g} s, which is for all cases together"
-            raise Ended(f"{late}\nHint: does each loop come to its end?") from None
+            raise Ended(f"{late}\nHint: Does each loop come to its end?") from None
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -106,8 +106,8 @@ void next_block() {
     }
     for (size_t thread = 1; thread < barriers.size(); ++thread)
         if (barriers[thread] != barriers[0])
-            finish("unmet", "thread 0 came to " + std::to_string(barriers[0]) + " __syncthreads(), thread " +
-                                std::to_string(thread) + " to " + std::to_string(barriers[thread]));
+            finish("unmet", "thread 0 reached " + std::to_string(barriers[0]) + " __syncthreads(), and thread " +
+                                std::to_string(thread) + " reached " + std::to_string(barriers[thread]));
     touched.clear();
     visits.clear();
     shared.clear();
@@ -122,11 +122,13 @@ void look_at_shared(const char* address, bool writes) {
     bool after = seen.writer >= 0 && seen.writer != thread && seen.written == now;
     bool before = writes && seen.reader >= 0 && seen.reader != thread && seen.read == now;
     if (!writes && seen.writer < 0)
-        finish("unset", here() + " reads shared number " + std::to_string(place) + ", which no thread has written");
+        finish("unset", here() + " reads element " + std::to_string(place) +
+                            " of shared memory, which no thread has written");
     if (after || before)
         finish("race", "thread " + std::to_string(after ? seen.writer : seen.reader) + (after ? " writes" : " reads") +
-                           " shared number " + std::to_string(place) + " and thread " + std::to_string(thread) +
-                           (writes ? " writes" : " reads") + " it, and there is no __syncthreads() in between");
+                           " element " + std::to_string(place) + " of shared memory and thread " +
+                           std::to_string(thread) + (writes ? " writes" : " reads") +
+                           " it, with no __syncthreads() in between");
     if (writes)
         seen.writer = thread, seen.written = now;
     else
@@ -175,9 +177,9 @@ void look(char* address, size_t bytes, bool writes, void* code) {
     if (!in_kernel) return;
     long long beyond = address - __start_shared_memory, many = __stop_shared_memory - __start_shared_memory;
     if (__start_shared_memory && beyond > -(1 << 16) && beyond < many + (1 << 16))
-        finish("shared", here() + (writes ? " writes" : " reads") + " shared number " +
-                             std::to_string((beyond < 0 ? beyond - 3 : beyond) / 4) + ", and there are " +
-                             std::to_string(many / 4));
+        finish("shared", here() + (writes ? " writes" : " reads") + " element " +
+                             std::to_string((beyond < 0 ? beyond - 3 : beyond) / 4) +
+                             " of shared memory, which has " + std::to_string(many / 4));
     // Outside: named by the buffer that is nearest, where one is near.
     size_t nearest = 0;
     auto distance = [&](size_t i) {

@@ -28,8 +28,9 @@ from lessons.shared.puzzle.in_cuda import Wrong, explain, pointers
 from lessons.shared.puzzle.in_triton import checked
 
 NUMBERS_A_THREAD = 64  # at most, so that one thread does not do the work of all
-GUARD = "mind the guard: the last block has threads that have no number. What must hold before one reads or writes?"
-GRID = "the grid: (n + 255) / 256 blocks of 256 threads are the fewest that have a thread for each number."
+GUARD = "Check the guard: some threads of the last block have no element. What must hold before one reads or writes?"
+GRID = "Check the grid: the smallest one with a thread for every element has (n + 255) / 256 blocks of 256 threads."
+FEW = "{n:,} elements are written by {threads} thread{s}\nHint: A GPU has thousands of threads: each must take a part."
 KEPT = 4096  # numbers that are there at either end of a buffer that is larger than the memory
 ENDS = 256  # of which so many at either end are compared
 FIRST = 5  # cases that are tried before the largest
@@ -43,9 +44,9 @@ DECLARATION = (
 )
 TAKES = re.compile(r"Tensor\s+\w+,.*Tensor\s+\w+,.*Tensor\s+\w+,\s*double\s+\w+,\s*int64_t\s+\w+\s*$", re.S)
 TORCH = re.compile(r"torch|Tensor|at::")
-OF_TORCH = "your kernel computes. Of PyTorch forward() needs empty_like, contiguous, numel, size and data_ptr."
-SEMICOLON = "the number behind kernel: is the line of your text."
-WIDE_HINT = "from 2,147,483,648 on an index needs 64 bits, and so does the product that it is computed from."
+OF_TORCH = "Your kernel must compute. From PyTorch, forward() needs only empty_like, contiguous, numel, size, data_ptr."
+SEMICOLON = "The number after kernel: is a line of your text."
+WIDE_HINT = "From element 2,147,483,648 on, an index needs 64 bits. So does the product that the index is made of."
 
 
 def _op_calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -54,7 +55,7 @@ def _op_calls(case: Case, device: torch.device) -> Iterator[Call]:
         if activation not in ACTIVATIONS or isinstance(multiplier, Tensor):
             continue
         n = math.prod(case.shape)
-        hint = f"act(x + multiplier · y + bias): element i is in column i % {case.shape[-1]}." if n else ""
+        hint = f"Compute act(x + multiplier · y + bias). Element i lies in column i % {case.shape[-1]}." if n else ""
         yield replace(call, hint=hint)
 
 
@@ -86,9 +87,12 @@ class OpPuzzle:
             raise Wrong(f"give the text that load_inline gets; got {type(source).__name__}")
         signature = programs.FORWARD.search(source)
         if signature is None or not TAKES.search(signature[1]):
-            raise Wrong(f"forward() is not there, or takes something else\nHint: it is declared as {DECLARATION}")
+            raise Wrong(
+                "forward() is missing, or its parameters differ from the declaration\n"
+                f"Hint: It is declared as {DECLARATION}"
+            )
         if "<<<" not in source:
-            raise Wrong("no kernel is launched\nHint: kernel<<<grid, block, 0, stream>>>(…)")
+            raise Wrong("no kernel is launched\nHint: A launch has the form kernel<<<grid, block, 0, stream>>>(…).")
         try:
             function = inline.Function(source)
         except DoesNotCompile as error:
@@ -126,11 +130,11 @@ def _hinted(text: str) -> str:
     """With the hint that this formula needs, where the general one leads astray."""
     said, _, hint = text.partition("\nHint: ")
     if " gelu: " in said and "digits" in hint:
-        hint = "gelu is the form with erf, not the one with tanh: z · P(Z < z), and CUDA has normcdff(z)."
+        hint = "This gelu is the exact one with erf, not the one with tanh: z · P(Z < z). CUDA has normcdff(z)."
     if " sigmoid: " in said and "got nan" in said:
-        hint = "e^z overflows where z is large, and Inf / Inf is NaN: e^-z is 0 there."
+        hint = "Where z is large, e^z overflows, and Inf / Inf is NaN. There, e^-z is 0."
     if re.search(r" case \d+×\d+×\d+ ", said) and hint:
-        hint += " And where x has three dimensions, the columns are its last dimension's."
+        hint += " The columns are the last dimension of x, also where x has three dimensions."
     return f"{said}\nHint: {hint}" if hint else text
 
 
@@ -144,7 +148,7 @@ def _on_host(function: inline.Function) -> Callable:
             raise Wrong(_why(refused, function.source)) from None
         n, threads = out.numel(), function.last.threads
         if n >= 512 and 0 < threads * NUMBERS_A_THREAD < n:
-            raise Wrong(f"{threads} threads write {n:,} numbers\nHint: a GPU has thousands of threads.")
+            raise Wrong(FEW.format(n=n, threads=threads, s="s" * (threads != 1)))
         return out
 
     return _as_op(forward)
@@ -164,7 +168,7 @@ def hold_on_gpu(build: Callable, path: str, device: str = "cuda", elements: int 
     check.check("add_mul_activation", function, spec=_op_spec(), device=device)
     room = torch.cuda.mem_get_info()[0] if device == "cuda" else 20 * elements
     if room < 20 * elements:
-        print(f"{elements:,} elements: not run here, as they take {12 * elements / 1e9:.0f} GB")
+        print(f"{elements:,} elements: not run here, because they take {12 * elements / 1e9:.0f} GB")
     else:
         hold_many(function, device, elements)
 
@@ -183,16 +187,16 @@ def _why(refused: inline.Refused, source: str, hint: str = GUARD) -> str:
     outcome = refused.outcome
     if outcome.status == "changed":
         name, _ = pointers(source)[int(outcome.text)]
-        return f"{name} was changed\nHint: the result is a new tensor, torch::empty_like(x)."
+        return f"{name} was changed\nHint: The result must be a new tensor: torch::empty_like(x)."
     if outcome.status == "shape":
-        return f"{outcome.text}\nHint: return what torch::empty_like(x) gave, with x contiguous."
+        return f"{outcome.text}\nHint: Return the tensor that torch::empty_like(x) gives for a contiguous x."
     if outcome.status == "launch" and " 0 blocks" in f" {outcome.text}":
-        return f"the launch fails: {outcome.text}\nHint: x may be empty, and a grid may not: return before the launch."
+        return f"the launch fails: {outcome.text}\nHint: Here x may be empty, but a grid may not: return early."
     return explain(outcome, source, refused.sizes, lambda name: _of_bias(name, refused.sizes) or hint, GRID, KEPT)
 
 
 def _of_bias(name: str, sizes: Sequence[int]) -> str:
-    return f"bias has {sizes[1]:,} numbers, one for each column." if name == "bias" else ""
+    return f"The bias has {sizes[1]:,} elements, one for each column." if name == "bias" else ""
 
 
 def _hold_wide(function: inline.Function, columns: int = 1000) -> None:
@@ -212,7 +216,7 @@ def _hold_wide(function: inline.Function, columns: int = 1000) -> None:
     integers = [0, *shape, 1, 0, 1, columns, 1, 2, *shape]
     bits = int(np.float64(0.5).view(np.int64))
     buffers = [parts[0], bias.numpy(), parts[1], free[0]]
-    case = f"add_mul_activation, case {n // columns:,}×{columns:,}, with so many rows"
+    case = f"add_mul_activation, case {n // columns:,}×{columns:,}"
     try:
         number, _ = function.run(buffers, [*integers, bits, 0], 3)
     except inline.Refused as refused:

@@ -37,7 +37,7 @@ def draw_reads() -> Figure:
         ax.set_title(f"{name}: {len(sectors)} sectors, {useful:.1f} % of their bytes used", size=9, loc="left")
         ax.set(xlim=(0, LANES * 16), ylim=(0, 1), yticks=[])
         ax.tick_params(labelsize=7)
-    axes[-1].set_xlabel("element of x; blue: asked for by one instruction of warp 0; orange comes with it", size=9)
+    axes[-1].set_xlabel("element of x; blue: requested by one instruction of warp 0; orange: fetched with it", size=9)
     return figure
 
 
@@ -55,14 +55,14 @@ def draw_steps(predicted: dict[str, float | None] | None = None) -> Figure:
             ax.barh(place, row["us_p50"], xerr=spread, color=NEEDED, height=0.6)
             ax.text(row["us_p50"] * 1.01, place, f" {row['us_p50']:.1f}", size=9, va="center")
         limit = copy_us(rows["bytes"].iloc[0]) if record == runs[0] else record.us("copy", of="step")
-        ax.axvline(limit, color="0.4", ls="--", lw=1, label="the bytes at the rate of its copy")
+        ax.axvline(limit, color="0.4", ls="--", lw=1, label="a copy of as many bytes")
         ax.set_title(f"recorded, {recorded.gpu_of(record)}", size=9, loc="right")
         ax.margins(x=0.12)
         ax.set(xlabel="µs for 65536 × 512 float32", xlim=(0, None), yticks=range(len(STEPS)), yticklabels=STEPS)
     for name, value in (predicted or {}).items():
         if value is not None:
             axes[0][0].plot(value, list(STEPS).index(name), "D", color=ORANGE)  # the reader's
-    axes[0][0].set_xlabel("µs for 65536 × 512 float32; orange: predicted")
+    axes[0][0].set_xlabel("µs for 65536 × 512 float32; orange: your prediction")
     axes[0][0].invert_yaxis()
     axes[0][0].legend(fontsize=8, loc="lower right")
     return figure

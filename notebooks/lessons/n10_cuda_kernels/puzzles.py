@@ -1,8 +1,8 @@
 """The puzzles in CUDA: each answer is a text, which the host build looks through access by access; on a GPU it then
 runs there too.
 
-guard               out = relu(x + bias), a number a thread: a kernel and launch()
-coalesced           the same, 16 numbers a thread: as few sectors as there are; on a GPU, as fast as a copy
+guard               out = relu(x + bias), one element a thread: a kernel and launch()
+coalesced           the same, 16 elements a thread: as few sectors as there are; on a GPU, as fast as a copy
 column_sum          out = the sums of the columns of x, by blocks of 32 columns and 8 warps
 add_mul_activation  the op, as load_inline takes it: a kernel and forward(), by the op's contract in float32
 """
@@ -22,7 +22,7 @@ from kernels import runtime
 from kernels.check import Call, Case, Spec, Sums
 from kernels.check.host import programs
 from kernels.check.host.programs import DoesNotCompile, Outcome, Sparse
-from lessons.n10_cuda_kernels.op_puzzles import DECLARATION, GRID, GUARD, NUMBERS_A_THREAD, OpPuzzle
+from lessons.n10_cuda_kernels.op_puzzles import DECLARATION, FEW, GRID, GUARD, NUMBERS_A_THREAD, OpPuzzle
 from lessons.shared.puzzle import Judge
 from lessons.shared.puzzle.in_cuda import Wrong, explain, pointers
 from lessons.shared.puzzle.in_triton import checked
@@ -35,8 +35,13 @@ LARGE = 2**18  # numbers of a case of which only the ends are tried
 MANY = 2**18  # threads that are not too many for any size: 1,024 blocks of 256
 FAST = 3  # times the copy's time, on a GPU
 TIMED = (65536, 512)
-ALONE = """right, but no shared array was touched: a column is one thread's
-Hint: the eight warps of a block take turns at the rows; what each has added up goes into part[warp][lane]."""
+ALONE = """right, but the kernel does not use its shared array: one thread sums a whole column
+Hint: The eight warps of a block share the rows. Each warp writes its own sums into part[warp][lane]."""
+
+NEIGHBOURS = (
+    "The 32 lanes of a warp execute one instruction together. In each iteration of the loop, neighbouring lanes must "
+    "take neighbouring elements."
+)
 
 # Of CUDA, but not of on_host.h.
 CUDA_ALONE = re.compile(r"\W(atomic\w+|cuda\w+|__\w+)\W was not declared")
@@ -52,7 +57,7 @@ def _explain(outcome: Outcome, source: str, sizes: Sequence[int], hint: str = GU
         if name != "bias":
             return hint
         columns = sizes[[each for each, _ in pointers(source)].index(name)]
-        return f"bias has {columns:,} numbers, one for each column: which column has the number i?"
+        return f"The bias has {columns:,} elements, one for each column: in which column does element i lie?"
 
     return explain(outcome, source, sizes, hint_at, GRID, KEPT)
 
@@ -76,14 +81,14 @@ class Runner:
         if outcome.status != "ok":
             raise Wrong(_explain(outcome, self.source, sizes, hint))
         if not self.gpu and sizes[-1] >= 512 and 0 < outcome.threads * NUMBERS_A_THREAD < min(sizes[-1], 2 * KEPT):
-            raise Wrong(f"{outcome.threads} threads write {sizes[-1]:,} numbers\nHint: a GPU has thousands of threads.")
+            raise Wrong(FEW.format(n=sizes[-1], threads=outcome.threads, s="s" * (outcome.threads != 1)))
         if outcome.launched > max(4 * sizes[0], MANY):
-            raise Wrong(f"{outcome.launched:,} threads for {sizes[0]:,} numbers\nHint: {GRID}")
+            raise Wrong(f"the launch starts {outcome.launched:,} threads for {sizes[0]:,} elements\nHint: {GRID}")
         for number, (before, after) in enumerate(zip(buffers[:-1], outcome.buffers, strict=False)):
             parts = list(before.segments.values()) if isinstance(before, Sparse) else [before.reshape(-1)]
             if any(a.tobytes() != b.tobytes() for a, b in zip(parts, after, strict=True)):
                 name, _ = pointers(self.source)[number]
-                raise Wrong(f"{name} was changed\nHint: only the last pointer is written to.")
+                raise Wrong(f"{name} was changed\nHint: A kernel may write to the last pointer only.")
         return outcome.buffers[-1]
 
 
@@ -115,26 +120,29 @@ def relu(x: Tensor, bias: Tensor) -> Tensor:
 
 def _run_relu(runner: Runner, x: Tensor, bias: Tensor) -> Tensor:
     n = x.numel()
-    threads = f"{n:,} numbers in blocks of 256: "
+    threads = f"{n:,} elements run in blocks of 256 threads. "
     if n > LARGE and not runner.gpu:
         return _ends(runner, x, bias, threads + GUARD)
     return _dense(runner, (x, bias), x.shape, (x.shape[-1], n), (threads if n % 256 else "") + GUARD)
 
 
 def _relu_calls(case: Case, device: torch.device, each: int = 1) -> Iterator[Call]:
-    """each: numbers that a thread takes."""
+    """each: elements that a thread takes."""
     rows, columns = case.shape
     n = rows * columns
     if each > 1 and n <= 256:
-        hint = f"number i lies in column i % {columns}, and the guard lets no thread go beyond the last number."
+        hint = f"Element i lies in column i % {columns}. The guard must stop every access beyond the last element."
     elif each > 1:
-        hint = f"a block takes {256 * each:,} numbers, and blockIdx.x says which. Do its turns leave none out?"
+        hint = (
+            f"A block takes {256 * each:,} elements, and blockIdx.x says which. "
+            "Do the iterations of its loop cover all of them?"
+        )
     elif n <= 256:
-        hint = f"thread i takes number i, which lies in column i % {columns}."
+        hint = f"Thread i computes element i, which lies in column i % {columns}."
     elif n % 256:
-        hint = f"{n:,} numbers: {GRID} And the guard must let the last number through."
+        hint = f"There are {n:,} elements. {GRID} The guard must let the last element through."
     else:
-        hint = f"{n:,} numbers are {n // 256} blocks: which one is a thread's own says blockIdx.x too. And {GRID}"
+        hint = f"{n:,} elements take {n // 256} blocks, so the index depends on blockIdx.x too. {GRID}"
     name = f"{rows}×{columns}" + (" with NaN and Inf" if case.values != "normal" else "")
     yield Call(name, (case.tensor(0, device), case.tensor(1, device, (columns,))), hint=hint)
 
@@ -146,15 +154,13 @@ def _run_coalesced(runner: Runner, x: Tensor, bias: Tensor) -> Tensor:
         fewest = 4 * x.numel() / SECTOR
         if max(sectors, written) > 1.2 * fewest + 8:
             raise Wrong(
-                f"{reads:,} reads of warps touch {sectors:,} sectors of x, {writes:,} writes {written:,} of out; "
-                f"{fewest:,.0f} hold all their numbers\n"
-                "Hint: the 32 lanes of a warp execute one instruction together: in each turn of the loop neighbours "
-                "must take neighbouring numbers."
+                f"{reads:,} reads of warps touch {sectors:,} sectors of x, and {writes:,} writes touch {written:,} "
+                f"sectors of out; {fewest:,.0f} sectors hold either tensor\nHint: {NEIGHBOURS}"
             )
         if runner.last.launched > x.numel() // 8:
             raise Wrong(
-                f"{runner.last.launched:,} threads for {x.numel():,} numbers\n"
-                "Hint: the launch stays as it was given: a thread takes 16 numbers."
+                f"the launch starts {runner.last.launched:,} threads for {x.numel():,} elements\n"
+                "Hint: Leave the launch as it was: a thread takes 16 elements."
             )
     return out
 
@@ -165,14 +171,14 @@ def column_sum(x: Tensor) -> Tensor:
 
 def _run_sum(runner: Runner, x: Tensor) -> Tensor:
     rows, columns = x.shape
-    guard = f"{columns} columns in blocks of 32: the last block has lanes without a column."
+    guard = f"A block takes 32 of the {columns} columns. Does the last block have lanes without a column?"
     out = _dense(runner, (x,), (columns,), (rows, columns), guard)
     reads, fewest = runner.last.counts[0][0], rows * -(-columns // 32)
     is_right = torch.allclose(out, column_sum(x), rtol=1e-3, atol=1e-3)
     if not runner.gpu and is_right and reads > 2 * fewest:
         raise Wrong(
-            f"right, but the warps read {reads:,} times, and {fewest:,} reads of 32 numbers have all of x\n"
-            "Hint: each row is one warp's: warp w adds up rows w, w + 8, …"
+            f"right, but the warps read {reads:,} times; {fewest:,} reads of 32 elements would be enough for x\n"
+            "Hint: Each row belongs to one warp: warp w adds up rows w, w + 8, and so on."
         )
     return out
 
@@ -180,11 +186,14 @@ def _run_sum(runner: Runner, x: Tensor) -> Tensor:
 def _sum_calls(case: Case, device: torch.device) -> Iterator[Call]:
     rows, columns = case.shape
     if columns > 32:
-        hint = f"{columns} columns: which 32 of them are a block's says blockIdx.x."
+        hint = f"There are {columns} columns, and blockIdx.x says which 32 of them a block takes."
     elif rows == 1:
-        hint = "one row: only warp 0 has a number, and the other seven have added nothing up."
+        hint = "There is one row: only warp 0 has an element to add, and the other seven warps have none."
     else:
-        hint = f"{rows} rows: warp w has added up rows w, w + 8, … The eight sums of a column belong together."
+        hint = (
+            f"There are {rows} rows, and warp w adds up rows w, w + 8, and so on. "
+            "The eight sums of a column belong together."
+        )
     yield Call(f"{rows}×{columns}", (case.tensor(0, device),), hint=hint)
 
 
@@ -235,12 +244,12 @@ def _watched(name: str, puzzle: Puzzle, source: object) -> str:
     except DoesNotCompile as error:
         if CUDA_ALONE.search(str(error)):
             raise Wrong(
-                f"{error}\nHint: g++ knows __shared__ and __syncthreads(), "
-                "neither atomics nor warps nor cuda…(): this needs none."
+                f"{error}\nHint: Here g++ compiles the text. It knows __shared__ and __syncthreads(), but "
+                "neither atomics nor warps nor cuda…(). The puzzle needs none of them."
             ) from None
         raise
     except AssertionError as error:
-        text = str(error).replace("And the mask: does it let every element", "And does the guard let each number")
+        text = str(error).replace("And the mask: does it let every element", "Does the guard let every element")
         raise Wrong(text) from error
     return "\n".join(said)
 
@@ -258,10 +267,10 @@ def _time(source: str, shape: tuple[int, int] = TIMED) -> str:
     if found.status != "ok":
         raise Wrong(_explain(found, source, [each.size for each in buffers]))
     moved = 8 * rows * columns
-    text = f"{moved / found.us / 1e3:,.0f} GB/s, a copy {moved / found.copy_us / 1e3:,.0f} GB/s"
+    text = f"{moved / found.us / 1e3:,.0f} GB/s; a copy reaches {moved / found.copy_us / 1e3:,.0f} GB/s"
     if found.us > FAST * found.copy_us:
         raise Wrong(
-            f"coalesced, on the GPU: {text}, and {FAST} times its time is allowed\n"
-            "Hint: lanes side by side in each turn of the loop."
+            f"coalesced, on the GPU: {text}. The kernel may take at most {FAST} times as long as the copy\n"
+            f"Hint: {NEIGHBOURS}"
         )
     return text

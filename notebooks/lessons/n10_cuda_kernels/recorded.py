@@ -64,7 +64,7 @@ def show_steps(predicted: dict[str, float | None], here: Mapping[str, float] = M
         us = [record.us("step", name=name) if _has(record, name) else None for record in runs]
         text = "".join(f"{'-' if each is None else format(each, '.1f'):>17}" for each in us)
         mine = f"{here[name]:9.1f}" if name in here else ""
-        said = "" if predicted.get(name) is None else f"   you said {predicted[name]}"
+        said = "" if predicted.get(name) is None else f"   your prediction: {predicted[name]}"
         print(f"{name:10} {_order(name):16}{text}{mine}{said}")
 
 
@@ -116,17 +116,17 @@ def show_op() -> None:
 
 
 def show_forms() -> None:
-    """A line a form of the capstone's kernel: instructions for an element, its loads, µs where they are recorded."""
+    """A line a form of the capstone's kernel: instructions per element, its loads, µs where they are recorded."""
     try:
         record = CUDA_STEPS.with_part("form")
         print(f"recorded on an {record.head('GPU')}: 65536 × 512 float32, µs (20th to 80th percentile)")
         us = {name: spread(record.one("form", name=name)) for name in compiled()["forms"]}
     except LookupError:
         us = {}
-    print(f"{'for an element:':20} instructions   loads" + f"{'µs':>10}" * bool(us))
+    print(f"{'form':20} instructions per element   loads" + f"{'µs':>10}" * bool(us))
     for name, found in compiled()["forms"].items():
         told = WAY.get(name, name).removeprefix("the ")
-        print(f"{told:20} {found['an_element']:13.1f}   {found['loads']:12}{us.get(name, '')}".rstrip())
+        print(f"{told:20} {found['an_element']:24.1f}   {found['loads']:12}{us.get(name, '')}".rstrip())
 
 
 def of_library(implementation: str) -> pandas.Series:

@@ -1,10 +1,10 @@
-// The lesson's kernels, whose texts stand in the notebook's cells: add_relu step by step, and a sigmoid with indices of 32
-// and of 64 bits. counting.py counts each kernel's instructions; experiment.py builds this file once, and times them all.
+// The lesson's kernels, which the notebook's cells show: add_relu step by step, and a sigmoid with indices of 32 and of
+// 64 bits. counting.py counts each kernel's instructions; experiment.py builds this file once, and times them all.
 // PyTorch builds with this switch, and the kernels below convert a bfloat16 as C++ does.
 #undef __CUDA_NO_BFLOAT16_CONVERSIONS__
 #include <cuda_bf16.h>
 
-// A number a thread.
+// Each thread computes one element.
 __global__ void scalar(const float* x, const float* bias, float* out, int columns, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) {
@@ -13,7 +13,7 @@ __global__ void scalar(const float* x, const float* bias, float* out, int column
     }
 }
 
-// 16 numbers a thread, one after the other.
+// Each thread computes 16 consecutive elements.
 __global__ void strided(const float* x, const float* bias, float* out, int columns, int n) {
     int first = (blockIdx.x * blockDim.x + threadIdx.x) * 16;
     for (int k = 0; k < 16; ++k) {
@@ -25,7 +25,7 @@ __global__ void strided(const float* x, const float* bias, float* out, int colum
     }
 }
 
-// 16 numbers a thread, a block's width apart.
+// Each thread computes 16 elements, a block's width apart.
 __global__ void coalesced(const float* x, const float* bias, float* out, int columns, int n) {
     int first = blockIdx.x * blockDim.x * 16 + threadIdx.x;
     for (int k = 0; k < 16; ++k) {
@@ -37,7 +37,7 @@ __global__ void coalesced(const float* x, const float* bias, float* out, int col
     }
 }
 
-// The same, four loads before their stores.
+// The same elements, but with four loads before their stores.
 __global__ void early(const float* x, const float* bias, float* out, int columns, int n) {
     int first = blockIdx.x * blockDim.x * 16 + threadIdx.x, step = blockDim.x;
     for (int k = 0; k < 16; k += 4) {
@@ -49,7 +49,7 @@ __global__ void early(const float* x, const float* bias, float* out, int columns
     }
 }
 
-// 16 numbers a thread, four at a time: n and columns are multiples of 4, and all begins at multiples of 16 bytes.
+// Each thread computes 16 elements, four at a time: n and columns are multiples of 4, pointers are 16-byte aligned.
 __global__ void wide(const float* x, const float* bias, float* out, int columns, int n) {
     int first = blockIdx.x * blockDim.x * 16 + threadIdx.x * 4;
     for (int k = 0; k < 4; ++k) {
@@ -63,7 +63,7 @@ __global__ void wide(const float* x, const float* bias, float* out, int columns,
     }
 }
 
-// sigmoid(x + m y + bias). Index: int or long long, for all that an index is computed from.
+// sigmoid(x + m y + bias). Index is int or long long: the type of an index, and of all that it is computed from.
 template <class T, class Index>
 __global__ void by_index(const T* x, const T* bias, const T* y, float m, T* out, Index columns, Index n) {
     Index step = (Index)gridDim.x * blockDim.x;
@@ -71,7 +71,7 @@ __global__ void by_index(const T* x, const T* bias, const T* y, float m, T* out,
         out[i] = __fdividef(1, 1 + __expf(-((float)x[i] + m * (float)y[i] + (float)bias[i % columns])));
 }
 
-// A block takes whole rows: 64 bits for where a row begins, 32 for the column, no remainder.
+// A block takes whole rows. The start of a row has 64 bits, the column has 32, and no remainder is computed.
 template <class T, class Index>
 __global__ void by_row(const T* x, const T* bias, const T* y, float m, T* out, Index columns, Index n) {
     for (Index first = blockIdx.x * (Index)columns; first < n; first += gridDim.x * (Index)columns)
@@ -86,7 +86,7 @@ __global__ void by_row(const T* x, const T* bias, const T* y, float m, T* out, I
 using Step = void (*)(const float*, const float*, float*, int, int);
 static const Step steps[] = {scalar, strided, coalesced, early, wide};
 
-// number: of steps. each: numbers a thread. Returns the launch's error.
+// number: an index into steps. each: elements that a thread computes. Returns the launch's error.
 extern "C" int launch_step(int number, int each, const float* x, const float* bias, float* out, int columns, int n,
                            cudaStream_t stream) {
     steps[number]<<<(n + 256 * each - 1) / (256 * each), 256, 0, stream>>>(x, bias, out, columns, n);

@@ -166,7 +166,8 @@ def test_what_is_wrong_is_named():
     barrier = experiment.NO_BARRIER.replace("    out[", "    __syncthreads();\n    out[")
     assert programs.run(programs.build(barrier), shared, (256,)).status == "ok"
     beyond = programs.run(programs.build(barrier.replace("[255", "[256")), shared, (256,))
-    assert (beyond.status, beyond.text) == ("shared", "thread 0 of block 0 reads shared number 256, and there are 256")
+    assert beyond.status == "shared"
+    assert beyond.text == "thread 0 of block 0 reads element 256 of shared memory, which has 256"
     again = barrier.replace("part[255 - threadIdx.x];", "part[255 - threadIdx.x]; part[threadIdx.x] = 0;")
     found = programs.run(programs.build(again), shared, (256,))
     assert found.status == "race", found
@@ -229,7 +230,7 @@ def test_pictures_and_tables(capsys):
     record = recorded.CUDA_STEPS.with_part("step", name="early")
     assert {f"{record.us('step', name=name):.1f}" for name in STEPS} <= set(shown), "one is compared, and not drawn"
     printed = capsys.readouterr().out
-    assert re.search(r"^wide +LLSLLSLLSLLS +[\d.]+ +[\d.]+   you said 60$", printed, re.M)
+    assert re.search(r"^wide +LLSLLSLLSLLS +[\d.]+ +[\d.]+   your prediction: 60$", printed, re.M)
     assert "memcheck" in printed
     matplotlib.pyplot.close("all")
 
@@ -350,14 +351,14 @@ def test_a_kernel_that_runs_only_on_the_host_compiles_for_a_gpu_too(tmp_path):
 def test_on_a_gpu_the_repaired_kernel_is_timed(monkeypatch, capsys):
     monkeypatch.setattr(puzzles.programs, "build", lambda source, gpu: "program")
     source = SCALAR
-    for us, status, said in ((60.0, "ok", ""), (200.0, "ok", "side by side"), (0.0, "launch", "the launch fails")):
+    for us, status, said in ((60.0, "ok", ""), (200.0, "ok", "neighbouring"), (0.0, "launch", "the launch fails")):
         outcome = programs.Outcome(status, us=us, copy_us=50.0)
         monkeypatch.setattr(puzzles.programs, "run", lambda *a, outcome=outcome, **b: outcome)
         if said:
             with pytest.raises(puzzles.Wrong, match=said):
                 puzzles._time(source, (4, 8))
         else:
-            assert "GB/s, a copy" in puzzles._time(source, (4, 8))
+            assert "GB/s; a copy" in puzzles._time(source, (4, 8))
 
 
 def test_a_puzzle_prints_and_does_not_raise(capsys):

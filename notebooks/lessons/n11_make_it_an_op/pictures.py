@@ -22,7 +22,7 @@ _arrow = partial(draw_arrow, colour=LINE, lw=1.2)
 def draw_path() -> Figure:
     """A call's way through the dispatcher; at its end the function for the device, or for fake tensors the fake."""
     figure, ax = panels((10, 2.8))
-    steps = (("the call", "add_relu(x, bias):\ndo the types fit\nthe schema?", OURS),
+    steps = (("the call", "add_relu(x, bias):\ndo the types match\nthe schema?", OURS),
              ("key Autograd", "setup_context keeps tensors,\nbackward is noted for later", OURS))
     for n, (key, text, colour) in enumerate(steps):
         ax.text(3.1 * n + 1.1, 2.12, key, ha="center", va="bottom", size=9, weight="bold")
@@ -36,7 +36,7 @@ def draw_path() -> Figure:
         _arrow(ax, (5.4, 1.6), (6.5, y + 0.5))
     ax.set(xlim=(-0.1, 9.3), ylim=(0, 3.4))
     ax.axis("off")
-    ax.set_title("orange: what you write; the way from box to box is the dispatcher's", size=9)
+    ax.set_title("orange: code that you write; arrows: the dispatcher's work", size=9)
     return figure
 
 
@@ -73,10 +73,10 @@ def draw_rungs(predicted: float | None = None) -> Figure:
         ax.text(times.high + 0.3, n, f"{times.us:.1f}", va="center", size=8)
         if name == "torch.library" and predicted is not None:
             ax.plot((predicted, predicted), (n - 0.45, n + 0.45), color="C3", lw=2)
-            ax.text(predicted, n - 0.5, "you", color="C3", size=8, ha="center", va="bottom")
+            ax.text(predicted, n - 0.5, "your prediction", color="C3", size=8, ha="center", va="bottom")
     ax.set_yticks(range(len(found)), labels=[recorded.RUNGS[name] for name in found])
     longest = max(times.high for times in found.values() if times)
     ax.set_xlim(0, 1.12 * max(longest, predicted or 0))
     ax.set(xlabel="µs a call from Python, 64×64 float32", ylim=(len(found) - 0.4, -1.0))
-    ax.set_title(f"{RECORDED}; orange: an op; the black line: 20th to 80th percentile", size=9)
+    ax.set_title(f"{RECORDED}; orange: an op; black line: 20th to 80th percentile", size=9)
     return figure

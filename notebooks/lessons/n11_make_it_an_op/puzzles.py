@@ -77,16 +77,16 @@ def pair_sums(x: Tensor) -> Tensor:
     """x [R, C] → [R, C // 2], float32 and contiguous: the sums of columns 0 and 1, 2 and 3, …; an odd last one is
     left out."""
     if _answering[0]:
-        raise Wrong("case the op itself: your fake calls it", "Say what comes out of it, without computing it.")
+        raise Wrong("case the op itself: your fake calls it", "A fake describes the result without computing it.")
     pairs = x[:, : x.shape[1] // 2 * 2].float().unflatten(1, (-1, 2))
     return (pairs[..., 0] + pairs[..., 1]).contiguous().clone()
 
 
 _PROPERTIES = {
-    "shape": "The result of the op has this shape: compute it from x.shape.",
-    "dtype": "The op's result is float32, whatever x is.",
-    "strides": "The op makes a new contiguous tensor: empty_like keeps the strides of x, torch.empty does not.",
-    "device": "The result lies where x does: torch.empty takes device=, x.new_empty knows it.",
+    "shape": "The result of the op has the expected shape: compute it from x.shape.",
+    "dtype": "The result of the op is float32, whatever the dtype of x.",
+    "strides": "The op makes a new contiguous tensor. empty_like keeps the strides of x; torch.empty does not.",
+    "device": "The result is on the device of x. torch.empty takes device=, and x.new_empty uses that of x.",
 }
 
 
@@ -104,13 +104,13 @@ def _fake_cases() -> Iterator[tuple[str, Tensor]]:
 
 def _fake(answer: object) -> str:
     if not callable(answer):
-        raise Wrong(f"case a function: got {type(answer).__name__}", "Give the function itself.")
+        raise Wrong(f"case a function: got {type(answer).__name__}", "Pass the function itself.")
     with _op("(Tensor x) -> Tensor", pair_sums, answer) as (_, op):
         for what, x in _fake_cases():
             _same_properties(what, answer, x, reference=pair_sums)
         _on_meta(answer)
         for what, x in _fake_cases():
-            hint = "A size may be unknown while the graph is made: compute with x.shape, not with int() of it."
+            hint = "A size may be unknown when the graph is made: compute with x.shape itself, not with int() of it."
             _opcheck(op, (x,), f"case {what}", hint, ("test_faketensor", "test_aot_dispatch_dynamic"))
         _stays_open(op)
     return "your fake and the op agree in shape, dtype, strides and device, for every size"
@@ -125,7 +125,7 @@ def _same_properties(what: str, answer: Callable, *arguments: object, reference:
     except Wrong:
         raise
     except Exception as error:
-        raise Wrong(f"case {what}: {said(error)}", "A fake tensor has a shape and no numbers to read.") from error
+        raise Wrong(f"case {what}: {said(error)}", "A fake tensor has a shape, but no values to read.") from error
     finally:
         _answering[0] = False
     if not isinstance(got, Tensor):
@@ -139,7 +139,7 @@ def _same_properties(what: str, answer: Callable, *arguments: object, reference:
 def _on_meta(answer: Callable) -> None:
     got = answer(torch.empty(4, 6, device="meta"))
     if got.device.type != "meta":
-        raise Wrong(f"case another device: device: expected meta, got {got.device}", _PROPERTIES["device"])
+        raise Wrong(f"case another device: the fake's device: expected meta, got {got.device}", _PROPERTIES["device"])
 
 
 def _stays_open(op) -> None:
@@ -156,7 +156,7 @@ def _stays_open(op) -> None:
     if len(counted) > 1:
         raise Wrong(
             f"case 4×6, 5×10, 7×8: expected one graph, got {len(counted)}",
-            "The fake asked for the number behind a size, so the graph holds for this number alone.",
+            "The fake asked for the value of a size, so the graph is valid for this value alone.",
         )
 
 
@@ -183,52 +183,52 @@ def _cpp(answer: object) -> str:
 def _as_text(text: object) -> None:
     """What a text says without being compiled: its schema, its registrations, how it launches."""
     if not isinstance(text, str):
-        raise Wrong(f"case a text: got {type(text).__name__}", "Give the CUDA text, KERNEL_10 and yours.")
+        raise Wrong(f"case the CUDA text: got {type(text).__name__}", "Pass the CUDA text: KERNEL_10 and yours.")
     text = re.sub(r"//[^\n]*|/\*.*?\*/|^\s*#[^\n]*", "", text, flags=re.S | re.M)  # without comments and includes
     library = re.search(r"TORCH_LIBRARY(?:_FRAGMENT)?\(\s*(\w+)", text)
     schemas = re.findall(r'\bdef\(\s*(?:TORCH_SELECTIVE_SCHEMA\()?"([^"]*)"\s*(,?)', text)
     if not library or not schemas:
-        raise Wrong("case the text: there is no schema in it", f"The op is defined by {_FORM}")
+        raise Wrong("case the CUDA text: it defines no schema", f"The op is defined by {_FORM}")
     _as_schema(*schemas[0])
     implementations = re.findall(r"TORCH_LIBRARY_IMPL\(\s*(\w+)\s*,\s*(\w+)\s*,", text)
     if not implementations:
-        hint = "TORCH_LIBRARY_IMPL(mine, CUDA, m) says which function runs CUDA tensors."
-        raise Wrong("case the text: the op has a schema, and no function", hint)
+        hint = "TORCH_LIBRARY_IMPL(mine, CUDA, m) names the function for CUDA tensors."
+        raise Wrong("case the CUDA text: the op has a schema, but no function", hint)
     for namespace, key in implementations:
         if namespace != library[1]:
             hint = "Both macros begin with the namespace of the op."
             raise Wrong(f"case TORCH_LIBRARY_IMPL: expected {library[1]}, got {namespace}", hint)
         if key != "CUDA":
-            hint = "The function launches a kernel on a GPU: it is for tensors there, and no others."
+            hint = "The function launches a kernel on a GPU, so it is for CUDA tensors only."
             raise Wrong(f"case the dispatch key: expected CUDA, got {key}", hint)
     names = re.findall(r'\bimpl\(\s*"([^"]*)"', text)
     if NAME not in names:
-        given = ", ".join(names) or "no impl at all"
-        raise Wrong(f"case m.impl: expected {NAME}, got {given}", "impl and def name the same op.")
+        given = ", ".join(names) or "no m.impl at all"
+        raise Wrong(f"case m.impl: expected {NAME}, got {given}", "The names in m.impl and m.def must be the same.")
     function = text.partition("TORCH_LIBRARY")[0]
     if re.search(r"\bTensor\s+\w+\s*\([^)]*\b(?:float|int|double\s*&)\s+\w+[^)]*\)\s*\{", function):
-        hint = "A schema's float is C++'s double, its int is int64_t. The kernel's own argument may be a float."
-        raise Wrong("case the function: it takes a float, and the dispatcher hands it a double", hint)
+        hint = "A float in the schema is a double in C++, and an int is an int64_t. The kernel may still take a float."
+        raise Wrong("case the function: the dispatcher passes a double, and the function takes another type", hint)
     if re.search(r"\bint(?:32_t)?\s+\w+\s*=\s*(?:x|y|xs|ys|out)\.numel\(\)", function):
-        hint = "The kernel takes a long long, and numel() is an int64_t: no int between them."
-        raise Wrong("case 2,147,483,648 elements: an int does not hold their number", hint)
+        hint = "numel() is an int64_t, and the kernel takes a long long. Use no int in between."
+        raise Wrong("case 2,147,483,648 elements: an int cannot hold this number", hint)
     for needed, what, hint in _NEEDED:
         if not re.search(needed, function):
             raise Wrong(f"case {what}", hint)
 
 
 _NEEDED = (
-    ("<<<", "the launch: there is none", "The kernel starts by add_mul_relu_kernel<<<blocks, threads, 0, …>>>(…)."),
-    ("[gG]etCurrentCUDAStream", "the stream: expected PyTorch's current one, got the default",
-     "On another stream than the ops before it, a kernel may run before its inputs are written: "
+    ("<<<", "the launch: the function has none", "A launch is add_mul_relu_kernel<<<blocks, threads, 0, …>>>(…)."),
+    ("[gG]etCurrentCUDAStream", "the stream: expected PyTorch's current stream, got the default stream",
+     "On another stream, a kernel may run before its inputs are written: "
      "<<<…, 0, at::cuda::getCurrentCUDAStream()>>>."),
-    ("(?:CUDA|Device)Guard", "the device: a launch goes to the current one, which may not be x's",
-     "With two GPUs x may be on the second: c10::cuda::CUDAGuard guard(x.device());"),
+    ("(?:CUDA|Device)Guard", "the device: a launch goes to the current device, and x may be on another one",
+     "With two GPUs, x may be on the second: c10::cuda::CUDAGuard guard(x.device());"),
     (r"device\(\)[^;]*[=!]=|[=!]=[^;]*device\(\)|is_cuda\(|get_device\(\)[^;]*[=!]=|[sS]ameGPU|[sS]ame_device",
-     "bias or y on another device than x: the function does not look",
-     "A kernel cannot read CPU memory: TORCH_CHECK(bias.device() == x.device(), …), and y's."),
-    (r"LAUNCH_CHECK\(|cudaGetLastError\(", "the launch's error: nobody asks for it",
-     "A launch that fails says nothing by itself, and out stays as it was: C10_CUDA_KERNEL_LAUNCH_CHECK();"),
+     "bias or y on another device than x: the function does not check that",
+     "A kernel cannot read CPU memory: TORCH_CHECK(bias.device() == x.device(), …), and the same for y."),
+    (r"LAUNCH_CHECK\(|cudaGetLastError\(", "the launch's error: the function does not check it",
+     "A launch that fails reports nothing by itself and leaves out as it was: C10_CUDA_KERNEL_LAUNCH_CHECK();"),
 )
 
 
@@ -240,17 +240,17 @@ def _as_schema(schema: str, function: str) -> None:
         raise Wrong(f"case the schema: {said(error)}", hint) from error
     given = {each.name: str(each.type) for each in parsed.arguments}
     if parsed.name != NAME or given != _ARGUMENTS:
-        hint = "The schema names what the function takes, in its order. Its types are Tensor, float, int, bool and str."
+        hint = "The schema lists the function's parameters in order. Its types are Tensor, float, int, bool and str."
         raise Wrong(f"case the schema: expected {NAME} of {_ARGUMENTS}, got {parsed.name} of {given}", hint)
     if [str(each.type) for each in parsed.returns] != ["Tensor"]:
-        raise Wrong(f"case the schema: expected -> Tensor, got {len(parsed.returns)} results", "It returns one tensor.")
+        raise Wrong(f"case the schema: expected -> Tensor, got {len(parsed.returns)} results", "Return one tensor.")
     if any(each.alias_info for each in (*parsed.arguments, *parsed.returns)):
         raise Wrong("case the schema: Tensor(a) shares memory", "The result is new, and no argument is written.")
     if function:
         raise Wrong(
-            "case m.def: it is given the function too, which then stands for all devices",
-            "PyTorch takes such a function for one made of other ops, and looks into it for the gradient. "
-            "TORCH_LIBRARY_IMPL(mine, CUDA, m) registers it for CUDA alone.",
+            "case m.def: it gets the function too, which is then used for all devices",
+            "PyTorch assumes that such a function is made of other ops, and takes the gradient from them. "
+            "TORCH_LIBRARY_IMPL(mine, CUDA, m) registers a function for CUDA alone.",
         )
 
 
@@ -270,7 +270,7 @@ def _built(text: str) -> torch._ops._OpNamespace:
         line = re.search(r"(?:^|\n)text:(\d+)", str(error))
         lines = text.splitlines()
         place = f", in `{lines[int(line[1]) - 1].strip()}`" if line and int(line[1]) <= len(lines) else ""
-        hint = "C++ wants each name declared before it is used, and its types."
+        hint = "In C++ each name and type must be declared before it is used."
         raise Wrong(f"case the compiler: {first[1] if first else said(error)}{place}", hint) from error
 
 
@@ -317,11 +317,11 @@ def _apart(check: Callable[[], None]) -> None:
         raise Wrong(f"case a run: it does not end: stopped after {SECONDS} s", "Does each loop come to its end?")
     if not text:
         ended = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"status {status}"
-        hint = "A pointer of the kernel points to too few elements: check shapes by TORCH_CHECK, before the launch."
+        hint = "A pointer of the kernel points to too few elements: check the shapes by TORCH_CHECK before the launch."
         raise Wrong(f"case a run: the process ended with {ended}", hint)
     if text != "ok":
         what, _, hint = text.partition("\nHint: ")
-        raise Wrong(what, hint or "The function must return a tensor for each of the lecture's cases.")
+        raise Wrong(what, hint or "The function must return a tensor in each case of the puzzle.")
 
 
 def _operands(*shape: int, special: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -335,29 +335,30 @@ def _operands(*shape: int, special: bool = False) -> tuple[Tensor, Tensor, Tenso
 
 def _cpp_cases() -> Iterator[tuple[str, tuple, str]]:
     """(what, arguments, hint)"""
-    order = "The kernel reads its pointers row by row: hand it x.contiguous(), and y's and bias's."
+    order = "The kernel reads memory row by row: pass it x.contiguous(), and the same for y and bias."
     yield "4×6", (*_operands(4, 6), 0.5), (
         "Which arguments does the kernel take, and in which order? columns is the length of bias. "
-        "The grid has (n + 255) / 256 blocks of 256 threads: at least one, and one thread an element."
+        "The grid has (n + 255) / 256 blocks of 256 threads: at least one block, and one thread per element."
     )
-    yield "70×37, 11 blocks", (*_operands(70, 37), -2.0), "One thread an element: (n + 255) / 256 blocks of 256."
-    yield "2×3×4", (*_operands(2, 3, 4), 0.5), "x may have any number of dimensions; the last is as long as bias."
-    yield "6 elements of one dimension", (*_operands(6), 0.5), "x may have any number of dimensions, one too."
+    yield "70×37, 11 blocks", (*_operands(70, 37), -2.0), "One thread per element: (n + 255) / 256 blocks of 256."
+    dimensions = "The op takes an x with any number of dimensions, also with one. The last is as long as bias."
+    yield "2×3×4", (*_operands(2, 3, 4), 0.5), dimensions
+    yield "6 elements of one dimension", (*_operands(6), 0.5), dimensions
     x, bias, y = _operands(6, 6)
     yield "x transposed", (x.T, bias, y, 0.5), order
     yield "y transposed", (x, bias, y.T, 0.5), order
     yield "every second element of bias", (x, _operands(2, 12)[1][::2], y, 0.5), order
     yield "no rows", (*_operands(0, 6), 0.5), "A grid of 0 blocks is an error: launch only if there are elements."
-    yield "NaN and Inf", (*_operands(4, 6, special=True), 0.5), "The kernel treats them right: launch it as it is."
+    yield "NaN and Inf", (*_operands(4, 6, special=True), 0.5), "The kernel handles them correctly: launch it as it is."
 
 
 def _refused() -> Iterator[tuple[str, tuple, str]]:
-    hint = "TORCH_CHECK(…) before the launch: the kernel would read what is not there."
+    hint = "The kernel would read beyond the end of a tensor: TORCH_CHECK(…) before the launch."
     x, bias, y = _operands(4, 6)
     yield "a bias of 5 for 6 columns", (x, bias[:5], y, 0.5), hint
     yield "a bias of 12 for 6 columns", (x, torch.zeros(12), y, 0.5), hint
     yield "a y of 2 rows for 4", (x, bias, y[:2], 0.5), hint
-    yield "a bias [1, 6]", (x, bias[None], y, 0.5), "The op's bias is [N]: check bias.dim() too."
+    yield "a bias [1, 6]", (x, bias[None], y, 0.5), "The bias has the shape [N]: check bias.dim() too."
     dtypes = "The kernel reads float32: check scalar_type() of each tensor."
     yield "x in float64", (x.double(), bias, y, 0.5), dtypes
     yield "y in float64", (x, bias, y.double(), 0.5), dtypes
@@ -373,10 +374,10 @@ def _as_function(op: Callable) -> None:
         except RuntimeError as error:
             raise Wrong(f"case {what}: {said(error)}", hint) from error
         if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(arguments[:3], before, strict=True)):
-            raise Wrong(f"case {what}: an argument was written", "The result is a new tensor: at::empty(…).")
+            raise Wrong(f"case {what}: an argument was overwritten", "The result must be a new tensor: at::empty(…).")
         if got.shape != wanted.shape or not got.is_contiguous() or got.dtype != wanted.dtype:
             properties = f"expected {list(wanted.shape)}, contiguous, got {list(got.shape)}, strides {got.stride()}"
-            raise Wrong(f"case {what}: {properties}", "at::empty(x.sizes(), x.options()) is contiguous, whatever x is.")
+            raise Wrong(f"case {what}: {properties}", "The tensor at::empty(x.sizes(), x.options()) is contiguous.")
         _same(what, "", got, wanted, hint)
     for what, arguments, hint in _refused():
         try:
@@ -396,25 +397,27 @@ def _same(what: str, of: str, got: Tensor, wanted: Tensor, hint: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------- op
 
 _FORMS = (
-    "setup_context(ctx, inputs, output) keeps tensors by ctx.save_for_backward(…); backward(ctx, grad) returns a "
-    "gradient for each of the four arguments, in the order of the schema, and None for the multiplier."
+    "The function setup_context(ctx, inputs, output) keeps tensors with ctx.save_for_backward(…). "
+    "backward(ctx, grad) returns one value for each of the four arguments, in the order of the schema: a gradient for "
+    "each tensor, and None for the multiplier."
 )
 _OF = {
-    "x": "x's gradient is grad where relu let it through, else 0.",
-    "bias": "Every row used bias: its gradient is the sum of x's over all dimensions but the last. If x has only one, "
-    "nothing is summed: sum(()) sums everything, sum_to_size does not.",
-    "y": "y was multiplied, so its gradient is multiplier times x's. inputs[3] is the multiplier.",
+    "x": "The gradient of x is grad where relu let it through, and 0 elsewhere.",
+    "bias": "Every row uses bias: its gradient is that of x, summed over all dimensions but the last. If x has one "
+    "dimension, nothing is summed: sum(()) would sum everything, but sum_to_size does not.",
+    "y": "The op multiplies y, so its gradient is multiplier times that of x. The multiplier is inputs[3].",
 }
 _SPECIAL = {
-    "an infinite gradient": "0 · Inf is NaN: choose with torch.where, and multiply with no mask.",
-    "NaN among the results": "PyTorch lets a NaN's gradient pass: stop it where out <= 0, which is false for NaN.",
+    "an infinite gradient": "0 · Inf is NaN: choose with torch.where instead of multiplying by a mask.",
+    "NaN among the results": "PyTorch lets the gradient of a NaN pass. Stop a gradient only where out <= 0, which is "
+    "false for NaN.",
 }
 
 
 def _op_puzzle(fake: object, setup_context: object, backward: object) -> str:
     for what, answer in {"fake": fake, "setup_context": setup_context, "backward": backward}.items():
         if not callable(answer):
-            raise Wrong(f"case {what}: got {type(answer).__name__}", "Give the three functions themselves.")
+            raise Wrong(f"case {what}: got {type(answer).__name__}", "Pass the three functions themselves.")
     implementation = getattr(_built(passed("cpp")), NAME).default
     given: list[object] = []
 
@@ -434,7 +437,7 @@ def _op_puzzle(fake: object, setup_context: object, backward: object) -> str:
             _same_gradients(what, op, _leaves(*shape), given)
         _same_where_it_is_special(op)
         _sees_changes(op)
-        hint = "What backward did in eager it must do in a graph: compute with tensors only, and write to none."
+        hint = "In a graph, backward must do what it does in eager mode: compute with tensors only, and write to none."
         tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
         _opcheck(op, (*_leaves(4, 3), 0.5), "case 4×3", hint, tests)
         _same_compiled(op)
@@ -461,7 +464,7 @@ def _same_gradients(what: str, op: Callable, leaves: list[Tensor], given: list[o
         except Exception as error:
             raise Wrong(f"case {what}: {said(error)}", _OF["bias"] if len(leaves[0].shape) == 1 else _FORMS) from error
         if not torch.equal(grad, before):
-            raise Wrong(f"case {what}: backward wrote into grad", "Others read grad too: write to no argument.")
+            raise Wrong(f"case {what}: backward wrote into grad", "Other ops read grad too: write to no argument.")
         if len(given) != 4:
             raise Wrong(f"case {what}: expected 4 gradients, got {len(given)}", _FORMS)
         if given[3] is not None:
@@ -500,8 +503,8 @@ def _sees_changes(op: Callable) -> None:
             continue
         if not all(torch.allclose(a, b) for a, b in zip(wanted, found, strict=True)):
             raise Wrong(
-                f"case {name} changed after the forward: expected autograd's error, got a gradient of other numbers",
-                "What ctx.save_for_backward keeps, autograd watches; an attribute of ctx it does not. "
+                f"case {name} changed after the forward: expected autograd's error, got another gradient",
+                "Autograd watches tensors that ctx.save_for_backward keeps. It does not watch attributes of ctx. "
                 "A float may be an attribute.",
             )
 
@@ -511,7 +514,7 @@ def _same_compiled(op: Callable) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(lambda *arguments: op(*arguments) * 1, backend="aot_eager", fullgraph=True)
     for name, a, b in zip(_OF, _gradients(op, leaves, 0.5), _gradients(compiled, leaves, 0.5), strict=True):
-        hint = "Compiled and eager are one function: it may not ask which it is."
+        hint = "The function must do the same compiled and eager: it may not ask whether it is being compiled."
         _same("4×3, compiled", f"{name}'s gradient: ", b, a, hint)
 
 

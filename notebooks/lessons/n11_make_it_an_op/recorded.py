@@ -10,7 +10,7 @@ MAKE_OP = Record("make_op")
 # The rungs of one call: name in the record → what the notebook calls it.
 RUNGS = {
     "launcher, output given": "the launcher, out given",
-    "launcher": "the launcher, which makes out",
+    "launcher": "the launcher, which allocates out",
     "torch.library, define": "the launcher in define and impl",
     "torch.library": "the launcher in custom_op",
     "C++": "C++, TORCH_LIBRARY",
@@ -19,7 +19,7 @@ RUNGS = {
     "x + 1": "PyTorch, one kernel: x + 1",
     "relu(x + bias)": "PyTorch, two kernels: relu(x + bias)",
     "graph of 1": "replay of a CUDA graph of one call",
-    "graph of 20": "replay of a CUDA graph of 20, for each",
+    "graph of 20": "replay of a CUDA graph of 20, per call",
 }
 
 

@@ -39,16 +39,19 @@ def _magnitude(linear: Tensor, thin: Tensor, B: Tensor, bias: Tensor, multiplier
 
 def _hint(rows: int, columns: int) -> str:
     if rows == NAN:
-        return "row 7 of linear has a NaN, and relu(NaN) is NaN: tl.maximum gives 0, and so does a comparison z > 0."
+        return "Row 7 of linear has a NaN, and relu(NaN) is NaN. tl.maximum gives 0, and so does the comparison z > 0."
     if rows == LARGE:
-        return "thin B passes 65,504, the most that float16 has: tl.dot's sum and all after it belong in float32."
+        return "The product thin B exceeds 65,504, the largest float16: keep tl.dot's sum and all after it in float32."
     if rows % ROWS or columns % COLUMNS:
-        return f"{rows} rows and {columns} columns: which places of the last tiles exist? A mask on each axis."
+        return f"Which elements of the last tiles exist, with {rows} rows and {columns} columns? Mask each axis."
     if rows > ROWS or columns > COLUMNS:
-        return "program_id(0) counts tiles of rows, program_id(1) tiles of columns; a row of B and out has `columns`."
+        return (
+            "In the grid, program_id(0) counts the tiles of rows and program_id(1) those of columns. A row of B or out "
+            "has `columns` elements."
+        )
     return (
-        "the sum is linear + multiplier · thin B + bias: multiplier scales y alone, and relu comes last. A row of B "
-        "has `columns` elements, and the bias belongs to the columns. float32 stays float32 in tl.dot."
+        "The sum is linear + multiplier · thin B + bias. The multiplier scales thin B alone, and relu comes last. A "
+        "row of B has `columns` elements, and each column has one bias. In tl.dot, float32 stays float32."
     )
 
 

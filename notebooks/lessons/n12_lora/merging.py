@@ -13,7 +13,7 @@ def bf16(values):  # rounded to bfloat16
     return values.bfloat16().double()
 
 
-def applied(std):  # std: of B -> the wanted change of x Wᵀ, and by each way what comes out less x Wᵀ
+def applied(std):  # std of B -> the wanted change of x Wᵀ, and the change that each way gives
     random = torch.Generator().manual_seed(0)
     sizes = (ROWS, WIDTH), (WIDTH, WIDTH), (WIDTH, RANK), (RANK, WIDTH)
     x, W, A, B = (torch.randn(size, generator=random, dtype=torch.float64) for size in sizes)

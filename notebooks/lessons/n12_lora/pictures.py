@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FROZEN, TRAINED, PASS = "0.85", "#fdae6b", "#e6550d"
 PRODUCTS = {
     "mm": "product", "addmm": "product", "_addmm_activation": "product, relu inside",
-    "lora_kernel": "(x A) B and all behind it",
+    "lora_kernel": "(x A) B, sums, relu",
 }
 
 
@@ -28,7 +28,7 @@ def draw_matrices(width: int = 256, rank: int = 16) -> Figure:
         (f"W, {width} × {width}\nfrozen", width, width, FROZEN, "-"),
         (f"A, {width} × {rank}\ntrained", rank, width, TRAINED, "-"),
         (f"B, {rank} × {width}\ntrained", width, rank, TRAINED, "-"),
-        ("A B: as large as W,\nbut of rank 16 at most;\nnot made here", width, width, "white", "--"),
+        ("A B: as large as W,\nbut of rank 16 at most;\nnever computed", width, width, "white", "--"),
     ):
         draw_box(ax, left, 0, wide, high, colour, 1, "0.4", ls=edge)
         thin = high < width or wide < width
@@ -48,7 +48,7 @@ def draw_passes(operators: Mapping[str, Sequence[Operator]], unit: int) -> Figur
     for place, seen in enumerate(operators.values()):
         left = 0.0
         for operator in seen:
-            moved = round((operator.read + operator.written) / unit)  # what is thin, and W, is left out
+            moved = round((operator.read + operator.written) / unit)  # W and the thin matrices are left out
             colour = NEEDED if operator.name == "lora_kernel" else FROZEN if operator.name in PRODUCTS else PASS
             ax.barh(place, moved, left=left, color=colour, ec="white", height=0.8)
             if moved:

@@ -51,24 +51,24 @@ def _built(answer: Callable, linear: nn.Linear, rank: int, alpha: float) -> nn.M
     sizes = {"A": (linear.in_features, rank), "B": (rank, linear.out_features)}
     for name, size in sizes.items():
         matrix = getattr(layer, name, None)
-        _require(matrix is not None, f"the layer has no {name}", f"self.{name} = nn.Parameter(…)")
+        _require(matrix is not None, f"the layer has no {name}", f"The layer needs self.{name} = nn.Parameter(…).")
         _require(
             isinstance(matrix, nn.Parameter),
-            f"{name} is no nn.Parameter",
-            "an optimizer finds what model.parameters() lists, and only an nn.Parameter is in it.",
+            f"{name} is not an nn.Parameter",
+            "An optimizer gets the list model.parameters(), and only an nn.Parameter is in it.",
         )
         _require(tuple(matrix.shape) == size, f"{name}: expected the shape {size}, got {tuple(matrix.shape)}")
         _require(
             matrix.dtype == linear.weight.dtype,
-            f"{name}: expected {linear.weight.dtype}, as W; got {matrix.dtype}",
-            "dtype=linear.weight.dtype, and the device in the same way.",
+            f"{name}: expected {linear.weight.dtype}, the dtype of W; got {matrix.dtype}",
+            "Pass dtype=linear.weight.dtype, and the device in the same way.",
         )
-        _require(matrix.requires_grad, f"{name} is not trained: requires_grad is False", "only W and bias are frozen.")
+        _require(matrix.requires_grad, f"{name} is not trained: requires_grad is False", "Only W and bias are frozen.")
     trained = {name for name, parameter in layer.named_parameters() if parameter.requires_grad}
     _require(
         trained == {"A", "B"},
-        f"trained is {', '.join(sorted(trained))}; expected A and B alone",
-        "linear.requires_grad_(False) freezes W and bias.",
+        f"the trained parameters are {', '.join(sorted(trained))}; expected A and B alone",
+        "Freeze W and bias: linear.requires_grad_(False).",
     )
     known = {name for name, _ in layer.named_parameters()}
     _require(
@@ -80,20 +80,22 @@ def _built(answer: Callable, linear: nn.Linear, rank: int, alpha: float) -> nn.M
     _require(
         bool((drawn != 0).any()),
         "A is 0, and so is B",
-        "then the gradients of both are 0 for ever: A's is made of B, and B's of A.",
+        "Both gradients stay 0: the gradient of A contains the factor B, and that of B the factor A.",
     )
     _require(
         0.2 * bound < float(drawn.std()) < bound and float(drawn.abs().max()) < 5 * bound,
         f"A's standard deviation is {float(drawn.std()):.2g}; expected about {bound * 3**-0.5:.2g}",
-        f"nn.init.uniform_(self.A, -bound, bound) with bound = 1/√in = {bound:.2g}.",
+        f"Use nn.init.uniform_(self.A, -bound, bound) with bound = 1/√in = {bound:.2g}.",
     )
     _require(
         abs(float(drawn.mean())) < 0.4 * bound,
-        f"A's mean is {float(drawn.mean()):.2g}, and should be near 0",
-        f"A's numbers have both signs: nn.init.uniform_(self.A, -bound, bound) with bound = 1/√in = {bound:.2g}.",
+        f"A's mean is {float(drawn.mean()):.2g}; expected a mean near 0",
+        f"The elements of A have both signs: nn.init.uniform_(self.A, -bound, bound) with bound = 1/√in = {bound:.2g}.",
     )
     _require(
-        not layer.B.any(), "B is not 0", "with B = 0 the layer begins as the trained one was: training goes on from it."
+        not layer.B.any(),
+        "B is not 0",
+        "With B = 0, the layer begins equal to the trained one: training goes on from it.",
     )
     return layer
 
@@ -121,8 +123,8 @@ def _check_layer(answer: Callable) -> str:
             _require(isinstance(out, Tensor), f"forward must return a tensor; got {type(out).__name__}")
             _require(out.dtype == dtype, f"forward gives {out.dtype} for {dtype}")
             _require(
-                torch.equal(out.detach(), wanted), "with B = 0 it does not give what linear gives",
-                "linear(x) + multiplier · (x A) B, and the second part is 0 here.",
+                torch.equal(out.detach(), wanted), "with B = 0, the layer does not give what linear gives",
+                "The result is linear(x) + multiplier · (x A) B, and here the second term is 0.",
             )
             with torch.no_grad():
                 layer.B.normal_()
@@ -131,21 +133,21 @@ def _check_layer(answer: Callable) -> str:
             close = 0.03 if dtype == torch.bfloat16 else 1e-4
             _require(
                 bool((found - expected).norm() <= close * expected.norm()), _off(found, expected),
-                "multiplier · (x A) B with multiplier = alpha / rank; the bias is in linear(x) already.",
+                "Add multiplier · (x A) B with multiplier = alpha / rank. The bias is in linear(x) already.",
             )
             _require(
                 not seen.made,
                 f"right, but {(seen.made or [''])[0]}, as large as W",
-                "x is thin after A: (x A) B, and never A B.",
+                "The product x A is thin. So compute (x A) B, and never A B.",
             )
             out.sum().backward()
             for name in "AB":
                 _require(
                     getattr(layer, name).grad is not None, f"no gradient reaches {name}",
-                    "detach, .data and no_grad cut the graph.",
+                    "The functions detach and no_grad cut the graph, and so does .data.",
                 )
             same = {name: torch.equal(value, frozen[name]) for name, value in linear.state_dict().items()}
-            _require(all(same.values()), "W or bias was changed", "they are frozen: nothing writes to them.")
+            _require(all(same.values()), "W or bias was changed", "W and bias are frozen: nothing may write to them.")
         except AssertionError as error:
             raise AssertionError(f"{case}: {error}") from error
     return "lora_layer: 3 cases passed on the CPU"
@@ -158,8 +160,8 @@ def _check_device(answer: Callable) -> None:
         matrix = getattr(layer, name, None)
         _require(
             not isinstance(matrix, Tensor) or matrix.device.type == "meta",
-            f"lora_layer, case W on another device: {name} is not where W is",
-            "device=linear.weight.device: the model may be on the GPU when add_lora meets it.",
+            f"lora_layer, case W on another device: {name} is not on the device of W",
+            "Pass device=linear.weight.device: the model may be on the GPU already.",
         )
 
 
@@ -202,10 +204,10 @@ class _Toy(nn.Module):
 
 # What an answer may call: the lesson's layer, if the reader's own has not passed.
 _LAYER = (program.LoRALinear, program.LoRALinear.__init__, program.LoRALinear.forward)
-_STEPS = "in the loop: loss, zero_grad(), backward(), step(), by plain torch.optim.SGD with the lr that is given."
+_STEPS = "An iteration is loss, zero_grad(), backward(), step(). Use plain torch.optim.SGD with the lr that is given."
 _LOSS = (
-    "before the first step only the loss itself can differ: F.binary_cross_entropy_with_logits(model(dense, ids), "
-    "labels), the mean over the batch."
+    "Before the first step, only the loss itself can differ. It is the mean over the batch: "
+    "F.binary_cross_entropy_with_logits(model(dense, ids), labels)."
 )
 
 
@@ -229,8 +231,8 @@ def _check_added(answer: Callable) -> nn.Module:
         changed = answer(model, 4, 8.0)
     except RecursionError as error:
         raise AssertionError(
-            "add_lora never comes to its end\nHint: modules() goes on into the new layers, where it finds the old "
-            "nn.Linear again: make a list of it before anything is replaced."
+            "add_lora never comes to its end\nHint: modules() also visits the new layers and finds the old nn.Linear "
+            "in them again. Make a list of the modules before you replace any."
         ) from error
     finally:
         sys.setrecursionlimit(deepest)
@@ -240,27 +242,27 @@ def _check_added(answer: Callable) -> nn.Module:
     at = dict(model.named_modules())
     plain = [name for name in plain if not hasattr(at.get(name), "A")]
     _require(
-        not plain, f"{', '.join(plain)}: no LoRALinear",
-        "a model has children, and these have children: model.modules() gives all of them.",
+        not plain, f"{', '.join(plain)}: not replaced by a LoRALinear",
+        "Children of a model have children too: model.modules() gives all modules.",
     )
     twice = [name for name, module in at.items() if hasattr(module, "A") and hasattr(module.linear, "A")]
-    _require(not twice, f"{', '.join(twice)}: a LoRALinear in a LoRALinear", "make a list before you replace.")
+    _require(not twice, f"{', '.join(twice)}: a LoRALinear in a LoRALinear", "Make a list before you replace modules.")
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     wrong = sorted(name for name in trained if not name.endswith((".A", ".B")))
-    _require(not wrong, f"{', '.join(wrong)}: trained, and should be frozen", "all that is no A and no B is frozen.")
+    _require(not wrong, f"{', '.join(wrong)}: trained, but should be frozen", "Freeze every parameter except A and B.")
     missing = sorted(
         f"{name}.{part}" for name in ("bottom", "top.mlp.0", "top.mlp.2") for part in "AB"
         if f"{name}.{part}" not in trained
     )
     _require(
-        not missing, f"{', '.join(missing)}: frozen, and should be trained",
-        "freeze the model first, and make the layers then: what is new is not frozen.",
+        not missing, f"{', '.join(missing)}: frozen, but should be trained",
+        "Freeze the model first and make the new layers after that: their A and B then stay trainable.",
     )
-    _require(torch.equal(model(dense, ids), wanted), "with B = 0 the model gives something else than before")
+    _require(torch.equal(model(dense, ids), wanted), "with B = 0, the model does not give what it gave before")
     for name, value in model.state_dict().items():
         old = before.get(name.replace(".linear.", "."))
-        _require(old is None or torch.equal(value, old), f"{name} was changed", "the trained weights stay.")
-    _require(at["bottom"].A.shape == (3, 4), "the rank is an argument: here it is 4")
+        _require(old is None or torch.equal(value, old), f"{name} was changed", "The trained weights stay as they are.")
+    _require(at["bottom"].A.shape == (3, 4), "the rank is an argument, and here it is 4")
     return model
 
 
@@ -291,11 +293,15 @@ def _loop(model, batches, lr, zero=True, only=("A", "B")):
 _MISTAKES = (
     (
         _no_step,
-        "no A and no B has moved. backward() fills the gradients, step() uses them, and the optimizer gets A and B: "
-        "A alone stays, because its gradient is 0 while B is.",
+        "No A and no B has changed. backward() fills the gradients, step() uses them, and the optimizer needs A and B. "
+        "With A alone nothing changes, because the gradient of A is 0 as long as B is 0.",
     ),
-    (_not_zeroed, "backward() adds to the gradients of the step before: optimizer.zero_grad() clears them first."),
-    (lambda *given: _loop(*given, only=("B",)), "B has moved and A has not: the optimizer gets both."),
+    (
+        _not_zeroed,
+        "The gradients of the last step are still there, and backward() adds to them: optimizer.zero_grad() clears "
+        "them first.",
+    ),
+    (lambda *given: _loop(*given, only=("B",)), "B has changed, but A has not: the optimizer needs both."),
 )
 
 
@@ -311,15 +317,15 @@ def _check_fine_tune(add: Callable, tune: Callable) -> str:
         case = f"fine_tune, case {len(batches)} batches, lr {lr}"
         _require(
             isinstance(losses, list | tuple) and len(losses) == len(batches),
-            f"{case}: must return a list with a loss of each of the {len(batches)} batches",
+            f"{case}: fine_tune must return a list with the loss of each of the {len(batches)} batches",
         )
         graph = any(isinstance(loss, Tensor) and loss.requires_grad for loss in losses)
-        _require(not graph, f"{case}: a loss still holds its graph", "loss.detach() lets go of the step's tensors.")
+        _require(not graph, f"{case}: a loss still holds its graph", "Use loss.detach(): it frees the step's tensors.")
         frozen = [
             name for name, value in mine.state_dict().items()
             if not name.endswith((".A", ".B")) and not torch.equal(value, start.state_dict()[name])
         ]
-        _require(not frozen, f"{case}: {', '.join(frozen[:1])} was changed", "only A and B are trained.")
+        _require(not frozen, f"{case}: {', '.join(frozen[:1])} was changed", "Only A and B are trained.")
         expected = copy.deepcopy(start)
         if why := _differs(_loop(expected, batches, lr), expected, losses, mine):
             hint = _LOSS if "loss of batch 1:" in why else _STEPS

@@ -60,7 +60,7 @@ def show_layer(predicted: Mapping[str, float | None], **labels) -> None:
     """A line a way, and what was predicted."""
     print(_head())
     for name, guess in predicted.items():
-        _line(name, "layer", name, "" if guess is None else f", you said {guess}", **labels)
+        _line(name, "layer", name, "" if guess is None else f", your prediction: {guess}", **labels)
 
 
 def show_model() -> None:
@@ -88,5 +88,5 @@ def show_adapters(predicted: str | None) -> None:
     """A line a way: µs, and the most memory beside inputs and weights."""
     print(_head())
     for name in ("gathered", "masked", "grouped"):
-        found, mark = row("adapters", name), ", you said" if name == predicted else ""
+        found, mark = row("adapters", name), ", your prediction" if name == predicted else ""
         _line(name, "adapters", name, f", {found['peak_bytes'] / 1e6:.0f} MB{mark}")

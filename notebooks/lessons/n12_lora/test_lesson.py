@@ -144,8 +144,9 @@ def test_the_record_is_printed_and_what_is_not_recorded_says_so(capsys):
     recorded.show_adapters("masked")
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[:2] == ["eager", f"{recorded.time_us('layer', 'eager'):.1f}"] for line in lines)
-    assert [" ".join(line.split()) for line in lines if "none such" in line] == ["none such no record yet, you said 3"]
-    assert [line.split()[0] for line in lines if line.endswith("you said")] == ["masked"]
+    (missing,) = (line for line in lines if "none such" in line)
+    assert " ".join(missing.split()) == "none such no record yet, your prediction: 3"
+    assert [line.split()[0] for line in lines if line.endswith("your prediction")] == ["masked"]
     with pytest.raises(LookupError, match=r"lora\.json: no none such in layer"):
         recorded.time_us("layer", "none such")
 

@@ -90,7 +90,7 @@ class Record:
                 found = shown(record.one(part, **labels))
             except LookupError:
                 continue
-            said = f"no H200; on an {record.head('GPU').removeprefix('NVIDIA ')} {found}"
+            said = f"not recorded on an H200; on an {record.head('GPU').removeprefix('NVIDIA ')} {found}"
             ways = {name: beside for name in IMPLEMENTATION if name in labels}
             peer = labels | (dict(beside) if isinstance(beside, Mapping) else ways)
             try:

@@ -86,7 +86,7 @@ def test_an_endless_loop_is_a_wrong_answer(name, capsys):
     assert time.monotonic() - begin < SOON + 10
     said = capsys.readouterr().out
     assert f"not yet: {name}: it does not end: stopped after 1 s, in line " in said
-    assert "Hint: does each loop come to its end?" in said
+    assert "Hint: Does each loop come to its end?" in said
 
 
 def test_an_endless_loop_in_another_process_and_in_cuda(monkeypatch):

@@ -21,12 +21,13 @@ def others(monkeypatch):
 def test_another_gpus_time_stands_beside_eagers(others):
     of = {"part": "op", "shape": "even"}
     made = others({**of, "name": "ours", "us_p50": 61.25}, {**of, "name": "eager", "us_p50": 210.0})
-    assert made.elsewhere("op", name="ours", shape="even") == "no H200; on an X1 61.2 µs, eager there 210.0 µs"
-    assert made.elsewhere("op", name="eager", shape="even") == "no H200; on an X1 210.0 µs"
+    said = made.elsewhere("op", name="ours", shape="even")
+    assert said == "not recorded on an H200; on an X1 61.2 µs, eager there 210.0 µs"
+    assert made.elsewhere("op", name="eager", shape="even") == "not recorded on an H200; on an X1 210.0 µs"
     said = made.elsewhere("op", lambda row: f"{row['us_p50'] / 1e3:.2f} ms", name="ours", shape="even")
-    assert said == "no H200; on an X1 0.06 ms, eager there 0.21 ms"
+    assert said == "not recorded on an H200; on an X1 0.06 ms, eager there 0.21 ms"
     beside = made.elsewhere("op", beside={"name": "eager"}, called="as it was", name="ours", shape="even")
-    assert beside == "no H200; on an X1 61.2 µs, as it was there 210.0 µs"
+    assert beside == "not recorded on an H200; on an X1 61.2 µs, as it was there 210.0 µs"
     assert made.elsewhere("op", name="ours", shape="odd") == NO_RECORD
 
 
@@ -35,7 +36,7 @@ def test_a_row_without_eager_or_that_failed(others):
         {"part": "tiles", "variant": "16×16", "us_p50": 3.0},
         {"part": "tiles", "variant": "8×8", "us_p50": 3.0, "match": "FAILED: off"},
     )
-    assert made.elsewhere("tiles", variant="16×16") == "no H200; on an X1 3.0 µs"
+    assert made.elsewhere("tiles", variant="16×16") == "not recorded on an H200; on an X1 3.0 µs"
     assert made.elsewhere("tiles", variant="8×8") == NO_RECORD
 
 

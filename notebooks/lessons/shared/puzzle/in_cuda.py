@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from kernels.check.host.programs import FORWARD, SIGNATURE, Outcome
 
 HINTS = {
-    "misaligned": "a float4 must begin at a multiple of 16 bytes.",
-    "host": "this function runs on the CPU: only the kernel may touch what the pointers point to.",
-    "race": "between the write of one thread and the read of another all threads must meet in __syncthreads().",
-    "unset": "is each place written that is read, and do all threads meet in __syncthreads() before the first reads?",
-    "unmet": "every thread of the block must come to each __syncthreads(): it stands under no condition.",
-    "barrier": "every thread of the block must come to each __syncthreads(): it stands under no condition.",
-    "endless": "does each loop come to its end?",
-    "shared": "each index of the shared array must stay below its size, the first as well as the second.",
+    "misaligned": "A float4 must begin at a multiple of 16 bytes.",
+    "host": "This function runs on the CPU. Only the kernel may touch the memory that the pointers point to.",
+    "race": "Between the write of one thread and the read of another, all threads must meet in __syncthreads().",
+    "unset": "Is every element that is read written first? Do all threads meet in __syncthreads() before one reads?",
+    "unmet": "Every thread of the block must reach each __syncthreads(), so it may stand under no condition.",
+    "barrier": "Every thread of the block must reach each __syncthreads(), so it may stand under no condition.",
+    "endless": "Does each loop come to its end?",
+    "shared": "Each index of the shared array must stay below its size, the first as well as the second.",
     "stream": "PyTorch orders its work by the current stream: <<<grid, block, 0, c10::cuda::getCurrentCUDAStream()>>>.",
-    "unchecked": "a launch returns no error: C10_CUDA_KERNEL_LAUNCH_CHECK() behind it raises what went wrong.",
-    "raised": "what may x and y be? The strides of a view are no error: contiguous() copies where it must.",
-    "allocates": "torch::empty_like(x) has x's shape.",
-    "ended": "a division by 0, an index that has lost its upper bits, or an endless recursion.",
+    "unchecked": "A launch returns no error. C10_CUDA_KERNEL_LAUNCH_CHECK() after it raises what went wrong.",
+    "raised": "What may x and y be? The strides of a view are no error: contiguous() copies where it must.",
+    "allocates": "A tensor from torch::empty_like(x) has the shape of x.",
+    "ended": "Look for a division by 0, an index that has lost its upper bits, or an endless recursion.",
 }
 
 
@@ -57,12 +57,12 @@ def explain(
     if status in ("outside", "elsewhere"):
         number, verb = int(parts[0]), parts[3] if len(parts) > 3 else "touches"
         name, size = named[number]
-        text = f"{parts[2]} {verb} {place()}, and {name} has {sizes[number] * 4 // size:,} numbers"
+        text = f"{parts[2]} {verb} {place()}, and {name} has {sizes[number] * 4 // size:,} elements"
         if status == "elsewhere":
-            text += f", of which only the first and the last {kept:,} are in this test: keep a thread for each number"
+            text += f". This test holds only the first and the last {kept:,} of them: give each element its own thread"
         return f"{text}\nHint: {hint(name)}"
     text = {
-        "misaligned": lambda: f"{parts[2]} touches {parts[3]} bytes at once from {place()} on",
+        "misaligned": lambda: f"{parts[2]} touches {parts[3]} bytes at once, starting at {place()}",
         "host": lambda: f"{function} itself touches {place()}",
         "beside": lambda: f"the memory beside {named[int(parts[0])][0]} was changed",
         "barrier": lambda: f"the block cannot go on: {outcome.text}",
@@ -71,8 +71,8 @@ def explain(
         "endless": lambda: f"it does not end: stopped after {outcome.text}",
         "ended": lambda: f"the program ended with {outcome.text}",
         "stream": lambda: "the kernel is launched on the default stream",
-        "unchecked": lambda: "nobody asks whether the kernel was launched",
-        "raised": lambda: f"TORCH_CHECK({outcome.text}) fails, and all inputs of this test are good",
-        "allocates": lambda: f"forward() allocates {int(outcome.text):,} numbers: out has as many as x",
+        "unchecked": lambda: "forward() does not check whether the launch succeeded",
+        "raised": lambda: f"TORCH_CHECK({outcome.text}) fails, but all inputs of this test are valid",
+        "allocates": lambda: f"forward() allocates {int(outcome.text):,} elements, but out has as many as x",
     }.get(status, lambda: outcome.text)()
     return f"{text}\nHint: {launch if status == 'launch' else HINTS.get(status) or hint('')}"

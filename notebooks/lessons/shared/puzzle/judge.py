@@ -51,9 +51,9 @@ class Judge:
             with limits.seconds(seconds, own), limits.nothing_ends(), _quietly():
                 text = self.puzzles[name].judge(name, *answers)
         except limits.TooLong as late:
-            why = f"it does not end: stopped after {seconds:g} s{late.line}\nHint: does each loop come to its end?"
+            why = f"it does not end: stopped after {seconds:g} s{late.line}\nHint: Does each loop come to its end?"
         except SystemExit as end:
-            why = f"it ends the process{reader.line_of(end, own)}\nHint: return a result; who calls you goes on."
+            why = f"it ends the process{reader.line_of(end, own)}\nHint: Return a result: the caller goes on."
         except Exception as error:
             why = reader.in_words(error, own)
         else:
