@@ -68,9 +68,10 @@ def _requests() -> tuple:
 
 
 def _bytes_an_element() -> tuple:
-    found = 1e9 * recorded.ncu("stride 32", "dram__bytes_read.sum") / Sizes().reads
+    read = recorded.ncu("stride 32", "dram__bytes_read.sum")
+    found = 1e9 * read / Sizes().reads
     assert round(found) == 64
-    return (found,)
+    return read, found
 
 
 def _moved() -> tuple:
@@ -97,7 +98,7 @@ said(
 said("But at stride 16 it is {:.0f} GB/s.", _beyond_8)
 said("**Predict** how many GB come from HBM for {:,} elements at stride 32.", lambda: (Sizes().reads,))
 said("At stride {} it needs {:.0f} sectors, one per lane.", _requests)
-said("But HBM gives {:.0f} bytes per element: two sectors at a time.", _bytes_an_element)
+said("But {:.2f} GB are {:.0f} bytes per element: HBM gives two sectors at a time.", _bytes_an_element)
 said("If we count these bytes, every stride runs at {:.1f} to {:.1f} TB/s.", _moved)
 
 
@@ -118,7 +119,7 @@ def _dealt_out() -> tuple:
     found = {programs: record.one("queued", block=512, programs=programs) for programs in (0, 16, 64)}
     assert not apart(found[64], found[16])
     assert apart(found[0], found[16])
-    return 64, 100 * (found[64]["us_p50"] / found[0]["us_p50"] - 1)
+    return 64, 16, 100 * (found[64]["us_p50"] / found[0]["us_p50"] - 1)
 
 
 def _begins() -> tuple:
@@ -204,18 +205,22 @@ said(
 )
 said("The recorded {:.0f} GB/s are {:.0f} % of this", _of_the_law)
 said("An SM has room for {} warps, and so for 16 of these programs. They reach {:.0f} GB/s.", _full)
-said("Four elements per thread reach {:.0f} GB/s. Eight gain nothing more.", _step_3)
+said("Four elements per thread reach {:.0f} GB/s. Eight gain nothing.", _step_3)
 said(
     "With `BLOCK` 512 the copy reaches {:.0f} GB/s, {:.0f} % of PyTorch's. It is {:.0f} % faster than step 3 with as "
     "many bytes in flight",
     _step_4,
 )
-said("{} looping programs on each SM still take {:.0f} % longer than one program per tile.", _dealt_out)
+said(
+    "{} looping programs on each SM are as fast as the {} that fit, and take {:.0f} % longer than one program "
+    "per tile.",
+    _dealt_out,
+)
 said(
     "With `BLOCK` 128 the copy falls from the loop's {:.0f} to {:.0f} GB/s.",
     lambda: (copy_gb(128, 16), copy_gb(128, 0)),
 )
-said("Only {:.1f} programs begin per ns, and with 256 as many, though each moves twice the bytes.", _begins)
+said("Only {:.1f} programs begin per ns. With `BLOCK` 256 as many begin, though each moves twice the bytes.", _begins)
 said("On the H100, programs that copy nothing begin no faster.", _begin_no_faster)
 said("Each copy has {:.0f} KB in flight on an SM; the warps go from {} down to {}.", _same_bytes)
 said(
@@ -223,10 +228,10 @@ said(
     lambda: (100 * copy_gb(2048, 1) / copy_gb(128, 16),),
 )
 said(
-    "With {:.0f} KB in flight it is {:.1f} to {:.1f} µs, and all loops are within {:.0f} % of the best one.",
+    "With {:.0f} KB in flight it is {:.1f} to {:.1f} µs, and these loops are within {:.0f} % of the best one.",
     _enough_in_flight,
 )
-said("Beyond, more bytes only wait longer.", _beyond)
+said("More bytes only wait longer.", _beyond)
 
 
 # ------------------------------------------------------------------------------------------- registers, and the L2
@@ -307,19 +312,19 @@ said(
     _registers,
 )
 said("In step, the rate falls as the buffer grows", _falls)
-said("In 2 MiB, four of the {} programs stand on each tile.", _on_a_tile)
+said("In 2 MiB, four of the {} programs begin on each tile.", _on_a_tile)
 said(
-    "In 32 MiB the programs stand four tiles apart, and still get {:.1f} TB/s. So the L2 gives at least this; HBM "
-    "gives {:.1f} TB/s.",
+    "In 32 MiB the programs are four tiles apart, too far to share replies, and still get {:.1f} TB/s. So the L2 gives "
+    "at least this; HBM, if only read, gives {:.1f} TB/s.",
     _tiles_apart,
 )
 said(
-    "With them, hardly any programs walk together in 8 MiB, so the rate should hardly change from there to 32 MiB.",
+    "With them, hardly any programs read together in 8 MiB. So from 8 to 32 MiB the rate should hardly change.",
     _own_order,
 )
 said("On the H100 it falls by {:.0f} %; in step it falls by {:.0f} %.", _orders)
 said(
-    "In 2 MiB, where four programs walk together in either order, the SMs got twice as many sectors as the L2 served:",
+    "In 2 MiB, where four programs read together in either order, the SMs got twice as many sectors as the L2 served:",
     _shared,
 )
 
@@ -362,8 +367,8 @@ def _padded() -> tuple:
 said("| float32 | {:.0f} | {:.1f} |", _roof("fp32"))
 said("| bfloat16 | {:.1f} | {:.0f} |", _roof("bf16"))
 said(
-    "layers from {:.0f} to {:.0f} columns, from {:.0f} to {:.0f} and from {:.0f} to {:.0f} (*padded*: {:.0f}), with "
-    "{:,} rows.",
+    "layers `bottom 1` from {:.0f} to {:.0f} columns, `bottom 2` from {:.0f} to {:.0f} and `top 1` from {:.0f} to "
+    "{:.0f} (*padded*: {:.0f}), with {:,} rows.",
     _layers,
 )
 said("In bfloat16 every layer of DLRM is memory-bound.", _all_left)
