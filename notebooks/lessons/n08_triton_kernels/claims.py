@@ -167,7 +167,7 @@ said(
 said("times each for an eighth of a second.", _eighth)
 said(
     "On the H200, at 65535 × 511, the six lines take {:.1f} µs and the kernel from `torch.compile` takes {:.1f} µs. "
-    "The library's kernel (\"the op\") takes {:.1f} µs, no more than at the even size.",
+    "The library's kernel takes {:.1f} µs, no more than at the even size.",
     _odd,
 )
 said("On the H200 64 bits cost time only at the odd size in bfloat16: {:.1f} µs become {:.1f} µs.", _wide_us)
@@ -182,7 +182,7 @@ said("| sigmoid, 65535 × 511, float32 | {:.1f} | {:.1f} |", lambda: _row("step"
 said("| sigmoid, 65535 × 511, bfloat16 | {:.1f} | {:.1f} |", lambda: _row("step", "odd", HALF, True))
 said("| gelu, 65536 × 512, bfloat16 | {:.1f} | {:.1f} |", lambda: _row("gelu", "even", HALF, True))
 said(
-    "For the sigmoid, {} sizes are recorded, none both large and odd. The two differ by more than {:.0f} % at only "
-    "one.",
+    "The library's benchmark times the sigmoid at {} sizes, none both large and odd. The library and the compiler "
+    "differ by more than {:.0f} % at only one.",
     _duels,
 )
