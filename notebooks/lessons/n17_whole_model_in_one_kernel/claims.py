@@ -24,9 +24,11 @@ def floor_us(blocks: int = 1) -> float:
 
 
 def _inference(rows: int, precision: str = "tf32") -> tuple[float, float]:
-    """µs of ours, and of the best peer; both as a graph."""
+    """µs of ours, and of the best peer, which is a torch.compile; both as a graph."""
     found = WHOLE.rows("inference", rows=rows, precision=precision).set_index("implementation")["us"]
-    return found["fused"], found.drop("fused").min()
+    peers = found.drop("fused")
+    assert peers.idxmin().startswith("torch.compile")
+    return found["fused"], peers.min()
 
 
 def _four_kernels() -> tuple:
@@ -66,21 +68,27 @@ def _calls() -> tuple:
 
 
 def _tiles() -> tuple:
-    """µs of main's tiles and of the best peer, of the record of mini's calls; tf32, both as a graph."""
+    """µs of main's tiles and of the best peer, of the record of mini's calls; tf32, both as a graph. The tiles take
+    less than the H200's four kernels."""
     record = Record("dlrm").with_part("latency", model="mini")
     times = []
     for rows in (128, 2048):
         found = record.rows("main", rows=rows, dtype="float32").set_index("implementation")["us_p50"]
-        times += [found["cuda"], found.drop("cuda").min()]
+        peers = found.drop("cuda")
+        assert peers.idxmin().startswith("torch.compile")
+        times += [found["cuda"], peers.min()]
     small, small_peer, *large = times
     assert small < small_peer
     assert large[0] < large[1]
+    assert small < _inference(128)[0]
+    assert large[0] < _inference(2048)[0]
     return tuple(large)
 
 
 claim("17", "calling one operator cost the host {:.1f} µs", _launch)
 claim("17", "at the rate of a copy, {:.2f} TB/s", lambda: (yardstick(),))
 claim("17", "the host launches {:.0f} kernels one by one", lambda: (step_us(HOST_BOUND)[1],))
+claim("17", "at the {:.0f} GB/s of notebook 14.", lambda: (sm_gb_per_s(),))
 claim(
     "17",
     "{:.2f} MB of weights at {:.0f} GB/s take {:.1f} µs",
@@ -104,13 +112,14 @@ claim(
 claim("17", "or {:.0f} %", lambda: (100 * (LEAST - 1),))
 claim(
     "17",
-    "a call of our kernel from Python takes {:.1f} µs, and a replay as a graph {:.1f} µs. No other call and no "
-    "other replay is faster.",
+    "a call of our kernel from Python takes {:.1f} µs, and a replay as a graph {:.1f} µs. Each is the fastest of its "
+    "kind.",
     lambda: _calls()[:2],
 )
 claim("17", "Through the backend a call takes {:.1f} µs.", lambda: _calls()[2:])
 claim(
     "17",
-    "take {:.1f} µs for 2048 rows, and the best peer takes {:.1f} µs. The tiles also win with 128 rows.",
+    "take {:.1f} µs for 2048 rows, and the best peer takes {:.1f} µs. The tiles also win with 128 rows. At both sizes "
+    "they beat our four kernels on the H200.",
     _tiles,
 )
