@@ -192,7 +192,7 @@ def _sum_calls(case: Case, device: torch.device) -> Iterator[Call]:
     else:
         hint = (
             f"There are {rows} rows, and warp w adds up rows w, w + 8, and so on. "
-            "The eight sums of a column belong together."
+            "Add the eight sums of a column."
         )
     yield Call(f"{rows}×{columns}", (case.tensor(0, device),), hint=hint)
 

@@ -95,7 +95,8 @@ def show_indices() -> None:
     except LookupError:
         print(NO_RECORD)
         return
-    print(f"recorded on an {record.head('GPU')}, µs\n{'':29}instructions   65536 × 512   65535 × 511")
+    print(f"recorded on an {record.head('GPU')}: instructions per element, µs at two shapes")
+    print(f"{'':29}instructions   65536 × 512   65535 × 511")
     for dtype in ("float32", "bfloat16"):
         for name in WAYS:
             even, odd = (record.us("index", shape=shape, name=name, dtype=dtype) for shape in ("even", "odd"))
