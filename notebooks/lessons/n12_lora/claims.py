@@ -203,7 +203,7 @@ claim(
 )
 claim(NOTEBOOK, "For B of std 0.0001, eager and merging each keep {:.2f} of the change.", _kept)
 claim(NOTEBOOK, "The merged weights would take {:.1f} GB, and the adapters take {:.0f} MB.", _memory)
-claim(NOTEBOOK, "`gathered` copies an A for each row, {:.0f} MB in all, and then a B.", _copy)
+claim(NOTEBOOK, "`gathered` copies an A for each row, {:.0f} MB in all, then a B for each row.", _copy)
 claim(
     NOTEBOOK,
     "On the H200 `masked` takes {:.0f} µs, though 99 of 100 blocks are multiplied for nothing. `grouped` multiplies "
