@@ -158,3 +158,27 @@ def test_what_export_asserts_of_a_value_that_is_still_computed_stays():
     torch.export.save(program, file)
     file.seek(0)
     torch.testing.assert_close(torch.export.load(file).module()(torch.ones(4)), torch.full((4,), 3.0))
+
+
+def test_an_operator_between_the_parts_that_writes_nothing_is_no_hindrance():
+    """Ids that are split by sizes which the GPU computes, as torchrec's are: that call cannot be traced by itself."""
+
+    def function(m, dense, values, lengths, offsets):
+        dense = m.bottom(dense)
+        ids = torch.split(values, lengths.tolist())
+        bags = [table(each, start) for table, each, start in zip(m.tables, ids, offsets.unbind(), strict=True)]
+        vectors = torch.stack([dense, *bags], 1)
+        i, j = torch.tril_indices(3, 3, -1).unbind()
+        return m.top(torch.cat([dense, (vectors @ vectors.mT)[:, i, j]], 1))
+
+    model = Of(
+        function, bottom=nn.Sequential(nn.Linear(5, 8), nn.ReLU()), top=nn.Sequential(nn.Linear(11, 1)),
+        tables=nn.ModuleList(nn.EmbeddingBag(20 + k, 8, mode="sum", include_last_offset=True) for k in range(2)),
+    ).requires_grad_(False)
+    values, lengths = torch.randint(20, (9,)), torch.tensor([4, 5])
+    offsets = torch.tensor([[0, 1, 3, 3, 4], [0, 0, 2, 5, 5]])
+    given = torch.rand(4, 5), values, lengths, offsets
+    with torch.no_grad():
+        program = torch.export.export(model, given)
+        assert [each.op for each in replace_in(program).replaced] == ["dlrm_forward"]
+    torch.testing.assert_close(program.module()(*given), model(*given))

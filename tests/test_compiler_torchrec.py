@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import kernels
+from kernels.compiler.exported import replace_in
 
 pytest.importorskip("torchrec")
 from torchrec.models.dlrm import DLRM, DLRM_DCN
@@ -68,3 +69,22 @@ def test_it_computes_what_eager_does(make, options):
         each(*given).square().sum().backward()
     for one, another in zip(other.parameters(), own.parameters(), strict=True):
         torch.testing.assert_close(one.grad, another.grad)
+
+
+def test_exported_it_is_one_op():
+    class Of(torch.nn.Module):
+        """torch.export takes tensors."""
+
+        def __init__(self):
+            super().__init__()
+            self.own = model().requires_grad_(False)
+
+        def forward(self, dense, values, lengths):
+            return self.own(dense, KeyedJaggedTensor(FEATURES, values, lengths=lengths))
+
+    own, (dense, features) = Of(), inputs(4)
+    given = dense, features.values(), features.lengths()
+    with torch.no_grad():
+        program = torch.export.export(own, given)
+        assert [each.op for each in replace_in(program).replaced] == ["dlrm_forward"]
+    torch.testing.assert_close(program.module()(*given), own(*given))

@@ -215,9 +215,10 @@ def check_between(view: View, calls: set[fx.Node], last: fx.Node) -> None:
         if not started or call in calls or call.op in ("placeholder", "get_attr") or is_of_numbers(call):
             continue
         for node in seen.get(call, ()):
-            if node in view.opaque:
+            is_operator = isinstance(node.target, torch._ops.OpOverload)
+            if node in view.opaque and not (is_operator and node.target.namespace == "aten"):
                 raise Miss(f"{name_of(call)} stands between the parts", call)
-            if isinstance(node.target, torch._ops.OpOverload) and writes(node):
+            if is_operator and writes(node):
                 raise Miss(f"{node.target} writes in place between the parts", call)
     for reason in filter(None, contexts):
         raise Miss(reason, last)
