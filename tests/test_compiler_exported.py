@@ -126,7 +126,8 @@ def test_what_a_program_takes_of_the_ops_own_result_stays(take):
         torch.testing.assert_close(program.module()(*given), want)
 
 
-def test_what_export_asserts_of_a_look_up_is_no_reader_of_it():
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_what_export_asserts_of_a_look_up_is_no_reader_of_it(decomposed):
     """torchrec's look-ups are cast to the type that they have; what is asserted of an input stays."""
 
     def function(m, dense, *ids):
@@ -138,6 +139,8 @@ def test_what_export_asserts_of_a_look_up_is_no_reader_of_it():
     model = Of(function, tables=tables, offsets=torch.arange(0, 12, 3))
     given = torch.rand(4, 5), *(torch.randint(20, (4, 3)) for _ in range(3))
     program = torch.export.export(model, given)
+    if decomposed:
+        program = program.run_decompositions({})
     asserted = torch.ops.aten._assert_tensor_metadata.default
     assert len(program.graph.find_nodes(op="call_function", target=asserted)) == 4
     assert [each.op for each in replace_in(program).replaced] == ["embedding_bags_apart"]

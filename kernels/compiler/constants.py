@@ -50,16 +50,20 @@ class Constants:
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._value)
         return target(*args, **(kwargs | {"device": "cpu"} if "device" in kwargs else kwargs))
 
-
     def _may_be_written(self, node: fx.Node) -> bool:
         """Whether a node, or what may be a view of it, is written to, or read by a call of which nothing is known."""
-        shown = example(node)
-        if not isinstance(shown, Tensor | tuple | list) or (isinstance(shown, Tensor) and shown.is_floating_point()):
-            return False
-        for reader in node.users:
-            is_known = reader.target is operator.setitem or reader not in self._opaque
-            if not is_known or node in written(reader) or self._may_be_written(reader):
-                return True
+        seen, left = set(), [node]
+        while left:
+            node = left.pop()
+            shown = example(node)
+            is_float = isinstance(shown, Tensor) and shown.is_floating_point()
+            if node in seen or is_float or not isinstance(shown, Tensor | tuple | list):
+                continue
+            seen.add(node)
+            for reader in node.users:
+                if (reader in self._opaque and reader.target is not operator.setitem) or node in written(reader):
+                    return True
+            left += node.users
         return False
 
 

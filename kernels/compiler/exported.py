@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from .explanation import Explanation, replaced, sentence
+from .match import arguments
 from .replace import Site, rewrite
 from .view import example, mode_of, traced
 
@@ -40,13 +41,14 @@ def replace_in(program: ExportedProgram) -> Explanation:
 
 def drop_assertions(graph: fx.Graph) -> list[tuple[fx.Node, dict]]:
     """Erase what is asserted of the dtype, device and layout of a value that the program itself computes: an assertion
-    would be one more reader of a value that a replacement no longer computes. Returns each value with its kwargs."""
+    would be one more reader of a value that a replacement no longer computes. Returns the values with what it was."""
     dropped = []
     for node in graph.find_nodes(op="call_function", target=ASSERTION):
-        value, *sizes = node.args
-        given = value.op == "placeholder"
-        if not given and not sizes and all(getattr(example(value), name) == of for name, of in node.kwargs.items()):
-            dropped.append((value, dict(node.kwargs)))
+        asserted = {name: what for name, what in arguments(node).items() if what is not None}
+        value = asserted.pop("a")
+        of_type = asserted.keys() <= {"dtype", "device", "layout"}
+        if value.op != "placeholder" and of_type and all(getattr(example(value), k) == v for k, v in asserted.items()):
+            dropped.append((value, asserted))
             graph.erase_node(node)
     return dropped
 
