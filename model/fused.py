@@ -7,7 +7,7 @@
                        kernels.outer_linear
 
 An MLP too wide for one kernel, or in full float32, is a matrix product a layer, with bias and ReLU in one pass, as
-kernels.FusedMLP has it; packed for training it is one node of autograd.
+kernels.FusedMLP has it; but in full float32 a training step that is no CUDA graph takes one kernel (`pack`).
 Float32 products are as exact as PyTorch's own (`torch.set_float32_matmul_precision`, which model.train sets), and under
 torch.autocast the kernels compute in its dtype.
 
@@ -22,9 +22,8 @@ import torch
 from torch import Tensor, nn
 
 import kernels
-from kernels.ops.fused_mlp import layered
 from kernels.ops.fused_mlp.module import autocast, is_chosen, is_plain, mlp, precision_of
-from kernels.ops.fused_mlp.packed import PackedMLP
+from kernels.ops.fused_mlp.packed import PackedMLP, is_packed
 from kernels.ops.fused_mlp.packing import widths_of
 from model.arches import DenseArch, InteractionArch, OverArch, outer_product
 from model.config import Interaction, Precision
@@ -89,7 +88,7 @@ class FusedOverArch(Fused, OverArch):
 
     def forward(self, features: Tensor) -> Tensor:
         if self.packed is not None and self.packed.takes(self.linears(), features, self.backend):
-            return self.packed(features, backend=self.backend, zeros=True)  # beyond in_features
+            return self.packed(features, backend=self.backend)
         if not self.fuses(features):
             # What the plain interaction gives, made of what the fused one gave.
             plain = outer_product(features) if self._is_root(features) else features[:, : self.in_features]
@@ -113,16 +112,17 @@ def parameters(linears: Sequence[nn.Linear]) -> tuple[list[Tensor], list[Tensor]
     return [linear.weight for linear in linears], [linear.bias for linear in linears]
 
 
-def pack(model: nn.Module, rows: int, precision: Precision) -> list[tuple[Fused, PackedMLP]]:
-    """Lay out the MLPs of a fused DLRM that are one kernel, or one node of autograd (kernels.ops.fused_mlp.layered),
-    in a training step of so many rows, so that an optimizer can train their buffers, which are returned. The others (on
-    a CPU, in half precision where they are too wide, the top MLP of `outer`) stay as they are."""
+def pack(model: nn.Module, rows: int, precision: Precision, graph: bool = False) -> list[tuple[Fused, PackedMLP]]:
+    """Lay out the MLPs of a fused DLRM that are one kernel each in a training step of so many rows, so that an
+    optimizer can train their buffers, which are returned. graph: whether the step becomes a CUDA graph, which waits for
+    no host: then full float32 goes layer by layer. The others (on a CPU, in half precision where they are too wide, the
+    top MLP of `outer`) stay as they are."""
     arches = [model.dense_arch]
     if model.interaction_arch.interaction is not Interaction.OUTER:
         arches.append(model.over_arch)
     packed = []
     for arch in arches:
-        if _is_packed(arch, rows, precision):
+        if _is_packed(arch, rows, precision, graph):
             packed.append((arch, PackedMLP(arch.linears())))
         else:  # of an earlier optimizer's buffer: fused=True takes dense parameters alone, and on a CPU does not say so
             for parameter in arch.parameters():
@@ -130,7 +130,7 @@ def pack(model: nn.Module, rows: int, precision: Precision) -> list[tuple[Fused,
     return packed
 
 
-def _is_packed(arch: Fused, rows: int, precision: Precision) -> bool:
+def _is_packed(arch: Fused, rows: int, precision: Precision, graph: bool) -> bool:
     linears = arch.linears()
     if not all(type(linear) is nn.Linear and is_plain(linear) for linear in linears):
         return False
@@ -138,7 +138,8 @@ def _is_packed(arch: Fused, rows: int, precision: Precision) -> bool:
         return False
     weights, _ = parameters(linears)
     dtype = torch.bfloat16 if precision is Precision.BF16 else weights[0].dtype
-    products, device = "tf32" if precision is Precision.TF32 else "ieee", weights[0].device
-    if layered.takes(dtype, device, arch.backend):
-        return True
-    return is_chosen(rows, widths_of(weights), dtype, products, True, device, arch.backend)
+    given = rows, widths_of(weights), dtype, "tf32" if precision is Precision.TF32 else "ieee"
+    device = weights[0].device
+    if graph:
+        return is_chosen(*given, True, device, arch.backend)
+    return is_packed(*given, device, arch.backend)

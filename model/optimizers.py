@@ -266,7 +266,7 @@ def make_optimizer(model: DLRM, preset: Preset, capturable: bool = False) -> Opt
     choose = _capturable_optimizer if capturable else _optimizer
     make = partial(choose, settings.optimizer, **own)
     is_fused = model.config.kernels is Kernels.FUSED
-    packed = fused.pack(model, settings.batch_size, settings.precision) if is_fused else []
+    packed = fused.pack(model, settings.batch_size, settings.precision, capturable) if is_fused else []
     parts = {"mlps": PackedOptimizer(make, mlps, packed) if packed else make(mlps), "tables": update}
     schedule = Schedule(settings.warmup_steps, settings.decay_start_step, settings.decay_steps)
     return Optimizers(parts, {"mlps": settings.learning_rate, "tables": rate}, schedule)

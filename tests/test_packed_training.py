@@ -94,22 +94,6 @@ def test_each_goes_on_from_the_others_state(one_by_one, optimizer):
         torch.testing.assert_close(found[1], expected[1], rtol=0, atol=10 * max(ERROR[optimizer], 1e-7))
 
 
-@pytest.mark.parametrize("optimizer", list(Optimizer))
-def test_layers_that_go_one_by_one_are_one_tensor_too(one_by_one, monkeypatch, optimizer):
-    """As on a GPU in full float32."""
-    expected = trained(*one_by_one(training, "auto", optimizer))
-    monkeypatch.setattr(fused.layered, "takes", lambda dtype, device, backend: True)
-    calls, apply = [], fused.layered.Layered.apply
-    monkeypatch.setattr(fused.layered.Layered, "apply", lambda *given: calls.append(given) or apply(*given))
-    model, ours = training("auto", optimizer)
-    assert len(ours.parts["mlps"].packed) == 2
-    found = trained(model, ours)
-    assert len(calls) == 2 * 4  # MLPs, steps
-    torch.testing.assert_close(found[:2], expected[:2], rtol=1e-5, atol=1e-6)
-    for packed in ours.parts["mlps"].packed:
-        assert torch.equal(packed.joined(packed.parameters), packed.buffer)
-
-
 def test_steps_that_take_no_kernel_train_too(monkeypatch):
     """As those of a compiled model, or of a batch that no kernel takes: their gradients are the parameters'."""
     expected = trained(*training("eager", Optimizer.ADAGRAD))
@@ -159,10 +143,15 @@ def test_a_model_that_is_moved_afterwards_is_refused():
     ],
 )
 def test_what_is_laid_out_is_asked_for_as_it_is_trained(monkeypatch, precision, dtype, products):
+    """Of a step that becomes a CUDA graph as `mlp` chooses, of another as PackedMLP does."""
     asked = []
-    monkeypatch.setattr(fused, "is_chosen", lambda rows, widths, *rest: asked.append((rows, *rest[:3])))
-    fused.pack(made(CONFIG, "eager"), 7, precision)
-    assert asked == [(7, dtype, products, True)] * 2
+    for name in ("is_packed", "is_chosen"):
+        monkeypatch.setattr(fused, name, lambda *given, name=name: asked.append((name, given[0], *given[2:4])))
+    model = made(CONFIG, "eager")
+    chosen = Preset(CONFIG, replace(preset("mini").train, precision=precision, batch_size=7))
+    make_optimizer(model, chosen)
+    make_optimizer(model, chosen, capturable=True)
+    assert asked == [("is_packed", 7, dtype, products)] * 2 + [("is_chosen", 7, dtype, products)] * 2
 
 
 # ------------------------------------------------------------------------------ what is done to the model beside a step

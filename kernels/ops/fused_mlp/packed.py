@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.compiler import is_compiling
 
-from . import eager, layered, packing
+from . import choice, packing
 from .module import autocast, autocast_dtype, has_hooks, is_chosen, pack_mlp, precision_of
-from .op import OP, check
+from .op import OP
+
+MOST_PRODUCTS = 5.3e9  # of a forward in full float32, up to which one kernel was measured to be faster (`is_packed`)
 
 
 class PackedMLP:
@@ -40,7 +42,6 @@ class PackedMLP:
         self.buffer = first.detach().new_empty(0).set_(
             first.untyped_storage(), first.storage_offset(), (packing.elements(self.widths),), (1,)
         ).requires_grad_()
-        self._views: dict[int, layered.Pairs] = {}
         start = self.buffer.data_ptr()
         self._offsets = [parameter.data_ptr() - start for parameter in self.parameters]
 
@@ -65,51 +66,25 @@ class PackedMLP:
 
     def takes(self, linears: Sequence[nn.Module], x: Tensor, backend: str = "auto") -> bool:
         """Whether a call of these layers, with a gradient, is a call of this: they are its own, none has a hook, and
-        one kernel or `layered` computes them. Not within a transform of torch.func, which `layered` has no rule for,
-        nor where torch.distributed has several processes, which average the gradients of parameters."""
+        `is_packed` says so. Not within a transform of torch.func, nor where torch.distributed has several processes,
+        which average the gradients of parameters."""
         if is_compiling() or not torch.is_grad_enabled() or list(linears) != self.linears or x.dim() != 2:
             return False
         if torch._C._are_functorch_transforms_active() or _has_several_processes():
             return False
         if any(map(has_hooks, self.linears)) or self._is_called_by_parameter() or not self.is_whole():
             return False
-        return layered.takes(autocast_dtype(x), x.device, backend) or self._is_one_kernel(x, backend)
-
-    def _is_one_kernel(self, x: Tensor, backend: str) -> bool:
-        return is_chosen(x.shape[0], self.widths, autocast_dtype(x), precision_of(x), True, x.device, backend)
+        return is_packed(x.shape[0], self.widths, autocast_dtype(x), precision_of(x), x.device, backend)
 
     def __call__(
-        self, x: Tensor, activation: str = "relu", final_activation: str = "identity", *, backend: str = "auto",
-        zeros: bool = False,
-    ) -> Tensor:  # fmt: skip
-        """`mlp` of the layers, x [B, K'], whose gradients go to the buffer. Of K' >= K columns the first K count.
-
-        zeros: whether the others are zeros, as `dot_interaction` fills its rows up. Products layer by layer then read
-        them too, and no row that they read is unaligned.
-        """
-        one_by_one = layered.takes(autocast_dtype(x), x.device, backend) and not self._is_one_kernel(x, backend)
+        self, x: Tensor, activation: str = "relu", final_activation: str = "identity", *, backend: str = "auto"
+    ) -> Tensor:
+        """`mlp` of the layers in one kernel, x [B, K'], whose gradients go to the buffer. Of K' >= K columns the first K
+        count."""
         x = autocast(x)
-        given = x, self.buffer, self.widths, activation, final_activation, precision_of(x), True
-        if one_by_one:
-            check(OP.name, *given)
-            out = self._one_by_one(x, activation, final_activation, zeros)
-        else:
-            out, _ = OP.call(backend, *given)
+        out, _ = OP.call(backend, x, self.buffer, self.widths, activation, final_activation, precision_of(x), True)
         packing.refuse_changes(OP.name, out, self.weights)
         return out
-
-    def _one_by_one(self, x: Tensor, activation: str, final_activation: str, zeros: bool) -> Tensor:
-        if not {activation, final_activation} <= {*layered.ACTIVATIONS}:
-            weights, biases = zip(*packing.views(self.buffer, self.widths), strict=True)
-            return eager.fused_mlp(x, weights, biases, activation, final_activation)
-        views = self._wide(layered.columns_of(x, self.widths) if zeros else self.linears[0].in_features)
-        return layered.Layered.apply(x, self.buffer, views, self.widths, activation, final_activation)
-
-    def _wide(self, columns: int) -> layered.Pairs:
-        """`layered.wide` of the buffer, made once."""
-        if columns not in self._views:
-            self._views[columns] = layered.wide(self.buffer.detach(), self.widths, columns)
-        return self._views[columns]
 
     def take_gradients(self) -> None:
         """Move the parameters' gradients, if there are any, into the buffer's: what did not go by `takes` left them
@@ -148,6 +123,25 @@ class PackedMLP:
         for into, tensor in zip(self.split(buffer), tensors, strict=True):
             into.copy_(tensor)
         return buffer
+
+
+def is_packed(
+    rows: int, widths: str, dtype: torch.dtype, precision: str, device: torch.device, backend: str
+) -> bool:
+    """Whether a PackedMLP is to train so many rows.
+
+    In full float32 that is one kernel too, where `mlp` takes a matrix product a layer: cuBLAS is faster on the GPU, but
+    a step that is no CUDA graph waits for the host, which launches two kernels an MLP here and seven a layer there. On
+    an H200, ms a step of a DLRM with MLPs 13-512-256-64-16 and 367-512-256-1, by SGD, one kernel / a product a layer:
+
+        rows    without a graph     as a graph
+         2048     1.54 / 3.04      0.538 / 0.451
+        16384     2.24 / 2.83       2.16 / 1.54
+    """
+    if backend == "auto" and device.type == "cuda" and dtype == torch.float32 and precision == "ieee":
+        products = rows * sum(layer.inputs * layer.outputs for layer in packing.layers(widths))
+        return products <= MOST_PRODUCTS and choice.auto_of(rows, widths, dtype, precision, True, device) != "eager"
+    return is_chosen(rows, widths, dtype, precision, True, device, backend)
 
 
 def _has_several_processes() -> bool:
