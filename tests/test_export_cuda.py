@@ -66,6 +66,13 @@ class TestExported:
             found = [*pool.map(lambda i: exported(*samples[i % len(samples)][:-1]), range(320))]
         assert all(is_near(answer, samples[i % len(samples)][-1]) for i, answer in enumerate(found))
 
+    def test_a_threads_first_batch_has_no_rows(self, folder):
+        exported = Exported(folder)
+        *inputs, want = torch.load(folder / "samples.pt")[0]
+        assert want.shape == (0,)
+        with ThreadPoolExecutor(1) as pool:
+            assert is_near(pool.submit(exported, *inputs).result(), want)
+
     @only_none
     def test_inputs_that_it_does_not_take(self, folder):
         counts, ids = sample(Served(trained()), 8, 0)
@@ -112,6 +119,7 @@ class TestExported:
         inputs, _, after = inputs_and_answers(folder.name.removesuffix("-gpu"))
         assert is_near(exported(*inputs), after)
 
+    @pytest.mark.heavy  # it reads how much of the GPU's memory is taken, by whomever
     @only_none
     def test_reloads_do_not_grow_the_gpus_memory(self, folder, tables):
         exported, inputs = Exported(folder), inputs_and_answers()[0]
@@ -245,6 +253,7 @@ class TestInCpp:
             done = runner(folder, "--inputs", tables / "inputs.pt", "--reload", tables / table)
             assert is_near(torch.tensor([float(line) for line in done.stdout.split()]), want), done.stderr
 
+    @pytest.mark.heavy  # it reads how much of the GPU's memory is taken, by whomever
     def test_reloads_under_load(self, runner, folder, tables):
         done = runner(folder, "--bench", "--check", "--threads", 12, "--reload", tables / "own")
         assert done.returncode == 0, done.stdout + done.stderr

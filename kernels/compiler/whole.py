@@ -202,7 +202,7 @@ def check(
         if len({value(node).dtype for node in nodes}) > 1 or any(value(node).dim() != 1 for node in nodes):
             raise Miss(f"the {name} differ in dtype, or have not one dimension", nodes[0])
     for node in offsets or indices:
-        if not same_size(value(node).shape[0], value(dense).shape[0] + (bags == "closed")):
+        if not same_size(value(node).shape[0], value(dense).shape[0] + int(bags == "closed")):
             raise Miss("there are not as many bags as rows of the dense features", node)
     if any(value(node).device != value(dense).device for node in (*tables, *indices, *offsets)):
         raise Miss("the tables and ids lie on several devices", dense)

@@ -5,7 +5,8 @@ pytest      the test suite in several processes, but for the heavy tests, those 
 build       the CMake tests, beside pytest
 ctest       the CMake tests, beside pytest and the sanitizer
 sanitizer   compute-sanitizer, where it is: the CMake tests' binaries, and the tests marked `sanitizer`
-heavy       the tests marked `heavy`, which take most of the GPU's memory: nothing else runs beside them
+heavy       the tests marked `heavy`, which take most of the GPU's memory, or read how much of it is taken: nothing else
+            runs beside them
 record      each op's counts of tests, into traces/results/<gpu>/tests.json, if every test was run
 bench       python -m kernels.measure bench --quick, alone: a few cells an op, and none is recorded
 
@@ -32,7 +33,7 @@ from .commands import Outcome, command, cores
 
 STEPS = ("pytest", "build", "ctest", "sanitizer", "heavy", "record", "bench")
 # The seconds that one command of a step may take on a machine of LIMITS_CORES cores; with fewer, as many times more.
-LIMITS = {"pytest": 600, "build": 300, "ctest": 420, "sanitizer": 240, "heavy": 120, "bench": 420}
+LIMITS = {"pytest": 600, "build": 300, "ctest": 420, "sanitizer": 240, "heavy": 300, "bench": 420}
 LIMITS_CORES = 16
 PROCESS_BYTES = 6 * 2**30  # of the GPU's memory, for each process that tests
 
@@ -90,7 +91,7 @@ def run_pytest(tests: Iterable[str] = (), sanitized: bool = False) -> list[Outco
 
 
 def run_heavy(tests: Iterable[str] = ()) -> list[Outcome]:
-    """The tests that take most of the GPU's memory, one by one."""
+    """The tests that take most of the GPU's memory, or read how much is taken, one by one."""
     return _together("heavy", [_pytest("pytest heavy", ["-m", "heavy", *tests], limit("heavy"))])
 
 
