@@ -115,3 +115,41 @@ def current(device: torch.device) -> Iterator[None]:
     with torch.cuda.device(device):
         torch.cuda.current_stream(device).query()
         yield
+
+
+def runner_of(code: Path, device: torch.device) -> AOTIModelContainerRunner:
+    """What runs a package's code, one call at a time. torch's package loader makes such a one too, but before 2.13 of
+    a zip file alone, which it unpacks into a temporary folder."""
+    if device.type == "cuda":
+        return torch._C._aoti.AOTIModelContainerRunnerCuda(str(code), 1, str(device), str(code.parent))
+    return torch._C._aoti.AOTIModelContainerRunnerCpu(str(code), 1)
+
+
+def _device(folder: Path, made_for: str, gpu: int | None) -> torch.device:
+    """Where the package runs. ExportError: it is for another device."""
+    if not made_for:
+        if gpu is not None:
+            raise ExportError(f"{folder}: made for the CPU, and is to run on GPU {gpu}: export it with --device cuda")
+        return torch.device("cpu")
+    if not has_nvidia_driver() or not torch.cuda.is_available():
+        raise ExportError(f"{folder}: made for a GPU, {made_for}, and torch {torch.__version__} finds none here")
+    count = torch.cuda.device_count()
+    gpu = torch.cuda.current_device() if gpu is None else gpu
+    if not 0 <= gpu < count:
+        raise ExportError(f"{folder}: is to run on GPU {gpu}, and this machine's are 0 to {count - 1}")
+    if architecture(gpu) != made_for:
+        raise ExportError(f"{folder}: made for a GPU of {made_for}, and GPU {gpu} here is {architecture(gpu)}")
+    global _architecture
+    with _first:  # the ops of LIBRARY are the process's: of one architecture
+        _architecture = _architecture or made_for
+        if _architecture != made_for:
+            raise ExportError(
+                f"{folder}: made for a GPU of {made_for}, and this process has loaded one for {_architecture}"
+            )
+    return torch.device("cuda", gpu)
+
+
+def architecture(gpu: int | torch.device) -> str:
+    """sm_90 of an H100, say."""
+    major, minor = torch.cuda.get_device_capability(gpu)
+    return f"sm_{major}{minor}"
