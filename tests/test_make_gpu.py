@@ -434,7 +434,7 @@ def test_how_much_runs_at_a_time(monkeypatch):
     for cores in (2, 4, 16):
         monkeypatch.setattr(run_all, "cores", lambda cores=cores: cores)
         shares[cores] = (run_all.processes(), *run_all.beside_pytest(), run_all.limit("heavy"))
-    assert shares == {2: (1, 2, 1, 960), 4: (3, 2, 1, 480), 16: (12, 4, 6, 120)}
+    assert shares == {2: (1, 2, 1, 2400), 4: (3, 2, 1, 1200), 16: (12, 4, 6, 300)}
     Properties.total_memory = 79 * 2**30
     assert (run_all.processes(), run_all.limit("pytest")) == (12, 600)
     Properties.total_memory = 24 * 2**30
