@@ -187,6 +187,15 @@ def test_replays_train_mlps_of_one_tensor_each(monkeypatch, optimizer, precision
 
 
 @on_gpu
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+def test_full_float32_trains_one_tensor_an_mlp_where_the_host_launches_it(optimizer):
+    ours, uncaptured = (trained(FUSED[0], optimizer, graph=graph) for graph in (True, False))
+    assert not isinstance(ours[2].parts["mlps"], PackedOptimizer)
+    assert isinstance(uncaptured[2].parts["mlps"], PackedOptimizer)
+    assert_same_training(ours, uncaptured)
+
+
+@on_gpu
 @pytest.mark.parametrize("hash", [Hash.INDEX, Hash.SORTED])
 def test_other_hashes_are_captured_too(hash):
     assert_same_training(trained(FUSED[1], hash=hash), trained(FUSED[1], hash=hash, graph=False))
