@@ -196,7 +196,7 @@ say(
     "its kernels.",
     _floor,
 )
-say("In the record, the first two late reads are errors, and the other two give the next call's numbers.", _late)
+say("The first two late reads are errors, and the other two give the next call's numbers.", _late)
 say("takes {:.2f} ms at the eighth call. With the mark it takes {:.2f} ms, and with `no_grad` {:.2f} ms.", _pending)
 say("The step makes {:.1f} MB of tensors, and at most {:.1f} MB are alive at once.", _alive)
 say("There, the gradient of all products of two vectors takes {:.1f} MB.", _pairs_mb)
