@@ -291,6 +291,25 @@ def test_first_calls_of_several_models_are_judged_each():
                                "    triton: not measured"]
 
 
+def test_what_folding_takes_is_told_where_it_is_more_than_the_calls_vary():
+    module = bench.of("outer_linear")
+
+    def cell(rows, before, within, spread=1.0):
+        times = ((module.FOLDED, before), (module.FOLDING, within))
+        found = (row(who, us, shape=(rows, 432)) for who, us in times)
+        return [replace(one, us_p20=one.us_p50 - spread, us_p80=one.us_p50 + spread) for one in found]
+
+    told = module.FoldTime().judge([*cell(128, 75.0, 230.0), *cell(2048, 700.0, 866.0)], STEADY)
+    assert (told.met, told.figure) == (True, "folding a weight takes 155 µs at 128 rows, 166 µs at 2048 rows")
+    for before, within, spread in ((5354.0, 5143.0, 1.0), (5000.0, 5150.0, 80.0)):
+        some = module.FoldTime().judge([*cell(128, 75.0, 230.0), *cell(16384, before, within, spread)], STEADY)
+        not_told = f"what folding takes is not told at 16384 rows: {within:.0f} µs with it, {before:.0f} without"
+        assert (some.met, some.figure) == (True, f"folding a weight takes 155 µs at 128 rows; {not_told}")
+        none = module.FoldTime().judge(cell(16384, before, within, spread), STEADY)
+        assert (none.met, none.figure) == (False, not_told)
+    assert not module.FoldTime().judge([], STEADY).met
+
+
 def test_a_summary_names_what_was_not_measured_and_what_failed():
     targets = (judge.CopyShare(lambda labels: 95), judge.NearTheFastest())
     rows = [row("triton", 1.0), row("cuda", match="FAILED: Mismatch: x")]
