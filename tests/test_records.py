@@ -291,6 +291,15 @@ def test_first_calls_of_several_models_are_judged_each():
                                "    triton: not measured"]
 
 
+def test_calls_by_events_are_judged_in_their_own_cell():
+    target = bench.of("dlrm").ByEvents((("a", 15.0),), {"rows": 100})
+    mini, main = row("a", call=14.0), row("a", call=99.0, shape=(7, 3))
+    assert target.judge([mini, main], STEADY).met
+    assert target.judge([main, mini], STEADY).met
+    assert not target.judge([main], STEADY).met
+    assert target.judge([replace(mini, call_us=16.0)], STEADY).misses == ["a: 16.0 µs, 15.0 asked"]
+
+
 def test_what_folding_takes_is_told_where_it_is_more_than_the_calls_vary():
     module = bench.of("outer_linear")
 
