@@ -344,6 +344,7 @@ def _first_calls(model: Model, rows: int) -> Iterator[FirstCall]:
     call = Calls(
         OP, "functional", model.labels(rows),
         inputs=functools.partial(_tensors, model, rows), names=tuple(model.names()), baseline="", statements=statements,
+        spec=_spec(model),
     )
     yield FirstCall(call, OURS)
     yield FirstCall(call, OURS, compiles=True, part="first call, compiled")
