@@ -16,8 +16,10 @@ from fake_clock import Clock, cell, inputs, rows_of
 
 import kernels
 from kernels import dispatch, runtime
-from kernels.check import Spec, Sums
+from kernels.check import Call, Spec, Sums
 from kernels.check import spec as specs
+from kernels.check.comparison import double
+from kernels.check.tf32 import RoundedProducts
 from kernels.measure import bench, first_call, judge, measuring, runs
 from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Row, calls, label
 from kernels.measure.clock import batches, percentiles
@@ -409,6 +411,40 @@ def test_the_process_of_a_first_call_finds_the_one_that_is_asked(op):
 def test_the_process_of_a_first_call_says_why_it_ended():
     rows = first_call.measure_first_call(replace(first_call_of_a_process(), implementations=("cuda",)))
     assert rows[0].match.startswith("FAILED: ValueError: exit status 1: ")
+
+
+@pytest.mark.parametrize(("off", "right"), [(0.0, True), (0.01, False)])
+def test_a_first_calls_result_may_be_off_by_what_its_products_precision_allows(monkeypatch, capsys, off, right):
+    """Of rounded operands a probability of dlrm's `main` is off by up to 0.0007, 1000 times as much as in float32."""
+    found = (one for one in bench.of("dlrm").cells() if isinstance(one, FirstCall) and not one.compiles)
+    (asked,) = (one for one in found if one.labels["model"] == "main")
+
+    def rounding(*arguments, backend):
+        with RoundedProducts():
+            return first_call.reference(asked.op)(*arguments) + off
+
+    monkeypatch.setattr(first_call, "public", lambda op: rounding)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    arguments = asked.op, "cuda", "finds", json.dumps(dict(asked.labels)), {}
+    if right:
+        first_call.call(*arguments)
+        assert json.loads(capsys.readouterr().out)["us"] > 0
+    else:
+        with pytest.raises(AssertionError, match="elements are wrong"):
+            first_call.call(*arguments)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 0.01), ("bfloat16", 0.1)])
+def test_what_dlrms_main_may_be_off_by_is_far_from_any_probability(dtype, most, monkeypatch):
+    module = bench.of("dlrm")
+    (model,) = (replace(each, heights=(50,) * 26) for each in module.MAINS if each.dtype == dtype)
+    draw, ids = runs.generators(getattr(torch, dtype), torch.device("cpu"))
+    call = Call("", module._tensors(model, 200, draw, ids))
+    spec = module._spec(model)
+    exact = spec.reference(*call.map(double).tensors)
+    (error,) = spec.scale.errors(spec.reference, call, [exact])
+    assert 0 < error.max() < most
+    assert ((spec.reference(*call.tensors).double() - exact).abs() <= error).all()
 
 
 def test_the_process_of_a_first_call_makes_its_cells_without_triton():

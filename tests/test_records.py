@@ -276,13 +276,56 @@ def test_first_call_verdict():
     assert not met(("triton", None), ("cuda", 1e4))
 
 
+def test_first_calls_of_several_models_are_judged_each():
+    """Whichever comes last."""
+    good, slow = row("cuda", call=1e4), row("cuda", call=6e4, shape=(7, 3))
+    failed = row("cuda", shape=(7, 3), match="FAILED: x")
+    for rows, said in (((good, slow), "60.0 ms"), ((good, failed), "not measured")):
+        for order in (rows, rows[::-1]):
+            verdict = judge.FirstCallWithin(50, who=("cuda",)).judge([*order], STEADY)
+            assert (verdict.met, verdict.misses) == (False, [f"7×3 float32: cuda: {said}"])
+            assert "100×10 float32: cuda 10.0 ms" in verdict.figure
+            assert f"7×3 float32: cuda {said}" in verdict.figure
+    one = judge.FirstCallWithin(50).judge([good], STEADY)
+    assert one.lines("op") == ["op first call: MISSED: triton not measured, cuda 10.0 ms; limit 50 ms",
+                               "    triton: not measured"]
+
+
+def test_calls_by_events_are_judged_in_their_own_cell():
+    target = bench.of("dlrm").ByEvents((("a", 15.0),), {"rows": 100})
+    mini, main = row("a", call=14.0), row("a", call=99.0, shape=(7, 3))
+    assert target.judge([mini, main], STEADY).met
+    assert target.judge([main, mini], STEADY).met
+    assert not target.judge([main], STEADY).met
+    assert target.judge([replace(mini, call_us=16.0)], STEADY).misses == ["a: 16.0 µs, 15.0 asked"]
+
+
+def test_what_folding_takes_is_told_where_it_is_more_than_the_calls_vary():
+    module = bench.of("outer_linear")
+
+    def cell(rows, before, within, spread=1.0):
+        times = ((module.FOLDED, before), (module.FOLDING, within))
+        found = (row(who, us, shape=(rows, 432)) for who, us in times)
+        return [replace(one, us_p20=one.us_p50 - spread, us_p80=one.us_p50 + spread) for one in found]
+
+    told = module.FoldTime().judge([*cell(128, 75.0, 230.0), *cell(2048, 700.0, 866.0)], STEADY)
+    assert (told.met, told.figure) == (True, "folding a weight takes 155 µs at 128 rows, 166 µs at 2048 rows")
+    for before, within, spread in ((5354.0, 5143.0, 1.0), (5000.0, 5150.0, 80.0)):
+        some = module.FoldTime().judge([*cell(128, 75.0, 230.0), *cell(16384, before, within, spread)], STEADY)
+        not_told = f"what folding takes is not told at 16384 rows: {within:.0f} µs with it, {before:.0f} without"
+        assert (some.met, some.figure) == (True, f"folding a weight takes 155 µs at 128 rows; {not_told}")
+        none = module.FoldTime().judge(cell(16384, before, within, spread), STEADY)
+        assert (none.met, none.figure) == (False, not_told)
+    assert not module.FoldTime().judge([], STEADY).met
+
+
 def test_a_summary_names_what_was_not_measured_and_what_failed():
     targets = (judge.CopyShare(lambda labels: 95), judge.NearTheFastest())
     rows = [row("triton", 1.0), row("cuda", match="FAILED: Mismatch: x")]
     taken = {"op": "add_relu", "quick": False, "copy_tb_per_s": STEADY, "rows": [each.flat() for each in rows]}
     lines = judge.summary(taken, targets)
     assert "add_relu grid: MISSED: not measured" in lines
-    assert lines[-1] == "FAILED: cuda functional 100×10 float32: FAILED: Mismatch: x"
+    assert lines[-1] == "FAILED: bandwidth: cuda functional 100×10 float32: Mismatch: x"
     assert not any("grid" in line for line in judge.summary(taken | {"quick": True}, targets))
     # A quick run may leave out a slow peer; what no kernel of ours was measured for is missed in any run.
     beside = (judge.NeverSlower(),)
@@ -341,7 +384,7 @@ def test_saved_is_complete_and_read_back(record, tmp_path, capsys):
     assert shown.startswith("add_relu, recorded on NVIDIA H200, ")
     assert "nothing has changed since." in shown
     assert shown.count("\nadd_relu  ") == 6
-    assert "FAILED: broken functional 4×8 float64: FAILED: Mismatch" in shown
+    assert "FAILED: bandwidth: broken functional 4×8 float64: Mismatch" in shown
     bench.save(record | {"sources_sha256": "0", "bench_sha256": "0"}, tmp_path)
     bench.show("add_relu", results=tmp_path)
     assert "sources and bench changed since." in capsys.readouterr().out
@@ -470,7 +513,8 @@ def test_status_says_what_changed_since(record, tmp_path):
     tests.write_text(json.dumps({"add_relu": entry | {"tests_sha256": "0"}}))
     table = status.table(tmp_path)
     assert "tested    H200 2026-01-31: 41 passed, 2 skipped, tests changed since\n" in table
-    assert re.search(r"add_relu\n.*\n    measured  H200 \d{4}-\d\d-\d\d, bench changed since(\n|$)", table)
+    measured = r"H200 \d{4}-\d\d-\d\d, 2 rows FAILED, bench changed since"
+    assert re.search(rf"add_relu\n.*\n    measured  {measured}(\n|$)", table)
     assert table.startswith("add_mul_activation\n    tested    never\n    measured  never\n")
     assert "| H200 2026-01-31: 41 passed, 2 skipped, tests changed since |" in status.readme_table(tmp_path)
 
@@ -513,21 +557,56 @@ def test_the_readmes_show_another_gpus_record_where_theirs_lacks_a_peer(record, 
     assert "T4" not in status.result_table(tmp_path)
 
 
-@pytest.mark.parametrize("best", ["torch.compile", "torch.compile, 32 look-ups a kernel"])
-def test_the_compiler_is_shown_as_it_is_set_best(record, tmp_path, best):
+@pytest.mark.parametrize(
+    ("best", "shown"),
+    [
+        ("torch.compile", "5.5"),
+        ("torch.compile, 32 look-ups a kernel", "5.5 (32 look-ups a kernel)"),
+        ("max-autotune", "5.5 (max-autotune)"),
+        ("max-autotune, padded", "5.5 (max-autotune, padded)"),
+    ],
+)
+def test_the_compiler_is_shown_as_it_is_set_best(record, tmp_path, best, shown):
     times = {"torch.compile": 8.0, "torch.compile, 32 look-ups a kernel": 7.0, "triton": 9.0, best: 5.5}
     rows = [row(name, us, shape=(65536, 512)).flat() for name, us in times.items()]
     bench.save(record | {"rows": rows}, tmp_path)
-    assert "65,536 rows of 512, float32 | 0.9 | – | 5.5 | 9.0 | – |" in status.result_table(tmp_path)
+    assert f"65,536 rows of 512, float32 | 0.9 | – | {shown} | 9.0 | – |" in status.result_table(tmp_path)
 
 
-@pytest.mark.parametrize("best", ["eager", "eager, padded"])
-def test_eager_is_shown_as_it_is_set_best_and_ours_as_they_are(record, tmp_path, best):
+@pytest.mark.parametrize("part", ["bandwidth autotuned", "max-autotune"])
+def test_of_a_part_that_is_autotuned_max_autotune_alone_is_shown(record, tmp_path, part):
+    times = {"bandwidth": {"torch.compile": 8.0, "triton": 9.0}, part: {"torch.compile": 1.0, "triton": 2.0}}
+    times[part]["max-autotune"] = 7.5
+    rows = [replace(row(name, us, shape=(65536, 512)), part=of) for of in times for name, us in times[of].items()]
+    bench.save(record | {"rows": [each.flat() for each in rows]}, tmp_path)
+    assert "65,536 rows of 512, float32 | 0.9 | – | 7.5 (max-autotune) | 9.0 | – |" in status.result_table(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("best", "shown"),
+    [("eager", "5.5"), ("eager, padded", "5.5 (padded)"), ("indexed", "5.5 (indexed)")],
+)
+def test_eager_is_shown_as_it_is_set_best_and_ours_as_they_are(record, tmp_path, best, shown):
     times = {"eager": 8.0, "eager, padded": 7.0, "eagerly": 1.0, "cuda": 9.0, "cuda, sorted before": 2.0, best: 5.5}
     rows = [row(name, us, shape=(65536, 512)).flat() for name, us in times.items()]
     bench.save(record | {"rows": rows}, tmp_path)
-    assert "65,536 rows of 512, float32 | 0.9 | 5.5 | – | – | 9.0 |" in status.result_table(tmp_path)
-    assert "| [add_relu](ops/add_relu/) | 5.5 | – | 9.0 |" in status.readme_table(tmp_path)
+    assert f"65,536 rows of 512, float32 | 0.9 | {shown} | – | – | 9.0 |" in status.result_table(tmp_path)
+    assert f"| [add_relu](ops/add_relu/) | {shown} | – | 9.0 |" in status.readme_table(tmp_path)
+
+
+def test_the_readmes_show_no_time_of_what_failed_and_say_that_it_did(record, tmp_path):
+    rows = [
+        row("eager", 8.0, shape=(65536, 512)),
+        row("cuda", 9.0, shape=(65536, 512), match="FAILED: x"),
+        row("triton", shape=(65536, 512), match="FAILED: y"),
+    ]
+    bench.save(record | {"rows": [each.flat() for each in rows], "without": ["a", "b"]}, tmp_path)
+    assert "65,536 rows of 512, float32 | 0.9 | 8.0 | – | – | – |" in status.result_table(tmp_path)
+    measured = rf"H200 {record['date']}, without a and b, 2 rows FAILED"
+    assert f"| 8.0 | – | – | never | {measured} |" in status.readme_table(tmp_path)
+    assert f"    measured  {measured}\n" in status.table(tmp_path)
+    bench.save(record | {"rows": [each.flat() for each in rows[:2]]}, tmp_path)
+    assert f"H200 {record['date']}, 1 row FAILED |" in status.readme_table(tmp_path)
 
 
 def test_each_row_of_the_front_page_has_words_of_its_own():

@@ -117,6 +117,7 @@ class Calls(Labelled):
     form: functional | in place | with a gradient (recorded: the floating-point inputs require one).
     statements: implementation → expression of the variables, the op's function and `eager`, its reference.
     baseline: the one of them that is no implementation of the op, but what their cost is compared with; or "".
+    spec: what holds the results, if not the op's own, as of a Cell.
     """
 
     op: str
@@ -128,6 +129,7 @@ class Calls(Labelled):
     statements: Mapping[str, str]
     options: tuple = ()
     part: str = "calls"
+    spec: Spec | None = None
 
 
 @dataclass(frozen=True)

@@ -86,13 +86,14 @@ def asked(op: str, labels: dict) -> FirstCall:
 def call(op: str, backend: str, how: str, labels: str, imports: dict[str, float]) -> None:
     """What the fresh process does: make the call of these labels, and print what came of it.
 
-    how: whether it "compiles" what it needs, or "finds" it.
+    how: whether it "compiles" what it needs, or "finds" it. The result must match as in any other row.
     """
+    from .match import Match
     from .runs import generators
 
     calls = asked(op, json.loads(labels)).calls
-    variables = dict(zip(calls.names, calls.inputs(*generators(calls.dtype, runtime.device())), strict=True))
-    variables |= {op: public(op), "eager": reference(op)}
+    tensors = calls.inputs(*generators(calls.dtype, runtime.device()))
+    variables = dict(zip(calls.names, tensors, strict=True)) | {op: public(op), "eager": reference(op)}
     torch.cuda.synchronize()
     start = time.perf_counter()
     core.load_core()
@@ -104,6 +105,6 @@ def call(op: str, backend: str, how: str, labels: str, imports: dict[str, float]
         torch.cuda.synchronize()
         end = time.perf_counter()
         triton, made = "triton" in sys.modules, any(Path(empty).glob("*.cubin"))
-        torch.testing.assert_close(output, eval(calls.statements["eager"], variables))
+        Match(calls, tensors).check(output)
     found = {"us": 1e6 * (end - loaded), "core_ms": 1e3 * (loaded - start), "triton": triton, "compiled": made}
     print(json.dumps(found | imports))

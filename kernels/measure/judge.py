@@ -281,11 +281,16 @@ class FirstCallWithin:
     who: tuple[str, ...] = OURS
 
     def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
-        found = {row.implementation: 1e-3 * row.call_us if row.call_us else math.inf for row in rows}
-        misses = [f"{who}: {taken:.1f} ms" for who, taken in found.items() if taken > self.milliseconds]
-        met = set(self.who) <= set(found) and not misses
-        figure = ", ".join(f"{who} {taken:.1f} ms" for who, taken in found.items())
-        return Verdict(self.part, met, f"{figure}; limit {self.milliseconds:.0f} ms", misses)
+        cells, figures, misses = by_cell(rows), [], []
+        for cell in cells:
+            where = f"{label(next(iter(cell.values())))}: " if len(cells) > 1 else ""
+            times = {who: cell[who].call_us if who in cell else None for who in {**dict.fromkeys(self.who), **cell}}
+            said = {who: f"{1e-3 * us:.1f} ms" if us else "not measured" for who, us in times.items()}
+            figures.append(where + ", ".join(f"{who} {words}" for who, words in said.items()))
+            beyond = [who for who, us in times.items() if not us or 1e-3 * us > self.milliseconds]
+            misses += [f"{where}{who}: {said[who]}" for who in beyond]
+        figure = f"{'; '.join(figures)}; limit {self.milliseconds:.0f} ms"
+        return Verdict(self.part, bool(cells) and not misses, figure, misses)
 
 
 @dataclass(frozen=True)
@@ -326,4 +331,5 @@ def summary(record: Mapping, targets: Iterable) -> list[str]:
             lines += target.judge(found, record["copy_tb_per_s"]).lines(record["op"])
         elif not record["quick"]:
             lines += Verdict(target.part, False, "not measured").lines(record["op"])
-    return lines + [f"FAILED: {name(row)}: {row.match}" for row in rows if row.failed]
+    failed = (row for row in rows if row.failed)
+    return lines + [f"FAILED: {row.part}: {name(row)}: {row.match.removeprefix('FAILED: ')}" for row in failed]

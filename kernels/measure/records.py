@@ -43,9 +43,9 @@ def save(record: dict, results: Path = RESULTS) -> str:
     """
     path = results / slug(record["GPU"]) / f"{record['op']}.json"
     shown = "/".join(path.parts[-4:])
-    failed = _failed(record)
-    if failed and path.exists() and not _failed(before := read(path)):
-        return f"kept {shown} of {before['date']}: of what was measured now, {failed} rows FAILED"
+    count = failed(record)
+    if count and path.exists() and not failed(before := read(path)):
+        return f"kept {shown} of {before['date']}: of what was measured now, {count} rows FAILED"
     head = {key: value for key, value in record.items() if key != "rows"}
     rows = ",\n".join("  " + _json(_rounded(row)) for row in record["rows"])
     write(path, _json(head, indent=1)[:-2] + f',\n "rows": [\n{rows}\n ]\n}}\n')
@@ -63,7 +63,8 @@ def write(path: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _failed(record: dict) -> int:
+def failed(record: dict) -> int:
+    """How many of its rows FAILED."""
     return sum(row["match"].startswith("FAILED") for row in record["rows"])
 
 

@@ -2,7 +2,7 @@
 
 --write puts tables into README.md and kernels/README.md: those of one GPU's records, whatever others are there. An op
 that it has no record of, or one without a peer that another GPU's has, is shown as that GPU measured it, and its line
-then bears that GPU's name.
+then bears that GPU's name. A peer is shown as it is fastest, and how that is stands in brackets.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ import torch
 
 from . import sources
 from .cells import OURS, Row
-from .judge import best_set, steady
-from .records import README_GPU, RESULTS, read, recorded_files, slug
+from .judge import best_set, is_variant, steady
+from .records import README_GPU, RESULTS, failed, read, recorded_files, slug
 
 KERNELS = sources.KERNELS
 README, FRONT_PAGE = KERNELS / "README.md", KERNELS.parent / "README.md"
+AUTOTUNED = "max-autotune"
+# PyTorch's other ways to do what a column's peer does, by their names in the records.
+OTHER_WAYS = {"eager": ("indexed", "searchsorted"), "torch.compile": (AUTOTUNED,)}
 # Labels that are written otherwise in prose.
 WORDS = {"sgd": "SGD", "tf32": "TF32"}
 BEGIN, END = "<!-- begin: python -m kernels.measure status --write -->", "<!-- end -->"
@@ -70,8 +73,16 @@ def describe_tests(entries: Iterable[dict], op: str) -> str:
 
 
 def describe_measurements(entries: Iterable[dict], op: str) -> str:
-    """The same of records: "H200 2026-01-31, bench changed since"."""
-    return _describe(entries, op, lambda entry: ", --quick" if entry["quick"] else "", "sources", "bench")
+    """The same of records: "H200 2026-01-31, without max-autotune, 2 rows FAILED, bench changed since"."""
+
+    def lacks(entry: dict) -> str:
+        count, without = failed(entry), entry.get("without")
+        found = ["--quick"] * entry["quick"]
+        found += [f"without {' and '.join(without)}"] if without else []
+        found += [f"{count} row{'s' * (count > 1)} FAILED"] if count else []
+        return "".join(f", {each}" for each in found)
+
+    return _describe(entries, op, lacks, "sources", "bench")
 
 
 def _describe(entries: Iterable[dict], op: str, what: Callable[[dict], str], *parts: str) -> str:
@@ -144,9 +155,17 @@ def result_table(results: Path = RESULTS) -> str:
 
 
 def _times(rows: Mapping[str, Row], names: Iterable[str]) -> list[str]:
-    """The µs of these implementations, of a peer as it is set best."""
-    found = (rows.get(name) if name in OURS else best_set(rows, name) for name in names)
-    return [f"{row.us_p50:,.1f}" if row and row.us_p50 else "–" for row in found]
+    """The µs of these implementations; of a peer the fastest way, which is named if it is not the plain one."""
+
+    def fastest(name: str) -> str:
+        ways = [rows.get(name)] if name in OURS else [best_set(rows, way) for way in (name, *OTHER_WAYS.get(name, ()))]
+        row = min((row for row in ways if row), key=lambda row: row.us_p50, default=None)
+        if row is None:
+            return "–"
+        how = row.implementation.removeprefix(name).removeprefix(", ")
+        return f"{row.us_p50:,.1f}" + f" ({how})" * bool(how)
+
+    return [fastest(name) for name in names]
 
 
 def case(op: str, row: Row) -> str:
@@ -159,13 +178,15 @@ def case(op: str, row: Row) -> str:
 
 
 def shown(op: str, record: dict) -> list[Row]:
-    """The functional forwards of the cells that have the labels SHOWN of the op's bench.py; those with a time."""
+    """The functional forwards of the cells that have the labels SHOWN of the op's bench.py; those with a time. Where
+    max-autotune is measured in a part of its own, it alone is taken from there."""
     wanted = importlib.import_module(f"kernels.ops.{op}.bench").SHOWN
     rows = (Row.of(flat) for flat in record["rows"])
     return [
         row
         for row in rows
-        if row.part in ("bandwidth", "grid") and row.form == "functional" and row.us_p50
+        if row.part in ("bandwidth", "grid") or ("autotune" in row.part and is_variant(row.implementation, AUTOTUNED))
+        if row.form == "functional" and row.us_p50 and not row.failed
         if all(row.labels.get(name) == value for name, value in wanted.items())
     ]
 

@@ -3,4 +3,4 @@ __all__ = ["DLRMError", "dlrm_forward"]
 MODULES = {"DLRMError": "shape"}
 # For the front page: what is measured, by the labels of its rows, and where torch.compile stops.
 CASE = "{model}, {rows:,} rows"
-STOPS = "at every look-up and every product: a launch for each"
+STOPS = "at every product, and at more than 8 look-ups: a launch for each"
