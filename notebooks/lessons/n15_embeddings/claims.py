@@ -106,8 +106,8 @@ claim(
 )
 claim(
     "15",
-    "With 65536 ids they need {:.1f} µs; eager takes {:.0f}, `torch.compile` {:.0f}, `combo_kernels` {:.1f}, one launch "
-    "{:.1f}.",
+    "With 65536 ids they need {:.1f} µs; eager takes {:.0f}, `torch.compile` {:.0f}, `combo_kernels` {:.1f}, one "
+    "launch {:.1f}.",
     _large_batch,
 )
 claim(
