@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from kernels.measure.cells import FRESH
 from lessons.shared.records import Record, apart, spread
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def print_ranking() -> None:
 
 
 def print_calls() -> None:
-    """µs of a call of mini, one after the other, by implementation."""
+    """µs of a call of mini, a line an implementation, the fastest first: on the same inputs, and on fresh ones."""
     try:
         record = RECORD.with_part("latency", model="mini")
     except LookupError:
@@ -66,6 +67,10 @@ def print_calls() -> None:
         return
     where = f"{record.head('GPU')}, {record.head('date')}"
     print(f"Mini, µs per call, between two events (20th to 80th percentile), {where}")
+    print(f"  {'':25} {'the same inputs':26} fresh inputs")
+    calls = {}
     for _, row in record.rows("latency", model="mini").dropna(subset=["call_us"]).sort_values("call_us").iterrows():
         of_call = {"us_p20": row["call_us_low"], "us_p50": row["call_us"], "us_p80": row["call_us_high"]}
-        print(f"  {row['implementation']:<44} {spread(of_call, 8)}")
+        calls[row["implementation"]] = spread(of_call, 6)
+    for name in (name for name in calls if not name.endswith(FRESH)):
+        print(f"  {name:25} {calls[name]:26} {calls.get(name + FRESH, '')}".rstrip())
