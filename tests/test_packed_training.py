@@ -146,12 +146,15 @@ def test_what_is_laid_out_is_asked_for_as_it_is_trained(monkeypatch, precision, 
     """Of a step that becomes a CUDA graph as `mlp` chooses, of another as PackedMLP does."""
     asked = []
     for name in ("is_packed", "is_chosen"):
-        monkeypatch.setattr(fused, name, lambda *given, name=name: asked.append((name, given[0], *given[2:4])))
+        monkeypatch.setattr(fused, name, lambda *given, name=name: asked.append((name, *given)))
     model = made(CONFIG, "eager")
+    device = model.over_arch.logit.weight.device
+    widths = [fused.widths_of(fused.parameters(arch.linears())[0]) for arch in (model.dense_arch, model.over_arch)]
     chosen = Preset(CONFIG, replace(preset("mini").train, precision=precision, batch_size=7))
     make_optimizer(model, chosen)
     make_optimizer(model, chosen, capturable=True)
-    assert asked == [("is_packed", 7, dtype, products)] * 2 + [("is_chosen", 7, dtype, products)] * 2
+    of_steps = [("is_packed", 7, each, dtype, products, device, "eager") for each in widths]
+    assert asked == of_steps + [("is_chosen", 7, each, dtype, products, True, device, "eager") for each in widths]
 
 
 # ------------------------------------------------------------------------------ what is done to the model beside a step
@@ -188,6 +191,23 @@ def test_any_other_loop_trains_it_too(one_by_one, loop):
     model, _ = training("eager", Optimizer.SGD)
     loop(model, another_optimizer(model))
     torch.testing.assert_close(parameters(model), parameters(expected))
+
+
+def test_a_step_that_did_not_end_takes_nothing_from_a_later_optimizer(monkeypatch):
+    """That trains each parameter; of widths in which the buffer has no padding, so that they stay in it."""
+    config = replace(CONFIG, embedding_dim=16, bottom=(16, 32, 16))
+    settings = Preset(config, replace(preset("mini").train, optimizer=Optimizer.SGD))
+
+    def step(model):
+        optimizer = make_optimizer(model, settings, capturable=True)
+        assert not isinstance(optimizer.parts["mlps"], PackedOptimizer)
+        train_step(model, optimizer, *batch(6, config, 0))
+        return parameters(model)
+
+    model = made(config, "eager")
+    make_optimizer(model, settings).zero_grad()
+    monkeypatch.setattr(fused, "is_chosen", lambda *_: False)  # as of a graph in full float32
+    torch.testing.assert_close(step(model), step(made(config, "eager")))
 
 
 class Twice(nn.Module):
