@@ -80,6 +80,19 @@ def test_the_steps_are_those_of_each_parameter(one_by_one, backend, optimizer, c
         assert torch.equal(packed.joined(packed.parameters), packed.buffer)  # its padding is still zero
 
 
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+def test_an_evaluation_reads_what_a_step_wrote(one_by_one, optimizer, capturable):
+    """Without one tensor an MLP, too: what kernels.fused_mlp keeps of weights is out of date then."""
+    for make in (training, lambda *given: one_by_one(training, *given)):
+        model, optimizers = make("eager", optimizer, capturable)
+        for step in range(3):
+            train_step(model, optimizers, *batch(6, CONFIG, step))
+            with torch.no_grad():
+                found = loss_of(model, step)
+            torch.testing.assert_close(found, loss_of(model, step).detach())
+
+
 @pytest.mark.parametrize("optimizer", list(Optimizer))
 def test_each_goes_on_from_the_others_state(one_by_one, optimizer):
     expected = trained(*training("eager", optimizer), range(6))
