@@ -48,8 +48,6 @@ class Optimizers:
     def step(self) -> None:
         for part in self.parts.values():
             part.step()
-            if isinstance(part, torch.optim.Optimizer):  # PyTorch does not count what its fused ones change
-                torch.autograd.graph.increment_version([p for group in part.param_groups for p in group["params"]])
 
     def state_dict(self) -> dict:
         """Rates are numbers, whether they are tensors on the device or not."""
