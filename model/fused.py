@@ -115,13 +115,14 @@ def parameters(linears: Sequence[nn.Linear]) -> tuple[list[Tensor], list[Tensor]
 def pack(model: nn.Module, rows: int, precision: Precision, graph: bool = False) -> list[tuple[Fused, PackedMLP]]:
     """Lay out the MLPs of a fused DLRM that are one kernel each in a training step of so many rows, so that an
     optimizer can train their buffers, which are returned. graph: whether the step becomes a CUDA graph, which waits for
-    no host: then full float32 goes layer by layer. The others (on a CPU, in half precision where they are too wide, the
-    top MLP of `outer`) stay as they are."""
+    no host: then full float32 goes layer by layer. The others (on a CPU, too wide for one kernel, in full float32 of
+    more products than `is_packed` takes, the top MLP of `outer`) stay as they are."""
     arches = [model.dense_arch]
     if model.interaction_arch.interaction is not Interaction.OUTER:
         arches.append(model.over_arch)
     packed = []
     for arch in arches:
+        arch.packed = None  # an earlier optimizer's, whose step did not end: gradients would go on to its buffer
         if _is_packed(arch, rows, precision, graph):
             packed.append((arch, PackedMLP(arch.linears())))
         else:  # of an earlier optimizer's buffer: fused=True takes dense parameters alone, and on a CPU does not say so

@@ -243,9 +243,9 @@ class CapturableAdagrad(Adagrad):
 def make_optimizer(model: DLRM, preset: Preset, capturable: bool = False) -> Optimizers:
     """The optimizers that the preset's settings name; weight decay is the MLPs' alone.
 
-    An MLP of fused kernels that is one kernel in the preset's precision, or one node of autograd, is laid out here and
-    trained as one tensor: between `zero_grad` and `step` the .grad of its parameters stays None, so that to clip
-    gradients is to clip those of parts["mlps"].trained. The model must stay on its device.
+    An MLP of fused kernels that is one kernel in such a step (`fused.pack`) is laid out here and trained as one tensor:
+    between `zero_grad` and `step` the .grad of its parameters stays None, so that to clip gradients is to clip those of
+    parts["mlps"].trained. The model must stay on its device.
 
     capturable: their step can be captured in a CUDA graph: rates are scalars on the device (fused kernels only).
     """

@@ -80,6 +80,19 @@ def test_the_steps_are_those_of_each_parameter(one_by_one, backend, optimizer, c
         assert torch.equal(packed.joined(packed.parameters), packed.buffer)  # its padding is still zero
 
 
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+def test_an_evaluation_reads_what_a_step_wrote(one_by_one, optimizer, capturable):
+    """Without one tensor an MLP, too: what kernels.fused_mlp keeps of weights is out of date then."""
+    for make in (training, lambda *given: one_by_one(training, *given)):
+        model, optimizers = make("eager", optimizer, capturable)
+        for step in range(3):
+            train_step(model, optimizers, *batch(6, CONFIG, step))
+            with torch.no_grad():
+                found = loss_of(model, step)
+            torch.testing.assert_close(found, loss_of(model, step).detach())
+
+
 @pytest.mark.parametrize("optimizer", list(Optimizer))
 def test_each_goes_on_from_the_others_state(one_by_one, optimizer):
     expected = trained(*training("eager", optimizer), range(6))
@@ -146,12 +159,15 @@ def test_what_is_laid_out_is_asked_for_as_it_is_trained(monkeypatch, precision, 
     """Of a step that becomes a CUDA graph as `mlp` chooses, of another as PackedMLP does."""
     asked = []
     for name in ("is_packed", "is_chosen"):
-        monkeypatch.setattr(fused, name, lambda *given, name=name: asked.append((name, given[0], *given[2:4])))
+        monkeypatch.setattr(fused, name, lambda *given, name=name: asked.append((name, *given)))
     model = made(CONFIG, "eager")
+    device = model.over_arch.logit.weight.device
+    widths = [fused.widths_of(fused.parameters(arch.linears())[0]) for arch in (model.dense_arch, model.over_arch)]
     chosen = Preset(CONFIG, replace(preset("mini").train, precision=precision, batch_size=7))
     make_optimizer(model, chosen)
     make_optimizer(model, chosen, capturable=True)
-    assert asked == [("is_packed", 7, dtype, products)] * 2 + [("is_chosen", 7, dtype, products)] * 2
+    of_steps = [("is_packed", 7, each, dtype, products, device, "eager") for each in widths]
+    assert asked == of_steps + [("is_chosen", 7, each, dtype, products, True, device, "eager") for each in widths]
 
 
 # ------------------------------------------------------------------------------ what is done to the model beside a step
@@ -188,6 +204,23 @@ def test_any_other_loop_trains_it_too(one_by_one, loop):
     model, _ = training("eager", Optimizer.SGD)
     loop(model, another_optimizer(model))
     torch.testing.assert_close(parameters(model), parameters(expected))
+
+
+def test_a_step_that_did_not_end_takes_nothing_from_a_later_optimizer(monkeypatch):
+    """That trains each parameter; of widths in which the buffer has no padding, so that they stay in it."""
+    config = replace(CONFIG, embedding_dim=16, bottom=(16, 32, 16))
+    settings = Preset(config, replace(preset("mini").train, optimizer=Optimizer.SGD))
+
+    def step(model):
+        optimizer = make_optimizer(model, settings, capturable=True)
+        assert not isinstance(optimizer.parts["mlps"], PackedOptimizer)
+        train_step(model, optimizer, *batch(6, config, 0))
+        return parameters(model)
+
+    model = made(config, "eager")
+    make_optimizer(model, settings).zero_grad()
+    monkeypatch.setattr(fused, "is_chosen", lambda *_: False)  # as of a graph in full float32
+    torch.testing.assert_close(step(model), step(made(config, "eager")))
 
 
 class Twice(nn.Module):

@@ -108,7 +108,8 @@ def _let_go(lent: Mapping[str, Tensor]) -> None:
 def current(device: torch.device) -> Iterator[None]:
     """The device is the current one in here: torch makes it so when it loads a package, and leaves it so. And the
     thread has its context: a launch by the driver's own function needs one, and a thread that has not yet copied a
-    number, because its first batch has no rows, has none. Any call of CUDA's runtime gives it one."""
+    number, because its first batch has no rows, has none. torch.cuda.device gives none where the device is the current
+    one already, as GPU 0 is of a new thread. A call of CUDA's runtime that needs a context gives one: a query does."""
     if device.type != "cuda":
         yield
         return

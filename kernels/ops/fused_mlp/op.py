@@ -96,10 +96,10 @@ def fused_mlp(
 
     The kernels read weights and biases from one buffer. Of parameters that `pack_mlp` laid out so nothing is copied,
     except by a compiled graph, and of frozen weights where x has a gradient: both copy at every call. Of others, and
-    where a bias is None, a copy is made, and kept until one of them is changed, unless a gradient or a CUDA graph is
-    recorded: then every call copies. A change that PyTorch does not count is not seen: through `.data`, through NumPy,
-    by a CUDA graph of your own. Lay such parameters out by `pack_mlp`, or tell by
-    torch.autograd.graph.increment_version.
+    where a bias is None, a copy is made, and kept until one of them is changed or an optimizer of torch.optim makes a
+    step, unless a gradient or a CUDA graph is recorded: then every call copies. A change that PyTorch does not count is
+    not seen: through `.data`, through NumPy, by a CUDA graph of your own. Lay such parameters out by `pack_mlp`, or
+    tell by torch.autograd.graph.increment_version.
 
     Differentiable once, in reverse mode, with respect to x, weights and biases; every run gives the same bits. Under
     torch.autocast inputs of one dtype are computed in it, where nn.Linear would cast them to autocast's; where x's and

@@ -12,7 +12,9 @@ from . import choice, packing
 from .module import autocast, autocast_dtype, has_hooks, is_chosen, pack_mlp, precision_of
 from .op import OP
 
-MOST_PRODUCTS = 5.3e9  # of a forward in full float32, up to which one kernel was measured to be faster (`is_packed`)
+# Products of a forward in full float32, up to which one kernel makes a step faster that waits for the host
+# (`is_packed`): as measured with CUDA's. Triton's forward takes four times as long (choice.py).
+MOST_PRODUCTS = {"cuda": 5.3e9, "triton": 5.3e9 / 4}
 
 
 class PackedMLP:
@@ -131,16 +133,18 @@ def is_packed(
     """Whether a PackedMLP is to train so many rows.
 
     In full float32 that is one kernel too, where `mlp` takes a matrix product a layer: cuBLAS is faster on the GPU, but
-    a step that is no CUDA graph waits for the host, which launches two kernels an MLP here and seven a layer there. On
-    an H200, ms a step of a DLRM with MLPs 13-512-256-64-16 and 367-512-256-1, by SGD, one kernel / a product a layer:
+    a step that is no CUDA graph waits for the host, which launches four kernels an MLP here and five or six a layer
+    there. On an H200, ms a step of a DLRM with MLPs 13-512-256-64-16 and 367-512-256-1, by SGD, one kernel, CUDA's / a
+    product a layer:
 
         rows    without a graph     as a graph
          2048     1.54 / 3.04      0.538 / 0.451
         16384     2.24 / 2.83       2.16 / 1.54
     """
     if backend == "auto" and device.type == "cuda" and dtype == torch.float32 and precision == "ieee":
+        chosen = choice.auto_of(rows, widths, dtype, precision, True, device)
         products = rows * sum(layer.inputs * layer.outputs for layer in packing.layers(widths))
-        return products <= MOST_PRODUCTS and choice.auto_of(rows, widths, dtype, precision, True, device) != "eager"
+        return chosen != "eager" and products <= MOST_PRODUCTS[chosen]
     return is_chosen(rows, widths, dtype, precision, True, device, backend)
 
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...dispatch import checks
 from ...dispatch.scalars import PLAIN
@@ -290,6 +291,18 @@ class _Entry:
 _entries: dict[tuple, _Entry] = {}
 _lock = threading.Lock()
 MOST_ENTRIES = 256
+_optimizer_steps = 0  # since the first copy was kept
+
+
+@functools.cache
+def _count_optimizer_steps() -> None:
+    """From here on: PyTorch's optimizers with fused=True change parameters, and their versions stay as they were."""
+    register_optimizer_step_post_hook(_count_optimizer_step)
+
+
+def _count_optimizer_step(*_) -> None:
+    global _optimizer_steps
+    _optimizer_steps += 1
 
 
 def _key(weights: Sequence[Tensor], tensors: tuple[Tensor | None, ...]) -> tuple:
@@ -300,9 +313,9 @@ def _key(weights: Sequence[Tensor], tensors: tuple[Tensor | None, ...]) -> tuple
 
 def _state(tensors: Sequence[Tensor], is_view: bool) -> list:
     """Where each tensor lies and what it looks like, which `.data = …` changes uncounted; of a copy also how often each
-    was changed. RuntimeError for an inference tensor, which has no version."""
+    was changed, or may have been by an optimizer. RuntimeError for an inference tensor, which has no version."""
     found = [(t.data_ptr(), t.shape, t.stride()) for t in tensors]
-    return [tensors[0].dtype, *found, *(() if is_view else [t._version for t in tensors])]
+    return [tensors[0].dtype, *found, *(() if is_view else [_optimizer_steps, *[t._version for t in tensors]])]
 
 
 def _life(tensor: Tensor) -> set:
@@ -332,6 +345,7 @@ def _keep(weights: Sequence[Tensor], biases: Biases) -> tuple[Tensor, str]:
     all_tensors, widths = (*weights, *biases), widths_of(weights)
     tensors = [tensor for tensor in all_tensors if tensor is not None]
     plain = all(type(t) in PLAIN and not t.is_inference() for t in tensors)
+    _count_optimizer_steps()
     # Before the copy: another thread may change a weight meanwhile.
     state = _state(tensors, is_view=False) if plain else None
     with torch.inference_mode(not plain and torch.is_inference_mode_enabled()), torch.no_grad():

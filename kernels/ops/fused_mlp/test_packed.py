@@ -11,8 +11,10 @@ from torch import distributed, nn
 from ... import fused_mlp, runtime
 from ...check.contract import DEVICE
 from . import choice
+from .op import OP
 from .packed import PackedMLP, is_packed
 
+MODULE = PackedMLP.__module__
 TRITON = runtime.why_not("triton", DEVICE.type)
 KERNEL = pytest.param("triton", marks=pytest.mark.skipif(bool(TRITON), reason=TRITON))
 BACKENDS = ("eager", KERNEL)
@@ -77,6 +79,8 @@ CHANGES = {
     "replaced": replaced,
     "frozen": lambda ours: ours[1].bias.requires_grad_(False),
     "hook": lambda ours: ours[0].register_forward_hook(lambda *_: None),
+    "hook of a gradient": lambda ours: ours[0].weight.register_hook(lambda grad: grad),
+    "hook behind a gradient": lambda ours: ours[1].bias.register_post_accumulate_grad_hook(lambda parameter: None),
     "forward": lambda ours: setattr(ours[0], "forward", lambda x: x),
     "another layer": lambda ours: ours.__setitem__(1, nn.Linear(32, 5)),
 }
@@ -128,17 +132,57 @@ def test_several_processes_average_the_gradients_of_parameters(monkeypatch):
     [
         (16384, "367-512-256-1", "cuda", True),
         (16640, "367-512-256-1", "cuda", False),  # the GPU's time counts
-        (2048, "479-1024-1024-512-256-1", "triton", True),
-        (4096, "479-1024-1024-512-256-1", "triton", False),
+        (2048, "479-1024-1024-512-256-1", "cuda", True),
+        (4096, "367-512-256-1", "triton", True),
+        (4224, "367-512-256-1", "triton", False),  # whose forward takes four times as long
         (2048, "367-512-256-1", "eager", False),  # no kernel takes it
     ],
 )
 def test_full_float32_is_one_kernel_while_a_step_waits_for_the_host(monkeypatch, rows, widths, backend, taken):
-    monkeypatch.setattr(choice, "auto_of", lambda *given: backend)
-    gpu = torch.device("cuda")
+    asked, gpu = [], torch.device("cuda")
+    monkeypatch.setattr(choice, "auto_of", lambda *given: asked.append(given) or backend)
     assert is_packed(rows, widths, torch.float32, "ieee", gpu, "auto") is taken
+    assert asked == [(rows, widths, torch.float32, "ieee", True, gpu)]
     assert is_packed(10 * rows, widths, torch.float32, "tf32", gpu, "auto") is (backend != "eager")
     assert not is_packed(rows, widths, torch.float32, "ieee", torch.device("cpu"), "auto")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "backend"),
+    [
+        (torch.float32, "tf32", "auto"),
+        (torch.bfloat16, "ieee", "auto"),
+        (torch.float64, "ieee", "auto"),
+        (torch.float32, "ieee", "triton"),
+    ],
+)
+def test_all_else_is_one_kernel_where_mlp_takes_one(monkeypatch, dtype, precision, backend):
+    asked, rows, gpu = [], 10**6, torch.device("cuda")
+    monkeypatch.setattr(f"{MODULE}.is_chosen", lambda *given: asked.append(given) or True)
+    assert is_packed(rows, "367-512-256-1", dtype, precision, gpu, backend)
+    assert asked == [(rows, "367-512-256-1", dtype, precision, True, gpu, backend)]
+
+
+def test_a_call_is_judged_and_computed_as_autocast_and_the_precision_have_it(monkeypatch):
+    asked, called, call = [], [], OP.call
+    monkeypatch.setattr(f"{MODULE}.precision_of", lambda x: "tf32")
+    monkeypatch.setattr(f"{MODULE}.is_packed", lambda *given: asked.append(given) or True)
+    monkeypatch.setattr(OP, "call", lambda *given: called.append(given) or call(*given))
+    ours, x = layers(), torch.randn(3, 13, device=DEVICE)
+    packed = PackedMLP(ours)
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        assert packed.takes(ours, x, "eager")
+        out = packed(x, backend="eager")
+    assert asked == [(3, "13-20-5", torch.bfloat16, "tf32", x.device, "eager")]
+    assert out.dtype == torch.bfloat16
+    ((_, given, _, _, _, _, precision, keep),) = called
+    assert (given.dtype, precision, keep) == (torch.bfloat16, "tf32", True)
+
+
+def test_a_graph_that_torch_compile_traces_takes_no_call():
+    ours, x = layers(), torch.randn(3, 13, device=DEVICE)
+    packed = PackedMLP(ours)
+    assert torch.compile(lambda x: x + packed.takes(ours, x, "eager"), backend="eager", fullgraph=True)(x).equal(x)
 
 
 def test_gradients_that_went_to_the_parameters_are_added():

@@ -48,6 +48,22 @@ class TestPacking:
             fourth, _ = packing.pack(weights, biases)
             assert torch.equal(packing.views(fourth, widths)[0][1], biases[0])
 
+    @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+    def test_a_step_of_a_fused_optimizer_is_a_change(self, optimizer):
+        """Which PyTorch does not count."""
+        _, weights, biases = self.parameters(13, 20, 7)
+        steps = optimizer([*weights, *biases], lr=0.1, fused=True)
+        with torch.no_grad():
+            before, widths = packing.pack(weights, biases)
+        for parameter in (*weights, *biases):
+            parameter.grad = torch.ones_like(parameter)
+        steps.step()
+        with torch.no_grad():
+            after, _ = packing.pack(weights, biases)
+            assert packing.pack(weights, biases)[0] is after is not before
+        for (weight, bias), *expected in zip(packing.views(after, widths), weights, biases, strict=True):
+            torch.testing.assert_close([weight, bias], [tensor.detach() for tensor in expected], rtol=0, atol=0)
+
     def test_a_weight_that_changes_while_it_is_copied_is_packed_anew(self, monkeypatch):
         """As another thread may change it."""
         _, weights, biases = self.parameters(13, 20, 7)
