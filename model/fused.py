@@ -112,7 +112,7 @@ def parameters(linears: Sequence[nn.Linear]) -> tuple[list[Tensor], list[Tensor]
     return [linear.weight for linear in linears], [linear.bias for linear in linears]
 
 
-def pack(model: nn.Module, rows: int, precision: Precision, graph: bool = False) -> list[tuple[Fused, PackedMLP]]:
+def pack(model: nn.Module, rows: int, precision: Precision, graph: bool) -> list[tuple[Fused, PackedMLP]]:
     """Lay out the MLPs of a fused DLRM that are one kernel each in a training step of so many rows, so that an
     optimizer can train their buffers, which are returned. graph: whether the step becomes a CUDA graph, which waits for
     no host: then full float32 goes layer by layer. The others (on a CPU, too wide for one kernel, in full float32 of

@@ -132,11 +132,11 @@ def test_what_is_not_laid_out():
     """A frozen layer stays frozen, a top MLP of outer has a kernel before it, a CPU has no kernel."""
     model = made(CONFIG, "eager")
     model.dense_arch.mlp[0].bias.requires_grad_(False)
-    assert [packed.linears for _, packed in fused.pack(model, 8, Precision.TF32)] == [model.over_arch.linears()]
+    assert [packed.linears for _, packed in fused.pack(model, 8, Precision.TF32, False)] == [model.over_arch.linears()]
     model = made(replace(CONFIG, interaction=Interaction.OUTER), "eager")
-    assert [packed.linears for _, packed in fused.pack(model, 8, Precision.TF32)] == [model.dense_arch.linears()]
+    assert [packed.linears for _, packed in fused.pack(model, 8, Precision.TF32, False)] == [model.dense_arch.linears()]
     if not torch.cuda.is_available():
-        assert not fused.pack(made(CONFIG), 8, Precision.TF32)
+        assert not fused.pack(made(CONFIG), 8, Precision.TF32, False)
 
 
 def test_a_model_that_is_moved_afterwards_is_refused():

@@ -12,9 +12,9 @@ from . import choice, packing
 from .module import autocast, autocast_dtype, has_hooks, is_chosen, pack_mlp, precision_of
 from .op import OP
 
-# Products of a forward in full float32, up to which one kernel makes a step faster that waits for the host
-# (`is_packed`): as measured with CUDA's. Triton's forward takes four times as long (choice.py).
-MOST_PRODUCTS = {"cuda": 5.3e9, "triton": 5.3e9 / 4}
+# Products of a forward in full float32, up to which one kernel makes a step faster that waits for the host: 8,192 rows
+# of the larger MLP of `is_packed`. Triton's forward takes four times as long as CUDA's (choice.py).
+MOST_PRODUCTS = {"cuda": 2.65e9, "triton": 2.65e9 / 4}
 
 
 class PackedMLP:
@@ -140,6 +140,9 @@ def is_packed(
         rows    without a graph     as a graph
          2048     1.54 / 3.04      0.538 / 0.451
         16384     2.24 / 2.83       2.16 / 1.54
+
+    With 16,384 rows the one kernel's step is the GPU's already, and a faster host would have the other one done before.
+    The limit is half of that.
     """
     if backend == "auto" and device.type == "cuda" and dtype == torch.float32 and precision == "ieee":
         chosen = choice.auto_of(rows, widths, dtype, precision, True, device)
