@@ -252,8 +252,7 @@ say(
     lambda: (_fused()[0], *_of_its_bytes(), _fused()[1]),
 )
 say(
-    "Eager's slow kernel is `x + bias`: above, on an H200, it runs at {:,.0f} GB/s, the others at {:,.0f} or more. On "
-    "the H100 it is the slow one, too.",
+    "Eager's slow kernel is `x + bias`, as on the H100. Above, it runs at {:,.0f} GB/s, the others at {:,.0f} or more.",
     _slow_operator,
 )
 say(
@@ -262,7 +261,7 @@ say(
 )
 say("On the H200, reads alone run at {:.1f} TB/s.", _reads)
 say("At these two rates the kernel's bytes take {:.1f} µs.", lambda: (_mixed(*EVEN),))
-say("there, writes alone are fastest, and our kernel's mix gains only {:.1f} % over a copy.", _mix)
+say("on the H100 writes alone are fastest, and our kernel's mix gains only {:.1f} % over a copy.", _mix)
 say("On the H200 the autotuner kept `({:.0f}, {:.0f})`.", _kept)
 say("Measured by turns, it takes {:.1f} µs and the other {:.1f} µs, a difference beyond the spread.", _apart)
 say("At 2048 rows the autotuner kept the other one.", _kept_small)
@@ -270,8 +269,8 @@ say("So only the elements per lane change the bytes in flight: {:.0f} KB with tw
 say("At the latency of an idle memory, {:.0f} ns, the law asks for only {:.1f} KB of reads.", _law)
 for number in (2, 4):
     say(f"| {number} | {{:.1f}} | {{:.1f}} |", partial(_of_copy, number))
-say("on an H200, two elements per lane take {:.0f} to {:.0f} % longer than four with as many warps.", _two_a_lane)
-say("On the H100, with a slower memory, all configs lie within {:.0f} %.", _configs_alike)
+say("Above, two elements per lane take {:.0f} to {:.0f} % longer than four.", _two_a_lane)
+say("On the H100 all configs lie within {:.0f} %.", _configs_alike)
 say("Inductor's list has none with four elements per lane.", _list)
 say("But SASS loads the bias only once.", _machine_code)
 say("takes {:.1f} µs with accesses of 4 bytes, and {:.1f} µs with wide ones: no difference.", _scalar)
