@@ -71,17 +71,16 @@ def _five() -> tuple:
     return 2 * recorded.ROWS * recorded.WIDTH * 2 / 2**31 * copied, op - kernel, op - inside
 
 
-def _here() -> tuple:
-    """Percent that two ways take less than the op, by the stored output of an H200. All take longer than recorded."""
+def _here() -> float:
+    """Percent that relu inside takes less than the op, by the stored output of an H200; as on the H100, only the LoRA
+    kernel and merged take less still."""
     output = printed(NOTEBOOK, "here-layers", on="NVIDIA H200")
     here = {name: float(us) for name, us in re.findall(r"^  (\S.*?) +([\d.]+)  \(", output, re.M)}
     assert min(here, key=here.get) == "merged"
     merged, kernel, inside, op = _elsewhere(MERGED, KERNEL, RELU_INSIDE, FUSED)
     assert merged < kernel < inside < op
     assert here["LoRA kernel"] < here["one product, relu inside"] < here["the op"]
-    for name, variant in {"eager": EAGER, "one product": ONE_PRODUCT, "merged": MERGED, "the op": OP}.items():
-        assert here[name] > LEAST * time_us("layer", variant)
-    return tuple(100 * (1 - here[name] / here["the op"]) for name in ("LoRA kernel", "one product, relu inside"))
+    return 100 * (1 - here["one product, relu inside"] / here["the op"])
 
 
 def _other() -> Record:
@@ -90,7 +89,7 @@ def _other() -> Record:
 
 def _inside() -> tuple:
     op, inside = _elsewhere(FUSED, RELU_INSIDE)
-    return (100 * (1 - inside / op),)
+    return 100 * (1 - inside / op), _here()
 
 
 def _meet() -> tuple:
@@ -200,12 +199,7 @@ claim(
     "takes {:.0f} µs less than the op, and *relu inside* {:.0f} µs less.",
     _five,
 )
-claim(
-    NOTEBOOK,
-    "your kernel takes {:.0f} % less time than the op, *relu inside* {:.0f} % less, and merged takes the least.",
-    _here,
-)
-claim(NOTEBOOK, "on the H100 it takes {:.0f} % less time than the op", _inside)
+claim(NOTEBOOK, "on the H100 it takes {:.0f} % less time than the op, on an H200, below, {:.0f} %,", _inside)
 claim(NOTEBOOK, "| LoRA kernel | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(KERNEL, FUSED))
 claim(NOTEBOOK, "| relu inside | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(RELU_INSIDE, FUSED))
 claim(NOTEBOOK, "the two would meet at some {:.0f} adapters on the H100.", _meet)
