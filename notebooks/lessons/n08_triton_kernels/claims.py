@@ -174,7 +174,8 @@ said("At the rate of PyTorch's copy, the bytes alone take {:.1f} µs.", lambda: 
 said('"No difference" means less than {:.0f} %.', lambda: (100 * (LEAST - 1),))
 said("reached {:.0f} GB/s with two elements a lane, and {:.0f} with four.", lambda: _copies()[:2])
 said(
-    "Above, it takes {:.1f} µs, {:.0f} % longer than the fastest, on the H100 {:.0f} %. The other five show no difference.",
+    "Above, it takes {:.1f} µs, {:.0f} % longer than the fastest, on the H100 {:.0f} %. The other five show no "
+    "difference.",
     lambda: _slow_here() + _slowest(),
 )
 said("times each for about an eighth of a second.", _eighth)
