@@ -45,6 +45,8 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 ABSOLUTE_PATH = re.compile(
     rf"{re.escape(str(ROOT))}[\w./-]*|(?<![\w.:/-])/(?:home|root|Users|opt|tmp|usr|var|mnt)/[\w.-][\w./-]*"
 )
+# What kernels.dispatch.build says of a build: of all runs, the first alone shows it.
+BUILD = re.compile(r"(?:Building the extension \w+, once …|Built \w+ in [\d.]+ s)\n")
 # nbconvert's page, less what it would fetch from the web: only a page with formulas asks for MathJax.
 PAGE_TEMPLATE = """{% extends 'lab/index.html.j2' %}
 {% block html_head_js_requirejs %}{% endblock %}
@@ -215,7 +217,7 @@ def write_index(runs: list[Run], out: Path) -> None:
 
 
 def store(run: Run, path: Path) -> str:
-    """Write a run's outputs into the notebook itself, the same bytes for the same outputs.
+    """Write a run's outputs into the notebook itself, the same bytes for the same outputs; not what a build says.
 
     Returns '' or why they cannot be stored: an error, a widget, a path of this machine, more than 1 MB.
     """
@@ -227,6 +229,8 @@ def store(run: Run, path: Path) -> str:
     notebook.metadata = NotebookNode(kept | {"kernelspec": kernel, "language_info": {"name": "python"}})
     for number, cell in enumerate(notebook.cells, 1):
         cell.metadata.pop("execution", None)
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if not _only_says_a_build(output)]
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if output.output_type == "error" or WIDGET in data:
@@ -239,6 +243,10 @@ def store(run: Run, path: Path) -> str:
         return f"it has {len(text.encode()):,} bytes, and {MAX_STORED_BYTES:,} are allowed"
     path.write_text(text, encoding="utf-8")
     return ""
+
+
+def _only_says_a_build(output: NotebookNode) -> bool:
+    return output.get("name") == "stderr" and not BUILD.sub("", output.text)
 
 
 def choose(folder: Path, names: list[str]) -> list[Path]:

@@ -90,6 +90,21 @@ def test_lecture_stores_reproducible_outputs_and_no_path(tmp_path):
     assert written.metadata.language_info == {"name": "python"}
 
 
+def test_a_stored_output_does_not_say_that_something_was_built(tmp_path):
+    """A run that finds the extension built stores the same."""
+    source = (ROOT / "kernels" / "dispatch" / "build.py").read_text()
+    for said in ('print(f"Building the extension {name}, once …", file=sys.stderr', 'print(f"Built {name} in {'):
+        assert said in source
+    text = "Building the extension core, once …\nBuilt core in 9.7 s\n"
+    of_build = nbformat.v4.new_output("stream", name="stderr", text=text)
+    others = [nbformat.v4.new_output("stream", name="stderr", text="Built on sand\n"),
+              nbformat.v4.new_output("stream", name="stdout", text="1\n")]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=[others[0], of_build, others[1]])])
+    path = tmp_path / "01_a.ipynb"
+    assert command.store(command.Run("01_a", book, 1.0, ""), path) == ""
+    assert nbformat.read(path, as_version=4).cells[0].outputs == others
+
+
 @pytest.mark.slow
 def test_two_run_at_once(tmp_path):
     """Each waits for the other's file."""

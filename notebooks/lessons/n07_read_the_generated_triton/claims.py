@@ -3,29 +3,21 @@ notebook's stored machine code shows, and the copy of 06's record."""
 
 from __future__ import annotations
 
-import json
 import re
 from functools import partial
-from pathlib import Path
 
 from lessons.n07_read_the_generated_triton import arithmetic, recorded
 from lessons.n07_read_the_generated_triton.recorded import GENERATED, configs, kept, scalar, way
-from lessons.shared.claim import claim
+from lessons.shared.claim import claim, printed
 from lessons.shared.records import GPU, LANES, LEAST, Record, apart, copy_us, gb_per_s, memory_tb_per_s, sms, yardstick
 
-PATH = Path(__file__).resolve().parents[2] / "07_read_the_generated_triton.ipynb"
 EVEN, ODD = (65536, 512), (65535, 511)
 say = partial(claim, "07")
+_printed = partial(printed, "07")
 
 
 def p50(row) -> float:
     return row["us_p50"]
-
-
-def _printed(cell_id: str) -> str:
-    """What is stored of a cell of the notebook."""
-    (cell,) = (cell for cell in json.loads(PATH.read_text())["cells"] if cell["id"] == cell_id)
-    return "".join("".join(output.get("text", "")) for output in cell["outputs"])
 
 
 def _fused() -> tuple:
@@ -44,12 +36,19 @@ def _of_its_bytes() -> tuple:
 
 
 def _slow_operator() -> tuple:
-    """GB/s of the bias's sum, and of the slowest of the others."""
-    record = GENERATED.with_part("operators")
-    rates = {row["name"]: gb_per_s(row) for _, row in record.rows("operators").iterrows()}
-    slow = rates.pop("x + bias")
-    assert slow < 0.9 * min(rates.values())
-    return slow, min(rates.values())
+    """GB/s of the bias's sum, and of the slowest of the others, by the stored output; on the H100 it is slow, too."""
+    rows = {row["name"]: row for _, row in GENERATED.with_part("operators").rows("operators").iterrows()}
+    above = _times("cell-15")
+    here = {name: row["bytes"] / above[name] / 1e3 for name, row in rows.items()}
+    for rates in (here, {name: gb_per_s(row) for name, row in rows.items()}):
+        assert rates["x + bias"] < 0.9 * min(rate for name, rate in rates.items() if name != "x + bias")
+    return here.pop("x + bias"), min(here.values())
+
+
+def _times(cell_id: str) -> dict[str, float]:
+    """What `by_turns` printed there, on an H200: the median µs by name."""
+    lines = re.findall(r"^(.+): ([\d.]+) µs \(", _printed(cell_id, on="NVIDIA H200"), re.M)
+    return {name: float(us) for name, us in lines}
 
 
 def _copy() -> tuple:
@@ -142,6 +141,17 @@ def _configs_alike() -> tuple:
     assert record.gpu != GENERATED.gpu
     us = record.rows("sweep", name="fused")["us_p50"]
     return (100 * (max(us) / min(us) - 1),)
+
+
+def _two_a_lane() -> tuple:
+    """Percent that two elements a lane take longer than four with as many warps, least and most, by the stored output.
+    With most warps, and so fewest programs, they take longest."""
+    found = _times("sweep")
+    two, four = ([found[f"({lane * LANES * warps}, {warps})"] for warps in (4, 8, 16)] for lane in (2, 4))
+    assert two[0] < two[1] < two[2]
+    longer = [100 * (slow / fast - 1) for slow, fast in zip(two, four, strict=True)]
+    assert min(longer) > 1
+    return min(longer), max(longer)
 
 
 def _list() -> tuple:
@@ -242,7 +252,7 @@ say(
     lambda: (_fused()[0], *_of_its_bytes(), _fused()[1]),
 )
 say(
-    "On the H100, eager's slow kernel is `x + bias`: it runs at {:,.0f} GB/s, the others at {:,.0f} or more.",
+    "Eager's slow kernel is `x + bias`, as on the H100. Above, it runs at {:,.0f} GB/s, the others at {:,.0f} or more.",
     _slow_operator,
 )
 say(
@@ -251,7 +261,7 @@ say(
 )
 say("On the H200, reads alone run at {:.1f} TB/s.", _reads)
 say("At these two rates the kernel's bytes take {:.1f} µs.", lambda: (_mixed(*EVEN),))
-say("there, writes alone are fastest, and our kernel's mix gains only {:.1f} % over a copy.", _mix)
+say("on the H100 writes alone are fastest, and our kernel's mix gains only {:.1f} % over a copy.", _mix)
 say("On the H200 the autotuner kept `({:.0f}, {:.0f})`.", _kept)
 say("Measured by turns, it takes {:.1f} µs and the other {:.1f} µs, a difference beyond the spread.", _apart)
 say("At 2048 rows the autotuner kept the other one.", _kept_small)
@@ -259,7 +269,8 @@ say("So only the elements per lane change the bytes in flight: {:.0f} KB with tw
 say("At the latency of an idle memory, {:.0f} ns, the law asks for only {:.1f} KB of reads.", _law)
 for number in (2, 4):
     say(f"| {number} | {{:.1f}} | {{:.1f}} |", partial(_of_copy, number))
-say("its memory is slower, and all its configs lie within {:.0f} %.", _configs_alike)
+say("Above, two elements per lane take {:.0f} to {:.0f} % longer than four.", _two_a_lane)
+say("On the H100 all configs lie within {:.0f} %.", _configs_alike)
 say("Inductor's list has none with four elements per lane.", _list)
 say("But SASS loads the bias only once.", _machine_code)
 say("takes {:.1f} µs with accesses of 4 bytes, and {:.1f} µs with wide ones: no difference.", _scalar)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 
 from lessons.n08_triton_kernels import recorded
 from lessons.n08_triton_kernels.experiment import DTYPES, SHAPES
 from lessons.n08_triton_kernels.recorded import POINTWISE, bytes_us
-from lessons.shared.claim import claim
+from lessons.shared.claim import claim, printed
 from lessons.shared.records import ADD_MUL_ACTIVATION, GPU, LANES, LEAST, apart, gb_per_s
 
 NOTEBOOK = "08"
@@ -62,6 +63,18 @@ def _slowest() -> tuple:
     assert slow["us_p20"] > others[0]["us_p80"]
     assert not any(apart(a, b) for a, b in itertools.combinations(others, 2))
     return (100 * (p50(slow) / p50(others[-1]) - 1),)
+
+
+def _slow_here() -> tuple:
+    """µs of (256, 4) by do_bench, and percent beyond the fastest, by the stored output of an H200; the others differ by
+    less than 3 %."""
+    output = printed(NOTEBOOK, "block", on="NVIDIA H200")
+    lines = re.findall(r"^BLOCK +(\d+), (\d+) warp.*; here ([\d.]+) µs", output, re.M)
+    found = {(int(block), int(warps)): float(us) for block, warps, us in lines}
+    slow = found.pop((256, 4))
+    assert slow > LEAST * max(found.values())
+    assert max(found.values()) < LEAST * min(found.values())
+    return slow, 100 * (slow / min(found.values()) - 1)
 
 
 def _eighth() -> tuple:
@@ -161,10 +174,11 @@ said("At the rate of PyTorch's copy, the bytes alone take {:.1f} µs.", lambda: 
 said('"No difference" means less than {:.0f} %.', lambda: (100 * (LEAST - 1),))
 said("reached {:.0f} GB/s with two elements a lane, and {:.0f} with four.", lambda: _copies()[:2])
 said(
-    "On the H100 (256, 4) is the slowest, {:.0f} % behind the fastest. The other five show no difference.",
-    _slowest,
+    "Above, it takes {:.1f} µs, {:.0f} % longer than the fastest, on the H100 {:.0f} %. The other five show no "
+    "difference.",
+    lambda: _slow_here() + _slowest(),
 )
-said("times each for an eighth of a second.", _eighth)
+said("times each for about an eighth of a second.", _eighth)
 said(
     "On the H200, at 65535 × 511, the six lines take {:.1f} µs and the kernel from `torch.compile` takes {:.1f} µs. "
     "The library's kernel takes {:.1f} µs, no more than at the even size.",

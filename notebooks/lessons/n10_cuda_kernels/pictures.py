@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lessons.n10_cuda_kernels import recorded
 from lessons.n10_cuda_kernels.counting import STEPS
 from lessons.shared.picture import FETCHED, NEEDED, ORANGE, draw_arrow, draw_box, panels
-from lessons.shared.records import LANES, SECTOR, copy_us
+from lessons.shared.records import LANES, SECTOR
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,8 +54,7 @@ def draw_steps(predicted: dict[str, float | None] | None = None) -> Figure:
             place = list(STEPS).index(name)
             ax.barh(place, row["us_p50"], xerr=spread, color=NEEDED, height=0.6)
             ax.text(row["us_p50"] * 1.01, place, f" {row['us_p50']:.1f}", size=9, va="center")
-        limit = copy_us(rows["bytes"].iloc[0]) if record == runs[0] else record.us("copy", of="step")
-        ax.axvline(limit, color="0.4", ls="--", lw=1, label="a copy of as many bytes")
+        ax.axvline(record.us("copy", of="step"), color="0.4", ls="--", lw=1, label="a copy of as many bytes")
         ax.set_title(f"recorded, {recorded.gpu_of(record)}", size=9, loc="right")
         ax.margins(x=0.12)
         ax.set(xlabel="µs for 65536 × 512 float32", xlim=(0, None), yticks=range(len(STEPS)), yticklabels=STEPS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lessons.n10_cuda_kernels.counting import SAVED, STEPS, STORES, WAYS
 from lessons.shared.ncu import launches
-from lessons.shared.records import ADD_MUL_ACTIVATION, NO_RECORD, Record, copy_us, spread
+from lessons.shared.records import ADD_MUL_ACTIVATION, NO_RECORD, Record, spread
 
 if TYPE_CHECKING:
     import pandas
@@ -40,11 +40,6 @@ def row(part: str, **labels) -> pandas.Series | None:
         return CUDA_STEPS.one(part, **labels)
     except LookupError:
         return None
-
-
-def share(found: pandas.Series) -> float:
-    """Percent of the copy's rate, the lecture's yardstick."""
-    return 100 * copy_us(found["bytes"]) / found["us_p50"]
 
 
 def on_gpu(name: str, metric: str) -> float:

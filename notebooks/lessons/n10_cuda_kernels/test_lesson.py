@@ -230,7 +230,7 @@ def test_pictures_and_tables(capsys):
     record = recorded.CUDA_STEPS.with_part("step", name="early")
     assert {f"{record.us('step', name=name):.1f}" for name in STEPS} <= set(shown), "one is compared, and not drawn"
     printed = capsys.readouterr().out
-    assert re.search(r"^wide +LLSLLSLLSLLS +[\d.]+ +[\d.]+   your prediction: 60$", printed, re.M)
+    assert re.search(r"^wide +LLSLLSLLSLLS( +[\d.]+)+   your prediction: 60$", printed, re.M)
     assert "memcheck" in printed
     matplotlib.pyplot.close("all")
 

@@ -3,14 +3,18 @@
     claim("15", "eager takes {:.0f} µs, the one launch {:.1f}.", lambda: (us("eager"), us("triton")))
 
 The sentence, with its numbers filled in, must stand in the notebook. A comparison is an assert in the function. A
-lesson's claims are in its claims.py.
+lesson's claims are in its claims.py. What a sentence says of an output above it is computed from the stored output.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
+NOTEBOOKS = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -33,3 +37,13 @@ CLAIMS: list[Claim] = []
 def claim(notebook: str, sentence: str, values: Callable[[], tuple] = tuple) -> None:
     """Add a claim. Without values the sentence is arithmetic that the reader can follow, or a constant of the field."""
     CLAIMS.append(Claim(notebook, sentence, values))
+
+
+def printed(notebook: str, cell_id: str, *, on: str = "") -> str:
+    """What is stored as printed by a cell of the notebook of this number. on: the GPU that it must have run on."""
+    (path,) = NOTEBOOKS.glob(f"{notebook}_*.ipynb")
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    texts = {cell["id"]: "".join("".join(output.get("text", "")) for output in cell["outputs"]) for cell in cells}
+    report = next(iter(texts.values()))
+    assert on in report, f"its outputs are not of an {on}"
+    return texts[cell_id]
