@@ -383,7 +383,7 @@ said(
     "| 4 | a program for each tile | {:.1f} | {:.0f} |",
     lambda: (in_flight(GPU.one("flight", block=512, programs=0)), copy_gb(512, 0)),
 )
-said("| | PyTorch's copy | | {:.0f} |", lambda: (pytorch(),))
+said("| | PyTorch's copy, newest record | | {:.0f} |", lambda: (pytorch(),))
 said("We began with a thirteenth of PyTorch's rate", _thirteenth)
 said("and have {:.0f} % of it.", lambda: (100 * copy_gb(512, 0) / pytorch(),))
 said(
