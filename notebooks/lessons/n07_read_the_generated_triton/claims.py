@@ -252,11 +252,13 @@ say(
     lambda: (_fused()[0], *_of_its_bytes(), _fused()[1]),
 )
 say(
-    "Eager's slow kernel is `x + bias`, as on the H100. Above, it runs at {:,.0f} GB/s, the others at {:,.0f} or more.",
+    "Eager's slow kernel, here and on the H100, is `x + bias`. By the times above, it moves {:,.0f} GB/s, and the "
+    "others {:,.0f} or more.",
     _slow_operator,
 )
 say(
-    "A copy takes {:.1f} µs for as many bytes as the fused kernel moves, so the kernel beats the lecture's yardstick.",
+    "A copy of as many bytes, timed beside the fused kernel, takes {:.1f} µs. So the kernel beats the lecture's "
+    "yardstick.",
     _copy,
 )
 say("On the H200, reads alone run at {:.1f} TB/s.", _reads)
