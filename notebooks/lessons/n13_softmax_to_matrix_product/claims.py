@@ -190,8 +190,8 @@ said(
     _first_steps,
 )
 said(
-    "At the copy's rate the {:.0f} GB that naive reads would take {:.0f} ms. It takes {:.0f}, so most of them come from "
-    "the caches.",
+    "At the copy's rate the {:.0f} GB that naive reads would take {:.0f} ms. It takes {:.0f}, so most of them come "
+    "from the caches.",
     _caches,
 )
 said(
