@@ -189,17 +189,17 @@ claim(
 claim(NOTEBOOK, "One E takes about {:.0f} µs.", lambda: (e_us(1),))
 claim(
     NOTEBOOK,
-    "One product takes {:.0f} µs, and all three lie within 2 %: no difference. Merged takes {:.0f} µs, because it "
-    "is the frozen layer with another W.",
+    "One product takes {:.0f} µs, and all three lie within 2 %: no difference. Merged takes {:.0f} µs: it is the "
+    "frozen layer with another W.",
     _seven,
 )
 claim(
     NOTEBOOK,
     "Your kernel and *relu inside* move 5 E, 2 E less than the op. An H100 copies 2 E in {:.0f} µs. There your kernel "
-    "takes {:.0f} µs less than the op, and *relu inside* {:.0f} µs less.",
+    "takes {:.0f} µs less than the op, and *relu inside* {:.0f}.",
     _five,
 )
-claim(NOTEBOOK, "on the H100 it takes {:.0f} % less time than the op, on an H200, below, {:.0f} %,", _inside)
+claim(NOTEBOOK, "takes {:.0f} % less time than the op on the H100, {:.0f} % less on the H200 below.", _inside)
 claim(NOTEBOOK, "| LoRA kernel | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(KERNEL, FUSED))
 claim(NOTEBOOK, "| relu inside | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(RELU_INSIDE, FUSED))
 claim(NOTEBOOK, "the two would meet at some {:.0f} adapters on the H100.", _meet)
@@ -208,8 +208,8 @@ claim(
     "They meet at {}, because `grouped` slows down too: from {:.0f} µs at 50 adapters to {:.0f} µs there.",
     _crossing,
 )
-claim(NOTEBOOK, "forward and backward together take {:.0f} µs, and {:.0f} µs in eager.", _training)
-claim(NOTEBOOK, "one product takes {:.1f} µs and the op {:.1f} µs, though both move 7 E.", _middle)
+claim(NOTEBOOK, "forward and backward together take {:.0f} µs, and {:.0f} in eager.", _training)
+claim(NOTEBOOK, "one product takes {:.1f} µs and the op {:.1f}, though both move 7 E.", _middle)
 claim(
     NOTEBOOK,
     "In eager at 64 rows of 1024, these are {:.1f} and {:.1f} µs",

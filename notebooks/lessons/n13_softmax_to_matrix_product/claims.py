@@ -170,11 +170,11 @@ def said(sentence: str, values=tuple) -> None:
 
 
 said("{:.0f} MB are read, as many written, and the copy runs at {:.2f} TB/s.", _bytes)
-said("Eager takes {:.1f} µs, our Triton kernel {:.1f} µs.", _softmax)
-said("In bfloat16 it is {:.1f} µs and {:.1f} µs.", _halves)
+said("Eager takes {:.1f} µs, and our Triton kernel {:.1f} µs.", _softmax)
+said("In bfloat16 they take {:.1f} µs and {:.1f} µs.", _halves)
 said(
-    "with 512 rows of 50257 in float32 our Triton kernel takes {:.1f} µs, `torch.compile` {:.1f} µs, eager {:.1f} µs, "
-    "our CUDA kernel {:.1f} µs.",
+    "With 512 rows of 50257 in float32 our Triton kernel takes {:.1f} µs, and `torch.compile` {:.1f} µs. Eager takes "
+    "{:.1f} µs, and our CUDA kernel {:.1f} µs.",
     _we_lose,
 )
 said("x and the weight together are {:.0f} MB.", _matrices)
@@ -189,20 +189,25 @@ said(
     "Tensor cores gain most: {:,.0f} µs become {:.0f} µs. cuBLAS without them, in float32, takes {:,.0f} µs.",
     _first_steps,
 )
-said("At the copy's rate naive's {:.0f} GB take {:.0f} ms, not {:.0f}: caches give most.", _caches)
 said(
-    "Larger tiles take {:.1f} µs and grouped ones {:.1f} µs: no gain. Grouped, the first 264 need {:.0f} strips, "
-    "row by row {:.0f}.",
+    "At the copy's rate the {:.0f} GB that naive reads would take {:.0f} ms. It takes {:.0f}, so most of them come "
+    "from the caches.",
+    _caches,
+)
+said(
+    "Larger tiles take {:.1f} µs and grouped ones {:.1f} µs: no gain. Here the first 264 programs need "
+    "{:.0f} strips in groups, and only {:.0f} row by row.",
     _larger,
 )
 said(
-    "At 8192³ row by row takes {:,.0f} µs, groups of eight {:,.0f} µs, within the spread: the strips of row by row are "
-    "{:.1f} GB, at the copy's rate {:.2f} of its {:.2f} ms.",
+    "At 8192³ groups need fewer, yet row by row takes {:,.0f} µs and groups of eight take {:,.0f} µs, within the "
+    "spread. Even row by row the strips are only {:.1f} GB, which a copy moves in {:.2f} of the {:.2f} ms.",
     _order,
 )
 said(
-    "Descriptors take {:.1f} µs: out's tile has shared memory of its own, so a program needs {:.0f} KB in place of "
-    "{:.0f}, and an SM has room for one, not two. Stored in two parts, it needs {:.0f} KB: {:.1f} µs.",
+    "Descriptors take {:.1f} µs. Now out's tile has shared memory of its own, so a program needs {:.0f} KB in place of "
+    "{:.0f}, and an SM has room for one, not two. If the tile is stored in two parts, a program needs {:.0f} KB, and "
+    "the product takes {:.1f} µs.",
     _descriptors,
 )
 said(

@@ -140,8 +140,8 @@ def _graphs() -> tuple:
 claim("16", "copies {:.2f} TB/s", lambda: (yardstick(),))
 claim(
     "16",
-    "Filling takes {:.2f} ms and updating {:.2f}: 1 + 3 = 4 tables at {:.0f} % of the copy's rate. Adding "
-    "takes {:.2f} ms",
+    "Filling takes {:.2f} ms and updating {:.2f}: together they move the tables' bytes 1 + 3 = 4 times, at {:.0f} % of "
+    "the copy's rate. Adding takes {:.2f} ms",
     _sweeps,
 )
 claim("16", "The step takes {:.2f} ms, and its peak is {:.2f} GB: the tables twice.", lambda: (ms("11"), peak_gb("11")))
@@ -160,7 +160,8 @@ claim(
 claim("16", "`torch` sorts for {:.0f} µs and adds for {:.0f}; the fused update takes {:.0f} in all.", _adagrad_update)
 claim(
     "16",
-    "A batch of 65,536 in all 26 tables takes {:.0f} µs, and {:.0f} by `torch.searchsorted`, table by table.",
+    "To look up a batch of 65,536 in all 26 tables takes {:.0f} µs, and {:.0f} µs by `torch.searchsorted`, table by "
+    "table.",
     _id_table,
 )
 claim("16", "They were {:.0f}; most of the fall is the buffer's.", _fewer_kernels)
@@ -170,6 +171,7 @@ claim("16", "With sparse gradients it takes {:.2f} ms and {:.2f} GB: tables and 
 claim("16", "The fused step takes {:.2f} ms with SGD and {:.2f} with Adagrad; as one graph {:.2f} and {:.2f}.", _graphs)
 claim(
     "16",
-    "Exact rows reach an AUC of {:.3f}, as many rows by `modulus` {:.3f}; the true probabilities would reach {:.3f}.",
+    "Exact rows reach an AUC of {:.3f}, and as many rows by `modulus` reach {:.3f}. The true probabilities would reach "
+    "{:.3f}.",
     _hashes,
 )

@@ -136,14 +136,14 @@ claim(
 claim("17", "Through the backend a call takes {:.1f} µs.", lambda: _calls()[2:])
 claim(
     "17",
-    "take {:.1f} µs for 2048 rows, and the best peer takes {:.1f} µs. The tiles also win with 128 rows. At both sizes "
+    "take {:.1f} µs for 2048 rows, and the best peer takes {:.1f}. The tiles also win with 128 rows. At both sizes "
     "they beat our four kernels.",
     _tiles,
 )
 claim("17", "With 65,536 rows tiles and peer differ by less than {:.0f} %.", _most_rows)
 claim(
     "17",
-    "puts `Mini`'s MLPs behind {} to {} tables. Its picture is green where ours is the fastest, as in all {} cells. "
+    "puts `Mini`'s MLPs behind {} to {} tables. Its picture is green where ours is fastest: in all {} cells. "
     "The best peer takes {:.1f} to {:.0f} times as long.",
     _sweep,
 )
