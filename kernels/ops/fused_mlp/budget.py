@@ -5,7 +5,7 @@
     L2 cache       programs · rows · Σ P(N_l) · itemsize             what is between the layers, of all programs at once
 
 The weights are read from the L2 cache too, once a tile; they count as far as they are to stay there. What a block may
-have of shared memory is the device's own; registers and L2 cache are an H200's.
+have of shared memory is the device's own; registers are an H200's, and the L2 cache an H100's: an H200 has 60 MiB.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .packing import Layer, elements, layers, padded
 
 PROCESSORS = 132  # streaming multiprocessors of an H100 or H200
 REGISTERS = 64 * 1024 * 4  # bytes of a processor's registers
-L2 = 50 * 2**20  # bytes of its L2 cache
+L2 = 50 * 2**20  # bytes of an H100's L2 cache
 NARROW = 64  # columns of a first layer that is computed within the second one's loop
 MOST_CUDA_LAYERS = 16
 
