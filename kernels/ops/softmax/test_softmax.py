@@ -81,7 +81,7 @@ class TestAuto:
         monkeypatch.setattr(choice, "cuda_runs", lambda: True)
 
     def test_the_recorded_cells_go_to_the_faster_kernel(self):
-        """Those of CUDA to CUDA, and all others to Triton that CUDA does not win by more than 11 %."""
+        """Those of CUDA to CUDA, and all others to Triton that CUDA does not win by more than 12 %."""
         rows = [Row.of(flat) for flat in load("softmax")["rows"] if flat["part"] == "grid"]
         cells = by_cell(rows)
         assert len(cells) > 30
@@ -90,7 +90,7 @@ class TestAuto:
             triton, cuda = cell["triton"], cell["cuda"]
             backend = chosen(triton.shape, triton.dtype)
             ratio = triton.us_p50 / cuda.us_p50
-            assert ratio > 1 if backend == "cuda" else ratio < 1.11, (triton.labels, backend, ratio)
+            assert ratio > 1 if backend == "cuda" else ratio < 1.12, (triton.labels, backend, ratio)
             by_cuda += backend == "cuda"
         assert by_cuda == 16
 
