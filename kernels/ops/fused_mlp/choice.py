@@ -34,10 +34,9 @@ def cuda_rows(widths: str, dtype: torch.dtype, precision: str, device: torch.dev
         479-1024-1024-512-256-1   439 000    137 / 55      137 / 90       139 / 163       144 / 168
         1024-1024               1 049 000   51.7 / 22.0   51.7 / 39.7    51.9 / 62.8     52.1 / 75.8
 
-    (Taken together. Of 367 and 479 columns Triton's loads then cost some 5 % more. At 128 rows the record has
-    13.4 / 17.3, and of 367-512-256-1 23.4 / 18.3.) In bfloat16 a tile may be of 32 rows: at 512 rows 479-… takes
-    106 / 72, 512-512-512 21.7 / 16.4. Full float32 products go without tensor cores: of 2048 rows Triton's take four
-    times as long as CUDA's.
+    (One run. Since then Triton loads 367 and 479 columns some 5 % faster. At 128 rows the record has 13.4 / 17.3, and
+    23.4 / 18.3 for 367-512-256-1.) In bfloat16 a tile may have 32 rows: at 512 rows 479-… takes 106 / 72, 512-512-512
+    21.7 / 16.4. Full float32 products go without tensor cores: at 2048 rows Triton's take four times as long as CUDA's.
     """
     if dtype == torch.float64 or runtime.why_not("cuda", "cuda"):
         return 0
