@@ -9,6 +9,7 @@ import struct
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -249,9 +250,10 @@ def test_a_body_of_many_small_numbers_takes_little_memory(program, exported_fold
 
 
 def listening(port):
-    """The addresses, as Linux lists them, at which any process listens with this port."""
+    """{address: connections that no thread has yet} of each socket with this port that listens, as Linux lists them."""
     lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
-    return [address for _, address, _, state, *_ in lines if state == "0A" and address.endswith(f":{port:04X}")]
+    found = {address: waiting for _, address, _, state, waiting, *_ in lines if state == "0A"}
+    return {at: int(waiting.partition(":")[2], 16) for at, waiting in found.items() if at.endswith(f":{port:04X}")}
 
 
 def resident(process):
@@ -271,7 +273,7 @@ def test_ten_thousand_requests_of_sixteen_clients(program, exported_folder, inpu
         want = exported(*given)  # eager's last bit is another where a batch has rows beyond whole vectors
         torch.testing.assert_close(want, served(*given), rtol=1e-6, atol=1e-7)
         right += [(want, form, FORMS[form][0](given)) for form in FORMS]
-    tallies, memory = [], []
+    memory = []
     with serving(program, exported_folder) as process:
 
         def client(number):
@@ -290,20 +292,31 @@ def test_ten_thousand_requests_of_sixteen_clients(program, exported_folder, inpu
                     tally["right" if equal else "wrong"] += 1
                 if number == 0 and i in (125, 624):
                     memory.append(resident(process))
-            tallies.append(tally)
+            return tally
 
-        clients = [threading.Thread(target=client, args=(number,)) for number in range(16)]
-        for each in clients:
-            each.start()
-        for each in clients:
-            each.join()
-        assert listening(process.port) == [f"0100007F:{process.port:04X}"]  # 127.0.0.1
+        with ThreadPoolExecutor(16) as pool:
+            tallies = list(pool.map(client, range(16)))
+        assert listening(process.port) == {f"0100007F:{process.port:04X}": 0}  # 127.0.0.1
     total = {key: sum(tally[key] for tally in tallies) for key in tallies[0]}
     assert (sum(total.values()), total["wrong"]) == (10_000, 0), total
     assert total["refused"] > 1000
     early, end = memory  # kB
     print(f"{total}, VmRSS {early} kB after about 2,000 requests, {end} kB at the end")
     assert end < early + 16_384
+
+
+def test_a_hundred_clients_come_at_once(program, exported_folder):
+    """While the process cannot take them: none is sent away, and none has to come again."""
+    with serving(program, exported_folder) as process:
+        process.send_signal(signal.SIGSTOP)
+        connections = [connect(process) for _ in range(100)]
+        try:
+            for connection in connections:
+                connection.request("GET", "/health", headers={"Connection": "close"})
+            assert [*listening(process.port).values()] == [100]
+        finally:
+            process.send_signal(signal.SIGCONT)
+        assert {connection.getresponse().status for connection in connections} == {200}
 
 
 def test_a_reload_under_calls(program, exported_folder, tmp_path):

@@ -169,14 +169,19 @@ private:
 
 int listen_at(httplib::Server& server, const std::string& host, int port) {
     // Without the library's own choice, SO_REUSEPORT, with which two servers could share a port and neither would know.
-    server.set_socket_options([](socket_t socket) {
+    socket_t listening = -1;
+    server.set_socket_options([&](socket_t socket) {
         const int yes = 1;
         setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+        listening = socket;
     });
     errno = 0;
     if (port == 0) port = server.bind_to_any_port(host);
     else if (!server.bind_to_port(host, port)) port = -1;
     const char* why = errno ? std::strerror(errno) : "not an address of this machine";
+    // The library lets 5 new connections wait. Of more that come at once Linux would answer some with a reset.
+    if (port >= 0 && ::listen(listening, SOMAXCONN) != 0) port = -1, why = std::strerror(errno);
+    server.set_socket_options([](socket_t) {});
     if (port < 0) serving::fail("cannot listen on ", host, ": ", why);
     return port;
 }
