@@ -16,13 +16,14 @@ On a CPU the kernels are PyTorch's operations, and the arches compute as those o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 import kernels
-from kernels.ops.fused_mlp.module import autocast, is_chosen, is_plain, mlp, precision_of
+from kernels.ops.fused_mlp.module import autocast, has_hooks, is_chosen, is_plain, mlp, precision_of
 from kernels.ops.fused_mlp.packed import PackedMLP, is_packed
 from kernels.ops.fused_mlp.packing import widths_of
 from model.arches import DenseArch, InteractionArch, OverArch, outer_product
@@ -39,29 +40,40 @@ class Fused:
     packed: PackedMLP | None = None
 
     def fuses(self, x: Tensor) -> bool:
-        """Whether the kernels take x: not a CPU's, by "auto", nor a layer that is more than an nn.Linear (LoRA's) or
-        has hooks (pruning)."""
+        """Whether the kernels take x: not a CPU's, by "auto", nor in an arch with another layer (LoRA's) or activation
+        than it was built with, or with hooks (pruning)."""
         if self.backend == "auto" and not x.is_cuda:
             return False
-        return all(type(linear) is nn.Linear and is_plain(linear) for linear in self.linears())
+        return self.is_as_built()
 
-    def linears(self) -> list[nn.Linear]:
-        """The arch's layers, in order."""
+    def is_as_built(self) -> bool:
+        layers = self.layers()
+        kinds = itertools.cycle((nn.Linear, nn.ReLU))
+        if not all(type(layer) is kind and is_plain(layer) for layer, kind in zip(layers, kinds, strict=False)):
+            return False
+        return not layers or not (has_hooks(self.mlp) or len(self.mlp) % 2)
+
+    def layers(self) -> list[nn.Module]:
+        """The arch's layers, in order, with the ReLU behind each."""
         return []
+
+    def linears(self) -> list[nn.Module]:
+        return self.layers()[::2]
 
 
 class FusedDenseArch(Fused, DenseArch):
     """The bottom MLP in one kernel."""
 
-    def linears(self) -> list[nn.Linear]:
-        return list(self.mlp)[::2]
+    def layers(self) -> list[nn.Module]:
+        return list(self.mlp)
 
     def forward(self, dense: Tensor) -> Tensor:
-        if self.packed is not None and self.packed.takes(self.linears(), dense, self.backend):
-            return self.packed(dense, final_activation="relu", backend=self.backend)
         if not self.fuses(dense):
             return super().forward(dense)
-        return mlp(dense, *parameters(self.linears()), final_activation="relu", backend=self.backend)
+        linears = self.linears()
+        if self.packed is not None and self.packed.takes(linears, dense, self.backend):
+            return self.packed(dense, final_activation="relu", backend=self.backend)
+        return mlp(dense, *parameters(linears), final_activation="relu", backend=self.backend)
 
 
 class FusedInteractionArch(Fused, InteractionArch):
@@ -83,17 +95,17 @@ class FusedOverArch(Fused, OverArch):
         super().__init__(in_features, widths)
         self.in_features = in_features
 
-    def linears(self) -> list[nn.Linear]:
-        return [*list(self.mlp)[::2], self.logit]
+    def layers(self) -> list[nn.Module]:
+        return [*self.mlp, self.logit]
 
     def forward(self, features: Tensor) -> Tensor:
-        if self.packed is not None and self.packed.takes(self.linears(), features, self.backend):
-            return self.packed(features, backend=self.backend)
         if not self.fuses(features):
             # What the plain interaction gives, made of what the fused one gave.
             plain = outer_product(features) if self._is_root(features) else features[:, : self.in_features]
             return super().forward(plain)
         linears = self.linears()
+        if self.packed is not None and self.packed.takes(linears, features, self.backend):
+            return self.packed(features, backend=self.backend)
         if self._is_root(features):
             first = linears.pop(0)
             activation = "relu" if linears else "identity"
@@ -132,12 +144,11 @@ def pack(model: nn.Module, rows: int, precision: Precision, graph: bool) -> list
 
 
 def _is_packed(arch: Fused, rows: int, precision: Precision, graph: bool) -> bool:
-    linears = arch.linears()
-    if not all(type(linear) is nn.Linear and is_plain(linear) for linear in linears):
+    if not arch.is_as_built():
         return False
     if not all(parameter.requires_grad for parameter in arch.parameters()):
         return False
-    weights, _ = parameters(linears)
+    weights, _ = parameters(arch.linears())
     dtype = torch.bfloat16 if precision is Precision.BF16 else weights[0].dtype
     given = rows, widths_of(weights), dtype, "tf32" if precision is Precision.TF32 else "ieee"
     device = weights[0].device

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels
@@ -269,6 +270,39 @@ def test_layers_that_are_more_than_linear_are_left_to_eager(interaction, layers)
                     parameter.normal_()
         found.append(model.predict(*features))
     torch.testing.assert_close(found[1], found[0], **CLOSE)
+
+
+def hooked(module):
+    module.register_forward_hook(lambda _, __, out: 2 * out)
+
+
+CHANGES = {
+    "a hook of the Sequential": lambda arch: hooked(arch.mlp),
+    "a hook of a ReLU": lambda arch: hooked(arch.mlp[1]),
+    "a hook of a layer": lambda arch: hooked(arch.mlp[0]),
+    "another activation": lambda arch: setattr(arch.mlp, "1", nn.GELU()),
+    "one more module": lambda arch: arch.mlp.append(nn.Tanh()),
+    "no ReLU": lambda arch: arch.mlp.pop(1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("arch", ["dense_arch", "over_arch"])
+def test_an_arch_that_is_changed_computes_as_it_is_by_now(arch, change):
+    """Trained by one tensor an MLP, too: before and after the optimizers are made."""
+    config = shape(bottom=(13, 4), top=(8, 1))
+    settings = Preset(config, replace(preset("mini").train, optimizer=Optimizer.SGD))
+    for is_late in (False, True):
+        found = []
+        for model in pair(config, "eager"):
+            if not is_late:
+                CHANGES[change](getattr(model, arch))
+            optimizer = make_optimizer(model, settings)
+            if is_late:
+                CHANGES[change](getattr(model, arch))
+            losses = [train_step(model, optimizer, *batch(5, config)) for _ in range(3)]
+            found.append((torch.stack(losses), model.predict(*batch(5, config)[1:])))
+        torch.testing.assert_close(found[1], found[0], **CLOSE)
 
 
 @pytest.mark.parametrize("interaction", INTERACTIONS)

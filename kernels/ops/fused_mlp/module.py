@@ -73,7 +73,8 @@ def is_plain(part: nn.Module) -> bool:
         return False
     if type(part) is not nn.Linear or is_compiling():
         return True
-    return type(part.weight) in PLAIN and (part.bias is None or type(part.bias) in PLAIN)
+    own = part._parameters  # for nn.Module.__getattr__ costs the host more than all the rest
+    return type(own.get("weight")) in PLAIN and (own.get("bias") is None or type(own["bias"]) in PLAIN)
 
 
 def has_hooks(part: nn.Module) -> bool:
