@@ -11,7 +11,7 @@ torch 2.11 and 2.13.
 
 from .compile import Compiled, compile_candidates, compile_kernel
 from .execute import run_kernel
-from .lower import has_option, together, trace, triton_source
+from .lower import has_option, together, trace, triton_source, written
 from .parse import Kernel, count, split, table
 from .records import cases, read, record, write
 
@@ -32,4 +32,5 @@ __all__ = [
     "trace",
     "triton_source",
     "write",
+    "written",
 ]

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 from unittest import mock
 
@@ -122,10 +122,25 @@ def open_dimensions(leaf: Any) -> set[int]:
     return getattr(leaf, "_dynamo_dynamic_indices", set())
 
 
-def _compile_on_gpu(fn: Callable, inputs: Any, backward: bool, options: dict[str, Any]) -> list[str]:
+@contextmanager
+def written() -> Iterator[list[str]]:
+    """The modules that Inductor writes within it, as they come; its caches of graphs, which would spare it that, are
+    left alone."""
     from torch._functorch import config as functorch
     from torch._inductor import config
     from torch._inductor.graph import GraphLowering
+
+    sources: list[str] = []
+    with (
+        mock.patch.object(GraphLowering, "save_output_code", sources.append),
+        config.patch(fx_graph_cache=False),
+        functorch.patch(enable_autograd_cache=False),
+    ):
+        yield sources
+
+
+def _compile_on_gpu(fn: Callable, inputs: Any, backward: bool, options: dict[str, Any]) -> list[str]:
+    from torch._inductor import config
 
     def moved(leaf):
         if not isinstance(leaf, Tensor):
@@ -135,17 +150,12 @@ def _compile_on_gpu(fn: Callable, inputs: Any, backward: bool, options: dict[str
             torch._dynamo.mark_dynamic(found, dimension)
         return found
 
-    inputs, sources = tree_map(moved, inputs), []
+    inputs = tree_map(moved, inputs)
     leaves = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
     if isinstance(fn, nn.Module):
         fn = copy.deepcopy(fn).to("cuda")
         leaves += fn.parameters()
-    with (
-        mock.patch.object(GraphLowering, "save_output_code", sources.append),
-        config.patch(options | {"fx_graph_cache": False}),
-        functorch.patch(enable_autograd_cache=False),
-        torch.set_grad_enabled(backward),
-    ):
+    with written() as sources, config.patch(options), torch.set_grad_enabled(backward):
         # Sizes that differ from an earlier call's stay constants: only what is marked is open.
         outputs = tree_leaves(torch.compile(fresh(fn), dynamic=False)(*inputs))
         if backward:
