@@ -64,17 +64,17 @@ def test_the_lengths_lie_around_the_one_that_is_fixed():
 
 
 def test_what_hangs_on_the_length_is_seen():
-    """A plan made for each N that is new takes a millisecond here; and one that is kept costs nothing again."""
+    """A plan made for each N that is new takes five milliseconds here; and one that is kept costs nothing again."""
     planned = set()
 
     def planning(x, ids):
         if len(ids) not in planned:
             planned.add(len(ids))
-            time.sleep(1e-3)
+            time.sleep(5e-3)
         return x[ids]
 
     rows = measured(cell(cuda=planning, triton=lambda x, ids: x[ids]))
-    assert rows["cuda" + ANOTHER_LENGTH].call_us > 900 > 5 * rows["cuda"].call_us
+    assert rows["cuda" + ANOTHER_LENGTH].call_us > 4500 > 5 * rows["cuda"].call_us
     verdict = judge.AnyLength().judge([*rows.values()], STEADY)
     assert any(miss.startswith("cuda: ") and miss.endswith(", 1.2 asked") for miss in verdict.misses)
     assert not verdict.met

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,9 +50,7 @@ def counted(monkeypatch) -> list[nvrtc.Kernel]:
 @needs_nvrtc
 def test_a_source_is_compiled_once_and_then_found(tmp_path, counted):
     first = nvrtc.compiled(SCALE, tmp_path)
-    start = time.perf_counter()
     assert nvrtc.compiled(SCALE, tmp_path) == first
-    assert time.perf_counter() - start < 0.05
     assert counted == [SCALE]
     assert Path(first.path).read_bytes()[:4] == b"\x7fELF"
     assert (first.name, first.threads, first.shared, first.parameters) == ("scale", 32, 0, 1)
