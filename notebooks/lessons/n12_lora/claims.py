@@ -29,21 +29,23 @@ def _slower() -> float:
 
 def _model() -> tuple:
     before, after = (recorded.row("model", name) for name in ("all trained", "LoRA, eager"))
-    kernels, step = (before[kind] - after[kind] for kind in ("kernel_us", "call_us"))
+    kernels = before["kernel_us"] - after["kernel_us"]
     assert after["call_us_high"] > before["call_us_low"], "within the spread"
     for row in (before, after):
         assert row["host_us"] > row["kernel_us"], "the host is the slower one"
-    return kernels, step, before["us_p50"], after["us_p50"]
+    graph = before["us_p50"] - after["us_p50"]
+    assert kernels < graph < LEAST * kernels, "as much"
+    return (kernels,)
 
 
 def _eager() -> tuple:
-    return time_us("layer", MERGED), time_us("layer", EAGER), _slower(), _added()
+    return time_us("layer", EAGER) - time_us("layer", MERGED), _slower(), _added()
 
 
 def _seven_more() -> tuple:
     longer = time_us("layer", EAGER) - time_us("layer", MERGED)
     assert 0.5 * longer < e_us(7) < longer, "most of the difference"
-    return e_us(1), e_us(7)
+    return (e_us(7),)
 
 
 def _fused() -> tuple:
@@ -53,9 +55,9 @@ def _fused() -> tuple:
 
 def _seven() -> tuple:
     found = [time_us("layer", name) for name in SEVEN_E]
-    assert max(found) < 1.02 * min(found) < LEAST * min(found)
+    assert max(found) < LEAST * min(found)
     assert max(found) < time_us("layer", EAGER)
-    return found[-1], time_us("layer", MERGED)
+    return (time_us("layer", MERGED),)
 
 
 def _elsewhere(*names: str) -> list[float]:
@@ -65,10 +67,12 @@ def _elsewhere(*names: str) -> list[float]:
 
 
 def _five() -> tuple:
-    """µs in which that GPU's copy moves 2 E, and how much less than the op both ways take."""
+    """How many µs less than the op both ways take: within a fifth of those in which that GPU copies 2 E."""
     op, kernel, inside = _elsewhere(FUSED, KERNEL, RELU_INSIDE)
     copied = Record("cuda_steps", gpu=_other().gpu).us("copy", bytes=2**31)
-    return 2 * recorded.ROWS * recorded.WIDTH * 2 / 2**31 * copied, op - kernel, op - inside
+    two = 2 * recorded.ROWS * recorded.WIDTH * 2 / 2**31 * copied
+    assert all(0.8 < saved / two < 1.2 for saved in (op - kernel, op - inside))
+    return op - kernel, op - inside
 
 
 def _here() -> float:
@@ -100,12 +104,13 @@ def _meet() -> tuple:
 
 
 def _crossing() -> tuple:
-    """The number of adapters, and µs of the groups with 50 adapters and with so many."""
+    """The number of adapters; the groups take longer with so many than with 50."""
     record = recorded.LORA.with_part("crossing")
     most = int(record.rows("crossing")["adapters"].max())
     masked, grouped = (record.us("crossing", variant=name, adapters=most) for name in (MASKED, GROUPED))
     assert abs(masked / grouped - 1) < 0.03
-    return most, record.us("crossing", variant=GROUPED, adapters=50), grouped
+    assert grouped > LEAST * record.us("crossing", variant=GROUPED, adapters=50)
+    return (most,)
 
 
 def _training() -> tuple:
@@ -140,11 +145,12 @@ def _copy() -> tuple:
 
 
 def _many() -> tuple:
-    found = masked, grouped, gathered = [recorded.row("adapters", name) for name in ("masked", "grouped", "gathered")]
+    masked, grouped, gathered = (recorded.row("adapters", name) for name in ("masked", "grouped", "gathered"))
     assert apart(masked, grouped)
     assert apart(grouped, gathered)
     assert copy_us(4 * 1e6 * _copy()[0]) > 0.5 * gathered["us_p50"], "A's and B's copies, written and read"
-    return tuple(row["us_p50"] for row in found)
+    assert masked["us_p50"] < grouped["us_p50"] < gathered["us_p50"]
+    return (gathered["us_p50"],)
 
 
 def _end() -> tuple:
@@ -163,21 +169,21 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "The kernels take {:.0f} µs less, mostly because the frozen tables need no gradients (notebook 02). The step takes "
-    "only {:.0f} µs less, within the spread, because the host limits it. As one CUDA graph (notebook 05), the step "
-    "falls from {:.0f} to {:.0f} µs.",
+    "The kernels take {:.0f} µs less, mostly because the frozen tables need no gradients (notebook 02). The step saves "
+    "nothing beyond the spread, because the host limits it. As one CUDA graph (notebook 05), the step saves as much as "
+    "its kernels.",
     _model,
 )
 claim(
     NOTEBOOK,
-    "For 8192 rows of 4096 in bfloat16, an H200 takes {:.0f} µs for the frozen layer with its relu and {:.0f} µs for "
-    "LoRA in eager. That is {:.0f} % more time for {:.1f} % more arithmetic.",
+    "On an H200, LoRA in eager takes {:.0f} µs longer than the frozen layer with its relu. That is {:.0f} % more time "
+    "for {:.1f} % more arithmetic.",
     _eager,
 )
 claim(
     NOTEBOOK,
-    "At the rate of a copy, one E takes {:.1f} µs. The frozen layer moves 4 E, and LoRA 7 E more. These 7 E take "
-    "{:.0f} µs, most of the difference.",
+    "The frozen layer moves 4 E, and LoRA 7 E more. At the rate of a copy, the added bytes take {:.0f} µs, most of the "
+    "difference.",
     _seven_more,
 )
 claim(
@@ -189,40 +195,32 @@ claim(
 claim(NOTEBOOK, "One E takes about {:.0f} µs.", lambda: (e_us(1),))
 claim(
     NOTEBOOK,
-    "One product takes {:.0f} µs, and all three lie within 2 %: no difference. Merged takes {:.0f} µs: it is the "
-    "frozen layer with another W.",
+    "`torch.compile`, the op and one product move 7 E each, and their times show no difference. Merged takes {:.0f} "
+    "µs: it is the frozen layer with another W.",
     _seven,
 )
 claim(
     NOTEBOOK,
-    "Your kernel and *relu inside* move 5 E, 2 E less than the op. An H100 copies 2 E in {:.0f} µs. There your kernel "
-    "takes {:.0f} µs less than the op, and *relu inside* {:.0f}.",
+    "Your kernel and *relu inside* move 2 E less than the op. On an H100, they save {:.0f} and {:.0f} µs, about the "
+    "time that it takes to copy those bytes.",
     _five,
 )
 claim(NOTEBOOK, "takes {:.0f} % less time than the op on the H100, {:.0f} % less on the H200 below.", _inside)
 claim(NOTEBOOK, "| LoRA kernel | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(KERNEL, FUSED))
 claim(NOTEBOOK, "| relu inside | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(RELU_INSIDE, FUSED))
 claim(NOTEBOOK, "the two would meet at some {:.0f} adapters on the H100.", _meet)
-claim(
-    NOTEBOOK,
-    "They meet at {}, because `grouped` slows down too: from {:.0f} µs at 50 adapters to {:.0f} µs there.",
-    _crossing,
-)
+claim(NOTEBOOK, "They meet at {}, because `grouped` slows down too.", _crossing)
 claim(NOTEBOOK, "forward and backward together take {:.0f} µs, and {:.0f} in eager.", _training)
-claim(NOTEBOOK, "one product takes {:.1f} µs and the op {:.1f}, though both move 7 E.", _middle)
-claim(
-    NOTEBOOK,
-    "In eager at 64 rows of 1024, these are {:.1f} and {:.1f} µs",
-    _host,
-)
+claim(NOTEBOOK, "one product takes {:.1f} µs and the op {:.1f}, though both move as many E.", _middle)
+claim(NOTEBOOK, "For 64 rows of this smaller layer in eager, they are {:.1f} and {:.1f} µs", _host)
 claim(NOTEBOOK, "For B of std 0.0001, eager and merging each keep {:.2f} of the change.", _kept)
 claim(NOTEBOOK, "The merged weights would take {:.1f} GB, and the adapters take {:.0f} MB.", _memory)
-claim(NOTEBOOK, "`gathered` copies an A for each row, {:.0f} MB in all, then a B for each row.", _copy)
+claim(NOTEBOOK, "`gathered` copies an A for each row, {:.0f} MB for 4096 rows, then a B for each row.", _copy)
 claim(
     NOTEBOOK,
-    "On the H200 `masked` takes {:.0f} µs, though 99 of 100 blocks are multiplied for nothing. `grouped` multiplies "
-    "each row by its own adapter only, but takes {:.0f} µs. It must also sort the rows, copy x into that order, and "
-    "copy y back. `gathered` takes {:.0f} µs, more than half of it to write and read its copies.",
+    "On the H200 `masked` is the fastest, though it multiplies 99 of 100 blocks for nothing. `grouped` multiplies each "
+    "row by its own adapter only, but it must also sort the rows, copy x into that order, and copy y back. `gathered` "
+    "takes {:.0f} µs, more than half of it to write and read its copies.",
     _many,
 )
 claim(NOTEBOOK, "{:.1f} % more arithmetic took {:.0f} % more time.", _end)
