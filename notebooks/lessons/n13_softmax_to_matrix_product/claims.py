@@ -180,8 +180,8 @@ def said(sentence: str, values=tuple) -> None:
 
 said("a copy moves {:.2f} TB/s, reads and writes together.", lambda: (yardstick(),))
 said(
-    "Eager takes {:.1f} µs, only a little more. In bfloat16 our Triton kernel takes {:.1f} µs and eager {:.1f} µs: there the "
-    "kernel pays.",
+    "Eager takes {:.1f} µs, only a little more. In bfloat16 our Triton kernel takes {:.1f} µs and eager {:.1f} µs: "
+    "there the kernel pays.",
     _softmax,
 )
 said(
