@@ -47,6 +47,9 @@ class Fused:
         return self.is_as_built()
 
     def is_as_built(self) -> bool:
+        own = getattr(self, "mlp", None)
+        if own is not None and type(own).forward is not nn.Sequential.forward:
+            return False
         layers = self.layers()
         kinds = itertools.cycle((nn.Linear, nn.ReLU))
         if not all(type(layer) is kind and is_plain(layer) for layer, kind in zip(layers, kinds, strict=False)):
@@ -148,7 +151,9 @@ def _is_packed(arch: Fused, rows: int, precision: Precision, graph: bool) -> boo
         return False
     if not all(parameter.requires_grad for parameter in arch.parameters()):
         return False
-    weights, _ = parameters(arch.linears())
+    weights, biases = parameters(arch.linears())
+    if None in biases or len({*map(id, weights)}) < len(weights):
+        return False
     dtype = torch.bfloat16 if precision is Precision.BF16 else weights[0].dtype
     given = rows, widths_of(weights), dtype, "tf32" if precision is Precision.TF32 else "ieee"
     device = weights[0].device
