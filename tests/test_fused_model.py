@@ -342,8 +342,9 @@ def test_hooks_of_all_modules_are_called(is_backward):
         return tuple(2 * gradient for gradient in gradients) if isinstance(part, nn.Linear) else None
 
     config, found = shape(bottom=(13, 4), top=(8, 1)), []
+    settings = Preset(config, replace(preset("mini").train, optimizer=Optimizer.SGD, learning_rate=1.0))
     for model in pair(config, "eager"):
-        optimizer = make_optimizer(model, preset("mini"))
+        optimizer = make_optimizer(model, settings)
         if is_backward:
             hook = nn.modules.module.register_module_full_backward_pre_hook(backward)
         else:
