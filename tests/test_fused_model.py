@@ -331,6 +331,18 @@ def test_an_arch_that_is_changed_computes_as_it_is_by_now(arch, change):
         torch.testing.assert_close(found[1], found[0], **CLOSE)
 
 
+def test_a_layer_of_both_mlps_is_trained():
+    config, found = shape(bottom=(13, 4), top=(4, 1)), []
+    for model in pair(config, "eager"):
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4)
+        for arch in (model.dense_arch, model.over_arch):
+            arch.mlp.extend([layer, nn.ReLU()])
+        optimizer = make_optimizer(model, Preset(config, replace(preset("mini").train, optimizer=Optimizer.SGD)))
+        found.append(torch.stack([train_step(model, optimizer, *batch(5, config)) for _ in range(3)]))
+    torch.testing.assert_close(found[1], found[0], **CLOSE)
+
+
 @pytest.mark.parametrize("is_backward", [False, True])
 def test_hooks_of_all_modules_are_called(is_backward):
     """On their way forward and back, of layers that are trained as one tensor."""
