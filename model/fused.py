@@ -47,6 +47,9 @@ class Fused:
         return self.is_as_built()
 
     def is_as_built(self) -> bool:
+        own = getattr(self, "mlp", None)
+        if own is not None and type(own).forward is not nn.Sequential.forward:
+            return False
         layers = self.layers()
         kinds = itertools.cycle((nn.Linear, nn.ReLU))
         if not all(type(layer) is kind and is_plain(layer) for layer, kind in zip(layers, kinds, strict=False)):
@@ -132,10 +135,12 @@ def pack(model: nn.Module, rows: int, precision: Precision, graph: bool) -> list
     arches = [model.dense_arch]
     if model.interaction_arch.interaction is not Interaction.OUTER:
         arches.append(model.over_arch)
+    ids = [{*map(id, arch.parameters())} for arch in (model.dense_arch, model.over_arch)]
+    is_tied = not ids[0].isdisjoint(ids[1])  # a parameter lies in one buffer
     packed = []
     for arch in arches:
         arch.packed = None  # an earlier optimizer's, whose step did not end: gradients would go on to its buffer
-        if _is_packed(arch, rows, precision, graph):
+        if not is_tied and _is_packed(arch, rows, precision, graph):
             packed.append((arch, PackedMLP(arch.linears())))
         else:  # of an earlier optimizer's buffer: fused=True takes dense parameters alone, and on a CPU does not say so
             for parameter in arch.parameters():
@@ -148,7 +153,9 @@ def _is_packed(arch: Fused, rows: int, precision: Precision, graph: bool) -> boo
         return False
     if not all(parameter.requires_grad for parameter in arch.parameters()):
         return False
-    weights, _ = parameters(arch.linears())
+    weights, biases = parameters(arch.linears())
+    if None in biases or len({*map(id, (*weights, *biases))}) < 2 * len(weights):
+        return False
     dtype = torch.bfloat16 if precision is Precision.BF16 else weights[0].dtype
     given = rows, widths_of(weights), dtype, "tf32" if precision is Precision.TF32 else "ieee"
     device = weights[0].device

@@ -276,7 +276,33 @@ def hooked(module):
     module.register_forward_hook(lambda _, __, out: 2 * out)
 
 
+class Doubled(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return 2 * self.module(x)
+
+
+class DoubledSequential(nn.Sequential):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def the_same_layer_twice(arch):
+    width = arch.mlp[0].out_features
+    layer = nn.Linear(width, width)
+    nn.init.eye_(layer.weight)
+    nn.init.ones_(layer.bias)
+    arch.mlp.extend([layer, nn.ReLU(), layer, nn.ReLU()])
+
+
 CHANGES = {
+    "another Sequential": lambda arch: setattr(arch, "mlp", DoubledSequential(*arch.mlp)),
+    "no Sequential": lambda arch: setattr(arch, "mlp", Doubled(arch.mlp)),
+    "no bias": lambda arch: arch.mlp[0].register_parameter("bias", None),
+    "the same layer twice": the_same_layer_twice,
     "a hook of the Sequential": lambda arch: hooked(arch.mlp),
     "a hook of a ReLU": lambda arch: hooked(arch.mlp[1]),
     "a hook of a layer": lambda arch: hooked(arch.mlp[0]),
@@ -303,6 +329,41 @@ def test_an_arch_that_is_changed_computes_as_it_is_by_now(arch, change):
             losses = [train_step(model, optimizer, *batch(5, config)) for _ in range(3)]
             found.append((torch.stack(losses), model.predict(*batch(5, config)[1:])))
         torch.testing.assert_close(found[1], found[0], **CLOSE)
+
+
+def test_a_layer_of_both_mlps_is_trained():
+    config, found = shape(bottom=(13, 4), top=(4, 1)), []
+    for model in pair(config, "eager"):
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4)
+        for arch in (model.dense_arch, model.over_arch):
+            arch.mlp.extend([layer, nn.ReLU()])
+        optimizer = make_optimizer(model, Preset(config, replace(preset("mini").train, optimizer=Optimizer.SGD)))
+        found.append(torch.stack([train_step(model, optimizer, *batch(5, config)) for _ in range(3)]))
+    torch.testing.assert_close(found[1], found[0], **CLOSE)
+
+
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_hooks_of_all_modules_are_called(is_backward):
+    """On their way forward and back, of layers that are trained as one tensor."""
+
+    def forward(part, _, out):
+        return 2 * out if isinstance(part, nn.Linear) else None
+
+    def backward(part, gradients):
+        return tuple(2 * gradient for gradient in gradients) if isinstance(part, nn.Linear) else None
+
+    config, found = shape(bottom=(13, 4), top=(8, 1)), []
+    settings = Preset(config, replace(preset("mini").train, optimizer=Optimizer.SGD, learning_rate=1.0))
+    for model in pair(config, "eager"):
+        optimizer = make_optimizer(model, settings)
+        if is_backward:
+            hook = nn.modules.module.register_module_full_backward_pre_hook(backward)
+        else:
+            hook = nn.modules.module.register_module_forward_hook(forward)
+        with hook:
+            found.append(torch.stack([train_step(model, optimizer, *batch(5, config)) for _ in range(3)]))
+    torch.testing.assert_close(found[1], found[0], **CLOSE)
 
 
 @pytest.mark.parametrize("interaction", INTERACTIONS)

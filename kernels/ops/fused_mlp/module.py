@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn import functional as F
+from torch.nn.modules.module import _has_any_global_hook
 
 from ...dispatch.refusals import autocasts
 from ..add_relu.op import add_relu
@@ -78,7 +79,9 @@ def is_plain(part: nn.Module) -> bool:
 
 
 def has_hooks(part: nn.Module) -> bool:
-    """Or a forward of its own."""
+    """Of its own or of all modules, or a forward of its own."""
+    if _has_any_global_hook():
+        return True
     hooks = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
     return bool(hooks) or "forward" in part.__dict__
 

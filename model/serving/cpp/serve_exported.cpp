@@ -16,7 +16,8 @@
 // --gpu      a package for a GPU runs on this one; default: the first
 //
 // What is wrong with a request is its answer, {"error": "…"}, with a status from 400 to 499. SIGTERM and SIGINT end the
-// program when the requests that it has are answered. Exit status: 0; 2: what is wrong stands on stderr.
+// program when the requests that its threads have are answered; connections that still wait for a thread are closed
+// without an answer. Exit status: 0; 2: what is wrong stands on stderr.
 //
 // This shows that the exported model serves. In production one would take a server that batches requests, counts them
 // and knows several models and versions: Triton Inference Server, whose PyTorch backend loads packages of AOTInductor
