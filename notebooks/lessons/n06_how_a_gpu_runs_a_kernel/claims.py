@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 from lessons.n06_how_a_gpu_runs_a_kernel import recorded
 from lessons.n06_how_a_gpu_runs_a_kernel.experiment import PER_SM, TILE, Sizes
@@ -11,6 +12,7 @@ from lessons.shared.claim import claim
 from lessons.shared.occupancy import PROGRAMS, REGISTERS, THREADS
 from lessons.shared.records import (
     GPU,
+    LANES,
     LEAST,
     apart,
     device,
@@ -54,30 +56,29 @@ def _strides() -> tuple:
     found = {n: stride_gb(n) for n in (1, 2, 8)}
     for n, rate in found.items():
         assert 0.75 < rate * n / found[1] < 1.25, f"stride {n} is not what its sectors say"
-    return found[1], found[8]
+    return ()
 
 
 def _beyond_8() -> tuple:
-    assert stride_gb(16) < 0.6 * stride_gb(8)
-    return (stride_gb(16),)
+    assert 0.45 < stride_gb(16) / stride_gb(8) < 0.55
+    return ()
 
 
 def _requests() -> tuple:
     metric = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
-    return 32, recorded.ncu("stride 32", metric)
+    assert round(recorded.ncu("stride 32", metric)) == LANES
+    return ()
 
 
 def _bytes_an_element() -> tuple:
-    read = recorded.ncu("stride 32", "dram__bytes_read.sum")
-    found = 1e9 * read / Sizes().reads
+    found = 1e9 * recorded.ncu("stride 32", "dram__bytes_read.sum") / Sizes().reads
     assert round(found) == 64
-    return read, found
+    return (found,)
 
 
 def _moved() -> tuple:
-    """TB/s of the bytes that HBM gives, of all strides: the least and the most."""
-    found = [stride_gb(n) * min(4 * n, 64) / 4e3 for n in Sizes().strides]
-    return min(found), max(found)
+    """TB/s of the bytes that HBM gives, at the slowest stride."""
+    return (min(stride_gb(n) * min(4 * n, 64) / 4e3 for n in Sizes().strides),)
 
 
 said(
@@ -91,15 +92,12 @@ said(
 said("All SMs share the *L2*, a cache of {:.0f} MiB.", lambda: (device("L2_cache_size") / MIB,))
 said("A read takes {:.0f} ns from L1, {:.0f} ns from the L2 and {:.0f} ns from HBM", _latencies)
 said("Caches move *sectors* of 32 bytes.")
-said(
-    "From stride 1 to 8 the rate falls from {:.0f} to {:.0f} GB/s, nearly to an eighth, as the sectors predict.",
-    _strides,
-)
-said("But at stride 16 it is {:.0f} GB/s.", _beyond_8)
+said("Up to stride 8 the rate falls nearly to an eighth, as the sectors predict.", _strides)
+said("But stride 16 is half as fast as stride 8.", _beyond_8)
 said("**Predict** how many GB come from HBM for {:,} elements at stride 32.", lambda: (Sizes().reads,))
-said("At stride {} it needs {:.0f} sectors, one per lane.", _requests)
-said("But {:.2f} GB are {:.0f} bytes per element: HBM gives two sectors at a time.", _bytes_an_element)
-said("If we count these bytes, every stride runs at {:.1f} to {:.1f} TB/s.", _moved)
+said("At stride 32 each lane needs a sector of its own.", _requests)
+said("But {:.0f} bytes per element came from HBM: it gives two sectors at a time.", _bytes_an_element)
+said("If we count these bytes, no stride is slow: each runs at {:.1f} TB/s or more.", _moved)
 
 
 # -------------------------------------------------------------------------------------------------------- the climb
@@ -109,12 +107,12 @@ def _step_4() -> tuple:
     rates = {block: copy_gb(block, 0) for block in (128, 256, 512)}
     assert rates[512] > LEAST * copy_gb(512, 16)
     assert rates[512] == max(copy_gb(block, 0) for block in Sizes().blocks)
-    return rates[512], 100 * rates[512] / pytorch(), 100 * (rates[512] / copy_gb(512, 16) - 1)
+    assert recorded.in_flight(GPU.one("flight", block=512, programs=0)) == 4 * 512 * 16 / 1e3, "then not as many bytes"
+    return 100 * rates[512] / pytorch(), 100 * (rates[512] / copy_gb(512, 16) - 1)
 
 
 def _dealt_out() -> tuple:
     """More programs than there is room for do not make the loop faster; a program a tile is."""
-    assert recorded.in_flight(GPU.one("flight", block=512, programs=0)) == 4 * 512 * 16 / 1e3, "then not as many bytes"
     record = GPU.with_part("queued")
     found = {programs: record.one("queued", block=512, programs=programs) for programs in (0, 16, 64)}
     assert not apart(found[64], found[16])
@@ -130,6 +128,11 @@ def _begins() -> tuple:
     assert copy_gb(512, 0) / (8 * 512) < 0.8 * large
     assert f"{small:.1f}" == f"{large:.1f}"
     return (large,)
+
+
+def _half() -> tuple:
+    assert 0.5 < copy_gb(128, 0) / copy_gb(128, 16) < 0.6
+    return _begins()
 
 
 def _begin_no_faster() -> tuple:
@@ -152,7 +155,7 @@ def _same_bytes() -> tuple:
     """(BLOCK, programs) with as many bytes in flight, from 64 warps to 4."""
     cases = ((128, 16), (256, 8), (512, 4), (1024, 2), (2048, 1))
     assert {4 * block * programs for block, programs in cases} == {8192}
-    return 4 * 128 * 16 / 1e3, 4 * cases[0][1], 4 * cases[-1][1]
+    return 4 * cases[0][1], 4 * cases[-1][1]
 
 
 def _loops() -> list:
@@ -173,7 +176,9 @@ def _loops_with(elements: int) -> tuple:
 
 def _enough_in_flight() -> tuple:
     kb, least, most, _, below = _loops_with(8192)
-    return kb, least, most, below
+    idle = latency_ns("HBM") / 1e3
+    assert round(least / idle) == round(most / idle) == 6
+    return kb, below
 
 
 def _beyond() -> tuple:
@@ -207,8 +212,8 @@ said("The recorded {:.0f} GB/s are {:.0f} % of this", _of_the_law)
 said("An SM has room for {} warps, and so for 16 of these programs. They reach {:.0f} GB/s.", _full)
 said("Four elements per thread reach {:.0f} GB/s. Eight gain nothing.", _step_3)
 said(
-    "With `BLOCK` 512 the copy reaches {:.0f} GB/s, {:.0f} % of PyTorch's. It is {:.0f} % faster than step 3 with as "
-    "many bytes in flight",
+    "With `BLOCK` 512 the copy reaches {:.0f} % of PyTorch's rate. It is {:.0f} % faster than the loop with as many "
+    "bytes in flight",
     _step_4,
 )
 said(
@@ -217,18 +222,17 @@ said(
     _dealt_out,
 )
 said(
-    "With `BLOCK` 128 the copy falls from the loop's {:.0f} to {:.0f} GB/s.",
-    lambda: (copy_gb(128, 16), copy_gb(128, 0)),
+    "With `BLOCK` 128 the copy is little more than half as fast as the loop: only {:.1f} programs begin per ns.", _half
 )
-said("Only {:.1f} programs begin per ns. With `BLOCK` 256 as many begin, though each moves twice the bytes.", _begins)
+said("With `BLOCK` 256 as many begin, though each moves twice the bytes.", lambda: _begins()[:0])
 said("On the H100, programs that copy nothing begin no faster.", _begin_no_faster)
-said("Each copy has {:.0f} KB in flight on an SM; the warps go from {} down to {}.", _same_bytes)
+said("The bytes in flight on an SM stay the same; the warps go from {} down to {}.", _same_bytes)
 said(
     "With a sixteenth of the warps, the copy still reaches {:.0f} % of the rate.",
     lambda: (100 * copy_gb(2048, 1) / copy_gb(128, 16),),
 )
 said(
-    "With {:.0f} KB in flight it is {:.1f} to {:.1f} µs, and these loops are within {:.0f} % of the best one.",
+    "With {:.0f} KB in flight it is six times the idle latency, and these loops are within {:.0f} % of the best one.",
     _enough_in_flight,
 )
 said("More bytes only wait longer.", _beyond)
@@ -246,7 +250,7 @@ def _limits() -> tuple:
 def _registers() -> tuple:
     row = GPU.one("flight", block=8192, programs=0)
     room = recorded.resident(row)
-    return room, 100 * room * row["threads"] / THREADS, 100 * copy_gb(8192, 0) / pytorch()
+    return 100 * room * row["threads"] / THREADS, 100 * copy_gb(8192, 0) / pytorch()
 
 
 def _falls() -> tuple:
@@ -259,7 +263,7 @@ def _falls() -> tuple:
 def _on_a_tile() -> tuple:
     programs, tiles = PER_SM * sms(), 2 * MIB // (4 * TILE)
     assert round(programs / tiles) == 4
-    return (programs,)
+    return ()
 
 
 def _walk_together(size: int) -> list:
@@ -307,19 +311,19 @@ said("Bytes in flight cost registers: one for each 4 bytes.")
 said("- {} registers, in four equal quarters; a warp lives in one quarter", _limits)
 said("- {} threads and {} programs", lambda: (THREADS, PROGRAMS))
 said(
-    "With `BLOCK` 8192 an SM has room for only {:.0f} programs, an occupancy of {:.0f} %. The copy still reaches "
-    "{:.0f} % of PyTorch's rate: occupancy is not the goal.",
+    "With `BLOCK` 8192 the occupancy is only {:.0f} %. The copy still reaches {:.0f} % of PyTorch's rate: occupancy is "
+    "not the goal.",
     _registers,
 )
 said("In step, the rate falls as the buffer grows", _falls)
-said("In 2 MiB, four of the {} programs begin on each tile.", _on_a_tile)
+said("In the smallest, four programs begin on each tile.", _on_a_tile)
 said(
-    "In 32 MiB the programs are four tiles apart, too far to share replies, and still get {:.1f} TB/s. So the L2 gives "
-    "at least this; HBM, if only read, gives {:.1f} TB/s.",
+    "In the largest, the programs are four tiles apart, too far to share replies, and still get {:.1f} TB/s. So the L2 "
+    "gives at least this; HBM, if only read, gives {:.1f} TB/s.",
     _tiles_apart,
 )
 said(
-    "With them, hardly any programs read together in 8 MiB. So from 8 to 32 MiB the rate should hardly change.",
+    "With them, hardly any programs read together in 8 MiB, so the rate should hardly change in the largest buffer.",
     _own_order,
 )
 said("On the H100 it falls by {:.0f} %; in step it falls by {:.0f} %.", _orders)
@@ -346,10 +350,8 @@ def _all_left() -> tuple:
     return ()
 
 
-def _layers() -> tuple:
-    found = [product(name) for name in ("bottom 1", "bottom 2", "top 1")]
-    columns = [row[key] for row in found for key in ("depth", "columns")]
-    return *columns, product("top 1 padded")["depth"], int(found[0]["rows"])
+def _layer(name: str) -> tuple:
+    return product(name)["depth"], product(name)["columns"]
 
 
 def _thirteenth() -> tuple:
@@ -366,13 +368,11 @@ def _padded() -> tuple:
 
 said("| float32 | {:.0f} | {:.1f} |", _roof("fp32"))
 said("| bfloat16 | {:.1f} | {:.0f} |", _roof("bf16"))
-said(
-    "layers `bottom 1` from {:.0f} to {:.0f} columns, `bottom 2` from {:.0f} to {:.0f} and `top 1` from {:.0f} to "
-    "{:.0f} (*padded*: {:.0f}), with {:,} rows.",
-    _layers,
-)
+said("compute-bound in bfloat16, with {:,} rows:", lambda: (int(product("top 1")["rows"]),))
+for layer in ("bottom 1", "bottom 2", "top 1 padded", "top 1"):
+    said(f"| `{layer}` | {{:.0f}} | {{:.0f}} |", partial(_layer, layer))
 said("In bfloat16 every layer of DLRM is memory-bound.", _all_left)
-said("The layer from 367 to 512 reaches {:.0f} % of its bound:", lambda: _padded()[:1])
+said("`top 1` reaches only {:.0f} % of its bound:", lambda: _padded()[:1])
 said("With one column more the layer is {:.1f} times as fast.", lambda: _padded()[1:])
 said(
     "| 1 | one program on each SM, an element per thread | {:.1f} | {:.0f} |", lambda: (4 * 128 / 1e3, copy_gb(128, 1))
