@@ -134,10 +134,13 @@ class PackedOptimizer:
         return self.optimizer.param_groups
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """The gradients are let go of, whatever is asked for."""
+        """The gradients are let go of, whatever is asked for. From here to `step` the arches' gradients go to the
+        buffers; at other times, as in a loop with another optimizer, to the parameters."""
         for parameter in self.parameters:
             parameter.grad = None
-        self._take_calls(True)
+        for arch, packed in self.arches:
+            packed.forget_gradients()
+            arch.packed = packed
 
     @torch.no_grad()
     def step(self) -> None:
@@ -146,14 +149,8 @@ class PackedOptimizer:
         self.optimizer.step()
         # What autograd saved of a parameter is known by its version to be out of date.
         torch.autograd.graph.increment_version(self.parameters)
-        self._take_calls(False)
-
-    def _take_calls(self, whether: bool) -> None:
-        """From zero_grad to step the arches' gradients go to the buffers; at other times, as in a loop with another
-        optimizer, to the parameters."""
-        for arch, packed in self.arches:
-            arch.packed = packed if whether else None
-            packed.buffer.grad = None
+        for arch, _ in self.arches:
+            arch.packed = None
 
     def state_dict(self) -> dict:
         state = self.optimizer.state_dict()
@@ -243,9 +240,8 @@ class CapturableAdagrad(Adagrad):
 def make_optimizer(model: DLRM, preset: Preset, capturable: bool = False) -> Optimizers:
     """The optimizers that the preset's settings name; weight decay is the MLPs' alone.
 
-    An MLP of fused kernels that is one kernel in such a step (`fused.pack`) is laid out here and trained as one tensor:
-    between `zero_grad` and `step` the .grad of its parameters stays None, so that to clip gradients is to clip those of
-    parts["mlps"].trained. The model must stay on its device.
+    An MLP of fused kernels that is one kernel in such a step (`fused.pack`) is laid out here and trained as one tensor,
+    of whose gradient its parameters' .grad are views. The model must stay on its device.
 
     capturable: their step can be captured in a CUDA graph: rates are scalars on the device (fused kernels only).
     """

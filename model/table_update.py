@@ -8,6 +8,7 @@ g is the gradient of a row: those of all bags that named it, summed. An untouche
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -47,11 +48,13 @@ class TableUpdate:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget what was looked up; there is no other gradient."""
         self.tables.looked_up.clear()
+        self.tables.in_eval = False
 
     @torch.no_grad()
     def step(self) -> None:
         """Update the rows once, with the gradients of all that was looked up; without any nothing is done, as
-        torch.optim does nothing about a parameter whose grad is None.
+        torch.optim does nothing about a parameter whose grad is None. But where all was looked up in eval(), which
+        keeps no gradient of a table, it warns.
 
         Raises RuntimeError if ids or offsets were written to since: the gradients are of other rows.
         """
@@ -59,7 +62,14 @@ class TableUpdate:
         _refuse_what_is_missing(group)
         looked_up = self.tables.looked_up.copy()
         del self.tables.looked_up[: len(looked_up)]  # what another thread's backward adds meanwhile stays
+        in_eval, self.tables.in_eval = self.tables.in_eval, False
         if not looked_up:
+            if in_eval:
+                warnings.warn(
+                    "FusedTables: the rows were looked up in eval(), so the step leaves the tables as they are; to "
+                    "train them beside a model in eval(), call train() of the tables alone",
+                    stacklevel=3,
+                )
             return
         if any(one.versions != versions_of(one.rows, one.offsets) for one in looked_up):
             raise RuntimeError("FusedTables: ids or offsets were written to between their look-up and the step")

@@ -78,9 +78,9 @@ class FusedTables(BatchedTables):
     exists. In training a backward adds each look-up whose result it gives a gradient to `looked_up`, and
     `TableUpdate.step` updates the rows with all of them at once. So a step may have several look-ups (two towers),
     several backwards (accumulation), and look-ups that activation checkpointing does twice. What no backward reaches,
-    and what is looked up under torch.no_grad or in eval(), is not there. Until `TableUpdate`'s step or zero_grad (a
-    module's own knows nothing of it) each backward keeps a batch's gradient more. Ids and offsets must stay as they
-    are until then.
+    and what is looked up under torch.no_grad or in eval(), is not there; a step after look-ups in eval() alone warns.
+    Until `TableUpdate`'s step or zero_grad (a module's own knows nothing of it) each backward keeps a batch's gradient
+    more. Ids and offsets must stay as they are until then.
 
     One process: DistributedDataParallel averages the gradients that parameters have, and sees none of these, so that
     each process would train tables of its own. A look-up in training raises where torch.distributed has several.
@@ -92,6 +92,7 @@ class FusedTables(BatchedTables):
         # Not persistent: it follows from the rows.
         self.register_buffer("row_offsets", torch.tensor([0, *rows]).cumsum(0), persistent=False)
         self.looked_up: list[LookUp] = []
+        self.in_eval = False  # whether some were looked up in eval() where a gradient is recorded, since the last step
 
     def forward(self, rows: Tensor) -> Tensor:
         """rows int64 [B, F], of their tables → [B, F, D]."""
@@ -105,6 +106,8 @@ class FusedTables(BatchedTables):
         embeddings = kernels.embedding_bags(self.weight, self.row_offsets, rows, offsets)
         if self.training and torch.is_grad_enabled():
             self._expect_gradient(rows, offsets, embeddings)
+        elif torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self.in_eval = True
         return embeddings
 
     @torch.compiler.disable  # a compiled graph would return what it is to keep

@@ -298,10 +298,14 @@ def the_same_layer_twice(arch):
     arch.mlp.extend([layer, nn.ReLU(), layer, nn.ReLU()])
 
 
+def no_bias(arch):
+    arch.mlp[0].register_parameter("bias", None)
+
+
 CHANGES = {
     "another Sequential": lambda arch: setattr(arch, "mlp", DoubledSequential(*arch.mlp)),
     "no Sequential": lambda arch: setattr(arch, "mlp", Doubled(arch.mlp)),
-    "no bias": lambda arch: arch.mlp[0].register_parameter("bias", None),
+    "no bias": no_bias,
     "the same layer twice": the_same_layer_twice,
     "a hook of the Sequential": lambda arch: hooked(arch.mlp),
     "a hook of a ReLU": lambda arch: hooked(arch.mlp[1]),
@@ -318,7 +322,7 @@ def test_an_arch_that_is_changed_computes_as_it_is_by_now(arch, change):
     """Trained by one tensor an MLP, too: before and after the optimizers are made."""
     config = shape(bottom=(13, 4), top=(8, 1))
     settings = Preset(config, replace(preset("mini").train, optimizer=Optimizer.SGD))
-    for is_late in (False, True):
+    for is_late in (False, True)[: 1 if CHANGES[change] is no_bias else 2]:  # the step refuses it then
         found = []
         for model in pair(config, "eager"):
             if not is_late:

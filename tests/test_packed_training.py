@@ -195,6 +195,92 @@ def with_the_modules_zero_grad(model, optimizer):
         optimizer.step()
 
 
+def stepping(change):
+    """A loop of steps; between the backward and the step of each, change(model, its MLPs' parameters, its number)."""
+
+    def loop(model, optimizer):
+        mlps = [parameter for name, parameter in model.named_parameters() if "tables" not in name]
+        for step in range(3):
+            optimizer.advance()
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            if change(model, mlps, step) is not False:
+                optimizer.step()
+
+    return loop
+
+
+def scale(parameters, by):
+    for parameter in parameters:
+        parameter.grad.mul_(by)
+
+
+def replace_by_twice(model, mlps, step):
+    for parameter in mlps:
+        parameter.grad = 2 * parameter.grad
+    loss_of(model, step + 10).backward()
+
+
+def drop_and_compute_again(model, mlps, step):
+    """The first batch's gradient is thrown away, of the tables too, which the module knows nothing of."""
+    model.zero_grad()
+    model.sparse_arch.tables.looked_up.clear()
+    loss_of(model, step + 10).backward()
+
+
+def without_zero_grad(model, optimizer):
+    optimizer.zero_grad()
+    for step in range(3):
+        optimizer.advance()
+        loss_of(model, step).backward()
+        optimizer.step()
+
+
+def twice_a_gradient(model, optimizer):
+    optimizer.advance()
+    optimizer.zero_grad()
+    loss_of(model).backward()
+    optimizer.step()
+    optimizer.step()
+
+
+LOOPS = {
+    "gradients that are scaled": stepping(lambda _, mlps, __: scale(mlps, 0.5)),
+    "gradients that are clipped": stepping(lambda _, mlps, __: nn.utils.clip_grad_norm_(mlps, 1e-2)),
+    "values that are clipped": stepping(lambda _, mlps, __: nn.utils.clip_grad_value_(mlps, 1e-3, foreach=False)),
+    "steps that are left out": stepping(lambda _, mlps, step: bool(mlps[0].grad.isfinite().all()) and step != 1),
+    "gradients that are replaced": stepping(replace_by_twice),
+    "gradients that the module dropped": stepping(drop_and_compute_again),
+    "gradients of all steps": without_zero_grad,
+    "a gradient that is applied twice": twice_a_gradient,
+}
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_a_loop_does_to_gradients_is_done(one_by_one, loop, optimizer):
+    models = [one_by_one(training, "eager", optimizer), training("eager", optimizer)]
+    for pair in models:
+        LOOPS[loop](*pair)
+    error = {"rtol": 1e-5, "atol": max(ERROR[optimizer], 1e-6)}
+    torch.testing.assert_close(parameters(models[1][0]), parameters(models[0][0]), **error)
+
+
+def test_a_loss_of_some_layers_alone_is_refused():
+    model, optimizer = training("eager", Optimizer.SGD)
+    optimizer.zero_grad()
+    model.dense_arch.mlp[0].weight.sum().backward()
+    with pytest.raises(RuntimeError, match=r"the parameter of shape .* has no gradient, and others of its MLP"):
+        optimizer.step()
+
+
+def test_a_parameter_that_is_gone_is_refused():
+    model, optimizer = training("eager", Optimizer.SGD)
+    model.dense_arch.mlp[0].register_parameter("bias", None)
+    with pytest.raises(RuntimeError, match=r"the parameter of shape \[32\] has no gradient"):
+        trained(model, optimizer)
+
+
 @pytest.mark.parametrize(
     "loop", [with_an_optimizer_of_its_own, with_two_optimizers_by_turns, with_the_modules_zero_grad]
 )

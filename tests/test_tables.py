@@ -148,6 +148,26 @@ def test_look_ups_without_gradients_do_not_count(pair):
     assert not pair.ours.looked_up
 
 
+def test_a_step_on_look_ups_in_eval_alone_warns():
+    pair, weight = Pair(ADAGRAD), torch.ones(1, requires_grad=True)
+    before = pair.ours.weight.clone()
+    pair.ours.eval()
+    (weight * pair.ours(ids_of(4))).sum().backward()
+    with pytest.warns(UserWarning, match=r"looked up in eval\(\), so the step leaves the tables as they are"):
+        pair.update.step()
+    assert torch.equal(pair.ours.weight, before)
+    pair.update.step()  # on nothing
+    with torch.no_grad():
+        pair.ours(ids_of(4))
+    pair.update.step()
+    pair.ours(ids_of(4))
+    pair.update.zero_grad()
+    pair.ours.train()
+    pair.ours(ids_of(4)).sum().backward()
+    pair.update.step()
+    assert not torch.equal(pair.ours.weight, before)
+
+
 def test_zero_grad_forgets_and_a_step_without_a_gradient_does_nothing():
     pair = Pair(ADAGRAD)
     before = pair.ours.weight.clone()

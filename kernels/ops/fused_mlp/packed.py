@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -27,8 +29,9 @@ class PackedMLP:
     wrote. The gradient of the padding is zero, so that rules which go element by element, and do nothing where weight
     and gradient are zero, as SGD, Adagrad and Adam do, leave the padding zero.
 
-    The parameters are views of the buffer, and change when it does; their .grad stays None, so what waits for their
-    gradients, as DistributedDataParallel does, gets none.
+    The parameters are views of the buffer, and change when it does. After a backward their .grad are views of the
+    buffer's: what clips, scales or looks at them finds them as ever. But nothing is called for them: hooks of theirs,
+    and DistributedDataParallel's, wait in vain.
 
     Args:
         linears: each with a bias, and of widths that follow from one another (`pack_mlp` raises ValueError otherwise).
@@ -46,6 +49,13 @@ class PackedMLP:
         ).requires_grad_()
         start = self.buffer.data_ptr()
         self._offsets = [parameter.data_ptr() - start for parameter in self.parameters]
+        places = [(one.shape, one.stride(), one.storage_offset()) for one in self.split(self.buffer)]
+        self._places = [(shape, stride, offset - self.buffer.storage_offset()) for shape, stride, offset in places]
+        self._shown: list[Tensor] = []  # what of the buffer's gradient the parameters have as their .grad
+        self._shown_of: Tensor | None = None
+        own = weakref.ref(self)  # or the buffer's hooks would keep it
+        self.buffer.register_hook(lambda _: own()._gather())
+        self.buffer.register_post_accumulate_grad_hook(lambda _: own()._show())
 
     def is_whole(self) -> bool:
         """Whether the parameters are all trained, and lie in the buffer: `.to(…)` gives them memory of their own, and
@@ -89,13 +99,50 @@ class PackedMLP:
         return out
 
     def take_gradients(self) -> None:
-        """Move the parameters' gradients, if there are any, into the buffer's: what did not go by `takes` left them
-        there. A parameter that has none while another has one counts as one whose gradient is zero.
+        """Have the buffer's gradient be the parameters', whatever was done to those since a backward: other tensors put
+        there, or what did not go by `takes`.
 
-        Raises RuntimeError if a parameter no longer lies in the buffer.
+        Raises RuntimeError if some parameters have a gradient and others have none, for one tensor cannot leave a part
+        of itself out of a step; or if one no longer lies in the buffer.
         """
+        without = [i for i, parameter in enumerate(self.parameters) if parameter.grad is None]
+        if 0 < len(without) < len(self.parameters):
+            raise RuntimeError(
+                f"PackedMLP: the parameter of shape {list(self.parameters[without[0]].shape)} has no gradient, and "
+                "others of its MLP, which is trained as one tensor, have; freeze it, if the MLP has it still, and make "
+                "the optimizer anew"
+            )
+        self._gather()
+
+    def forget_gradients(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+        self.buffer.grad, self._shown, self._shown_of = None, [], None
+
+    def _show(self) -> None:
+        """Give each parameter its part of the buffer's gradient."""
+        gradient = self.buffer.grad
+        start = gradient.storage_offset()
+        self._shown = [gradient.as_strided(shape, stride, start + offset) for shape, stride, offset in self._places]
+        self._shown_of = gradient
+        for parameter, part in zip(self.parameters, self._shown, strict=True):
+            parameter.grad = part
+
+    def _gather(self) -> None:
+        """Make the buffer's gradient of the parameters', if those are no longer its parts; a backward does so before it
+        adds to it."""
         gradients = [parameter.grad for parameter in self.parameters]
+        if self._shown and all(map(operator.is_, gradients, self._shown)):
+            if self.buffer.grad is self._shown_of:
+                return
+            if self.buffer.grad is None:
+                self.forget_gradients()
+            else:  # it was replaced itself
+                self._show()
+            return
         if all([gradient is None for gradient in gradients]):
+            if self._shown:
+                self.forget_gradients()
             return
         if not self.is_whole():
             raise RuntimeError(
@@ -105,13 +152,9 @@ class PackedMLP:
             torch.zeros_like(parameter) if gradient is None else gradient
             for parameter, gradient in zip(self.parameters, gradients, strict=True)
         ]
-        gradient = packing.copied(self.widths, given)
-        if self.buffer.grad is None:
-            self.buffer.grad = gradient
-        else:
-            self.buffer.grad += gradient
-        for parameter in self.parameters:
-            parameter.grad = None
+        with torch.no_grad():
+            self.buffer.grad = self.joined(given)
+        self._show()
 
     def split(self, buffer: Tensor) -> tuple[Tensor, ...]:
         """What of a tensor like the buffer belongs to each of `parameters`: views."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -47,7 +48,9 @@ def test_results_and_gradients_are_fused_mlps(backend):
     for gradient, parameter in zip(packed.split(packed.buffer.grad), (*weights, *biases), strict=True):
         torch.testing.assert_close(gradient, parameter.grad, rtol=0, atol=0)
     assert torch.equal(packed.joined(packed.split(packed.buffer.grad)), packed.buffer.grad)
-    assert all(parameter.grad is None for parameter in packed.parameters)
+    for gradient, parameter in zip(packed.split(packed.buffer.grad), packed.parameters, strict=True):
+        assert parameter.grad.data_ptr() == gradient.data_ptr()
+        assert torch.equal(parameter.grad, gradient)
 
 
 def test_the_parameters_change_with_the_buffer():
@@ -185,19 +188,36 @@ def test_a_graph_that_torch_compile_traces_takes_no_call():
     assert torch.compile(lambda x: x + packed.takes(ours, x, "eager"), backend="eager", fullgraph=True)(x).equal(x)
 
 
-def test_gradients_that_went_to_the_parameters_are_added():
+def test_gradients_that_went_to_the_parameters_are_the_buffers():
     ours = layers()
     packed = PackedMLP(ours)
     packed.take_gradients()
     assert packed.buffer.grad is None
     expected = packed.joined([torch.randn_like(parameter) for parameter in packed.parameters])
-    for times in (1, 2):
-        for parameter, gradient in zip(packed.parameters, packed.split(expected), strict=True):
-            parameter.grad = gradient.clone()
+    for parameter, gradient in zip(packed.parameters, packed.split(expected), strict=True):
+        parameter.grad = gradient.clone()
+    packed.take_gradients()
+    torch.testing.assert_close(packed.buffer.grad, expected, rtol=0, atol=0)
+    packed.parameters[0].grad.zero_()
+    assert not packed.buffer.grad[: packed.parameters[0].numel()].any()
+    packed.buffer.grad = expected.clone()
+    packed.take_gradients()
+    torch.testing.assert_close(packed.parameters[1].grad, packed.split(expected)[1], rtol=0, atol=0)
+    packed.parameters[2].grad = None
+    with pytest.raises(RuntimeError, match=r"the parameter of shape \[20\] has no gradient, and others"):
         packed.take_gradients()
-        torch.testing.assert_close(packed.buffer.grad, times * expected, rtol=0, atol=0)
-        assert all(parameter.grad is None for parameter in packed.parameters)
+    packed.forget_gradients()
+    assert all(tensor.grad is None for tensor in (packed.buffer, *packed.parameters))
     ours[0].double()
     ours[0].weight.grad = torch.zeros_like(ours[0].weight)
     with pytest.raises(RuntimeError, match="a parameter was moved or frozen since it was laid out"):
-        packed.take_gradients()
+        packed._gather()
+
+
+def test_it_goes_with_the_last_reference():
+    """The buffer, whose hooks call it, does not keep it."""
+    packed = PackedMLP(layers())
+    packed(torch.randn(3, 13, device=DEVICE), backend="eager").sum().backward()
+    gone = weakref.ref(packed)
+    del packed
+    assert gone() is None

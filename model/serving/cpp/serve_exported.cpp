@@ -233,7 +233,8 @@ int run(int count, char** words) {
         }
         Service::refuse(response, 500, "the model failed; the server's stderr says why");
     });
-    std::printf("serving %s on http://%s:%d\n", folder.c_str(), host.c_str(), port);
+    const std::string in_url = host.find(':') == std::string::npos ? host : "[" + host + "]";  // of IPv6
+    std::printf("serving %s on http://%s:%d\n", folder.c_str(), in_url.c_str(), port);
     std::fflush(stdout);
     std::atomic<bool> ended{false};
     std::thread stopper([&] {
