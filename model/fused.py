@@ -47,14 +47,14 @@ class Fused:
         return self.is_as_built()
 
     def is_as_built(self) -> bool:
-        own = getattr(self, "mlp", None)
-        if own is not None and type(own).forward is not nn.Sequential.forward:
+        """Whether a call of the arch is one of the layers that it was built of, and does no more than they do."""
+        chain = getattr(self, "mlp", None)
+        if chain is None:  # the interaction's
+            return True
+        if type(chain).forward is not nn.Sequential.forward or has_hooks(chain) or len(chain) % 2:
             return False
-        layers = self.layers()
         kinds = itertools.cycle((nn.Linear, nn.ReLU))
-        if not all(type(layer) is kind and is_plain(layer) for layer, kind in zip(layers, kinds, strict=False)):
-            return False
-        return not layers or not (has_hooks(self.mlp) or len(self.mlp) % 2)
+        return all(type(layer) is kind and is_plain(layer) for layer, kind in zip(self.layers(), kinds, strict=False))
 
     def layers(self) -> list[nn.Module]:
         """The arch's layers, in order, with the ReLU behind each."""

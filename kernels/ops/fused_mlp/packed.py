@@ -54,8 +54,8 @@ class PackedMLP:
         self._shown: list[Tensor] = []  # what of the buffer's gradient the parameters have as their .grad
         self._shown_of: Tensor | None = None
         own = weakref.ref(self)  # or the buffer's hooks would keep it
-        self.buffer.register_hook(lambda _: own()._gather())
-        self.buffer.register_post_accumulate_grad_hook(lambda _: own()._show())
+        self.buffer.register_hook(lambda _: None if own() is None else own()._gather())
+        self.buffer.register_post_accumulate_grad_hook(lambda _: None if own() is None else own()._show())
 
     def is_whole(self) -> bool:
         """Whether the parameters are all trained, and lie in the buffer: `.to(…)` gives them memory of their own, and
