@@ -37,7 +37,7 @@ def _busy(name: str) -> tuple[float, float, float]:
 def _two_steps() -> tuple:
     dot, outer = _busy(DOT), _busy(OUTER)
     assert 50 < dot[2] < 60 < 95 < outer[2]
-    return dot[0], dot[1], outer[0], outer[2]
+    return dot[0], dot[1], outer[2]
 
 
 def _widths() -> tuple:
@@ -73,8 +73,7 @@ def _waits() -> tuple:
     assert second.loc[longest - 2 : longest + 1, "kernel"].str.contains("embedding_backward").sum() == 1
     third = launches_of(events_of(_file(DOT)))[2 * len(second) :]
     assert third["waits"].iloc[20:40].max() < 20  # caught up
-    (low, least), (high, most) = (hashes[["waits", "runs"]].agg(end) for end in ("min", "max"))
-    return low, high, least, most, second["waits"].max()
+    return hashes["waits"].min(), hashes["waits"].max(), second["waits"].max()
 
 
 def _queue() -> None:
@@ -101,10 +100,9 @@ def _off() -> tuple:
 def _phases() -> tuple:
     table = by_phase(TRACES / DOT)
     launched, tables = table["launches"], len(_of_tables(work_by_phase(TRACES / DOT)))
-    assert launched["backward"] == launched[:-1].max()
     others = launched["hash"] + launched["look-up"]
     assert tables + others > launched["total"] / 2
-    return launched["backward"], tables, others
+    return tables, others
 
 
 def _of_tables(work) -> pd.DataFrame:
@@ -148,7 +146,7 @@ def _products() -> tuple:
     assert len(mul) == 3
     assert set(mul["bound"]) == {"memory"}
     share = 100 * large["floor_us"] / large["us"]
-    return *_ms(table), share.min(), share.max()
+    return *_ms(table), share.max()
 
 
 def _sums() -> tuple:
@@ -231,7 +229,7 @@ claim(
 claim(
     NOTEBOOK,
     "Without the profiler `dot` takes {:.2f} ms, and the GPU works for {:.2f} ms of it. For nearly half of the step "
-    "its queue is empty, and it waits for the host. `outer` takes {:.1f} ms, and the GPU works for {:.0f} % of it.",
+    "its queue is empty, and it waits for the host. In `outer` the GPU works for {:.0f} % of the step.",
     _two_steps,
 )
 claim(
@@ -252,15 +250,15 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "A kernel begins as soon as it can, {:.0f} to {:.0f} µs after its launch, and runs for {:.0f} to {:.0f} µs. "
+    "A kernel begins as soon as it can, {:.0f} to {:.0f} µs after its launch, and ends before the next launch. "
     "Then the queue is empty.",
-    lambda: _waits()[:4],
+    lambda: _waits()[:2],
 )
 claim(
     NOTEBOOK,
     "There a kernel waits for up to {:.0f} µs, because others are ahead of it. The host goes on launching meanwhile, "
     "and the GPU catches up later.",
-    lambda: _waits()[4:],
+    lambda: _waits()[2:],
 )
 claim(
     NOTEBOOK,
@@ -271,8 +269,8 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "The backward makes {} launches. Each of the 26 tables takes three of them, a copy, a fill with zeros and the "
-    "gradient: {} in all. Hash and look-up make another {}. So most launches of the step are for tables.",
+    "In the backward, each of the 26 tables takes three launches, a copy, a fill with zeros and the gradient: {} in "
+    "all. Hash and look-up make another {}. So most launches of the step are for tables.",
     _phases,
 )
 claim(
@@ -301,7 +299,7 @@ claim(
 claim(
     NOTEBOOK,
     "The kernels of **`outer`** take {:.1f} ms, and their floor is {:.1f} ms. Three matrix products make up most of "
-    "both. They are compute-bound, and reach {:.0f} to {:.0f} % of the peak. The `mul`s are memory-bound.",
+    "both. They are compute-bound, and reach at most {:.0f} % of the peak. The `mul`s are memory-bound.",
     _products,
 )
 claim(
