@@ -210,7 +210,7 @@ say("It counts {:.0f} MB in section 1's compiled step, but only {:.0f} MB with `
 say("The replay of one small kernel gives `replay_us`: {:.1f} µs.", lambda: (recorded.replay_us(),))
 say("The formula is {:.1f} % too high.", _formula)
 say("In the record, no kernel runs for {:.0f} µs of each replayed step.", _idle)
-say("In a chain of 64, a launch costs the host {:.1f} µs.", lambda: (recorded.launch_us(),))
+say("In a long chain, a launch costs the host {:.1f} µs.", lambda: (recorded.launch_us(),))
 say("A graph of one kernel loses at every size.", _one_loses)
 say("| 4 KiB | {} | {} | In a graph, a kernel with next to no work still takes {:.1f} µs. |", _idle_kernels)
 for name, size in {"16 MiB": MIDDLE, "256 MiB": LARGEST}.items():
