@@ -12,8 +12,8 @@ NOTEBOOK = "11"
 
 def _wall() -> tuple:
     formula, op = times("wall", "formula"), times("wall", "op")
-    assert op.us > 1.5 * formula.us
-    return formula.us, op.us
+    assert 1.9 < op.us / formula.us < 2.1
+    return (formula.us,)
 
 
 def _plus() -> tuple:
@@ -46,7 +46,8 @@ def _in_cpp() -> tuple:
     in_cpp, by_custom_op = (record.us("call", name=name) for name in ("C++", "torch.library"))
     saved = by_custom_op - in_cpp
     assert saved > by_custom_op - record.us("call", name="torch.library, define"), "more than define and impl save"
-    return in_cpp, by_custom_op
+    assert in_cpp < by_custom_op / 2
+    return ()
 
 
 def _long() -> tuple:
@@ -68,7 +69,7 @@ def said(sentence: str, values=tuple) -> None:
 
 said(
     "On an H200, compiled `relu(x + bias) * 2` takes {:.0f} µs for 65536 rows of 512 elements. Written with "
-    "`add_relu`, it takes {:.0f} µs: the op's result is written to memory and read again.",
+    "`add_relu`, it takes about twice as long: the op's result is written to memory and read again.",
     _wall,
 )
 said("On an H200, a call of PyTorch's `x + 1` takes {:.0f} µs.", _plus)
@@ -85,7 +86,7 @@ said(
     lambda: (_above("call", "torch.library, define", "launcher"),),
 )
 said(
-    "C++ saves more: on an H100, a call without a gradient takes {:.1f} µs, but {:.1f} µs by `custom_op`.", _in_cpp
+    "C++ saves more: on an H100, a call without a gradient takes less than half as long as by `custom_op`.", _in_cpp
 )
 said(
     "A call of section 7's op with Triton takes {:.1f} µs, no more than PyTorch's `x + 1`, and {:.1f} µs with a "
