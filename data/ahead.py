@@ -18,10 +18,11 @@ def in_order(tasks: Iterable[Callable[[], T]], workers: int, ahead: int) -> Iter
     """The results of `tasks` in their order, made on `workers` threads, at most `ahead` begun and not yet taken.
 
     A task is begun when the result before it is taken, or earlier; what a task raises is raised in its place. When the
-    iterator is closed the tasks that have not begun never do.
+    iterator is closed the tasks that have not begun never do, and those that have are not waited for; after an error
+    they are.
     """
     tasks = iter(tasks)
-    pool, begun = ThreadPoolExecutor(workers), deque()
+    pool, begun, is_closed = ThreadPoolExecutor(workers), deque(), False
 
     def begin(number: int) -> None:
         for task in islice(tasks, number):
@@ -34,9 +35,13 @@ def in_order(tasks: Iterable[Callable[[], T]], workers: int, ahead: int) -> Iter
             result = _result(begun.popleft())
             begin(1)
             yield result
+    except GeneratorExit:
+        # The garbage collector may do so in any thread, even in one that holds the lock by which threads are joined.
+        is_closed = True
+        raise
     finally:
         with signals_wait():
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=not is_closed, cancel_futures=True)
 
 
 def _result(future: Future[T]) -> T:

@@ -158,7 +158,7 @@ def _write_chosen(
 
     tasks = (lambda i=i, chunk=chunk: task(i, chunk) for i, chunk in enumerate(chunks))
     totals = np.zeros(len(SPLITS), dtype=np.int64)
-    for sizes in in_order(tasks, workers, ahead=workers + 1):
+    for sizes in list(in_order(tasks, workers, ahead=workers + 1)):  # what interrupts it waits for the tasks
         totals += sizes
     if not totals.sum():
         raise UserError("no rows in the input")

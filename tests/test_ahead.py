@@ -1,5 +1,7 @@
 """data.ahead: results in their order, a bounded number in the making, nothing begun after the end."""
 
+import gc
+import queue
 import signal
 import threading
 import time
@@ -44,6 +46,19 @@ def test_closing_begins_no_more():
     next(results)
     results.close()
     assert len(begun) <= 3
+
+
+def test_the_garbage_collector_waits_for_no_task():
+    """It closes what stands in a cycle, in any thread; one that starts holds the lock that joining another takes."""
+    goes_on, ended = threading.Event(), queue.SimpleQueue()
+    results = in_order([lambda: 0, lambda: ended.put(goes_on.wait(10))], workers=1, ahead=2)
+    cycle = [results]
+    cycle.append(cycle)
+    assert next(results) == 0
+    del results, cycle
+    gc.collect()
+    goes_on.set()
+    assert ended.get(timeout=20)
 
 
 def test_a_signal_while_a_lock_is_taken_is_a_keyboard_interrupt(monkeypatch):
