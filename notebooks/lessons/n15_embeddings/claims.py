@@ -89,6 +89,47 @@ def _ragged() -> tuple:
     return eager, triton, cuda
 
 
+def _bags_end() -> tuple:
+    """µs of eager, of the kernel in CUDA, and of the bytes, which need less than a quarter of the kernel's time."""
+    cell = {"rows": 16384, "ids": "zipf", "part": "ragged", "form": "functional"}
+    eager, _, cuda = _ragged()
+    needed = limit_us("embedding_bags", **cell)
+    assert needed < cuda / 4
+    return eager, cuda, needed
+
+
+def _compiled_bags() -> tuple:
+    for rows in (2048, 16384):
+        cell = {"rows": rows, "ids": "zipf", "part": "ragged", "form": "functional"}
+        names = "cuda", "eager", "torch.compile"
+        ours, eager, compiled = (cell_us("embedding_bags", name, **cell) for name in names)
+        assert ours < eager < compiled
+    return ()
+
+
+def _look_ups_end() -> tuple:
+    """Eager, one launch and the bytes of a small batch, and the same of a large one, with its per cent of the copy's
+    rate."""
+    (needed, eager, *_, ours), (large_needed, large_eager, *_, large) = _with_combo(2048), _with_combo(65536)
+    assert needed < ours / 2
+    return eager, ours, needed, large_eager, large, 100 * large_needed / large
+
+
+def _multimodal_end() -> tuple:
+    cell = {"lookup": "embedding_lookup_multimodal", "ids": 8192, "part": "bandwidth", "form": "functional"}
+    eager, ours = (cell_us("vocabulary", name, **cell) for name in ("eager", "triton"))
+    return eager, ours, 100 * limit_us("vocabulary", **cell) / ours
+
+
+def _compiled_multimodal() -> tuple:
+    """Where it is recorded, torch.compile takes less than a tenth more than one kernel."""
+    for ids in (1024, 8192):
+        cell = {"lookup": "embedding_lookup_multimodal", "ids": ids, "part": "bandwidth", "form": "functional"}
+        compiled, *ours = (cell_us("vocabulary", name, **cell) for name in ("torch.compile", "triton", "cuda"))
+        assert compiled < 1.1 * min(ours)
+    return ()
+
+
 def _multimodal() -> tuple:
     cell = {"lookup": "embedding_lookup_multimodal", "ids": 8192, "part": "bandwidth", "form": "functional"}
     eager, compiled, ours = (cell_us("vocabulary", name, **cell) for name in ("eager", "torch.compile", "triton"))
@@ -138,3 +179,25 @@ claim(
     "a copy of the bytes takes {:.1f} µs. Eager takes {:.0f} × the copy's time, though it moves 7 × the bytes:",
     _multimodal,
 )
+claim(
+    "15",
+    "| 26 look-ups, 2048 ids a feature | {:.0f} µs | {:.1f} µs | latency: the bytes need {:.1f} µs | "
+    "| 26 look-ups, 65536 ids a feature | {:.0f} µs | {:.1f} µs | memory, at {:.0f} % of a copy's rate |",
+    _look_ups_end,
+)
+claim(
+    "15",
+    "| bags, 16384 rows | {:.0f} µs | {:.0f} µs | not memory: the bytes need {:.0f} µs |",
+    _bags_end,
+)
+claim(
+    "15",
+    "| text or image, 8192 ids | {:.0f} µs | {:.1f} µs | memory, at {:.0f} % of a copy's rate |",
+    _multimodal_end,
+)
+claim(
+    "15",
+    "For bags take `embedding_bags`: compiled, 26 `nn.EmbeddingBag` are no faster than in eager.",
+    _compiled_bags,
+)
+claim("15", "For text or image, `torch.compile` is enough.", _compiled_multimodal)
