@@ -6,7 +6,7 @@ from kernels.measure.records import recorded
 from lessons.n15_embeddings import arithmetic
 from lessons.shared.claim import claim
 from lessons.shared.op_times import cell_us, limit_us, look_ups
-from lessons.shared.records import SECTOR, device
+from lessons.shared.records import SECTOR, Record, device
 
 
 def _with_combo(rows: int) -> tuple:
@@ -121,6 +121,14 @@ def _multimodal_end() -> tuple:
     return eager, ours, 100 * limit_us("vocabulary", **cell) / ours
 
 
+def _one_buffer() -> tuple:
+    """Compiled, the look-ups of all tables in one tensor are one launch, as notebook 04's record has it."""
+    record = Record("compile_times").with_part("look_ups")
+    cell = {"tables": 26, "model": "look-ups", "what": "inference", "setting": "one tensor"}
+    assert record.one("look_ups", **cell)["launches"] == 1
+    return ()
+
+
 def _compiled_multimodal() -> tuple:
     """Where it is recorded, torch.compile takes less than a tenth more than one kernel."""
     for ids in (1024, 8192):
@@ -201,3 +209,4 @@ claim(
     _compiled_bags,
 )
 claim("15", "For text or image, `torch.compile` is enough.", _compiled_multimodal)
+claim("15", "With one id a feature `torch.compile` then writes one kernel, too (notebook 04).", _one_buffer)
