@@ -241,7 +241,9 @@ def make_optimizer(model: DLRM, preset: Preset, capturable: bool = False) -> Opt
     """The optimizers that the preset's settings name; weight decay is the MLPs' alone.
 
     An MLP of fused kernels that is one kernel in such a step (`fused.pack`) is laid out here and trained as one tensor,
-    of whose gradient its parameters' .grad are views. The model must stay on its device.
+    of whose gradient its parameters' .grad are views. Only a whole backward computes that: autograd.grad of the
+    parameters raises between `zero_grad` and `step`, and backward(inputs=parameters) gives them none. The model must
+    stay on its device.
 
     capturable: their step can be captured in a CUDA graph: rates are scalars on the device (fused kernels only).
     """

@@ -221,6 +221,11 @@ def replace_by_twice(model, mlps, step):
     loss_of(model, step + 10).backward()
 
 
+def replace_memory(model, mlps, step):
+    for parameter in mlps:
+        parameter.grad.data = 3 * parameter.grad.data
+
+
 def drop_and_compute_again(model, mlps, step):
     """The first batch's gradient is thrown away, of the tables too, which the module knows nothing of."""
     model.zero_grad()
@@ -250,6 +255,7 @@ LOOPS = {
     "values that are clipped": stepping(lambda _, mlps, __: nn.utils.clip_grad_value_(mlps, 1e-3, foreach=False)),
     "steps that are left out": stepping(lambda _, mlps, step: bool(mlps[0].grad.isfinite().all()) and step != 1),
     "gradients that are replaced": stepping(replace_by_twice),
+    "gradients of other memory": stepping(replace_memory),
     "gradients that the module dropped": stepping(drop_and_compute_again),
     "gradients of all steps": without_zero_grad,
     "a gradient that is applied twice": twice_a_gradient,
@@ -272,6 +278,15 @@ def test_a_loss_of_some_layers_alone_is_refused():
     model.dense_arch.mlp[0].weight.sum().backward()
     with pytest.raises(RuntimeError, match=r"the parameter of shape .* has no gradient, and others of its MLP"):
         optimizer.step()
+
+
+def test_a_hook_behind_the_forward_is_refused():
+    model, optimizer = training("eager", Optimizer.SGD)
+    optimizer.zero_grad()
+    loss = loss_of(model)
+    model.over_arch.logit.weight.register_hook(lambda grad: 5 * grad)
+    with pytest.raises(RuntimeError, match="a parameter was given a hook behind the forward, and nothing calls it"):
+        loss.backward()
 
 
 def test_a_parameter_that_is_gone_is_refused():

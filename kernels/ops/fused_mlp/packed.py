@@ -51,11 +51,13 @@ class PackedMLP:
         self._offsets = [parameter.data_ptr() - start for parameter in self.parameters]
         places = [(one.shape, one.stride(), one.storage_offset()) for one in self.split(self.buffer)]
         self._places = [(shape, stride, offset - self.buffer.storage_offset()) for shape, stride, offset in places]
-        self._shown: list[Tensor] = []  # what of the buffer's gradient the parameters have as their .grad
+        # What of the buffer's gradient the parameters have as their .grad, and where it lies.
+        self._shown: list[Tensor] = []
+        self._shown_at: list[int] = []
         self._shown_of: Tensor | None = None
         own = weakref.ref(self)  # or the buffer's hooks would keep it
         self.buffer.register_hook(lambda _: None if own() is None else own()._gather())
-        self.buffer.register_post_accumulate_grad_hook(lambda _: None if own() is None else own()._show())
+        self.buffer.register_post_accumulate_grad_hook(lambda _: None if own() is None else own()._arrived())
 
     def is_whole(self) -> bool:
         """Whether the parameters are all trained, and lie in the buffer: `.to(…)` gives them memory of their own, and
@@ -119,11 +121,18 @@ class PackedMLP:
             parameter.grad = None
         self.buffer.grad, self._shown, self._shown_of = None, [], None
 
+    def _arrived(self) -> None:
+        """A backward has added to the buffer's gradient."""
+        if any([one._backward_hooks or one._post_accumulate_grad_hooks for one in self.parameters]):
+            raise RuntimeError("PackedMLP: a parameter was given a hook behind the forward, and nothing calls it")
+        self._show()
+
     def _show(self) -> None:
         """Give each parameter its part of the buffer's gradient."""
         gradient = self.buffer.grad
         start = gradient.storage_offset()
         self._shown = [gradient.as_strided(shape, stride, start + offset) for shape, stride, offset in self._places]
+        self._shown_at = [part.data_ptr() for part in self._shown]
         self._shown_of = gradient
         for parameter, part in zip(self.parameters, self._shown, strict=True):
             parameter.grad = part
@@ -132,7 +141,8 @@ class PackedMLP:
         """Make the buffer's gradient of the parameters', if those are no longer its parts; a backward does so before it
         adds to it."""
         gradients = [parameter.grad for parameter in self.parameters]
-        if self._shown and all(map(operator.is_, gradients, self._shown)):
+        is_shown = bool(self._shown) and all(map(operator.is_, gradients, self._shown))
+        if is_shown and [gradient.data_ptr() for gradient in gradients] == self._shown_at:
             if self.buffer.grad is self._shown_of:
                 return
             if self.buffer.grad is None:
