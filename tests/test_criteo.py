@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -164,12 +165,12 @@ def test_batches_are_the_callers_own(directory):
 
 
 def test_stopping_early_ends_the_reader_thread(directory):
-    import threading
-
-    before = threading.active_count()
+    before = set(threading.enumerate())
     for _ in range(3):
         next(iter(CriteoBatches(directory, 10, window=30)))
-    assert threading.active_count() <= before
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)  # it may read on for the moment: who stops does not wait
+        assert not thread.is_alive()
 
 
 def test_parquet_of_other_writers(tmp_path):
