@@ -292,7 +292,7 @@ class DoubledSequential(nn.Sequential):
 
 def the_same_layer_twice(arch):
     width = arch.mlp[0].out_features
-    layer = nn.Linear(width, width)
+    layer = nn.Linear(width, width, device=arch.mlp[0].weight.device)
     nn.init.eye_(layer.weight)
     nn.init.ones_(layer.bias)
     arch.mlp.extend([layer, nn.ReLU(), layer, nn.ReLU()])
@@ -339,7 +339,7 @@ def test_a_layer_of_both_mlps_is_trained():
     config, found = shape(bottom=(13, 4), top=(4, 1)), []
     for model in pair(config, "eager"):
         torch.manual_seed(0)
-        layer = nn.Linear(4, 4)
+        layer = nn.Linear(4, 4, device=DEVICE)
         for arch in (model.dense_arch, model.over_arch):
             arch.mlp.extend([layer, nn.ReLU()])
         optimizer = make_optimizer(model, Preset(config, replace(preset("mini").train, optimizer=Optimizer.SGD)))
