@@ -407,6 +407,22 @@ def test_the_process_of_a_first_call_finds_the_one_that_is_asked(op):
             assert first_call.asked(found.op, labels).labels == found.labels
 
 
+def test_no_compiler_is_imported_for_a_first_call():
+    """Where nobody imports Triton, a first call does not wait for it."""
+    found = ((op, json.dumps(dict(one.labels))) for op in bench.ops() for one in bench.of(op).cells()
+             if isinstance(one, FirstCall))
+    asked = list(dict.fromkeys(found))
+    code = f"""
+import json, sys
+from kernels.measure import first_call
+for op, labels in {asked!r}:
+    first_call.asked(op, json.loads(labels))
+    assert not {{"torch._dynamo", "triton"}} & sys.modules.keys(), (op, labels)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=KERNELS.parent, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+
+
 @without_gpu
 def test_the_process_of_a_first_call_says_why_it_ended():
     rows = first_call.measure_first_call(replace(first_call_of_a_process(), implementations=("cuda",)))
