@@ -409,7 +409,7 @@ def test_the_process_of_a_first_call_finds_the_one_that_is_asked(op):
 
 def test_no_compiler_is_imported_for_a_first_call():
     """Where nobody imports Triton, a first call does not wait for it."""
-    found = ((op, json.dumps(dict(one.labels))) for op in bench.ops() for one in bench.of(op).cells()
+    found = ((one.op, json.dumps(dict(one.labels))) for op in bench.ops() for one in bench.of(op).cells()
              if isinstance(one, FirstCall))
     asked = list(dict.fromkeys(found))
     code = f"""

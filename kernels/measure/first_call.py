@@ -77,10 +77,13 @@ def _in_fresh_process(cell: FirstCall, backend: str) -> dict:
 
 
 def asked(op: str, labels: dict) -> FirstCall:
-    """The op's first call that has these labels. A quick bench has not all of them, and to look for them there goes
-    through cells that call torch.compile when they are made, which imports Triton."""
+    """The op's first call that has these labels. A bench has them apart in first_calls where making a cell before them
+    imports torch.compile, and Triton with it."""
     bench = importlib.import_module(f"kernels.ops.{find(op).folder}.bench")
-    cells = (cell for quick in (False, True) for cell in bench.cells(quick) if isinstance(cell, FirstCall))
+    if hasattr(bench, "first_calls"):
+        cells = bench.first_calls()
+    else:
+        cells = (cell for quick in (True, False) for cell in bench.cells(quick) if isinstance(cell, FirstCall))
     return next(cell for cell in cells if dict(cell.labels) == labels)
 
 

@@ -334,6 +334,12 @@ def _tensors(model: Model, rows: int, draw: Callable, ids: Callable, *own: Tenso
     return (draw(rows, model.bottom[0]), *own[:count], *indices, *own[count:])
 
 
+def first_calls(quick: bool = False) -> Iterator[FirstCall]:
+    yield from _first_calls(MINI, 2048)
+    if not quick:
+        yield from _first_calls(replace(MAIN, heights=SMALL), 2048)
+
+
 def _first_calls(model: Model, rows: int) -> Iterator[FirstCall]:
     """A process's first call of a model, from the disk and with NVRTC."""
     tensors, options = model.arguments(model.names())[:8], model.arguments(model.names())[8:]
@@ -404,9 +410,7 @@ def _latency(model: Model, rows: int, quick: bool) -> Latency:
 def cells(quick: bool = False) -> Iterator[Cell | FirstCall]:
     """Cells by part: a process's first call; mini, and 16 tables; calls one after the other; main, last with
     max-autotune, which takes minutes to choose."""
-    yield from _first_calls(MINI, 2048)
-    if not quick:
-        yield from _first_calls(replace(MAIN, heights=SMALL), 2048)
+    yield from first_calls(quick)
     yield _cell("bandwidth", MINI, 2048, autotuned=not quick)
     yield _cell("16 tables", of_tables(16), 4096, autotuned=not quick)
     yield _latency(MINI, 2048, quick)
