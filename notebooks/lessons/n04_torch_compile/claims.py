@@ -71,7 +71,7 @@ def _nine() -> tuple:
         labels = {"model": "look-ups", "tables": tables, "what": "inference"}
         for setting in ("default", "raised"):
             assert record.one("look_ups", setting=setting, **labels)["launches"] == launched
-    assert round(_us("default", tables=9) / _us("default", tables=8)) == 3
+    assert 2 < _us("default", tables=9) / _us("default", tables=8) < 3
     return ()
 
 
@@ -98,7 +98,7 @@ def _combo() -> tuple:
 def _one_tensor() -> tuple:
     """Inference, training."""
     found = {what: _us("one tensor", what) for what in ("inference", "training")}
-    assert all(us < 0.5 * _us("combo_kernels", what) for what, us in found.items())
+    assert all(0.4 < us / _us("combo_kernels", what) < 0.55 for what, us in found.items())
     return tuple(found.values())
 
 
@@ -198,8 +198,8 @@ say(
     _forced,
 )
 say(
-    "In inference, the default takes three times as long for 9 tables as for 8, because nine launches replace one. "
-    "`raised` launches as many kernels as the default.",
+    "In inference, the default takes more than twice as long for 9 tables as for 8, because nine launches replace "
+    "one. `raised` launches as many kernels as the default.",
     _nine,
 )
 say("In training it launches fewer.", _fewer_in_training)
@@ -209,7 +209,7 @@ say(
     _combo,
 )
 say(
-    "On the same H100, 26 look-ups then take {:.1f} µs in inference and {:.1f} µs in training, less than half of "
+    "On the same H100, 26 look-ups then take {:.1f} µs in inference and {:.1f} µs in training, about half of "
     "the time with `combo_kernels`.",
     _one_tensor,
 )

@@ -109,7 +109,7 @@ def show_look_ups() -> None:
         print(NO_RECORD)
         return
     rows = record.rows("look_ups")
-    rows = rows[~rows["setting"].isin(("raised, unchecked", ONE_TENSOR))]  # unchecked saves 3 % at most
+    rows = rows[~rows["setting"].isin(("raised, unchecked", ONE_TENSOR))]  # unchecked, a bad id reads anything
     rows = rows[(rows["model"] == "look-ups") | (rows["tables"] == rows["tables"].max())]
     settings = list(dict.fromkeys(rows["setting"]))
     widths = {name: max(16, len(name) + 2) for name in settings}
