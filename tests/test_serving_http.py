@@ -394,7 +394,10 @@ def test_a_command_that_is_wrong(program, exported_folder, tmp_path):
             ([exported_folder, "--port", "65536"], "--port: expected a number from 0 to 65535; got 65536"),
             ([exported_folder, "--threads", "0"], "--threads: expected a number from 1 to 999; got 0"),
             ([exported_folder, "--port", port], "cannot listen on 127.0.0.1: Address already in use"),
-            ([exported_folder, "--port", "0", "--host", "no-such.invalid"], "cannot listen on no-such.invalid"),
+            ([exported_folder, "--port", "0", "--host", "no-such.invalid"], "cannot listen on no-such.invalid: "),
+            ([exported_folder, "--port", "0", "--host", "*"], "cannot listen on *: Name or service not known"),
+            ([exported_folder, "--port", "0", "--host", ""], "cannot listen on : Name or service not known"),
+            ([exported_folder, "--port", "0", "--host", "192.0.2.1"], "192.0.2.1: Cannot assign requested address"),
             ([exported_folder, "--port", "0", "--table", tmp_path], "manifest.tsv"),
             (["/nowhere", "--port", "0"], "cannot be read"),
         ):

@@ -176,6 +176,11 @@ int listen_at(httplib::Server& server, const std::string& host, int port) {
         setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
         listening = socket;
     });
+    addrinfo* found = nullptr;
+    // "*" would be looked up as a name, and found: at this machine's own address.
+    const int unknown = host == "*" ? EAI_NONAME : getaddrinfo(host.c_str(), nullptr, nullptr, &found);
+    if (unknown) serving::fail("cannot listen on ", host, ": ", gai_strerror(unknown), "; 0.0.0.0 is all of IPv4");
+    freeaddrinfo(found);
     errno = 0;
     if (port == 0) port = server.bind_to_any_port(host);
     else if (!server.bind_to_port(host, port)) port = -1;
