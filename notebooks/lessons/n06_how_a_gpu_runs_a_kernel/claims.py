@@ -97,7 +97,7 @@ said("But stride 16 is half as fast as stride 8.", _beyond_8)
 said("**Predict** how many GB come from HBM for {:,} elements at stride 32.", lambda: (Sizes().reads,))
 said("At stride 32 each lane needs a sector of its own.", _requests)
 said("But {:.0f} bytes per element came from HBM: it gives two sectors at a time.", _bytes_an_element)
-said("If we count these bytes, no stride is slow: each runs at {:.1f} TB/s or more.", _moved)
+said("Measured by these bytes, each stride runs at {:.1f} TB/s or more.", _moved)
 
 
 # -------------------------------------------------------------------------------------------------------- the climb
@@ -226,13 +226,13 @@ said(
 )
 said("With `BLOCK` 256 as many begin, though each moves twice the bytes.", lambda: _begins()[:0])
 said("On the H100, programs that copy nothing begin no faster.", _begin_no_faster)
-said("The bytes in flight on an SM stay the same; the warps go from {} down to {}.", _same_bytes)
+said("On an SM, the warps go from {} down to {}.", _same_bytes)
 said(
     "With a sixteenth of the warps, the copy still reaches {:.0f} % of the rate.",
     lambda: (100 * copy_gb(2048, 1) / copy_gb(128, 16),),
 )
 said(
-    "With {:.0f} KB in flight it is six times the idle latency, and these loops are within {:.0f} % of the best one.",
+    "With {:.0f} KB in flight it is six times the idle latency, and the copies are within {:.0f} % of the best loop.",
     _enough_in_flight,
 )
 said("More bytes only wait longer.", _beyond)
@@ -319,16 +319,17 @@ said("In step, the rate falls as the buffer grows", _falls)
 said("In the smallest, four programs begin on each tile.", _on_a_tile)
 said(
     "In the largest, the programs are four tiles apart, too far to share replies, and still get {:.1f} TB/s. So the L2 "
-    "gives at least this; HBM, if only read, gives {:.1f} TB/s.",
+    "gives at least this. Reads alone get {:.1f} TB/s from HBM.",
     _tiles_apart,
 )
 said(
-    "With them, hardly any programs read together in 8 MiB, so the rate should hardly change in the largest buffer.",
+    "With them, hardly any programs read together in 8 MiB, so the rate should hardly fall further in the largest "
+    "buffer.",
     _own_order,
 )
-said("On the H100 it falls by {:.0f} %; in step it falls by {:.0f} %.", _orders)
+said("On the H100 it falls by {:.0f} %, in step by {:.0f} %.", _orders)
 said(
-    "In 2 MiB, where four programs read together in either order, the SMs got twice as many sectors as the L2 served:",
+    "In 2 MiB, where programs read together in either order, the SMs got twice as many sectors as the L2 served:",
     _shared,
 )
 
@@ -387,7 +388,7 @@ said("| | PyTorch's copy, newest record | | {:.0f} |", lambda: (pytorch(),))
 said("We began with a thirteenth of PyTorch's rate", _thirteenth)
 said("and have {:.0f} % of it.", lambda: (100 * copy_gb(512, 0) / pytorch(),))
 said(
-    "At the idle latency, {:.1f} KB on each SM would do. Under load the latency grows, and it takes {:.0f} to "
+    "At the idle latency, {:.1f} KB in flight on each SM would do for PyTorch's rate. Under load it takes {:.0f} to "
     "{:.0f} KB,",
     _idle_and_busy,
 )
