@@ -151,6 +151,7 @@ def _two_a_lane() -> tuple:
     assert two[0] < two[1] < two[2]
     longer = [100 * (slow / fast - 1) for slow, fast in zip(two, four, strict=True)]
     assert min(longer) > 1
+    assert longer == sorted(longer)
     return (max(longer),)
 
 
@@ -252,13 +253,13 @@ say(
     lambda: (_fused()[0], *_of_its_bytes(), _fused()[1]),
 )
 say(
-    "Eager's slow kernel, here and on the H100, is `x + bias`. By the times above, it moves {:,.0f} GB/s, and the "
-    "others {:,.0f} or more.",
+    "Eager's slow kernel, on the H200 and the H100, is `x + bias`. In the stored run on an H200, it moves {:,.0f} "
+    "GB/s and the others {:,.0f} or more.",
     _slow_operator,
 )
 say(
-    "A copy of as many bytes, timed beside the fused kernel, takes {:.1f} µs. So the kernel beats the lecture's "
-    "yardstick.",
+    "A copy of as many bytes, timed beside the fused kernel, takes {:.1f} µs. So the kernel beats our yardstick, "
+    "the copy.",
     _copy,
 )
 say("On the H200, reads alone run at {:.1f} TB/s.", _reads)
@@ -268,20 +269,20 @@ say("On the H200 the autotuner kept `({:.0f}, {:.0f})`.", _kept)
 say("Measured by turns, it takes {:.1f} µs and the other {:.1f} µs, a difference beyond the spread.", _apart)
 say("At 2048 rows the autotuner kept the other one.", _kept_small)
 say("So only the elements per lane change the bytes in flight: {:.0f} KB with two, {:.0f} KB with four", _in_flight)
-say("At the latency of an idle memory, the law asks for only {:.1f} KB of reads.", _law)
+say("At the latency of an idle memory, the law asks for only {:.1f} KB of reads on an SM.", _law)
 for number in (2, 4):
     say(f"| {number} | {{:.1f}} | {{:.1f}} |", partial(_of_copy, number))
-say("Above, two elements per lane take up to {:.0f} % longer than four.", _two_a_lane)
+say("In the stored run, two elements per lane take up to {:.0f} % longer than four with as many warps.", _two_a_lane)
 say("On the H100 all configs lie within {:.0f} %.", _configs_alike)
 say("Inductor's list has none with four elements per lane.", _list)
 say("But SASS loads the bias only once.", _machine_code)
 say("takes {:.1f} µs with narrow accesses and {:.1f} µs with wide ones: no difference.", _scalar)
-say("So in section 3, too, the width did not decide.", _not_the_width)
+say("So in section 3 the width did not decide either.", _not_the_width)
 say("all are within {} % of the literal kernel.", _alone)
-say("A mask and narrow accesses together do cost: {:.1f} µs with both sizes dynamic.", _together)
+say("With both sizes dynamic the kernel takes {:.1f} µs.", _together)
 say("At the odd size `(1024, 4)` takes {:.1f} µs, so the autotuner keeps `(512, 8)` at {:.1f} µs.", _odd)
 say("At the odd size only {} of {} loads come before it", _loads)
-say("The number of instructions is not: dynamic columns have more, and cost nothing.", _instructions)
+say("The number of instructions is not: dynamic columns take more, and cost nothing.", _instructions)
 say("| eager | {:.0f} | – |", lambda: (p50(way("eager")),))
 say("| generated, sizes known (notebook 08) | {:.1f} | {:.1f} |", partial(_by_hand, "torch.compile"))
 say("(notebook 08) | {:.1f} | {:.1f} |", partial(_by_hand, "two ways"))
