@@ -29,7 +29,7 @@ def _faster() -> tuple:
         assert slow["us_p50"] > fast["us_p50"]
         assert apart(slow, fast)
     assert _requests("scalar") == 4
-    return step_us("scalar"), in_flight(1), NUMBERS // BLOCK
+    return step_us("scalar"), in_flight(1)
 
 
 def _a_request(name: str, kind: str) -> float:
@@ -49,13 +49,13 @@ def _strided() -> tuple:
 
 
 def _not_by_bytes() -> tuple:
-    """strided beside coalesced: HBM's bytes, sectors, µs."""
+    """strided beside coalesced: µs, HBM's bytes, sectors."""
     moved = {name: sum(on_gpu(name, f"dram__bytes_{way}.sum") for way in ("read", "write")) for name in STEPS}
     bytes_, times = moved["strided"] / moved["coalesced"], step_us("strided") / step_us("coalesced")
     assert 2 * bytes_ < times
     sectors = on_gpu("strided", "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum")
     assert on_gpu("strided", "dram__bytes_read.sum") < sectors * SECTOR / 2, "the caches do not serve most of them"
-    return bytes_, _requests("strided") // _requests("coalesced"), times
+    return times, bytes_, _requests("strided") // _requests("coalesced")
 
 
 def in_flight(loads: int) -> float:
@@ -207,11 +207,11 @@ def said(sentence: str, values=tuple) -> None:
     claim(NOTEBOOK, sentence, values)
 
 
-said("| *scalar* | {:.1f} | 4 sectors | {:.0f} KB, and {:,} blocks to start |", _faster)
+said("| *scalar* | {:.1f} | 4 sectors | {:.0f} KB |", _faster)
 said("| *strided* | {:.1f} | {} sectors | |", _strided)
 said(
-    "HBM's bytes do not explain *strided*. It moves {:.1f} times as many as *coalesced*, but touches {} times as "
-    "many sectors, mostly in the caches, and takes {:.1f} times as long.",
+    "*strided* takes {:.1f} times as long as *coalesced*, but moves only {:.1f} times as many bytes to and from HBM. "
+    "Its requests touch {} times as many sectors, mostly in the caches.",
     _not_by_bytes,
 )
 said("| *coalesced* | {:.1f} | {} sectors | {:.0f} KB |", _coalesced)
@@ -219,23 +219,26 @@ said("| *early* | {:.1f} | {} sectors | {:.0f} KB |", lambda: (step_us("early"),
 said("| *wide* | {:.1f} | {} sectors | {:.0f} KB |", _wide)
 said("| PyTorch's copy | {:.1f} | | |", _copy)
 said(
-    "It takes {:.1f} µs less than *coalesced*. *wide* takes only {:.1f} µs less still, and on an H100 the two show no "
-    "difference. So bytes in flight decide most.",
+    "but takes {:.1f} µs less. *wide* saves only another {:.1f} µs, and on an H100 nothing measurable. "
+    "So bytes in flight decide most.",
     _bytes_decide,
 )
 said("on the H200 a `long long` remainder costs {:.0f} % in float32 and {:.0f} % in bfloat16.", _of_remainder)
 said("So a thread has 4 bytes of x in flight, and an SM's 2048 threads have {:.0f} KB.", lambda: (in_flight(1),))
 said("four loads of x, then four stores. Now {:.0f} KB are in flight.", lambda: (in_flight(4),))
 said("*wide* has the same {:.0f} KB in flight, with a quarter of the requests.", lambda: _wide()[2:])
-said("At most {:.1f} blocks start per ns, so the blocks of *scalar* take {:.0f} µs to start.", _begin)
-said("| notebook 06's copy, as many bytes | {:.0f} | | {:.0f} KB | | the same | {:.0f} | | {:.0f} KB |", _by_bytes)
-said("*early* makes as many requests as *coalesced*, with nearly as many instructions.", _early)
+said(
+    "*scalar* also starts {:,} blocks. At most {:.1f} start per ns, so this takes {:.0f} µs.",
+    lambda: (NUMBERS // BLOCK, *_begin()),
+)
+said("| notebook 06's copy, as many bytes | {:.0f} | | {:.0f} KB | | the same copy | {:.0f} | | {:.0f} KB |", _by_bytes)
+said("*early* makes as many requests as *coalesced*, with nearly as many instructions,", _early)
 said("On the H200, the lecture's answer takes {:.1f} µs, {:.0f} % longer than the Triton kernel.", _answer)
 said("Four elements decide: they alone make the kernel as fast as Triton's.", _decides)
-said("The second wait costs at most {:.0f} %, the functions {:.0f} %.", _one_change)
-said("executes fewer instructions per element than *four elements*. It still takes {:.1f} µs.", _not_enough)
+said("The second wait costs at most {:.0f} %, the exact functions {:.0f} %.", _one_change)
+said("executes fewer instructions per element than *four elements*, but still takes {:.1f} µs.", _not_enough)
 said("Thread 232 of block 3 has element 1000, the first beyond the end.", _sanitizers)
-said("A Triton kernel that computes the same takes {:.1f}.", _triton_relu)
+said("| Triton, notebook 08 | {:.1f} | | |", _triton_relu)
 said("| eager, four kernels | {:.0f} |", lambda: _library("eager"))
 said("| `torch.compile` | {:.1f} |", lambda: _library("torch.compile"))
 said("| the library's op in Triton | {:.1f} |", lambda: _library("triton"))
