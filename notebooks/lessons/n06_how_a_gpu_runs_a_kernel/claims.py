@@ -97,7 +97,7 @@ said("But stride 16 is half as fast as stride 8.", _beyond_8)
 said("**Predict** how many GB come from HBM for {:,} elements at stride 32.", lambda: (Sizes().reads,))
 said("At stride 32 each lane needs a sector of its own.", _requests)
 said("But {:.0f} bytes per element came from HBM: it gives two sectors at a time.", _bytes_an_element)
-said("Measured by these bytes, each stride runs at {:.1f} TB/s or more.", _moved)
+said("Measured by these bytes, each stride runs at {:.1f} TB/s or more,", _moved)
 
 
 # -------------------------------------------------------------------------------------------------------- the climb
@@ -372,8 +372,8 @@ said("| bfloat16 | {:.1f} | {:.0f} |", _roof("bf16"))
 said("compute-bound in bfloat16, with {:,} rows:", lambda: (int(product("top 1")["rows"]),))
 for layer in ("bottom 1", "bottom 2", "top 1 padded", "top 1"):
     said(f"| `{layer}` | {{:.0f}} | {{:.0f}} |", partial(_layer, layer))
-said("In bfloat16 every layer of DLRM is memory-bound.", _all_left)
-said("`top 1` reaches only {:.0f} % of its bound:", lambda: _padded()[:1])
+said("In bfloat16 every DLRM layer is memory-bound.", _all_left)
+said("`top 1` (367 to 512) reaches only {:.0f} % of its bound:", lambda: _padded()[:1])
 said("With one column more the layer is {:.1f} times as fast.", lambda: _padded()[1:])
 said(
     "| 1 | one program on each SM, an element per thread | {:.1f} | {:.0f} |", lambda: (4 * 128 / 1e3, copy_gb(128, 1))
