@@ -10,7 +10,7 @@ from lessons.n13_softmax_to_matrix_product import arithmetic, recorded
 from lessons.n13_softmax_to_matrix_product.experiment import LAYERS, Sizes
 from lessons.n13_softmax_to_matrix_product.launch import GROUPED, IN_PARTS, STEPS, TUNED
 from lessons.shared.claim import claim
-from lessons.shared.records import BF16, Record, apart, copy_us, tflop_per_s, yardstick
+from lessons.shared.records import BF16, Record, apart, copy_us, device, tflop_per_s, yardstick
 
 NOTEBOOK = "13"
 BATCH = 65536
@@ -100,7 +100,7 @@ def _order() -> tuple:
     gb = sum(arithmetic.strips(arithmetic.place, 64, 64, 1)) * strip * tiles / arithmetic.resident() / 1e9
     ms = copy_us(1e9 * gb) / 1e3
     assert ms * 1e3 < p50(grouped) / 3
-    return ms, p50(plain) / 1e3
+    return p50(plain) / 1e3, ms
 
 
 def _descriptors() -> tuple:
@@ -180,8 +180,8 @@ def said(sentence: str, values=tuple) -> None:
 
 said("a copy moves {:.2f} TB/s, reads and writes together.", lambda: (yardstick(),))
 said(
-    "Eager takes {:.1f} µs, only a little more. In bfloat16 our Triton kernel takes {:.1f} µs and eager {:.1f} µs: "
-    "there the kernel pays.",
+    "Eager takes {:.1f} µs, only a little longer than our kernel. In bfloat16 our kernel takes {:.1f} µs and eager "
+    "{:.1f} µs: there a kernel of our own pays.",
     _softmax,
 )
 said(
@@ -190,34 +190,39 @@ said(
     _we_lose,
 )
 said("x and the weight together are {:.0f} MB.", _matrices)
-said("At 8192³ the first programs then need {:.0f} strips, not {:.0f}.", _strips)
 said(
-    "At 4096³ the `grouped` step (below) takes {:.1f} µs with the epilogue and {:.1f} µs without, which is too close "
-    "to call a difference.",
+    "each of the {:.0f} SMs has room for two programs, so {:.0f} run at first.",
+    lambda: (device("multi_processor_count"), arithmetic.resident()),
+)
+said("In groups, the first programs at 8192³ need {:.0f} strips instead of {:.0f}.", _strips)
+said(
+    "At 4096³ the kernel `grouped` of section 6 takes {:.1f} µs with it and {:.1f} µs without. The difference is too "
+    "small to count",
     _epilogue,
 )
 said("tf32 and bf16 round the inputs, and bf16 rounds the stored result too.", _exact)
 said(
-    "Tensor cores gain most: {:,.0f} µs become {:.0f} µs. cuBLAS without them, in float32, takes {:,.0f} µs.",
+    "Tensor cores gain most: {:,.0f} µs become {:.0f} µs. Without them, in float32, even cuBLAS takes {:,.0f} µs.",
     _first_steps,
 )
 said(
-    "At the copy's rate the {:.0f} GB that naive reads would take {:.0f} ms. It takes {:.0f} ms, so most of these "
-    "bytes come from the caches.",
+    "`naive` loads {:.0f} GB. From memory, at the copy's rate, that would take {:.0f} ms. `naive` takes {:.0f} ms, so "
+    "most of these bytes come from the caches.",
     _caches,
 )
 said(
-    "Groups gain nothing here: the first programs need {:.0f} strips in groups, and only {:.0f} row by row.",
+    "At 4096³ groups gain nothing. There the first programs even need more strips: {:.0f} in groups, {:.0f} row by "
+    "row.",
     _larger,
 )
 said(
-    "At 8192³ groups need fewer strips, and still gain nothing. Even row by row, a copy would move all strips in "
-    "{:.2f} of the product's {:.2f} ms.",
+    "At 8192³ groups need fewer strips, and still gain nothing. The product takes {:.2f} ms row by row, and a copy "
+    "would move all its strips in {:.2f} ms. So memory is not what limits it.",
     _order,
 )
 said(
-    "Descriptors lose at first. Now out's tile has shared memory of its own, so an SM has room for one program, not "
-    "two. If the tile is stored in two parts, two programs fit again, and the product takes {:.1f} µs in place of "
+    "Descriptors lose at first. They take extra shared memory for the tile of out, so an SM has room for only one "
+    "program. If the tile is stored in two parts, two programs fit again, and the product takes {:.1f} µs instead of "
     "{:.1f} µs.",
     _descriptors,
 )
@@ -226,23 +231,23 @@ said(
     _epilogues_registers,
 )
 said(
-    "Tuned, ours takes {:.2f} times as long as `cuBLAS fused`, which has bias and relu in its kernel.",
+    "The tuned kernel takes {:.2f} times as long as `cuBLAS fused`, which also has bias and relu in its kernel.",
     _tuned,
 )
 said(
-    "our kernel gains as much from `padded` as from `filled up`. cuBLAS needs the column too, and gains nothing from "
+    "our kernel gains as much from `padded` as from `filled up`. cuBLAS needs the extra column, and gains nothing from "
     "`padded`.",
     _filled_up,
 )
 said("no descriptor can be made, each number is loaded alone, and nothing is copied ahead.", _nothing_ahead)
-said("In all lines but `padded`, ours takes {:.2f} to {:.2f} times as long as cuBLAS.", _range)
+said("In all lines but `padded`, our kernel takes {:.2f} to {:.2f} times as long as `cuBLAS fused`.", _range)
 said(
-    "That flatters us in `top 1`: with the column, cuBLAS is up to {:.1f} times as fast as our kernel without it.",
+    "But `top 1` flatters us: with the extra column, cuBLAS is up to {:.1f} times as fast as our kernel without it.",
     _flattered,
 )
 said("tensor cores, at {:.0f} % of the data sheet's rate", _of_the_data_sheet)
 said("its bytes and its products would each take less than half of the time", _neither)
 said(
-    "At 2048³ the kernel is then {:.1f} times as fast, not 32 times.",
+    "At 2048³ the kernel is then {:.1f} times as fast. Why not 32 times?",
     _banks,
 )
