@@ -8,7 +8,7 @@ import json
 from kernels.measure.records import recorded
 from lessons.n16_training_tables import hash_auc
 from lessons.shared.claim import claim
-from lessons.shared.records import yardstick
+from lessons.shared.records import sms, yardstick
 from model import profiling
 from model.profiling import TRACES
 
@@ -62,7 +62,7 @@ def _sweeps() -> tuple:
     fill, update, add = (us / 1e3 for us in kernels_us("11", "FillFunctor", "multi_tensor", "embedding_backward"))
     assert all(grid == [1, 1, 1] for grid, _ in launches("11", "embedding_backward"))
     assert add > update
-    return (100 * 4 * tables_gb("11") / yardstick() / (fill + update),)
+    return 100 * 4 * tables_gb("11") / yardstick() / (fill + update), sms()
 
 
 def _sparse_step() -> tuple:
@@ -146,10 +146,14 @@ claim("16", "copies {:.2f} TB/s", lambda: (yardstick(),))
 claim(
     "16",
     "Filling and updating together move the tables' bytes four times, at {:.0f} % of the copy's rate. Adding takes "
-    "longer than updating",
+    "longer than updating, although it moves next to nothing: each table's kernel is a single block, on one of {} SMs.",
     _sweeps,
 )
-claim("16", "The step takes {:.2f} ms, and its peak is {:.2f} GB: the tables twice.", lambda: (ms("11"), peak_gb("11")))
+claim(
+    "16",
+    "The step takes {:.2f} ms, and its peak memory is {:.2f} GB: the tables twice.",
+    lambda: (ms("11"), peak_gb("11")),
+)
 claim(
     "16",
     "The step takes {:.2f} ms now, and its peak is little more than the tables. The GPU works for {:.2f} ms. For the "
@@ -164,35 +168,36 @@ claim(
 )
 claim(
     "16",
-    "With 2048 rows its additions take {:.0f} µs, and our fused update takes {:.0f} µs in all.",
+    "With 2048 rows these additions take {:.0f} µs, and our fused update takes {:.0f} µs in all.",
     _adagrad_update,
 )
 claim(
     "16",
-    "must store its ids: {} bytes an id, beside the 64 bytes of the id's row in its table. It looks up a large batch "
-    "in all tables {:.0f} times as fast as `torch.searchsorted`, table by table.",
+    "It must store the ids: {} bytes an id, beside the 64 bytes of the id's row. It looks up a large batch in all "
+    "tables at once, {:.0f} times as fast as `torch.searchsorted` table by table.",
     _id_table,
 )
 claim(
     "16",
-    "Before there were three times as many, and most of the difference is due to the buffer.",
+    "Step 11 launched three times as many, and most of the difference is due to the single buffer.",
     _fewer_kernels,
 )
 claim("16", "With SGD the GPU is busy for as long as before, so the whole gain is the graph's.", _busy)
 claim("16", "Dense Adagrad takes {:.1f} ms a step.", _adagrad_dense)
 claim(
     "16",
-    "With sparse gradients a step takes {:.2f} ms, and its peak is two sizes: tables and state.",
+    "With sparse gradients a step takes {:.2f} ms, and its peak is twice the tables: the tables and the state.",
     _adagrad_sparse,
 )
 claim(
     "16",
-    "The fused step takes {:.2f} ms, with SGD and with Adagrad. As one graph it takes {:.2f} ms and {:.2f} ms.",
+    "The fused step takes {:.2f} ms, with SGD and with Adagrad. As one graph it takes {:.2f} ms with SGD "
+    "and {:.2f} ms with Adagrad.",
     _graphs,
 )
 claim(
     "16",
-    "Exact rows reach an AUC of {:.3f}, and as many rows by `modulus` reach {:.3f}. The true probabilities would reach "
-    "{:.3f}.",
+    "With a row for each id, the model reaches an AUC of {:.3f}. With as many rows by `modulus`, it reaches {:.3f}. "
+    "The true probabilities would reach {:.3f}.",
     _hashes,
 )

@@ -124,7 +124,7 @@ claim(
     "| 2048 | {:.1f} µs | {:.1f} µs |",
     _four_kernels,
 )
-claim("17", "each would read an eighth of the weights, in {:.1f} µs.", lambda: (floor_us(8),))
+claim("17", "each block would read an eighth of the weights, in {:.1f} µs.", lambda: (floor_us(8),))
 claim(
     "17",
     "| rows | our parts | best peer | |---|---|---| | 128 | {:.1f} µs | {:.1f} µs | "
@@ -133,17 +133,17 @@ claim(
 )
 claim(
     "17",
-    "a call of our kernel from Python takes {:.1f} µs, and a replay as a graph {:.1f} µs. Each is the fastest of its "
+    "A call of our kernel from Python takes {:.1f} µs, and a graph's replay {:.1f} µs. Each is the fastest of its "
     "kind.",
     lambda: _calls()[:2],
 )
 claim("17", "Through the backend a call takes {:.1f} µs.", lambda: _calls()[2:])
 for _rows, _said in ((128, "128"), (2048, "2048"), (65536, "65,536")):
     claim("17", f"| {_said} | {{:,.1f}} µs | {{:,.1f}} µs |", lambda rows=_rows: _tiles(rows))
-claim("17", "With very many rows the difference is below {:.0f} %, which counts as none:", _most_rows)
+claim("17", "With very many rows the difference from the peer is below {:.0f} %, which counts as none:", _most_rows)
 claim(
     "17",
-    "puts `Mini`'s MLPs behind up to {} tables. Its picture is green where ours is fastest: in all cells. "
+    "gives `Mini`'s MLPs up to {} tables. Its picture is green where our kernel is fastest: in all cells. "
     "The best peer takes {:.1f} to {:.0f} times as long.",
     _sweep,
 )
