@@ -340,7 +340,7 @@ claim(
 claim(NOTEBOOK, "Section 1's {:.2f} ms for `dot` come from another process.", lambda: (run(DOT)["step_ms"],))
 claim(
     NOTEBOOK,
-    "With TF32 the floor of `outer` falls from {:.1f} to {:.1f} ms, and most of it is now the time of bytes.",
+    "With TF32 the floor of `outer` falls from {:.1f} to {:.1f} ms, and the bytes now make up most of it.",
     _tf32_floor,
 )
 claim(
