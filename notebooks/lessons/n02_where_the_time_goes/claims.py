@@ -121,6 +121,12 @@ def _prices() -> tuple:
     return min(calls), max(calls), table[1], table[2], table[4]
 
 
+def _launch_is_long() -> tuple:
+    least, *_, small_kernel = _prices()
+    assert least > 2 * small_kernel
+    return ()
+
+
 def _floors(name: str, peak: float = FLOAT32) -> pd.DataFrame:
     return floors(recorded_operators(name), peak)
 
@@ -229,7 +235,7 @@ claim(
 claim(
     NOTEBOOK,
     "Without the profiler `dot` takes {:.2f} ms, and the GPU works for {:.2f} ms of it. For nearly half of the step "
-    "its queue is empty, and it waits for the host. In `outer` the GPU works for {:.0f} % of the step.",
+    "the queue is empty, and the GPU waits for the host. In `outer` the GPU works for {:.0f} % of the step.",
     _two_steps,
 )
 claim(
@@ -239,8 +245,7 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "On an H200, a step of the repository's `small`, the shape of your model, took {:.2f} ms. The GPU worked for "
-    "{:.2f} ms of it.",
+    "On an H200, a step of your model's shape, `small`, took {:.2f} ms. The GPU worked for {:.2f} ms of it.",
     lambda: _busy(SMALL)[:2],
 )
 claim(
@@ -269,10 +274,11 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "In the backward, each of the 26 tables takes three launches, a copy, a fill with zeros and the gradient: {} in "
-    "all. Hash and look-up make another {}. So most launches of the step are for tables.",
+    "In the backward, each of the 26 tables takes three launches: a copy, a fill with zeros and the gradient. That "
+    "makes {}. Hash and look-up make another {}. So most launches of the step are for tables.",
     _phases,
 )
+claim(NOTEBOOK, "On an H200, a small kernel takes the host at least twice as long as the GPU:", _launch_is_long)
 claim(
     NOTEBOOK,
     "| host | `x + 1` from Python, in four records | {:.1f} to {:.1f} | | host | a step of `dot`, divided by its "
@@ -316,8 +322,8 @@ claim(
 )
 claim(
     NOTEBOOK,
-    "the kernels of this step take {:.2f} ms instead of {:.2f}. But there are as many launches, and the step is "
-    "no shorter.",
+    "the kernels of this step take {:.2f} ms instead of {:.2f}. But the step has as many launches, and is no "
+    "shorter.",
     _not_faster,
 )
 claim(
@@ -334,7 +340,7 @@ claim(
 claim(NOTEBOOK, "Section 1's {:.2f} ms for `dot` come from another process.", lambda: (run(DOT)["step_ms"],))
 claim(
     NOTEBOOK,
-    "The floor of `outer` falls from {:.1f} to {:.1f} ms, and the bytes now make up most of it.",
+    "With TF32 the floor of `outer` falls from {:.1f} to {:.1f} ms, and the bytes now make up most of it.",
     _tf32_floor,
 )
 claim(

@@ -189,7 +189,7 @@ for name, which in {
     "as one graph": GRAPHED,
 }.items():
     say(f"| {name} | {{:.0f}} | {{:.2f}} | {{:.2f}} |", partial(_row, which))
-say("The kernels take as long as before. The time between them has shrunk.", _time_between)
+say("The kernels take as long as before. Only the time between them has shrunk.", _time_between)
 say("On an H100 a step takes {:.1f} ms as a graph, and {:.1f} ms in eager.", _own_step)
 say(
     "The four launches are three copies (labels, dense features, ids) and a replay. The step takes hardly longer than "

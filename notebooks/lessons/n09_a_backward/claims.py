@@ -219,37 +219,37 @@ claim(NOTEBOOK, "there are 16 programs for {} SMs", lambda: (sms(),))
 claim(NOTEBOOK, "So all programs together have {:.0f} KB in flight.", _in_flight)
 claim(NOTEBOOK, "Each SM alone needs at least {:.0f} KB (notebook 06).", _needed)
 claim(NOTEBOOK, "The recorded time divided by the number of waits is {:.0f} ns. A read from an idle HBM takes "
-      "{:.0f} ns, not much less.", _wait)
-claim(NOTEBOOK, "The loop's own instructions add {:.0f} ns,", _instructions)
+      "{:.0f} ns,", _wait)
+claim(NOTEBOOK, "the loop's own instructions {:.0f} ns.", _instructions)
 claim(NOTEBOOK, "For 128 rows, `sum_rows` waits {} times. `sum_tiles` with four warps waits only {} times.",
       lambda: (128 // UNROLLED, WAITS))
 claim(NOTEBOOK, "At {:.0f} ns a wait, four warps would take {:.0f} µs. They take {:.0f} µs, because "
       "a wait for more loads ends later.", _tiles)
-claim(NOTEBOOK, "On the H200, with {} chunks, two stages take {:.1f} µs, and atomics show no difference. No other "
-      "number of chunks makes either faster by {:.0f} %.", _best)
+claim(NOTEBOOK, "On the H200, with {} chunks, two stages take {:.1f} µs, and atomics are neither faster nor slower. No "
+      "other number of chunks makes either faster by {:.0f} %.", _best)
 claim(NOTEBOOK, "PyTorch's own sum takes more than twice as long.", _torch)
 claim(NOTEBOOK, "atomics take {:.1f} times as long as two stages.", _one_chunk)
 claim(NOTEBOOK, "**{} chunks:** a chunk has {} rows, so most of a tile's {} rows are masked.",
       lambda: _many_chunks()[:3])
-claim(NOTEBOOK, "| atomics | {:.0f} | {:.0f} to begin {:,} programs (06) | | two stages, longer by | {:.0f} | "
-      "{:.0f} for the second launch, if it reads as fast as with one chunk |", lambda: _many_chunks()[3:])
+claim(NOTEBOOK, "| atomics | {:.0f} | {:.0f}, to begin {:,} programs (06) | | two stages take longer by | "
+      "{:.0f} | {:.0f}, for the second launch at the rate of one chunk |", lambda: _many_chunks()[3:])
 claim(NOTEBOOK, "On the H200, each way ran {:.0f} times on the same x, in {:.0f} chunks. With atomics, every "
       "column differed between runs. With two stages none did.", _different)
 claim(NOTEBOOK, "the median error of a column is {:.0f} times as large in one sum as in two stages.", _errors)
 claim(NOTEBOOK, "for relu, 4096 chunks take {:.1f} µs without `grad_bias` and {:.1f} µs with it.", _many)
 claim(NOTEBOOK, "The op's default here is {}, the fastest on record with `grad_bias`.", _default)
 claim(NOTEBOOK, "sums {} chunks into a workspace (chunk `x1` begins at `{}*x1`)", _compiled_chunks)
-claim(NOTEBOOK, "On the H200, `torch.compile` takes {:.1f} µs for relu, ours {:.1f} µs in Triton and {:.1f} µs in "
-      "CUDA: no difference.", _relu)
+claim(NOTEBOOK, "On the H200, `torch.compile` takes {:.1f} µs for relu, and our kernels {:.1f} µs in Triton and {:.1f} "
+      "µs in CUDA: no difference.", _relu)
 claim(NOTEBOOK, "For sigmoid, on the H100, ours are faster.", _sigmoid)
-claim(NOTEBOOK, "For gelu we lose in Triton: `torch.compile` takes {:.1f} µs and ours {:.1f} µs.", _gelu)
+claim(NOTEBOOK, "For gelu we lose in Triton: `torch.compile` takes {:.1f} µs, and our kernel {:.1f} µs.", _gelu)
 claim(NOTEBOOK, "Both move {} bytes per element", _gelu_bytes)
 claim(NOTEBOOK, "without it, our Triton kernel is within 3 % of the compiler's backward. Our CUDA kernel "
       "is within 3 % even with its sum.",
       _gelu_sum)
 claim(NOTEBOOK, "For gelu on the H200, both directions take {:.1f} µs with `torch.compile` and {:.1f} µs with ours. So "
       "we lose the backward, but win both together. For relu there is no difference.", _step)
-claim(NOTEBOOK, "the compiler keeps {:.1f} MB for relu and {:.1f} MB for gelu. Ours keeps nothing.", _kept)
+claim(NOTEBOOK, "the compiler keeps {:.1f} MB for relu and {:.1f} MB for gelu. Our op keeps nothing.", _kept)
 claim(NOTEBOOK, "| the sum of {:.1f} MB |", lambda: _bytes()[:1])
 claim(NOTEBOOK, "| the bytes at the copy's rate | | {:.1f} |", lambda: _bytes()[1:])
 claim(NOTEBOOK, "| a row at a time, 16 programs | {} | {:.0f} |", lambda: _table("sum_rows", 128 // UNROLLED))

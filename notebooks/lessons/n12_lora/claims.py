@@ -202,17 +202,17 @@ claim(
 claim(
     NOTEBOOK,
     "Your kernel and *relu inside* move 2 E less than the op. On an H100, they save {:.0f} and {:.0f} µs, about the "
-    "time that it takes to copy those bytes.",
+    "time of copying those bytes.",
     _five,
 )
-claim(NOTEBOOK, "takes {:.0f} % less time than the op on the H100, {:.0f} % less on the H200 below.", _inside)
+claim(NOTEBOOK, "takes {:.0f} % less time than the op on the H100, and {:.0f} % less in the H200's run below.", _inside)
 claim(NOTEBOOK, "| LoRA kernel | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(KERNEL, FUSED))
 claim(NOTEBOOK, "| relu inside | 5 | {:.0f} on an H100 (the op {:.0f}) |", lambda: _elsewhere(RELU_INSIDE, FUSED))
 claim(NOTEBOOK, "the two would meet at some {:.0f} adapters on the H100.", _meet)
 claim(NOTEBOOK, "They meet at {}, because `grouped` slows down too.", _crossing)
 claim(NOTEBOOK, "forward and backward together take {:.0f} µs, and {:.0f} in eager.", _training)
-claim(NOTEBOOK, "one product takes {:.1f} µs and the op {:.1f}, though both move as many E.", _middle)
-claim(NOTEBOOK, "For 64 rows of this smaller layer in eager, they are {:.1f} and {:.1f} µs", _host)
+claim(NOTEBOOK, "one product takes {:.1f} µs and the op {:.1f}, though both move the same number of E.", _middle)
+claim(NOTEBOOK, "For 64 rows of this smaller layer in eager, the two are {:.1f} and {:.1f} µs", _host)
 claim(NOTEBOOK, "For B of std 0.0001, eager and merging each keep {:.2f} of the change.", _kept)
 claim(NOTEBOOK, "The merged weights would take {:.1f} GB, and the adapters take {:.0f} MB.", _memory)
 claim(NOTEBOOK, "`gathered` copies an A for each row, {:.0f} MB for 4096 rows, then a B for each row.", _copy)
