@@ -412,6 +412,7 @@ def test_no_compiler_is_imported_for_a_first_call():
     found = ((one.op, json.dumps(dict(one.labels))) for op in bench.ops() for one in bench.of(op).cells()
              if isinstance(one, FirstCall))
     asked = list(dict.fromkeys(found))
+    assert "dlrm_forward" in dict(asked)
     code = f"""
 import json, sys
 from kernels.measure import first_call

@@ -77,8 +77,8 @@ def _in_fresh_process(cell: FirstCall, backend: str) -> dict:
 
 
 def asked(op: str, labels: dict) -> FirstCall:
-    """The op's first call that has these labels. A bench has them apart in first_calls where making a cell before them
-    imports torch.compile, and Triton with it."""
+    """The op's first call that has these labels. A bench has first_calls where `cells` would import Triton on the way,
+    which no first call may find imported."""
     bench = importlib.import_module(f"kernels.ops.{find(op).folder}.bench")
     if hasattr(bench, "first_calls"):
         cells = bench.first_calls()

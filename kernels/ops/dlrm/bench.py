@@ -335,13 +335,14 @@ def _tensors(model: Model, rows: int, draw: Callable, ids: Callable, *own: Tenso
 
 
 def first_calls(quick: bool = False) -> Iterator[FirstCall]:
-    yield from _first_calls(MINI, 2048)
+    """Of mini and main. They lie apart because `cells` asks torch.compile for its settings before it has all cells."""
+    yield from _first_calls_of(MINI, 2048)
     if not quick:
-        yield from _first_calls(replace(MAIN, heights=SMALL), 2048)
+        yield from _first_calls_of(replace(MAIN, heights=SMALL), 2048)
 
 
-def _first_calls(model: Model, rows: int) -> Iterator[FirstCall]:
-    """A process's first call of a model, from the disk and with NVRTC."""
+def _first_calls_of(model: Model, rows: int) -> Iterator[FirstCall]:
+    """A process's first call of a model, from the disk, and with NVRTC."""
     tensors, options = model.arguments(model.names())[:8], model.arguments(model.names())[8:]
     lists = [each if isinstance(each, str) else f"[{', '.join(each)}]" for each in tensors]
     arguments = ", ".join([*lists, *map(repr, options)])
