@@ -28,9 +28,12 @@ def criteo_tsv() -> Path:
 
 @pytest.fixture(scope="session")
 def built_once(tmp_path_factory):
-    """built_once(name, build): the path that build(path) wrote, built by the first of xdist's workers that asks."""
+    """built_once(name, build): the path that build(path) wrote. Of processes that share the tests the first that asks
+    builds it: of xdist's workers, or of those of `make gpu`, to which kernels.measure.parts.BUILT names a folder."""
     base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    by_itself = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    shared = Path(os.environ.get("FUSED_KERNELS_BUILT", by_itself))
+    shared.mkdir(exist_ok=True)
 
     def built(name, build):
         path, done = shared / name, shared / f"{name}.done"

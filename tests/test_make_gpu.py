@@ -86,6 +86,12 @@ def test_a_part_of_the_steps(steps):
     assert "record" not in steps  # a part of the tests
 
 
+def test_nothing_is_left_of_what_was_built_for_the_tests_of_another_run(steps, tmp_path):
+    (tmp_path / "gpu" / "built" / "it").mkdir(parents=True)
+    assert run_all.main(["--only", "bench"]) == 0
+    assert not (tmp_path / "gpu" / "built").exists()
+
+
 def test_without_a_build_the_binaries_fail_no_second_time(steps, monkeypatch):
     monkeypatch.setattr(run_all, "run_build", lambda: [run_all.Outcome("cmake build", failed=["exit status 1"])])
     assert run_all.main(["--only", "build,ctest,sanitizer"]) == 1
@@ -186,6 +192,19 @@ def test_processes_that_share_the_tests_run_each_once(tmp_path):
         )
 
 
+def test_processes_build_once_what_their_tests_share(tmp_path):
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    (tmp_path / "test_a.py").write_text("import os\ndef build(path):\n    path.mkdir()\n"
+                                        "    (path / str(os.getpid())).touch()\n"
+                                        "def test(built_once): assert len([*built_once('it', build).iterdir()]) == 1\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=."]
+    environment = os.environ | {parts.BUILT: str(tmp_path / "built"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    for _ in range(2):  # one after the other, as the heavy tests come after the others
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert not done.returncode, done.stdout
+    assert len([*(tmp_path / "built" / "it").iterdir()]) == 1
+
+
 def test_processes_that_collect_different_tests_say_so(tmp_path):
     (tmp_path / "test_a.py").write_text("import os, pytest\n"
                                         "@pytest.mark.parametrize('i', [os.getpid()])\ndef test(i): pass\n")
@@ -264,6 +283,7 @@ def pytest_processes(tmp_path, monkeypatch):
 
     def command(name, arguments, limit, **environment):
         assert ("-p", parts.__name__) in itertools.pairwise(arguments) or name == "pytest heavy"
+        assert environment[parts.BUILT] == str(tmp_path / "built")
         assert environment.get(parts.PARTS, "") == ("" if name == "pytest heavy" else str(tmp_path / "parts"))
         chosen = "heavy" if name == "pytest heavy" else "not heavy"
         assert arguments[len(arguments) - 1 - arguments[::-1].index("-m") + 1] == chosen

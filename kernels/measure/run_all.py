@@ -105,6 +105,7 @@ def _pytest(name: str, options: list[str], seconds: float, **environment: str) -
     report.unlink(missing_ok=True)
     options = ["-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", f"--junitxml={report}", *options]
     options += ["-o", f"faulthandler_timeout={0.4 * seconds:.0f}"]  # the log then says where a test stands still
+    environment |= {parts.BUILT: str(commands.LOGS / "built")}
     outcome, _ = command(name, [sys.executable, "-m", "pytest", *options], seconds, **environment)
     if outcome.ended and report.exists():
         own = suite.read([report])
@@ -240,6 +241,7 @@ def main(argv: list[str] | None = None) -> int:
     commands.LOGS.mkdir(parents=True, exist_ok=True)
     for report in commands.LOGS.glob("pytest-*.xml"):
         report.unlink()
+    shutil.rmtree(commands.LOGS / "built", ignore_errors=True)
     run, start = Run(chosen), time.monotonic()
     with ThreadPoolExecutor(3) as pool:
 
