@@ -1,5 +1,6 @@
 """make gpu without a GPU: its steps, what it counts, what it says."""
 
+import _thread
 import itertools
 import json
 import os
@@ -121,12 +122,17 @@ def test_the_marks_that_pytest_is_given(pytest_processes, monkeypatch):
     assert {*given} == {"not heavy", "not heavy and not sanitizer"}
 
 
-def test_ctrl_c_ends_what_was_started(steps, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "interrupt",
+    [lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT), _thread.interrupt_main],
+    ids=["a signal", "one that wakes nobody up"],
+)
+def test_ctrl_c_ends_what_was_started(steps, monkeypatch, tmp_path, interrupt):
     def run(*_):
         return [commands.command(name, ["sleep", "60"], 60)[0] for name in ("sleeps", "again")]
 
     monkeypatch.setattr(run_all, "run_pytest", run)
-    timer = threading.Timer(0.5, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
+    timer = threading.Timer(0.5, interrupt)
     timer.start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
@@ -134,6 +140,25 @@ def test_ctrl_c_ends_what_was_started(steps, monkeypatch, tmp_path):
     assert time.monotonic() - start < 20
     assert not commands._running
     assert not (tmp_path / "gpu" / "again.log").exists()
+
+
+def test_a_command_that_starts_while_all_are_ended_is_ended_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "LOGS", tmp_path)
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    monkeypatch.setattr(commands, "_stopped", threading.Event())
+    start = subprocess.Popen
+
+    def started(*arguments, **options):
+        process = start(*arguments, **options)
+        commands.end_all()
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    before = time.monotonic()
+    outcome, _ = commands.command("sleeps", ["sleep", "30"], 30)
+    assert time.monotonic() - before < 20
+    assert outcome.failed
+    assert not commands._running
 
 
 def write_tests(folder):

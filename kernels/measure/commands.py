@@ -62,6 +62,8 @@ def command(name: str, arguments: Iterable[str | Path], limit: float, **environm
             start_new_session=True,
         )
         _running.add(process)
+        if _stopped.is_set():  # by an end_all that did not know of it yet
+            end(process)
         try:
             outcome.code = process.wait(limit)
         except subprocess.TimeoutExpired:

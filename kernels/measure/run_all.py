@@ -24,7 +24,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from .. import runtime
@@ -258,6 +258,8 @@ def main(argv: list[str] | None = None) -> int:
         try:
             pytest = pool.submit(run.step, "pytest", lambda: run_pytest(arguments.tests, sanitized))
             for lane in (pytest, pool.submit(cmake)):
+                while wait([lane], timeout=1).not_done:
+                    pass  # Python may miss a Ctrl-C while it waits, and sees it when a wait has ended
                 lane.result()
         except BaseException:  # Ctrl-C
             commands.end_all()
