@@ -28,11 +28,12 @@ def criteo_tsv() -> Path:
 
 @pytest.fixture(scope="session")
 def built_once(tmp_path_factory):
-    """built_once(name, build): the path that build(path) wrote. Of processes that share the tests the first that asks
-    builds it: of xdist's workers, or of those of `make gpu`, to which kernels.measure.parts.BUILT names a folder."""
+    """built_once(name, build): the path that build(path) wrote. The first process that asks builds it, and the others
+    wait. xdist's workers share it, and so do the processes of `make gpu`, for which the environment names a folder
+    (kernels.measure.parts.BUILT). What fails is built again by the next that asks."""
     base = tmp_path_factory.getbasetemp()
-    by_itself = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    shared = Path(os.environ.get("FUSED_KERNELS_BUILT", by_itself))
+    default = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    shared = Path(os.environ.get("FUSED_KERNELS_BUILT", default))
     shared.mkdir(exist_ok=True)
 
     def built(name, build):

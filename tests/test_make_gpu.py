@@ -125,7 +125,7 @@ def test_the_marks_that_pytest_is_given(pytest_processes, monkeypatch):
 @pytest.mark.parametrize(
     "interrupt",
     [lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT), _thread.interrupt_main],
-    ids=["a signal", "one that wakes nobody up"],
+    ids=["a signal", "a signal that ends no wait"],
 )
 def test_ctrl_c_ends_what_was_started(steps, monkeypatch, tmp_path, interrupt):
     def run(*_):
@@ -159,6 +159,20 @@ def test_a_command_that_starts_while_all_are_ended_is_ended_too(tmp_path, monkey
     assert time.monotonic() - before < 20
     assert outcome.failed
     assert not commands._running
+
+
+def test_two_threads_may_end_one_command(monkeypatch):
+    process = subprocess.Popen(["sleep", "30"], start_new_session=True)
+    kill = os.killpg
+
+    def killed_before(group, number):
+        kill(group, number)
+        process.wait()
+        kill(group, number)  # as the slower thread finds it
+
+    monkeypatch.setattr(os, "killpg", killed_before)
+    commands.end(process)
+    assert process.returncode == -signal.SIGKILL
 
 
 def write_tests(folder):
@@ -219,15 +233,15 @@ def test_processes_that_share_the_tests_run_each_once(tmp_path):
 
 def test_processes_build_once_what_their_tests_share(tmp_path):
     shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
-    (tmp_path / "test_a.py").write_text("import os\ndef build(path):\n    path.mkdir()\n"
-                                        "    (path / str(os.getpid())).touch()\n"
-                                        "def test(built_once): assert len([*built_once('it', build).iterdir()]) == 1\n")
+    (tmp_path / "test_a.py").write_text("import os, time\ndef build(path):\n    time.sleep(0.5)\n    path.mkdir()\n"
+                                        "    (path.parent / f'by-{os.getpid()}').touch()\n"
+                                        "def test(built_once): assert built_once('it', build).is_dir()\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=."]
     environment = os.environ | {parts.BUILT: str(tmp_path / "built"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    for _ in range(2):  # one after the other, as the heavy tests come after the others
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert not done.returncode, done.stdout
-    assert len([*(tmp_path / "built" / "it").iterdir()]) == 1
+    for _ in range(2):  # two at once, and two after them, as the heavy tests come after the others
+        pair = [subprocess.Popen(command, cwd=tmp_path, env=environment) for _ in range(2)]
+        assert [process.wait() for process in pair] == [0, 0]
+    assert len([*(tmp_path / "built").glob("by-*")]) == 1
 
 
 def test_processes_that_collect_different_tests_say_so(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -61,10 +62,10 @@ def command(name: str, arguments: Iterable[str | Path], limit: float, **environm
             env=os.environ | environment,
             start_new_session=True,
         )
-        _running.add(process)
-        if _stopped.is_set():  # by an end_all that did not know of it yet
-            end(process)
         try:
+            _running.add(process)
+            if _stopped.is_set():  # end_all may have listed what runs before this was added
+                end(process)
             outcome.code = process.wait(limit)
         except subprocess.TimeoutExpired:
             outcome.ended = False
@@ -83,7 +84,8 @@ def command(name: str, arguments: Iterable[str | Path], limit: float, **environm
 def end(process: subprocess.Popen) -> None:
     """End a process that `command` started, and what it started in its turn."""
     if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # another thread has ended it meanwhile
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     _running.discard(process)
 

@@ -14,6 +14,7 @@ Each step runs whatever came of those before it. A command that does not end wit
 nothing of it is recorded. A missing package is a skip with its name. The tables of the READMEs are written anew.
 
 The processes share what is compiled: PyTorch's, Triton's and our own caches each take a file whole or not at all.
+What tests of several processes need, exported models say, the first one builds, in build/gpu/built.
 """
 
 from __future__ import annotations
@@ -259,7 +260,7 @@ def main(argv: list[str] | None = None) -> int:
             pytest = pool.submit(run.step, "pytest", lambda: run_pytest(arguments.tests, sanitized))
             for lane in (pytest, pool.submit(cmake)):
                 while wait([lane], timeout=1).not_done:
-                    pass  # Python may miss a Ctrl-C while it waits, and sees it when a wait has ended
+                    pass  # a signal that comes just before a wait does not end it: Python sees it after the wait
                 lane.result()
         except BaseException:  # Ctrl-C
             commands.end_all()
