@@ -29,8 +29,8 @@ def criteo_tsv() -> Path:
 @pytest.fixture(scope="session")
 def built_once(tmp_path_factory):
     """built_once(name, build): the path that build(path) wrote. The first process that asks builds it, and the others
-    wait. xdist's workers share it, and so do the processes of `make gpu`, for which the environment names a folder
-    (kernels.measure.parts.BUILT). What fails is built again by the next that asks."""
+    wait; if that fails, the next one tries. xdist's workers share it, and so do pytest's processes of `make gpu`, which
+    find the folder in the environment (kernels.measure.run_all.BUILT)."""
     base = tmp_path_factory.getbasetemp()
     default = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     shared = Path(os.environ.get("FUSED_KERNELS_BUILT", default))

@@ -87,10 +87,21 @@ def test_a_part_of_the_steps(steps):
     assert "record" not in steps  # a part of the tests
 
 
-def test_nothing_is_left_of_what_was_built_for_the_tests_of_another_run(steps, tmp_path):
-    (tmp_path / "gpu" / "built" / "it").mkdir(parents=True)
+@pytest.mark.parametrize("when", ["before", "by this run"])
+def test_what_tests_built_is_gone_before_the_steps_and_after_them(steps, tmp_path, monkeypatch, when):
+    built = tmp_path / "gpu" / f"built-{os.getpid()}"
+
+    def bench():
+        assert not built.exists()
+        if when == "by this run":
+            built.mkdir()
+        return [run_all.Outcome("bench")]
+
+    if when == "before":
+        built.mkdir(parents=True)
+    monkeypatch.setattr(run_all, "run_bench", bench)
     assert run_all.main(["--only", "bench"]) == 0
-    assert not (tmp_path / "gpu" / "built").exists()
+    assert not built.exists()
 
 
 def test_without_a_build_the_binaries_fail_no_second_time(steps, monkeypatch):
@@ -140,6 +151,22 @@ def test_ctrl_c_ends_what_was_started(steps, monkeypatch, tmp_path, interrupt):
     assert time.monotonic() - start < 20
     assert not commands._running
     assert not (tmp_path / "gpu" / "again.log").exists()
+
+
+@pytest.mark.parametrize("step", ["pytest", "build", "heavy", "bench"])
+def test_ctrl_c_while_a_command_is_being_started(steps, monkeypatch, tmp_path, step):
+    monkeypatch.setattr(run_all, f"run_{step}", lambda *_: [commands.command("sleeps", ["sleep", "20"], 30)[0]])
+    start, processes = subprocess.Popen, []
+
+    def interrupted(*arguments, **options):
+        processes.append(start(*arguments, **options))
+        _thread.interrupt_main()
+        return processes[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_all.main(["--only", step])
+    assert [process.poll() for process in processes] == [-signal.SIGKILL]
 
 
 def test_a_command_that_starts_while_all_are_ended_is_ended_too(tmp_path, monkeypatch):
@@ -237,7 +264,7 @@ def test_processes_build_once_what_their_tests_share(tmp_path):
                                         "    (path.parent / f'by-{os.getpid()}').touch()\n"
                                         "def test(built_once): assert built_once('it', build).is_dir()\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=."]
-    environment = os.environ | {parts.BUILT: str(tmp_path / "built"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = os.environ | {run_all.BUILT: str(tmp_path / "built"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     for _ in range(2):  # two at once, and two after them, as the heavy tests come after the others
         pair = [subprocess.Popen(command, cwd=tmp_path, env=environment) for _ in range(2)]
         assert [process.wait() for process in pair] == [0, 0]
@@ -322,7 +349,7 @@ def pytest_processes(tmp_path, monkeypatch):
 
     def command(name, arguments, limit, **environment):
         assert ("-p", parts.__name__) in itertools.pairwise(arguments) or name == "pytest heavy"
-        assert environment[parts.BUILT] == str(tmp_path / "built")
+        assert environment[run_all.BUILT] == str(tmp_path / f"built-{os.getpid()}")
         assert environment.get(parts.PARTS, "") == ("" if name == "pytest heavy" else str(tmp_path / "parts"))
         chosen = "heavy" if name == "pytest heavy" else "not heavy"
         assert arguments[len(arguments) - 1 - arguments[::-1].index("-m") + 1] == chosen

@@ -20,7 +20,6 @@ from pathlib import Path
 import pytest
 
 PARTS = "FUSED_KERNELS_PARTS"
-BUILT = "FUSED_KERNELS_BUILT"  # names the folder of what tests build once for all processes
 TESTS_A_PART = 12
 
 

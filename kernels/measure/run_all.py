@@ -14,18 +14,19 @@ Each step runs whatever came of those before it. A command that does not end wit
 nothing of it is recorded. A missing package is a skip with its name. The tables of the READMEs are written anew.
 
 The processes share what is compiled: PyTorch's, Triton's and our own caches each take a file whole or not at all.
-What tests of several processes need, exported models say, the first one builds, in build/gpu/built.
+What tests of several of them use, as an exported model, the first one builds for all, in a folder of this run.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from .. import runtime
@@ -36,6 +37,7 @@ STEPS = ("pytest", "build", "ctest", "sanitizer", "heavy", "record", "bench")
 # The seconds that one command of a step may take on a machine of LIMITS_CORES cores; with fewer, as many times more.
 LIMITS = {"pytest": 600, "build": 300, "ctest": 420, "sanitizer": 240, "heavy": 300, "bench": 420}
 LIMITS_CORES = 16
+BUILT = "FUSED_KERNELS_BUILT"  # tells tests/conftest.py where they build what they share
 PROCESS_BYTES = 6 * 2**30  # of the GPU's memory, for each process that tests
 
 
@@ -101,12 +103,17 @@ def _report(name: str) -> Path:
     return commands.LOGS / f"{name.replace(' ', '-')}.xml"
 
 
+def _built() -> Path:
+    """The folder of what the tests of this run build once: another run's children may still write into theirs."""
+    return commands.LOGS / f"built-{os.getpid()}"
+
+
 def _pytest(name: str, options: list[str], seconds: float, **environment: str) -> Outcome:
     report = _report(name)
     report.unlink(missing_ok=True)
     options = ["-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", f"--junitxml={report}", *options]
     options += ["-o", f"faulthandler_timeout={0.4 * seconds:.0f}"]  # the log then says where a test stands still
-    environment |= {parts.BUILT: str(commands.LOGS / "built")}
+    environment |= {BUILT: str(_built())}
     outcome, _ = command(name, [sys.executable, "-m", "pytest", *options], seconds, **environment)
     if outcome.ended and report.exists():
         own = suite.read([report])
@@ -228,6 +235,14 @@ class Run:
         return any(outcome.failed for outcomes in self.outcomes.values() for outcome in outcomes)
 
 
+def _wait_for(*lanes: Future) -> None:
+    """What starts commands runs in threads: Ctrl-C comes to this one, which can then end them all."""
+    for lane in lanes:
+        while wait([lane], timeout=1).not_done:
+            pass  # a signal that comes just before a wait does not end it: Python sees it after the wait
+        lane.result()
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make gpu", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", metavar="STEP,…", default=",".join(STEPS), help=f"of {', '.join(STEPS)}")
@@ -242,7 +257,7 @@ def main(argv: list[str] | None = None) -> int:
     commands.LOGS.mkdir(parents=True, exist_ok=True)
     for report in commands.LOGS.glob("pytest-*.xml"):
         report.unlink()
-    shutil.rmtree(commands.LOGS / "built", ignore_errors=True)
+    shutil.rmtree(_built(), ignore_errors=True)  # of a run whose number this one has got
     run, start = Run(chosen), time.monotonic()
     with ThreadPoolExecutor(3) as pool:
 
@@ -258,17 +273,16 @@ def main(argv: list[str] | None = None) -> int:
         sanitized = "sanitizer" in chosen and sanitizer.compute_sanitizer() is not None
         try:
             pytest = pool.submit(run.step, "pytest", lambda: run_pytest(arguments.tests, sanitized))
-            for lane in (pytest, pool.submit(cmake)):
-                while wait([lane], timeout=1).not_done:
-                    pass  # a signal that comes just before a wait does not end it: Python sees it after the wait
-                lane.result()
+            _wait_for(pytest, pool.submit(cmake))
+            _wait_for(pool.submit(run.step, "heavy", lambda: run_heavy(arguments.tests)))
+            if {"pytest", "heavy"} <= {*chosen} and not arguments.tests:
+                run.step("record", lambda: run_record([*run.outcomes["pytest"], *run.outcomes["heavy"]]))
+            _wait_for(pool.submit(run.step, "bench", run_bench))
         except BaseException:  # Ctrl-C
             commands.end_all()
             raise
-    run.step("heavy", lambda: run_heavy(arguments.tests))
-    if {"pytest", "heavy"} <= {*chosen} and not arguments.tests:
-        run.step("record", lambda: run_record([*run.outcomes["pytest"], *run.outcomes["heavy"]]))
-    run.step("bench", run_bench)
+        finally:
+            shutil.rmtree(_built(), ignore_errors=True)
     status.write()
     taken = "; ".join(f"{step} {run.seconds[step]:.0f} s" for step in STEPS if step in run.seconds)
     outcomes = [outcome for step in STEPS for outcome in run.outcomes.get(step, ())]
