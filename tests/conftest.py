@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import missing_packages
 import pytest
 
 pytest.register_assert_rewrite("train_runs", "exported_models")
@@ -16,6 +17,11 @@ pytest.register_assert_rewrite("train_runs", "exported_models")
 # A shell's background jobs ignore Ctrl-C, and would hand that on to the processes that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config):
+    if not missing_packages.are_all_installed():
+        config.pluginmanager.register(missing_packages)
 
 
 @pytest.fixture(scope="session")

@@ -50,15 +50,21 @@ def test_closing_begins_no_more():
 
 def test_the_garbage_collector_waits_for_no_task():
     """It closes what stands in a cycle, in any thread; one that starts holds the lock that joining another takes."""
-    goes_on, ended = threading.Event(), queue.SimpleQueue()
-    results = in_order([lambda: 0, lambda: ended.put(goes_on.wait(10))], workers=1, ahead=2)
+    begun, goes_on, ended = threading.Event(), threading.Event(), queue.SimpleQueue()
+
+    def task():
+        begun.set()
+        ended.put(goes_on.wait(20))
+
+    results = in_order([lambda: 0, task], workers=1, ahead=2)
     cycle = [results]
     cycle.append(cycle)
     assert next(results) == 0
+    assert begun.wait(60)  # what has not begun never does
     del results, cycle
     gc.collect()
     goes_on.set()
-    assert ended.get(timeout=20)
+    assert ended.get(timeout=60)
 
 
 def test_a_signal_while_a_lock_is_taken_is_a_keyboard_interrupt(monkeypatch):

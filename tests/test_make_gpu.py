@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import missing_packages
 import pytest
 import torch
 
@@ -211,6 +212,9 @@ def write_tests(folder):
         "test_f.py": "def test_f(): import nbval_is_not_here\n",
         "test_h.py": "import pytest\npytest.importorskip('nbval_is_not_here')\n",
         "test_g.py": "def test_g(): import json.nowhere\n",
+        "test_i.py": "import subprocess, sys\ndef test_i():\n"
+        "    done = subprocess.run([sys.executable, '-c', 'import nbval_is_not_here'], stderr=-1, text=True)\n"
+        "    assert (done.returncode, done.stderr) == (0, '')\n",
     }
     for name, text in tests.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -225,9 +229,9 @@ def share(folder, count):
     # Other plugins take seconds to import, and so does the package kernels.
     shutil.copy(parts.__file__, taken / "parts_alone.py")
     environment = os.environ | {parts.PARTS: str(taken), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    environment["PYTHONPATH"] = str(taken)
+    environment["PYTHONPATH"] = os.pathsep.join([str(taken), str(ROOT / "tests")])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "parts_alone", "-c", "pytest.ini"]
-    command += ["--rootdir=.", "--continue-on-collection-errors"]
+    command += ["-p", "missing_packages", "--rootdir=.", "--continue-on-collection-errors"]
     reports = [folder / f"junit{number}.xml" for number in range(count)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     processes = [
@@ -265,6 +269,7 @@ def test_processes_build_once_what_their_tests_share(tmp_path):
                                         "def test(built_once): assert built_once('it', build).is_dir()\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=."]
     environment = os.environ | {run_all.BUILT: str(tmp_path / "built"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["PYTHONPATH"] = str(ROOT / "tests")
     for _ in range(2):  # two at once, and two after them, as the heavy tests come after the others
         pair = [subprocess.Popen(command, cwd=tmp_path, env=environment) for _ in range(2)]
         assert [process.wait() for process in pair] == [0, 0]
@@ -292,16 +297,14 @@ def test_the_parts_of_a_suite():
 def test_the_counts_of_reports(tmp_path, monkeypatch):
     write_tests(tmp_path)
     reports, printed = share(tmp_path, 2)
-    assert all("ModuleNotFoundError" in text for text in printed)
+    assert all("data.nowhere" in text for text in printed)
     found = suite.read(reports)
-    assert found.not_collected == ["test_d: the package nbval_is_not_here is missing"]
     assert found.counts("add_relu") == {"passed": 1, "failed": 1, "skipped": 1}
-    assert found.counts() == {"passed": 1, "failed": 3, "skipped": 3}
+    assert found.counts() == {"passed": 1, "failed": 3, "skipped": 5}
     assert sorted(found.skipped()) == [
         "1 tests: could not import 'nbval_is_not_here': No module named 'nbval_is_not_here'",
         "1 tests: no CUDA",
-        "1 tests: the package nbval_is_not_here is missing",
-        *found.not_collected,
+        "3 tests: the package nbval_is_not_here is missing",
     ]
     versions = runtime.versions() | {"GPU": "NVIDIA H200"}
     monkeypatch.setattr(runtime, "versions", lambda: versions)
@@ -311,6 +314,15 @@ def test_the_counts_of_reports(tmp_path, monkeypatch):
     assert list(entries) == ["add_relu"]  # of the other ops nothing ran
     assert entries["add_relu"]["failed"] == 1
     assert entries["add_relu"] | sources.hashes("add_relu", "sources", "tests") == entries["add_relu"]
+
+
+def test_a_missing_package_is_a_failure_where_all_are_installed(tmp_path, monkeypatch):
+    """It is then a name that nobody has: in make test, say."""
+    monkeypatch.setattr(missing_packages, "REQUIREMENTS", tmp_path / "requirements.txt")
+    missing_packages.REQUIREMENTS.write_text("pytest==9.2.0  # make test\n")
+    assert missing_packages.are_all_installed()
+    missing_packages.REQUIREMENTS.write_text("pytest==9.2.0  # make test\nnbval-is-not-here==1.0  # notebooks\n")
+    assert not missing_packages.are_all_installed()
 
 
 def test_counts_are_only_replaced_by_good_ones(tmp_path, monkeypatch):
@@ -335,8 +347,8 @@ def test_counts_are_only_replaced_by_good_ones(tmp_path, monkeypatch):
 REPORT = """<testsuites><testsuite>{}</testsuite></testsuites>"""
 PASSED = '<testcase classname="kernels.ops.{op}.test_{op}" name="test_a"/>'
 NOT_COLLECTED = (
-    '<testcase classname="" name="tests.test_d"><error message="collection failure">'
-    "E   ModuleNotFoundError: No module named 'nbval_is_not_here'</error></testcase>"
+    """<testcase classname="" name="tests.test_d"><skipped message="collection skipped">"""
+    """('tests/test_d.py', 1, 'Skipped: the package nbval_is_not_here is missing')</skipped></testcase>"""
 )
 
 
@@ -372,7 +384,7 @@ def pytest_processes(tmp_path, monkeypatch):
     ("cases", "code", "failed"),
     [
         ("", 0, []),
-        (NOT_COLLECTED, 1, []),  # which is what pytest's exit status 1 is for
+        (NOT_COLLECTED, 0, []),
         ("", 1, ["pytest 2 of 2: exit status 1"]),  # nothing explains it
         (NOT_COLLECTED, 3, ["pytest 2 of 2: exit status 3"]),
         ('<testcase classname="a" name="b"><failure message="boom">x</failure></testcase>', 1, ["a.b: boom"]),
@@ -383,10 +395,10 @@ def test_what_came_of_pytests_processes(pytest_processes, cases, code, failed):
     pytest_processes("pytest heavy", 5)  # no test is heavy
     (tests,), (heavy,) = run_all.run_pytest(), run_all.run_heavy()
     assert tests.failed == failed
-    named = ["tests.test_d: the package nbval_is_not_here is missing"]
-    assert tests.skipped == (named if cases == NOT_COLLECTED else [])
+    missing = cases == NOT_COLLECTED
+    assert tests.skipped == ["1 tests: the package nbval_is_not_here is missing"] * missing
     passed = len(sources.ops())
-    assert tests.counts == f"{passed} passed, {int(failed == ['a.b: boom'])} failed, 0 skipped"
+    assert tests.counts == f"{passed} passed, {int(failed == ['a.b: boom'])} failed, {int(missing)} skipped"
     assert (heavy.failed, heavy.skipped) == ([], [])
 
 

@@ -117,8 +117,8 @@ def _pytest(name: str, options: list[str], seconds: float, **environment: str) -
     outcome, _ = command(name, [sys.executable, "-m", "pytest", *options], seconds, **environment)
     if outcome.ended and report.exists():
         own = suite.read([report])
-        # Exit status 1 is for tests that failed, or that a missing package kept from running; 5 is for no test at all.
-        if outcome.code == 5 or (outcome.code == 1 and (own.failed() or own.skipped())):
+        # Exit status 1 is for tests that failed; 5 is for no test at all.
+        if outcome.code == 5 or (outcome.code == 1 and own.failed()):
             outcome.failed = []
     else:
         report.unlink(missing_ok=True)

@@ -1,9 +1,8 @@
-"""What pytest reports: the outcome of each test, and what a missing package kept from running; recorded for each op."""
+"""What pytest reports: the outcome of each test, recorded for each op."""
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import re
 import xml.etree.ElementTree as ElementTree
@@ -21,11 +20,10 @@ OUTCOMES = ("passed", "failed", "skipped")
 
 @dataclass
 class Suite:
-    """What pytest's junit files say: (test, its op or '', passed | failed | skipped, reason) for each test, and the
-    files that were not collected for want of a package."""
+    """What pytest's junit files say: (test, its op or '', passed | failed | skipped, reason) for each test; a file that
+    was not collected is one."""
 
     tests: list[tuple[str, str, str, str]] = field(default_factory=list)
-    not_collected: list[str] = field(default_factory=list)
 
     def counts(self, op: str | None = None) -> dict[str, int]:
         """{passed, failed, skipped}; op: of its own tests, those in kernels/ops/<op>/."""
@@ -37,9 +35,9 @@ class Suite:
         return [f"{name}: {why.partition(chr(10))[0]}" for name, _, how, why in self.tests if how == "failed"]
 
     def skipped(self) -> list[str]:
-        """A line for each reason for which tests were skipped, and for each file that was not collected."""
+        """A line for each reason for which tests were skipped."""
         reasons = Counter(why for _, _, how, why in self.tests if how == "skipped")
-        return [f"{count} tests: {why}" for why, count in reasons.items()] + self.not_collected
+        return [f"{count} tests: {why}" for why, count in reasons.items()]
 
     def without_gpu(self, op: str) -> bool:
         """Whether a test of the op was skipped for want of a GPU: then none of them ran on one."""
@@ -53,7 +51,7 @@ def read(paths: Iterable[Path]) -> Suite:
         for case in ElementTree.parse(path).iter("testcase"):
             _add(suite, case)
     # What is not collected, every process says.
-    return Suite([*dict.fromkeys(suite.tests)], [*dict.fromkeys(suite.not_collected)])
+    return Suite([*dict.fromkeys(suite.tests)])
 
 
 def _add(suite: Suite, case: ElementTree.Element) -> None:
@@ -65,22 +63,8 @@ def _add(suite: Suite, case: ElementTree.Element) -> None:
             if reason == "collection skipped":
                 _file, _line, reason = ast.literal_eval(element.text)
                 reason = reason.removeprefix("Skipped: ")
-            if outcome == "failed" and (package := _missing_package(f"{reason}\n{element.text or ''}")):
-                if "collection failure" in reason:
-                    suite.not_collected.append(f"{name}: the package {package} is missing")
-                    return
-                outcome, reason = "skipped", f"the package {package} is missing"
     op = re.match(r"kernels\.ops\.(\w+)\.test_", name)
     suite.tests.append((name, op[1] if op else "", outcome, reason))
-
-
-def _missing_package(text: str) -> str:
-    """The package of others for want of which a test failed, or "": one of ours that is missing is a failure."""
-    error = re.search(r"^(?:E +)?ModuleNotFoundError: No module named '([\w.]+)'", text, re.MULTILINE)
-    package = error[1].split(".")[0] if error else ""
-    # What this Python has is not missing, however the test came to look for it.
-    ours = package in ("data", "kernels", "model", "")
-    return "" if ours or importlib.util.find_spec(package) else package
 
 
 def record(suite: Suite, results: Path = records.RESULTS) -> list[str]:
