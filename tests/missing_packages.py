@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def are_all_installed() -> bool:
 
 
 def missing_package(text: str) -> str:
-    """The package of others for want of which something failed that printed the text, itself or its process; or ""."""
+    """The package of others for want of which what printed the text failed, or ""."""
     names = re.findall(r"No module named '([\w.]+)'", text)
     packages = [name.split(".")[0] for name in names]
     # What this Python has is not missing, however the test came to look for it.
@@ -32,8 +33,8 @@ def missing_package(text: str) -> str:
     return missing[-1] if missing else ""
 
 
-def _skip(report: pytest.CollectReport | pytest.TestReport, path: Path, line: int) -> None:
-    if report.failed and (package := missing_package(str(report.longrepr))):
+def _skip(report: pytest.CollectReport | pytest.TestReport, text: str, path: Path, line: int) -> None:
+    if report.failed and (package := missing_package(text)):
         report.outcome = "skipped"
         report.longrepr = (str(path), line, f"Skipped: the package {package} is missing")
 
@@ -41,12 +42,16 @@ def _skip(report: pytest.CollectReport | pytest.TestReport, path: Path, line: in
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector):
     report = yield
-    _skip(report, collector.path, 1)
+    _skip(report, str(report.longrepr), collector.path, 1)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item):
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     report = yield
-    _skip(report, item.path, (item.location[1] or 0) + 1)
+    frames = [entry.frame for entry in call.excinfo.traceback] if call.excinfo else []
+    values = [value for frame in frames for value in frame.f_locals.values()]
+    # A report shortens what a process printed.
+    printed = [f"{value.stdout}{value.stderr}" for value in values if isinstance(value, subprocess.CompletedProcess)]
+    _skip(report, "\n".join([*printed, str(report.longrepr)]), item.path, (item.location[1] or 0) + 1)
     return report
