@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -370,6 +371,7 @@ def test_skips_are_counted_and_named(tmp_path):
         "def test_runs(): pass\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", str(tmp_path)]
-    printed = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
+    printed = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment).stdout
     assert "41 GPU tests skipped: no CUDA device\n1 test skipped: g++ is missing\n" in printed
     assert "1 passed, 42 skipped" in printed

@@ -1,7 +1,7 @@
 """kernels/measure/lengths.py: calls with another N each time, beside calls of one N, without a GPU."""
 
-import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from fake_clock import Clock
@@ -63,36 +63,49 @@ def test_the_lengths_lie_around_the_one_that_is_fixed():
     assert 1000 not in found
 
 
-def test_what_hangs_on_the_length_is_seen():
+@pytest.fixture
+def spend(monkeypatch):
+    """spend(seconds) by a clock that nothing else moves."""
+    now = [0.0]
+    monkeypatch.setattr(lengths, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def spend(seconds):
+        now[0] += seconds
+
+    return spend
+
+
+def test_what_hangs_on_the_length_is_seen(spend):
     """A plan made for each N that is new takes five milliseconds here; and one that is kept costs nothing again."""
     planned = set()
 
     def planning(x, ids):
+        spend(10e-6)
         if len(ids) not in planned:
             planned.add(len(ids))
-            time.sleep(5e-3)
+            spend(5e-3)
         return x[ids]
 
-    rows = measured(cell(cuda=planning, triton=lambda x, ids: x[ids]))
-    assert rows["cuda" + ANOTHER_LENGTH].call_us > 4500 > 5 * rows["cuda"].call_us
+    rows = measured(cell(cuda=planning, triton=lambda x, ids: spend(10e-6) or x[ids]))
+    assert rows["cuda" + ANOTHER_LENGTH].call_us == pytest.approx(5010)
+    assert [rows[name].call_us for name in ("cuda", "triton")] == pytest.approx([10, 10])
     verdict = judge.AnyLength().judge([*rows.values()], STEADY)
     assert any(miss.startswith("cuda: ") and miss.endswith(", 1.2 asked") for miss in verdict.misses)
     assert not verdict.met
 
 
-def test_one_slow_call_counts_with_its_share():
+def test_one_slow_call_counts_with_its_share(spend):
     """The mean, not the median: what happens to one length in forty is part of what a call costs."""
     calls = []
 
     def slow_once(x, ids):
         calls.append(len(ids))
-        if len(calls) == 5 + 15:
-            time.sleep(0.04)
+        spend(0.04 if len(calls) == 5 + 15 else 10e-6)
         return x[ids]
 
     row = measured(cell(cuda=slow_once))["cuda" + ANOTHER_LENGTH]
-    assert row.call_us > 900
-    assert row.call_us_low < 500
+    assert row.call_us == pytest.approx((40_000 + 39 * 10) / 40)
+    assert row.call_us_low == pytest.approx(10)
 
 
 @pytest.mark.parametrize("when", ["always", "later"])
