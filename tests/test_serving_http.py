@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,7 +47,7 @@ def serving(program, folder, *options):
             process.port = int(line.rpartition(":")[2])
             yield process
             process.send_signal(signal.SIGTERM)
-            assert (process.wait(20), process.stderr.read()) == (0, "")
+            assert (process.wait(60), process.stderr.read()) == (0, "")
         finally:
             process.kill()
 
@@ -61,7 +60,7 @@ def ask(connection, body, form=JSON, path="/predict", method="POST"):
 
 
 def connect(process):
-    return http.client.HTTPConnection("127.0.0.1", process.port, timeout=30)
+    return http.client.HTTPConnection("127.0.0.1", process.port, timeout=60)
 
 
 def as_json(inputs):
@@ -211,7 +210,7 @@ def test_bytes_that_are_no_request_or_not_all_of_one(program, exported_folder, i
             (begun, b"HTTP/1.1 400"),
             (b"", b""),
         ):
-            with socket.create_connection(("127.0.0.1", process.port), timeout=20) as connection:
+            with socket.create_connection(("127.0.0.1", process.port), timeout=60) as connection:
                 connection.sendall(sent)
                 answer = b""
                 while want not in answer and (more := connection.recv(65536)):
@@ -373,12 +372,18 @@ def test_it_ends_when_the_requests_are_answered(program, exported_folder):
             connection.request("GET", "/health")
             assert connection.getresponse().read()
         for connection in connections:
-            connection.request("POST", "/predict", body, {"Content-Type": BINARY, "Connection": "close"})
-        time.sleep(0.05)
+            connection.putrequest("POST", "/predict")
+            for header in (("Content-Type", BINARY), ("Content-Length", len(body)), ("Expect", "100-continue")):
+                connection.putheader(*header)
+            connection.putheader("Connection", "close")
+            connection.endheaders()
+            assert connection.sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"  # it has begun to read the request
         process.send_signal(signal.SIGTERM)
         for connection in connections:
+            connection.send(body)
+        for connection in connections:
             answers.append(from_binary(connection.getresponse().read()))
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", process.port))
     assert all(torch.equal(answer, want) for answer in answers)
@@ -426,7 +431,7 @@ def test_a_range_is_left_out_of_account(program, exported_folder, inputs):
 def test_the_body_of_a_get_is_no_request(program, exported_folder):
     hidden = b"GET /health HTTP/1.1\r\nContent-Length: 31\r\n\r\nPOST /reload HTTP/1.1\r\nHost: a\r\n\r\n"
     with serving(program, exported_folder) as process:
-        with socket.create_connection(("127.0.0.1", process.port), timeout=20) as connection:
+        with socket.create_connection(("127.0.0.1", process.port), timeout=60) as connection:
             connection.sendall(hidden)
             answer = b""
             while more := connection.recv(65536):  # until the server closes the connection
