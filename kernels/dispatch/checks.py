@@ -283,6 +283,23 @@ def integer(op: str, name: str, value: object) -> int | torch.SymInt:
     return number
 
 
+def integers(op: str, name: str, values: object) -> list[int]:
+    """The ints of a sequence, a list or a tensor say."""
+    if isinstance(values, str) or not hasattr(values, "__iter__") or (isinstance(values, Tensor) and not values.dim()):
+        raise TypeError(f"{op}: {name} must be a sequence of integers; got {type(values).__name__}")
+    return [integer(op, f"{name}[{i}]", value) for i, value in enumerate(values)]
+
+
+def a_device(op: str, name: str, value: object) -> torch.device:
+    """A device, or what torch.device takes for one; None is the default one."""
+    if value is None:
+        return torch.get_default_device()
+    try:
+        return torch.device(value)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{op}: {name} must be a device; got {value!r}") from error
+
+
 def are_not_negative(op: str, **numbers: object) -> None:
     """Numbers from 0 on, by name. A tensor's value is not looked at: on a GPU that would wait for it."""
     for name, value in numbers.items():

@@ -299,14 +299,15 @@ class Declaration:
         written = [arguments[position] for position in made.mutated]
 
         def taken(value: object) -> object:
-            if isinstance(value, list):
-                return list(map(taken, value))
             if not isinstance(value, Tensor):
                 return value
             own = [tensor for tensor in written if not (self.elementwise and is_same(value, tensor))]
             return value.clone() if any(overlap(value, tensor) for tensor in own) else value
 
-        return [value if i in made.mutated else taken(value) for i, value in enumerate(arguments)]
+        return [
+            value if i in made.mutated else list(map(taken, value)) if isinstance(value, list) else taken(value)
+            for i, value in enumerate(arguments)
+        ]
 
 
 def _check_scalar(made: Form, name: str, value: object, arguments: Sequence) -> None:
