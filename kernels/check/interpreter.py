@@ -21,6 +21,7 @@ import numpy as np
 from torch import Tensor
 
 from .. import runtime
+from ..device.launch import INTERPRETING
 from .memory import Guard
 
 _TRITON = os.sep + "triton" + os.sep
@@ -144,11 +145,16 @@ def watched(guard: Guard | None = None, *, backwards: bool = False) -> Iterator[
         return
     from triton.runtime import interpreter
 
-    patches = _accesses(watch, interpreter) | _launches(watch, interpreter, backwards)
-    with ExitStack() as stack:
+    stack = ExitStack()
+    with INTERPRETING:  # not in the middle of another thread's launch
+        patches = _accesses(watch, interpreter) | _launches(watch, interpreter, backwards)
         for (owner, name), replacement in patches.items():
             stack.enter_context(mock.patch.object(owner, name, replacement))
+    try:
         yield watch
+    finally:
+        with INTERPRETING:
+            stack.close()
 
 
 def _accesses(watch: Watch, interpreter) -> dict[tuple[object, str], Callable]:
@@ -222,10 +228,11 @@ def _launches(watch: Watch, interpreter, backwards: bool) -> dict[tuple[object, 
         return program(self, *index)
 
     def watched_launch(self, *given, **named):
-        try:
-            return launch(self, *given, **named)
-        finally:
-            patched.clear()
+        with INTERPRETING:
+            try:
+                return launch(self, *given, **named)
+            finally:
+                patched.clear()
 
     # The interpreter patches triton.language again for every call of one @jit function by another: 40 % of its time.
     def patch_once(function):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from .isolated import Ended, run_apart
 from .memory import Guard, guarded, memory
 from .spec import Spec, cases_of, eager_results, exact_results, spec_of
 
+_RUNNING = threading.RLock()  # a guard and a watch are of all threads
 SECONDS = 600  # of check(isolated=True), for all cases of an op
 
 
@@ -193,7 +195,7 @@ def _twice(spec: Spec, call: Call, run: Callable[[Call], Any], judge: Callable[[
         given = call.map(lambda tensor, guard=guard: guard.like(tensor, written=True))
         for name, leaf in zip(spec.leaf_names(given), given.leaves(), strict=True):
             guard.named(leaf, name)
-        with guarded(guard), watched(guard, backwards=again) as watch, _numpy_quiet():
+        with _RUNNING, guarded(guard), watched(guard, backwards=again) as watch, _numpy_quiet():
             try:
                 results = run(given)
             except Exception:

@@ -16,6 +16,9 @@ signature.
 from __future__ import annotations
 
 import importlib
+import os
+import threading
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -31,6 +34,13 @@ SHARED_MEMORY = {
     for kilobytes, archs in {64: (75,), 163: (80, 87), 99: (86, 89, 120, 121), 227: (90, 100, 103, 110)}.items()
     for arch in archs
 }
+
+# Held while the interpreter runs a kernel: it replaces functions of triton.language and puts them back, for all
+# threads. A fork waits for it, so that a child's triton.language is whole and the lock its own.
+INTERPRETING = threading.RLock()
+os.register_at_fork(
+    before=INTERPRETING.acquire, after_in_parent=INTERPRETING.release, after_in_child=INTERPRETING.release
+)
 
 
 class triton_functions:
@@ -52,7 +62,9 @@ class _Function:
             if (records := recorder()) is not None:
                 records.launch(self._module, self._name, grid, arguments, constants)
             else:
-                getattr(importlib.import_module(self._module), self._name)[grid](*arguments, **constants)
+                kernel = getattr(importlib.import_module(self._module), self._name)
+                with INTERPRETING if interpreted() else nullcontext():
+                    kernel[grid](*arguments, **constants)
 
         return launch
 

@@ -126,16 +126,13 @@ class PublicFunction:
         refuse_gradients(op, self._form, arguments)
         if not checks.has_no_values(first):  # a traced graph has no addresses, and writes last
             op.check_written(self._form, arguments)
-            written = arguments[made.mutated[0]]
-            arguments = [
-                value.clone() if i not in made.mutated and _lies_in(value, written) else value
-                for i, value in enumerate(arguments)
-            ]
+            arguments = op.as_before(self._form, arguments)
         return (op.eager_in_place if self._form else op.eager)(*arguments)
 
     def _explain(self, arguments: Sequence, error: Exception) -> None:
         """Raise with the declaration's own message if an argument is to blame for the error."""
         self._op.check(self._form, cast(self._made, arguments))
+        self._op.check_written(self._form, arguments)
         if "setup_context" in str(error):
             raise RuntimeError(f'{self._op.name} does not work under torch.func here: use backend="eager"') from None
 
@@ -143,11 +140,3 @@ class PublicFunction:
 def _is_traced() -> bool:
     """Whether what is done with tensors becomes a graph."""
     return is_compiling() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
-
-
-def _lies_in(value: object, written: Tensor) -> bool:
-    """Whether a tensor is another view of the memory that is written, which plain PyTorch reads while writing."""
-    if not isinstance(value, Tensor) or value is written:
-        return False
-    return value.untyped_storage().data_ptr() == written.untyped_storage().data_ptr()
-

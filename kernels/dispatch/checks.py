@@ -17,6 +17,7 @@ from torch.compiler import is_compiling
 from torch.nn import Parameter, ParameterList
 
 from ..dtypes import FLOATING, INTEGERS
+from .address import overlap
 
 GROUPS = {"floating": FLOATING, "integer": INTEGERS}
 
@@ -282,6 +283,23 @@ def integer(op: str, name: str, value: object) -> int | torch.SymInt:
     return number
 
 
+def integers(op: str, name: str, values: object) -> list[int]:
+    """The ints of a sequence, a list or a tensor say."""
+    if isinstance(values, str) or not hasattr(values, "__iter__") or (isinstance(values, Tensor) and not values.dim()):
+        raise TypeError(f"{op}: {name} must be a sequence of integers; got {type(values).__name__}")
+    return [integer(op, f"{name}[{i}]", value) for i, value in enumerate(values)]
+
+
+def a_device(op: str, name: str, value: object) -> torch.device:
+    """A device, or what torch.device takes for one; None is the default one."""
+    if value is None:
+        return torch.get_default_device()
+    try:
+        return torch.device(value)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{op}: {name} must be a device; got {value!r}") from error
+
+
 def are_not_negative(op: str, **numbers: object) -> None:
     """Numbers from 0 on, by name. A tensor's value is not looked at: on a GPU that would wait for it."""
     for name, value in numbers.items():
@@ -311,28 +329,15 @@ def plain(value: object) -> str:
     return str(value).removeprefix("torch.")
 
 
-def may_be_written(op: str, name: str, tensor: Tensor, others: dict[str, object], elementwise: bool) -> None:
-    """Writing to the tensor must not change what is still to be read. Tensors that are not contiguous are copied before
-    anything is written. Elementwise, another argument may be the tensor itself."""
+def may_be_written(op: str, name: str, tensor: Tensor, also: Mapping[str, object]) -> None:
+    """Each element must have a place of its own. also: what else the call writes, by name, which must lie elsewhere;
+    where one is not contiguous a kernel writes to a copy of it."""
+    if tensor._is_zerotensor():
+        raise ValueError(f"{op}: {name} must have memory, since it is written to; got a zero tensor: clone() it")
     expanded = any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     if expanded and tensor.numel():
         strides = tensor.stride()
         raise ValueError(f"{op}: {name} must not be expanded, since it is written to; its strides are {strides}")
-    lists = {other: value for other, value in others.items() if isinstance(value, list)}
-    others = others | {f"{other}[{i}]": each for other, value in lists.items() for i, each in enumerate(value)}
-    for other, value in others.items():
-        if isinstance(value, Tensor) and _overlap(tensor, value):
-            if elementwise and value.data_ptr() == tensor.data_ptr() and value.numel() == tensor.numel():
-                continue
-            if elementwise and value.shape == tensor.shape:
-                raise ValueError(
-                    f"{op}: {other} must be {name} itself or not overlap it; they share part of their memory"
-                )
-            raise ValueError(f"{op}: {other} must not overlap {name}, which is written to; they share memory")
-
-
-def _overlap(a: Tensor, b: Tensor) -> bool:
-    if not (a.is_contiguous() and b.is_contiguous() and a.numel() and b.numel() and a.device == b.device):
-        return False
-    start, other = a.data_ptr(), b.data_ptr()
-    return start < other + b.nbytes and other < start + a.nbytes
+    for other, value in also.items():
+        if tensor.is_contiguous() and value.is_contiguous() and overlap(tensor, value):
+            raise ValueError(f"{op}: {other} must not overlap {name}, since both are written to; they share memory")

@@ -79,6 +79,7 @@ class Compute : public c10::OperatorKernel {
                         type.castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::TensorType;
             roles_.push_back({tensor, list, contains(scalars, i), contains(ragged, i),
                               form != Form::backward && contains(declared.mutated, i)});
+            if (roles_.back().mutated) written_.push_back(int64_t(i));
         }
     }
 
@@ -125,7 +126,7 @@ class Compute : public c10::OperatorKernel {
                         ": an inference tensor is written to outside of torch.inference_mode()");
             if (may_be_written(arguments, i)) continue;
             ask_python(arguments);  // which raises, and says why
-            TORCH_CHECK(false, declared_.op, ": what is written overlaps what is read");
+            TORCH_CHECK(false, declared_.op, ": what is written overlaps what else is written");
         }
         c10::OptionalDeviceGuard guard;
         if (device.is_cuda() && c10::impl::VirtualGuardImpl(device.type()).getDevice() != device) guard.reset_device(device);
@@ -135,23 +136,22 @@ class Compute : public c10::OperatorKernel {
         Slots slots;
         size_t slot_of_mutated = 0;
         c10::SmallVector<std::pair<const at::Tensor*, const at::Tensor*>, 2> copied_back;
+        auto take = [&](size_t i, const at::Tensor& tensor, bool strided) {  // the tensor, or a copy of it
+            bool apart = roles_[i].mutated || !is_written_where_it_lies(arguments, tensor);
+            if (!tensor.defined() || (apart && (strided || tensor.is_contiguous()))) return slots.push_back(&tensor);
+            made.push_back(tensor.is_contiguous() ? tensor.clone() : tensor.contiguous());
+            slots.push_back(&made.back());
+        };
         for (size_t i = 0; i < count; ++i) {
             if (roles_[i].list)
-                for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-                    if (!roles_[i].ragged && !tensor.is_contiguous()) made.push_back(tensor.contiguous());
-                    slots.push_back(roles_[i].ragged || tensor.is_contiguous() ? &tensor : &made.back());
-                });
+                for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { take(i, tensor, roles_[i].ragged); });
             if (!roles_[i].tensor) continue;
             if (roles_[i].mutated) slot_of_mutated = slots.size();
             const at::Tensor& tensor = arguments[i].isTensor() ? arguments[i].toTensor() : none();
-            if (!tensor.defined() || tensor.is_contiguous()) {
-                slots.push_back(&tensor);
-            } else {
-                made.push_back(tensor.contiguous());
-                slots.push_back(&made.back());
-                if (roles_[i].mutated) copied_back.emplace_back(&tensor, &made.back());
-            }
-            if (roles_[i].mutated && !tensor.is_inference()) torch::autograd::impl::bump_version(tensor);
+            take(i, tensor, false);
+            if (!roles_[i].mutated) continue;
+            if (slots.back() != &tensor) copied_back.emplace_back(&tensor, slots.back());
+            if (!tensor.is_inference()) torch::autograd::impl::bump_version(tensor);
         }
         size_t first_output = made.size();
         for (const plan::Allocation& output : plan->outputs) made.push_back(plan->allocate(output, n, device));
@@ -209,7 +209,19 @@ class Compute : public c10::OperatorKernel {
         return form_ != Form::backward || arguments.back().toListRef()[output].toBool();
     }
 
-    // False for what a kernel would corrupt: several elements at one address, or memory that is still to be read. Tensors
+    struct Extent {  // in bytes: from the first to behind the last element
+        const char *begin, *end;
+        bool overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
+    };
+    static Extent extent(const at::Tensor& tensor) {
+        if (!tensor.defined() || tensor.numel() == 0) return {nullptr, nullptr};
+        int64_t last = 0;
+        for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+        auto begin = static_cast<const char*>(tensor.const_data_ptr());
+        return {begin, begin + (last + 1) * int64_t(tensor.itemsize())};
+    }
+
+    // False for what a kernel would corrupt: several elements at one address, or memory that is written to twice. Tensors
     // that are not contiguous are copied before anything is written, so only contiguous ones can be in the way.
     bool may_be_written(c10::ArrayRef<c10::IValue> arguments, size_t position) const {
         const at::Tensor& tensor = arguments[position].toTensor();
@@ -217,17 +229,24 @@ class Compute : public c10::OperatorKernel {
         for (int64_t d = 0; d < tensor.dim(); ++d)
             if (tensor.stride(d) == 0 && tensor.size(d) > 1) return false;
         if (!tensor.is_contiguous()) return true;
-        auto start = static_cast<const char*>(tensor.const_data_ptr());
-        bool free = true;
-        for (size_t i = 0; i < arguments.size(); ++i)
-            if (i != position) for_each_tensor(arguments[i], [&](const at::Tensor& other) {
-                if (other.numel() == 0 || !other.is_contiguous()) return;
-                auto other_start = static_cast<const char*>(other.const_data_ptr());
-                bool overlaps = start < other_start + other.nbytes() && other_start < start + tensor.nbytes();
-                bool itself = start == other_start && other.numel() == tensor.numel();
-                if (overlaps && !(itself && declared_.elementwise)) free = false;
-            });
-        return free;
+        for (size_t i = 0; i < position; ++i) {
+            if (!roles_[i].mutated) continue;
+            const at::Tensor& other = arguments[i].toTensor();
+            if (other.is_contiguous() && extent(other).overlaps(extent(tensor))) return false;
+        }
+        return true;
+    }
+
+    // Whether a tensor that is read must be copied first (declaration.py, as_before).
+    bool is_written_where_it_lies(c10::ArrayRef<c10::IValue> arguments, const at::Tensor& tensor) const {
+        for (int64_t position : written_) {
+            const at::Tensor& written = arguments[size_t(position)].toTensor();
+            if (!written.is_contiguous() || !extent(written).overlaps(extent(tensor))) continue;
+            bool itself = tensor.is_contiguous() && tensor.numel() == written.numel() &&
+                          tensor.const_data_ptr() == written.const_data_ptr();
+            if (!(itself && declared_.elementwise)) return true;
+        }
+        return false;
     }
 
     std::shared_ptr<plan::Plan> find(const plan::Signature& signature, int64_t n,
@@ -372,6 +391,7 @@ class Compute : public c10::OperatorKernel {
     c10::OperatorHandle planner_;
     fused::Entry entry_{};
     std::vector<Role> roles_;
+    Positions written_;
     std::shared_mutex mutex_;
     // One signature has several plans where their conditions on N differ.
     std::unordered_multimap<plan::Signature, std::shared_ptr<plan::Plan>, plan::SignatureHash> plans_;

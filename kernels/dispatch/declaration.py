@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .. import runtime
 from . import checks
+from .address import is_same, overlap
 from .scalars import with_tensors
 from .schema import Allocation, Argument, Form, Kept, KeptShape, Prepared, SavedBy, Shape, flat, parse
 
@@ -50,7 +51,8 @@ class Declaration:
         prepare: what the backward's kernels need of another op (a sort, say): it is made when there is a gradient to
             compute, and the backward's launchers take it behind its other arguments.
         in_place: the argument that the in-place form writes, in place of the one output; "" for none.
-        elementwise: each element is read before it is written, so that another argument may be the one written.
+        elementwise: each element is read before it is written, so that another argument may be the one written. What
+            is read and lies where the op writes is copied before it otherwise.
         backends: those it has code for: "triton" (triton_launch.py), "cuda" (cuda.cu), and for CPU tensors "cpp"
             (cpu.cpp), which "auto" is on a CPU where there is a C++ compiler. Where not each has its own backward, a
             mapping from each to the one whose backward it takes.
@@ -283,12 +285,29 @@ class Declaration:
                     )
 
     def check_written(self, form: str, arguments: Sequence) -> None:
-        """Raise if what the form writes overlaps itself or what it reads."""
+        """Raise if what the form writes overlaps itself, or something else that it writes."""
         made = self.forms[form]
-        for position in made.mutated:
-            others = made.by_name(arguments)
-            written = others.pop(made.names[position])
-            checks.may_be_written(made.name, made.names[position], written, others, self.elementwise)
+        for i, position in enumerate(made.mutated):
+            before = {made.names[other]: arguments[other] for other in made.mutated[:i]}
+            checks.may_be_written(made.name, made.names[position], arguments[position], before)
+
+    def as_before(self, form: str, arguments: Sequence) -> list:
+        """The arguments, with a copy in place of each that is read and lies where the form writes: what counts is its
+        value before the call, as if the caller had cloned it. Compilers drop such clones: Inductor does, of a view of
+        what the graph then writes. Elementwise, what is written may also be read, since that comes first."""
+        made = self.forms[form]
+        written = [arguments[position] for position in made.mutated]
+
+        def taken(value: object) -> object:
+            if not isinstance(value, Tensor):
+                return value
+            own = [tensor for tensor in written if not (self.elementwise and is_same(value, tensor))]
+            return value.clone() if any(overlap(value, tensor) for tensor in own) else value
+
+        return [
+            value if i in made.mutated else list(map(taken, value)) if isinstance(value, list) else taken(value)
+            for i, value in enumerate(arguments)
+        ]
 
 
 def _check_scalar(made: Form, name: str, value: object, arguments: Sequence) -> None:

@@ -47,7 +47,7 @@ class Fallback:
             else value.contiguous() if isinstance(value, Tensor)
             else [tensor.contiguous() for tensor in value] if i in made.lists and i not in made.ragged
             else value
-            for i, value in enumerate(arguments)
+            for i, value in enumerate(op.as_before(self._form, arguments))
         ]
         for i in made.mutated:
             if arguments[i].is_inference() and not torch.is_inference_mode_enabled():

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
+from torch import Tensor
 
 from . import allocation, input_errors, plan
 from .call import PublicFunction
@@ -78,6 +79,8 @@ class Op(Declaration):
         _implement(name, fallback, is_new)
         _library.impl(planner, self._planner(backend, form), "CompositeExplicitAutograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", self._fake(backend, form), lib=_library)
+        if self.forms[form].mutated:
+            _library.impl(name, self._resolving(backend, form), "Negative")
         if form not in BACKWARD and self.launcher(backend):  # which runs CPU tensors; of CUDA's the core takes care
             _library.impl(name, fallback.under_autocast("cpu"), "AutocastCPU")
         if backward := fallback.backward():
@@ -91,6 +94,24 @@ class Op(Declaration):
             return self.made_of_shapes(form, arguments)
 
         return fake
+
+    def _resolving(self, backend: str, form: str) -> Callable:
+        """The overload where a tensor has the negative bit (the imaginary part of a conjugate, say). PyTorch's own way
+        is for an op that returns what it writes, once."""
+
+        def resolve(value: object) -> object:
+            return value.resolve_neg() if isinstance(value, Tensor) else value
+
+        def resolving(*arguments):
+            self.check_written(form, arguments)
+            taken = [list(map(resolve, value)) if isinstance(value, list) else resolve(value) for value in arguments]
+            returned = self.overload(backend, form)(*taken)
+            for i in self.forms[form].mutated:
+                if taken[i] is not arguments[i]:
+                    arguments[i].copy_(taken[i])
+            return returned
+
+        return resolving
 
     def _planner(self, backend: str, form: str) -> Callable:
         """What the core calls for a signature new to it: checks, then says what to allocate and to launch."""

@@ -39,6 +39,7 @@ from torch import Tensor
 from ..device import generated
 from ..dtypes import DTYPES
 from . import cubin, input_errors, nvrtc
+from .address import address
 from .cubin_files import Compiled
 from .declaration import Declaration
 from .intercept import recording
@@ -314,4 +315,4 @@ def returned(outputs: list, workspaces: list, launches: list, length: Varying | 
 
 def _stand_in(slot: int, tensor: Tensor) -> StandIn:
     """For the tensor that the launch will get: contiguous, so that a copy, which is aligned, replaces what is not."""
-    return StandIn(slot, tensor.shape, tensor.dtype, not tensor.is_contiguous() or tensor.data_ptr() % 16 == 0)
+    return StandIn(slot, tensor.shape, tensor.dtype, not tensor.is_contiguous() or (address(tensor) or 0) % 16 == 0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from ...derived import Derived
 from ...dispatch import checks
 from ...dtypes import INTEGERS
 from .op import expand_table_ids
@@ -15,7 +17,7 @@ from .table import IdTable
 MODES = ("none", "sum", "mean")
 
 
-class TableEmbedding(nn.Module):
+class TableEmbedding(Derived):
     """Raw ids → rows of embedding tables, each summed or averaged by bag if that is wanted.
 
     Args:
@@ -58,11 +60,9 @@ class TableEmbedding(nn.Module):
         rows = torch.cat([*weights])
         rows = rows if len(rows) else rows.new_zeros(1, rows.shape[1])  # there must be one to read for a miss
         self.weights = nn.Parameter(rows.to(device), requires_grad=False)
-        heights = torch.tensor([len(w) for w in weights], dtype=torch.int64, device=device)
-        self.register_buffer("heights", heights, persistent=False)
-        self.register_buffer("first_rows", heights.cumsum(0) - heights, persistent=False)
-        numbers = torch.tensor(features, dtype=torch.int64, device=device)
-        self.register_buffer("feature_tables", numbers, persistent=False)
+        heights = [len(w) for w in weights]
+        first_rows = [0, *itertools.accumulate(heights)][:-1]
+        self.derive("weights", heights=heights, first_rows=first_rows, feature_tables=features)
 
     def forward(self, keys: Tensor, offsets: Tensor | None = None) -> Tensor:
         """keys int32 or int64 → rows.

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from numbers import Real
 
 import numpy as np
 import torch
@@ -13,10 +14,12 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from ...dispatch import checks
+from ...dispatch.address import address
 from ...dtypes import INTEGERS
 from . import storage as stored
 from .eager import BUCKET_SLOTS, EMPTY, FIRST_TAG
 from .op import CLAIM, ERASE, table_lookup
+from .vocabularies import read as vocabularies_of
 
 MOST_BUCKETS = 2**31 - 1  # of a table: the hash's upper 32 bits choose one
 MOST_ROW = 2**63 - 2  # the next one is an int64 too
@@ -26,7 +29,8 @@ class IdTable(nn.Module):
     """T tables from int64 ids of any value to rows from 1 on; row 0 is that of every id that a table does not have.
 
     Args:
-        vocabularies: for each table the ids it begins with, int64 [n], all different: the k-th id has row k, from 1.
+        vocabularies: for each table the ids it begins with, int32 or int64 [n], all different: the k-th id has row k,
+            from 1. Hashes of 64 bits that NumPy has as uint64 are ids by their bits: .view("int64").
         capacity: how many ids each table has room for before it must grow; default: its vocabulary.
         load_limit: the part of a table's slots that may be taken, at most 1. It grows when more would be. At 7/8 an id
             takes 19.4 bytes, and a search seldom leaves its first bucket; a full table's searches are long, but right.
@@ -56,6 +60,10 @@ class IdTable(nn.Module):
     `_set_params_and_buffers_to_ignore_for_model` with the names of their buffers. By default it writes rank 0's storage
     over that of the others at every forward, and their sizes and next rows stay what they were.
 
+    A table takes its ids along wherever a model is moved. On the device meta, as within `torch.device("meta")`, it
+    keeps them on the CPU, looks up shapes alone, and can load a state_dict, but not be changed otherwise.
+    to_empty(device=…), or load_state_dict with assign=True, makes it a table like any other.
+
     state_dict has the ids and rows, not the storage: `ids` and `rows` int64 [n], by table and row; `offsets` [T + 1],
     where each table's begin; `next_rows` [T]. A table of any capacity loads it.
     """
@@ -78,20 +86,23 @@ class IdTable(nn.Module):
         backend: str = "auto",
     ) -> None:
         super().__init__()
+        if not isinstance(load_limit, Real):
+            raise TypeError(f"IdTable: load_limit must be a number; got {type(load_limit).__name__}")
         if not 0 < load_limit <= 1:
-            raise ValueError(f"load_limit must be above 0 and at most 1; got {load_limit}")
-        ids = [torch.as_tensor(np.asarray(v) if not isinstance(v, Tensor) else v) for v in vocabularies]
-        for name, given in (("capacity", capacity), ("seeds", seeds)):
-            if given is not None and len(given) != len(ids):
-                raise ValueError(f"{name} must have a number for each of {len(ids)} tables; got {len(given)}")
-        for table, vocabulary in enumerate(ids):
-            if vocabulary.dim() != 1 or (vocabulary.dtype not in (torch.int64, torch.int32) and len(vocabulary)):
-                raise ValueError(
-                    f"vocabulary {table} must be int64 [n]; got {vocabulary.dtype}, shape {list(vocabulary.shape)}"
-                )
+            raise ValueError(f"IdTable: load_limit must be above 0 and at most 1; got {load_limit}")
+        ids = vocabularies_of(vocabularies)
+        capacity = _number_a_table("capacity", capacity, len(ids))
+        seeds = _number_a_table("seeds", seeds, len(ids))
+        checks.are_not_negative("IdTable", **{f"capacity[{t}]": number for t, number in enumerate(capacity or ())})
+        CLAIM.call.chosen(backend, torch.empty(0, device="cpu"))  # that there is such a one
         self.load_limit, self.backend = load_limit, backend
-        seeds = range(1, len(ids) + 1) if seeds is None else seeds
-        self.register_buffer("seeds", torch.tensor([*seeds], dtype=torch.int64, device=device), persistent=False)
+        device = checks.a_device("IdTable", "device", device)
+        real = torch.tensor(
+            seeds or [*range(1, len(ids) + 1)], dtype=torch.int64, device="cpu" if device.type == "meta" else device
+        )
+        # On the device meta: storage with values, on the CPU, for when the table is made real.
+        self._aside: stored.Storage | None = (None, None, None, real) if device.type == "meta" else None
+        self.register_buffer("seeds", real.to(device), persistent=False)
         for name in ("tags", "slots", "bucket_offsets"):
             self.register_buffer(name, None, persistent=False)
         self._changed = False  # whether a change has begun that has not ended
@@ -101,9 +112,9 @@ class IdTable(nn.Module):
         # and the row that the next new id gets.
         self._buckets = [self._buckets_for(max(n, c)) for n, c in zip(sizes, capacity or sizes, strict=True)]
         self._sizes, self._filled, self._next_rows = [0] * len(ids), [0] * len(ids), [1] * len(ids)
-        ids = [torch.empty(0, dtype=torch.int64), *ids]
-        rows = [torch.arange(1, len(v) + 1, device=self.seeds.device) for v in ids]
-        ids = torch.cat([v.to(self.seeds.device, torch.int64) for v in ids])
+        ids = [torch.empty(0, dtype=torch.int64, device=real.device), *ids]
+        rows = [torch.arange(1, len(v) + 1, dtype=torch.int64, device=real.device) for v in ids]
+        ids = torch.cat([v.to(real.device, torch.int64) for v in ids])
         self._become(ids, torch.cat(rows), sizes, [n + 1 for n in sizes])
 
     # ------------------------------------------------------------------------------------------------------- look-ups
@@ -116,7 +127,7 @@ class IdTable(nn.Module):
         buffers = self._buffers  # read once: another thread may have others take its place (see _install)
         found = buffers["tags"], buffers["slots"], buffers["bucket_offsets"], buffers["seeds"]
         if _is_captured(found[0]):
-            self._captured[found[2].data_ptr()] = found  # which has an address where there are no slots, too
+            self._captured[address(found[2])] = found  # which has an address where there are no slots, too
         elif found[0].is_cuda and not is_compiling():
             # Whoever replaces the storage frees it on a stream of its own, and what this one reads of it is not to be
             # handed out before this one has done so.
@@ -124,6 +135,28 @@ class IdTable(nn.Module):
             for tensor in found:
                 tensor.record_stream(stream)
         return found
+
+    def _values(self) -> stored.Storage:
+        """The storage; of a table on the device meta the one that has values."""
+        return self.storage() if self._aside is None else self._aside
+
+    @property
+    def _real_seeds(self) -> Tensor:
+        return self.seeds if self._aside is None else self._aside[3]
+
+    def _apply(self, fn, recurse: bool = True) -> IdTable:
+        """A table takes its ids along wherever a model is moved: to_empty writes nothing, and meta has no values."""
+        self._mend()
+        before = self._values()
+        super()._apply(fn, recurse)
+        if self.seeds.is_meta:
+            self._aside = tuple(tensor.to("cpu") for tensor in before)
+            return self
+        for name, then in zip(("tags", "slots", "bucket_offsets", "seeds"), before, strict=True):
+            if self._buffers[name] is not then:
+                self._buffers[name].copy_(then)
+        self._aside = None
+        return self
 
     def forward(self, ids: Tensor, table_ids: Tensor | None = None, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
         """(found bool, rows int64), like ids: `table_lookup`.
@@ -147,6 +180,16 @@ class IdTable(nn.Module):
             )
         return torch.arange(tables, dtype=torch.int32, device=ids.device).expand(ids.shape)
 
+    def _check_changed_by(self, ids: Tensor, table_ids: Tensor) -> None:
+        if self.seeds.is_meta:
+            raise RuntimeError("IdTable: on the device meta no ids come or go: to_empty(device=…) makes the table real")
+        for name, tensor in (("ids", ids), ("table_ids", table_ids)):
+            if tensor.device != self.seeds.device:
+                raise ValueError(
+                    f"IdTable: {name} must be on the table's device, {self.seeds.device}; got {tensor.device}"
+                )
+            checks.has_dtype("IdTable", name, tensor, INTEGERS)
+
     # --------------------------------------------------------------------------------------------- insertion, erasure
 
     @torch.no_grad()
@@ -162,6 +205,7 @@ class IdTable(nn.Module):
                 next. TypeError: what is no tensor. The table is then as it was.
         """
         table_ids = self._tables_of(ids, table_ids)
+        self._check_changed_by(ids, table_ids)
         if ids.dim() != 1 or table_ids.shape != ids.shape:
             raise ValueError(f"ids and table_ids must be [n]; got {list(ids.shape)} and {list(table_ids.shape)}")
         if not len(ids):
@@ -201,6 +245,7 @@ class IdTable(nn.Module):
     def erase(self, ids: Tensor, table_ids: Tensor | None = None) -> Tensor:
         """Erase ids [n]; returns which of them were there, bool [n]. Their rows are not given to other ids."""
         table_ids = self._tables_of(ids, table_ids)
+        self._check_changed_by(ids, table_ids)
         with self._changing():
             where = ERASE.call(self.backend, *self.storage(), ids, table_ids)
             gone = where[where >= 0].unique()
@@ -261,7 +306,10 @@ class IdTable(nn.Module):
     def items(self, table: int) -> tuple[Tensor, Tensor]:
         """(ids, rows) of a table, int64 [n], by ascending row."""
         self._mend()
-        found = stored.items(self.storage(), table)
+        table = checks.integer("IdTable", "table", table)
+        if not 0 <= table < self.num_tables:
+            raise ValueError(f"IdTable: table must be from 0 to {self.num_tables - 1}; got {table}")
+        found = stored.items(self._values(), table)
         order = torch.argsort(found[:, 1], stable=True)
         return found[order, 0], found[order, 1]
 
@@ -273,10 +321,12 @@ class IdTable(nn.Module):
 
     def _install(self, storage: stored.Storage, **attributes: object) -> None:
         """Let the table have other storage, which is complete, and what goes with it."""
-        tags, slots, bucket_offsets, _ = storage
-        buffers = self._buffers | {"tags": tags, "slots": slots, "bucket_offsets": bucket_offsets}
+        names, buckets = ("tags", "slots", "bucket_offsets"), storage[2].diff().tolist()
+        if self.seeds.is_meta:
+            attributes["_aside"], storage = storage, tuple(tensor.to("meta") for tensor in storage)
+        buffers = self._buffers | dict(zip(names, storage, strict=False))
         # One call, within which no signal is handled: the tags of one storage never lie beside the slots of another.
-        self.__dict__.update(attributes, _buffers=buffers, _buckets=bucket_offsets.diff().tolist())
+        self.__dict__.update(attributes, _buffers=buffers, _buckets=buckets)
 
     def _make_room(self, ids: Tensor, table_ids: Tensor, numbered: bool) -> None:
         """Grow the tables that would be filled beyond the limit. ValueError: new ids are to be numbered, and a table
@@ -341,12 +391,15 @@ class IdTable(nn.Module):
             return
         try:
             self.load(**given)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             errors.append(f"{prefix.removesuffix('.') or 'the table'}: {error}")
+            return
+        if self.seeds.is_meta and metadata.get("assign_to_params_buffers", False):
+            self._apply(lambda tensor: torch.empty_like(tensor, device=given["ids"].device))
 
     def state(self) -> dict[str, Tensor]:
-        """What state_dict says of this table."""
-        device = self.seeds.device
+        """What state_dict says of this table; of one on the device meta it is on the CPU."""
+        device = self._real_seeds.device
         items = [self.items(table) for table in range(self.num_tables)]
         empty = torch.empty(0, dtype=torch.int64, device=device)
         return {
@@ -364,7 +417,8 @@ class IdTable(nn.Module):
                 from 1 to its table's next row - 1, with table, id and row. The table is then as it was.
         """
         for name, tensor in (("ids", ids), ("rows", rows), ("offsets", offsets), ("next_rows", next_rows)):
-            _integers(name, tensor)
+            if _integers(name, tensor).is_meta:
+                raise ValueError(f"{name} must have values; got a tensor on the device meta")
         count = self.num_tables
         if offsets.shape != (count + 1,) or next_rows.shape != (count,):
             shapes = f"offsets {list(offsets.shape)}, next_rows {list(next_rows.shape)}"
@@ -376,13 +430,14 @@ class IdTable(nn.Module):
             raise ValueError(f"offsets must rise from 0 to the number of ids and rows, {len(ids)} and {len(rows)}")
         if low := [table for table, row in enumerate(next_rows) if row < 1]:
             raise ValueError(f"table {low[0]}: its next row must be above 0; got {next_rows[low[0]]}")
-        ids, rows = (tensor.to(self.seeds.device, torch.int64) for tensor in (ids, rows))
+        ids, rows = (tensor.to(self._real_seeds.device, torch.int64) for tensor in (ids, rows))
         self._become(ids, rows, sizes, next_rows)
 
     @torch.no_grad()
     def _become(self, ids: Tensor, rows: Tensor, sizes: list[int], next_rows: list[int]) -> None:
         """Have these ids and no others, the first sizes[0] in the first table, and so on."""
-        device = self.seeds.device
+        seeds = self._real_seeds
+        device, backend = seeds.device, self.backend if self._aside is None else "auto"
         tables = torch.arange(len(sizes), dtype=torch.int32, device=device)
         tables = tables.repeat_interleave(torch.tensor(sizes, dtype=torch.int64, device=device), output_size=len(ids))
         wrong = (rows < 1) | (rows >= torch.tensor(next_rows, dtype=torch.int64, device=device)[tables])
@@ -393,8 +448,8 @@ class IdTable(nn.Module):
                 "table's next row"
             )
         buckets = [max(had, self._buckets_for(n)) for had, n in zip(self._buckets, sizes, strict=True)]
-        made = stored.empty(buckets, self.seeds)
-        stored.fill(made, ids, tables, rows, self.backend)
+        made = stored.empty(buckets, seeds)
+        stored.fill(made, ids, tables, rows, backend)
         self._install(made, _sizes=sizes, _filled=list(sizes), _next_rows=next_rows, _changed=False)
 
     def extra_repr(self) -> str:
@@ -405,6 +460,13 @@ class IdTable(nn.Module):
 def _is_captured(tensor: Tensor) -> bool:
     """Whether what is done with the tensor now becomes part of a CUDA graph."""
     return tensor.is_cuda and not is_compiling() and torch.cuda.is_current_stream_capturing()
+
+
+def _number_a_table(name: str, given: object, tables: int) -> list[int] | None:
+    numbers = None if given is None else checks.integers("IdTable", name, given)
+    if numbers is not None and len(numbers) != tables:
+        raise ValueError(f"IdTable: {name} must have a number for each of {tables} tables; got {len(numbers)}")
+    return numbers
 
 
 def _within(name: str, tensor: Tensor, low: int, high: int) -> None:

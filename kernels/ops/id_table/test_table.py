@@ -158,8 +158,35 @@ def test_errors_of_the_table():
         IdTable([[1]], load_limit=1.5)
     with pytest.raises(ValueError, match="seeds must have a number for each of 1 tables; got 2"):
         IdTable([[1]], seeds=[1, 2])
-    with pytest.raises(ValueError, match="vocabulary 0 must be int64"):
-        IdTable([[1.5]])
+    for wrong, error, message in (
+        ([[1.5]], TypeError, r"vocabularies\[0\] must be int32 or int64; got float64"),
+        ([[1], ["a", "b"]], TypeError, r"vocabularies\[1\] must be int32 or int64; got <U1"),
+        ([[2**63]], TypeError, r'vocabularies\[0\] .*; got uint64, .*numpy\.asarray\(…\)\.view\("int64"\)'),
+        ([np.ones(2, "uint64")], TypeError, r'vocabularies\[0\] .*; got uint64, .* are ids too: give view\("int64"\)'),
+        ([torch.ones(2, dtype=torch.uint64)], TypeError, r"vocabularies\[0\] .* give view\(torch\.int64\)"),
+        ([[2**70]], TypeError, r"vocabularies\[0\] must be int32 or int64; got object"),
+        ([5, 6], TypeError, r"vocabularies\[0\] must be ids, int32 or int64 \[n\]; got int "),
+        ([[[5], [6]]], ValueError, r"vocabularies\[0\] must be ids, int32 or int64 \[n\]; got int64 of shape \[2, 1\]"),
+        ([None], TypeError, r"vocabularies\[0\] must be ids"),
+        ([[[1], [2, 3]]], TypeError, r"vocabularies\[0\] must be ids"),
+        ([torch.ones(2, dtype=torch.int64, device="meta")], ValueError, r"vocabularies\[0\] must have values"),
+        (None, TypeError, "vocabularies must be a sequence, of the ids of each table; got NoneType"),
+        ("ab", TypeError, "vocabularies must be a sequence, of the ids of each table; got str"),
+    ):
+        with pytest.raises(error, match=f"^IdTable: {message}"):
+            IdTable(wrong)
+    for name, wrong, error, message in (
+        ("capacity", 5, TypeError, "must be a sequence of integers; got int"),
+        ("capacity", ["a"], TypeError, r"must be an integer; got str"),
+        ("capacity", [-1], ValueError, "must not be negative or NaN; got -1"),
+        ("seeds", [1.5], TypeError, "must be an integer; got float"),
+        ("load_limit", "0.5", TypeError, "must be a number; got str"),
+        ("device", "gpu", ValueError, "must be a device; got 'gpu'"),
+    ):
+        with pytest.raises(error, match=rf"^IdTable: {name}(\[0\])? {message}"):
+            IdTable([[1]], **{name: wrong})
+    with pytest.raises(ValueError, match=r"backend must be one of auto, .*; got 'gpu'"):
+        IdTable([[1]], backend="gpu")
     t = IdTable([[1], [2]])
     for ids in (torch.tensor([1]), torch.tensor([1, 2]), torch.tensor([[1], [2]]), torch.tensor([[[1, 2]]])):
         with pytest.raises(ValueError, match=r"table_ids must be given for ids .*: there are 2 tables, .*are \[B, 2\]"):
@@ -181,6 +208,13 @@ def test_errors_of_the_table():
         for function in (t, t.insert, t.erase):
             with pytest.raises(TypeError, match=f"IdTable: {name} must be a tensor; got list"):
                 function(*arguments)
+    for wrong in (torch.tensor([1.0]), torch.tensor([1], dtype=torch.uint64)):
+        for function in (t.insert, t.erase):
+            with pytest.raises(TypeError, match="IdTable: ids must be int32 or int64; got"):
+                function(wrong, torch.tensor([0]))
+    for wrong, error in (("0", TypeError), (2, ValueError), (-1, ValueError)):
+        with pytest.raises(error, match="IdTable: table must be"):
+            t.items(wrong)
     assert t.sizes == [1, 1]
 
 

@@ -132,3 +132,18 @@ def test_table_embedding_compiles_and_exports():
     assert torch.equal(compiled(keys, offsets), want)
     program = torch.export.export(module, (keys, offsets))
     assert torch.equal(program.module()(keys, offsets), want)
+
+
+def test_it_is_made_on_the_device_meta():
+    weights = [torch.randn(3, 2), torch.randn(2, 2)]
+    want = TableEmbedding(IdTable([[5, 6], [7]]), weights, feature_tables=[1, 0])
+    with torch.device("meta"):
+        module = TableEmbedding(IdTable([[5, 6], [7]]), [w.to("meta") for w in weights], feature_tables=[1, 0])
+        assert module(torch.empty(4, 2, dtype=torch.int64)).shape == (4, 2, 2)
+    keys = torch.tensor([[7, 6], [6, 7]])
+    module.to_empty(device="cpu").load_state_dict(want.state_dict())
+    assert torch.equal(module(keys), want(keys))
+    with torch.device("meta"):
+        module = TableEmbedding(IdTable([[], []]), [w.to("meta") for w in weights], feature_tables=[1, 0])
+    module.load_state_dict(want.state_dict(), assign=True)
+    assert torch.equal(module(keys), want(keys))

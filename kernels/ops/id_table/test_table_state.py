@@ -12,6 +12,7 @@ import weakref
 
 import pytest
 import torch
+from torch import nn
 
 from ... import IdTable
 from ...check.contract import DEVICE, GPU
@@ -317,6 +318,64 @@ def test_tables_of_two_processes_under_distributed_data_parallel(tmp_path):
             process.kill()
     first, second = "True False True [6]\n", "False True True [6]\n"
     assert [out for out, _ in printed] == [first + first, second + first], printed
+
+
+def _same_table(t, ids=(5, -6, 7)):
+    return [found.tolist() for found in t(torch.tensor([*ids]), torch.tensor([0, 0, 1]), backend="eager")]
+
+
+@pytest.mark.parametrize(
+    "how", ["to_empty", "load", "load, to_empty", "assign", "skip_init", "to_empty twice", "to meta"]
+)
+def test_a_table_is_made_on_the_device_meta_and_becomes_real(how):
+    """As a model with a table in it is, which then is filled, or loads its checkpoint."""
+    loaded, made = IdTable([[8, 5], [7]]), [[5, -6], [7]]
+    loaded.insert(torch.tensor([-6]), torch.tensor([0]))
+    state = {f"table.{name}": tensor for name, tensor in loaded.state_dict().items()}
+    with torch.device("meta"):
+        if how == "skip_init":
+            table = nn.utils.skip_init(IdTable, made)
+            assert _same_table_on_cpu(table) == [[True] * 3, [1, 2, 1]]
+            return
+        model = nn.ModuleDict({"table": IdTable(made), "linear": nn.Linear(1, 1)})
+        table = model["table"]
+        assert table.sizes == [2, 1]
+        assert all(tensor.is_meta for tensor in table.storage())
+        found, rows = table(torch.empty(4, 2, dtype=torch.int64))
+        assert found.is_meta
+        assert rows.shape == (4, 2)
+        with pytest.raises(RuntimeError, match=r"IdTable: on the device meta no ids come or go: to_empty\(device=…\)"):
+            table.insert(torch.empty(1, dtype=torch.int64), torch.empty(1, dtype=torch.int64))
+        assert table.items(0)[0].tolist() == [5, -6]
+        repr(model)
+    state |= {name: tensor for name, tensor in nn.ModuleDict({"linear": nn.Linear(1, 1)}).state_dict().items()}
+    want = [[True] * 3, [1, 2, 1]]
+    if how == "assign":
+        model.load_state_dict(state, assign=True)
+        want = _same_table(loaded)
+    elif how == "load, to_empty":
+        with pytest.warns(UserWarning, match="for linear"):  # PyTorch's, of what this does to a parameter
+            model.load_state_dict(state)
+        model.to_empty(device="cpu")
+        want = _same_table(loaded)
+    else:
+        model.to_empty(device="cpu")
+        if how == "to_empty twice":
+            model.to_empty(device="cpu")
+        if how == "to meta":
+            model.to("meta").to_empty(device="cpu")
+        if how == "load":
+            model.load_state_dict(state)
+            want = _same_table(loaded)
+    assert _same_table(table) == want
+    new = torch.tensor([1 << 40])
+    assert table.insert(new, torch.tensor([0])).tolist() == [4 if "load" in how or how == "assign" else 3]
+    assert table(new, torch.tensor([0]))[0].all()
+
+
+def _same_table_on_cpu(t):
+    with torch.device("cpu"):
+        return _same_table(t)
 
 
 @GPU
