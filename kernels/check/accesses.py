@@ -6,12 +6,13 @@ between two zones, so that an access beside it is seen like any other, and touch
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ..runtime import KERNELS
+from .interpreter import BASE, accesses
 from .isolated import source_of
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class Access(NamedTuple):
 
 def accesses_of(kernel, grid: Sequence[int], *arguments, **constants) -> list[Access]:
     """The accesses of kernel[grid](*arguments, **constants), in the order of the programs; arguments: small contiguous
-    tensors, and numbers.
+    tensors, descriptors of such, and numbers.
 
     Raises RuntimeError with the kernel's error. ValueError: a kernel that cannot be carried to another process.
     """
@@ -66,7 +68,7 @@ def _asked(kernel, grid: Sequence[int], arguments: tuple, constants: dict, first
     name, source = source_of(kernel)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "solution.py").write_text(source)
-        given = [argument.cpu() if isinstance(argument, Tensor) else argument for argument in arguments]
+        given = [_with_tensor(argument, Tensor.cpu) for argument in arguments]
         torch.save((name, tuple(grid), given, constants, first), Path(folder) / "call")
         path = os.pathsep.join([str(KERNELS.parent), *filter(None, sys.path)])
         environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -86,18 +88,31 @@ def child(folder: str) -> None:
 
     from triton.runtime import interpreter
 
-    name, grid, arguments, constants, first = torch.load(Path(folder) / "call", weights_only=True)
+    name, grid, arguments, constants, first = torch.load(Path(folder) / "call", weights_only=False)
     spec = importlib.util.spec_from_file_location("solution", f"{folder}/solution.py")
     solution = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(solution)
     kernel, found = getattr(solution, name), []
-    given = [_between_zones(argument) if isinstance(argument, Tensor) else argument for argument in arguments]
-    tensors = {n: value for n, value in zip(kernel.arg_names, given, strict=False) if isinstance(value, Tensor)}
+    given = [_with_tensor(argument, _between_zones) for argument in arguments]
+    tensors = _tensors(kernel.arg_names, given)
     with ExitStack() as stack:
         for (owner, attribute), replacement in _recorded(interpreter, tensors, found, first).items():
             stack.enter_context(mock.patch.object(owner, attribute, replacement))
         kernel[grid](*given, **constants)
     (Path(folder) / "accesses").write_text(json.dumps(found))
+
+
+def _tensors(names: Sequence[str], arguments: Sequence) -> dict[str, Tensor]:
+    """Those of the arguments that are tensors or descriptors of one."""
+    found = {name: getattr(value, "base", value) for name, value in zip(names, arguments, strict=False)}
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def _with_tensor(argument: object, change: Callable[[Tensor], Tensor]) -> object:
+    """change(the argument); of a descriptor, one of the changed tensor."""
+    if dataclasses.is_dataclass(argument) and isinstance(getattr(argument, "base", None), Tensor):
+        return dataclasses.replace(argument, base=change(argument.base))
+    return change(argument) if isinstance(argument, Tensor) else argument
 
 
 def _between_zones(tensor: Tensor) -> Tensor:
@@ -108,49 +123,34 @@ def _recorded(interpreter, tensors: dict[str, Tensor], found: list, first: int |
     """The interpreter's accesses, written down before they are made; those beyond the zones are not made. first: the
     number of the first program, if it is a late one, whose accesses are written down wherever they are and not made."""
     builder, program_of = interpreter.InterpreterBuilder, interpreter.InterpreterBuilder.set_grid_idx
-    load, store = builder.create_masked_load, builder.create_masked_store
-    swap, update = builder.create_atomic_cas, builder.create_atomic_rmw
 
-    def note(self, what: str, pointers, mask):
+    def note(self, what: str, pointers, mask: np.ndarray | None) -> np.ndarray:
         """The mask, less what lies beyond the zones."""
         allowed = np.ones(pointers.data.shape, bool)
         if mask is not None:
-            allowed &= mask.data.astype(bool)
+            allowed &= mask.astype(bool)
         addresses = pointers.data.astype(np.int64)
         if first is not None:  # so far away that no tensor is the nearest
             name, tensor = list(tensors.items())[-1]
             offsets = (addresses - tensor.data_ptr()) // tensor.itemsize
             found.append((first, what, name, offsets[allowed].ravel().tolist()))
-            return interpreter.TensorHandle(np.zeros_like(allowed), interpreter.tl.int1)
-        starts = {name: (tensor.data_ptr(), tensor.numel() * tensor.itemsize) for name, tensor in tensors.items()}
+            return np.zeros_like(allowed)
+        # A descriptor's is its own tensor; else the nearest one: a lane that is left out may point anywhere.
+        place, _ = pointers.attr.get(BASE, (int(addresses[allowed][0] if allowed.any() else addresses.flat[0]), None))
 
         def beside(name: str) -> int:
-            start, size = starts[name]
-            first = int(addresses.flat[0])
-            return max(start - first, first - start - size, 0)
+            start, size = tensors[name].data_ptr(), tensors[name].nbytes
+            return max(start - place, place - start - size, 0)
 
-        name = min(starts, key=beside)
+        name = min(tensors, key=beside)
         tensor = tensors[name]
-        offsets = (addresses - starts[name][0]) // tensor.itemsize
+        offsets = (addresses - tensor.data_ptr()) // tensor.itemsize
         near = (offsets >= -ZONE) & (offsets < tensor.numel() + ZONE)
         x, y, z = (*self.grid_idx, 0, 0)[:3]
         across, down, *_ = (*self.grid_dim, 1, 1)
         program = int(x + across * (y + down * z))
         found.append((program, what, name, offsets[allowed & near].ravel().tolist()))
-        return interpreter.TensorHandle(allowed & near, interpreter.tl.int1)
-
-    def noted_load(self, pointers, mask, *rest, **named):
-        return load(self, pointers, note(self, "load", pointers, mask), *rest, **named)
-
-    def noted_store(self, pointers, value, mask, *rest, **named):
-        return store(self, pointers, value, note(self, "store", pointers, mask), *rest, **named)
-
-    def noted_swap(self, pointers, *rest, **named):
-        note(self, "atomic", pointers, None)
-        return swap(self, pointers, *rest, **named)
-
-    def noted_update(self, operation, pointers, value, mask, *rest, **named):
-        return update(self, operation, pointers, value, note(self, "atomic", pointers, mask), *rest, **named)
+        return allowed & near
 
     def late_program(self, x: int, y: int, z: int):
         program_of(self, x, y, z)
@@ -163,10 +163,9 @@ def _recorded(interpreter, tensors: dict[str, Tensor], found: list, first: int |
         # Triton 3.6 makes an int of an array of one number, which NumPy 2.4 does not.
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
-    noted = (noted_load, noted_store, noted_swap, noted_update)
-    names = ("create_masked_load", "create_masked_store", "create_atomic_cas", "create_atomic_rmw")
-    patches = {(builder, name): function for name, function in zip(names, noted, strict=True)}
-    return patches | {(interpreter, "_patch_lang_tensor"): patched, (builder, "set_grid_idx"): late_program}
+    return accesses(interpreter, note) | {
+        (interpreter, "_patch_lang_tensor"): patched, (builder, "set_grid_idx"): late_program
+    }
 
 
 def draw_accesses(kernel, grid: Sequence[int], *arguments, **constants) -> Figure:
@@ -176,7 +175,7 @@ def draw_accesses(kernel, grid: Sequence[int], *arguments, **constants) -> Figur
 
     plain = getattr(kernel, "fn", kernel)
     names = plain.__code__.co_varnames[: plain.__code__.co_argcount]
-    shapes = {n: tuple(value.shape) for n, value in zip(names, arguments, strict=False) if isinstance(value, Tensor)}
+    shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(names, arguments).items()}
     found = accesses_of(kernel, grid, *arguments, **constants)
     panels: dict[tuple[str, str], dict[int, set[int]]] = {}
     for program, what, tensor, offsets in found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import torch
@@ -14,7 +13,13 @@ from .interpreter import OutOfBounds
 from .memory import WrittenBeside
 
 FLOAT64 = "dtype: float32 passes. Is something in between computed in float32?"
-POINTER = re.compile("invalid operands of type pointer")  # Triton's words
+SAYS = {  # Triton's words
+    "invalid operands of type pointer": "a pointer was used as a number: load it.",
+    "create_descriptor_reduce": "Triton's interpreter has no atomics through a descriptor: tl.atomic_add and its like "
+    "take pointers.",
+    "16-byte aligned": "a descriptor begins at a multiple of 16 bytes, and so does each of its rows and blocks: with "
+    "float32 in fours.",
+}
 VALUES = {
     "special": "NaN and Inf: ordinary numbers pass. A comparison with NaN is false, and 0 · Inf is NaN.",
     "tiny": "small numbers: ordinary ones pass. Is something added, rounded or flushed to 0 that should not be?",
@@ -32,14 +37,14 @@ LAYOUTS = {
 def hint(error: Exception, case: Case, passed: Sequence[Case], own: str = "") -> str:
     """One sentence or two; "" where there is nothing to say. own: the call's, in place of a guess at the address."""
     if isinstance(error, OutOfBounds | WrittenBeside):
-        mask = "mask: every load and store needs one that leaves out what lies beyond the end."
-        return mask if not own else own if "mask" in own else f"{own} And the {mask}"
+        said = getattr(error, "hint", OutOfBounds.hint)
+        if "mask" in own:
+            return own if said == OutOfBounds.hint else said
+        return f"{own} And the {said}" if own else said
     if isinstance(error, NotRepeatable):
         return "race or atomics: programs run in any order, so none may add to or read what another one writes."
     if not isinstance(error, Mismatch):
-        if POINTER.search(str(error)):
-            return "a pointer was used as a number: load it."
-        return own
+        return next((said for words, said in SAYS.items() if words in str(error)), own)
     if isinstance(error, Unwritten):
         if own and error.where.all():
             return f"{own} In this case nothing was stored at all."

@@ -3,8 +3,8 @@
 Unwatched, an address outside of a tensor reads or writes whatever lies there, and sooner or later ends the process. In
 here it raises an OutOfBounds before anything is touched: which line, which tensor, how far beyond its end. A lane that
 its mask leaves out may point anywhere; what is loaded there without `other` is undefined: here a float is NaN, and an
-integer 0 where programs run forwards, else another large one in each lane (Triton's interpreter gives 0). Written for
-triton 3.6 and 3.7.
+integer 0 where programs run forwards, else another large one in each lane (Triton's interpreter gives 0). A block
+pointer's or a descriptor's lanes must lie in the tensor that it was made of. Written for triton 3.6 and 3.7.
 """
 
 from __future__ import annotations
@@ -30,10 +30,19 @@ _NAN = {"fp16": 0x7E00, "bf16": 0x7FC0, "fp32": 0x7FC00000, "fp64": 0x7FF8 << 48
 
 
 NEAR = 1 << 20  # bytes beyond which an address says nothing of the pointer that it was made of
+BASE = "base"  # a pointer's attribute: (the address that its block pointer or descriptor was made of, which of the two)
+HINTS = {
+    "BlockPointerHandle": "boundary_check: it names each dimension in which a block may reach beyond the shape that "
+    "tl.make_block_ptr was given. Is that the tensor's shape, and are the strides the tensor's?",
+    "TensorDescHandle": "descriptor: accesses end at the shape that it was made with. Is that the tensor's shape, and "
+    "are the strides the tensor's?",
+}
 
 
 class OutOfBounds(AssertionError):
-    """A kernel accessed memory that belongs to none of its tensors."""
+    """A kernel accessed memory that belongs to none of its tensors. hint: what would have left it out."""
+
+    hint = "mask: every load and store needs one that leaves out what lies beyond the end."
 
 
 class Watch:
@@ -52,14 +61,20 @@ class Watch:
         self.arguments = [found for name, value in zip(names, values, strict=False) for found in _extents(name, value)]
         self._ranges, self.loads = None, 0
 
-    def check(self, what: str, addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> None:
-        """Raise OutOfBounds unless every address that the mask lets through starts `itemsize` bytes of a tensor."""
+    def check(self, builder, what: str, pointers, mask: np.ndarray | None) -> None:
+        """Raise OutOfBounds unless every pointer that the mask lets through starts an element of a tensor."""
+        addresses, itemsize = pointers.data, max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         if mask is not None and not mask.all():
             # A mask that was one number for all lanes comes as int8.
             addresses = addresses[np.broadcast_to(mask.astype(bool), addresses.shape)]
         if not addresses.size:
             return
+        base, kind = pointers.attr.get(BASE, (None, None))
         starts, ends = self._live()
+        if base is not None:
+            index = np.searchsorted(starts, base, "right") - 1
+            if index >= 0 and base < ends[index]:
+                starts, ends = starts[index : index + 1], ends[index : index + 1]
         first, last = int(addresses.min()), int(addresses.max())
         index = np.searchsorted(starts, first, "right") - 1
         if index >= 0 and last + itemsize <= ends[index]:
@@ -67,7 +82,8 @@ class Watch:
         index = np.searchsorted(starts, addresses, "right") - 1
         wrong = (index < 0) | (addresses + np.uint64(itemsize) > ends[index])
         if wrong.any():
-            self.error = OutOfBounds(self._describe(what, addresses[wrong]))
+            self.error = OutOfBounds(self._describe(what, addresses[wrong], base))
+            self.error.hint = HINTS.get(kind, OutOfBounds.hint)
             raise self.error
 
     def _live(self) -> tuple[np.ndarray, np.ndarray]:
@@ -86,20 +102,20 @@ class Watch:
             self._ranges = len(regions), starts, ends
         return self._ranges[1:]
 
-    def _describe(self, what: str, addresses: np.ndarray) -> str:
-        """Named by the argument that lies nearest to the first of the addresses."""
+    def _describe(self, what: str, addresses: np.ndarray, base: int | None) -> str:
+        """Named by the argument that holds the base, or else lies nearest to the first of the addresses."""
         address, lanes = int(addresses.flat[0]), f"{addresses.size} lane{'s' * (addresses.size > 1)}"
 
-        def distance(argument) -> int:
+        def distance(argument, address: int = address) -> int:
             start, end = argument[:2]
             return start - address if address < start else max(0, address - end)
 
         at = {"load": "a load from", "store": "a store to", "atomic": "an atomic to"}[what]
-        if not self.arguments:
+        holds = [argument for argument in self.arguments if base is not None and argument[0] <= base < argument[1]]
+        near = holds or [argument for argument in self.arguments if distance(argument) <= NEAR]
+        if not near:
             return f"{at} an address that belongs to no tensor, in {lanes}{_kernel_line()}"
-        start, end, itemsize, name = min(self.arguments, key=distance)
-        if distance((start, end)) > NEAR:
-            return f"{at} an address that belongs to no tensor, in {lanes}{_kernel_line()}"
+        start, end, itemsize, name = min(near, key=distance)
         elements = (end - start) // itemsize
         offset = (address - start) // itemsize
         place = f"{-offset} before its first element" if offset < 0 else f"{offset - elements + 1} beyond its last"
@@ -145,9 +161,12 @@ def watched(guard: Guard | None = None, *, backwards: bool = False) -> Iterator[
         return
     from triton.runtime import interpreter
 
+    def undefined(pointers, mask: np.ndarray):
+        return None if mask.all() else _undefined(interpreter, pointers, watch)
+
     stack = ExitStack()
     with INTERPRETING:  # not in the middle of another thread's launch
-        patches = _accesses(watch, interpreter) | _launches(watch, interpreter, backwards)
+        patches = accesses(interpreter, watch.check, undefined) | _launches(watch, interpreter, backwards)
         for (owner, name), replacement in patches.items():
             stack.enter_context(mock.patch.object(owner, name, replacement))
     try:
@@ -157,38 +176,64 @@ def watched(guard: Guard | None = None, *, backwards: bool = False) -> Iterator[
             stack.close()
 
 
-def _accesses(watch: Watch, interpreter) -> dict[tuple[object, str], Callable]:
-    """The interpreter's four accesses (all others are made of these), each checked first."""
+def accesses(
+    interpreter, look: Callable, undefined: Callable = lambda pointers, mask: None
+) -> dict[tuple[object, str], Callable]:
+    """The interpreter's four accesses (all others are made of these), each looked at first; and the pointers of block
+    pointers and descriptors, which then know what they were made of.
+
+    look: (the builder, "load", "store" or "atomic", the pointers, their mask, an array or None) → another mask, or
+        None for the same. undefined: (the pointers, their mask) → what a load without `other` gives where its mask
+        leaves a lane out; None for 0.
+    """
     builder = interpreter.InterpreterBuilder
     load, store = builder.create_masked_load, builder.create_masked_store
     swap, update = builder.create_atomic_cas, builder.create_atomic_rmw
 
-    def itemsize(pointers) -> int:
-        return max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+    def looked_at(self, what: str, pointers, mask):
+        """The mask to use. Of a block pointer or a descriptor it comes as an array, else as a tensor of Triton's."""
+        lanes = mask if mask is None or isinstance(mask, np.ndarray) else mask.data
+        changed = look(self, what, pointers, lanes)
+        if changed is None and mask is not lanes:
+            return mask
+        return interpreter.TensorHandle(lanes if changed is None else changed, interpreter.tl.int1)
 
-    def checked_load(self, pointers, mask, other, *rest, **named):
-        watch.check("load", pointers.data, mask.data, itemsize(pointers))
+    def new_load(self, pointers, mask, other, *rest, **named):
+        mask = looked_at(self, "load", pointers, mask)
         # Of one lane Triton hands over no `other` that is 0: it asks for the tensor's truth, which is its value's.
-        given = sys._getframe(1).f_locals.get("other")
-        if other is None and given is None and not mask.data.all():
-            other = _undefined(interpreter, pointers, watch)
+        if other is None and sys._getframe(1).f_locals.get("other") is None:
+            other = undefined(pointers, mask.data)
         return load(self, pointers, mask, other, *rest, **named)
 
-    def checked_store(self, pointers, value, mask, *rest, **named):
-        watch.check("store", pointers.data, mask.data, itemsize(pointers))
-        return store(self, pointers, value, mask, *rest, **named)
+    def new_store(self, pointers, value, mask, *rest, **named):
+        return store(self, pointers, value, looked_at(self, "store", pointers, mask), *rest, **named)
 
-    def checked_swap(self, pointers, *rest, **named):
-        watch.check("atomic", pointers.data, None, itemsize(pointers))
+    def new_swap(self, pointers, *rest, **named):
+        look(self, "atomic", pointers, None)
         return swap(self, pointers, *rest, **named)
 
-    def checked_update(self, operation, pointers, value, mask, *rest, **named):
-        watch.check("atomic", pointers.data, mask.data, itemsize(pointers))
-        return update(self, operation, pointers, value, mask, *rest, **named)
+    def new_update(self, operation, pointers, value, mask, *rest, **named):
+        return update(self, operation, pointers, value, looked_at(self, "atomic", pointers, mask), *rest, **named)
 
-    checked = (checked_load, checked_store, checked_swap, checked_update)
-    names = ("create_masked_load", "create_masked_store", "create_atomic_cas", "create_atomic_rmw")
-    return {(builder, name): function for name, function in zip(names, checked, strict=True)}
+    def pointers_of(kind: type) -> Callable:
+        made = kind.materialize_pointers
+
+        def new_pointers(self, *given):
+            pointers, mask = made(self, *given)
+            pointers.set_attr(BASE, (int(self.base.data.item()), kind.__name__))
+            return pointers, mask
+
+        return new_pointers
+
+    return {
+        (builder, "create_masked_load"): new_load,
+        (builder, "create_masked_store"): new_store,
+        (builder, "create_atomic_cas"): new_swap,
+        (builder, "create_atomic_rmw"): new_update,
+    } | {
+        (kind, "materialize_pointers"): pointers_of(kind)
+        for kind in (interpreter.BlockPointerHandle, interpreter.TensorDescHandle)
+    }
 
 
 def _undefined(interpreter, pointers, watch: Watch) -> object | None:

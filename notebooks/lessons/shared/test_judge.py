@@ -21,6 +21,7 @@ from lessons.shared.puzzle import InPyTorch, InTriton, Judge, OfNumbers, Own, Qu
 
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 LESSONS = Path(__file__).resolve().parents[1]
 SOON = 1.0  # seconds of an attempt here
@@ -37,7 +38,7 @@ SPEC = Spec(lambda x: x + 1, calls, cases=lambda names: [Case((5,))])
 
 def launch(kernel, x):
     out = torch.empty_like(x)
-    kernel[(1,)](x, out, len(x), BLOCK=8)
+    kernel[(1,)](TensorDescriptor.from_tensor(x, [8]), out, len(x), BLOCK=8)
     return out
 
 
@@ -59,13 +60,12 @@ def endless(*arguments):
 def endless_kernel(x, out, n, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     while n > 0:
-        tl.store(out + i, tl.load(x + i, i < n), i < n)
+        tl.store(out + i, x.load([0]), i < n)
 
 
 @triton.jit
 def plus_one(x, out, n, BLOCK: tl.constexpr):
-    i = tl.arange(0, BLOCK)
-    tl.store(out + i, tl.load(x + i, i < n) + 1, i < n)
+    tl.make_tensor_descriptor(out, [n], [1], [BLOCK]).store([0], x.load([0]) + 1)
 
 
 def ends(*arguments):
@@ -83,7 +83,7 @@ def test_an_endless_loop_is_a_wrong_answer(name, capsys):
     answer = endless_kernel if name == "kernel" else endless
     begin = time.monotonic()
     assert not JUDGE.attempt(name, answer, seconds=SOON)
-    assert time.monotonic() - begin < SOON + 10
+    assert time.monotonic() - begin < SOON + 60  # torch's compiler is imported in it
     said = capsys.readouterr().out
     assert f"not yet: {name}: it does not end: stopped after 1 s, in line " in said
     assert "Hint: Does each loop come to its end?" in said

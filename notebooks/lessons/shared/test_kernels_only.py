@@ -14,6 +14,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 CASES = [Case((3, 7)), Case((4, 40), layout="strided")]
 
@@ -135,6 +136,7 @@ def test_views_and_allocations_are_free():
     x = torch.randn(4, 6)
     with kernels_only():
         views = x.T, x[1:3, ::2], x.view(2, -1), x.reshape(24), x.unsqueeze(0).expand(3, 4, 6), x.narrow(0, 1, 2)
+        TensorDescriptor.from_tensor(x[:, :4].contiguous(), [2, 4])
         made = torch.empty(3), torch.empty_like(x), x.new_zeros(2), torch.zeros(5, dtype=torch.int64), x.T.contiguous()
     assert all(view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for view in views)
     assert made[-1].is_contiguous()

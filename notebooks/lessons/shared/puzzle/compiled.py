@@ -98,6 +98,9 @@ def _kind(value: object) -> str:
         return "*" + KINDS.get(name, name.replace("uint", "u").replace("int", "i"))
     if isinstance(value, bool):
         return "i1"
+    if isinstance(getattr(value, "base", None), Tensor):  # a descriptor
+        block = ", ".join(map(str, value.block_shape))
+        return f"tensordesc<{_kind(value.base)[1:]}[{block}]>"
     if isinstance(value, int):
         return "i32" if -(2**31) <= value < 2**31 else "i64"
     return "fp32" if isinstance(value, float) else "constexpr"

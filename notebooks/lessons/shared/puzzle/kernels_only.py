@@ -81,28 +81,29 @@ def kernels_only(also: Collection[str] = ()) -> Iterator[None]:
     also: names of operators that it may call, such as "sort"."""
     operators = _Operators(also)
     with ExitStack() as stack:
-        for owner, name in _launches():
-            launch = getattr(owner, name)
+        for owner, name in _of_triton():
+            method = getattr(owner, name)
 
-            def uncounted_launch(self, *given, launch=launch, **named):
-                with operators.pause():  # a launch asks for addresses; the interpreter's copies arguments
-                    return launch(self, *given, **named)
+            def uncounted(self, *given, method=method, **named):
+                with operators.pause():
+                    return method(self, *given, **named)
 
-            stack.enter_context(mock.patch.object(owner, name, uncounted_launch))
+            stack.enter_context(mock.patch.object(owner, name, uncounted))
         stack.enter_context(_Functions(operators))
         stack.enter_context(operators)
         yield
 
 
-def _launches() -> list[tuple[type, str]]:
-    """(class, method) of Triton's that launch a kernel here."""
+def _of_triton() -> list[tuple[type, str]]:
+    """(class, method) of Triton's that ask a tensor for its address: a launch, which copies it in the interpreter, and
+    what makes a descriptor."""
     mode = runtime.triton_mode()
     if mode == "interpreted":
-        from triton.runtime import interpreter
+        from triton.runtime.interpreter import GridExecutor as Launcher
+    elif mode == "compiled":
+        from triton.runtime.jit import JITFunction as Launcher
+    else:
+        return []
+    from triton.tools.tensor_descriptor import TensorDescriptor
 
-        return [(interpreter.GridExecutor, "__call__")]
-    if mode == "compiled":
-        from triton.runtime.jit import JITFunction
-
-        return [(JITFunction, "run")]
-    return []
+    return [(Launcher, "__call__" if mode == "interpreted" else "run"), (TensorDescriptor, "__post_init__")]
