@@ -90,7 +90,7 @@ def _parse(text: bytes, layout: Layout) -> pl.DataFrame:
     rows = np.count_nonzero(ends) + (not text.endswith(b"\n"))
     if quotes:
         inside = np.logical_xor.accumulate(codes == ord('"'))
-        if (ends & inside).any() or inside[-1]:
+        if (ends & inside).any() or not _quotes_fit(codes, layout.delimiter):
             raise _Rejected
         delimiters &= ~inside
     # Polars fills short lines with nulls, and takes a carriage return for a part of a field.
@@ -98,8 +98,10 @@ def _parse(text: bytes, layout: Layout) -> pl.DataFrame:
         raise _Rejected
     if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
         raise _Rejected
-    exact = b"+" in text  # polars takes +1 for a number, but it may stand in a text
-    if exact and not any(column.kind is Kind.TEXT for column in layout.schema.columns):
+    # Polars takes "+1" and a tab before 1 for a number, but both may stand in a text.
+    plus, tab = b"+" in text, b"\t" in text and (quotes or layout.delimiter != "\t")
+    exact = plus or tab
+    if plus and not any(column.kind is Kind.TEXT for column in layout.schema.columns):
         raise _Rejected
     try:
         try:
@@ -114,6 +116,22 @@ def _parse(text: bytes, layout: Layout) -> pl.DataFrame:
     return frame
 
 
+def _quotes_fit(codes: np.ndarray, delimiter: str) -> bool:
+    """Whether quotes stand where data.raw has them, in a text none of whose lines ends within them: every second one
+    ends a field, or begins the next part of one in which two are one. Polars takes others, too."""
+    at = np.flatnonzero(codes == ord('"'))
+    first, last = at[::2], at[1::2]
+    if len(first) != len(last):
+        return False
+    before, after = codes[first[first > 0] - 1], codes[last[last < len(codes) - 1] + 1]
+    fitting = np.zeros(256, bool)
+    fitting[[ord(delimiter), ord("\n"), ord('"')]] = True
+    if not fitting[before].all():
+        return False
+    fitting[ord("\r")] = True
+    return bool(fitting[after].all())
+
+
 def _read_csv(text: bytes, layout: Layout, number: type[pl.DataType], quotes: bool) -> pl.DataFrame:
     """The fields as they stand, numbers as this type, by their columns' names; the split's field as SPLIT."""
     kinds = layout.schema.of
@@ -122,12 +140,15 @@ def _read_csv(text: bytes, layout: Layout, number: type[pl.DataType], quotes: bo
         name: number if name in kinds and kinds[name].kind not in CATEGORIES and i != layout.split else pl.String
         for i, name in enumerate(names)
     }
+    missing, later = list(layout.schema.missing), [""]
+    if quotes:  # polars compares fields before it makes one quote of two
+        later += [text for text in missing if '"' in text]
     raw = pl.read_csv(
         text, separator=layout.delimiter, has_header=False, schema=types, quote_char='"' if quotes else None,
-        null_values=list(layout.schema.missing) or None, low_memory=True,
+        null_values=[text for text in missing if text not in later] or None, low_memory=True,
     )
     if quotes:  # an empty field in quotes is a text of no letters
-        raw = raw.with_columns(pl.col(pl.String).replace("", None))
+        raw = raw.with_columns(pl.col(pl.String).replace(later, None))
     if layout.split is None and names == layout.names:
         return raw
     split = [] if layout.split is None else [pl.col(names[layout.split]).alias(SPLIT)]

@@ -2,17 +2,18 @@
 
 The format is what a schema says. Without one it is Criteo's: Kaggle's train.txt and the Terabyte logs' day_N are
 tab-separated without a header: label, I1..I13, C1..C26. CSV has a header of these names, or of those that torchrec,
-NVTabular and TFX give the columns. Either may be compressed with gzip, and come through a pipe.
+NVTabular and TFX give the columns; its delimiter may be a tab, too, and then it has quotes if its header has some.
+Either may be compressed with gzip, and come through a pipe.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from io import BufferedReader
 from pathlib import Path
 
@@ -57,7 +58,8 @@ _NOT_TEXT = (
 class Layout:
     """How a file's fields lie: the delimiter, and for each field its column of the schema (None: ignored).
 
-    quotes: fields may stand in them. split: the field that says which split the row is of.
+    quotes: fields may stand in them, as RFC 4180 has it, but for ends of lines. split: the field that says which split
+    the row is of.
     """
 
     delimiter: str
@@ -103,9 +105,9 @@ def blocks(file: Path, labelled: bool = True, schema: Schema | None = None, spli
         try:
             _check_text(file, stream)
             line = 1 + (schema.skip if schema else 0)
-            for _ in range(line - 1):
-                stream.readline(LONGEST)
-            first = stream.readline(LONGEST)
+            for number in range(1, line + 1):
+                first = stream.readline(LONGEST + 1)
+                _check_lengths(file, number, first, what)
             if not first and not labelled:
                 return
             if not first.strip():
@@ -121,6 +123,7 @@ def blocks(file: Path, labelled: bool = True, schema: Schema | None = None, spli
                     text += more
                     cut = _end_of_rows(text)
                     block, text = text[:cut], text[cut:]
+                _check_lengths(file, line, block, what)
                 if not cut and len(text) > LONGEST:
                     found = "no end of line within" if text.strip(b"\r\n") else "nothing but ends of lines in"
                     raise UserError(f"{file}:{line}: {found} {len(text):,} bytes; expected {what}")
@@ -131,9 +134,22 @@ def blocks(file: Path, labelled: bool = True, schema: Schema | None = None, spli
                     line += int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
             if end := len(text.rstrip(b"\r\n ")):  # spaces of the last row stay
                 end = text.find(b"\n", end) + 1 or len(text)
-                yield Block(file, layout, line, text[:end].rstrip(b"\r\n"), position() - done)
+                _check_lengths(file, line, text[:end], what)
+                yield Block(file, layout, line, text[:end], position() - done)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise UserError(f"{file}: truncated or damaged gzip file: {error}") from None
+
+
+def _check_lengths(file: Path, line: int, text: bytes, what: str) -> None:
+    """Raise UserError if a line has more than LONGEST bytes; line: number of the text's first."""
+    start = 0
+    while len(text) - start > LONGEST:
+        end = text.rfind(b"\n", start, start + LONGEST) + 1
+        if not end:
+            line += text.count(b"\n", 0, start)
+            length = (text.find(b"\n", start) + 1 or len(text)) - start
+            raise UserError(f"{file}:{line}: no end of line within {length:,} bytes; expected {what}")
+        start = end
 
 
 def _end_of_rows(text: bytes) -> int:
@@ -161,7 +177,7 @@ def _check_text(file: Path, stream: BufferedReader | gzip.GzipFile) -> None:
 def _layout(file: Path, first: str, labelled: bool) -> Layout:
     delimiter = "\t" if "\t" in first else ","
     fields = [name.strip() for name in first.split(delimiter)]
-    names = [name.removeprefix('"').removesuffix('"').casefold() for name in fields]
+    names = [name.strip('"').casefold() for name in fields]
     if len({*names} & {*_COLUMN_OF, "id"}) < 2:
         if delimiter == ",":
             raise UserError(
@@ -172,6 +188,11 @@ def _layout(file: Path, first: str, labelled: bool) -> Layout:
         ends = len(fields) - (fields[-1] == "" and len(fields) == len(COLUMNS) + 1)  # Hive ends each line with a tab
         columns = COLUMNS if labelled else _without_label(file, ends)
         return Layout(delimiter, (*columns, *[None] * (len(fields) - ends)))
+    quotes = delimiter == "," or '"' in first
+    try:
+        names = [name.strip().casefold() for name in _fields(first, delimiter, quotes)]
+    except BadLine as error:
+        raise UserError(f"{file}:1: {error}") from None
     columns: list[str | None] = []
     for name in names:
         column = _COLUMN_OF.get(name)
@@ -187,7 +208,7 @@ def _layout(file: Path, first: str, labelled: bool) -> Layout:
         raise UserError(f"{file}:1: column {', '.join(missing)} is missing{hint}")
     if others := [name for name in names if name not in _COLUMN_OF and name not in _ROW_NUMBER]:
         logger.warning("{}: columns that are left out: {}", file, ", ".join(others))
-    return Layout(delimiter, tuple(columns), header=True, quotes=True)
+    return Layout(delimiter, tuple(columns), header=True, quotes=quotes)
 
 
 def _own_layout(file: Path, line: int, first: str, labelled: bool, schema: Schema, split: bool) -> Layout:
@@ -197,7 +218,9 @@ def _own_layout(file: Path, line: int, first: str, labelled: bool, schema: Schem
     try:
         names = _fields(first, schema.delimiter, schema.quotes)
     except BadLine as error:
-        raise UserError(f"{file}:{line}: {error}") from None
+        if schema.fields is None:
+            raise UserError(f"{file}:{line}: {error}") from None
+        names = schema.fields  # a row like any other, and that it is bad is said where rows are read
     if schema.fields is None:
         names = [name.strip() for name in names]
         for position, name in enumerate(names):
@@ -232,14 +255,34 @@ def _without_label(file: Path, fields: int) -> tuple[str | None, ...]:
     return unlabelled if fields == n else (None, *unlabelled)
 
 
+@cache
+def _field(delimiter: str) -> re.Pattern[str]:
+    """A field in quotes, whose text is group 1, or one without any: RFC 4180 has no third."""
+    return re.compile(rf'"((?:[^"]|"")*+)"|[^"{re.escape(delimiter)}]*')
+
+
 def _fields(text: str, delimiter: str, quotes: bool) -> list[str]:
-    """The fields of a line; in a quoted one the delimiter is text, and two quotes are one. Raises BadLine."""
+    """The fields of a line. With quotes: one that begins with a quote ends with one, and in it a delimiter is text and
+    two quotes are one; no other has a quote. Raises BadLine."""
     if not quotes or '"' not in text:
         return text.split(delimiter)
-    try:
-        return next(csv.reader([text], delimiter=delimiter, strict=True))
-    except csv.Error as error:
-        raise BadLine(f"quotes that do not fit: {error}") from None
+    fields, end = [], -1
+    while end < len(text):
+        found = _field(delimiter).match(text, end + 1)
+        start, end = found.span()
+        if end < len(text) and text[end] != delimiter:
+            raise BadLine(f"quotes that do not fit: {_misfit(text, start, end, delimiter)}")
+        fields.append(found[0] if found[1] is None else found[1].replace('""', '"'))
+    return fields
+
+
+def _misfit(text: str, start: int, end: int, delimiter: str) -> str:
+    """What is wrong with the field that begins at start, of which what comes before `end` is right."""
+    if text[start] != '"':
+        return """'"' within a field that does not begin with it (quotes = false in a --schema takes them for text)"""
+    if start == end:
+        return "unexpected end of data (a field ends on its line)"
+    return f"""{delimiter!r} expected after '"'"""
 
 
 def read_line(line: bytes, number: int, layout: Layout) -> dict[str, int | list[int] | None]:
