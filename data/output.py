@@ -7,8 +7,9 @@ import fcntl
 import glob
 import os
 import shutil
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -17,9 +18,12 @@ from data.cli import UserError
 
 PARTIAL = ".partial"
 # What a freshly made file system has in its root: a directory that holds nothing else is empty.
-_NOT_CONTENT = {"lost+found"}
+_LOCK = ".lock"
+_NOT_CONTENT = {"lost+found", _LOCK}
 # Errors of writing alone, which writers raise without the name of their file.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What flock says on a file system that has no locks.
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 @contextmanager
@@ -37,10 +41,8 @@ def complete_directory(out: str | Path, last: str = "metadata.json") -> Iterator
     out = _resolved(out)
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: already exists and is not a directory; remove it or name another one")
-    made = not out.exists()
-    out.mkdir(parents=True, exist_ok=True)
     partial = out / PARTIAL
-    with _locked(out):
+    with locked(out):
         left = partial.is_dir() and not partial.is_symlink()
         found = sorted(set(os.listdir(out)) - _NOT_CONTENT - ({PARTIAL} if left else set()))
         if found:
@@ -64,8 +66,6 @@ def complete_directory(out: str | Path, last: str = "metadata.json") -> Iterator
                 with suppress(OSError):
                     (out / name).rename(partial / name)
             _remove(partial)
-            if made and not os.listdir(out):
-                out.rmdir()
             _name_where_there_is_no_room(error, out)
             raise
 
@@ -124,14 +124,70 @@ def complete_file(out: str | Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the directory's lock, which ends with the process that holds it, however that ends."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def locked(directory: Path) -> Iterator[Callable[[], None]]:
+    """Hold the directory's lock, which ends with the process that holds it, however that ends.
+
+    A directory that is not there is made, and removed if the block fails and nothing is in it. Gives a function that
+    raises UserError if another directory has come in its place since. Where the file system has no locks, a warning on
+    stderr says so.
+
+    Raises UserError, before the block is entered, if another run holds it, in this process or another; OSError if the
+    directory cannot be made or read.
+    """
+    made = not directory.exists()
+    path, descriptor = _lock(directory)
+
+    def check() -> None:
+        if not _is(path, descriptor):
+            raise UserError(f"{directory}: is no longer the folder that this run began in; nothing is written there")
+
+    failed = True
     try:
+        yield check
+        failed = False
+    finally:
+        if _is(path, descriptor):  # else it is another run's by now
+            if path != directory:
+                path.unlink()
+            if made and failed:
+                with suppress(OSError):  # something is in it
+                    directory.rmdir()
+        with suppress(OSError):  # closing it releases nothing while a forked process has it open too
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def _lock(directory: Path) -> tuple[Path, int]:
+    """(what is locked, its descriptor): the directory, or on NFS, where a lock takes a file that can be written to, a
+    file in it."""
+    path = directory
+    while True:
+        directory.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDONLY | os.O_DIRECTORY if path == directory else os.O_RDWR | os.O_CREAT
+        try:
+            descriptor = os.open(path, flags, 0o666)
+        except FileNotFoundError:  # another run has just removed the directory that it had made
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{directory}: another run is writing there; name another directory") from None
-        yield
-    finally:
-        os.close(descriptor)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                print(f"{directory}: no locks on this file system: see that no other run writes there", file=sys.stderr)
+                return path, descriptor
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                raise UserError(f"another run is writing in {directory}; wait for its end, or name another") from None
+            if error.errno != errno.EBADF or path != directory:
+                raise
+            path = directory / _LOCK
+        else:
+            if _is(path, descriptor):
+                return path, descriptor
+            os.close(descriptor)  # its last holder has removed it since
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except OSError:
+        return False

@@ -167,6 +167,39 @@ class Run:
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"{path}: not a usable checkpoint: {first_line(error)}") from None
 
+    def check_best(self, path: Path, last: Path) -> None:
+        """Raise UserError unless this is a checkpoint of this run's best epoch, or of the next epoch's end, which a
+        process that was killed between its two checkpoints wrote there. last: what the run goes on from."""
+        try:
+            state = load_checkpoint(path)
+        except UserError:
+            if not path.exists():
+                error = UserError(f"{path}: no such checkpoint: it holds the best epoch so far; copy it beside {last}")
+            raise error from None
+        if not self._wrote(state) or state["epoch"] not in (self.epoch - self.stale, self.epoch + 1):
+            raise UserError(
+                f"{path}: is not of the run of {last}, whose best epoch it is to hold: copy that run's best.pt there"
+            )
+
+    def load_best(self, path: Path) -> None:
+        """Take the best epoch's parameters; UserError if the file is not what this run wrote there."""
+        state, epoch = load_checkpoint(path), self.epoch - self.stale
+        if not self._wrote(state) or state["epoch"] != epoch:
+            raise UserError(
+                f"{path}: is not what this run wrote there after epoch {epoch}, its best; last.pt beside it is this "
+                "run's"
+            )
+        self.model.load_state_dict(state["parameters"])
+
+    def _wrote(self, state: dict) -> bool:
+        """Whether a checkpoint is of this run: the losses of their steps are the same, as far as both have them. Those
+        of other settings or other parameters at the beginning differ."""
+        losses = state["losses"]
+        if not isinstance(losses, Tensor):
+            return False
+        steps = min(self.done, len(losses))
+        return torch.equal(losses[:steps], self.losses[:steps].cpu())
+
     def begin_with(self, path: Path) -> None:
         """Take a checkpoint's parameters, and nothing else of it; UserError if they are of another model."""
         state = load_checkpoint(path)

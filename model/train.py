@@ -36,7 +36,7 @@ from tqdm import tqdm
 from data.cli import Parser, UserError, user_errors
 from data.criteo import CRITEO, LABEL, SPLITS, CriteoBatches, read_hash_size, read_metadata, read_own_schema
 from data.schema import Schema
-from model.checkpoints import first_line, load_checkpoint, plain, remove_leftovers
+from model.checkpoints import first_line, plain
 from model.config import PRESETS, DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
 from model.device import check_precision, choose, settings
 from model.dlrm import DLRM
@@ -45,12 +45,11 @@ from model.hashing import Hash
 from model.interrupts import Interrupted, Signals
 from model.optimizers import make_optimizer
 from model.profiling.trace_file import export
-from model.progress import EVENTS, Progress, Scalars
+from model.progress import Progress, Scalars
 from model.run import CHANGEABLE, CHANGEABLE_IF_SAID, Run
+from model.run_folders import RunFolders, run_folders
 from model.step import make_step, rows_ahead
 from model.tables import BatchedTables
-
-ROOT = Path(__file__).resolve().parent.parent
 
 # The first steps warm caches and allocators up; three recorded ones show whether they are alike.
 PROFILE = {"wait": 5, "warmup": 3, "active": 3}
@@ -113,43 +112,61 @@ def train(
         init_from: a checkpoint whose parameters the run begins with, instead of random ones; not with resume.
         overwrite: the folders may hold an earlier run: its logs are removed, its checkpoints replaced by the first one.
 
-    Raises UserError for mistakes, in one line, for a loss that is not finite, and for a folder that holds an earlier
-    run unless resume or overwrite say what is to become of it; Interrupted after SIGINT or SIGTERM, when
-    last.pt is written (main thread only; a second signal acts as it did before).
+    Raises UserError for mistakes, in one line, for a loss that is not finite, for a folder that another run is writing
+    in, and for one that holds an earlier run unless resume or overwrite say what is to become of it; Interrupted after
+    SIGINT or SIGTERM, when last.pt is written (main thread only; a second signal acts as it did before).
     """
     config, device = preset.train, choose(device)
     check_precision(device, config.precision)
     if compile and shutil.which(os.environ.get("CXX", "g++")) is None:
         raise UserError("--compile needs a C++ compiler: install g++, or set CXX")
-    last = _last_checkpoint(name, checkpoints, resume)
-    best, logs = last.with_name("best.pt"), Path(logs or ROOT / "traces/local" / name)
     if init_from and resume:
         raise UserError("--init-from begins a run, and --resume goes on with one: leave one of them out")
     if resume_changed and not resume:
         raise UserError("--resume-changed: only with --resume")
-    if not (resume or overwrite):
-        _check_no_earlier_run(last.parent, logs)
-    if cuda_graph:
-        _check_graph(preset.model, device)
-    batches, run = _prepare(preset, Path(data), device, name, cuda_graph)
-    if resume:
-        run.restore(last if resume is True else Path(resume), resume_changed)
-        if run.epoch and not best.exists():  # before training on: without it there would be no end
-            raise UserError(f"{best}: no such checkpoint: it holds the best epoch so far; copy it beside {last}")
-        if run.epoch:
-            load_checkpoint(best)
-        logger.info(f"resumed at epoch {run.epoch + 1}, step {run.step}")
-    elif init_from:
-        run.begin_with(Path(init_from))
-    run.check_room(last.parent)
-    if overwrite and not resume:
-        for events in logs.glob(EVENTS):
-            events.unlink()
+    with run_folders(name, checkpoints, logs, resume, overwrite) as folders:
+        if cuda_graph:
+            _check_graph(preset.model, device)
+        batches, run = _prepare(preset, Path(data), device, name, cuda_graph)
+        if resume:
+            run.restore(folders.last if resume is True else Path(resume), resume_changed)
+            if run.epoch:  # before training on: without the best epoch there would be no end
+                run.check_best(folders.best, folders.last)
+            logger.info(f"resumed at epoch {run.epoch + 1}, step {run.step}")
+        elif init_from:
+            run.begin_with(Path(init_from))
+        run.check_room(folders.last.parent)
+        if overwrite and not resume:
+            folders.remove_events()
+        return _train(
+            run, batches, config, folders, name=name, compile=compile, cuda_graph=cuda_graph,
+            sync_metrics=sync_metrics, profile=profile,
+        )
+
+
+def _train(
+    run: Run,
+    batches: Mapping[str, CriteoBatches],
+    config: TrainConfig,
+    folders: RunFolders,
+    *,
+    name: str,
+    compile: bool,
+    cuda_graph: bool,
+    sync_metrics: bool,
+    profile: str | Path | None,
+) -> Result:
+    """Train from where the run is to its end; arguments as `train` has them."""
+    device = run.device
+
+    def save(path: Path) -> None:
+        folders.check()
+        run.save(path)
 
     model, optimizer = run.model, run.optimizer
     with (
         settings(config.threads, config.precision),
-        Scalars(logs, run.done + 1) as scalars,
+        Scalars(folders.logs, run.done + 1) as scalars,
         _profiler(profile, name, config.epochs * run.steps - run.done) as profiler,
         Signals() as signals,
     ):
@@ -175,19 +192,19 @@ def train(
                         profiler.step()
                     ends = run.step == run.steps
                     if signals.number or (not ends and _is_due(run.step, config.checkpoint_every)):
-                        run.save(last)
+                        save(folders.last)
                     signals.check(f"in epoch {run.epoch + 1}, after step {run.step} of {run.steps}")
                     if not ends and _is_due(run.step, config.eval_every):
                         with progress.paused():
                             try:
                                 logger.info(f"epoch {run.epoch + 1}, step {run.step}: validation {validate()}")
                             except Stopped:
-                                run.save(last)
+                                save(folders.last)
                                 signals.check(f"in epoch {run.epoch + 1}, after step {run.step} of {run.steps}")
             try:
                 validation = validate()
             except Stopped:
-                run.save(last)
+                save(folders.last)
                 signals.check(f"in epoch {run.epoch + 1}, before its validation")
             is_best = run.end_epoch(validation)
             logger.info(
@@ -195,8 +212,8 @@ def train(
                 f"{progress.rate}, validation {validation}{' (best)' if is_best else ''}"
             )
             if is_best:
-                run.save(best)
-            run.save(last)
+                save(folders.best)
+            save(folders.last)
             signals.check(f"after epoch {run.epoch}")
         if run.epoch < config.epochs:
             epochs = "1 epoch" if run.stale == 1 else f"{run.stale} epochs"
@@ -205,7 +222,7 @@ def train(
                 f"(--patience {config.patience})"
             )
 
-        model.load_state_dict(load_checkpoint(best)["parameters"])
+        run.load_best(folders.best)
         try:
             metrics = {
                 split: _evaluate(run, batches[split], split, config, scalars if split == "test" else None, signals)
@@ -214,7 +231,7 @@ def train(
         except Stopped:
             signals.check("in the evaluation after the last epoch")
     logger.info(f"peak memory: {_peak_memory(device)}")
-    return Result(model, metrics, run.losses[: run.done].cpu().numpy(), run.history, last.parent)
+    return Result(model, metrics, run.losses[: run.done].cpu().numpy(), run.history, folders.last.parent)
 
 
 def _is_due(step: int, every: int) -> bool:
@@ -241,27 +258,6 @@ def _evaluate(
     if scalars:
         scalars.add_metrics(split, metrics, run.done)
     return metrics
-
-
-def _last_checkpoint(name: str, checkpoints: str | Path | None, resume: bool | str | Path) -> Path:
-    last = Path(checkpoints or ROOT / "build/checkpoints" / name) / "last.pt"
-    if resume and resume is not True:
-        if checkpoints and last.parent.resolve() != Path(resume).resolve().parent:
-            raise UserError(f"--resume goes on in the folder of {resume}; --checkpoints names another: {checkpoints}")
-        last = Path(resume).parent / "last.pt"
-    last.parent.mkdir(parents=True, exist_ok=True)  # if that fails, then now rather than after an epoch
-    remove_leftovers(last.parent)
-    return last
-
-
-def _check_no_earlier_run(checkpoints: Path, logs: Path) -> None:
-    """Raise UserError if the folders hold one: its checkpoints would go, and in TensorBoard the two would mingle."""
-    left = [*checkpoints.glob("last.pt"), *checkpoints.glob("best.pt"), *logs.glob(EVENTS)]
-    if left:
-        raise UserError(
-            f"{left[0]} is of an earlier run: --resume goes on with it, --overwrite replaces it, --name or "
-            "--checkpoints and --logs keep it"
-        )
 
 
 def _check_graph(config: DLRMConfig, device: torch.device) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -17,7 +19,7 @@ from raw import raw_fields, tsv
 pytest.importorskip("polars")
 from data.cli import UserError
 from data.criteo import SPLITS, read_metadata
-from data.output import PARTIAL, complete_directory, complete_file
+from data.output import PARTIAL, complete_directory, complete_file, locked
 from data.preprocess import main, preprocess
 
 HERE = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])  # for a process that starts elsewhere
@@ -161,9 +163,70 @@ def test_a_full_disk_is_named_and_what_was_written_is_removed(source, mount, cap
 def test_two_runs_at_once(tmp_path):
     with complete_directory(tmp_path / "out") as directory:
         (directory / "mine").write_text("mine")
-        with pytest.raises(UserError, match="another run is writing there"), complete_directory(tmp_path / "out"):
+        with pytest.raises(UserError, match=r"another run is writing in .*/out;"), complete_directory(tmp_path / "out"):
             pass
     assert os.listdir(tmp_path / "out") == ["mine"]
+
+
+def test_the_lock_of_a_killed_run_is_gone(tmp_path):
+    ready, told = os.pipe()
+    if not (child := os.fork()):
+        with locked(tmp_path / "out"):
+            os.write(told, b"1")
+            signal.pause()
+        os._exit(1)
+    os.read(ready, 1)
+    with pytest.raises(UserError, match="another run is writing in"), locked(tmp_path / "out"):
+        pass
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with locked(tmp_path / "out"):
+        pass
+
+
+def flock_fails(monkeypatch, number: int) -> None:
+    """For a directory, with this errno, as a network file system may."""
+    plain = fcntl.flock
+
+    def flock(file, how):
+        if stat.S_ISDIR(os.stat(file).st_mode):
+            raise OSError(number, os.strerror(number))
+        plain(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+def test_where_only_what_is_open_for_writing_is_locked(tmp_path, monkeypatch):
+    """On NFS."""
+    flock_fails(monkeypatch, errno.EBADF)
+    with complete_directory(tmp_path / "out") as directory:
+        (directory / "mine").touch()
+        with pytest.raises(UserError, match="another run is writing in"), complete_directory(tmp_path / "out"):
+            pass
+    assert os.listdir(tmp_path / "out") == ["mine"]
+    with pytest.raises(KeyError), locked(tmp_path / "none"):
+        raise KeyError
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_where_there_are_no_locks_it_is_said(tmp_path, monkeypatch, capsys, number):
+    flock_fails(monkeypatch, number)
+    with complete_directory(tmp_path / "out") as directory:
+        (directory / "mine").touch()
+    assert capsys.readouterr().err.startswith(f"{tmp_path / 'out'}: no locks on this file system: ")
+    assert os.listdir(tmp_path / "out") == ["mine"]
+
+
+def test_a_lock_knows_its_directory(tmp_path):
+    """Not one that has come in its place, and removes none but its own."""
+    with locked(tmp_path / "out") as check:
+        check()
+        (tmp_path / "out").rename(tmp_path / "moved")
+        (tmp_path / "out").mkdir()
+        with pytest.raises(UserError, match="out: is no longer the folder"):
+            check()
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "moved"}
 
 
 def start(tmp_path: Path, out: Path) -> subprocess.Popen:
@@ -204,7 +267,7 @@ def test_kill_9_leaves_nothing_that_looks_finished_and_the_next_run_is_clean(tmp
     deadline = time.monotonic() + 60
     while not list(out.glob(f"{PARTIAL}/parts/*.parquet")) and time.monotonic() < deadline:
         time.sleep(0.01)
-    with pytest.raises(UserError, match="another run is writing there"):
+    with pytest.raises(UserError, match=r"another run is writing in .*/out;"):
         preprocess([tmp_path / "first.txt"], out)
     process.kill()
     process.communicate(timeout=60)

@@ -11,11 +11,24 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from train_runs import assert_same, assert_same_end, command, interrupt_after, interrupted, mini, run, status, table
+from train_runs import (
+    EPOCHS,
+    assert_same,
+    assert_same_end,
+    command,
+    interrupt_after,
+    interrupted,
+    mini,
+    run,
+    status,
+    table,
+)
 
+import model.run
+import model.step
 from data.cli import UserError
 from data.dataset import write_dataset
-from model import progress
+from model import progress, run_folders
 from model import train as training
 from model.checkpoints import load_checkpoint
 from model.train import PRESETS, from_arguments
@@ -87,7 +100,7 @@ def test_scalars_that_cannot_be_written_are_a_warning(data, tmp_path, monkeypatc
     monkeypatch.setattr(progress, "time", SimpleNamespace(**vars(progress.time) | {"time_ns": lambda: 7}))
     arguments = command(tmp_path / "full", data, "--patience", "0", "--epochs", "3", "--overwrite")
     # --overwrite would remove the link
-    monkeypatch.setattr(training, "EVENTS", "no such file")
+    monkeypatch.setattr(run_folders, "EVENTS", "no such file")
     assert status(arguments) == 0
     err = capsys.readouterr().err
     assert err.count(f"{folder / 'events.out.tfevents.7'}: No space left on device: no scalars from here on") == 1
@@ -145,6 +158,123 @@ def test_overwrite_replaces_it(data, tmp_path):
     events.Reload()
     assert [event.step for event in events.Scalars("loss/train")] == [19, 38, 57]
     assert len([*(tmp_path / "a" / "logs").iterdir()]) == 1
+
+
+# A folder whose run is alive
+
+
+def at_step(monkeypatch, step: int, act) -> None:
+    """Call act in the step-th training step from now, and in no other."""
+    plain, steps = model.step.train_step, 0
+
+    def train_step(*args, **options):
+        nonlocal steps
+        steps += 1
+        if steps == step:
+            act()
+        return plain(*args, **options)
+
+    monkeypatch.setattr(model.step, "train_step", train_step)
+
+
+def content(*folders: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()}
+
+
+def test_nothing_is_done_to_folders_whose_run_is_alive(data, tmp_path, monkeypatch, capsys):
+    """Whatever the second run says, and however it names them."""
+    config = mini(checkpoint_every=1)
+    expected = run(tmp_path / "undisturbed", data, config)
+    ck, logs, other = tmp_path / "ck", tmp_path / "lg", tmp_path / "other"
+    (tmp_path / "link").symlink_to(ck)
+    monkeypatch.chdir(tmp_path)
+    begins = {"init_from": tmp_path / "undisturbed" / "best.pt"}
+    seconds = [
+        {}, {"overwrite": True}, {"resume": True}, {"resume": ck / "last.pt", "checkpoints": None}, begins,
+        begins | {"overwrite": True}, {"checkpoints": "link", "overwrite": True}, {"checkpoints": "other/../ck"},
+        {"logs": other}, {"logs": other, "overwrite": True}, {"logs": other, "resume": True},
+        {"checkpoints": other}, {"checkpoints": other, "overwrite": True}, {"checkpoints": other, "logs": ck},
+    ]
+    refused = []
+
+    def second_runs():
+        before = content(ck, logs)
+        assert ck / "last.pt" in before
+        for options in seconds:
+            at_both = {"checkpoints": ck, "logs": logs}
+            with pytest.raises(UserError, match=r"another run is writing in .*(ck|lg|link)\b") as error:
+                training.train(mini(seed=7), data, device="cpu", **at_both | options)
+            refused.append(str(error.value))
+        assert status(["--preset", "mini", "--data", str(data), "--checkpoints", str(ck), "--logs", "lg"]) == 2
+        assert content(ck, logs) == before
+        assert not list(other.iterdir())
+
+    other.mkdir()
+    at_step(monkeypatch, 19 + 3, second_runs)
+    result = training.train(config, data, device="cpu", checkpoints=ck, logs=logs)
+    assert len(refused) == len(seconds)
+    assert not [line for line in refused if "\n" in line]
+    assert "another run is writing in" in capsys.readouterr().err
+    assert_same_end(ck, result, tmp_path / "undisturbed", expected)
+    training.train(config, data, device="cpu", checkpoints=ck, logs=ck, resume=True)  # it has ended; both are one
+
+
+def test_two_runs_that_start_at_once_are_one_too_many(data, tmp_path, monkeypatch):
+    """Before the first has written anything."""
+    prepare, refused = training._prepare, []
+
+    def prepared(*args):
+        monkeypatch.setattr(training, "_prepare", prepare)
+        with pytest.raises(UserError, match="another run is writing in"):
+            run(tmp_path, data, mini(seed=7))
+        refused.append(True)
+        return prepare(*args)
+
+    monkeypatch.setattr(training, "_prepare", prepared)
+    run(tmp_path, data, mini(epochs=1))
+    assert refused
+
+
+@pytest.mark.parametrize("theirs", [{"seed": 7}, {"init_from": "last.pt"}, {"learning_rate": 0.01}], ids=" ".join)
+def test_a_best_checkpoint_that_is_not_the_runs_is_not_called_so(data, tmp_path, monkeypatch, theirs):
+    """Of other settings, or of the same that began elsewhere: its figures would be another model's."""
+    ours = tmp_path / "a"
+    run(ours, data, mini(epochs=1))
+    begin = {name: ours / theirs[name] for name in theirs if name == "init_from"}
+    run(tmp_path / "b", data, mini(**{name: theirs[name] for name in theirs.keys() - begin.keys()}), **begin)
+    save = model.run.save_checkpoint
+
+    def then_replace_the_best(path, state):
+        save(path, state)
+        if (path.name, state["epoch"]) == ("last.pt", EPOCHS):
+            shutil.copy(tmp_path / "b" / "best.pt", ours / "best.pt")
+
+    monkeypatch.setattr("model.run.save_checkpoint", then_replace_the_best)
+    with pytest.raises(UserError, match=r"a/best\.pt: is not what this run wrote there after epoch \d"):
+        run(ours, data, resume=True)
+    with pytest.raises(UserError, match=r"a/best\.pt: is not of the run of .*last\.pt"):  # nor is it gone on with
+        run(ours, data, mini(epochs=9), resume=True)
+
+
+def test_a_folder_that_was_replaced_is_not_written_in(data, tmp_path, monkeypatch):
+    """Removed or moved, and there again: it may be another run's by now."""
+
+    def replace():
+        (tmp_path / "ck").rename(tmp_path / "old")
+        (tmp_path / "ck").mkdir()
+
+    at_step(monkeypatch, 7, replace)
+    with pytest.raises(UserError, match=r"ck: is no longer the folder that this run began in"):
+        run(tmp_path / "ck", data)
+    assert not list((tmp_path / "ck").iterdir())
+
+
+def test_a_finished_or_refused_run_holds_nothing(data, tmp_path):
+    with pytest.raises(UserError, match="no such checkpoint"):
+        run(tmp_path, data, init_from=tmp_path / "nowhere.pt")
+    assert not list(tmp_path.iterdir())
+    run(tmp_path, data, mini(epochs=1))
+    run(tmp_path, data, mini(epochs=1), overwrite=True)
 
 
 @pytest.mark.parametrize(
