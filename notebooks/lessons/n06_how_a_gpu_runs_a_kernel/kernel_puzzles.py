@@ -59,7 +59,7 @@ class SharedOut(InTriton):
         text = super().hold(name, answer, device)
         programs, block = LAUNCHES[SHARED]
         tiles = SHARED // block
-        hint = f"There are {tiles} tiles for {programs} programs, so each takes {tiles // programs}. Where does each begin?"
+        hint = f"All {programs} programs run at the same time. Each takes {tiles // programs} of the {tiles} tiles."
         x = torch.zeros(SHARED)
         try:
             shares.shared_out(shares.stores_of(answer, lambda kernel: launch(kernel, x), x), programs, hint)
