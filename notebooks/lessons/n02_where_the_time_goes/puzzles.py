@@ -100,6 +100,7 @@ def _machines(launch: float, kernel: float, queued: float, first: float, times: 
 
 PHASES = step_profile.PHASES
 RUNS = dict(zip(PHASES, ("the model", "the log loss", "backward()", "optimizer.step()"), strict=True))
+ZEROED = "The gradients are cleared for the backward: put zero_grad() in its range."
 FIRST_HINT = 'A range is a block: write `with record_function("loss"):`, and indent the lines that belong to it.'
 
 
@@ -125,15 +126,23 @@ class _Model(nn.Module):
     def came(self, grad: Tensor) -> None:
         self.ranges.note("backward")
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.ranges.note("zero_grad")
+        super().zero_grad(set_to_none)
+
     def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
         self.ranges.note("forward")
         return (self.linear(dense) + self.table(ids)).squeeze(1)
 
 
 class _Sgd(torch.optim.SGD):
-    """SGD that notes when it updates."""
+    """SGD that notes when it updates, and when gradients are cleared."""
 
     ranges: _Ranges
+
+    def zero_grad(self, set_to_none: bool = True):
+        self.ranges.note("zero_grad")
+        super().zero_grad(set_to_none)
 
     def step(self, closure=None):
         self.ranges.note("optimizer")
@@ -202,6 +211,8 @@ def _check_marked_step(answer: Callable) -> str:
             raise AssertionError(f"{RUNS[phase]} runs {len(found)} times\nHint: {hint}")
         for open_ in found:
             _in_range(phase, open_)
+    for open_ in (open_ for part, open_ in ranges.parts if part == "zero_grad"):
+        _in_range("backward", open_, "zero_grad()", ZEROED)
     if ranges.open:
         raise AssertionError(f"the range {ranges.open[-1]!r} stays open\nHint: {FIRST_HINT}")
     with _watched(ranges := _Ranges()) as given:
@@ -222,19 +233,21 @@ def _check_marked_step(answer: Callable) -> str:
     return "marked_step: each phase has its name, and the step trains as before"
 
 
-def _in_range(phase: str, open_: tuple[str, ...]) -> None:
-    """AssertionError if other ranges than this phase's, of the four, are open, or none."""
+def _in_range(phase: str, open_: tuple[str, ...], what: str = "", why: str = "") -> None:
+    """AssertionError if other ranges than this phase's, of the four, are open, or none. what: runs there, default: the
+    phase's own part; why: it belongs there."""
+    what = what or RUNS[phase]
     named = [name for name in open_ if name in PHASES]
     if named == [phase]:
         return
-    own = [name for name in open_ if not name.startswith("Optimizer.step#")]  # torch.optim names its step itself
+    own = [name for name in open_ if not name.startswith("Optimizer.")]  # torch.optim names what it does itself
     where = " and ".join(map(repr, named or own[-1:])) or "no range"
     hint = f"{FIRST_HINT} The four names are {', '.join(PHASES)}."
     if len(named) > 1:
         hint = "One phase ends before the next begins. End the block, or its time counts twice."
     elif named:
-        hint = f"Give {RUNS[phase]} a range of its own: {phase!r}."
-    raise AssertionError(f"{RUNS[phase]} runs in {where}; expected {phase!r} alone\nHint: {hint}")
+        hint = f"Give {what} a range of its own: {phase!r}."
+    raise AssertionError(f"{what} runs in {where}; expected {phase!r} alone\nHint: {why or hint}")
 
 
 PUZZLES = {

@@ -5,16 +5,17 @@ double   x[i] = 2 x[i], in place
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from kernels.check import Call, Case, Spec
-from lessons.shared.puzzle import InTriton
+from lessons.shared.puzzle import InTriton, shares
 
 # Numbers → programs, BLOCK.
 LAUNCHES = {64: (4, 16), 192: (4, 16), 256: (4, 16), 70: (4, 16), 7: (4, 16), 205: (4, 16), 288: (3, 32), 100: (5, 8)}
+SHARED = 192  # elements, of the launch whose tiles are counted
 
 
 def launch(kernel, x: Tensor) -> None:
@@ -51,5 +52,21 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     yield Call(f"{n} elements", (case.tensor(1, device),), hint=hint)
 
 
+class SharedOut(InTriton):
+    """All programs run at the same time, so each takes as many tiles as the others."""
+
+    def hold(self, name: str, answer: Callable, device: torch.device) -> str:
+        text = super().hold(name, answer, device)
+        programs, block = LAUNCHES[SHARED]
+        tiles = SHARED // block
+        hint = f"All {programs} programs run at the same time. Each takes {tiles // programs} of the {tiles} tiles."
+        x = torch.zeros(SHARED)
+        try:
+            shares.shared_out(shares.stores_of(answer, lambda kernel: launch(kernel, x), x), programs, hint)
+        except AssertionError as error:
+            raise AssertionError(f"{name}, case {SHARED} elements: {error}") from error
+        return text
+
+
 SPEC = Spec(double, _calls, outputs=(), mutated=("x",), cases=lambda names: [Case((n,)) for n in LAUNCHES])
-PUZZLES = {"double": InTriton(SPEC, launch, __name__)}
+PUZZLES = {"double": SharedOut(SPEC, launch, __name__)}

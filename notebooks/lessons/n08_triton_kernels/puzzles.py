@@ -20,7 +20,7 @@ from kernels.check import FLOAT_DTYPES, Call, Case, Spec, late_stores, spec_of
 from kernels.inductor.machine_code import accesses
 from lessons.n08_triton_kernels.pointwise_kernels import launch
 from lessons.shared import h200
-from lessons.shared.puzzle import InTriton, Judge, look_beside
+from lessons.shared.puzzle import InTriton, Judge, look_beside, shares
 
 BLOCK = 16
 PLACES_BLOCK = 32
@@ -42,6 +42,26 @@ def _launch_masked(kernel, x: Tensor, bias: Tensor, out: Tensor) -> None:
 
 def masked(x: Tensor, bias: Tensor, out: Tensor) -> None:
     out.copy_(torch.relu(x + bias))
+
+
+class Once(InTriton):
+    """Each program stores its own elements, and no element is stored twice: lanes beyond the end store nothing."""
+
+    def hold(self, name: str, answer: Callable, device: torch.device) -> str:
+        text = super().hold(name, answer, device)
+        hint = ("Program p stores elements p · BLOCK to p · BLOCK + BLOCK - 1. A lane beyond the last element stores "
+                "nothing: its mask is false.")
+        for n in (40, 64):
+            out = torch.zeros(n)
+            given = (torch.zeros(n), torch.zeros(n if name == "masked" else 8), out)
+            stores = shares.stores_of(answer, lambda kernel, given=given: self.launch(kernel, *given), out)
+            try:
+                shares.once(stores, hint)
+                if n % BLOCK == 0:
+                    shares.shared_out(stores, n // BLOCK, hint)
+            except AssertionError as error:
+                raise AssertionError(f"{name}, case {n} elements: {error}") from error
+        return text
 
 
 def _masked_calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -87,7 +107,7 @@ through one
 Hint: An odd number breaks the promise of tl.multiple_of or tl.max_constancy. Give the last program its own branch."""
 
 
-class Edge(InTriton):
+class Edge(Once):
     """Whole programs must store without a mask, and the compiled kernel must make accesses of 16 bytes where the number
     of elements is odd; the last program's are narrower, as a promise to the compiler would be broken there."""
 
@@ -177,7 +197,7 @@ def _capstone_calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 def _some_cases(names: tuple[str, ...]) -> list[Case]:
     """Of the contract's cases one of each kind: the interpreter takes a minute for all."""
-    cases = [Case(shape) for shape in ((0, 5), (1, 1), (5, 1023), (2, 3, 5))]
+    cases = [Case(shape) for shape in ((0, 5), (1, 1), (1, 1023), (5, 1023), (2, 3, 5))]
     cases += [Case((17, 24), layout=layout) for layout in ("transposed", "expanded", "misaligned")]
     cases += [Case((13, 40), dtype, values="special") for dtype in FLOAT_DTYPES[1:]]
     with_all = [Case((3, 1025)), Case((13, 40), values="special")]
@@ -205,10 +225,14 @@ class Capstone(InTriton):
         stored = late_stores(answer, LATE, half, half[:512], half, half, 0.5, first + 1000, **options)
         if (wanted := list(range(first, first + 1000))) != sorted(stored):
             got = f"{len(stored):,} elements, beginning with element {stored[0]:,}" if stored else "nothing"
+            hint = ("program_id has 32 bits. Where WIDE is true, convert it to int64 before you multiply it by BLOCK.")
+            if not stored:
+                hint = "Each program computes BLOCK elements of its own, and the first is program_id · BLOCK."
+            elif {*wanted} < {*stored}:
+                hint = "A lane beyond the last element stores nothing: its mask is false."
             raise AssertionError(
                 f"{name}, case {first + 1000:,} elements, WIDE: program {LATE:,} must store elements {wanted[0]:,} to "
-                f"{wanted[-1]:,}; it stored {got}\nHint: program_id has 32 bits. Where WIDE is true, convert it to "
-                "int64 before you multiply it by BLOCK."
+                f"{wanted[-1]:,}; it stored {got}\nHint: {hint}"
             )
         return f"{text}; one of more than 2^31 elements passed, too"
 
@@ -216,13 +240,13 @@ class Capstone(InTriton):
 # ---------------------------------------------------------------------------------------------------------------------
 
 _SHAPES = {
-    "masked": ((64,), (40,), (33,), (1,), (200,)),
-    "edge": ((4, 16), (5, 8), (3, 7), (1, 1), (9, 33)),
+    "masked": ((64,), (40,), (33,), (47,), (1,), (200,)),
+    "edge": ((4, 16), (5, 8), (3, 7), (1, 1), (1, 17), (1, 31), (9, 33)),  # the rests 0, 1 and 15 among them
     "places": ((2 * PLACES_BLOCK,),),
 }
 
 
-def _puzzle(reference: Callable, calls: Callable, launch: Callable, kind: type = InTriton) -> InTriton:
+def _puzzle(reference: Callable, calls: Callable, launch: Callable, kind: type = Once) -> InTriton:
     cases = [*map(Case, _SHAPES[reference.__name__])]
     spec = Spec(reference, calls, outputs=(), mutated=("out",), cases=lambda names: cases)
     return kind(spec, launch, __name__)
@@ -231,7 +255,7 @@ def _puzzle(reference: Callable, calls: Callable, launch: Callable, kind: type =
 PUZZLES = {
     "masked": _puzzle(masked, _masked_calls, _launch_masked),
     "edge": _puzzle(edge, _edge_calls, _launch_edge, kind=Edge),
-    "places": _puzzle(places, _places_calls, _launch_places),
+    "places": _puzzle(places, _places_calls, _launch_places, kind=InTriton),
     "capstone": Capstone(replace(spec_of("add_mul_activation"), calls=_capstone_calls), launch, __name__),
 }
 attempt = Judge(PUZZLES, seconds=90).attempt

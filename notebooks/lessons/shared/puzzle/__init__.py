@@ -6,7 +6,8 @@
     of_numbers.py    a puzzle whose answer is a function of numbers
     in_pytorch.py    … a function of tensors; waits.py: whether the host waits in it, and how large its tensors are
     in_triton.py     … a Triton kernel; kernels_only.py: torch computes nothing; compiled.py: what the interpreter
-                     allows and a GPU's compiler does not; beside.py: what it reads beside its tensors
+                     allows and a GPU's compiler does not; beside.py: what it reads beside its tensors; shares.py:
+                     which program stores what
 """
 
 from lessons.shared.puzzle.beside import look_beside
