@@ -28,6 +28,7 @@ class Case:
         large (to ±150) | huge (an eighth of the dtype's largest number, sprinkled in).
     only: the one argument that has this layout and these values, the others being contiguous and normal; "": all.
     every_option: whether `check` calls the function with each of the op's options, or with the first alone.
+    sizes: the op's own sizes that are not the shape's, in place of those that its spec chooses: of features, say.
     """
 
     shape: tuple[int, ...]
@@ -36,11 +37,13 @@ class Case:
     values: str = "normal"
     only: str = ""
     every_option: bool = True
+    sizes: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         parts = ["×".join(map(str, self.shape)), str(self.dtype).removeprefix("torch.")]
         parts += [self.layout] * (self.layout != "contiguous") + [self.values] * (self.values != "normal")
-        return " ".join(parts + [self.only] * bool(self.only))
+        parts += [self.only] * bool(self.only) + [f"sizes {', '.join(map(str, self.sizes))}"] * bool(self.sizes)
+        return " ".join(parts)
 
     def tensor(self, seed: int, device: torch.device | str = "cpu", shape: tuple[int, ...] | None = None) -> Tensor:
         """Random numbers of this case; shape: instead of the case's (a bias, say). `seed` tells its tensors apart."""

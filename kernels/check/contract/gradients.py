@@ -26,6 +26,8 @@ class Gradients(Contract):
     def test_gradients_of_every_shape(self, backend, dtype):
         cases = [Case(shape, dtype) for shape in (*SHAPES, *(LARGE_SHAPES if DEVICE.type == "cuda" else ()))]
         cases += [Case((17, 24), dtype, layout) for layout in ("transposed", "expanded", "misaligned")]
+        if dtype is torch.float32:
+            cases = [*self.edges(backend, backward=True), *cases]
         if dtype is torch.bfloat16 and backend == "triton" and DEVICE.type == "cpu":
             cases = cases[1::2]  # interpreted they take long, and float32 has them all
         for case in cases:
