@@ -1,4 +1,4 @@
-"""A pytest plugin for mutate.py: what is imported and collected once runs for each line of standard input, in a fork."""
+"""A pytest plugin for mutate.py: what is imported and collected once runs in a fork for each line of standard input."""
 
 import json
 import os
@@ -19,8 +19,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session):
-    with suppress(ImportError):
-        import triton.runtime.interpreter  # noqa: F401  what the kernels import when they are first launched
+    with suppress(ImportError):  # what the first call of an op imports, for seconds
+        import torch._dynamo  # noqa: F401
+        import triton.runtime.interpreter  # noqa: F401
     for line in sys.stdin:
         variables, seconds, cpu_seconds, output = json.loads(line)
         if child := os.fork():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ def edges(op: str, device: torch.device | str = "cpu", backward: bool = False) -
 def _edges(op: str, device: str, backward: bool) -> tuple[Case, ...]:
     spec, declaration = spec_of(op), dispatch.find(op if op in dispatch.names() else op.removesuffix("_"))
     backend = next((name for name in declaration.backends if declaration.launcher(name)), "")
-    if not backend or (backward and declaration.backward_of.get(backend) != backend):
+    if not backend or (backward and not (declaration.gradients and declaration.backward_of[backend] == backend)):
         return ()
     launches = functools.partial(_launches, declaration, spec, backend, backward)
     return tuple(_cases(spec, launches, torch.device(device)))
@@ -57,7 +57,7 @@ def edges_on_host(op: str, function: Callable, backward: bool = False) -> list[C
         spec, declaration = spec_of(op), dispatch.find(op)
         library = ctypes.CDLL(str(core.load_op_for_host(declaration.folder)))
         launches = functools.partial(_launches_on_host, library, declaration, spec, function, backward)
-        there = not backward or declaration.backward_of["cuda"] == "cuda"
+        there = not backward or (declaration.gradients and declaration.backward_of["cuda"] == "cuda")
         _on_host[op, backward] = _cases(spec, launches, torch.device("cpu")) if there else []
     return _on_host[op, backward]
 

@@ -174,4 +174,5 @@ def cases_of(op: str, device: torch.device | str = "cpu", edges: Iterable[Case] 
 
     spec = spec_of(op)
     wide = spec.wide_cases(spec.tensors) if torch.device(device).type == "cuda" else []
-    return [*(of_blocks.edges(op, device) if edges is None else edges), *spec.cases(spec.tensors), *wide]
+    edges = of_blocks.edges(op, device) if edges is None else edges
+    return list(dict.fromkeys([*spec.cases(spec.tensors), *edges, *wide]))

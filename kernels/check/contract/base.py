@@ -26,7 +26,7 @@ GPU = pytest.mark.skipif(DEVICE.type != "cuda", reason="no CUDA device")
 ON_HOST = "cuda on host"
 
 
-def _reason(backend: str) -> str:
+def why_not(backend: str) -> str:
     """Why the backend does not run here; "" if it does."""
     if backend == ON_HOST:
         compiler = shutil.which(os.environ.get("CXX", "c++"), path=runtime.path_with_python())
@@ -38,7 +38,7 @@ def _parameters(*backends: str) -> list:
     """pytest parameters. Without a GPU "cuda" is the host build of the CUDA kernels, on CPU tensors."""
     names = [ON_HOST if name == "cuda" and DEVICE.type == "cpu" else name for name in backends]
     return [
-        pytest.param(name, marks=pytest.mark.skipif(bool(_reason(name)), reason=_reason(name))) for name in names
+        pytest.param(name, marks=pytest.mark.skipif(bool(why_not(name)), reason=why_not(name))) for name in names
     ]
 
 
