@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -46,14 +47,8 @@ class Processes:
         words = [str(word) for word in command]
         if cpu_seconds:
             words = ["sh", "-c", f'ulimit -S -t {math.ceil(cpu_seconds)}; exec "$@"', "sh", *words]
-        with self._lock:
-            if self._stopped:
-                raise Broken("stopped")
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                errors="replace", start_new_session=True, **options,
-            )
-            self._running.add(process)
+        options |= dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = self.started(words, **options)
         too_long = threading.Event()
 
         def is_too_long() -> None:
@@ -78,6 +73,15 @@ class Processes:
             raise Broken("stopped")
         return None if too_long.is_set() or status == -signal.SIGXCPU else status, "".join(printed)
 
+    def started(self, words: list, **options) -> subprocess.Popen:
+        """A process that stop() ends."""
+        with self._lock:
+            if self._stopped:
+                raise Broken("stopped")
+            process = subprocess.Popen(words, text=True, errors="replace", start_new_session=True, **options)
+            self._running.add(process)
+            return process
+
     @staticmethod
     def _end(process: subprocess.Popen) -> None:
         """With its children, which may outlive it and hold its output open."""
@@ -99,9 +103,47 @@ class Stage:
     command: list
     build: list = field(default_factory=list)
     environment: dict = field(default_factory=dict)
+    forks: bool = False  # whether it is a pytest, whose runs are forks of one process
+    forks_of: dict[Path, Forks] = field(default_factory=dict)
     there: bool = True  # whether there are such tests
     seconds: float = 0  # of number 0
     reached: set[int] = field(default_factory=set)  # the mutants that number 0 comes to
+
+    def leave(self, copy: Path) -> None:
+        """End what runs in this copy."""
+        if copy in self.forks_of:
+            self.forks_of.pop(copy).end()
+
+
+class Forks:
+    """Runs of a stage in one copy, each a fork of a pytest that has imported and collected once (mutant_forks.py)."""
+
+    def __init__(self, processes: Processes, stage: Stage, copy: Path, environment: dict) -> None:
+        paths = os.pathsep.join((environment["PYTHONPATH"], str(Path(__file__).parent)))
+        self._process = processes.started(
+            [*stage.command, "-s", "-p", "mutant_forks"], cwd=copy, env=environment | {"PYTHONPATH": paths},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+        self._answers = copy / f"{stage.name.replace(' ', '_')}.txt"
+
+    def run(self, variables: dict, seconds: float, cpu_seconds: float) -> tuple[int | None, str]:
+        """As Processes.run. pytest's own exit status, where it found no test to run."""
+        before = []
+        with suppress(BrokenPipeError):
+            job = json.dumps([variables, math.ceil(seconds), math.ceil(cpu_seconds), str(self._answers)])
+            self._process.stdin.write(job + "\n")
+            self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("ended: "):
+                status = int(line.removeprefix("ended: "))
+                late = status in (-signal.SIGALRM, -signal.SIGXCPU)
+                return None if late else status, self._answers.read_text(errors="replace")
+            before.append(line)
+        return self._process.wait(), "".join(before)
+
+    def end(self) -> None:
+        self._process.stdin.close()
+        self._process.wait()
 
 
 class Copies:
@@ -109,7 +151,7 @@ class Copies:
 
     def __init__(self, folder: Path, root: Path) -> None:
         self._folder, self._root, self.processes = folder, root, Processes()
-        (folder / "extensions").mkdir()
+        (folder / "extensions").mkdir(parents=True)
         for core in (root / "build" / "extensions").glob("core-*.so"):  # named by all that they are built from
             (folder / "extensions" / core.name).symlink_to(core)
 
@@ -128,14 +170,21 @@ class Copies:
 
     def run(self, stage: Stage, copy: Path, number: int) -> tuple[int | None, str]:
         """(exit status, output) of the copy's tests as this mutant."""
-        variables = {**os.environ, **stage.environment, "PYTHONPATH": str(copy), "MUTANT": str(number)}
+        variables = {"MUTANT": str(number)}
         limits = (max(SECONDS, 20 * stage.seconds), SPARE_SECONDS + 3 * stage.seconds) if number else (SECONDS, 0)
         file = copy / "reached"
         if not number:
             variables["MUTANTS_REACHED"] = str(file)
             file.write_bytes(b"")
+        environment = {**os.environ, **stage.environment, "PYTHONPATH": str(copy)}
         start = time.monotonic()
-        status, printed = self.processes.run(stage.command, *limits, cwd=copy, env=variables)
+        if stage.forks:
+            forks = stage.forks_of.get(copy)
+            if forks is None:
+                forks = stage.forks_of[copy] = Forks(self.processes, stage, copy, environment)
+            status, printed = forks.run(variables, *limits)
+        else:
+            status, printed = self.processes.run(stage.command, *limits, cwd=copy, env=environment | variables)
         if not number:
             stage.seconds = time.monotonic() - start
             stage.reached = set(memoryview(file.read_bytes()).cast("i"))
@@ -170,5 +219,5 @@ def pytest_stage(op: str, slow: bool, without: str) -> Stage:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"kernels/ops/{op}"]
     return Stage(
         "slow pytest" if slow else "pytest", [*command, "-m", marker, "-k", f"not ({without} or {TORCH_TESTS})"],
-        environment={"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
+        environment={"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}, forks=True,
     )

@@ -31,6 +31,8 @@ BARRIER = re.compile(r"__sync(?:threads|warp)\(\)|(?<!\w )\bgrid_barrier\(\)")
 INDEX = re.compile(r"((?:threadIdx|blockIdx|blockDim)\.)([xy])")
 CONDITION = re.compile(r"\b(?:if|while) \(")
 VALUE = re.compile(r"(?:\breturn|[^=!<>]=) ([^;{}?]*);")
+# What ends with a bound: the end of a loop, and the smaller of two.
+BOUNDED = re.compile(r"\b(?:(range|static_range)|minimum|min)\(")
 PYTHON = {
     "dropped mask": [
         (r"(?<=, )(mask|xmask|exists|in_columns)(?=[,)])", lambda m: f"{m[1]} == {m[1]}"),
@@ -91,8 +93,8 @@ def switched(path: Path, numbered: Iterable[tuple[int, Mutant]]) -> str:
         if mutant.path == path:
             size = mutant.end - mutant.start
             # At one place what ends comes before what begins, of what begins the outermost first, and the reverse.
-            insertions.append(((mutant.start, 1, -size, number), mutant.before.replace("{}", str(number))))
-            insertions.append(((mutant.end, 0, size, -number), mutant.after))
+            before, after = (part.replace("{}", str(number)) for part in (mutant.before, mutant.after))
+            insertions += [((mutant.start, 1, -size, number), before), ((mutant.end, 0, size, -number), after)]
     text, at, parts = path.read_text(), 0, []
     for place, inserted in sorted(insertions):
         parts += [text[at : place[0]], inserted]
@@ -100,11 +102,11 @@ def switched(path: Path, numbered: Iterable[tuple[int, Mutant]]) -> str:
     return "".join([*parts, text[at:]])
 
 
-def drawn(paths: Iterable[Path], generator: random.Random) -> Iterator[Mutant]:
-    """All mutants of these files in random order, the kinds in turn."""
+def drawn(paths: Iterable[Path], generator: random.Random, bounds: bool = False) -> Iterator[Mutant]:
+    """All mutants of these files in random order, the kinds in turn; bounds: the bounds one off, and no others."""
     by_kind: dict[str, list[Mutant]] = {}
     for path in paths:
-        for mutant in (of_cuda if path.suffix == ".cuh" else of_triton)(path):
+        for mutant in of_bounds(path) if bounds else (of_cuda if path.suffix == ".cuh" else of_triton)(path):
             by_kind.setdefault(mutant.kind, []).append(mutant)
     kinds = sorted(by_kind)
     for kind in kinds:
@@ -131,6 +133,24 @@ def code(path: Path) -> str:
     for start, end in spans:
         text = text[:start] + re.sub(r"[^\n]", " ", text[start:end]) + text[end:]
     return text
+
+
+def of_bounds(path: Path) -> Iterator[Mutant]:
+    """Every bound of a file one more and one less: what a comparison asks, where a loop ends, what a minimum takes.
+
+    Of integers `a < b + 1` is `a <= b`, and `a <= b - 1` is `a < b`.
+    """
+    text, source = code(path), path.read_text()
+    for sign in COMPARISON.finditer(text):
+        for step in (1, -1):
+            after = f" (mutants::is<{{}}>() ? {step} : 0) +"
+            yield Mutant(path, "bound", *sign.span(), f"{sign[0]} {step} +", "", after)
+    for match in BOUNDED.finditer(text):
+        arguments = _arguments(text, match.end())
+        for start, end in arguments[: 2][-1:] if match[1] else arguments:
+            for step in (1, -1):
+                new = f"({source[start:end]}) {'+' if step > 0 else '-'} 1"
+                yield Mutant(path, "bound", start, end, new, "((", f") + (mutants::is<{{}}>() ? {step} : 0))")
 
 
 def of_triton(path: Path) -> Iterator[Mutant]:
@@ -213,6 +233,19 @@ def _closing(text: str, at: int) -> int:
         depth += (text[at] in "([{") - (text[at] in ")]}")
         at += 1
     return at - 1
+
+
+def _arguments(text: str, at: int) -> list[tuple[int, int]]:
+    """The positional arguments of the call whose bracket opens before `at`."""
+    end, places = _closing(text, at), [at]
+    while at < end:
+        at = _closing(text, at + 1) if text[at] in "([{" else at
+        if text[at] == ",":
+            places.append(at + 1)
+        at += 1
+    ends = [*(place - 1 for place in places[1:]), end]
+    spans = [re.compile(r"\S(?:.*\S)?", re.S).search(text, *pair) for pair in zip(places, ends, strict=True)]
+    return [span.span() for span in spans if span and not re.match(r"\w+=", span[0])]
 
 
 def _parts(text: str, start: int, end: int, word: str) -> list[tuple[int, int]]:

@@ -1,10 +1,12 @@
 """Small mistakes, made by a seeded generator in the ops' kernels: does a test that runs on a CPU alone see each?
 
-    python tests/mutate.py --count 20 --seed 0           # of all ops
+    python tests/mutate.py --count 20 --seed 0           # of all ops: as many bounds, then as many of the other kinds
     python tests/mutate.py --count 20 --seed 0 softmax   # of this one
+    python tests/mutate.py --kind bounds --all           # every bound of every kernel
 
-A mutant is a constant one off, `<` for `<=` or the reverse, a barrier, a condition or a mask dropped, or two axes or
-operands swapped, in a .cuh or a file of Triton kernels of an op. The mutants are written into a copy of kernels/ in a
+A bound is what a comparison asks, where a loop ends, or what a minimum takes: one more, and one less. Any other mutant
+is a constant one off, `<` for `<=` or the reverse, a barrier, a condition or a mask dropped, or two axes or operands
+swapped. They stand in a .cuh or a file of Triton kernels of an op, and are written into a copy of kernels/ in a
 temporary folder; the sources are not touched.
 
 Of CUDA all mutants of an op are in one program as switches (mutants.py): its host test is built once, with
@@ -28,6 +30,8 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
+import math
 import random
 import re
 import shutil
@@ -76,8 +80,10 @@ def of_an_op_in_triton(op: str, sequence: Iterator[Mutant], count: int, copies: 
     copy, results = copies.new(f"{op}_triton"), []
     stages = [pytest_stage(op, slow, "cuda or cpp") for slow in (False, True)]
     started = set()
-    while len(results) < count:
-        result = Result(next(sequence), reached=True)
+    for mutant in sequence:
+        if len(results) == count:
+            break
+        result = Result(mutant, reached=True)
         file = copy / result.mutant.path.relative_to(ROOT)
         printed = ""
         for stage in stages:
@@ -103,7 +109,7 @@ def chosen(op: str, sequence: Iterator[Mutant], count: int, copies: Copies) -> t
     test = f"kernels/ops/{op}/test_{op}.cu"
     found: dict[int, Mutant] = {}
     alone: set[int] = set()
-    numbers = iter(range(1, 1 << 16))
+    numbers = itertools.count(1)
 
     def write(numbered: dict[int, Mutant]) -> None:
         for path in (ROOT / "kernels" / "ops" / op).rglob("*.cuh"):
@@ -122,11 +128,13 @@ def chosen(op: str, sequence: Iterator[Mutant], count: int, copies: Copies) -> t
                 return guilty
         return set(new)
 
-    while len(found) < count:
+    left = True
+    while left and len(found) < count:
         new: dict[int, Mutant] = {}
-        while len(found) + len(new) < count:
-            mutant = next(sequence)
-            if all(mutant.goes_with(other) for other in (*found.values(), *new.values())):
+        while left and len(found) + len(new) < count:
+            if (mutant := next(sequence, None)) is None:
+                left = False
+            elif all(mutant.goes_with(other) for other in (*found.values(), *new.values())):
                 new[next(numbers)] = mutant
         new = {number: new[number] for number in sorted(compiled_by_host(new))}
         as_switches = dict(new)
@@ -192,6 +200,8 @@ def of_an_op_in_cuda(op: str, sequence: Iterator[Mutant], count: int, copies: Co
                 result.by, result.said = stage.name, said_by(status, printed, stage)
                 break
         if result.alone:
+            for stage in stages:
+                stage.leave(copy)
             shutil.rmtree(copy)
         return result
 
@@ -214,8 +224,8 @@ def summary(results: list[Result]) -> str:
     return f"{text}; {sum(result.alone for result in results)} built alone"
 
 
-def mutate(count: int, seed: int, ops: list[str], copies: Copies) -> list[Result]:
-    """The results, printed op by op as they come."""
+def mutate(count: float, seed: int, ops: list[str], bounds: bool, copies: Copies) -> list[Result]:
+    """The results of so many mutants, bounds or others, printed op by op as they come; count: math.inf for all."""
     folders = sorted(path for path in (ROOT / "kernels" / "ops").iterdir() if not ops or path.name in ops)
     groups = [(folder, sorted(folder.rglob("*.cuh")), of_an_op_in_cuda) for folder in folders]
     groups += [
@@ -226,17 +236,18 @@ def mutate(count: int, seed: int, ops: list[str], copies: Copies) -> list[Result
     groups = [group for group in groups if group[1]]
     if unknown := {*ops} - {folder.name for folder, _, _ in groups}:
         raise Broken(f"no op with kernels: {', '.join(sorted(unknown))}")
-    shares = [len(range(i, count, len(groups))) for i in range(len(groups))]
+    shares = [count if count == math.inf else len(range(i, count, len(groups))) for i in range(len(groups))]
 
     def of_a_group(i: int) -> list[Result]:
         folder, paths, of_an_op = groups[i]
-        sequence = drawn(paths, random.Random(f"{seed} {folder.name} {of_an_op.__name__}"))
+        sequence = drawn(paths, random.Random(f"{seed} {folder.name} {of_an_op.__name__}"), bounds)
         try:
-            return of_an_op(folder.name, sequence, shares[i], copies) if shares[i] else []
-        except StopIteration:
-            raise Broken(f"{folder.name} has no {shares[i]} mutants") from None
+            results = of_an_op(folder.name, sequence, shares[i], copies) if shares[i] else []
         except Broken as broken:
             raise Broken(f"{folder.name}: {broken}") from None
+        if len(results) < shares[i] < math.inf:
+            raise Broken(f"{folder.name} has no {shares[i]} mutants")
+        return results
 
     results = []
     with ThreadPoolExecutor(2) as pool:
@@ -257,15 +268,21 @@ def mutate(count: int, seed: int, ops: list[str], copies: Copies) -> list[Result
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ops", nargs="*", help="default: all")
-    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--count", type=int, default=20, help="of each kind that is drawn")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", choices=("bounds", "others"), help="default: the bounds, then the others")
+    parser.add_argument("--all", action="store_true", help="instead of --count")
     options = parser.parse_args()
     if options.count < 1:
         parser.error("--count is at least 1")
+    count = math.inf if options.all else options.count
+    results = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="mutate_") as folder:
         try:
-            results = mutate(options.count, options.seed, options.ops, Copies(Path(folder), ROOT))
+            for kind in [options.kind] if options.kind else ("bounds", "others"):
+                copies = Copies(Path(folder, kind), ROOT)
+                results += mutate(count, options.seed, options.ops, kind == "bounds", copies)
         except Broken as broken:
             print(broken, file=sys.stderr)
             return 2

@@ -29,7 +29,8 @@ FORWARD = {
     "bias_modulo_8": ("offsets % 8", "offsets % COLUMNS", "7×1 float32: .*Hint: rows: "),
     "grid_columns_squared": ("columns * columns", "out.numel()", "1000×4 float32: .*never written.*grid or mask: "),
     "mask_off_by_one": ("<= elements", "< elements", f"1×1 float32: {BESIDE}.*Hint: mask: "),
-    "wide_modulo_8": ("8 if WIDE and COLUMNS > 8 else COLUMNS", "COLUMNS", "1×4097 float32: "),
+    "wide_modulo_8": ("8 if WIDE and COLUMNS > 8 else COLUMNS", "COLUMNS", "1×1023 float32: "),
+    "branch_off_by_one": ("elements + 1", "elements", f"1×1023 float32: {BESIDE}"),
     "clamped_miss": (
         "found * hit.to(found.dtype)",
         "tl.where(hit, found, 0.0)",

@@ -29,6 +29,7 @@ int guarded(int a, int n) {
     if (a > 2) marks += 10;
     return a < n ? a : n;  // not 4 < 5
 }
+int capped(int a, int n) { return min(a + n, n); }
 int sum(const int* x, int n) {
     int total = 0;
     for (int i = 0; i < n; ++i) total += x[i];
@@ -40,13 +41,16 @@ AROUND = """
 #include <stdio.h>
 #include <stdlib.h>
 struct { int x = 11, y = 5; } threadIdx, blockIdx;
+int min(int a, int b) { return a < b ? a : b; }
 #define __syncthreads() void(++barriers)
 """
 RUN = """
 void run() {
     int x[] = {5, -3, 8, 1, 2, 9}, y = 0;
     marks = barriers = 0;
-    for (int a = -2; a < 6; ++a) y = y * 31 + guarded(a, 4) + 2 * guarded(a, 7) + 4 * within(a, 3) + pick(9, a + 5, 4);
+    for (int a = -2; a < 6; ++a) {
+        y = y * 31 + guarded(a, 4) + 2 * guarded(a, 7) + 4 * within(a, 3) + pick(9, a + 5, 4) + 8 * capped(a, 3);
+    }
     printf("%d %lld %d %d %d\\n", y, wide(3), sum(x, 4), marks, barriers);
 }
 """
@@ -65,14 +69,20 @@ def _printed(folder: Path, text: str, *numbers: int) -> list[str]:
     return "".join(run.stdout for run in runs).splitlines()
 
 
-def test_a_switch_is_the_mutant_built_alone(tmp_path):
+@pytest.mark.parametrize(
+    ("drawn", "kinds"),
+    [(mutants.of_cuda, {"constant", "comparison", "dropped barrier", "dropped mask", "swapped"}),
+     (mutants.of_bounds, {"bound"})],
+    ids=["others", "bounds"],
+)
+def test_a_switch_is_the_mutant_built_alone(tmp_path, drawn, kinds):
     path = tmp_path / "expressions.cuh"
     path.write_text(EXPRESSIONS)
     kept = []
-    for mutant in mutants.of_cuda(path):
+    for mutant in drawn(path):
         if all(mutant.goes_with(other) for other in kept):
             kept.append(mutant)
-    assert {mutant.kind for mutant in kept} == {"constant", "comparison", "dropped barrier", "dropped mask", "swapped"}
+    assert {mutant.kind for mutant in kept} == kinds
 
     texts = [EXPRESSIONS, *(mutant.alone() for mutant in kept)]
     spaces = "".join(f"namespace n{i} {{ {text} {RUN} }}\n" for i, text in enumerate(texts))
@@ -94,6 +104,23 @@ def test_comments_are_not_drawn(tmp_path):
     path = tmp_path / "triton_kernel.py"
     path.write_text('"""1 < 2"""\ndef f(a, mask, b):  # 3\n    return g(a, mask, b)\n')
     assert [mutant.lines[1] for mutant in mutants.of_triton(path)] == ["return g(a, mask == mask, b)"]
+
+
+def test_bounds_of_loops_masks_and_minima(tmp_path):
+    path = tmp_path / "triton_kernel.py"
+    path.write_text("""def f(x, n):
+    for i in tl.range(0, n, 4, num_stages=3):
+        g(i + tl.arange(0, 4) < n)
+    for i in tl.static_range(h(n, 2)):
+        return tl.minimum(i, g("n"))
+""")
+    assert [mutant.lines[1] for mutant in mutants.of_bounds(path)] == [
+        "g(i + tl.arange(0, 4) < 1 + n)", "g(i + tl.arange(0, 4) < -1 + n)",
+        "for i in tl.range(0, (n) + 1, 4, num_stages=3):", "for i in tl.range(0, (n) - 1, 4, num_stages=3):",
+        "for i in tl.static_range((h(n, 2)) + 1):", "for i in tl.static_range((h(n, 2)) - 1):",
+        'return tl.minimum((i) + 1, g("n"))', 'return tl.minimum((i) - 1, g("n"))',
+        'return tl.minimum(i, (g("n")) + 1)', 'return tl.minimum(i, (g("n")) - 1)',
+    ]
 
 
 def test_a_seed_draws_the_same_mutants():
@@ -172,7 +199,7 @@ def test_a_toy_op(toy, monkeypatch, capsys):
     root = toy()
     before = _texts(root)
     monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")
-    status = _mutate(monkeypatch, root, "--count", "12")
+    status = _mutate(monkeypatch, root, "--kind", "others", "--count", "12")
     printed = capsys.readouterr().out
     print(printed)
     blocks = re.findall(r"^(\S+?), (.*)\n    (.*)\n    (.*)\n    (.*)$", printed, re.M)
@@ -200,6 +227,13 @@ def test_a_toy_op(toy, monkeypatch, capsys):
     )
     assert status == 1
     assert _texts(root) == before
+
+    assert _mutate(monkeypatch, root, "--kind", "bounds", "--all") == 1
+    printed = capsys.readouterr().out
+    print(printed)
+    assert len(re.findall(r"kernel.cuh:8, bound\n.*\n.*\n    killed by test_toy.cu", printed)) == 2
+    assert len(re.findall(r"unused.cuh:1, bound\n.*\n.*\n    ALIVE, no test comes to it", printed)) == 2
+    assert printed.splitlines()[-1].startswith("4 mutants: 2 killed (2 by asan), 2 alive ")
 
 
 def test_it_must_pass_without_a_mutant(toy, monkeypatch, capsys):
@@ -234,7 +268,9 @@ def test_a_toy_op_in_triton(toy, monkeypatch, capsys):
         path.unlink()
     (op / "triton_kernel.py").write_text(TRITON)
     (op / "test_toy.py").write_text(TRITON_TEST)
-    assert _mutate(monkeypatch, root, "--count", "3", "toy") == 1
+    assert _mutate(monkeypatch, root, "--kind", "bounds", "--all") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "2 mutants: 2 killed (2 by pytest), 0 alive; 0 built alone"
+    assert _mutate(monkeypatch, root, "--kind", "others", "--count", "3", "toy") == 1
     printed = capsys.readouterr().out
     said = dict(re.findall(r"\n    .*\n    (.*)\n    ([\w ]+)", printed))
     store = "tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, {}), {})"

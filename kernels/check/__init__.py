@@ -20,13 +20,14 @@ from .interpreter import OutOfBounds, watched
 from .maximum import maximum_as_compiled
 from .memory import guarded, poisoned
 from .run import check, check_gradients
-from .spec import Spec, calls_of, cases_of, eager_results, expected, reference, spec_of
+from .spec import Dimension, Spec, calls_of, cases_of, eager_results, expected, reference, spec_of
 
 __all__ = [
     "FLOAT_DTYPES",
     "TOLERANCES",
     "Call",
     "Case",
+    "Dimension",
     "OutOfBounds",
     "Pointwise",
     "Spec",

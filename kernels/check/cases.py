@@ -28,6 +28,7 @@ class Case:
         large (to ±150) | huge (an eighth of the dtype's largest number, sprinkled in).
     only: the one argument that has this layout and these values, the others being contiguous and normal; "": all.
     every_option: whether `check` calls the function with each of the op's options, or with the first alone.
+    sizes: the op's own sizes that are not the shape's, in place of those that its spec chooses: of features, say.
     """
 
     shape: tuple[int, ...]
@@ -36,11 +37,13 @@ class Case:
     values: str = "normal"
     only: str = ""
     every_option: bool = True
+    sizes: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         parts = ["×".join(map(str, self.shape)), str(self.dtype).removeprefix("torch.")]
         parts += [self.layout] * (self.layout != "contiguous") + [self.values] * (self.values != "normal")
-        return " ".join(parts + [self.only] * bool(self.only))
+        parts += [self.only] * bool(self.only) + [f"sizes {', '.join(map(str, self.sizes))}"] * bool(self.sizes)
+        return " ".join(parts)
 
     def tensor(self, seed: int, device: torch.device | str = "cpu", shape: tuple[int, ...] | None = None) -> Tensor:
         """Random numbers of this case; shape: instead of the case's (a bias, say). `seed` tells its tensors apart."""
@@ -148,9 +151,9 @@ def pointwise_cases(arguments: Sequence[str] = ()) -> list[Case]:
     kernel may look at one argument's layout and forget another's. Twelve cases are for each of an op's options, the
     rest for the first.
     """
-    shapes = [
-        (0, 5), (5, 0), (1, 1), (1, 7), (7, 1), (1000, 4), (1, 4097), (3, 8), (5, 1023), (5, 1024), (3, 1025),
-        (2, 4097), (33, 129), (9,), (2, 3, 5), (2, 0, 3), (64, 512),
+    shapes = [  # 1023 is one below a multiple of every smaller power of two, whatever block somebody's own kernel takes
+        (0, 5), (5, 0), (1, 1), (1, 7), (7, 1), (1000, 4), (1, 1023), (1, 4097), (3, 8), (3, 1025), (33, 129), (9,),
+        (2, 3, 5), (2, 0, 3), (64, 512),
     ]
     cases = [Case(shape) for shape in shapes]
     cases += [Case((17, 24), layout=layout) for layout in ("transposed", "strided", "expanded", "misaligned")]

@@ -20,6 +20,19 @@ _OPS = Path(__file__).resolve().parent.parent / "ops"
 
 
 @dataclass(frozen=True)
+class Dimension:
+    """of: n → the case in which this dimension is n, and all others are small. large: an n of several blocks. most: of
+    a block that is larger there is no case (default: large)."""
+
+    of: Callable[[int], Case]
+    large: int = 4096
+    most: int = 0
+
+    def case(self, n: int) -> Case:
+        return replace(self.of(n), every_option=False)
+
+
+@dataclass(frozen=True)
 class Spec:
     """An op's calls, its results, and how exact they must be.
 
@@ -31,6 +44,7 @@ class Spec:
     repeatable: whether two runs must give the same bits.
     scale: how far floating-point results may be off.
     cases: (names of the tensor arguments) → the cases for every device. wide_cases: more of them, for a GPU.
+    dimensions: those that a kernel may cut into blocks, at whose edges there are cases, too (edges.py).
     overload: a call's arguments → the dispatcher op's, if the public function computes some of them.
     """
 
@@ -42,6 +56,7 @@ class Spec:
     scale: Pointwise | Sums = Pointwise()  # noqa: RUF009
     cases: Callable[[tuple[str, ...]], list[Case]] = pointwise_cases
     wide_cases: Callable[[tuple[str, ...]], list[Case]] = wide_cases
+    dimensions: tuple[Dimension, ...] = (Dimension(lambda n: Case((1, n))), Dimension(lambda n: Case((n, 3))))
     overload: Callable[[tuple], tuple] = tuple
 
     @property
@@ -153,8 +168,11 @@ def calls_of(op: str, case: Case, device: torch.device | str = "cpu") -> list[Ca
     return list(spec_of(op).calls(case, torch.device(device)))
 
 
-def cases_of(op: str, device: torch.device | str = "cpu") -> list[Case]:
-    """The cases that `check` takes the op through on such a device."""
+def cases_of(op: str, device: torch.device | str = "cpu", edges: Iterable[Case] | None = None) -> list[Case]:
+    """The cases that `check` takes the op through on such a device; edges: in place of those of `edges.edges`."""
+    from . import edges as of_blocks
+
     spec = spec_of(op)
     wide = spec.wide_cases(spec.tensors) if torch.device(device).type == "cuda" else []
-    return spec.cases(spec.tensors) + wide
+    edges = of_blocks.edges(op, device) if edges is None else edges
+    return list(dict.fromkeys([*spec.cases(spec.tensors), *edges, *wide]))

@@ -78,8 +78,8 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, like: Tensor) -> Tensor:
 
 def interpreted() -> bool:
     """Whether Triton's interpreter will run the kernels: its time goes by the program, not by the element."""
-    if recorder() is not None:
-        return False
+    if (records := recorder()) is not None:
+        return records.interpreted
     return runtime.triton_mode() == "interpreted"
 
 

@@ -102,6 +102,12 @@ cudaError_t with_dtype(const Tensor& tensor, Function function) {
 
 }  // namespace fused
 
+#ifdef CUDA_ON_HOST
+extern "C" __attribute__((visibility("default"))) void fused_tell_launches(void (*tell)(const unsigned*)) {
+    cuda_on_host::tell_launch = tell;
+}
+#endif
+
 // FUSED_OP(forward), or FUSED_OP(forward, backward): of a folder with one op. FUSED_OP_NAMED(op, forward): once for each
 // op of a folder with several.
 #define FUSED_OP(...) FUSED_TABLE(fused_op, __VA_ARGS__)

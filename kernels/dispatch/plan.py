@@ -102,6 +102,8 @@ class Recorder:
     values of kind COMPUTED may be Varying.
     """
 
+    interpreted = False  # whether what is recorded would run in Triton's interpreter
+
     def __init__(self, slots: int, device: torch.device, arch: int) -> None:
         self._slots, self._device, self.arch = slots, device, arch
         self.on_gpu = device.type == "cuda"  # which is the current one while launches are recorded
@@ -183,7 +185,7 @@ def _function(kernel: cubin.Kernel | nvrtc.Kernel, device: torch.device) -> tupl
 
 def record(
     declaration: Declaration, form: str, arguments: Sequence, allocations: Sequence, arch: int = 90,
-    length: Varying | None = None, backend: str = "triton",
+    length: Varying | None = None, backend: str = "triton", recorder: type[Recorder] = Recorder,
 ) -> tuple[list, list]:
     """(workspaces, launches) of the op's launcher in Python for such arguments, as a Recorder has them.
 
@@ -217,10 +219,10 @@ def record(
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         arch = 10 * major + minor
-    recorder = Recorder(slot + len(outputs), device, arch)
-    with recording(recorder), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+    records = recorder(slot + len(outputs), device, arch)
+    with recording(records), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         launch(declaration, form, stand_ins, outputs, backend)
-    return recorder.workspaces, recorder.launches
+    return records.workspaces, records.launches
 
 
 def launch(

@@ -16,16 +16,17 @@ from torch import Tensor
 import kernels
 
 from ... import dispatch, runtime
-from ...dispatch.core import on_host
+from ...dispatch.core import on_host, runs_on_host
 from ...dispatch.op import Op
-from .. import Call, Case, Spec, eager_results, spec_of
+from .. import Call, Case, Spec, cases_of, eager_results, spec_of
+from ..edges import edges, edges_on_host, overload_arguments
 
 DEVICE = runtime.device()
 GPU = pytest.mark.skipif(DEVICE.type != "cuda", reason="no CUDA device")
 ON_HOST = "cuda on host"
 
 
-def _reason(backend: str) -> str:
+def why_not(backend: str) -> str:
     """Why the backend does not run here; "" if it does."""
     if backend == ON_HOST:
         compiler = shutil.which(os.environ.get("CXX", "c++"), path=runtime.path_with_python())
@@ -37,7 +38,7 @@ def _parameters(*backends: str) -> list:
     """pytest parameters. Without a GPU "cuda" is the host build of the CUDA kernels, on CPU tensors."""
     names = [ON_HOST if name == "cuda" and DEVICE.type == "cpu" else name for name in backends]
     return [
-        pytest.param(name, marks=pytest.mark.skipif(bool(_reason(name)), reason=_reason(name))) for name in names
+        pytest.param(name, marks=pytest.mark.skipif(bool(why_not(name)), reason=why_not(name))) for name in names
     ]
 
 
@@ -87,6 +88,20 @@ class Contract:
     def function(self, backend: str, in_place: bool = False):
         return functools.partial(getattr(kernels, self.op + "_" * in_place), backend=backend)
 
+    def edges(self, backend: str, backward: bool = False) -> list[Case]:
+        """Cases at the edges of this backend's blocks."""
+        if backend == "cuda" and runs_on_host() and not self.declaration.launcher(backend):
+            return edges_on_host(self.op, self.function(backend), backward)
+        return edges(self.op, DEVICE, backward)
+
+    def cases(self, backend: str) -> list[Case]:
+        """All of the op's, at the edges of this backend's blocks; for eager ten, since the reference is eager itself,
+        where it does not round in between."""
+        if backend != "eager":
+            return cases_of(self.op, DEVICE, self.edges(backend))
+        cases = [case for case in cases_of(self.op, DEVICE) if case.dtype.itemsize >= 4]
+        return cases[:: -(-len(cases) // 10)]
+
     def calls(self, case: Case | None = None, device: torch.device | str = DEVICE) -> list[Call]:
         """A call for each of the op's options."""
         return list(self.spec.calls(case or Case((5, 24)), torch.device(device)))
@@ -123,11 +138,7 @@ class Contract:
 
     def overload_arguments(self, call: Call) -> tuple:
         """The call's arguments as the dispatcher op takes them: the numbers that may change are 0-d tensors."""
-        scalars = self.declaration.scalars
-        return self.spec.overload(tuple(
-            torch.as_tensor(value, dtype=torch.float64) if name in scalars and not isinstance(value, Tensor) else value
-            for name, value in zip(self.spec.arguments, call.arguments(), strict=False)
-        ))
+        return overload_arguments(self.declaration, self.spec, call)
 
     def backward_arguments(self, call: Call, needs: Sequence[bool] | None = None) -> tuple:
         """The backward overload's arguments, for every gradient unless `needs` says which."""

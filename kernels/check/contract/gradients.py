@@ -11,7 +11,7 @@ import torch
 from .. import FLOAT_DTYPES, Case, check_gradients
 from .base import DEVICE, Contract, kernel_backend
 
-SHAPES = [(0, 5), (5, 0), (1, 7), (3, 1025), (70, 9), (600, 4), (7,), (2, 3, 8)]
+SHAPES = [(0, 5), (5, 0), (1, 7), (3, 257), (70, 9), (600, 4), (7,), (2, 3, 8)]
 CHUNKED = (1100, 64)  # a sum over these rows is cut into several chunks
 LARGE_SHAPES = [(600, 1024), (4096, 512), (2049, 1023), (65536, 8)]  # on a GPU
 
@@ -26,6 +26,8 @@ class Gradients(Contract):
     def test_gradients_of_every_shape(self, backend, dtype):
         cases = [Case(shape, dtype) for shape in (*SHAPES, *(LARGE_SHAPES if DEVICE.type == "cuda" else ()))]
         cases += [Case((17, 24), dtype, layout) for layout in ("transposed", "expanded", "misaligned")]
+        if dtype is torch.float32:
+            cases += self.edges(backend, backward=True)
         if dtype is torch.bfloat16 and backend == "triton" and DEVICE.type == "cpu":
             cases = cases[1::2]  # interpreted they take long, and float32 has them all
         for case in cases:

@@ -9,7 +9,6 @@ import torch
 
 from .. import check
 from .base import DEVICE, Contract, every_backend, kernel_backend
-from .values import cases_for
 
 
 class InPlace(Contract):
@@ -18,7 +17,7 @@ class InPlace(Contract):
     @every_backend
     def test_adversarial_cases_in_place(self, backend):
         # The values are computed as in the functional form: one of the options is enough.
-        cases = [replace(case, every_option=False) for case in cases_for(self.op, backend)]
+        cases = [replace(case, every_option=False) for case in self.cases(backend)]
         check(self.op + "_", self.function(backend, in_place=True), cases=cases)
 
     @every_backend

@@ -7,24 +7,15 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from .. import Case, cases_of, check
+from .. import Case, check
 from ..cases import LAYOUTS
 from .base import DEVICE, Contract, every_backend, kernel_backend
-
-
-def cases_for(op: str, backend: str) -> list[Case]:
-    """All of the op's; for eager ten, since the reference is eager itself, where it does not round in between."""
-    cases = cases_of(op, DEVICE)
-    if backend == "eager":
-        cases = [case for case in cases if case.dtype.itemsize >= 4]
-        return cases[:: -(-len(cases) // 10)]
-    return cases
 
 
 class Values(Contract):
     @every_backend
     def test_adversarial_cases(self, backend):
-        check(self.op, self.function(backend), cases=cases_for(self.op, backend))
+        check(self.op, self.function(backend), cases=self.cases(backend))
 
     @kernel_backend
     @hypothesis.settings(

@@ -20,6 +20,8 @@
 // Dynamic shared memory has its zones either way.
 #pragma once
 
+#define CUDA_ON_HOST
+
 #include <math.h>
 
 #include <cstdint>

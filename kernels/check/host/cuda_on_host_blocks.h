@@ -162,7 +162,11 @@ inline uint3 nth_block(unsigned long long n, dim3 grid) {
     return {unsigned(n % grid.x), unsigned(n / grid.x % grid.y), unsigned(n / grid.x / grid.y)};
 }
 
+inline void (*tell_launch)(const unsigned* sizes) = nullptr;  // of each grid and then of its blocks, x, y, z
+
 inline void begin_grid(dim3 grid, dim3 threads, const std::function<void()>& call) {
+    unsigned sizes[] = {grid.x, grid.y, grid.z, threads.x, threads.y, threads.z};
+    if (tell_launch) tell_launch(sizes);
     kernel = &call;
     gridDim = grid;
     blockDim = threads;

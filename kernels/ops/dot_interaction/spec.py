@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...check import Call, Case, Spec, Sums
+from ...check import Call, Case, Dimension, Spec, Sums
 from .eager import dot_interaction
 
 
@@ -33,14 +33,16 @@ def _smallest(call: Call) -> float:
 
 
 def _calls(case: Case, device: torch.device) -> Iterator[Call]:
-    """Rows and columns are the case's; with few and many features, and rows of the output padded to an alignment."""
+    """Rows and columns are the case's, and so are the features if it has `sizes`; else there are few and many features,
+    and rows of the output padded to an alignment."""
     *leading, columns = case.shape
     rows, plain = math.prod(leading), Case(case.shape, case.dtype)
 
     def drawn(name: str, seed: int, shape: tuple[int, ...]) -> torch.Tensor:
         return (case if case.only in ("", name) else plain).tensor(seed, device, shape)
 
-    for features, pad_to in ((4, 1), (26, 4), (0, 16), (1, 1), (9, 8)):
+    of_spec = (4, 1), (26, 4), (0, 16), (1, 1), (9, 8)
+    for features, pad_to in [(*case.sizes, 1)] if case.sizes else of_spec:
         tensors = drawn("dense", 1, (rows, columns)), drawn("sparse", 2, (rows, features, columns))
         yield Call(f"{case} {features} features padded to {pad_to}", tensors, (pad_to,))
 
@@ -68,5 +70,9 @@ SPEC = Spec(
     _calls,
     scale=_Products(k=8.0),
     cases=_cases,
+    dimensions=(
+        Dimension(lambda n: Case((1, n)), large=512), Dimension(lambda n: Case((n, 3)), large=512),
+        Dimension(lambda features: Case((2, 3), sizes=(features,)), large=70),
+    ),
     wide_cases=_wide_cases,
 )

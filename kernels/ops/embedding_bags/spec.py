@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...check import Call, Case, Spec, Sums
+from ...check import Call, Case, Dimension, Spec, Sums
 from ...check.comparison import gradients
 from .eager import embedding_bags
 
@@ -40,16 +40,17 @@ def _spoiled(ids: Tensor, generator: torch.Generator, values: tuple[int, ...]) -
 
 def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     *leading, width = case.shape
-    rows, features = math.prod(leading), len(HEIGHTS)
+    rows, heights = math.prod(leading), HEIGHTS[: case.sizes[0] if case.sizes else None]
+    features = len(heights)
     generator = torch.Generator().manual_seed(sum(case.shape))
     plain = Case(case.shape, case.dtype)
-    tables = (case if case.only in ("", "tables") else plain).tensor(1, device, (sum(HEIGHTS), width))
+    tables = (case if case.only in ("", "tables") else plain).tensor(1, device, (sum(heights), width))
     if case.values == "huge":
         tables = tables / 1024  # a dozen of them, weighted, must not overflow in one order and stay finite in another
-    row_offsets = torch.tensor([0, *HEIGHTS]).cumsum(0).to(device)
-    single = draw_ids(generator, torch.arange(features).expand(rows, features))
+    row_offsets = torch.tensor([0, *heights]).cumsum(0).to(device)
+    single = draw_ids(generator, torch.arange(features).expand(rows, features), heights)
     of_ids, offsets = draw_bags(generator, rows, features)
-    ragged = draw_ids(generator, of_ids)
+    ragged = draw_ids(generator, of_ids, heights)
     weighted = case if case.only in ("", "per_sample_weights") else plain
 
     def call(name: str, ids: Tensor, bounds: Tensor | None, mode: str, weights: bool, *options) -> Call:
@@ -119,4 +120,6 @@ SPEC = Spec(
     scale=_Pooled(k=16.0, gradient_magnitude=_gradient_magnitude),
     cases=_cases,
     wide_cases=_wide_cases,
+    # The second has one table, for as many bags as rows, and long rows, of which a program takes few.
+    dimensions=(Dimension(lambda n: Case((1, n))), Dimension(lambda n: Case((n, 1025), sizes=(1,)), large=64)),
 )

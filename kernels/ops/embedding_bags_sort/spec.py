@@ -2,7 +2,7 @@
 
 import torch
 
-from ...check import Call, Case, Spec
+from ...check import Call, Case, Dimension, Spec
 from ...check.cases import LAYOUTS
 from .eager import embedding_bags_sort
 
@@ -37,5 +37,6 @@ SPEC = Spec(
     _calls,
     outputs=("keys", "positions", "bags", "lengths"),
     cases=_cases,
+    dimensions=(Dimension(lambda rows: Case((rows, 2))), Dimension(lambda features: Case((1, features)), large=64)),
     wide_cases=lambda names: [Case((65536, 26)), Case((4096, 26)), Case((16384, 26))],
 )

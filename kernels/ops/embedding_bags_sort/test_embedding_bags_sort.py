@@ -26,7 +26,7 @@ class TestEmbeddingBagsSort(Contract):
 
     @no_triton
     def test_adversarial_cases(self, backend):
-        check(self.op, self.function(backend))
+        check(self.op, self.function(backend), cases=self.cases(backend))
 
     @pytest.mark.parametrize("fake", [False, True])
     def test_tensors_without_values_have_shapes(self, fake):

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import kernels
 
 from ... import runtime
-from ...check import Call, Case, Spec, cases_of, check
+from ...check import Call, Case, Spec, check
 from ...check.contract import DEVICE, GPU, Contract, every_backend, kernel_backend
 from ...dispatch import core
 from . import eager, op
@@ -98,8 +98,7 @@ class TestWalk(Contract):
 
     @every_backend
     def test_adversarial_cases(self, backend):
-        cases = cases_of(self.op, DEVICE)
-        check(self.op, self.function(backend), cases=cases[::8] if backend == "eager" else cases)
+        check(self.op, self.function(backend), cases=self.cases(backend))
 
     @kernel_backend
     @hypothesis.settings(

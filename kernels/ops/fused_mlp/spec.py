@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...check import Call, Case, Spec
+from ...check import Call, Case, Dimension, Spec
 from ...check.tf32 import EPS as TF32_EPS
 from . import packing
 from .eager import ACTIVATIONS, fused_mlp
@@ -44,8 +44,9 @@ def draw_mlp(case: Case, widths: Sequence[int], device) -> tuple[Tensor, tuple[T
 
 
 def _calls(case: Case, device: torch.device) -> Iterator[Call]:
+    """Of the widths in VARIANTS, or of the case's `sizes`."""
     columns = case.shape[-1]
-    for widths, options in VARIANTS:
+    for widths, options in [(case.sizes, VARIANTS[0][1])] if case.sizes else VARIANTS:
         tensors = draw_mlp(case, (max(1, columns - 2 if columns > 4 else columns), *widths), device)
         yield Call(" ".join(map(str, (case, *options))), tensors, options)
 
@@ -200,4 +201,17 @@ def _wide_cases(names: tuple[str, ...]) -> list[Case]:
     return [Case(shape, dtype) for shape in shapes for dtype in (torch.float32, torch.bfloat16)]
 
 
-SPEC = Spec(fused_mlp, _calls, scale=Layers(), cases=_cases, wide_cases=_wide_cases, overload=overload)
+SPEC = Spec(
+    fused_mlp,
+    _calls,
+    scale=Layers(),
+    cases=_cases,
+    wide_cases=_wide_cases,
+    dimensions=(
+        Dimension(lambda rows: Case((rows, 3), sizes=(5, 3)), large=600),
+        Dimension(lambda n: Case((2, n), sizes=(5, 3)), large=1100, most=600),
+        Dimension(lambda n: Case((2, 3), sizes=(n, 3)), large=1100, most=600),
+        Dimension(lambda n: Case((2, 3), sizes=(5, n)), large=1100, most=600),
+    ),
+    overload=overload,
+)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ...check import Call, Case, Spec, Sums
+from ...check import Call, Case, Dimension, Spec, Sums
 from ...check import calls as calls_of_case
 from ...check.comparison import double, exact_gradients
 from ...check.tf32 import EPS as TF32_EPS
@@ -20,10 +20,11 @@ STEP = 8  # of tf32's products, by mma.sync m16n8k8
 
 
 def sizes(case: Case) -> tuple[int, int, int]:
-    """B, C and H of a case: what is wider than WIDEST is narrowed."""
+    """B, C and H of a case: what is wider than WIDEST is narrowed. H is its `sizes`, if it has them."""
     *leading, columns = case.shape
     narrow = columns if columns <= WIDEST else 2 + columns % 31
-    return math.prod(leading), narrow, OUTPUTS[(sum(leading) + columns) % len(OUTPUTS)]
+    outputs = case.sizes or (OUTPUTS[(sum(leading) + columns) % len(OUTPUTS)],)
+    return math.prod(leading), narrow, *outputs
 
 
 def calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -138,5 +139,9 @@ SPEC = Spec(
     scale=Products(),
     cases=cases,
     wide_cases=wide_cases,
+    dimensions=(
+        Dimension(lambda rows: Case((rows, 5)), large=600), Dimension(lambda n: Case((2, n)), large=WIDEST),
+        Dimension(lambda outputs: Case((2, 5), sizes=(outputs,)), large=300),
+    ),
     overload=lambda arguments: (*arguments, False),
 )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...check import Call, Case, Spec, Sums, calls
+from ...check import Call, Case, Dimension, Spec, Sums, calls
 from ...check.cases import pointwise_cases, wide_cases
 from ...check.comparison import exact_gradients
 from .eager import softmax
@@ -68,5 +68,10 @@ SPEC = Spec(
     lambda case, device: calls(case, device, {"x": case.shape}),
     scale=_Rows(),
     cases=_cases,
+    # The last: a row too long to be held.
+    dimensions=(
+        Dimension(lambda n: Case((1, n))), Dimension(lambda n: Case((n, 3)), most=16384),
+        Dimension(lambda n: Case((1, 32768 + n)), large=8192),
+    ),
     wide_cases=_wide_cases,
 )
