@@ -22,6 +22,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from data.ahead import one_ahead
 from data.cli import UserError
+from data.files import parquet_files
 from data.rows import Held, empty_arrays, fill_arrays, joined, lists_of, take, tensors
 from data.schema import (
     COLUMNS,
@@ -170,7 +171,7 @@ class CriteoBatches(IterableDataset):
 
     schema: of the columns; Criteo's 13 counts and 26 categories if it is not given. If it has lists, a batch is
         `(labels, dense, ids i64 [N], offsets i64 [F B + 1])`: see data.rows.tensors.
-    path: a Parquet file, or a directory of them (read in the order of their names).
+    path: a Parquet file, or a directory of them, read in the order of the numbers in their names (data.files).
     batch_size: rows a batch; the last of a shard holds the rest, or is left out with `drop_last`.
     shuffle: row groups in a random order, then rows at random within a window of `window` rows. The order depends on
         (seed, epoch, shard) alone; `set_epoch` chooses the epoch.
@@ -220,7 +221,7 @@ class CriteoBatches(IterableDataset):
         # In shared memory, so that set_epoch also reaches a DataLoader's persistent workers.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
-        self.files = _parquet_files(Path(path))
+        self.files = parquet_files(Path(path))
         self._footers = [_checked_footer(file, self.columns, schema) for file in self.files]
         self._row_groups, total = [], 0
         for file, footer in enumerate(self._footers):
@@ -367,18 +368,6 @@ class CriteoBatches(IterableDataset):
                     f"{self.files[group.file]}: row {first + row - file_start}, column {names[column]}: "
                     f"expected {expected}, found {found}"
                 )
-
-
-def _parquet_files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise UserError(f"{path}: no such file or directory; expected Parquet files")
-    files = sorted(path.glob("*.parquet"))
-    if not files:
-        below = next((path / split for split in reversed(SPLITS) if (path / split).is_dir()), None)
-        raise UserError(f"{path}: no *.parquet file in it" + (f"; name one of its splits, {below}" if below else ""))
-    return files
 
 
 def _checked_footer(file: Path, columns: tuple[str, ...], of: Schema) -> pq.FileMetaData:

@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from data.cli import Parser, UserError, user_errors
 from data.dataset import write_dataset
+from data.files import by_numbers, check_once, out_of_order
 from data.parse import parse
 from data.raw import SPLIT, Block, blocks, check_file
 from data.schema import CRITEO, IDS, SPLITS, Schema, read_schema
@@ -59,6 +60,7 @@ def preprocess(
     min_count: int = 1,
     hash_size: int | None = None,
     on_bad_line: str = "raise",
+    order: str = "warn",
     workers: int | None = None,
     progress: bool = False,
 ) -> tuple[dict[str, int], int]:
@@ -68,17 +70,32 @@ def preprocess(
     split: "order" or "random"; default: as the schema says, "order" without one.
     seed, min_count, hash_size, workers: see data.dataset.write_dataset.
     on_bad_line: "raise", or "skip" to leave out lines that are not of the format and count them.
+    order: "warn" or "raise" where the split is by order and the files are not in that of the numbers in their names,
+        as a shell has day_10 before day_2; "given": any order is right; "numbers": sort them so.
 
-    Raises UserError naming file, line and field.
+    Raises UserError naming file, line and field, and for a file that is named twice.
     """
     if on_bad_line not in ("raise", "skip"):
         raise ValueError(f"on_bad_line: expected 'raise' or 'skip', got {on_bad_line!r}")
+    if order not in ("warn", "raise", "given", "numbers"):
+        raise ValueError(f"order: expected 'warn', 'raise', 'given' or 'numbers', got {order!r}")
     inputs = [Path("/dev/stdin" if str(file) == "-" else file) for file in inputs]
     if inputs.count(Path("/dev/stdin")) > 1:
         raise UserError("-: stdin is named twice, and can be read once")
     for file in inputs:
         check_file(file)
+    check_once(inputs)
     by = split or (schema.split.by if schema else "order")
+    if order == "numbers":
+        inputs = _sorted(inputs)
+    elif order != "given" and by == "order" and (wrong := out_of_order(inputs)):
+        wrong += (
+            "; a split by order holds out the last rows: name the files in that order, or say --order numbers (sort "
+            "them so) or --order given (as they are)"
+        )
+        if order == "raise":
+            raise UserError(wrong)
+        logger.warning("{}", wrong)
     if by == "files":
         _check_names(inputs, schema)
     report = Report()
@@ -100,6 +117,13 @@ def preprocess(
         if not number and by == "column":
             logger.warning("no row is for {}: no text of column {} says so", name, schema.split.column)
     return rows, report.bad
+
+
+def _sorted(files: list[Path]) -> list[Path]:
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"{file}: expected a file, for --order numbers goes by names")
+    return by_numbers(files)
 
 
 def _check_names(files: list[Path], schema: Schema) -> None:
@@ -137,6 +161,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--min-count", type=int, default=1, help="leave rarer ids out of the metadata")
     parser.add_argument("--hash-size", type=int, metavar="N", help="write ids modulo N, as for the Terabyte logs")
     parser.add_argument("--on-bad-line", choices=("raise", "skip"), default="raise", help="default: %(default)s")
+    parser.add_argument(
+        "--order", choices=("given", "numbers"), default="raise",
+        help="of files: as they are named, or by the numbers in their names (default: an error, where a split by order "
+        "would hold out others than the last numbers)",
+    )
     parser.add_argument("--workers", type=int, help="threads, at most 4; default: one more than cores")
     options = parser.parse_args(arguments)
     for name, least, most in (
