@@ -22,6 +22,8 @@ MADE_BY := $(PYTHON3)
 DOCTOR := $(PYTHON3) kernels/doctor.py
 # For cmake, ctest and ninja, which requirements.txt installs.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# It would lead .venv's Python to another one's packages.
+unexport PYTHONHOME
 endif
 
 SAMPLE := data/sample/metadata.json
@@ -101,15 +103,6 @@ $(SAMPLE): | venv
 ifeq ($(origin PYTHON),command line)
 venv: check
 else
-# .venv/requirements.txt is a copy of the requirements whose installation ended well.
 venv: check
-	@cmp -s requirements.txt .venv/requirements.txt && $(PYTHON) -c '' 2>/dev/null && exit; \
-	$(PYTHON) -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
-		|| { echo 'Making .venv'; $(PYTHON3) -m venv --clear .venv; }; \
-	$(PYTHON) -c 'import os, sysconfig; site = sysconfig.get_path("purelib"); \
-		print(*(os.path.relpath(path, site) for path in (".", "notebooks")), sep="\n", file=open(site + "/fused_kernels.pth", "w"))'; \
-	echo 'Installing requirements.txt into .venv (once)'; \
-	$(PYTHON) -m pip install --disable-pip-version-check -r requirements.txt \
-		| sed -nu -e 's/^ *\(Downloading .* [MG]B)\).*/  \1/p' -e 's/^Installing collected.*/  unpacking/p'; \
-	cp requirements.txt .venv/requirements.txt
+	@$(PYTHON3) kernels/environment.py
 endif

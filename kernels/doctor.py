@@ -11,18 +11,21 @@ import ctypes
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
 IN_CHECKOUT = (ROOT / "Makefile").is_file()  # else pip has put the package there, and its Python holds the others
-OF_THE_CHECKOUT = ("venv", "make", "cmake")  # what they are for is not in the package
+OF_THE_CHECKOUT = ("venv", "make", "cmake", "ctest")  # what they are for is not in the package
 OLDEST_PYTHON = (3, 11)
+COMPILERS = ("g++", "c++")  # where CXX names none
 # Free disk in GB that installing takes: the packages as the index ships them, once packed and once unpacked.
 DISK_CUDA, DISK_CPU = 10, 4
 
@@ -41,20 +44,87 @@ class Check:
 
 def output(*command: str) -> str:
     """What a command prints, or '' if there is no such command, it fails or takes over 20 s."""
+    return _asked(command)[0].strip()
+
+
+def why_not_run(words: Sequence[str]) -> str:
+    """Why a program that is there cannot be called (a script whose interpreter has moved), asked of itself; or ''."""
+    return _asked((*words, "--version"))[1]
+
+
+def _asked(command: Sequence[str]) -> tuple[str, str]:
+    """(what the command prints, why it failed), either ''."""
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.decode(errors="replace").strip()
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
+    except OSError as error:
+        return "", error.strerror or str(error)
+    except subprocess.TimeoutExpired:
+        return "", "no answer within 20 s"
+    said = done.stderr.decode(errors="replace").strip().split("\n")[0]
+    if done.returncode:
+        return "", f"exit status {done.returncode}" + (f": {said}" if said else "")
+    return done.stdout.decode(errors="replace"), ""
 
 
-def tool(name: str, folder: str = "") -> str:
-    """'version (path)' of a program in `folder` or PATH, or ''."""
+def compiler(path: str | None = None, variable: str = "CXX") -> tuple[list[str], str]:
+    """The words of the C++ compiler's command, and why there is no such program ('' if there is one).
+
+    The variable may hold several: `ccache g++`, `env g++`, `g++ -m64`. Programs are looked for in path, or in PATH.
+    """
+    given = os.environ.get(variable, "").strip()
+    if given:
+        words = [given] if shutil.which(given, path=path) else _words(given)
+    else:
+        words = [next((name for name in COMPILERS if shutil.which(name, path=path)), COMPILERS[0])]
+    if program := shutil.which(words[0], path=path):
+        if os.sep in words[0]:  # a build has another working directory
+            words[0] = os.path.abspath(program)
+        return words, ""
+    named = f" ({variable} is {given!r})" if given and given != words[0] else ""
+    get = f"set {variable} to one that is there, or unset it" if given else f"apt install g++, or set {variable}"
+    return words, f"the {_kind(variable)} {words[0]} is missing{named}: {get}"
+
+
+def _kind(variable: str) -> str:
+    return "C++ compiler" if variable == "CXX" else f"compiler that {variable} names,"
+
+
+def _words(given: str) -> list[str]:
+    try:
+        return shlex.split(given)
+    except ValueError:  # a quotation that does not end
+        return [given]
+
+
+def why_no_compiler(path: str | None = None, variable: str = "CXX") -> str:
+    """Why the C++ compiler cannot be called, asked of itself; '' if it can."""
+    return _compiler_and_why_not(path, variable)[1]
+
+
+def _compiler_and_why_not(path: str | None = None, variable: str = "CXX") -> tuple[str, str]:
+    """('version (command)', why it cannot be called), either ''."""
+    words, why = compiler(path, variable)
+    if why:
+        return "", why
+    text, failed = _asked((*words, "--version"))
+    if failed:
+        return "", f"the {_kind(variable)} {shlex.join(words)} does not run ({failed}): set {variable} to one that does"
+    place = f"{variable}: {shlex.join(words)}" if os.environ.get(variable) else shutil.which(words[0], path=path)
+    return f"{_version(text)} ({place})", ""
+
+
+def tool(name: str, folder: str = "") -> tuple[str, str]:
+    """('version (path)' of a program in `folder` or PATH, why it is missing), either ''."""
     path = shutil.which(name, path=os.pathsep.join(filter(None, [folder, os.environ.get("PATH", os.defpath)])))
     if path is None:
-        return ""
-    version = re.search(r"\d+\.\d+(\.\d+)*", re.sub(r"\(.*?\)", "", output(path, "--version")))
-    return f"{version.group() if version else 'version unknown'} ({path})"
+        return "", f"{name} is not on PATH"
+    text, why = _asked((path, "--version"))
+    return ("", f"{path} does not run ({why})") if why else (f"{_version(text)} ({path})", "")
+
+
+def _version(text: str) -> str:
+    version = re.search(r"\d+\.\d+(\.\d+)*", re.sub(r"\(.*?\)", "", text))
+    return version.group() if version else "version unknown"
 
 
 def package_version(python: str | Path, name: str) -> str:
@@ -137,8 +207,7 @@ def checks(
     has_headers = Path(headers).is_file()
     bin_folder = str(Path(packages).parent)
     cuda_folder = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")
-    cxx, make, nvcc = tool("g++"), tool("make"), tool("nvcc", cuda_folder)
-    cmake, ninja = tool("cmake", bin_folder), tool("ninja", bin_folder)
+    make, nvcc = tool("make")[0], tool("nvcc", cuda_folder)[0]
     by_pip = "make lecture installs it" if python is None else f"{python} -m pip install"
     by_pip += ", as requirements.txt pins it" if python is not None and IN_CHECKOUT else ""
 
@@ -176,14 +245,7 @@ def checks(
             required=True,
         ),
         Check("make", make, bool(make), "the targets of the Makefile", "apt install make"),
-        Check(
-            "g++",
-            cxx,
-            bool(cxx),
-            "torch.compile, the CUDA extension, the CMake tests",
-            "apt install g++ (Fedora: gcc-c++)",
-            required=True,
-        ),
+        *compilers(),
         Check("torch", torch, bool(torch), "everything", by_pip, required=python is not None),
         Check("triton", triton, bool(triton), "the Triton kernels", by_pip),
         Check(
@@ -207,9 +269,16 @@ def checks(
             "the CUDA kernels on a GPU (the Triton kernels do without)",
             "developer.nvidia.com/cuda-downloads (cuda-toolkit; Debian: nvidia-cuda-toolkit)",
         ),
-        Check("cmake", cmake, bool(cmake), "the CMake tests", by_pip),
-        Check("ninja", ninja, bool(ninja), "the CMake tests, the CUDA extension", by_pip),
     ]
+    for name, without in (
+        ("cmake", "the CMake tests"),
+        ("ctest", "the CMake tests"),
+        ("ninja", "the CMake tests, the C++ core and the CUDA extension, model.export"),
+    ):
+        program, why = tool(name, bin_folder)
+        moved = IN_CHECKOUT and os.path.exists(os.path.join(bin_folder, name))
+        get = "was the checkout moved? make venv mends it" if python is None and moved else by_pip
+        found.append(Check(name, program, not why, without, f"{get} ({why})"))
     if installs:
         found.append(
             Check(
@@ -221,6 +290,21 @@ def checks(
                 required=True,
             )
         )
+    return found
+
+
+def compilers() -> list[Check]:
+    """The C++ compiler, and those of CUDA's host code that the environment names."""
+    text, why = _compiler_and_why_not()
+    without = "torch.compile, the CUDA extension, the CMake tests"
+    get = why if os.environ.get("CXX") else "apt install g++ (Fedora: gcc-c++)"
+    found = [Check("g++", text, not why, without, get, required=True)]
+    for variable in ("CC", "CUDAHOSTCXX", "NVCC_CCBIN"):
+        if os.environ.get(variable, "").strip():
+            text, why = _compiler_and_why_not(variable=variable)
+            if not why and len(words := compiler(variable=variable)[0]) > 1:  # nvcc and Triton take no arguments
+                text, why = "", f"{variable} is {shlex.join(words)!r}: name one program, a script that calls these"
+            found.append(Check(variable, text, not why, "CUDA's host code, and Triton on a GPU", why))
     return found
 
 

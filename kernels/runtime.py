@@ -5,12 +5,16 @@ Importing this module calls no CUDA and imports neither torch nor Triton.
 
 from __future__ import annotations
 
+import atexit
 import functools
+import hashlib
 import os
 import platform
 import re
+import shlex
 import shutil
 import sys
+import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,11 +125,55 @@ def _by_pip(package: str) -> str:
 def _why_not_cpp(device_type: str) -> str:
     if device_type != "cpu":
         return "it runs CPU tensors: move the tensors with .cpu()"
-    if shutil.which(compiler := os.environ.get("CXX", "c++"), path=path_with_python()) is None:
-        return f"the C++ compiler {compiler} is missing: apt install g++, or set CXX"
-    if shutil.which("ninja", path=path_with_python()) is None:
-        return f"ninja is missing: {_by_pip('ninja')}"
-    return ""
+    return doctor.compiler(path_with_python())[1] or _why_no_ninja()
+
+
+def _why_no_ninja() -> str:
+    return f"ninja is missing: {_by_pip('ninja')}" if shutil.which("ninja", path=path_with_python()) is None else ""
+
+
+def why_no_build(device_type: str) -> str:
+    """Why what runs tensors of a 'cpu' or 'cuda' device cannot be built here, and what to do; '' if it can.
+
+    As `why_not` says it of "cpp" and "cuda", and the programs are asked whether they run, which takes a process each.
+    """
+    backend = "cpp" if device_type == "cpu" else "cuda"
+    if missing := why_not(backend, device_type) or doctor.why_no_compiler(path_with_python()):
+        return missing
+    ninja = shutil.which("ninja", path=path_with_python())
+    failed = doctor.why_not_run([ninja])
+    return f"{ninja} does not run ({failed}): {_by_pip('ninja')}" if failed else ""
+
+
+def compiler_program(variable: str = "CXX") -> str:
+    """The compiler as one program, for who takes no other: where the variable holds several words, a script that calls
+    them. Raises RuntimeError if there is no such program."""
+    words, why = doctor.compiler(path_with_python(), variable)
+    if why:
+        raise RuntimeError(why)
+    if len(words) == 1 and shlex.quote(words[0]) == words[0]:
+        return words[0]
+    programs = [word for word in words if not word.startswith("-") and shutil.which(word, path=path_with_python())]
+    name = re.sub(r"[^\w.+-]", "_", Path(programs[-1]).name)  # from which Inductor reads whether it is g++ or clang
+    text = f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'
+    script = _compilers_folder() / hashlib.sha256(text.encode()).hexdigest()[:16] / name
+    if not script.exists():
+        partial = made(script.parent) / f".{name}.{os.getpid()}"
+        partial.write_text(text)
+        partial.chmod(0o755)
+        partial.replace(script)
+    return str(script)
+
+
+@functools.cache
+def _compilers_folder() -> Path:
+    """Where a path without spaces leads: Inductor splits the command that it calls the compiler by."""
+    folder = CACHE / "compilers"
+    if shlex.quote(str(folder)) == str(folder):
+        return folder
+    folder = tempfile.mkdtemp(prefix="compilers-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _why_not_triton(device_type: str) -> str:
@@ -179,9 +227,8 @@ def _why_no_toolkit() -> str:
     release = re.search(r"release (\d+)\.\d+", doctor.output(str(compiler), "--version"))
     if release and release[1] != torch.version.cuda.split(".")[0]:
         return f"{compiler} is of CUDA {release[0].removeprefix('release ')}: {toolkit}"
-    if shutil.which("ninja", path=path_with_python()) is None:
-        return f"ninja is missing: {_by_pip('ninja')}"
-    return ""
+    host = os.environ.get("CC") and doctor.compiler(path_with_python(), "CC")[1]
+    return _why_no_ninja() or doctor.compiler(path_with_python())[1] or host or ""
 
 
 def backends(on: torch.device | str | None = None) -> dict[str, str]:

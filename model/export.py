@@ -23,7 +23,6 @@ if __name__ == "__main__":
 
 import importlib
 import json
-import os
 import shlex
 import shutil
 import tempfile
@@ -39,7 +38,8 @@ from torch.export import Dim
 
 from data.cli import Parser, UserError
 from data.criteo import IDS
-from kernels import library
+from kernels import library, runtime
+from kernels.dispatch.build import BuildError
 from model.checkpoints import first_line
 from model.device import choose
 from model.dlrm import DLRM
@@ -97,6 +97,8 @@ def export(
         onnx_file.check(onnx, pooling or "none")
     device = choose(device)
     if out is not None:
+        if missing := runtime.why_no_build(device.type):
+            raise UserError(f"--out: {missing}")
         with new_folder(out) as folder, torch.no_grad():
             model, pooling = _model(checkpoint, pooling, onnx, hash_size)
             (folder / COLUMNS).write_text(json.dumps(input_columns(model), indent=1, ensure_ascii=False) + "\n")
@@ -105,6 +107,8 @@ def export(
                 check(folder, device.index)
             except library.LibraryError as error:
                 raise UserError(f"the ops' library cannot be built: {first_line(error)}") from None
+            except BuildError as error:
+                raise UserError(first_line(error)) from None
         _log(out)
     if onnx is not None:
         with new_file(onnx) as folder, torch.no_grad():
@@ -189,9 +193,9 @@ def compile_package(served: Served, inputs: Sequence[Tensor], to: Path) -> None:
 def _instructions(folder: Path) -> dict:
     """Options with which Inductor compiles for INSTRUCTIONS. torch 2.11 has none for them and says -march=native: there
     the compiler is a script in the folder, which says another -march behind it, and the last one counts."""
+    compiler = runtime.compiler_program()
     if hasattr(torch._inductor.config.cpp, "march"):
-        return {"cpp.march": INSTRUCTIONS}
-    compiler = os.environ.get("CXX", "g++")
+        return {"cpp.march": INSTRUCTIONS, "cpp.cxx": (None, compiler)}
     script = folder / Path(compiler).name  # by which Inductor knows what options it takes
     script.write_text(f'#!/bin/sh\nexec {shlex.quote(compiler)} "$@" -march={INSTRUCTIONS}\n')
     script.chmod(0o755)

@@ -14,9 +14,7 @@ if __name__ == "__main__":
 
 import argparse
 import hashlib
-import os
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -36,6 +34,7 @@ from tqdm import tqdm
 from data.cli import Parser, UserError, user_errors
 from data.criteo import CRITEO, LABEL, SPLITS, CriteoBatches, read_hash_size, read_metadata, read_own_schema
 from data.schema import Schema
+from kernels import doctor, runtime
 from model.checkpoints import first_line, plain
 from model.config import PRESETS, DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
 from model.device import check_precision, choose, settings
@@ -118,8 +117,8 @@ def train(
     """
     config, device = preset.train, choose(device)
     check_precision(device, config.precision)
-    if compile and shutil.which(os.environ.get("CXX", "g++")) is None:
-        raise UserError("--compile needs a C++ compiler: install g++, or set CXX")
+    if compile and (missing := doctor.why_no_compiler(runtime.path_with_python())):
+        raise UserError(f"--compile: {missing}")
     if init_from and resume:
         raise UserError("--init-from begins a run, and --resume goes on with one: leave one of them out")
     if resume_changed and not resume:
@@ -169,6 +168,7 @@ def _train(
         Scalars(folders.logs, run.done + 1) as scalars,
         _profiler(profile, name, config.epochs * run.steps - run.done) as profiler,
         Signals() as signals,
+        _inductor() if compile else nullcontext(),
     ):
         # Not with a profile, which is to show the whole step, nor within a graph, of which the hashes are a part.
         ahead = device.type == "cpu" and not (profile or compile or batches["train"].schema.lists)
@@ -232,6 +232,11 @@ def _train(
             signals.check("in the evaluation after the last epoch")
     logger.info(f"peak memory: {_peak_memory(device)}")
     return Result(model, metrics, run.losses[: run.done].cpu().numpy(), run.history, folders.last.parent)
+
+
+def _inductor():
+    """Within the block Inductor calls the C++ compiler as one program, the only way it knows."""
+    return torch._inductor.config.patch({"cpp.cxx": (None, runtime.compiler_program())})
 
 
 def _is_due(step: int, every: int) -> bool:

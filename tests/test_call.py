@@ -179,7 +179,8 @@ def test_where_no_compiler_is_tritons_own_launcher_is_used_and_one_warning_says_
     loaded, *messages = ended.stdout.splitlines()
     assert loaded == "False"
     slower = "Triton's own launcher is used, and a call costs several times as much"
-    assert messages == [f"{slower}: a C++ compiler is missing, to build the extension core: apt install g++"]
+    missing = "the C++ compiler /nonexistent is missing: set CXX to one that is there, or unset it"
+    assert messages == [f"{slower}: the extension core cannot be built: {missing}"]
 
 
 def test_without_a_compiler_and_without_triton_the_error_says_how_to_get_triton(monkeypatch, missing):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from exported_models import CARDINALITIES, checkpoint, for_gpu, trained
 
-from data.cli import UserError
+from data.cli import UserError, user_errors
 from kernels import runtime
 from model import export
 from model.dlrm import DLRM
@@ -93,6 +93,31 @@ def test_ids_of_another_table_beyond_the_trained_rows_have_row_0():
 def test_an_unknown_pooling():
     with pytest.raises(ValueError, match="pooling must be one of none, sum, mean; got 'max'"):
         Served(trained(), "max")
+
+
+@pytest.mark.parametrize("missing", ["CXX", "ninja", "a ninja that runs"])
+def test_a_missing_program_is_said_before_any_work(tmp_path, monkeypatch, capsys, missing):
+    """Without the ops' C++ their eager forms would be traced, which torch.export refuses in hundreds of lines."""
+    out, (gcc, sh) = tmp_path / "out", map(shutil.which, ("g++", "sh"))
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "g++").symlink_to(gcc)
+    (tools / "sh").symlink_to(sh)
+    monkeypatch.setenv("CXX", "ccache-of-nobody g++" if missing == "CXX" else "g++")
+    if missing != "CXX":
+        monkeypatch.setattr(runtime, "path_with_python", lambda: str(tools))
+    if missing == "a ninja that runs":
+        (tools / "ninja").write_text("#!/nowhere/python\n")
+        (tools / "ninja").chmod(0o755)
+    says = {"CXX": "the C++ compiler ccache-of-nobody is missing (CXX is 'ccache-of-nobody g++')",
+            "ninja": "ninja is missing: pip install ninja",
+            "a ninja that runs": f"{tools / 'ninja'} does not run (No such file or directory): pip install ninja"}
+    with pytest.raises(SystemExit) as ended, user_errors("model.export"):
+        export.main(["--checkpoint", str(tmp_path / "not read yet.pt"), "--out", str(out)])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"model.export: --out: {says[missing]}")
+    assert not out.exists()
 
 
 @pytest.fixture

@@ -126,6 +126,19 @@ def test_a_failed_build_shows_the_compilers_line_and_can_be_repaired(tmp_path, m
     assert ctypes.CDLL(load(tmp_path, "repaired", **options)).scaled(5) == 15
 
 
+def test_a_compiler_of_several_words_builds(tmp_path, monkeypatch):
+    """As a cache of compilations is put before one, in a folder with a space."""
+    write_source(tmp_path)
+    ran = tmp_path / "ran"
+    executable(tmp_path / "my tools" / "ccache", f'echo >> "{ran}"\nexec "$@"')
+    monkeypatch.setenv("CXX", f"'{tmp_path}/my tools/ccache' c++ -m64")
+    monkeypatch.setattr(runtime, "CACHE", tmp_path / "with a space")
+    runtime._compilers_folder.cache_clear()
+    assert ctypes.CDLL(load(tmp_path, "worded")).scaled(5) == 15
+    assert ran.exists()
+    runtime._compilers_folder.cache_clear()
+
+
 def test_a_cuda_file_can_be_built_as_cpp(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "none"))  # nvcc is not looked for
     source = write_source(tmp_path, ".cu")
@@ -390,7 +403,10 @@ def test_the_core_needs_a_compiler_and_is_built_once_there_is_one(tmp_path, monk
     for _ in range(2):
         with pytest.raises(RuntimeError) as raised:
             core.load_core()
-        assert str(raised.value) == "a C++ compiler is missing, to build the extension core: apt install g++"
+        assert str(raised.value) == (
+            "the extension core cannot be built: the C++ compiler /nonexistent is missing: set CXX to one that is "
+            "there, or unset it"
+        )
     assert not core.core_is_loaded()
     assert files(tmp_path) == ["core.lock"]
     monkeypatch.delenv("CXX")
@@ -404,7 +420,7 @@ def test_the_core_needs_a_compiler_and_is_built_once_there_is_one(tmp_path, monk
 def test_what_needs_nvcc_names_it(tmp_path, monkeypatch):
     write_source(tmp_path, ".cu")
     monkeypatch.setattr(runtime, "nvcc", lambda: None)
-    with pytest.raises(RuntimeError, match=r"^nvcc, or a C\+\+ compiler, is missing, to build the extension small: "):
+    with pytest.raises(RuntimeError, match=r"^the extension small cannot be built: nvcc is missing"):
         load(tmp_path, "small", ".cu")
 
 
@@ -420,7 +436,7 @@ def test_without_its_compiler_a_library_is_loaded_all_the_same(tmp_path, monkeyp
     assert load(tmp_path, "kept") != built
     monkeypatch.setenv("CXX", "/nonexistent")
     (tmp_path / "include" / "factor.h").write_text("#define FACTOR 4\n")  # of which there is no build
-    with pytest.raises(RuntimeError, match=r"^a C\+\+ compiler is missing, to build the extension kept: "):
+    with pytest.raises(RuntimeError, match=r"^the extension kept cannot be built: the C\+\+ compiler /none"):
         load(tmp_path, "kept")
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 
 import pytest
 import torch
 
-from kernels import runtime
+from kernels import doctor, runtime
 from kernels.check import fresh
 
 
@@ -41,6 +43,11 @@ def test_the_cuda_backend_says_what_is_missing(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
     assert "ninja is missing" in runtime.why_not("cuda", "cuda")
     executable(tmp_path / "venv" / "ninja", "")
+    assert "the C++ compiler g++ is missing: apt install g++, or set CXX" in runtime.why_not("cuda", "cuda")
+    executable(tmp_path / "venv" / "g++", "")
+    monkeypatch.setenv("CC", "ccache gcc")
+    assert "ccache is missing (CC is 'ccache gcc'): set CC to one that is there" in runtime.why_not("cuda", "cuda")
+    monkeypatch.delenv("CC")
     assert runtime.why_not("cuda", "cuda") == ""
     assert ".cuda()" in runtime.why_not("cuda", "cpu")
 
@@ -69,6 +76,90 @@ def executable(path, command):
     path.write_text(f"#!/bin/sh\n{command}\n")
     path.chmod(0o755)
     return path
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """A folder that is all of PATH: a compiler, ninja, a cache of compilations that calls one, and a script whose
+    interpreter has moved."""
+    folder = tmp_path / "my tools"
+    for name, command in (("g++", "echo g++ 12.2"), ("ninja", "echo 1.13"), ("ccache", 'exec "$@"')):
+        executable(folder / name, command)
+    executable(folder / "moved", "").write_text("#!/nowhere/python\n")
+    for name in ("env", "false"):
+        (folder / name).symlink_to(shutil.which(name))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    for variable in ("CXX", "CC", "CUDAHOSTCXX", "NVCC_CCBIN"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(runtime, "CACHE", tmp_path / "cache")
+    runtime._compilers_folder.cache_clear()
+    yield folder
+    runtime._compilers_folder.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "given", ["", "g++", "ccache g++", "g++ -m64", "env LANG=C ccache g++ -m64", "./g++", "{}/g++",
+              "'{}/ccache' '{}/g++'"],
+)
+def test_a_compiler_is_what_cxx_says_in_one_word_or_several(tools, monkeypatch, given):
+    monkeypatch.setenv("CXX", given.format(tools, tools))
+    assert runtime.why_not("cpp", "cpu") == runtime.why_no_build("cpu") == ""
+    program = runtime.compiler_program()
+    assert " " not in program
+    assert program.endswith("g++")  # what it is named, Inductor takes it for
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, cwd="/")
+    assert done.stdout == "g++ 12.2\n"
+    (row,) = doctor.compilers()
+    assert row.ok
+    assert row.found.startswith("12.2 (")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("nothere", "the C++ compiler nothere is missing: set CXX to one that is there, or unset it"),
+        ("nothere g++", "the C++ compiler nothere is missing (CXX is 'nothere g++'): set CXX to one that is there"),
+        ("'g++", "the C++ compiler 'g++ is missing: set CXX"),
+        ("ccache nothere", "the C++ compiler ccache nothere does not run (exit status 127"),
+        ("moved", "the C++ compiler moved does not run (No such file or directory): set CXX to one that does"),
+        ("false", "the C++ compiler false does not run (exit status 1): set CXX to one that does"),
+    ],
+)
+def test_a_compiler_that_cannot_be_called_is_named(tools, monkeypatch, given, why):
+    monkeypatch.setenv("CXX", given)
+    assert why in runtime.why_no_build("cpu")
+    (row,) = doctor.compilers()
+    assert row.required
+    assert "g++: missing\n" in doctor.complaints([row])
+    assert why in row.get
+
+
+def test_programs_that_do_not_run_are_missing(tools, monkeypatch):
+    """A checkout's environment that was moved leaves scripts in it whose first lines lead nowhere."""
+    for name in ("cmake", "ctest", "ninja"):
+        shutil.copy(tools / "moved", tools / name)
+    rows = {check.name: check for check in doctor.checks(tools / "python", system=("Linux", "x86_64"))}
+    for name in ("cmake", "ctest", "ninja"):
+        complaint = doctor.complaints([rows[name]])
+        assert complaint.startswith(f"{name}: missing\n")
+        assert f"{tools / name} does not run (No such file or directory)" in complaint
+    assert runtime.why_no_build("cpu").startswith(f"{tools / 'ninja'} does not run (No such file or directory): pip ")
+    (tools / "ninja").unlink()
+    assert runtime.why_no_build("cpu").startswith("ninja is missing: pip install ninja")
+
+
+@pytest.mark.parametrize("variable", ["CC", "CUDAHOSTCXX", "NVCC_CCBIN"])
+def test_compilers_of_cudas_host_code_are_looked_for_too(tools, monkeypatch, variable):
+    def row(given):
+        monkeypatch.setenv(variable, given)
+        return next(check for check in doctor.compilers() if check.name == variable)
+
+    assert row("g++").ok
+    assert f"the compiler that {variable} names, nothere is missing" in row("nothere").get
+    assert "does not run" in row("moved").get
+    assert f"{variable} is 'ccache g++': name one program" in row("ccache g++").get
 
 
 def test_triton_runs_cpu_tensors_in_its_interpreter_only(monkeypatch):

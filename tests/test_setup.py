@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -30,8 +31,8 @@ def outside_of_make(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def run(*command, **kwargs):
-    return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=60, check=False, **kwargs)
+def run(*command, timeout=60, **kwargs):
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=timeout, check=False, **kwargs)
 
 
 def files(*patterns):
@@ -169,6 +170,103 @@ def test_importing_is_light_and_makes_no_cuda_call():
     assert in_fresh_python(f"import data, data.criteo, model, kernels\n{initialized}") is False
 
 
+# .venv
+
+
+def write_wheel(folder, name, version):
+    """A package of one module and one command, with nothing to download."""
+    about = f"{name}-{version}.dist-info"
+    parts = {
+        f"{name}.py": "def main():\n    print('it runs')\n",
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/entry_points.txt": f"[console_scripts]\n{name} = {name}:main\n",
+        f"{about}/RECORD": "",
+    }
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in parts.items():
+            archive.writestr(path, text)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A folder with what `make venv` needs, and an index of one package, which its requirements.txt pins."""
+    folder = tmp_path_factory.mktemp("a folder") / "checkout"
+    (folder / "kernels").mkdir(parents=True)
+    for name in ("kernels/environment.py", "kernels/doctor.py", "Makefile"):
+        shutil.copy(ROOT / name, folder / name)
+    (folder / "wheels").mkdir()
+    write_wheel(folder / "wheels", "tiny", "1.0")
+    (folder / "requirements.txt").write_text("tiny==1.0.0  # the tests\n")
+    return folder
+
+
+def make_venv(checkout, **given):
+    """(exit status, what it said) of environment.py, which pip finds the package for by a variable of its own."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
+    ours |= {"PIP_FIND_LINKS": "wheels", "PIP_NO_INDEX": "1", **given}
+    done = run(sys.executable, "kernels/environment.py", cwd=checkout, env=ours, timeout=600)
+    return done.returncode, done.stdout + done.stderr
+
+
+def tiny_runs(checkout):
+    assert run(checkout / ".venv" / "bin" / "tiny").stdout == "it runs\n"
+    (found,) = (checkout / ".venv").glob("lib/*/site-packages/tiny.py")
+    return found
+
+
+@pytest.mark.slow
+def test_pips_own_settings_neither_send_the_packages_elsewhere_nor_keep_them_away(checkout, tmp_path):
+    """Those that lead to packages count: a folder of wheels and no index here, of which one is said in a file."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copy(checkout / "wheels" / "tiny-1.0-py3-none-any.whl", elsewhere / "tiny.zip")
+    with zipfile.ZipFile(elsewhere / "tiny.zip") as archive:
+        archive.extractall(elsewhere)  # a package that PYTHONPATH shows is "already satisfied"
+    lines = "[global]\nuser = true\nquiet = 3\nno-index = true\n[install]\ntarget = /nowhere\nfind-links = wheels\n"
+    (tmp_path / "pip.conf").write_text(lines)
+    hostile = {
+        "PIP_CONFIG_FILE": tmp_path / "pip.conf", "PIP_NO_INDEX": "", "PIP_FIND_LINKS": "wheels", "PIP_USER": "1",
+        "PIP_TARGET": elsewhere, "PIP_PREFIX": elsewhere, "PIP_ROOT": elsewhere, "PIP_DRY_RUN": "1", "PIP_NO_DEPS": "1",
+        "PIP_REQUIRE_VIRTUALENV": "1", "PIP_PYTHON": sys.executable, "PIP_VERSION": "1", "PIP_QUIET": "3",
+        "PIP_REQUIREMENT": "none.txt", "PIP_ONLY_BINARY": ":none:", "PYTHONUSERBASE": elsewhere,
+        "PYTHONPATH": elsewhere,
+    }
+    status, said = make_venv(checkout, **{name: str(value) for name, value in hostile.items()})
+    assert status == 0, said
+    assert "unpacking" in said
+    tiny_runs(checkout)
+    stamp = checkout / ".venv" / "requirements.txt"
+    assert stamp.read_text() == (checkout / "requirements.txt").read_text()
+    assert make_venv(checkout) == (0, "")  # it is complete
+
+    # What pip does not bring is not taken for installed, whatever it says.
+    (checkout / "requirements.txt").write_text("tiny==1.0; python_version < '3'\nsmall==2.0; python_version < '3'\n")
+    status, said = make_venv(checkout)
+    assert status == 1
+    assert "and .venv lacks small==2.0 (missing)" in said
+    assert stamp.read_text() == "tiny==1.0.0  # the tests\n"
+    (checkout / "requirements.txt").write_text("tiny==1.0.0  # the tests\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["moved", "a place" + "/very" * 30 + "/far away", "moved back"])
+def test_a_checkout_that_was_moved_is_mended(checkout, place):
+    assert make_venv(checkout)[0] == 0
+    there = checkout.parent / place
+    there.parent.mkdir(parents=True, exist_ok=True)
+    checkout.rename(there)
+    try:
+        assert run("sh", "-c", ".venv/bin/tiny", cwd=there).returncode
+        assert make_venv(there) == (0, "The checkout was moved: pointing .venv to where it is now\n")
+        tiny_runs(there)
+        active = run("bash", "-c", ". .venv/bin/activate; command -v tiny", cwd=there).stdout.strip()
+        assert active == str(there / ".venv" / "bin" / "tiny")
+        assert make_venv(there) == (0, "")
+    finally:
+        there.rename(checkout)
+
+
 def test_make_help_is_the_default_and_lists_the_targets():
     make = shutil.which("make")
     done = run(make, "-C", ROOT, "--no-print-directory")
@@ -189,10 +287,10 @@ def test_servers_listen_on_this_machine_only(target):
 
 def test_a_python_given_on_the_command_line_makes_no_venv():
     plan = run("make", "-C", ROOT, "-n", "lecture", f"PYTHON={sys.executable}").stdout
-    assert "pip install" not in plan
-    assert "-m venv" not in plan
+    assert "environment.py" not in plan
     assert f"{sys.executable} notebooks/lecture.py" in plan
-    assert "pip install" in run("make", "-C", ROOT, "-n", "lecture", env=os.environ | {"PYTHON": "python3"}).stdout
+    plan = run("make", "-C", ROOT, "-n", "lecture", env=os.environ | {"PYTHON": "python3"}).stdout
+    assert "kernels/environment.py" in plan
 
 
 def test_a_python_given_on_the_command_line_keeps_its_path():

@@ -22,11 +22,15 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from .. import runtime
+from .. import doctor, runtime
 from ..runtime import CACHE
 from .included_files import included_files
 
 EXTENSIONS = CACHE / "extensions"
+
+class BuildError(RuntimeError):
+    """A library that cannot be built: what is missing, or what the compiler said."""
+
 
 _building = threading.Lock()
 _loaded: set[Path] = set()
@@ -51,7 +55,7 @@ def load_library(
     which the system releases however its holder ends.
 
     Raises:
-        RuntimeError: with the compiler's errors, if the build fails. OSError: the library does not load. The next call
+        BuildError: with the compiler's errors, if the build fails. OSError: the library does not load. The next call
             tries again.
     """
     is_cuda = source.suffix == ".cu" and not as_cpp
@@ -110,8 +114,11 @@ def _build_and_load(
     from torch.utils.cpp_extension import load_inline
 
     if _compilers(is_cuda) is None:
-        missing = "nvcc, or a C++ compiler," if is_cuda else "a C++ compiler"
-        raise RuntimeError(f"{missing} is missing, to build the extension {name}: apt install g++")
+        why = doctor.compiler(runtime.path_with_python())[1] or "nvcc is missing (developer.nvidia.com/cuda-downloads)"
+        raise BuildError(f"the extension {name} cannot be built: {why}")
+    compilers = {"CXX": runtime.compiler_program()}
+    if is_cuda and os.environ.get("CC"):  # which load_inline gives nvcc
+        compilers["CC"] = runtime.compiler_program("CC")
     for left_over in library.parent.glob(f"{name}-*.partial"):  # by builds that were killed
         _remove(left_over)
     folder = Path(tempfile.mkdtemp(prefix=f"{library.stem}-", suffix=".partial", dir=library.parent))
@@ -119,7 +126,7 @@ def _build_and_load(
     print(f"Building the extension {name}, once …", file=sys.stderr, flush=True)
     start = time.monotonic()
     try:
-        with _environment({"PATH": runtime.path_with_python(), **environment}):
+        with _environment({"PATH": runtime.path_with_python(), **compilers, **environment}):
             load_inline(
                 name,
                 cpp_sources="" if is_cuda else text,
@@ -136,7 +143,7 @@ def _build_and_load(
     except RuntimeError as error:
         compiled = folder / ("cuda.cu" if is_cuda else "main.cpp")  # load_inline's copy, line by line the same
         errors = _without_commands(str(error)).replace(str(compiled), str(source))
-        raise RuntimeError(f"building the extension {name} from {source} failed:\n{errors}") from None
+        raise BuildError(f"building the extension {name} from {source} failed:\n{errors}") from None
     finally:
         _remove(folder)
     print(f"Built {name} in {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
@@ -144,14 +151,16 @@ def _build_and_load(
 
 def _compilers(is_cuda: bool) -> tuple | None:
     """Which compilers a build uses, and what the environment gives them beside our flags; None if one is missing."""
-    paths = [shutil.which(os.environ.get("CXX", "c++"), path=runtime.path_with_python())]
-    paths += [runtime.nvcc()] if is_cuda else []
+    words, why = doctor.compiler(runtime.path_with_python())
+    nvcc = runtime.nvcc() if is_cuda else None
+    if why or (is_cuda and nvcc is None):
+        return None
+    paths = [path for word in words if (path := shutil.which(word, path=runtime.path_with_python()))]
+    paths += [nvcc] if is_cuda else []
     names = (
         "CXX", "CC", "CXXFLAGS", "CUDAHOSTCXX", "NVCC_CCBIN", "PYTORCH_NVCC", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS",
         "CPATH", "CPLUS_INCLUDE_PATH",
     )
-    if None in paths:
-        return None
     return [_identity(Path(path)) for path in paths], [os.environ.get(name) for name in names]
 
 

@@ -9,7 +9,6 @@ runs.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ import torch
 
 from .. import dispatch
 from ..dispatch.op import Op
-from ..runtime import KERNELS, nvcc
+from ..runtime import KERNELS, compiler_program, nvcc
 
 FOLDER = Path(__file__).resolve().parent
 GENERATED = FOLDER / "ops.cpp"
@@ -191,7 +190,10 @@ def build(to: Path, gpu: str | None = None) -> None:
     """
     torch_folder, own = Path(torch.__file__).parent, sources(gpu)
     include = [FOLDER, KERNELS, *dict.fromkeys(source.parent for source in own), torch_folder / "include"]
-    compiler, libraries = os.environ.get("CXX", "g++"), ["-ltorch_cpu"]
+    try:
+        compiler, libraries = compiler_program(), ["-ltorch_cpu"]
+    except RuntimeError as error:
+        raise LibraryError(str(error)) from None
     host = ["-march=x86-64-v3", "-fPIC", "-fvisibility=hidden", "-Wno-unknown-pragmas"]
     command = [compiler, "-std=c++20", *host, "-Wl,--no-as-needed"]
     if gpu:

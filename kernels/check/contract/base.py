@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ from torch import Tensor
 
 import kernels
 
-from ... import dispatch, runtime
+from ... import dispatch, doctor, runtime
 from ...dispatch.core import on_host, runs_on_host
 from ...dispatch.op import Op
 from .. import Call, Case, Spec, cases_of, eager_results, spec_of
@@ -29,8 +27,7 @@ ON_HOST = "cuda on host"
 def why_not(backend: str) -> str:
     """Why the backend does not run here; "" if it does."""
     if backend == ON_HOST:
-        compiler = shutil.which(os.environ.get("CXX", "c++"), path=runtime.path_with_python())
-        return "" if compiler else "a C++ compiler is missing"
+        return doctor.compiler(runtime.path_with_python())[1]
     return runtime.backends(DEVICE)[backend]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -58,8 +57,7 @@ def _binary(folder: str, barrier: bool, *compiler: str) -> Path:
 def on_host(barrier: bool = True) -> list[str]:
     """What the run under ThreadSanitizer prints; barrier: with the second one. RuntimeError: no g++ is here, or what it
     built did not run to its end."""
-    if (gcc := shutil.which(os.environ.get("CXX", "g++"))) is None:
-        raise RuntimeError("there is no g++ here")
+    gcc = runtime.compiler_program()
     flags = "-x", "c++", "-std=c++20", "-O1", "-g1", "-pthread", "-fsanitize=thread"
     with tempfile.TemporaryDirectory() as folder:
         binary = _binary(folder, barrier, gcc, *flags)

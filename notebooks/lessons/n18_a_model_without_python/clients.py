@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
 import time
 import urllib.error
@@ -13,18 +14,25 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+SECONDS = 60  # in which a server that we started has to answer
+# The server is on this machine: a proxy that the environment names for others is not asked.
+_directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
 
 def post(server: str, data: bytes, kind: str) -> bytes | str:
     """The body of the answer to a request for probabilities; where the server refuses, its status and its words.
 
-    kind: the request's Content-Type.
+    kind: the request's Content-Type. Raises ConnectionError, naming the server, if there is no answer in SECONDS.
     """
     request = urllib.request.Request(f"{server}/predict", data, {"Content-Type": kind})
     try:
-        with urllib.request.urlopen(request) as answer:
+        with _directly.open(request, timeout=SECONDS) as answer:
             return answer.read()
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.read().decode().strip()}"
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise ConnectionError(f"{server} does not answer: {str(reason) or type(reason).__name__}") from None
 
 
 @contextmanager

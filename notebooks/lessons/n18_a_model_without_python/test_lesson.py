@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pandas as pd
 import pytest
 import torch
@@ -54,6 +58,43 @@ def test_what_cannot_be_built_is_left_out(capsys, tmp_path, monkeypatch):
 def test_a_server_that_does_not_start():
     with pytest.raises(commands.CommandFailed, match="ls ended with status 2"):
         commands.started("ls nowhere")
+
+
+class Answers(BaseHTTPRequestHandler):
+    """What the body asks for: itself, a refusal, half an answer, none."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if body == b"none":
+            time.sleep(1)
+            return
+        self.send_response(400 if body == b"refused" else 200)
+        self.send_header("Content-Length", str(len(body) + 5 * (body == b"half")))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_the_server_of_this_machine_is_asked_without_a_proxy(monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        assert clients.post(address, b"rows", "application/json") == b"rows"
+        assert clients.post(address, b"refused", "application/json") == "400 refused"
+        with pytest.raises(ConnectionError, match=f"{address} does not answer: .*IncompleteRead"):
+            clients.post(address, b"half", "application/json")
+        monkeypatch.setattr(clients, "SECONDS", 0.1)
+        with pytest.raises(ConnectionError, match=f"{address} does not answer: .*timed out"):
+            clients.post(address, b"none", "application/json")
+        monkeypatch.undo()
+        server.shutdown()
+    with pytest.raises(ConnectionError, match=f"{address} does not answer: .*Connection refused"):
+        clients.post(address, b"rows", "application/json")
 
 
 def test_calls_are_counted_by_what_they_gave():
