@@ -156,7 +156,7 @@ def _check_look_ups(lay_out: Callable, look_up: Callable) -> str:
         shown = ", ".join(f"{number} {kind}" for kind, number in launches.items())
         raise AssertionError(
             f"right, but the compiler writes {sum(launches.values())} kernels: {shown}\n"
-            f"Hint: {SPARSE if 'extern' in launches else ONE_TENSOR}"
+            f"Hint: {SPARSE if 'extern' in launches else ONE_INDEX if _is_one(laid) else ONE_TENSOR}"
         )
     return "26 look-ups, one kernel, without an option"
 
@@ -202,6 +202,11 @@ def _tensors_of(laid: object) -> list[Tensor]:
     return [tensor for part in tree_leaves(laid) for tensor in _state(part).values()]
 
 
+def _is_one(laid: object) -> bool:
+    """Whether one tensor holds all tables, filled up or not."""
+    return any(tensor.numel() >= sum(HEIGHTS) * 16 for tensor in _tensors_of(laid))
+
+
 def _state(part: object) -> dict[str, Tensor]:
     if isinstance(part, torch.nn.Module):
         return dict(part.named_parameters()) | dict(part.named_buffers())
@@ -229,6 +234,7 @@ ROWS = "The first graph is guarded by its number of rows. Give it that many, and
 SAME_KIND = "`compiled` takes the same inputs as the model: dense [B, 13] in float32, and ids [B, F] in int64."
 ONE_ROW = "A size of 1 gets a graph of its own, even if the dimension is dynamic. Fill the batch up to `full` rows."
 ONE_TENSOR = "Let lay_out put all tables into one tensor, once, and keep the row at which each table begins."
+ONE_INDEX = "All tables are in one tensor, so one look-up serves all columns: index it with the rows of all of ids."
 SPARSE = (
     "An extern kernel is PyTorch's own. sparse=True and embedding_bag lead to one. The compiler fuses only a plain, "
     "dense look-up."

@@ -190,7 +190,7 @@ said("| sigmoid, 65535 × 511, float32 | {:.1f} | {:.1f} |", lambda: _row("step"
 said("| sigmoid, 65535 × 511, bfloat16 | {:.1f} | {:.1f} |", lambda: _row("step", "odd", HALF, True))
 said("| gelu, 65536 × 512, bfloat16 | {:.1f} | {:.1f} |", lambda: _row("gelu", "even", HALF, True))
 said(
-    "The library's benchmark times the sigmoid at {} sizes, none both large and odd. The library and the compiler "
-    "differ by more than {:.0f} % at only one.",
+    "The library's benchmark times the sigmoid at {} sizes. None is large and no multiple of 16. The library and the "
+    "compiler differ by more than {:.0f} % at only one.",
     _duels,
 )
