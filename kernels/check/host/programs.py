@@ -28,16 +28,16 @@ from ...runtime import CACHE, KERNELS
 HERE = Path(__file__).resolve().parent
 BUILD = CACHE / "cuda_on_host"
 SECONDS = 20  # of a run
-OF_PROCESSOR = (3, 15)  # seconds of its time, on the host: of a run, of one of a large grid's ends (watch.cpp)
+OF_PROCESSOR = (3, 15)  # seconds of its time, on the host: of a run, of the search for a large grid's ends (watch.cpp)
 COMPILE_SECONDS = 60
 HEADERS = (HERE / "watched.h", HERE / "torch_on_host.h")
 # No struct is taken apart: a float4 is one access, as in the GPU's code.
 WATCHED = ("-std=c++17", "-O1", "-fno-tree-vectorize", "-fno-tree-sra", "-fsanitize=thread", "-w", "-fmax-errors=2")
-LAUNCH = re.compile(r"([A-Za-z_]\w*(?:<[^<>;]*>)?)\s*<<<(.*?)>>>\s*\(", re.S)
+LAUNCH = re.compile(r"((?:[A-Za-z_]\w*::)*[A-Za-z_]\w*\s*(?:<(?:[^<>;]|<[^<>;]*>)*>)?)\s*<<<(.*?)>>>\s*\(", re.S)
 SIGNATURE = re.compile(r"\bvoid\s+launch\s*\(([^)]*)\)\s*\{")
 FORWARD = re.compile(r"\b(?:torch|at)::Tensor\s+forward\s*\(([^)]*)\)\s*\{")
 # PyTorch's and CUDA's headers; on the host torch_on_host.h and watched.h are in their place.
-INCLUDES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|cuda)[\w/.]*[>\"]", re.M)
+INCLUDES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|cuda|math_constants|device_)[\w/.]*[>\"]", re.M)
 
 
 class DoesNotCompile(AssertionError):
@@ -56,7 +56,9 @@ class Sparse:
 class Outcome:
     """status: ok, or what went wrong, and text: where. buffers: what they hold now, segment by segment. counts: of each
     buffer the reads of warps, their sectors, the writes, theirs. threads: how many wrote, of so many launched. shared:
-    accesses of shared memory. us, copy_us: on a GPU."""
+    accesses of shared memory. ends: where a grid was too large to run whole: how many elements of either end were
+    sought, how many threads were sampled all over the grid, and their writes; whether a thread that did not come to its
+    end wrote at falling places (falls); what two blocks wrote (twice). us, copy_us: on a GPU."""
 
     status: str
     text: str = ""
@@ -65,6 +67,7 @@ class Outcome:
     threads: int = 0
     launched: int = 0
     shared: int = 0
+    ends: dict = field(default_factory=dict)
     us: float = 0.0
     copy_us: float = 0.0
 
@@ -77,9 +80,9 @@ def on_host(source: str) -> str:
         grid, block, *more = _arguments(found[2])
         if len(more) > 2:
             raise DoesNotCompile("<<<grid, block, shared bytes, stream>>> takes no more arguments")
-        if more and more[0].strip() != "0":
+        if more and re.fullmatch(r"[1-9]\d*", more[0]):
             raise DoesNotCompile("<<<grid, block, shared bytes>>>: here they are 0, an array has its own __shared__")
-        grid = f"dim3({grid})"
+        grid = f"dim3({grid})" if more[:1] in ([], ["0"]) else f"watch::without_shared({more[0]}, dim3({grid}))"
         if extension:
             grid = f"torch_on_host::on({', '.join([*more[1:], grid])})"
         return f"launch_on_host({found[1]}, {grid}, dim3({block}), "
@@ -148,7 +151,7 @@ def build(source: str, gpu: bool = False) -> Path:
 def _build(text: str, gpu: bool) -> Path:
     BUILD.mkdir(parents=True, exist_ok=True)
     main = HERE / ("on_gpu.cu" if gpu else "watch.cpp")
-    shared = [main, *HEADERS, *sorted(HERE.glob("cuda_on_host*.h"))]
+    shared = [main, *HEADERS, HERE / "ends.h", *sorted(HERE.glob("cuda_on_host*.h"))]
     key = hashlib.sha256("".join([text, *WATCHED, *(path.read_text() for path in shared)]).encode()).hexdigest()[:16]
     program = BUILD / f"{'gpu' if gpu else 'host'}-{key}"
     if program.exists():
@@ -185,7 +188,7 @@ def _headers() -> Path:
 
 def _watcher() -> Path:
     """watch.cpp compiled, once."""
-    sources = [HERE / "watch.cpp", *sorted(HERE.glob("cuda_on_host*.h"))]
+    sources = [HERE / "watch.cpp", HERE / "ends.h", *sorted(HERE.glob("cuda_on_host*.h"))]
     key = hashlib.sha256("".join(path.read_text() for path in sources).encode()).hexdigest()[:16]
     found = BUILD / f"watch-{key}.o"
     if not found.exists():

@@ -5,16 +5,21 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "watched.h"
 
 using cudaStream_t = struct CUstream_st*;
 
 namespace watch {
-[[noreturn]] void stop(const char* status, const char* text);
 float* buffer(int number);
 int number_of(const float* memory);
 float* allocate(long long numbers);  // what the request has left
-void copy(float* to, const float* from, int dims, const long long* sizes, const long long* strides);
+void clear(float* memory, long long numbers);
+void copy(float* to, const float* from, int dims, const int64_t* sizes, const int64_t* strides);
 }  // namespace watch
 
 namespace torch_on_host {
@@ -32,50 +37,138 @@ inline dim3 on(dim3) { watch::stop("stream", ""); }
 
 }  // namespace torch_on_host
 
+// ------------------------------------------------------------------------------------------------------------- tensors
+
+namespace c10 {
+
+using DeviceIndex = int8_t;
+enum ScalarType { Float, Double, Half, BFloat16, Int, Long };
+constexpr ScalarType kFloat = Float, kFloat32 = Float, kDouble = Double, kFloat64 = Double, kHalf = Half,
+                     kFloat16 = Half, kBFloat16 = BFloat16, kInt = Int, kInt32 = Int, kLong = Long, kInt64 = Long;
+enum class DeviceType { CPU, CUDA };
+constexpr DeviceType kCPU = DeviceType::CPU, kCUDA = DeviceType::CUDA;
+enum class MemoryFormat { Contiguous, Preserve };
+
+struct Device {
+    Device(DeviceType = kCUDA, DeviceIndex = 0) {}
+    DeviceIndex index() const { return 0; }
+    DeviceType type() const { return kCUDA; }
+    bool is_cuda() const { return true; }
+    bool is_cpu() const { return false; }
+    std::string str() const { return "cuda:0"; }
+    bool operator==(const Device&) const { return true; }
+    bool operator!=(const Device&) const { return false; }
+};
+
+struct TensorOptions {
+    TensorOptions(ScalarType = kFloat) {}
+    TensorOptions dtype(ScalarType) const { return *this; }
+    TensorOptions device(Device, DeviceIndex = 0) const { return *this; }
+    TensorOptions requires_grad(bool) const { return *this; }
+    TensorOptions memory_format(MemoryFormat) const { return *this; }
+};
+
+class IntArrayRef {
+    const int64_t* first;
+    size_t count;
+
+public:
+    IntArrayRef(const int64_t* first, size_t count) : first(first), count(count) {}
+    IntArrayRef(std::initializer_list<int64_t> list) : first(list.begin()), count(list.size()) {}
+    IntArrayRef(const std::vector<int64_t>& list) : first(list.data()), count(list.size()) {}
+    const int64_t* begin() const { return first; }
+    const int64_t* end() const { return first + count; }
+    const int64_t* data() const { return first; }
+    int64_t operator[](size_t at) const { return first[at]; }
+    int64_t back() const { return first[count - 1]; }
+    int64_t front() const { return first[0]; }
+    size_t size() const { return count; }
+    bool empty() const { return !count; }
+    std::vector<int64_t> vec() const { return {begin(), end()}; }
+    bool operator==(IntArrayRef other) const {
+        return count == other.count && !memcmp(first, other.first, count * sizeof(int64_t));
+    }
+    bool operator!=(IntArrayRef other) const { return !(*this == other); }
+};
+
+}  // namespace c10
+
 namespace torch {
 
-enum ScalarType { kFloat32, kFloat = kFloat32, kFloat64, kDouble = kFloat64, kFloat16, kHalf = kFloat16, kBFloat16 };
+using namespace c10;
+template <class T>
+struct DefaultPtrTraits {};
+template <class T>
+struct RestrictPtrTraits {};
 
-struct IntArrayRef {
-    const long long* data;
-    int count;
-    long long operator[](int at) const { return data[at]; }
-    bool operator==(const IntArrayRef& other) const {
-        return count == other.count && !memcmp(data, other.data, count * sizeof(long long));
+// A tensor's elements by their indices, in a kernel.
+template <class T, size_t N, template <class> class = DefaultPtrTraits, class Index = int64_t>
+class PackedTensorAccessor {
+    T* memory;
+    Index shape[N], step[N];
+
+public:
+    template <class From>
+    PackedTensorAccessor(T* memory, const From* sizes, const From* strides) : memory(memory) {
+        for (size_t at = 0; at < N; ++at) shape[at] = Index(sizes[at]), step[at] = Index(strides[at]);
     }
-    bool operator!=(const IntArrayRef& other) const { return !(*this == other); }
-    size_t size() const { return count; }
+    decltype(auto) operator[](Index at) const {
+        if constexpr (N == 1)
+            return (memory[at * step[0]]);
+        else
+            return PackedTensorAccessor<T, N - 1, DefaultPtrTraits, Index>(memory + at * step[0], shape + 1, step + 1);
+    }
+    T* data() const { return memory; }
+    Index size(int at) const { return shape[at]; }
+    Index stride(int at) const { return step[at]; }
 };
+template <class T, size_t N, template <class> class Traits = DefaultPtrTraits>
+using PackedTensorAccessor32 = PackedTensorAccessor<T, N, Traits, int32_t>;
+template <class T, size_t N, template <class> class Traits = DefaultPtrTraits>
+using PackedTensorAccessor64 = PackedTensorAccessor<T, N, Traits, int64_t>;
 
 class Tensor {
     float* memory = nullptr;
     int dims = 0;
-    long long shape[8] = {}, step[8] = {};
+    int64_t shape[8] = {}, step[8] = {};
 
 public:
     Tensor() {}
-    Tensor(float* memory, int dims, const long long* sizes, const long long* strides) : memory(memory), dims(dims) {
-        for (int at = 0; at < dims; ++at) shape[at] = sizes[at], step[at] = strides[at];
-    }
-    Tensor like(float* other) const {  // contiguous
-        Tensor made = *this;
-        made.memory = other;
-        long long next = 1;
-        for (int at = dims - 1; at >= 0; --at) made.step[at] = next, next *= shape[at];
-        return made;
+    Tensor(float* memory, IntArrayRef sizes, const int64_t* strides = nullptr) : memory(memory), dims(int(sizes.size())) {
+        int64_t next = 1;
+        for (int at = dims - 1; at >= 0; --at) {
+            shape[at] = sizes[at];
+            step[at] = strides ? strides[at] : next;
+            next *= shape[at];
+        }
     }
     template <class T>
     T* data_ptr() const {
         static_assert(sizeof(T) == sizeof(float) && T(0.5) == T(0.5f) && T(0.5) != T(0), "here tensors are of float");
         return memory;
     }
+    void* data_ptr() const { return memory; }
+    template <class T>
+    T* data() const {
+        return data_ptr<T>();
+    }
     template <class T>
     T* mutable_data_ptr() const {
         return data_ptr<T>();
     }
+    void* mutable_data_ptr() const { return memory; }
     template <class T>
     const T* const_data_ptr() const {
         return data_ptr<T>();
+    }
+    const void* const_data_ptr() const { return memory; }
+    template <class T, size_t N, template <class> class Traits = DefaultPtrTraits>
+    PackedTensorAccessor32<T, N, Traits> packed_accessor32() const {
+        return {dims == N ? data_ptr<T>() : (torch_on_host::raise("the dimensions of packed_accessor32"), nullptr), shape, step};
+    }
+    template <class T, size_t N, template <class> class Traits = DefaultPtrTraits>
+    PackedTensorAccessor64<T, N, Traits> packed_accessor64() const {
+        return {dims == N ? data_ptr<T>() : (torch_on_host::raise("the dimensions of packed_accessor64"), nullptr), shape, step};
     }
     int64_t numel() const {
         int64_t product = 1;
@@ -83,62 +176,133 @@ public:
         return product;
     }
     int64_t dim() const { return dims; }
+    int64_t ndimension() const { return dims; }
     int64_t size(int64_t at) const { return shape[at < 0 ? at + dims : at]; }
     int64_t stride(int64_t at) const { return step[at < 0 ? at + dims : at]; }
-    IntArrayRef sizes() const { return {shape, dims}; }
-    IntArrayRef strides() const { return {step, dims}; }
-    bool is_contiguous() const {
-        long long next = 1;
+    IntArrayRef sizes() const { return {shape, size_t(dims)}; }
+    IntArrayRef strides() const { return {step, size_t(dims)}; }
+    bool is_contiguous(MemoryFormat = MemoryFormat::Contiguous) const {
+        int64_t next = 1;
         for (int at = dims - 1; at >= 0; --at) {
             if (shape[at] != 1 && step[at] != next) return numel() == 0;
             next *= shape[at];
         }
         return true;
     }
-    Tensor contiguous() const {
-        if (is_contiguous()) return *this;
-        Tensor made = like(watch::allocate(numel()));
+    Tensor contiguous(MemoryFormat = MemoryFormat::Contiguous) const { return is_contiguous() ? *this : clone(); }
+    Tensor clone(MemoryFormat = MemoryFormat::Contiguous) const {
+        Tensor made(watch::allocate(numel()), sizes());
         watch::copy(made.memory, memory, dims, shape, step);
         return made;
     }
+    Tensor reshape(IntArrayRef sizes) const {
+        std::vector<int64_t> wanted = sizes.vec();
+        int64_t known = 1, *open = nullptr;
+        for (int64_t& size : wanted) size < 0 ? void(open = &size) : void(known *= size);
+        if (open) *open = known ? numel() / known : 0, known *= *open;
+        if (known != numel()) torch_on_host::raise("the sizes of a view");
+        return Tensor(contiguous().memory, wanted);
+    }
+    Tensor view(IntArrayRef sizes) const { return is_contiguous() ? reshape(sizes) : (torch_on_host::raise("view of strides"), *this); }
+    Tensor reshape(int64_t size) const { return reshape(IntArrayRef{size}); }
+    Tensor view(int64_t size) const { return view(IntArrayRef{size}); }
+    Tensor view_as(const Tensor& other) const { return view(other.sizes()); }
+    Tensor reshape_as(const Tensor& other) const { return reshape(other.sizes()); }
+    Tensor flatten() const { return reshape(-1); }
+    Tensor detach() const { return *this; }
+    bool defined() const { return dims || memory; }
     bool is_cuda() const { return true; }
-    ScalarType scalar_type() const { return kFloat32; }
-    ScalarType dtype() const { return kFloat32; }
-    int device() const { return 0; }
-    int get_device() const { return 0; }
-    ScalarType options() const { return kFloat32; }
+    bool is_cpu() const { return false; }
+    bool is_floating_point() const { return true; }
+    bool requires_grad() const { return false; }
+    ScalarType scalar_type() const { return kFloat; }
+    ScalarType dtype() const { return kFloat; }
+    ScalarType type() const { return kFloat; }
+    int64_t element_size() const { return sizeof(float); }
+    int64_t itemsize() const { return sizeof(float); }
+    Device device() const { return {}; }
+    DeviceIndex get_device() const { return 0; }
+    TensorOptions options() const { return {}; }
 };
+using OptionalDevice = std::optional<Device>;
+inline OptionalDevice device_of(const Tensor&) { return Device(); }
 
-inline Tensor empty_like(const Tensor& tensor) { return tensor.like(watch::allocate(tensor.numel())); }
-inline Tensor empty(IntArrayRef sizes, ScalarType = kFloat32) {
-    long long strides[8] = {};
-    Tensor shaped(nullptr, sizes.count, sizes.data, strides);
-    return empty_like(shaped);
+inline Tensor empty(IntArrayRef sizes, TensorOptions = {}) {
+    Tensor shaped(nullptr, sizes);
+    return Tensor(watch::allocate(shaped.numel()), sizes);
 }
+inline Tensor zeros(IntArrayRef sizes, TensorOptions = {}) {
+    Tensor made = empty(sizes);
+    watch::clear(made.data_ptr<float>(), made.numel());
+    return made;
+}
+inline Tensor empty_like(const Tensor& tensor, TensorOptions = {}) { return empty(tensor.sizes()); }
+inline Tensor empty_like(const Tensor& tensor, MemoryFormat) { return empty(tensor.sizes()); }
+inline Tensor empty_like(const Tensor& tensor, TensorOptions, MemoryFormat) { return empty(tensor.sizes()); }
+inline Tensor zeros_like(const Tensor& tensor, TensorOptions = {}) { return zeros(tensor.sizes()); }
 
 }  // namespace torch
 
 namespace at {
-using torch::Tensor;
-using torch::empty;
-using torch::empty_like;
+using namespace torch;
+template <class T>
+T ceil_div(T a, T b) {
+    return (a + b - 1) / b;
+}
 }  // namespace at
 
+// ------------------------------------------------------------------------------------------------- devices and streams
+
+namespace c10 {
+struct DeviceGuard {
+    explicit DeviceGuard(std::optional<Device>) {}
+};
+using OptionalDeviceGuard = DeviceGuard;
+}  // namespace c10
 namespace c10::cuda {
 struct CUDAStream {
-    operator cudaStream_t() const { return torch_on_host::current; }
-    cudaStream_t stream() const { return torch_on_host::current; }
+    cudaStream_t itself = torch_on_host::current;
+    operator cudaStream_t() const { return itself; }
+    cudaStream_t stream() const { return itself; }
+    void synchronize() const {}
+    DeviceIndex device_index() const { return 0; }
 };
-inline CUDAStream getCurrentCUDAStream(int = 0) { return {}; }
+inline CUDAStream getCurrentCUDAStream(DeviceIndex = 0) { return {}; }
+inline CUDAStream getDefaultCUDAStream(DeviceIndex = 0) { return {nullptr}; }
 struct CUDAGuard {
-    explicit CUDAGuard(int) {}
+    explicit CUDAGuard(DeviceIndex) {}
+    explicit CUDAGuard(Device) {}
+    void set_index(DeviceIndex) {}
+    void set_device(Device) {}
 };
+struct OptionalCUDAGuard {
+    OptionalCUDAGuard() {}
+    explicit OptionalCUDAGuard(DeviceIndex) {}
+    explicit OptionalCUDAGuard(Device) {}
+    explicit OptionalCUDAGuard(std::optional<Device>) {}
+    void set_index(DeviceIndex) {}
+    void set_device(Device) {}
+};
+struct CUDAStreamGuard {
+    explicit CUDAStreamGuard(CUDAStream) {}
+};
+using OptionalCUDAStreamGuard = CUDAStreamGuard;
+inline DeviceIndex current_device() { return 0; }
 }  // namespace c10::cuda
+struct cudaDeviceProp {
+    int multiProcessorCount = 132, maxThreadsPerBlock = 1024, maxThreadsPerMultiProcessor = 2048, warpSize = 32;
+    int maxGridSize[3] = {0x7fffffff, 65535, 65535};
+};
 namespace at::cuda {
-using c10::cuda::CUDAGuard;
-using c10::cuda::CUDAStream;
-using c10::cuda::getCurrentCUDAStream;
+using namespace c10::cuda;
+inline const cudaDeviceProp* getCurrentDeviceProperties() {
+    static cudaDeviceProp properties;
+    return &properties;
+}
+inline const cudaDeviceProp* getDeviceProperties(int) { return getCurrentDeviceProperties(); }
 }  // namespace at::cuda
+
+// -------------------------------------------------------------------------------------------------------------- checks
 
 // A launch that cannot start ends the program at once, with its error.
 #define C10_CUDA_KERNEL_LAUNCH_CHECK() (torch_on_host::unchecked = false)
@@ -147,25 +311,49 @@ inline cudaError_t cudaGetLastError() {
     torch_on_host::unchecked = false;
     return cudaSuccess;
 }
-#define C10_CUDA_CHECK(error) TORCH_CHECK((error) == cudaSuccess)
-#define AT_CUDA_CHECK C10_CUDA_CHECK
+inline cudaError_t cudaPeekAtLastError() { return cudaGetLastError(); }
+inline const char* cudaGetErrorString(cudaError_t) { return "no error"; }
 #define TORCH_CHECK(condition, ...)                              \
     do {                                                         \
         if (!(condition)) torch_on_host::raise(#condition);      \
     } while (false)
+#define TORCH_INTERNAL_ASSERT TORCH_CHECK
+#define TORCH_CHECK_VALUE TORCH_CHECK
+#define TORCH_CHECK_TYPE TORCH_CHECK
+#define TORCH_CHECK_EQ(a, b, ...) TORCH_CHECK((a) == (b))
+#define AT_ASSERTM TORCH_CHECK
+#define AT_ASSERT TORCH_CHECK
+#define C10_CUDA_CHECK(error) TORCH_CHECK((error) == cudaSuccess)
+#define AT_CUDA_CHECK C10_CUDA_CHECK
+
+// Of the types only float32 is there.
+#define AT_DISPATCH_FLOATING_TYPES(type, name, ...) \
+    [&] {                                           \
+        (void)(type), (void)(name);                 \
+        using scalar_t = float;                     \
+        return (__VA_ARGS__)();                     \
+    }()
+#define AT_DISPATCH_ALL_TYPES AT_DISPATCH_FLOATING_TYPES
+#define AT_DISPATCH_FLOATING_TYPES_AND_HALF AT_DISPATCH_FLOATING_TYPES
+#define AT_DISPATCH_FLOATING_TYPES_AND(also, ...) AT_DISPATCH_FLOATING_TYPES(__VA_ARGS__)
+#define AT_DISPATCH_FLOATING_TYPES_AND2(also, too, ...) AT_DISPATCH_FLOATING_TYPES(__VA_ARGS__)
+#define CUDA_KERNEL_LOOP_TYPE(i, n, type)                                                                 \
+    int64_t _i_n_d_e_x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;                                  \
+    for (type i = _i_n_d_e_x; _i_n_d_e_x < (n); _i_n_d_e_x += blockDim.x * gridDim.x, i = _i_n_d_e_x)
+#define CUDA_KERNEL_LOOP(i, n) CUDA_KERNEL_LOOP_TYPE(i, n, int)
 
 namespace torch_on_host {
 
 // What forward() is given, and takes: a tensor is its buffer, its first number, its dimensions, sizes, strides.
 class Arguments {
-    const long long* next;
+    const int64_t* next;
 
 public:
-    explicit Arguments(const long long* integers) : next(integers) {}
+    explicit Arguments(const long long* integers) : next(reinterpret_cast<const int64_t*>(integers)) {}
     torch::Tensor tensor() {
         float* memory = watch::buffer(int(next[0])) + next[1];
-        int dims = int(next[2]);
-        torch::Tensor made(memory, dims, next + 3, next + 3 + dims);
+        size_t dims = size_t(next[2]);
+        torch::Tensor made(memory, {next + 3, dims}, next + 3 + dims);
         next += 3 + 2 * dims;
         return made;
     }

@@ -7,8 +7,8 @@
 //           these its offset and bytes; then integers, and each of them; then the segments' bytes
 // RESPONSE  a line of JSON; then the segments' bytes, as they are now
 //
-// backwards: blocks and threads run in the reverse order. ends: of a grid only the first and the last blocks run,
-// for inputs that are larger than the memory: what lies between the segments is never touched.
+// backwards: blocks and threads run in the reverse order. ends: a large grid is not run whole, but the threads that come
+// to the segments of buffers larger than the memory (ends.h); what is written between the segments is not kept.
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "check/host/cuda_on_host.h"
+#include "check/host/ends.h"
 
 extern "C" void call_launch(void** buffers, const long long* integers);
 extern "C" char __start_shared_memory[] __attribute__((weak));
@@ -33,10 +34,9 @@ extern "C" char __stop_shared_memory[] __attribute__((weak));
 namespace {
 
 constexpr size_t sector = 32;
-constexpr unsigned most_blocks = 4096;
+constexpr unsigned most_blocks = 1 << 16;
 // Of the processor's time, which others on the machine do not take; programs.py has the same numbers.
 constexpr unsigned most_seconds = 3, most_seconds_of_ends = 15;
-constexpr unsigned long long most_elsewhere = 1ULL << 26;  // accesses between the segments: a loop over the grid's stride
 
 struct Segment {
     long long offset, bytes;
@@ -46,6 +46,9 @@ struct Buffer {
     long long bytes;
     std::vector<Segment> segments;
     bool taken = false;
+    // Of one that is larger than the memory: the block that wrote each of the sought elements, first and last.
+    std::array<long long, ends::most_sought> first_written{}, last_written{};
+    bool is_sparse() const { return segments.size() > 1; }
     // Of reads, of writes: instructions of a warp, and the sectors that they touch.
     std::array<unsigned long long, 2> requests{}, sectors{};
 };
@@ -64,11 +67,18 @@ std::unordered_set<unsigned long long> writers;
 std::vector<unsigned> barriers;
 std::string response;
 dim3 block_now, grid_now;
-unsigned first_block = 0;
+uint3 first_block{};
 unsigned long long launched = 0;  // threads
-unsigned long long shared_accesses = 0, elsewhere = 0;
-bool in_kernel = false, ends = false;
+unsigned long long shared_accesses = 0;
+bool in_kernel = false, of_ends = false;
 char* main_stack;
+
+ends::Search search;
+bool searches = false;
+ends::Seen seen_now;
+unsigned first_thread = 0, last_thread = ~0u;  // of the block, that run
+unsigned long long accesses = 0;
+std::string twice;  // what two blocks wrote
 
 [[noreturn]] void finish(const std::string& status, const std::string& text) {
     FILE* file = fopen(response.c_str(), "wb");
@@ -79,7 +89,11 @@ char* main_stack;
         fprintf(file, "%s[%llu, %llu, %llu, %llu]", i ? ", " : "", b.requests[0], b.sectors[0], b.requests[1],
                 b.sectors[1]);
     }
-    fprintf(file, "]}\n");
+    fprintf(file, "]");
+    if (searches)
+        fprintf(file, ", \"ends\": {\"sought\": %u, \"sampled\": %llu, \"writes\": %llu, \"falls\": %d, \"twice\": \"%s\"}",
+                search.sought, search.sampled, search.writes, search.falls, twice.c_str());
+    fprintf(file, "}\n");
     for (const Buffer& buffer : buffers)
         for (const Segment& segment : buffer.segments) fwrite(buffer.start + segment.offset, 1, segment.bytes, file);
     fclose(file);
@@ -92,7 +106,7 @@ unsigned thread_number() {
 }
 unsigned long long block_number() {
     uint3 at = cuda_on_host::block_index();
-    return first_block + at.x + 1ULL * grid_now.x * (at.y + 1ULL * grid_now.y * at.z);
+    return first_block.x + at.x + 1ULL * grid_now.x * (first_block.y + at.y + 1ULL * grid_now.y * (first_block.z + at.z));
 }
 std::string here() {
     return "thread " + std::to_string(thread_number()) + " of block " + std::to_string(block_number());
@@ -137,6 +151,43 @@ void look_at_shared(const char* address, bool writes) {
 
 unsigned long long seen_block = ~0ULL;
 
+// Ends the run of a search from inside the kernel.
+void give_up() {
+    cuda_on_host::fail("not run further");
+    cuda_on_host::stop();
+}
+
+// Whether the access goes to a segment.
+bool look_at_ends(Buffer& buffer, size_t number, long long offset, size_t bytes, bool writes) {
+    if (!buffer.is_sparse()) return true;
+    if (searches) {
+        if (++accesses > ends::most_accesses) search.exhausted = true, give_up();
+        ++seen_now.accesses;
+        seen_now.first = std::min(seen_now.first, offset);
+        seen_now.last = std::max(seen_now.last, offset);
+        if (writes) {
+            seen_now.writes += bytes / 4;
+            seen_now.falls |= offset < seen_now.written;
+            seen_now.written = offset;
+        }
+    }
+    long long from_end = (buffer.bytes - offset) / 4, block = (long long)block_number() + 1;
+    for (long long k = 0; writes && k < (long long)bytes / 4; ++k) {
+        long long at = offset / 4 + k;
+        long long* writer = at < ends::most_sought          ? &buffer.first_written[at]
+                            : from_end - k <= ends::most_sought ? &buffer.last_written[from_end - k - 1]
+                                                            : nullptr;
+        if (!writer) continue;
+        if (*writer && *writer != block && twice.empty())
+            twice = std::to_string(number) + "|" + std::to_string(at) + "|" + std::to_string(std::min(*writer, block) - 1) +
+                    "|" + std::to_string(std::max(*writer, block) - 1);
+        *writer = block;
+    }
+    for (const Segment& s : buffer.segments)
+        if (offset >= s.offset && offset + (long long)bytes <= s.offset + s.bytes) return true;
+    return false;
+}
+
 // Every load and store of the kernel's text comes by here.
 void look(char* address, size_t bytes, bool writes, void* code) {
     char local;
@@ -148,13 +199,7 @@ void look(char* address, size_t bytes, bool writes, void* code) {
         auto place = [&] { return std::to_string(number) + "|" + std::to_string(offset / 4); };
         if (!in_kernel) finish("host", place());
         if (offset % (long long)bytes) finish("misaligned", place() + "|" + here() + "|" + std::to_string(bytes));
-        if (ends) {
-            bool there = false;
-            for (const Segment& s : buffer.segments)
-                there |= offset >= s.offset && offset + (long long)bytes <= s.offset + s.bytes;
-            if (!there && ++elsewhere > most_elsewhere) finish("elsewhere", place() + "|" + here());
-            if (!there) return;
-        }
+        if (of_ends && !look_at_ends(buffer, number, offset, bytes, writes)) return;
         if (seen_block != block_number()) next_block(), seen_block = block_number();
         unsigned long long thread = thread_number(), at = reinterpret_cast<unsigned long long>(code) & 0xffffffff;
         unsigned visit = visits[thread << 32 | at]++;
@@ -169,6 +214,7 @@ void look(char* address, size_t bytes, bool writes, void* code) {
     if (__start_shared_memory && address >= __start_shared_memory && address < __stop_shared_memory) {
         if (seen_block != block_number()) next_block(), seen_block = block_number();
         ++shared_accesses;
+        if (searches && first_thread == last_thread && !search.together) search.together = true, give_up();
         for (size_t i = 0; i < bytes; i += 4) look_at_shared(address + i, writes);
         return;
     }
@@ -235,7 +281,7 @@ dim3 thread_index() {
 }
 dim3 block_index() {
     uint3 at = cuda_on_host::block_index();
-    return dim3(at.x + first_block, at.y, at.z);
+    return dim3(at.x + first_block.x, at.y + first_block.y, at.z + first_block.z);
 }
 dim3 block_size() { return block_now; }
 dim3 grid_size() { return grid_now; }
@@ -257,54 +303,85 @@ float* allocate(long long numbers) {
         }
     finish("allocates", std::to_string(numbers));
 }
-void copy(float* to, const float* from, int dims, const long long* sizes, const long long* strides) {
+// Of a buffer that is larger than the memory nothing is cleared: its kernel writes to all of it.
+void clear(float* memory, long long numbers) {
+    for (const Buffer& buffer : buffers)
+        if (buffer.start == (char*)memory && !buffer.is_sparse()) memset(memory, 0, numbers * sizeof(float));
+}
+void copy(float* to, const float* from, int dims, const int64_t* sizes, const int64_t* strides) {
     if (!dims) {
         *to = *from;
         return;
     }
-    long long inner = 1;
+    int64_t inner = 1;
     for (int at = 1; at < dims; ++at) inner *= sizes[at];
-    for (long long k = 0; k < sizes[0]; ++k) copy(to + k * inner, from + k * strides[0], dims - 1, sizes + 1, strides + 1);
+    for (int64_t k = 0; k < sizes[0]; ++k) copy(to + k * inner, from + k * strides[0], dims - 1, sizes + 1, strides + 1);
 }
 void barrier() {
+    if (searches && first_thread == last_thread && !search.together) search.together = true, give_up();
     if (seen_block != block_number()) next_block(), seen_block = block_number();
     ++barriers[thread_number()];
     cuda_on_host::wait_for_block("__syncthreads");
 }
 
+std::string sizes(dim3 d) {
+    std::string text = std::to_string(d.x);
+    if (d.y > 1 || d.z > 1) text += "×" + std::to_string(d.y);
+    if (d.z > 1) text += "×" + std::to_string(d.z);
+    return text;
+}
+
 void launch(dim3 grid, dim3 block, void (*call)(void*), void* what) {
-    std::string shape = std::to_string(grid.x) + " blocks of " + std::to_string(block.x) + " threads";
+    std::string shape = sizes(grid) + " blocks of " + sizes(block) + " threads";
     cudaError_t error = cuda_on_host::check(nullptr, grid, block, 0);
-    if (error != cudaSuccess) finish("launch", shape + ": " + cudaGetErrorString(error));
-    unsigned long long blocks = 1ULL * grid.x * grid.y * grid.z;
-    if (!ends && blocks > most_blocks) finish("launch", shape + ", which is far more than there is work");
-    launched += blocks * block.x * block.y * block.z;
+    bool too_high = grid.y > 65535 || grid.z > 65535;
+    if (error != cudaSuccess)
+        finish("launch", shape + ": " + cudaGetErrorString(error) + (too_high ? ", grid.y and grid.z end at 65,535" : ""));
+    unsigned long long blocks = 1ULL * grid.x * grid.y * grid.z, threads = 1ULL * block.x * block.y * block.z;
+    if (!of_ends && blocks > most_blocks) finish("launch", shape + ", which is far more than there is work");
+    launched += blocks * threads;
     grid_now = grid;
     block_now = block;
-    auto run = [&](unsigned first, dim3 part) {
-        first_block = first;
+    auto run = [&](dim3 part) {
         seen_block = ~0ULL;
         in_kernel = true;
-        bool ran = cuda_on_host::run(part, block, 0, [&] { call(what); });
+        bool ran = cuda_on_host::run(part, block, 0, [&] {
+            unsigned thread = thread_number();
+            if (first_thread <= thread && thread <= last_thread) call(what);
+        });
         in_kernel = false;
-        if (!ran) finish("barrier", shape);
-        next_block();
+        return ran;
+    };
+    auto whole = [&](dim3 part) {
+        if (!run(part) && !search.exhausted) finish("barrier", shape);
+        if (!search.exhausted) next_block();
         barriers.clear();
     };
-    unsigned some = 512 / block.x + 1;  // blocks at either end
-    if (!ends || blocks <= 2 * some) return run(0, grid);
-    // Of a grid with fewer threads than there are numbers, whose threads go on by its stride: the first block, and those
-    // that come to the last numbers.
-    unsigned long long threads = blocks * block.x, numbers = buffers[0].bytes / 4;
-    if (threads < numbers) {
-        std::set<unsigned> chosen;
-        for (unsigned k = 0; k < 256; ++k)
-            for (unsigned long long i : {k + 0ULL, numbers - 1 - k}) chosen.insert(unsigned(i % threads / block.x));
-        for (unsigned at : chosen) run(at, dim3(1));
-        return;
-    }
-    run(0, dim3(some));
-    run(grid.x - some, dim3(some));
+    if (!of_ends || blocks <= 8) return whole(grid);
+    search = {};
+    search.sizes = {grid.x, grid.y, grid.z, block.x, block.y, block.z};
+    search.covered = [&](bool at_end) {
+        return std::any_of(buffers.begin(), buffers.end(), [&](const Buffer& buffer) {
+            auto& writers = at_end ? buffer.last_written : buffer.first_written;
+            return buffer.is_sparse() && std::count(writers.begin(), writers.begin() + search.sought, 0) == 0;
+        });
+    };
+    search.run = [&](const ends::Place& at, unsigned first, unsigned last) {
+        first_block = {at[0], at[1], at[2]};
+        first_thread = first, last_thread = last;
+        seen_now = {};
+        if (first == 0 && last == threads - 1)
+            whole(dim3(1));
+        else {
+            run(dim3(1));
+            touched.clear(), visits.clear(), shared.clear(), barriers.clear();
+        }
+        return seen_now;
+    };
+    searches = true;
+    search.all();
+    first_block = {};
+    first_thread = 0, last_thread = ~0u;
 }
 
 }  // namespace watch
@@ -315,8 +392,8 @@ int main(int, char** arguments) {
     response = arguments[2];
     FILE* file = fopen(arguments[1], "rb");
     cuda_on_host::backwards = number(file);
-    ends = number(file);
-    rlimit seconds = {ends ? most_seconds_of_ends : most_seconds, most_seconds_of_ends + 1};
+    of_ends = number(file);
+    rlimit seconds = {of_ends ? most_seconds_of_ends : most_seconds, most_seconds_of_ends + 1};
     setrlimit(RLIMIT_CPU, &seconds);  // SIGXCPU then ends it
     buffers.resize(number(file));
     for (Buffer& buffer : buffers) {

@@ -46,7 +46,11 @@ TAKES = re.compile(r"Tensor\s+\w+,.*Tensor\s+\w+,.*Tensor\s+\w+,\s*double\s+\w+,
 TORCH = re.compile(r"torch|Tensor|at::")
 OF_TORCH = "Your kernel must compute. From PyTorch, forward() needs only empty_like, contiguous, numel, size, data_ptr."
 SEMICOLON = "The number after kernel: is a line of your text."
-WIDE_HINT = "From element 2,147,483,648 on, an index needs 64 bits. So does the product that the index is made of."
+WIDE_HINT = (
+    "From element 2,147,483,648 on, an index needs 64 bits. So do the product that the index is made of, and the count "
+    "that it is compared with."
+)
+NOT_TRIED = "not tried: none of the threads that were looked at comes to the last elements"
 
 
 def _op_calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -97,7 +101,8 @@ class OpPuzzle:
             function = inline.Function(source)
         except DoesNotCompile as error:
             raise Wrong(f"{error}\nHint: {OF_TORCH if TORCH.search(str(error)) else SEMICOLON}") from None
-        said = [f"{name}: {_hold_on_host(name, function)} cases passed on the host"]
+        count, wide = _hold_on_host(name, function)
+        said = [f"{name}: {count} cases passed on the host", *filter(None, [wide])]
         if runtime.device().type == "cuda" and runtime.nvcc():
             with tempfile.NamedTemporaryFile("w", suffix=".cu") as file:
                 file.write(source)
@@ -106,8 +111,8 @@ class OpPuzzle:
         return "\n".join(said)
 
 
-def _hold_on_host(name: str, function: inline.Function) -> int:
-    """How many cases passed. First come small ones, as what they find is soonest understood, then what finds most."""
+def _hold_on_host(name: str, function: inline.Function) -> tuple[int, str]:
+    """How many cases passed, and which was not tried. First come small ones, as what they find is soonest understood, then what finds most."""
     spec, run = _op_spec(), _on_host(function)
     cases = spec.cases(spec.tensors)
     first, (plain, *rest) = cases[:FIRST], cases[FIRST:]
@@ -121,9 +126,9 @@ def _hold_on_host(name: str, function: inline.Function) -> int:
             raise Wrong(_hinted(str(error))) from None
         count += int(re.search(r"(\d+) cases passed", said)[1])
         if part is first:
-            _hold_wide(function)
-            count += 1
-    return count
+            wide = _hold_wide(function)
+            count += not wide
+    return count, wide
 
 
 def _hinted(text: str) -> str:
@@ -192,15 +197,16 @@ def _why(refused: inline.Refused, source: str, hint: str = GUARD) -> str:
         return f"{outcome.text}\nHint: Return the tensor that torch::empty_like(x) gives for a contiguous x."
     if outcome.status == "launch" and " 0 blocks" in f" {outcome.text}":
         return f"the launch fails: {outcome.text}\nHint: Here x may be empty, but a grid may not: return early."
-    return explain(outcome, source, refused.sizes, lambda name: _of_bias(name, refused.sizes) or hint, GRID, KEPT)
+    return explain(outcome, source, refused.sizes, lambda name: _of_bias(name, refused.sizes) or hint, GRID)
 
 
 def _of_bias(name: str, sizes: Sequence[int]) -> str:
     return f"The bias has {sizes[1]:,} elements, one for each column." if name == "bias" else ""
 
 
-def _hold_wide(function: inline.Function, columns: int = 1000) -> None:
-    """More than 2^32 elements, of which the host has the first and the last."""
+def _hold_wide(function: inline.Function, columns: int = 1000) -> str:
+    """More than 2^32 elements, of which the host has the first and the last. What to print: "", or that it was not
+    tried."""
     n = WIDE // columns * columns
     x, y = (Case((2 * ENDS,)).tensor(seed) for seed in (1, 2))
     bias = Case((columns,)).tensor(3)
@@ -216,16 +222,49 @@ def _hold_wide(function: inline.Function, columns: int = 1000) -> None:
     integers = [0, *shape, 1, 0, 1, columns, 1, 2, *shape]
     bits = int(np.float64(0.5).view(np.int64))
     buffers = [parts[0], bias.numpy(), parts[1], free[0]]
-    case = f"add_mul_activation, case {n // columns:,}×{columns:,}"
+    shown = f"{n // columns:,}×{columns:,}"
+    case = f"add_mul_activation, case {shown}"
     try:
         number, _ = function.run(buffers, [*integers, bits, 0], 3)
     except inline.Refused as refused:
-        raise Wrong(f"{case}: {_why(refused, function.source, WIDE_HINT)}") from None
+        raise Wrong(f"{case}: {_why(refused, function.source, _wide_hint(refused.outcome))}") from None
     begin, end = function.last.buffers[number]
     found = torch.from_numpy(np.concatenate([begin[:ENDS], end[-ENDS:]]))
     expected = torch.relu(x + 0.5 * y + bias[place % columns])
-    wrong = ~torch.isclose(found, expected, atol=1e-6)
+    missing = found.isnan()
+    wrong = ~missing & ~torch.isclose(found, expected, atol=1e-6)
     if wrong.any():
         at = int(wrong.nonzero()[0])
-        got = "nothing was written" if found[at].isnan() else f"got {found[at]:.6g}"
-        raise Wrong(f"{case}: element {int(place[at]):,}: expected {expected[at]:.6g}, {got}\nHint: {WIDE_HINT}")
+        text = f"element {int(place[at]):,}: expected {expected[at]:.6g}, got {found[at]:.6g}"
+        raise Wrong(f"{case}: {text}\nHint: {WIDE_HINT}")
+    sought = function.last.ends.get("sought", ENDS)
+    if not missing[[*range(sought), *range(-sought, 0)]].any():
+        return ""
+    if why := _never_written(function.last, n, int(place[int(missing.nonzero()[0])])):
+        raise Wrong(f"{case}: {why}\nHint: {WIDE_HINT}")
+    return f"{shown}: {NOT_TRIED}"
+
+
+def _never_written(outcome: programs.Outcome, n: int, place: int) -> str:
+    """Why it is sure that a launch does not write all of n elements, the one in this place not among them; "" if it is
+    not sure."""
+    ends, launched = outcome.ends, outcome.launched
+    if not ends:
+        return f"the launch starts {launched:,} threads, and element {place:,} is not written"
+    if ends["twice"]:
+        _, again, first, second = map(int, ends["twice"].split("|"))
+        return f"element {place:,} is not written, and blocks {first:,} and {second:,} both write element {again:,}"
+    if 2 * ends["writes"] * launched < n * ends["sampled"]:
+        each = ends["writes"] / ends["sampled"]
+        return (
+            f"the launch starts {launched:,} threads for {n:,} elements. {ends['sampled']:,} of them, taken from all "
+            f"over the grid, write {each:.3g} elements each"
+        )
+    return "a thread does not come to its end, and returns to elements that it has written" if ends["falls"] else ""
+
+
+def _wide_hint(outcome: programs.Outcome) -> str:
+    """An index that has lost its upper bits is negative or far away; one beside the end has all of them."""
+    parts = outcome.text.split("|")
+    beside = outcome.status == "outside" and abs(min(int(parts[1]), int(parts[1]) - WIDE // 1000 * 1000, key=abs)) < 2**24
+    return GUARD if beside else WIDE_HINT

@@ -21,7 +21,7 @@ from torch import Tensor
 from kernels import runtime
 from kernels.check import Call, Case, Spec, Sums
 from kernels.check.host import programs
-from kernels.check.host.programs import DoesNotCompile, Outcome, Sparse
+from kernels.check.host.programs import DoesNotCompile, Outcome
 from lessons.n10_cuda_kernels.op_puzzles import DECLARATION, FEW, GRID, GUARD, NUMBERS_A_THREAD, OpPuzzle
 from lessons.shared.puzzle import Judge
 from lessons.shared.puzzle.in_cuda import Wrong, explain, pointers
@@ -29,9 +29,7 @@ from lessons.shared.puzzle.in_triton import checked
 from lessons.shared.puzzle.judge import SECONDS
 from lessons.shared.records import SECTOR
 
-KEPT = 4096  # numbers that are there at either end of a buffer that is larger than the memory
-ENDS = 256  # of which so many at either end are compared
-LARGE = 2**18  # numbers of a case of which only the ends are tried
+SMALL = 2**13  # elements, which one warp is too few for; a larger tensor may have no more threads
 MANY = 2**18  # threads that are not too many for any size: 1,024 blocks of 256
 FAST = 3  # times the copy's time, on a GPU
 TIMED = (65536, 512)
@@ -59,7 +57,7 @@ def _explain(outcome: Outcome, source: str, sizes: Sequence[int], hint: str = GU
         columns = sizes[[each for each, _ in pointers(source)].index(name)]
         return f"The bias has {columns:,} elements, one for each column: in which column does element i lie?"
 
-    return explain(outcome, source, sizes, hint_at, GRID, KEPT)
+    return explain(outcome, source, sizes, hint_at, GRID)
 
 
 class Runner:
@@ -71,22 +69,21 @@ class Runner:
         self.last = Outcome("ok")
 
     def __call__(
-        self, inputs: Sequence[Tensor | Sparse], out: Tensor | Sparse, integers: Sequence[int], hint: str = GUARD
+        self, inputs: Sequence[Tensor], out: Tensor, integers: Sequence[int], hint: str = GUARD
     ) -> list[np.ndarray]:
-        buffers = [each if isinstance(each, Sparse) else each.numpy() for each in (*inputs, out)]
-        sizes = [each.numbers if isinstance(each, Sparse) else each.size for each in buffers]
+        buffers = [each.numpy() for each in (*inputs, out)]
+        sizes = [each.size for each in buffers]
         outcome = programs.run(self.program, buffers, integers, backwards=self.runs % 2 == 1)
         self.runs += 1
         self.last = outcome
         if outcome.status != "ok":
             raise Wrong(_explain(outcome, self.source, sizes, hint))
-        if not self.gpu and sizes[-1] >= 512 and 0 < outcome.threads * NUMBERS_A_THREAD < min(sizes[-1], 2 * KEPT):
+        if not self.gpu and sizes[-1] >= 512 and 0 < outcome.threads * NUMBERS_A_THREAD < min(sizes[-1], SMALL):
             raise Wrong(FEW.format(n=sizes[-1], threads=outcome.threads, s="s" * (outcome.threads != 1)))
         if outcome.launched > max(4 * sizes[0], MANY):
             raise Wrong(f"the launch starts {outcome.launched:,} threads for {sizes[0]:,} elements\nHint: {GRID}")
         for number, (before, after) in enumerate(zip(buffers[:-1], outcome.buffers, strict=False)):
-            parts = list(before.segments.values()) if isinstance(before, Sparse) else [before.reshape(-1)]
-            if any(a.tobytes() != b.tobytes() for a, b in zip(parts, after, strict=True)):
+            if before.tobytes() != after[0].tobytes():
                 name, _ = pointers(self.source)[number]
                 raise Wrong(f"{name} was changed\nHint: A kernel may write to the last pointer only.")
         return outcome.buffers[-1]
@@ -101,16 +98,6 @@ def _dense(
     return out
 
 
-def _ends(runner: Runner, x: Tensor, bias: Tensor, hint: str) -> Tensor:
-    """Of a large tensor the first and the last blocks; between them the result is what it must be."""
-    out, n, numbers = torch.relu(x + bias), x.numel(), x.contiguous().view(-1).numpy()
-    poison = torch.empty(2 * KEPT).numpy()
-    given = Sparse(n, {0: numbers[:KEPT], n - KEPT: numbers[-KEPT:]})
-    begin, end = runner([given, bias], Sparse(n, {0: poison[:KEPT], n - KEPT: poison[KEPT:]}), (x.shape[-1], n), hint)
-    out.view(-1)[:ENDS], out.view(-1)[-ENDS:] = torch.from_numpy(begin[:ENDS]), torch.from_numpy(end[-ENDS:])
-    return out
-
-
 # --------------------------------------------------------------------------------------------------------- the puzzles
 
 
@@ -121,8 +108,6 @@ def relu(x: Tensor, bias: Tensor) -> Tensor:
 def _run_relu(runner: Runner, x: Tensor, bias: Tensor) -> Tensor:
     n = x.numel()
     threads = f"{n:,} elements run in blocks of 256 threads. "
-    if n > LARGE and not runner.gpu:
-        return _ends(runner, x, bias, threads + GUARD)
     return _dense(runner, (x, bias), x.shape, (x.shape[-1], n), (threads if n % 256 else "") + GUARD)
 
 

@@ -39,13 +39,12 @@ def pointers(source: str) -> list[tuple[str, int]]:
 
 
 def explain(
-    outcome: Outcome, source: str, sizes: Sequence[int], hint: Callable[[str], str], launch: str, kept: int = 0
+    outcome: Outcome, source: str, sizes: Sequence[int], hint: Callable[[str], str], launch: str
 ) -> str:
     """A sentence and a hint for an outcome that is not ok.
 
     sizes: of the buffers, in numbers of 4 bytes. hint: (the pointer's name) → what to think of where it is read or
-    written outside; "" for no pointer. launch: the hint for a grid that does not start. kept: numbers that are there at
-    either end of a buffer that is larger than the memory.
+    written outside; "" for no pointer. launch: the hint for a grid that does not start.
     """
     named, parts, status = pointers(source), outcome.text.split("|"), outcome.status
     function = "forward()" if FORWARD.search(source) else "launch()"
@@ -54,12 +53,10 @@ def explain(
         name, size = named[int(parts[0])]
         return f"{name}[{int(parts[1]) * 4 // size:,}]"
 
-    if status in ("outside", "elsewhere"):
-        number, verb = int(parts[0]), parts[3] if len(parts) > 3 else "touches"
+    if status == "outside":
+        number = int(parts[0])
         name, size = named[number]
-        text = f"{parts[2]} {verb} {place()}, and {name} has {sizes[number] * 4 // size:,} elements"
-        if status == "elsewhere":
-            text += f". This test holds only the first and the last {kept:,} of them: give each element its own thread"
+        text = f"{parts[2]} {parts[3]} {place()}, and {name} has {sizes[number] * 4 // size:,} elements"
         return f"{text}\nHint: {hint(name)}"
     text = {
         "misaligned": lambda: f"{parts[2]} touches {parts[3]} bytes at once, starting at {place()}",
