@@ -28,8 +28,7 @@ def test_sizes_follow_the_launchers_block(monkeypatch, anew, block):
     monkeypatch.setattr(triton_launch, "pointwise_block", lambda elements, itemsize: block)
     shapes = {case.shape for case in edges.edges("add_relu")}
     assert {(1, block - 1), (1, block), (1, block + 1)} <= shapes
-    rows = block // 3  # of three columns, which end one element before the block
-    assert {(rows, 3), (rows + 1, 3)} <= shapes
+    assert {(block - 1, 3), (block, 3), (block + 1, 3)} <= shapes
     assert max(columns for _, columns in shapes) == block + 1
     assert [*edges.edges("add_relu_")] == [*edges.edges("add_relu")]
 

@@ -1,15 +1,16 @@
 """The sizes at which the blocks of an op's kernels end: one less, as many, and one more.
 
-Nobody types them. The op's own launcher is asked what it would launch for a large and for a small call; each integer
-constant of a kernel, the threads of its block, and the size divided by the blocks of its grid may be the size of a
-block, of whichever dimension. So every dimension that a case can make large (spec.py, `dimensions`) gets all of them.
+Nobody types them: the op's own launcher is asked what it launches for a large call. Of a Triton kernel each constant
+that is a power of two may be the size of a block, of whichever dimension; of a CUDA kernel the threads of a block, and
+the size divided by the blocks of the grid. So every dimension that a case can make large (spec.py, `dimensions`) gets
+all of them. A block that grows with the size, as the next power of two does, has its edges at 7, 8 and 9 anyhow.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -22,30 +23,24 @@ from .cases import Call, Case
 from .comparison import as_tuple
 from .spec import Spec, spec_of
 
-SMALL = 5
 NO_BLOCK = ("num_warps", "num_stages")
 TELL = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_uint))
 _on_host: dict[tuple[str, bool], list[Case]] = {}
 
 
-# (a launch's grid, the integers that it chose beside)
-Launch = tuple[Sequence[int], Sequence[int]]
-
-
 def edges(op: str, device: torch.device | str = "cpu", backward: bool = False) -> list[Case]:
     """The cases in which one dimension is a block's size, or one off, of the kernels that Python launches: as they
     would run on the device. None of an op that has no such kernels."""
-    return list(_edges(op, torch.device(device).type, backward))
+    return list(_edges(op, torch.device(device), backward))
 
 
 @functools.cache
-def _edges(op: str, device: str, backward: bool) -> tuple[Case, ...]:
+def _edges(op: str, device: torch.device, backward: bool) -> tuple[Case, ...]:
     spec, declaration = spec_of(op), dispatch.find(op if op in dispatch.names() else op.removesuffix("_"))
     backend = next((name for name in declaration.backends if declaration.launcher(name)), "")
-    if not backend or (backward and not (declaration.gradients and declaration.backward_of[backend] == backend)):
+    if not backend or (backward and not _has_backward(declaration, backend)):
         return ()
-    launches = functools.partial(_launches, declaration, spec, backend, backward)
-    return tuple(_cases(spec, launches, torch.device(device)))
+    return tuple(_cases(spec, device, lambda call, size: _constants(declaration, spec, backend, backward, call)))
 
 
 def edges_on_host(op: str, function: Callable, backward: bool = False) -> list[Case]:
@@ -56,42 +51,41 @@ def edges_on_host(op: str, function: Callable, backward: bool = False) -> list[C
     if (op, backward) not in _on_host:
         spec, declaration = spec_of(op), dispatch.find(op)
         library = ctypes.CDLL(str(core.load_op_for_host(declaration.folder)))
-        launches = functools.partial(_launches_on_host, library, declaration, spec, function, backward)
-        there = not backward or (declaration.gradients and declaration.backward_of["cuda"] == "cuda")
-        _on_host[op, backward] = _cases(spec, launches, torch.device("cpu")) if there else []
+        blocks = functools.partial(_of_grids, library, spec, function, declaration.gradients if backward else ())
+        there = not backward or _has_backward(declaration, "cuda")
+        _on_host[op, backward] = _cases(spec, torch.device("cpu"), blocks) if there else []
     return _on_host[op, backward]
 
 
-def _cases(spec: Spec, launches: Callable[[Call], Iterable[Launch]], device: torch.device) -> list[Case]:
+def _has_backward(declaration: Op, backend: str) -> bool:
+    return bool(declaration.gradients) and declaration.backward_of[backend] == backend
+
+
+def _cases(spec: Spec, device: torch.device, blocks: Callable[[Call, int], Iterable[int]]) -> list[Case]:
+    """blocks: (a call, the size of its one large dimension) → what may be sizes of blocks."""
     found = {}
     for dimension in spec.dimensions:
-        blocks = set()
-        for size in (SMALL, dimension.large):
-            call = next(iter(spec.calls(dimension.case(size), device)))
-            for grid, numbers in launches(call):
-                blocks |= {*numbers, *(-(-size // count) for count in grid if 1 < count < size)} - {size}
-        most = dimension.most or dimension.large
-        sizes = sorted({block + step for block in blocks if 1 < block <= most for step in (-1, 0, 1)})
-        found |= {dimension.case(size): None for size in sizes}
+        large, most = dimension.large, dimension.most or dimension.large
+        call = next(iter(spec.calls(dimension.case(large), device)))
+        tried = {block for block in blocks(call, large) if dimension.least <= block <= most and block != large}
+        found |= {dimension.case(size): None for size in sorted({b + step for b in tried for step in (-1, 0, 1)})}
     return list(found)
 
 
-class _Noted(plan.Recorder):
-    """What a launcher would launch, as it would be run here; nothing is compiled."""
+class _Constants(plan.Recorder):
+    """Of what a launcher would launch, as it would be run here, the constants alone; nothing is compiled."""
 
     interpreted = property(lambda self: not self.on_gpu and runtime.triton_mode() == "interpreted")
 
     def launch(self, module: str, name: str, grid: tuple[int, ...], arguments: tuple, constants: dict) -> None:
-        numbers = (value for name, value in constants.items() if type(value) is int and name not in NO_BLOCK)
-        # tl.arange takes a power of two: any other constant is a size of the call.
-        self.launches.append((grid, [value for value in numbers if value & (value - 1) == 0]))
+        self.launches.append([value for name, value in constants.items() if name not in NO_BLOCK])
 
     def launch_source(self, source, grid: tuple[int, ...], arguments: tuple) -> None:
-        self.launches.append((grid, [source.threads]))
+        self.launches.append([source.threads])
 
 
-def _launches(declaration: Op, spec: Spec, backend: str, backward: bool, call: Call) -> list[Launch]:
-    """The launches of a call, or of its backward; nothing is computed."""
+def _constants(declaration: Op, spec: Spec, backend: str, backward: bool, call: Call) -> Iterable[int]:
+    """Those of the launches of a call, or of its backward, that may be sizes of blocks; nothing is computed."""
     call = call.map(lambda tensor: tensor.requires_grad_(tensor.is_floating_point()))
     with torch.no_grad():
         form, arguments = "", declaration.with_tensors(overload_arguments(declaration, spec, call))
@@ -104,27 +98,33 @@ def _launches(declaration: Op, spec: Spec, backend: str, backward: bool, call: C
         arguments = declaration.backward_arguments(arguments, outputs, declaration.differentiable(outputs), needs)
         form, arguments = declaration.backward_form, declaration.with_prepared(backend, arguments)
     allocations = flat(declaration.allocations(form, arguments))
-    return plan.record(declaration, form, arguments, allocations, backend=backend, recorder=_Noted)[1]
+    _, launches = plan.record(declaration, form, arguments, allocations, backend=backend, recorder=_Constants)
+    # tl.arange takes a power of two: any other constant is a size of the call.
+    return (value for value in flat(launches) if type(value) is int and value & (value - 1) == 0)
 
 
-def _launches_on_host(
-    library: ctypes.CDLL, declaration: Op, spec: Spec, function: Callable, backward: bool, call: Call
-) -> list[Launch]:
-    """The same of the host build, which runs."""
-    needed = [backward and name.partition("[")[0] in declaration.gradients for name in spec.leaf_names(call)]
+def _of_grids(library: ctypes.CDLL, spec: Spec, function: Callable, gradients: Iterable[str], call: Call, size: int):
+    """The threads of the blocks that a call launches on the host, and the size over the blocks of each grid; with
+    gradients, of the backward that gives them."""
+    needed = [name.partition("[")[0] in gradients for name in spec.leaf_names(call)]
     leaves = [leaf.clone().requires_grad_(need) for leaf, need in zip(call.leaves(), needed, strict=True)]
-    launches = []
-    note = TELL(lambda sizes: launches.append((sizes[0:3], [size for size in sizes[3:6] if size > 1])))
+    found = []
+
+    @TELL
+    def note(sizes) -> None:
+        found.extend(sizes[3:6])
+        found.extend(-(-size // blocks) for blocks in sizes[0:3] if blocks > 1)
+
     library.fused_tell_launches(note)
     try:
         outputs = function(*call.with_leaves(leaves).arguments())
-        if backward:
-            launches.clear()
+        if any(needed):
+            found.clear()
             outputs = [output for output in as_tuple(outputs) if output.requires_grad]
             torch.autograd.grad(outputs, [leaf for leaf in leaves if leaf.requires_grad], outputs)
     finally:
         library.fused_tell_launches(None)
-    return launches
+    return found
 
 
 def overload_arguments(declaration: Op, spec: Spec, call: Call) -> tuple:

@@ -21,11 +21,12 @@ _OPS = Path(__file__).resolve().parent.parent / "ops"
 
 @dataclass(frozen=True)
 class Dimension:
-    """of: n → the case in which this dimension is n, and all others are small. large: an n of several blocks. most: of
-    a block that is larger there is no case (default: large)."""
+    """of: n → the case in which this dimension is n, and all others are small. large: an n of several blocks. least,
+    most (default: large): of a smaller or larger block there is no case."""
 
     of: Callable[[int], Case]
     large: int = 4096
+    least: int = 2
     most: int = 0
 
     def case(self, n: int) -> Case:
