@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 REQUIREMENTS, STAMP = ROOT / "requirements.txt", VENV / "requirements.txt"
-IMPORTED = (".", "notebooks")  # folders of the checkout from which its packages are imported
+IMPORTED = (".", "notebooks", "kernels/editable")  # folders of the checkout from which its packages are imported
 # Of pip's settings those by which it reaches packages. Others could put them elsewhere, or nowhere, with status 0.
 SETTINGS = {
     "index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "constraint", "proxy", "cert",

@@ -19,14 +19,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import doctor
+from . import machine
 
 if TYPE_CHECKING:
     import torch
 
 KERNELS = Path(__file__).resolve().parent
 BACKENDS = ("eager", "triton", "cuda")
-PACKAGE = __package__  # "kernels" in a checkout of the repository, "fused_kernels" where it is installed
+PACKAGE = __package__  # "fused_kernels" where it is installed, and in a checkout of the repository "kernels", or either
 CHECKOUT = KERNELS.parent if KERNELS.name == "kernels" else None  # the repository's root; None where it is installed
 
 
@@ -49,6 +49,11 @@ def other_copy() -> str:
     return ""
 
 
+def is_same_folder(package: str) -> bool:
+    """Whether an imported package is this folder, under another name."""
+    return Path(sys.modules[package].__file__).resolve().parent == KERNELS
+
+
 CACHE = _cache()  # where the libraries and kernels are kept that were built
 
 
@@ -67,7 +72,7 @@ def made(folder: Path) -> Path:
 def has_nvidia_driver() -> bool:
     """Whether an NVIDIA driver is here and CUDA_VISIBLE_DEVICES does not hide every GPU. Makes no CUDA call."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()  # what is no device hides those after it
-    return first.lower() not in {"", "-1", "none", "void", "nodevfiles"} and doctor.has_nvidia_device()
+    return first.lower() not in {"", "-1", "none", "void", "nodevfiles"} and machine.has_nvidia_device()
 
 
 def device() -> torch.device:
@@ -86,7 +91,7 @@ def versions() -> dict[str, str]:
     """Versions of Python, torch, triton, CUDA and driver, the GPU's name, and the platform (no host name)."""
     import torch
 
-    gpu, driver = doctor.gpu_and_driver()
+    gpu, driver = machine.gpu_and_driver()
     return {
         "Python": platform.python_version(),
         "torch": torch.__version__,
@@ -125,7 +130,7 @@ def _by_pip(package: str) -> str:
 def _why_not_cpp(device_type: str) -> str:
     if device_type != "cpu":
         return "it runs CPU tensors: move the tensors with .cpu()"
-    return doctor.compiler(path_with_python())[1] or _why_no_ninja()
+    return machine.compiler(path_with_python())[1] or _why_no_ninja()
 
 
 def _why_no_ninja() -> str:
@@ -138,17 +143,17 @@ def why_no_build(device_type: str) -> str:
     As `why_not` says it of "cpp" and "cuda", and the programs are asked whether they run, which takes a process each.
     """
     backend = "cpp" if device_type == "cpu" else "cuda"
-    if missing := why_not(backend, device_type) or doctor.why_no_compiler(path_with_python()):
+    if missing := why_not(backend, device_type) or machine.why_no_compiler(path_with_python()):
         return missing
     ninja = shutil.which("ninja", path=path_with_python())
-    failed = doctor.why_not_run([ninja])
+    failed = machine.why_not_run([ninja])
     return f"{ninja} does not run ({failed}): {_by_pip('ninja')}" if failed else ""
 
 
 def compiler_program(variable: str = "CXX") -> str:
     """The compiler as one program, for who takes no other: where the variable holds several words, a script that calls
     them. Raises RuntimeError if there is no such program."""
-    words, why = doctor.compiler(path_with_python(), variable)
+    words, why = machine.compiler(path_with_python(), variable)
     if why:
         raise RuntimeError(why)
     if len(words) == 1 and shlex.quote(words[0]) == words[0]:
@@ -224,11 +229,11 @@ def _why_no_toolkit() -> str:
     if (compiler := nvcc()) is None:
         return f"nvcc is missing: {toolkit}"
     # torch compares the two for setup.py only, not for load_inline.
-    release = re.search(r"release (\d+)\.\d+", doctor.output(str(compiler), "--version"))
+    release = re.search(r"release (\d+)\.\d+", machine.output(str(compiler), "--version"))
     if release and release[1] != torch.version.cuda.split(".")[0]:
         return f"{compiler} is of CUDA {release[0].removeprefix('release ')}: {toolkit}"
-    host = os.environ.get("CC") and doctor.compiler(path_with_python(), "CC")[1]
-    return _why_no_ninja() or doctor.compiler(path_with_python())[1] or host or ""
+    host = os.environ.get("CC") and machine.compiler(path_with_python(), "CC")[1]
+    return _why_no_ninja() or machine.compiler(path_with_python())[1] or host or ""
 
 
 def backends(on: torch.device | str | None = None) -> dict[str, str]:

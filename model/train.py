@@ -34,7 +34,7 @@ from tqdm import tqdm
 from data.cli import Parser, UserError, user_errors
 from data.criteo import CRITEO, LABEL, SPLITS, CriteoBatches, read_hash_size, read_metadata, read_own_schema
 from data.schema import Schema
-from kernels import doctor, runtime
+from kernels import machine, runtime
 from model.checkpoints import first_line, plain
 from model.config import PRESETS, DLRMConfig, Kernels, Preset, TrainConfig, add_arguments, from_arguments
 from model.device import check_precision, choose, settings
@@ -117,7 +117,7 @@ def train(
     """
     config, device = preset.train, choose(device)
     check_precision(device, config.precision)
-    if compile and (missing := doctor.why_no_compiler(runtime.path_with_python())):
+    if compile and (missing := machine.why_no_compiler(runtime.path_with_python())):
         raise UserError(f"--compile: {missing}")
     if init_from and resume:
         raise UserError("--init-from begins a run, and --resume goes on with one: leave one of them out")

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,7 @@ from types import ModuleType
 
 import pytest
 
+import kernels
 from kernels import runtime
 from kernels.check import fresh
 from kernels.dispatch import cubin_files
@@ -90,9 +92,9 @@ def test_its_cache_is_the_users_where_it_is_no_checkout(copied):
 def test_its_commands_speak_of_where_it_is(copied):
     """The doctor asks the Python that runs it, and no command or file of the repository is named."""
     environment = {"PYTHONPATH": str(copied), "PATH": os.environ["PATH"]}
-    doctor = run(sys.executable, "-W", "ignore", "-m", "fused_kernels.doctor", env=environment, cwd=copied)
+    doctor = run(sys.executable, "-W", "error", "-m", "fused_kernels.doctor", env=environment, cwd=copied)
     assert re.search(rf"^torch +{re.escape(version('torch'))}$", doctor, flags=re.M)
-    assert not re.search("make lecture|requirements.txt|Makefile", doctor)
+    assert not re.search("make lecture|requirements.txt|Makefile|CMake|record|are interpreted|pinned", doctor)
     usage = run(sys.executable, "-m", "fused_kernels.cubin", "--help", env=environment, cwd=copied)
     assert usage.startswith("usage: python -m fused_kernels.cubin ")
     assert "python -m kernels" not in usage
@@ -119,6 +121,37 @@ def test_a_process_has_it_once(copied, first, second):
     code = f"sys.path.append({str(ROOT)!r})\n{BOTH.format(first=first, second=second)}"
     message = f"{second} is {first} by another name, and a process can have its ops once: import only one True"
     assert with_copy(code, copied) == [message]
+
+
+@pytest.mark.parametrize(("first", "second"), [("kernels", "fused_kernels"), ("fused_kernels", "kernels")])
+def test_in_a_checkout_both_names_are_one_package(first, second):
+    """Whichever comes first, and modules that nobody has imported yet are the same, too."""
+    code = f"""
+import sys; sys.path[:0] = [{str(ROOT)!r}, {str(KERNELS / "editable")!r}]
+import {first} as first
+import {second} as second, {second}.compiler.view as view, {second}.cubin
+from importlib import import_module
+from importlib.util import find_spec
+print(first is second, second.add_relu is first.add_relu, import_module("{first}.compiler.view") is view)
+print(first.__name__, view.__spec__.name, find_spec("{second}.nowhere"), second.__version__)
+print(first.compiler.registration.is_installed() or "the ops are there once", first.runtime.CHECKOUT)
+"""
+    ended = fresh.run(code)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == [
+        "True True True", f"{first} {first}.compiler.view None {kernels.__version__}", f"the ops are there once {ROOT}"
+    ]
+
+
+def test_the_description_leads_nowhere_that_an_index_does_not_have():
+    """Nor does it name the package as the repository does."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / project["readme"]).read_text()
+    links = re.findall(r"\]\(([^)]*)\)|<((?:[\w.-]+/)+[\w.-]*)>|^\[[^]]*\]: *(\S+)", text, re.M)
+    assert [link for link in map("".join, links) if not link.startswith("https://")] == []
+    assert not re.search(r"\bkernels\.|from kernels|import kernels\b|python -m kernels", text)
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    compile(code, "DESCRIPTION.md", "exec")
 
 
 def test_another_package_of_the_name_is_no_copy(monkeypatch):
@@ -166,34 +199,80 @@ def test_the_wheel_holds_what_runs_and_no_tests(wheel):
     files = [path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*") if path.is_file()]
     assert {name for name in files if not LEFT_OUT.fullmatch(Path(name).name)} - held == {
         name for name in files
-        if re.fullmatch(r"ops/\w+/bench\.py|cubin/bench\w*\.\w+|measure/(?!__)\w+\.py|check/contract/\w+\.py", name)
+        if re.fullmatch(r"ops/\w+/bench\.py|cubin/bench\w*\.\w+|measure/(?!__)\w+\.py|check/contract/\w+\.py"
+                        r"|environment\.py|editable/fused_kernels/__init__\.py", name)
     }
 
 
-@pytest.mark.slow
-@needs_hatchling
-def test_installed_it_runs_elsewhere_and_leaves_no_trace(wheel, tmp_path):
-    """In an environment that has this one's packages, and nothing else of this repository."""
+@pytest.fixture
+def venv(tmp_path):
+    """(its Python, its folder of packages, pip for it): an environment that has this one's packages and nothing else of
+    this repository. What is installed into it has to go again."""
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     others = [path for path in sys.path if "site-packages" in path or "dist-packages" in path]
     (site / "others.pth").write_text("\n".join(dict.fromkeys([*others, sysconfig.get_path("purelib")])))
-    before = {path for path in (tmp_path / "venv").rglob("*") if "__pycache__" not in path.parts}
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
-    run(*pip, "install", "-q", "--no-deps", wheel)
 
-    elsewhere = tmp_path / "elsewhere"
-    (elsewhere / "kernels").mkdir(parents=True)
-    (elsewhere / "kernels" / "__init__.py").write_text("NAME = 'somebody else'\n")
+    def content():
+        return {path for path in (tmp_path / "venv").rglob("*") if "__pycache__" not in path.parts}
+
+    before, pip = content(), [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    yield python, site, pip
+    run(*pip, "uninstall", "-q", "-y", "fused-kernels")
+    assert content() == before
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A folder for a program, with another package of the name kernels."""
+    folder = tmp_path / "elsewhere"
+    (folder / "kernels").mkdir(parents=True)
+    (folder / "kernels" / "__init__.py").write_text("NAME = 'somebody else'\n")
+    return folder
+
+
+@pytest.mark.slow
+@needs_hatchling
+def test_installed_with_e_it_is_the_checkouts(venv, elsewhere):
+    """From any folder, and with another package of the name kernels there."""
+    python, _, pip = venv
+    tracked = run("git", "-C", ROOT, "status", "--porcelain")
+    run(*pip, "install", "-q", "--no-deps", "--no-build-isolation", "-e", ROOT)
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TRITON_INTERPRET")}
+    code = """
+import os, torch
+lines = torch.compile(torch.nn.Linear(2, 2), backend="fused_kernels")
+from torch._dynamo import lookup_backend
+print(lookup_backend("fused_kernels").__module__)
+import fused_kernels, kernels
+from importlib.metadata import version
+print(fused_kernels.__file__, version("fused-kernels") == fused_kernels.__version__)
+print(os.environ.get("TRITON_INTERPRET"), """
+    said = run(python, "-c", f"{code} kernels.NAME)", cwd=elsewhere, env=environment).splitlines()
+    assert said == ["fused_kernels.compiler", f"{KERNELS / '__init__.py'} True", "None somebody else"]
+    said = run(python, "-c", f"{code} kernels is fused_kernels)", cwd=ROOT, env=environment).splitlines()
+    assert said == ["fused_kernels.compiler", f"{KERNELS / '__init__.py'} True", "None True"]
+    doctor = run(python, "-W", "error", "-m", "fused_kernels.doctor", cwd=elsewhere, env=environment)
+    assert re.search(rf"^torch +{re.escape(version('torch'))}$", doctor, flags=re.M)
+    assert run("git", "-C", ROOT, "status", "--porcelain") == tracked
+
+
+@pytest.mark.slow
+@needs_hatchling
+def test_installed_it_runs_elsewhere_and_leaves_no_trace(wheel, venv, elsewhere):
+    """In an environment that has this one's packages, and nothing else of this repository."""
+    python, site, pip = venv
+    run(*pip, "install", "-q", "--no-deps", wheel)
     (elsewhere / "program.py").write_text(example())
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TRITON_INTERPRET")}
     environment["FUSED_KERNELS_CACHE"] = str(runtime.CACHE)  # what the other tests have built is of the same sources
     there = {"cwd": elsewhere, "env": environment}
     assert float(run(python, "program.py", **there).split()[1]) < 0.1
     every = """
-import importlib, pkgutil, runpy, kernels
+import importlib, importlib.metadata, pkgutil, runpy, kernels
 print(kernels.NAME, fused_kernels.__file__)
+assert fused_kernels.__version__ == importlib.metadata.version("fused-kernels")
 for module in pkgutil.walk_packages(fused_kernels.__path__, "fused_kernels."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
@@ -218,7 +297,3 @@ for command in ("measure", "inductor", "library"):
     # A checkout that is imported beside it has its own backend.
     code = "import kernels\nfrom torch._dynamo import lookup_backend\nprint(lookup_backend('fused_kernels').__module__)"
     assert run(python, "-c", code, cwd=ROOT, env=environment).strip() == "kernels.compiler"
-
-    run(*pip, "uninstall", "-q", "-y", "fused-kernels")
-    assert {path for path in (tmp_path / "venv").rglob("*") if "__pycache__" not in path.parts} == before
-    assert not (site / "fused_kernels").exists()

@@ -186,7 +186,7 @@ def test_triton_must_be_imported_after_the_interpreter_was_chosen(first, runs):
 )
 def test_gpus_may_be_hidden(visible, there, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(runtime.doctor, "has_nvidia_device", lambda: True)
+    monkeypatch.setattr(runtime.machine, "has_nvidia_device", lambda: True)
     assert runtime.has_nvidia_driver() == there
 
 

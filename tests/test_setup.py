@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels import doctor, runtime
+from kernels import doctor, machine, runtime
 from kernels.check import fresh
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,16 +111,17 @@ def test_doctor_as_a_script(tmp_path):
     assert bare.stdout == ""
 
 
-def test_doctor_is_readable_for_an_old_python():
-    source = (ROOT / "kernels" / "doctor.py").read_text()
-    ast.parse(source, feature_version=(3, 8))
-    imported = {name for name, _ in top_level_imports(source)}
-    assert imported <= set(sys.stdlib_module_names)
+def test_what_an_old_python_runs_is_readable_for_it():
+    for name in ("doctor.py", "machine.py", "environment.py"):
+        source = (ROOT / "kernels" / name).read_text()
+        ast.parse(source, feature_version=(3, 8))
+        imported = {name for name, _ in top_level_imports(source)}
+        assert imported <= {*sys.stdlib_module_names, "machine"}
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])
 def test_a_hidden_gpu_is_no_gpu(monkeypatch, hidden):
-    monkeypatch.setattr(doctor, "has_nvidia_device", lambda: True)
+    monkeypatch.setattr(machine, "has_nvidia_device", lambda: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert runtime.has_nvidia_driver()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
@@ -152,11 +153,11 @@ LOADED = "print(json.dumps([*({'torch._dynamo', 'triton'} & {*sys.modules}), os.
     ],
 )
 def test_importing_kernels_chooses_the_interpreter_only_without_a_driver(driver, code, environment, expected):
-    # `import kernels.doctor` would import kernels first, so the doctor is loaded alone, under its name.
+    # `import kernels.machine` would import kernels first, so it is loaded alone, under its name.
     fake = (
         "import importlib.util as u\n"
-        f"spec = u.spec_from_file_location('kernels.doctor', {str(ROOT / 'kernels' / 'doctor.py')!r})\n"
-        "d = sys.modules['kernels.doctor'] = u.module_from_spec(spec); spec.loader.exec_module(d)\n"
+        f"spec = u.spec_from_file_location('kernels.machine', {str(ROOT / 'kernels' / 'machine.py')!r})\n"
+        "d = sys.modules['kernels.machine'] = u.module_from_spec(spec); spec.loader.exec_module(d)\n"
         f"d.has_nvidia_device = lambda: {driver}\n{code}\n"
     )
     loaded = in_fresh_python(f"{fake}import kernels\n{LOADED}", TRITON_INTERPRET=environment, CUDA_VISIBLE_DEVICES=None)
@@ -193,7 +194,7 @@ def checkout(tmp_path_factory):
     """A folder with what `make venv` needs, and an index of one package, which its requirements.txt pins."""
     folder = tmp_path_factory.mktemp("a folder") / "checkout"
     (folder / "kernels").mkdir(parents=True)
-    for name in ("kernels/environment.py", "kernels/doctor.py", "Makefile"):
+    for name in ("kernels/environment.py", "kernels/doctor.py", "kernels/machine.py", "Makefile"):
         shutil.copy(ROOT / name, folder / name)
     (folder / "wheels").mkdir()
     write_wheel(folder / "wheels", "tiny", "1.0")

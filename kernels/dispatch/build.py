@@ -22,7 +22,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from .. import doctor, runtime
+from .. import machine, runtime
 from ..runtime import CACHE
 from .included_files import included_files
 
@@ -114,7 +114,7 @@ def _build_and_load(
     from torch.utils.cpp_extension import load_inline
 
     if _compilers(is_cuda) is None:
-        why = doctor.compiler(runtime.path_with_python())[1] or "nvcc is missing (developer.nvidia.com/cuda-downloads)"
+        why = machine.compiler(runtime.path_with_python())[1] or "nvcc is missing (developer.nvidia.com/cuda-downloads)"
         raise BuildError(f"the extension {name} cannot be built: {why}")
     compilers = {"CXX": runtime.compiler_program()}
     if is_cuda and os.environ.get("CC"):  # which load_inline gives nvcc
@@ -151,7 +151,7 @@ def _build_and_load(
 
 def _compilers(is_cuda: bool) -> tuple | None:
     """Which compilers a build uses, and what the environment gives them beside our flags; None if one is missing."""
-    words, why = doctor.compiler(runtime.path_with_python())
+    words, why = machine.compiler(runtime.path_with_python())
     nvcc = runtime.nvcc() if is_cuda else None
     if why or (is_cuda and nvcc is None):
         return None

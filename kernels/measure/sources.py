@@ -18,7 +18,7 @@ from ..runtime import KERNELS
 
 BUILT_FROM = ("eager.py", "op.py", "triton_kernel.py", "triton_launch.py", "kernel.cuh", "cuda.cu", "cpu.cpp")
 # What finds out about the machine, and the build for one without a GPU.
-NOT_BUILT_IN = ("runtime.py", "doctor.py", "cuda_on_host")
+NOT_BUILT_IN = ("runtime.py", "machine.py", "doctor.py", "cuda_on_host")
 # What decides how a row comes about; the rest of measure/ stores, judges and prints it.
 MEASURED_BY = ("cells", "clock", "match", "measuring", "runs", "first_call", "latency", "lengths")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import kernels
 
-from ... import dispatch, doctor, runtime
+from ... import dispatch, machine, runtime
 from ...dispatch.core import on_host, runs_on_host
 from ...dispatch.op import Op
 from .. import Call, Case, Spec, cases_of, eager_results, spec_of
@@ -27,7 +27,7 @@ ON_HOST = "cuda on host"
 def why_not(backend: str) -> str:
     """Why the backend does not run here; "" if it does."""
     if backend == ON_HOST:
-        return doctor.compiler(runtime.path_with_python())[1]
+        return machine.compiler(runtime.path_with_python())[1]
     return runtime.backends(DEVICE)[backend]
 
 

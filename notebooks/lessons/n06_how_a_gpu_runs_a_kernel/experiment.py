@@ -28,7 +28,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels import doctor
+from kernels import machine
 from lessons.n06_how_a_gpu_runs_a_kernel.memory_kernels import chase_kernel, copy_kernel, reread_kernel, strided_kernel
 from lessons.shared import ncu as nsight
 from lessons.shared.experiment import Experiment, Launch, Way
@@ -284,7 +284,7 @@ def properties_of(device: torch.device) -> dict:
         "shared_memory_per_multiprocessor", "shared_memory_per_block_optin", "L2_cache_size", "total_memory",
         "warp_size",
     )
-    clocks = doctor.output("nvidia-smi", "--query-gpu=clocks.max.sm,clocks.max.mem", "--format=csv,noheader,nounits")
+    clocks = machine.output("nvidia-smi", "--query-gpu=clocks.max.sm,clocks.max.mem", "--format=csv,noheader,nounits")
     found = {name: getattr(properties, name) for name in names if hasattr(properties, name)}
     both = [int(number) for number in re.findall(r"\d+", clocks.splitlines()[0])] if clocks else []
     return found | dict(zip(("max_sm_mhz", "max_memory_mhz"), both, strict=False))
