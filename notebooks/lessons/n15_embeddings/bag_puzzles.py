@@ -9,9 +9,7 @@ Dimensions are powers of two.
 
 from __future__ import annotations
 
-import math
-import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 import torch
@@ -20,58 +18,60 @@ import triton
 from torch import Tensor
 
 from kernels.check import Call, Case, Spec, Sums
+from kernels.check.comparison import Pointwise
 from kernels.ops.embedding_bags.eager import embedding_bags
+from lessons.shared.far import FAR, behind, has_room
 from lessons.shared.puzzle import InTriton
 
-BLOCK = 32  # look-ups of a program
+BLOCK, LARGE = 32, 4096  # look-ups of a program; where there are MANY
+MANY = 2**16  # ids, whose numbers 16 bits do not hold
+FEW = (5, 3, 2)  # the shape of the case that also lies FAR in its buffer, there in half precision: a GPU has room
 HEIGHTS = (3, 1, 7, 2, 5)  # of the tables, over and over
-FAR = 2**29  # rows before the tables: of 4 numbers, 2^31 places
 LENGTHS = (2, 0, 1, 5, 0, 40)  # of the bags, over and over
 
 
-def look_up(kernel, tables: Tensor, row_offsets: Tensor, ids: Tensor) -> Tensor:
-    """Launch a kernel on tables [R, D], row_offsets [F + 1], ids [B, F] → [B, F, D]; a program takes BLOCK ids."""
+class Copies(Pointwise):
+    """A look-up copies: there is nothing to round."""
+
+    def errors(self, reference: Callable, call: Call, exact: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.zeros_like(result) for result in exact]
+
+
+def look_up(kernel, tables: Tensor, row_offsets: Tensor, ids: Tensor, first: int = 0) -> Tensor:
+    """Launch a kernel on tables [R, D], row_offsets [F + 1], ids [B, F] → [B, F, D]; a program takes `block` ids.
+
+    first: rows that the first table has more than `tables`; its ids and row_offsets know of them.
+    """
     (rows, features), dim = ids.shape, tables.shape[1]
     out = torch.empty(rows, features, dim, dtype=tables.dtype, device=tables.device)
-    grid = (triton.cdiv(ids.numel(), BLOCK),)
-    kernel[grid](tables, row_offsets, ids, out, ids.numel(), F=features, D=dim, BLOCK=BLOCK)
+    block = BLOCK if ids.numel() < MANY else LARGE
+    grid = (triton.cdiv(ids.numel(), block),)
+    kernel[grid](behind(tables, first), row_offsets, ids, out, ids.numel(), F=features, D=dim, BLOCK=block)
     return out
 
 
-def look_up_from(kernel, tables: Tensor, row_offsets: Tensor, ids: Tensor, first: int) -> Tensor:
-    """look_up, with so many rows before the tables: row_offsets begin there."""
-    return look_up(kernel, _behind(tables, first) if first else tables, row_offsets, ids)
+def pool(kernel, table: Tensor, ids: Tensor, offsets: Tensor, row: int = 0, position: int = 0) -> Tensor:
+    """Launch a kernel on table [V, D], ids [N], offsets [B + 1] → [B, D]; a program takes a bag.
 
-
-def _behind(tables: Tensor, first: int) -> Tensor:
-    """The tables as the last rows of a larger one; of the others, which nobody touches, there is the address alone."""
-    shape = first + len(tables), tables.shape[1]
-    if tables.is_cuda:
-        larger = torch.empty(shape, dtype=tables.dtype, device=tables.device)
-    else:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's number
-        memory = mmap.mmap(-1, math.prod(shape) * tables.itemsize, flags)
-        larger = torch.frombuffer(memory, dtype=tables.dtype).view(shape)
-    larger[first:] = tables
-    return larger
-
-
-def pool(kernel, table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
-    """Launch a kernel on table [V, D], ids [N], offsets [B + 1] → [B, D]; a program takes a bag."""
+    row, position: rows before the table and ids before `ids`; ids and offsets know of them.
+    """
     bags, dim = len(offsets) - 1, table.shape[1]
     out = torch.empty(bags, dim, dtype=table.dtype, device=table.device)
-    kernel[(bags,)](table, ids, offsets, out, D=dim)
+    kernel[(bags,)](behind(table, row), behind(ids, position), offsets, out, D=dim)
     return out
 
 
 def rows_or_zeros(tables: Tensor, row_offsets: Tensor, ids: Tensor, first: int = 0) -> Tensor:
     """The reference of `row` and `outside`."""
-    return embedding_bags(tables, row_offsets - first, ids, out_of_range="zero")
+    if first:
+        ids, row_offsets = ids - first * (torch.arange(ids.shape[1], device=ids.device) == 0), row_offsets - first
+        row_offsets[0] = 0
+    return embedding_bags(tables, row_offsets, ids, out_of_range="zero")
 
 
-def means(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
+def means(table: Tensor, ids: Tensor, offsets: Tensor, row: int = 0, position: int = 0) -> Tensor:
     """The reference of `bag`."""
-    return F.embedding_bag(ids, table, offsets, mode="mean", include_last_offset=True)
+    return F.embedding_bag(ids - row, table, offsets - position, mode="mean", include_last_offset=True)
 
 
 def _tables(case: Case, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,15 +88,27 @@ def _row_calls(case: Case, device: torch.device) -> Iterator[Call]:
     features = ids.shape[1]
     hint = f"ids is [{len(ids)}, {features}], row after row: which table does id number i belong to, and in which row "
     hint += f"of the buffer does that table begin? row_offsets is {row_offsets.tolist()}."
-    for dtype in (torch.int64, torch.int32):
-        yield Call(f"{case} {_name(dtype)}", (tables, row_offsets, ids.to(dtype)), (0,), hint)
-    if (len(ids), features) == (5, 3) and _has_room(device):
-        hint = f"the tables begin in row {FAR:,}: its place, row · {tables.shape[1]}, needs more than 32 bits."
-        yield Call(f"{case}, rows beyond 2^29, places beyond 2^31", (tables, row_offsets + FAR, ids), (FAR,), hint)
+    for dtype in _dtypes(ids):
+        yield Call(f"{case} {_name(dtype)}", (tables, row_offsets, ids.to(dtype)), hint=_hint_of_many(ids) or hint)
+    if case.shape == FEW:
+        yield from _far(case, "", tables.half(), row_offsets, ids)
 
 
-def _has_room(device: torch.device) -> bool:
-    return device.type == "cpu" or torch.cuda.mem_get_info()[0] > 20 * FAR
+def _dtypes(ids: Tensor) -> tuple[torch.dtype, ...]:
+    return (torch.int64, torch.int32) if ids.numel() < MANY else (torch.int64,)
+
+
+def _hint_of_many(ids: Tensor) -> str:
+    return "" if ids.numel() < MANY else f"there are {ids.numel():,} ids: i and its places need more than 16 bits."
+
+
+def _far(case: Case, kind: str, tables: Tensor, row_offsets: Tensor, ids: Tensor) -> Iterator[Call]:
+    """The call with FAR rows more in front, of the first table; none where there is no room."""
+    first = FAR * (torch.arange(ids.shape[1], device=ids.device) == 0)
+    hint = f"the first table has {FAR:,} rows more: ids, rows and places need all of their 64 bits."
+    tensors = tables, torch.cat([row_offsets[:1], row_offsets[1:] + FAR]), ids + first
+    if has_room(ids.device, tables):
+        yield Call(f"{case}{kind}, rows beyond 2^32", tensors, (FAR,), hint)
 
 
 def _outside_calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -104,7 +116,7 @@ def _outside_calls(case: Case, device: torch.device) -> Iterator[Call]:
     tables, row_offsets, heights = _tables(case, device)
     inside = Case(case.shape[:2]).integers(2, 2**31, shape=case.shape[:2]) % heights
     chosen = torch.arange(inside.numel()).view(inside.shape) % 7 == min(1, inside.numel() - 1)
-    for dtype in (torch.int64, torch.int32):
+    for dtype in _dtypes(inside):
         least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
         bits = torch.iinfo(dtype).bits
         kinds = {
@@ -118,9 +130,12 @@ def _outside_calls(case: Case, device: torch.device) -> Iterator[Call]:
         if dtype is torch.int64:
             kinds["ids + 2^32"] = (inside + 2**32, "cut to 32 bits it passes the mask: keep 64.")
         kinds[f"ids {least}"] = (least, "a negative id is in no table: the mask must leave it out.")
-        for kind, (value, hint) in kinds.items():
+        many = _hint_of_many(inside)
+        for kind, (value, hint) in [*kinds.items()][: 1 if many else None]:
             ids = torch.where(chosen, torch.as_tensor(value), inside).to(dtype).to(device)
-            yield Call(f"{case} {_name(dtype)}, {kind}", (tables, row_offsets, ids), hint=hint)
+            yield Call(f"{case} {_name(dtype)}, {kind}", (tables, row_offsets, ids), hint=many or hint)
+            if case.shape == FEW and value is heights and dtype is torch.int64:
+                yield from _far(case, f" {kind}", tables.half(), row_offsets, ids)
 
 
 def _bag_calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -128,10 +143,19 @@ def _bag_calls(case: Case, device: torch.device) -> Iterator[Call]:
     lengths = [LENGTHS[b % len(LENGTHS)] for b in range(bags)]
     offsets = torch.tensor([0, *accumulate(lengths)], device=device)
     ids = Case(case.shape).integers(2, 11, device, (int(offsets[-1]),))
+    table = case.tensor(1, device, (11, dim))
     hint = "k is a place in ids; what lies there says which row of the table to add. Divide by the bag's own length."
     if lengths == [2, 0]:
         hint = "the second bag is empty: what is divided by what there?"
-    yield Call(f"{case}, bags of {lengths[:6]}", (case.tensor(1, device, (11, dim)), ids, offsets), hint=hint)
+    yield Call(f"{case}, bags of {lengths[:6]}", (table, ids, offsets), hint=hint)
+    if case.shape != FEW[1:]:
+        return
+    if has_room(device, table := table.half()):
+        hint = f"the table has {FAR:,} rows more: an id and its row's place need all of their 64 bits."
+        yield Call(f"{case}, rows beyond 2^32", (table, ids + FAR, offsets), (FAR,), hint)
+    if has_room(device, ids.int()):
+        hint = f"ids has {FAR:,} elements more: begin, end and k need all of their 64 bits."
+        yield Call(f"{case}, ids beyond the 2^32-nd", (table, ids.int(), offsets + FAR), (0, FAR), hint)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -139,17 +163,17 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _cases_of_rows(names: tuple[str, ...]) -> list[Case]:
-    shapes = [(1, 1, 4), (2, 1, 8), (1, 2, 4), (5, 3, 4), (13, 5, 16), (6, 26, 4)]
-    return [*map(Case, shapes), Case((6, 4, 4), values="special"), Case((6, 4, 8), torch.float16)]
+    shapes = [(1, 1, 4), (2, 1, 8), (1, 2, 4), (5, 3, 4), (13, 5, 16), (6, 26, 4), (MANY // 4 + 9, 4, 2)]
+    return [*map(Case, shapes), Case((6, 4, 4), values="special"), Case((6, 4, 8), torch.float16), Case(FEW)]
 
 
 def _cases_of_bags(names: tuple[str, ...]) -> list[Case]:
     shapes = [(1, 4), (2, 8), (6, 16), (15, 4)]
-    return [*map(Case, shapes), Case((12, 8), torch.float16), Case((6, 4), values="special")]
+    return [*map(Case, shapes), Case((12, 8), torch.float16), Case((6, 4), values="special"), Case(FEW[1:])]
 
 
 PUZZLES = {
-    "row": InTriton(Spec(rows_or_zeros, _row_calls, cases=_cases_of_rows), look_up_from, __name__),
-    "outside": InTriton(Spec(rows_or_zeros, _outside_calls, cases=_cases_of_rows), look_up, __name__),
+    "row": InTriton(Spec(rows_or_zeros, _row_calls, scale=Copies(), cases=_cases_of_rows), look_up, __name__),
+    "outside": InTriton(Spec(rows_or_zeros, _outside_calls, scale=Copies(), cases=_cases_of_rows), look_up, __name__),
     "bag": InTriton(Spec(means, _bag_calls, scale=Sums(), cases=_cases_of_bags), pool, __name__),
 }

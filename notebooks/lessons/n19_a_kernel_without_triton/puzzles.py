@@ -14,8 +14,10 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 
 import torch
 from torch import Tensor
@@ -131,10 +133,15 @@ def specialised(argument: Tensor | float) -> str:
 def _tensors() -> dict[str, Tensor]:
     whole = torch.zeros(128)
     first = -(whole.data_ptr() // 4) % 4  # to an address that 16 divides
+    # Their own memory begins 4 bytes behind such an address.
+    begun = torch.frombuffer(memoryview(whole.numpy()).cast("B"), dtype=torch.float32, offset=4 * first + 4)
     return {
         "a tensor at a multiple of 16": whole[first : first + 64],
         "a tensor from its second number on": whole[first + 1 : first + 65],
+        "a tensor from its third number on": whole[first + 2 : first + 66],
         "a tensor from its fifth number on": whole[first + 4 : first + 68],
+        "a tensor whose memory begins 4 bytes behind a multiple of 16": begun[:64],
+        "its view from the fourth number on": begun[3:67],
     }
 
 
@@ -148,6 +155,7 @@ _NUMBERS = (
     (-1, "only 1 itself is a constant."),
     (-48, "16 divides it."),
     (24, "8 divides it, and 16 does not."),
+    (20, "4 divides it, and 16 does not."),
     (80, "16 divides it."),
     (2**31 - 1, _RANGE),
     (2**31, "i32 ends at 2**31 - 1; and 16 divides 2**31."),
@@ -160,15 +168,49 @@ _NUMBERS = (
 )
 
 
+def _without_triton(function: Callable) -> Callable:
+    """The function; AssertionError where it calls Triton, in Python or in C++."""
+
+    def without_triton(argument):
+        before, called = sys.getprofile(), []
+
+        def note(frame: FrameType, event: str, what: object) -> None:
+            if event == "call":
+                module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+            else:
+                module, name = getattr(what, "__module__", ""), getattr(what, "__name__", "")
+            if event in ("call", "c_call") and str(module).partition(".")[0] == "triton":
+                called.append(f"{module}.{name}")
+            if before is not None:
+                before(frame, event, what)
+
+        sys.setprofile(note)
+        try:
+            result = function(argument)
+        finally:
+            sys.setprofile(before)
+        assert not called, f"specialised: {called[0]} was called: this is what you are to write"
+        return result
+
+    return without_triton
+
+
+def _drawn() -> list[int]:
+    """Integers of all sizes, which no table of answers has."""
+    numbers = torch.randint(-(2**62), 2**62, (100,)) >> torch.randint(62, (100,))
+    return [number - number % 16 * (k % 2) for k, number in enumerate(numbers.tolist())]
+
+
 def _check_specialised(answer: Callable) -> str:
     tensors = _tensors()
     cases = [(name, tensor, _ADDRESS) for name, tensor in tensors.items()]
     cases += [(f"{number}", number, hint) for number, hint in _NUMBERS]
-    for name, argument, hint in cases:
-        got, want = alone(answer)(argument), specialised(argument)
+    answer = alone(_without_triton(answer), (_without_triton,))
+    for name, argument, hint in [*cases, *((f"{number}", number, "") for number in _drawn())]:
+        got, want = answer(argument), specialised(argument)
         told = f"specialised, case {name}: "
         assert isinstance(got, str), f"{told}must return a type as a string; got {type(got).__name__}"
-        assert got == want, f"{told}expected {want}, got {got}\nHint: {hint}"
+        assert got == want, f"{told}expected {want}, got {got}" + (hint and f"\nHint: {hint}")
     return f"{len(cases)} cases passed on paper"
 
 

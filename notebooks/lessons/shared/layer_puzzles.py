@@ -25,7 +25,10 @@ from lessons.shared.puzzle import InTriton
 ROWS, COLUMNS, STEP = 16, 32, 16  # of a program's tile, and of its loop
 NAN = "row 7 of x is NaN, and its sums too; relu(NaN) is NaN. tl.maximum gives 0, a comparison is false."
 WITH_NAN = 20  # rows, of which one is NaN
-WITH_INF = 21  # rows, where a number of the bias is -Inf
+WITH_INF = 21  # rows, where a number of the first bias is -Inf
+WITH_MORE = 22  # rows, where a number of the last bias is Inf
+MINUS_INF = "the bias of column 1 is -Inf. Its relu is 0, and -Inf · 0 is NaN: choose, do not multiply."
+INF = "the bias of column 2 is Inf, and so is its relu."
 
 
 def launch_layer(kernel, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *options) -> Tensor:
@@ -90,14 +93,16 @@ def _calls(options: tuple, hints: Callable[..., str]) -> Callable[[Case, torch.d
             tensors[0][7] = math.nan
         if rows == WITH_INF:
             tensors[2][0][1] = -math.inf
+        if rows == WITH_MORE:
+            tensors[2][-1][2] = math.inf
         yield Call(f"{rows} rows of {'-'.join(map(str, widths))}", tensors, options, hint=hints(rows, *widths))
 
     return calls
 
 
 def _layer_hint(rows: int, inputs: int = 0, outputs: int = 0) -> str:
-    if rows == WITH_NAN:
-        return NAN
+    if rows in (WITH_NAN, WITH_INF, WITH_MORE):
+        return {WITH_NAN: NAN, WITH_INF: MINUS_INF, WITH_MORE: INF}[rows]
     if inputs <= STEP and rows == ROWS:
         return "multiply the two tiles, add the bias, take relu; store what is inside, row by row, N numbers a row."
     if inputs > STEP:
@@ -106,18 +111,18 @@ def _layer_hint(rows: int, inputs: int = 0, outputs: int = 0) -> str:
 
 
 def _epilogue_hint(rows: int, inputs: int = 0, outputs: int = 0) -> str:
-    if rows == WITH_NAN:
-        return NAN
-    if rows == WITH_INF:
-        return "the bias of column 1 is -Inf. Its relu is 0, and -Inf · 0 is NaN: choose, do not multiply."
+    if rows in (WITH_NAN, WITH_INF, WITH_MORE):
+        return {WITH_NAN: NAN, WITH_INF: MINUS_INF, WITH_MORE: INF}[rows]
     if rows == ROWS and outputs == COLUMNS:
         return "the bias belongs to the columns: it is added to each row, and relu comes last."
     return f"out has {rows} rows and {outputs} columns, the bias {outputs} numbers: which places of the tile exist?"
 
 
 def _chained_hint(rows: int, inputs: int = 0, between: int = 0, outputs: int = 0) -> str:
-    if rows == WITH_NAN:
-        return NAN
+    if rows in (WITH_NAN, WITH_INF, WITH_MORE):
+        hidden = "b1[1] is -Inf. Its relu is 0, and -Inf · 0 is NaN: choose, do not multiply."
+        last = "b2[2] is Inf, and its sigmoid is 1. From z = 89 on e^z is infinite, and Inf / Inf is NaN: use e^-z."
+        return {WITH_NAN: NAN, WITH_INF: hidden, WITH_MORE: last}[rows]
     if between <= STEP and rows == ROWS:
         return "relu(x w1 + b1) of the chunk, times the chunk of w2; then b2, the sigmoid and the store."
     if between > STEP:
@@ -136,9 +141,12 @@ def _spec(options: tuple, hints: Callable[..., str], *shapes: tuple) -> Spec:
 _SUMS = (
     (16, 16, 32), (16, 48, 32), (5, 16, 7), (33, 48, 39), (16, 40, 32), (33, 45, 39), (1, 1, 1), (WITH_NAN, 40, 32),
 )
-_EPILOGUE = ((16, 16, 32), (16, 48, 7), (5, 16, 32), (33, 40, 45), (1, 1, 1), (WITH_NAN, 16, 32), (WITH_INF, 16, 32))
-_LAYER = ((16, 16, 32), (5, 16, 7), (16, 48, 32), (33, 40, 45), (1, 1, 1), (WITH_NAN, 16, 32))
-_CHAINED = ((16, 16, 16, 16), (5, 16, 16, 32), (16, 16, 48, 32), (33, 32, 40, 16), (WITH_NAN, 16, 16, 16))
+_NO_NUMBERS = (WITH_NAN, 16, 32), (WITH_INF, 16, 32), (WITH_MORE, 16, 32)
+_EPILOGUE = ((16, 16, 32), (16, 48, 7), (5, 16, 32), (33, 40, 45), (1, 1, 1), *_NO_NUMBERS)
+_LAYER = ((16, 16, 32), (5, 16, 7), (16, 48, 32), (33, 40, 45), (1, 1, 1), *_NO_NUMBERS)
+_CHAINED = (
+    (16, 16, 16, 16), (5, 16, 16, 32), (16, 16, 48, 32), (33, 32, 40, 16), *((*each[:2], 16, 16) for each in _NO_NUMBERS),
+)  # fmt: skip
 _ONE = ("identity", "relu", "ieee")
 _TWO = ("relu", "sigmoid", "ieee")
 SKETCH = _spec(_TWO, _sketch_hint, (32, 32, 64, 32))

@@ -18,7 +18,8 @@ from kernels import runtime
 # Views are recognised by their schema. A clone is what contiguous() makes: it moves values, and makes none.
 ALLOCATIONS = {
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
-    "zeros", "zeros_like", "new_zeros", "zero_", "fill_", "clone", "detach", "alias", "resolve_conj", "resolve_neg",
+    "zeros", "zeros_like", "new_zeros", "zero_", "full", "full_like", "new_full", "fill_",
+    "clone", "detach", "alias", "resolve_conj", "resolve_neg",
 }
 # What reads a tensor's values on the host without an operator.
 READS = {"numpy", "tolist", "item", "__array__", "__dlpack__", "__bool__", "__int__", "__float__", "__index__"}
