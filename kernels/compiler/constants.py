@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
+from ..dispatch.address import address
 from .match import Miss, arguments
 from .view import View, example
 
@@ -137,4 +138,4 @@ class Checked:
 def state(tensor: Tensor) -> tuple:
     """What changes when a tensor is replaced or written to. Of an inference tensor nobody counts what is written."""
     version = object() if tensor.is_inference() else tensor._version
-    return tensor.data_ptr(), version, tensor.shape, tensor.stride()
+    return address(tensor), version, tensor.shape, tensor.stride()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..dispatch.address import address
 from ..dispatch.cuda_source import Source
 from ..dispatch.intercept import recorder
 
@@ -43,7 +44,7 @@ def _number(argument: Tensor | Elements | Stride | int) -> int:
         return argument.of.numel()
     if isinstance(argument, Stride):
         return argument.of.stride(0)
-    return argument.data_ptr() if isinstance(argument, Tensor) else argument
+    return address(argument) or 0 if isinstance(argument, Tensor) else argument
 
 
 def on_host(source: Source, grid: tuple[int, ...], numbers: list[int]) -> None:

@@ -21,6 +21,11 @@ def address(tensor: Tensor) -> int | None:
         return None
 
 
+def with_memory(value: object) -> object:
+    """The value, or a copy of a zero tensor, which some of PyTorch's operators read as if it had memory."""
+    return value.clone() if isinstance(value, Tensor) and value._is_zerotensor() else value
+
+
 def overlap(a: Tensor, b: Tensor) -> bool:
     """Whether one lies between the other's first and last element; False where one has no address."""
     if a.device != b.device:

@@ -30,7 +30,7 @@ inline bool needs_gradient(c10::ArrayRef<IValue> arguments) {
 inline void refuse_forward_mode(const std::string& op, c10::ArrayRef<IValue> arguments) {
     for (const IValue& value : arguments)
         for_each_tensor(value, [&](const Tensor& tensor) {
-            TORCH_CHECK(!tensor._fw_grad(0).defined(), op, " has no forward-mode derivative: use backend=\"eager\"");
+            TORCH_CHECK(!tensor._fw_grad(0).defined(), op, " has no forward-mode derivative: use backend=\"eager\", or reverse mode");
         });
 }
 

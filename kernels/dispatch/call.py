@@ -10,10 +10,18 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from . import checks, core
+from .address import with_memory
 from .declaration import Declaration
 from .loader import Loader
-from .refusals import autocasts, cast, refuse_gradients, refusing
+from .refusals import autocasts, cast, refuse_gradients, refuse_unbatched, refusing
 from .scalars import with_tensors
+
+# What torch.func says of an op whose kernel it cannot wrap, and where it says so.
+REFUSED_BY_TORCH = {
+    "setup_context": "torch.func here",
+    "Batching rule not implemented": "torch.func.vmap",
+    "output has alias annotations": "torch.func.functionalize",
+}
 
 
 class PublicFunction:
@@ -32,7 +40,7 @@ class PublicFunction:
         first = arguments[0]
         if type(first) is list and first:
             first = first[0]
-        call = self._on_gpu.get(backend) if getattr(first, "is_cuda", False) else None
+        call = self._on_gpu.get(backend) if getattr(first, "is_cuda", False) and type(backend) is str else None
         if call is None:
             call = self._resolve(backend, arguments)
         try:
@@ -46,6 +54,7 @@ class PublicFunction:
     def chosen(self, backend: str, *arguments) -> str:
         """The backend that is meant where "auto" may be given. Raises ValueError for one that is unknown, RuntimeError
         for one that the op has no kernel for."""
+        self._refuse_unknown(backend)
         if backend == "auto":
             first = self._made.leading(arguments)
             if first.is_meta:  # any kernel's overload gives the shapes; eager code may look at values
@@ -53,18 +62,21 @@ class PublicFunction:
             if not first.is_cuda:
                 return self._op.auto_on_cpu
             return self._op.auto(*arguments) if callable(self._op.auto) else self._op.auto
-        known = ("eager", "triton", "cuda") + ("cpp",) * ("cpp" in self._op.backends)
-        if backend not in known:
-            raise ValueError(f"backend must be one of auto, {', '.join(known)}; got {backend!r}")
         if backend != "eager" and backend not in self._op.backends:
             raise RuntimeError(f'backend="{backend}" does not run here: {self._op.name} has no such kernel')
         return backend
+
+    def _refuse_unknown(self, backend: object) -> None:
+        known = ("auto", "eager", "triton", "cuda") + ("cpp",) * ("cpp" in self._op.backends)
+        if not isinstance(backend, str) or backend not in known:
+            raise ValueError(f"backend must be one of {', '.join(known)}; got {backend!r}")
 
     def _resolve(self, backend: str, arguments: tuple) -> Callable:
         """What this backend is for these arguments; for CUDA tensors it is kept."""
         op, first = self._op, self._made.leading(arguments)
         is_right = checks.are_tensors if 0 in self._made.lists else checks.is_tensor
         is_right(self._made.name, self._made.names[0], arguments[0])
+        self._refuse_unknown(backend)
         if backend == "auto" and callable(op.auto) and first.is_cuda:
             self._on_gpu[backend] = self._choose_and_call
             return self._choose_and_call
@@ -118,14 +130,18 @@ class PublicFunction:
             return op.made_of_shapes(self._form, arguments)
         if not is_compiling():
             arguments = [
-                float(value) if i in self._scalars and not isinstance(value, Tensor) else value
-                for i, value in enumerate(op.with_integers(self._form, arguments))
+                float(value) if i in self._scalars and not isinstance(value, Tensor)
+                else value if i in made.mutated
+                else list(map(with_memory, value)) if isinstance(value, list)
+                else with_memory(value)
+                for i, value in enumerate(op.with_plain(self._form, arguments))
             ]
         if not made.mutated:
             return op.eager(*arguments)
         refuse_gradients(op, self._form, arguments)
         if not checks.has_no_values(first):  # a traced graph has no addresses, and writes last
             op.check_written(self._form, arguments)
+            refuse_unbatched(op, self._form, arguments)
             arguments = op.as_before(self._form, arguments)
         return (op.eager_in_place if self._form else op.eager)(*arguments)
 
@@ -133,8 +149,17 @@ class PublicFunction:
         """Raise with the declaration's own message if an argument is to blame for the error."""
         self._op.check(self._form, cast(self._made, arguments))
         self._op.check_written(self._form, arguments)
-        if "setup_context" in str(error):
-            raise RuntimeError(f'{self._op.name} does not work under torch.func here: use backend="eager"') from None
+        if "forward AD" in str(error):  # of an operator of PyTorch's that the reference calls
+            raise RuntimeError(
+                f'{self._made.name} has no forward-mode derivative here, on backend="eager" either: use reverse mode, '
+                "torch.func.jacrev"
+            ) from None
+        for words, where in REFUSED_BY_TORCH.items():
+            if words in str(error):
+                functional = f"call {self._op.name}, or " * (self._form == "_")
+                raise RuntimeError(
+                    f'{self._made.name} does not work under {where}: {functional}use backend="eager"'
+                ) from None
 
 
 def _is_traced() -> bool:

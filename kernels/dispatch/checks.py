@@ -223,6 +223,7 @@ def is_absent(op: str, name: str, value: object) -> None:
 
 def has_dtype(op: str, name: str, tensor: Tensor, dtypes: Sequence[torch.dtype] = FLOATING) -> None:
     """A dense tensor of one of the dtypes."""
+    is_tensor(op, name, tensor)
     if tensor.layout != torch.strided:
         raise TypeError(f"{op}: {name} must be a dense tensor; got one of layout {plain(tensor.layout)}")
     if tensor.dtype not in dtypes:
@@ -259,8 +260,8 @@ def is_one_of(op: str, name: str, value: object, known: Collection[str]) -> None
 
 def rises(op: str, name: str, tensor: Tensor, most: int) -> None:
     """Numbers [N] from 0 to `most`, none below the one before it; whoever asks waits for a GPU."""
-    bad = (tensor < 0) | (tensor > most)
-    bad[1:] |= tensor.diff() < 0
+    falls = torch.cat([torch.zeros_like(tensor[:1], dtype=torch.bool), tensor.diff() < 0])
+    bad = (tensor < 0) | (tensor > most) | falls
     if bad.any():
         position = int(bad.nonzero()[0])
         raise ValueError(
@@ -283,6 +284,25 @@ def integer(op: str, name: str, value: object) -> int | torch.SymInt:
     return number
 
 
+def real(op: str, name: str, value: object) -> object:
+    """A number that a float holds."""
+    if isinstance(value, torch.SymFloat | torch.SymInt):
+        return value
+    if not isinstance(value, Real):
+        raise TypeError(f"{op}: {name} must be a number; got {type(value).__name__}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{op}: {name} must fit a float; got {value}") from None
+
+
+def boolean(op: str, name: str, value: object) -> object:
+    """True or False."""
+    if not isinstance(value, bool | torch.SymBool):
+        raise TypeError(f"{op}: {name} must be True or False; got {type(value).__name__}")
+    return value
+
+
 def integers(op: str, name: str, values: object) -> list[int]:
     """The ints of a sequence, a list or a tensor say."""
     if isinstance(values, str) or not hasattr(values, "__iter__") or (isinstance(values, Tensor) and not values.dim()):
@@ -296,7 +316,7 @@ def a_device(op: str, name: str, value: object) -> torch.device:
         return torch.get_default_device()
     try:
         return torch.device(value)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"{op}: {name} must be a device; got {value!r}") from error
 
 

@@ -24,6 +24,12 @@ OPS = f"{runtime.PACKAGE}.ops"  # the package of the ops' folders
 BACKENDS = ("triton", "cuda")
 BACKWARD = ("backward", "prepared")  # the forms that give gradients
 
+# By an argument's type, what makes Python's own of its value, or raises.
+PLAIN = {
+    "int": checks.integer, "SymInt": checks.integer, "Length": checks.integer, "float": checks.real,
+    "bool": checks.boolean,
+}  # fmt: skip
+
 
 class Declaration:
     """An op, as its op.py declares it.
@@ -225,12 +231,12 @@ class Declaration:
         """The functional form's arguments, with a 0-d tensor in place of each scalar that is a number."""
         return with_tensors(self.forms[""].scalars, arguments)
 
-    def with_integers(self, form: str, arguments: Sequence) -> list:
-        """The arguments, with an int for what C++ takes for one: NumPy's, a tensor of one element. Raises TypeError for
-        what it does not take, a float, say; ValueError for more than 64 bits."""
+    def with_plain(self, form: str, arguments: Sequence) -> list:
+        """The arguments, with an int or a float for what C++ takes for one: NumPy's, a tensor of one element for an
+        int. Raises TypeError for what it does not take; ValueError for a number that is too large."""
         made = self.forms[form]
         return [
-            checks.integer(made.name, argument.name, value) if argument.is_integer else value
+            PLAIN[argument.type](made.name, argument.name, value) if argument.type in PLAIN else value
             for argument, value in zip(made.arguments, arguments, strict=True)
         ]
 
@@ -245,7 +251,7 @@ class Declaration:
 
     def check(self, form: str, arguments: Sequence) -> None:
         """Raise for what is wrong with the arguments' types, dtypes, shapes, devices and values."""
-        made, arguments = self.forms[form], self.with_integers(form, arguments)
+        made, arguments = self.forms[form], self.with_plain(form, arguments)
         for argument, value in zip(made.arguments, arguments, strict=True):
             if argument.is_list:
                 checks.are_tensors(made.name, argument.name, value)

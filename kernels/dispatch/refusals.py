@@ -49,7 +49,7 @@ def refusing(declaration: Declaration, form_name: str, overload: Callable) -> Ca
     def checked(*arguments):
         for _, tensor in form.tensors(arguments):
             if forward_ad.unpack_dual(tensor).tangent is not None:
-                raise RuntimeError(f'{form.name} has no forward-mode derivative: use backend="eager"')
+                raise RuntimeError(f'{form.name} has no forward-mode derivative: use backend="eager", or reverse mode')
         refuse_gradients(declaration, form_name, arguments)
         for i in form.scalars:  # below autograd it no longer shows whether a scalar's gradient is wanted
             if isinstance(arguments[i], Tensor) and arguments[i].requires_grad and torch.is_grad_enabled():
@@ -71,3 +71,16 @@ def refuse_gradients(declaration: Declaration, form_name: str, arguments: Sequen
             else "call it under torch.no_grad(), or detach() its arguments"
         )
         raise RuntimeError(f"{form.name} has no gradient: {instead}")
+
+
+def refuse_unbatched(declaration: Declaration, form_name: str, arguments: Sequence) -> None:
+    """Raise RuntimeError if torch.func.vmap batches what is read and not what is written, which has room for one."""
+    form, is_batched = declaration.forms[form_name], torch._C._functorch.is_batchedtensor
+    batched = next((form.names[i] for i, tensor in form.tensors(arguments) if is_batched(tensor)), None)
+    for i in form.mutated:
+        if batched is not None and not is_batched(arguments[i]):
+            functional = f"call {declaration.name}, or " * (form_name == "_")
+            raise RuntimeError(
+                f"{form.name} does not work under torch.func.vmap with a batch of {batched} and one {form.names[i]}, "
+                f"which it writes to: {functional}batch {form.names[i]} too"
+            )

@@ -112,10 +112,6 @@ class Argument:
         return self.type.startswith(("Ragged", "Length"))
 
     @property
-    def is_integer(self) -> bool:
-        return self.type in ("int", "SymInt", "Length")
-
-    @property
     def is_report(self) -> bool:
         return self.type == "Report"
 

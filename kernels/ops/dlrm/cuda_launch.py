@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...device.generated import Elements, Source, Stride, launch
 from ...device.launch import architecture, cdiv, empty, multiprocessors, shared_memory
+from ...dispatch.address import address
 from .shape import ROWS_OF_A_BLOCK, DLRMError, Shape
 from .source import NAME, source_of
 from .tile import MOST_LAYERS, TYPES, Tiles, fragments_source, tiles_for, tiles_source
@@ -117,4 +118,4 @@ def widths(weights: Sequence[Tensor]) -> tuple[int, ...]:
 
 def _is_aligned(table: Tensor) -> bool:
     """Whether it begins at a multiple of 16 bytes; a stand-in says so itself."""
-    return table.data_ptr() % 16 == 0 if isinstance(table, Tensor) else table.aligned
+    return (address(table) or 0) % 16 == 0 if isinstance(table, Tensor) else table.aligned

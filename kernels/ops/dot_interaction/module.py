@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from ...dispatch import checks
 from .op import dot_interaction
 
 
@@ -14,7 +15,9 @@ class DotInteraction(nn.Module):
 
     def __init__(self, pad_to: int = 1, *, backend: str = "auto") -> None:
         super().__init__()
-        self.pad_to, self.backend = pad_to, backend
+        self.pad_to, self.backend = checks.integer("DotInteraction", "pad_to", pad_to), backend
+        if self.pad_to < 1:
+            raise ValueError(f"DotInteraction: pad_to must be a positive integer; got {pad_to}")
 
     def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
         """dense [B, D], sparse [B, F, D] → [B, D + F (F + 1) / 2], and zeros up to a multiple of pad_to."""

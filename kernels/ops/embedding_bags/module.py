@@ -70,7 +70,7 @@ class EmbeddingBags(Derived):
             if (padding_idx := checks.integer(op, "padding_idx", padding_idx)) < -1:
                 raise ValueError(f"{op}: padding_idx must be an id, or -1 or None for none; got {padding_idx}")
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        if dtype not in FLOATING:
+        if not isinstance(dtype, torch.dtype) or dtype not in FLOATING:
             expected = ", ".join(map(checks.plain, FLOATING))
             raise TypeError(f"{op}: dtype must be one of {expected}; got {checks.plain(dtype)}")
         self.num_embeddings, self.embedding_dim, self.mode = rows, embedding_dim, mode

@@ -36,7 +36,7 @@ def check_ids(device: torch.device | str | None = None, *, wait: bool = False) -
     if device is None:
         devices = input_errors.devices()
     else:
-        device = torch.device(device)
+        device = checks.a_device("check_ids", "device", device)
         devices = [-1 if device.type != "cuda" else torch.cuda.current_device() if device.index is None else
         device.index]
     for index in devices:
@@ -56,7 +56,7 @@ def out_of_range_count(device: torch.device | str | None = None) -> int:
     """
     if device is None:
         return sum(map(input_errors.count, input_errors.devices()))
-    device = torch.device(device)
+    device = checks.a_device("out_of_range_count", "device", device)
     if device.type != "cuda":
         return input_errors.count(-1)
     return input_errors.count(torch.cuda.current_device() if device.index is None else device.index)

@@ -96,4 +96,5 @@ def embedding_bags_sort(
 
     Raises TypeError, ValueError: naming the argument. RuntimeError: a backend that this machine lacks.
     """
+    rows = checks.integer(OP.name, "rows", rows)
     return OP.call(backend, indices, row_offsets, offsets, rows, padding_idx, mean, table_keys)

@@ -104,6 +104,7 @@ def embedding_bags_sgd_(
         TypeError, ValueError: naming the argument. RuntimeError: a backend that this machine lacks; gradients are
         enabled and an argument requires one.
     """
+    checks.is_tensor("embedding_bags_sgd_", "tables", tables)
     state = tables.new_empty(0, dtype=torch.float32)
     return _call(
         backend, "sgd", tables, state, row_offsets, indices, grad, learning_rate, offsets, mode, per_sample_weights,
@@ -155,7 +156,7 @@ def _call(
         raise ValueError(f"{op}: padding_idx must be an id, or -1 or None for none; got {padding_idx!r}")
     if per_sample_weights is not None and mode != "sum":
         raise ValueError(f"{op}: per_sample_weights go with mode sum; got {mode}")
-    checks.are_not_negative(op, learning_rate=learning_rate, eps=eps)
+    checks.are_not_negative(op, learning_rate=learning_rate, eps=(eps := checks.real(op, "eps", eps)))
     backend = OP.call.chosen(backend, tables)
     keys, positions, bags, lengths = embedding_bags_sort(
         indices, row_offsets, offsets, tables.shape[0], padding, mode == "mean",

@@ -166,9 +166,9 @@ class IdTable(nn.Module):
         return table_lookup(*self.storage(), ids, self._tables_of(ids, table_ids), backend=backend)
 
     def _tables_of(self, ids: Tensor, table_ids: Tensor | None) -> Tensor:
-        checks.is_tensor("IdTable", "ids", ids)
+        checks.has_dtype("IdTable", "ids", ids, INTEGERS)
         if table_ids is not None:
-            checks.is_tensor("IdTable", "table_ids", table_ids)
+            checks.has_dtype("IdTable", "table_ids", table_ids, INTEGERS)
             return table_ids
         tables = self.num_tables
         if tables == 1:
@@ -188,7 +188,6 @@ class IdTable(nn.Module):
                 raise ValueError(
                     f"IdTable: {name} must be on the table's device, {self.seeds.device}; got {tensor.device}"
                 )
-            checks.has_dtype("IdTable", name, tensor, INTEGERS)
 
     # --------------------------------------------------------------------------------------------- insertion, erasure
 

@@ -117,6 +117,7 @@ def assemble_deepstack_embedding(
     What a vision model's deeper layers add to the hidden states at an image's positions. As embedding_lookup; features:
     [F, H], differentiable. A text's id, in [0, vocab_size), is not out of range.
     """
+    checks.is_tensor("assemble_deepstack_embedding", "features", features)
     return vocabulary(
         ids, None, features, None, None, "deepstack", vocab_size, out_of_range=out_of_range, backend=backend
     )
@@ -141,6 +142,10 @@ def embedding_lookup_multimodal(
     [I, H] and audio [A, H] are differentiable too. A modality whose tensor or token is None is off: no id is special
     then, -1 included. Of two equal tokens the image's counts.
     """
+    image_token_id, audio_token_id = (
+        None if token is None else checks.integer("embedding_lookup_multimodal", name, token)
+        for name, token in (("image_token_id", image_token_id), ("audio_token_id", audio_token_id))
+    )
     image, audio = (None if token is None else tensor for tensor, token in
                     ((image, image_token_id), (audio, audio_token_id)))
     return vocabulary(
