@@ -21,50 +21,90 @@ from .eager import ACTIVATIONS
 from .op import fused_mlp, rows_of
 
 
-class FusedMLP(nn.Module):
+class FusedMLP(nn.Sequential):
     """A Sequential of nn.Linear layers and activations, computed by `mlp` in fewer kernels.
 
         mlp = FusedMLP(nn.Sequential(nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, 16)))     x [..., 13] → [..., 16]
 
     After each layer but the last stands the same activation, ReLU, Sigmoid, GELU (of erf) or none, and any one of them
-    after the last. Layers may be without a bias. The Sequential is `layers`, and is called itself where a layer is more
-    than an nn.Linear (LoRA's, a quantized or a parametrized one), where one of its modules has hooks (pruning), and for
-    an x that is not as wide as the first layer. `pack_mlp` of the module, when it is where it stays, spares training
-    the copy of its parameters.
+    after the last. Layers may be without a bias.
+
+    It stands in the Sequential's place: it has the same parts under the same names, so that one loads the other's
+    state_dict, and is indexed, looped over and changed as that is; a slice of it is a plain Sequential. The Sequential
+    that it was made of is `layers`, and what is done to one is done to both. Each call looks at the parts as they are
+    then. `layers` is called itself where they are no such MLP any more, where a layer is more than an nn.Linear
+    (LoRA's, a quantized or a parametrized one), where one of its modules has hooks (pruning), and for an x that is not
+    as wide as the first layer.
+
+    The kernels copy weights and biases at each call, unless `pack_mlp` of the module laid them out, when it is where it
+    stays.
 
     Args:
         layers: the Sequential; its parameters stay its own. backend: as in `mlp`.
 
-    Raises ValueError: of another module, or of activations that differ.
+    Raises ValueError: of another module, of activations that differ, or another backend.
     """
 
     def __init__(self, layers: nn.Sequential, *, backend: str = "auto"):
         super().__init__()
-        self.activation, self.final_activation = _activations(layers)
+        _activations(layers)
+        if taken := [name for name in layers._modules if name in ("layers", "backend")]:
+            raise ValueError(f"FusedMLP: layers must not have a part of the name {taken[0]!r}, which is FusedMLP's own")
+        if backend not in BACKENDS:
+            raise ValueError(f"FusedMLP: backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
         self.layers, self.backend = layers, backend
-        self._kinds = [type(part) for part in layers]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "layers":  # no part of this: its parts are
+            self.__dict__["layers"] = value
+            self._read_again()
+        else:
+            super().__setattr__(name, value)
+
+    def __setstate__(self, state: dict) -> None:
+        super().__setstate__(state)
+        if "layers" not in self.__dict__:  # pickled when `layers` was a part
+            self.layers = self._modules["layers"]
 
     def forward(self, x: Tensor) -> Tensor:
-        if [type(part) for part in self.layers] != self._kinds:
+        layers = self.layers
+        if [_kind(part) for part in layers] != self._kinds:
             self._read_again()
-        linears = [part for part in self.layers if type(part) is nn.Linear]
-        if not self.activation or not all(map(is_plain, (self.layers, *self.layers))):
-            return self.layers(x)
-        if x.dim() == 0 or x.shape[-1] != linears[0].in_features:
-            return self.layers(x)  # which says what is wrong
+        linears = [part for part in layers if type(part) is nn.Linear]
+        if not self.activation or not all(map(is_plain, (layers, *layers))):
+            return layers(x)
         weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
+        if x.dim() == 0 or x.shape[-1] != weights[0].shape[-1]:
+            return layers(x)  # which says what is wrong
         return mlp(x, weights, biases, self.activation, self.final_activation, backend=self.backend)
 
+    def __getitem__(self, index: int | slice) -> nn.Module:
+        return self.layers[index]
+
+    def __delitem__(self, index: int | slice) -> None:
+        del self.layers[index]
+        self._read_again()
+
     def _read_again(self) -> None:
-        """Modules were replaced, added or taken away."""
+        """Parts were replaced, added, taken away or set otherwise."""
         try:
             self.activation, self.final_activation = _activations(self.layers)
         except ValueError:  # no MLP any more
-            self.activation = ""
-        self._kinds = [type(part) for part in self.layers]
+            self.activation = self.final_activation = ""
+        self._kinds = [_kind(part) for part in self.layers]
+        if not is_compiling():
+            self._modules = self.layers._modules  # another dict where a part was deleted
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *others) -> None:
+        """Of an earlier version, too, whose names begin with "layers."."""
+        earlier = prefix + "layers."
+        for name in [name for name in state_dict if name.startswith(earlier)]:
+            state_dict[prefix + name.removeprefix(earlier)] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
 
 PLAIN = (Tensor, nn.Parameter)
+BACKENDS = ("auto", "eager", "triton", "cuda")
 
 
 def is_plain(part: nn.Module) -> bool:
@@ -72,10 +112,11 @@ def is_plain(part: nn.Module) -> bool:
     parameters that are their memory (a quantized or a distributed one is of another class)."""
     if has_hooks(part):
         return False
-    if type(part) is not nn.Linear or is_compiling():
+    if type(part) is not nn.Linear:
         return True
     own = part._parameters  # for nn.Module.__getattr__ costs the host more than all the rest
-    return type(own.get("weight")) in PLAIN and (own.get("bias") is None or type(own["bias"]) in PLAIN)
+    weight, bias = own.get("weight"), own.get("bias")
+    return type(weight) in PLAIN and (bias is None or (type(bias) in PLAIN and bias.shape == weight.shape[:1]))
 
 
 def has_hooks(part: nn.Module) -> bool:
@@ -86,12 +127,12 @@ def has_hooks(part: nn.Module) -> bool:
     return bool(hooks) or "forward" in part.__dict__
 
 
-def _name(part: nn.Module) -> str:
-    """The activation that a module is, "" for none."""
-    if isinstance(part, nn.GELU):
-        return "gelu" if part.approximate == "none" else ""
-    names = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Identity: "identity"}
-    return names.get(type(part), "")
+def _kind(part: nn.Module) -> type | str:
+    """What a module computes, as far as its parameters do not say it."""
+    return f"gelu {part.approximate}" if type(part) is nn.GELU else type(part)
+
+
+NAMES = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Identity: "identity", "gelu none": "gelu"}
 
 
 def _activations(layers: nn.Sequential) -> tuple[str, str]:
@@ -102,7 +143,7 @@ def _activations(layers: nn.Sequential) -> tuple[str, str]:
     for part in layers:
         if type(part) is nn.Linear:
             found.append("identity")
-        elif not found or not (name := _name(part)) or found[-1] != "identity":
+        elif not found or not (name := NAMES.get(_kind(part))) or found[-1] != "identity":
             raise ValueError(
                 "FusedMLP: the module must be a Sequential of nn.Linear layers, each with one ReLU, Sigmoid, GELU of "
                 f"erf, Identity or nothing behind it; got {part}"
@@ -132,8 +173,10 @@ def mlp(
     computed in its dtype, as nn.Linear does it.
 
     backend: of the kernels. "auto" takes one kernel for CUDA tensors, where products are on tensor cores: full float32
-    ones are not, and cuBLAS takes no longer for them than the one kernel does.
+    ones are not, and cuBLAS takes no longer for them than the one kernel does. Under torch.func it is eager.
     """
+    if backend == "auto" and packing.is_transformed():
+        backend = "eager"
     x = autocast(x)
     precision = precision_of(x)
     if _is_fused(x, weights, biases, precision, backend):
@@ -246,10 +289,9 @@ def pack_mlp(module: nn.Module) -> nn.Module:
             raise ValueError(
                 f"pack_mlp: each layer must take what the one before it gives, in its dtype; {linear} follows {before}"
             )
-    tensors = (*(linear.weight for linear in linears), *(linear.bias for linear in linears))
-    widths = packing.widths_of(tensors[: len(linears)])
+    weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
     with torch.no_grad():
-        packed = packing.copied(widths, tensors)
+        packed, widths = packing.pack(weights, biases)
         for linear, (weight, bias) in zip(linears, packing.views(packed, widths), strict=True):
             linear.weight.data, linear.bias.data = weight, bias
     return module

@@ -10,20 +10,26 @@ from torch import Tensor
 
 from ...dispatch import checks
 from ...dispatch.op import Kept, Op, like
+from ...dispatch.refusals import autocasts
 from . import budget, choice, eager, packing
 
 ACTIVATIONS = " | ".join(eager.ACTIVATIONS)
 ARGUMENTS = checks.Arguments(
-    "x [B, K]: floating; weights [E]: x; widths; "
+    "x [B, K]: floating; weights [...]: x; widths; "
     f"activation: {ACTIVATIONS}; final_activation: {ACTIVATIONS}; precision: ieee | tf32"
 )
 
 
 def check(op: str, x: Tensor, packed: Tensor, widths: str, *others) -> None:
     """Raise unless the tensors are what ARGUMENTS says, x as wide as the first layer and `packed` of all weights."""
-    ARGUMENTS(op, x, packed, widths, *others)
+    check_beside(op, x, packed, widths, *others)
     checks.belongs_to(op, "weights", packed, "x", x, (packing.elements(widths),))
-    wanted = packing.layers(widths)[0].inputs
+
+
+def check_beside(op: str, x: Tensor, weight: Tensor, widths: str, *others) -> None:
+    """The same of whatever has the weights' dtype and device."""
+    ARGUMENTS(op, x, weight, widths, *others)
+    wanted = int(widths.partition("-")[0])
     if x.shape[1] < wanted:
         raise ValueError(f"{op}: x must have shape [B, {wanted}] or be wider, for weights[0]; got {list(x.shape)}")
 
@@ -94,28 +100,58 @@ def fused_mlp(
             torch.compile Triton; eager where the layers are too wide for it. For other tensors eager. (`FusedMLP` and
             its `mlp` are faster than eager there.)
 
-    The kernels read weights and biases from one buffer. Of parameters that `pack_mlp` laid out so nothing is copied,
-    except by a compiled graph, and of frozen weights where x has a gradient: both copy at every call. Of others, and
-    where a bias is None, a copy is made, and kept until one of them is changed or an optimizer of torch.optim makes a
-    step, unless a gradient or a CUDA graph is recorded: then every call copies. A change that PyTorch does not count is
-    not seen: through `.data`, through NumPy, by a CUDA graph of your own. Lay such parameters out by `pack_mlp`, or
-    tell by torch.autograd.graph.increment_version.
+    Eager computes with the weights as they are. The kernels read weights and biases from one buffer, and no copy is
+    kept: a call sees every change that was made before it, whoever made it. Of parameters that `pack_mlp` laid out so
+    nothing is copied, except by a compiled graph, and of frozen weights where x has a gradient. Of others, and where a
+    bias is None, every call makes a copy, which costs up to two launches and one for each weight whose width is no
+    multiple of 16.
 
-    Differentiable once, in reverse mode, with respect to x, weights and biases; every run gives the same bits. Under
+    Differentiable once, in reverse mode, with respect to x, weights and biases; every run gives the same bits. Eager is
+    differentiable as PyTorch is, and under torch.func (vmap, grad, jacrev, jacfwd) "auto" is eager. Under
     torch.autocast inputs of one dtype are computed in it, where nn.Linear would cast them to autocast's; where x's and
-    the weights' differ, all are cast to that.
+    the weights' differ, all are cast to that. A weight that is changed between forward and backward is refused as by
+    PyTorch's own products: where PyTorch counts the change, and not where the kernels have a copy.
 
     Raises:
         TypeError: a dtype, what is no tensor. ValueError: a shape, a device, no layer, an unknown name or backend.
         FusedMLPError: a ValueError: the layers are too wide for what is on a chip, and the backend is named; it says
             how many bytes too many.
-        RuntimeError: a backend this machine lacks. In the backward: a weight that is not copied was changed meanwhile.
+        RuntimeError: a backend this machine lacks; a kernel's under a transform of torch.func that it does not know, or
+            in forward mode. In the backward: a weight that is not copied was changed meanwhile.
     """
+    laid_out = packing.laid_out(weights, biases)
+    if laid_out is None:
+        packing.check_parameters(OP.name, weights, biases)
+    widths = packing.widths_of(weights) if laid_out is None else laid_out[1]
+    rows, options = rows_of(x), (activation, final_activation, precision)
     recorded = torch.is_grad_enabled()
     x_has_gradient = recorded and isinstance(x, Tensor) and x.requires_grad
-    packed, widths = packing.packed(OP.name, weights, biases, read_later=x_has_gradient)
-    keep = x_has_gradient or (recorded and packed.requires_grad)
-    out, _ = OP.call(backend, rows_of(x), packed, widths, activation, final_activation, precision, keep)
-    if keep and packing.is_shared(packed, weights):
-        packing.refuse_changes(OP.name, out, weights)
+    keep = x_has_gradient or (recorded and any([t is not None and t.requires_grad for t in (*weights, *biases)]))
+    if backend == "auto" and isinstance(x, Tensor):
+        backend = "eager" if packing.is_transformed() else OP.call.chosen(backend, rows, None, widths, *options, keep)
+    if backend == "eager":
+        out = _by_eager(rows, weights, biases, widths, *options)
+    else:
+        buffer, _ = packing.pack(weights, biases, laid_out)
+        if x_has_gradient and laid_out and not buffer.requires_grad:
+            buffer = buffer.clone()  # of the weights' own memory autograd would see the first weight's changes only
+        out, _ = OP.call(backend, rows, buffer, widths, *options, keep)
+        if keep and laid_out and buffer.requires_grad:
+            packing.refuse_changes(OP.name, out, weights)
     return out if x.dim() == 2 else out.view(*x.shape[:-1], out.shape[-1])
+
+
+def _by_eager(x: Tensor, weights: Sequence[Tensor], biases: packing.Biases, widths: str, *options: str) -> Tensor:
+    """eager.fused_mlp, checked, and under torch.autocast as OP has it."""
+    if isinstance(x, Tensor) and autocasts(x):
+        if x.dtype != weights[0].dtype:
+            x, *weights = (_cast(tensor) for tensor in (x, *weights))
+            biases = [None if bias is None else _cast(bias) for bias in biases]
+        with torch.autocast(x.device.type, enabled=False):
+            return _by_eager(x, weights, biases, widths, *options)
+    check_beside(OP.name, x, weights[0], widths, *options, False)
+    return eager.fused_mlp(x, weights, biases, *options)
+
+
+def _cast(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.to(torch.get_autocast_dtype(tensor.device.type))

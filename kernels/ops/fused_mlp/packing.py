@@ -15,8 +15,6 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-import threading
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,9 +23,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import functional as F
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...dispatch import checks
+from ...dispatch.address import address
 from ...dispatch.scalars import PLAIN
 
 ALIGNMENT = 16  # elements
@@ -139,28 +137,67 @@ def views(packed: Tensor, widths: str) -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-def packed(
-    op: str, weights: Sequence[Tensor], biases: Biases, read_later: bool = False
-) -> tuple[Tensor, str]:
-    """(the buffer, widths): what an earlier call made of them, or else what `pack` does, when they are checked.
+@dataclass(frozen=True)
+class _Place:
+    """Where one parameter of a buffer lies, in elements from the buffer's first, and how."""
 
-    read_later: a backward will read the buffer, for another gradient than theirs.
-    """
-    buffer_and_widths = None if is_compiling() else kept(weights, biases)
-    if buffer_and_widths is None:
-        check_parameters(op, weights, biases)
-        buffer_and_widths = pack(weights, biases)
-    buffer, widths = buffer_and_widths
-    cloned = read_later and not buffer.requires_grad and is_shared(buffer, weights)
-    return (buffer.clone() if cloned else buffer), widths
+    offset: int
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+    @functools.cached_property
+    def is_dense(self) -> bool:
+        """Whether its rows touch."""
+        return self.stride[0] in (1, self.shape[-1])
 
 
-def is_shared(buffer: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Whether the buffer is the weights' own memory, of which autograd sees the first weight's changes only."""
-    try:
-        return not is_compiling() and buffer.data_ptr() == weights[0].data_ptr()
-    except RuntimeError:  # torch.func's tensors have no address
+@functools.lru_cache(maxsize=256)
+def _places(shapes: tuple[torch.Size, ...]) -> tuple[str, int, tuple[_Place, ...]] | None:
+    """(widths, elements, the places of the weights and then of the biases) of weights of these shapes; None of what is
+    no MLP's."""
+    if not all(len(shape) == 2 and shape.numel() for shape in shapes):
+        return None
+    if any(after[1] != before[0] for before, after in itertools.pairwise(shapes)):
+        return None
+    widths = "-".join(map(str, (shapes[0][1], *(shape[0] for shape in shapes))))
+    weights = (_Place(layer.weight, shape, (padded(shape[1]), 1))
+               for layer, shape in zip(layers(widths), shapes, strict=True))
+    biases = (_Place(layer.bias, shape[:1], (1,)) for layer, shape in zip(layers(widths), shapes, strict=True))
+    return widths, elements(widths), (*weights, *biases)
+
+
+def is_transformed() -> bool:
+    """Whether torch.func or forward mode follows what is done to tensors; not asked of a graph that is traced."""
+    if is_compiling():
         return False
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def laid_out(weights: Sequence[Tensor], biases: Biases) -> tuple[Tensor, str] | None:
+    """(the buffer that they are the views of, in their order, widths), as `pack_mlp` lays them out: their own memory.
+    None of others, whatever they are: where a bias is None there must be zeros, and here nobody knows."""
+    if is_compiling() or is_transformed():
+        return None
+    try:
+        first, found = weights[0], _places(tuple([weight.shape for weight in weights]))
+    except (TypeError, AttributeError, IndexError):  # no tensors, as `check_parameters` will say
+        return None
+    start = None if found is None else address(first)
+    if start is None or start % ALIGNMENT or len(biases) != len(weights):
+        return None
+    widths, count, places = found
+    dtype, size = first.dtype, first.itemsize
+    for tensor, place in zip((*weights, *biases), places, strict=True):
+        if type(tensor) not in PLAIN or tensor.dtype != dtype or tensor.is_neg():
+            return None
+        if tensor.stride() != place.stride or tensor.shape != place.shape:
+            return None
+        if address(tensor) != start + place.offset * size:
+            return None
+    try:
+        return first.detach().as_strided((count,), (1,)), widths
+    except RuntimeError:  # the first one's memory ends before: the others lie behind it by chance
+        return None
 
 
 def refuse_changes(op: str, out: Tensor, weights: Sequence[Tensor]) -> None:
@@ -178,24 +215,29 @@ def refuse_changes(op: str, out: Tensor, weights: Sequence[Tensor]) -> None:
     out.register_hook(check)
 
 
-def pack(weights: Sequence[Tensor], biases: Biases) -> tuple[Tensor, str]:
-    """(the buffer, widths) of weights [out, in] and biases [out], differentiable.
+def pack(
+    weights: Sequence[Tensor], biases: Biases, known: tuple[Tensor, str] | None = None
+) -> tuple[Tensor, str]:
+    """(the buffer, widths) of weights [out, in] and biases [out], differentiable. known: what `laid_out` says of them.
 
-    Nothing is copied where they lie in one buffer already (`pack_mlp`). Otherwise the copy is kept until a weight is
-    changed or goes away; not so where gradients are recorded or a CUDA graph is, which must see every change.
+    Nothing is copied where they lie in one buffer already (`pack_mlp`). Of others each call makes a copy, and none is
+    kept: what writes to a parameter need not count as a change of it (`.data`, DLPack, torch.distributed, another
+    process, an optimizer with fused=True), and to compare a copy with the weights reads them once, as the copy does.
+    The copy is one kernel where all widths are multiples of 16, else zeros, one kernel, and one for each weight whose
+    width is none.
     """
-    if is_compiling():
-        widths = widths_of(weights)
-        return _traced(weights, biases), widths
+    if is_compiling() or is_transformed():
+        return _by_operators(weights, biases), widths_of(weights)
+    known = known or laid_out(weights, biases)
+    buffer, widths = known or (None, widths_of(weights))
     tensors = (*weights, *biases)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors if tensor is not None):
-        widths = widths_of(weights)
-        return _Pack.apply(widths, *tensors), widths
-    return kept(weights, biases) or _keep(weights, biases)
+    if torch.is_grad_enabled() and any([tensor is not None and tensor.requires_grad for tensor in tensors]):
+        return _Pack.apply((widths, buffer), *tensors), widths
+    return known or (copied(weights, biases), widths)
 
 
-def _traced(weights: Sequence[Tensor], biases: Biases) -> Tensor:
-    """In operators that a compiler makes one kernel of, forward and backward."""
+def _by_operators(weights: Sequence[Tensor], biases: Biases) -> Tensor:
+    """The copy in operators that a compiler makes one kernel of, forward and backward, and that torch.func knows."""
     parts = []
     for weight, bias in zip(weights, biases, strict=True):
         outputs, inputs = weight.shape
@@ -214,15 +256,17 @@ def _are_dense(widths: str) -> bool:
 
 
 class _Pack(torch.autograd.Function):
-    """The copy; its gradients are views of the buffer's gradient, where that saves memory."""
+    """The buffer, a copy where there is none yet; its gradients are views of its gradient, where that saves memory."""
 
     @staticmethod
-    def forward(widths: str, *tensors: Tensor | None) -> Tensor:
-        return copied(widths, tensors)
+    def forward(known: tuple[str, Tensor | None], *tensors: Tensor | None) -> Tensor:
+        _, buffer = known
+        count = len(tensors) // 2
+        return copied(tensors[:count], tensors[count:]) if buffer is None else buffer
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        ctx.widths = inputs[0]
+        ctx.widths, _ = inputs[0]
 
     @staticmethod
     def backward(ctx, grad: Tensor):
@@ -235,133 +279,25 @@ class _Pack(torch.autograd.Function):
         return None, *(gradient if gradient is None else gradient.clone(memory_format=own) for gradient in needed)
 
 
-def copied(widths: str, tensors: Sequence[Tensor | None]) -> Tensor:
-    if (packed := _in_one_buffer(widths, tensors)) is not None:
-        return packed
-    weights, biases = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
-    packed = weights[0].new_zeros(elements(widths))
-    to, pairs = views(packed, widths), list(zip(weights, biases, strict=True))
-    # Those that are contiguous on both sides are one kernel.
-    flat = [(a, b) for t, p in zip(to, pairs, strict=True) for a, b in zip(t, p, strict=True) if b is not None]
-    dense = [pair for pair in flat if pair[0].is_contiguous() and pair[1].is_contiguous()]
-    if any(forward_ad.unpack_dual(b).tangent is not None for _, b in flat):
-        raise RuntimeError('fused_mlp has no forward-mode derivative: use backend="eager"')
+@torch.no_grad()
+def copied(weights: Sequence[Tensor], biases: Biases) -> Tensor:
+    """A new buffer of these values."""
+    widths, count, places = _places(tuple([weight.shape for weight in weights]))
+    is_filled_up = _is_filled_up(widths) or any([bias is None for bias in biases])
+    packed = (weights[0].new_zeros if is_filled_up else weights[0].new_empty)(count)
+    dense, others = [], []  # those that are contiguous on both sides are one kernel
+    for tensor, place in zip((*weights, *biases), places, strict=True):
+        if tensor is not None:
+            pair = packed.as_strided(place.shape, place.stride, place.offset), tensor
+            (dense if place.is_dense and tensor.is_contiguous() else others).append(pair)
     if dense:
-        torch._foreach_copy_([a for a, _ in dense], [b for _, b in dense])
-    for a, b in flat:
-        if not (a.is_contiguous() and b.is_contiguous()):
-            a.copy_(b)
+        torch._foreach_copy_(*map(list, zip(*dense, strict=True)))
+    for into, tensor in others:
+        into.copy_(tensor)
     return packed
 
 
-def _in_one_buffer(widths: str, tensors: Sequence[Tensor]) -> Tensor | None:
-    """The buffer that the tensors are the views of, in their order; None if they are not."""
-    first = tensors[0]
-    if type(first) not in PLAIN or first.stride() != (padded(first.shape[1]), 1):
-        return None
-    start, size, parts = first.data_ptr(), first.itemsize, layers(widths)
-    # Where a bias is None there must be zeros, and here nobody knows.
-    if start % ALIGNMENT or any(tensor is None for tensor in tensors):
-        return None
-    storage = first.untyped_storage()
-    if storage.data_ptr() + storage.nbytes() < start + elements(widths) * size:
-        return None
-    for layer, weight, bias in zip(parts, tensors, tensors[len(parts) :], strict=False):
-        if weight.data_ptr() != start + layer.weight * size or weight.stride() != (padded(layer.inputs), 1):
-            return None
-        if bias.data_ptr() != start + layer.bias * size or bias.stride() != (1,):
-            return None
-    return first.detach().as_strided((elements(widths),), (1,))
-
-
-# ---------------------------------------------------------------------------------------------- what has been packed
-
-
-@dataclass
-class _Entry:
-    """A buffer, and what it was made of: weak references to what goes with each tensor (`_life`), and `_state`."""
-
-    references: tuple
-    state: list
-    packed: Tensor
-    widths: str
-    is_view: bool
-
-
-_entries: dict[tuple, _Entry] = {}
-_lock = threading.Lock()
-MOST_ENTRIES = 256
-_optimizer_steps = 0  # since the first copy was kept
-
-
-@functools.cache
-def _count_optimizer_steps() -> None:
-    """From here on: PyTorch's optimizers with fused=True change parameters, and their versions stay as they were."""
-    register_optimizer_step_post_hook(_count_optimizer_step)
-
-
-def _count_optimizer_step(*_) -> None:
-    global _optimizer_steps
-    _optimizer_steps += 1
-
-
-def _key(weights: Sequence[Tensor], tensors: tuple[Tensor | None, ...]) -> tuple:
-    device = tensors[0].get_device()
-    stream = torch._C._cuda_getCurrentRawStream(device) if device >= 0 else 0
-    return (stream, len(weights), *map(id, tensors))
-
-
-def _state(tensors: Sequence[Tensor], is_view: bool) -> list:
-    """Where each tensor lies and what it looks like, which `.data = …` changes uncounted; of a copy also how often each
-    was changed, or may have been by an optimizer. RuntimeError for an inference tensor, which has no version."""
-    found = [(t.data_ptr(), t.shape, t.stride()) for t in tensors]
-    return [tensors[0].dtype, *found, *(() if is_view else [_optimizer_steps, *[t._version for t in tensors]])]
-
-
-def _life(tensor: Tensor) -> set:
-    """What goes when the tensor does, for weak references: one to the tensor would forbid torch.utils.swap_tensors,
-    which Module.to may use. It is an empty set, for it is pickled with the tensor, and that loads anywhere."""
-    return tensor.__dict__.setdefault("_fused_mlp_life", set())
-
-
-def kept(weights: Sequence[Tensor], biases: Biases) -> tuple[Tensor, str] | None:
-    """What an earlier call made of these very tensors, of which none was changed since; None where there is nothing, or
-    a gradient or a CUDA graph is recorded that must not read it. They may be anything: what is not known is None."""
-    try:
-        tensors = (*weights, *biases)
-        entry = _entries.get(_key(weights, tensors))
-        tensors = [tensor for tensor in tensors if tensor is not None]
-        if entry is None or entry.state != _state(tensors, entry.is_view):
-            return None
-    except (TypeError, AttributeError, IndexError, RuntimeError):
-        return None
-    if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors]):
-        return None
-    return (entry.packed, entry.widths) if entry.is_view or not _is_capturing(tensors[0]) else None
-
-
-def _keep(weights: Sequence[Tensor], biases: Biases) -> tuple[Tensor, str]:
-    """(the buffer, widths), kept for the next call where that may read it."""
-    all_tensors, widths = (*weights, *biases), widths_of(weights)
-    tensors = [tensor for tensor in all_tensors if tensor is not None]
-    plain = all(type(t) in PLAIN and not t.is_inference() for t in tensors)
-    _count_optimizer_steps()
-    # Before the copy: another thread may change a weight meanwhile.
-    state = _state(tensors, is_view=False) if plain else None
-    with torch.inference_mode(not plain and torch.is_inference_mode_enabled()), torch.no_grad():
-        packed = copied(widths, all_tensors)
-    if plain and not _is_capturing(tensors[0]):
-        key = _key(weights, all_tensors)
-        references = tuple(weakref.ref(_life(t), lambda _, key=key: _entries.pop(key, None)) for t in tensors)
-        with _lock:
-            if len(_entries) >= MOST_ENTRIES:
-                _entries.clear()
-            is_view = packed.data_ptr() == tensors[0].data_ptr()
-            state = _state(tensors, is_view=True) if is_view else state
-            _entries[key] = _Entry(references, state, packed, widths, is_view)
-    return packed, widths
-
-
-def _is_capturing(tensor: Tensor) -> bool:
-    """Whether a CUDA graph is being captured: it would go on reading a copy that the next change throws away."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+@functools.lru_cache(maxsize=256)
+def _is_filled_up(widths: str) -> bool:
+    """Whether some of the buffer is nobody's."""
+    return any(int(width) % ALIGNMENT for width in widths.split("-"))

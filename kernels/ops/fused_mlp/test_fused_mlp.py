@@ -175,7 +175,6 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         with torch.no_grad():
             want = function(x, weights, zeros)
             assert torch.equal(run(x, weights, some), want)
-            assert torch.equal(run(x, weights, some), want)  # of what was kept
         leaves = [tensor.clone().requires_grad_() for tensor in (x, *weights)]
         found, want = (torch.autograd.grad(f(leaves[0], leaves[1:], given).sum(), leaves)
                        for f, given in ((run, some), (function, zeros)))
@@ -226,9 +225,9 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
             exact = self.function("eager")(x, weights, biases, activation)
             torch.testing.assert_close(found[7], exact[7], equal_nan=True)
 
-    @every_backend
+    @kernel_backend
     def test_frozen_weights_that_change_before_the_backward(self, backend):
-        """x's gradient is that of the weights that the forward saw."""
+        """x's gradient is that of the weights that the forward saw. Eager has no copy, and PyTorch refuses the change."""
         mlp = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 3)).requires_grad_(False).to(DEVICE)
         pack_mlp(mlp)
         weights, biases = [layer.weight for layer in mlp], [layer.bias for layer in mlp]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
+from collections import OrderedDict
 from itertools import pairwise
 
 import pytest
@@ -75,7 +78,6 @@ class Operators(TorchDispatchMode):
 def test_results_and_gradients_are_the_sequentials(backend, make, too_wide):
     plain = make()
     fused = FusedMLP(plain, backend=backend)
-    assert {name.removeprefix("layers.") for name in fused.state_dict()} == {*plain.state_dict()}
     for shape in ((6, 13), (2, 3, 13), (13,), (0, 13)):
         x = torch.randn(*shape, device=DEVICE, requires_grad=True)
         results = [run(x) for run in (fused, plain)]
@@ -240,8 +242,19 @@ def _with_a_forward(layers):
     layers[0].forward = lambda x: nn.Linear.forward(layers[0], x) + 1
 
 
+def _narrower(layers):
+    layers[0].weight = nn.Parameter(layers[0].weight.detach()[:, :4])
+
+
 CHANGES = {
     "replaced": _replaced,
+    "GELU.approximate": lambda layers: setattr(layers[1], "approximate", "tanh"),
+    "inplace": lambda layers: setattr(layers[-1], "inplace", True),
+    "in_features": lambda layers: setattr(layers[0], "in_features", 4),
+    "another weight": lambda layers: setattr(layers[0], "weight", nn.Parameter(2 * layers[0].weight.detach())),
+    "a weight of other shape": _narrower,
+    "no bias": lambda layers: setattr(layers[0], "bias", None),
+    "a bias that is broadcast": lambda layers: setattr(layers[2], "bias", nn.Parameter(torch.ones(1, device=DEVICE))),
     "appended": lambda layers: layers.append(nn.ReLU()),
     "removed": lambda layers: layers.pop(3),
     "a hook of an activation": lambda layers: layers[1].register_forward_hook(lambda module, x, out: out + 1),
@@ -251,15 +264,100 @@ CHANGES = {
 }
 
 
+@pytest.mark.parametrize("by", ["layers", "index"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_is_done_to_the_sequential_later_counts(change):
-    layers = sequential(5, 8, 3, final=nn.ReLU).to(DEVICE)
+def test_what_is_done_to_the_sequential_later_counts(change, by):
+    layers = sequential(5, 8, 3, activation=nn.GELU if change == "GELU.approximate" else nn.ReLU, final=nn.ReLU)
     fused = kernels.FusedMLP(layers, backend="eager")
     x = torch.randn(4, 5, device=DEVICE)
     before = fused(x)
-    CHANGES[change](layers)
-    assert torch.equal(fused(x), layers(x))
-    assert not torch.equal(fused(x), before) or change == "appended"
+    CHANGES[change](layers if by == "layers" or change in ("a hook of the whole", "a forward of its own") else fused)
+    if change == "a weight of other shape":
+        with pytest.raises(RuntimeError, match="cannot be multiplied|size mismatch"):
+            fused(x)
+        return
+    found = fused(x)
+    assert torch.equal(found, layers(x))
+    assert not torch.equal(found, before) or change in ("appended", "inplace", "in_features")
+    assert list(fused) == list(layers)
+    assert list(fused.state_dict()) == list(layers.state_dict())
+
+
+def test_a_gelu_of_another_class_is_no_gelu():
+    class Halved(nn.GELU):
+        def forward(self, x):
+            return super().forward(x) / 2
+
+    with pytest.raises(ValueError, match=r"got Halved\("):
+        FusedMLP(nn.Sequential(nn.Linear(3, 2), Halved()))
+
+
+class TestInASequentialsPlace:
+    """len, indices, loops and names are the Sequential's."""
+
+    def model(self, make):
+        model = nn.Module()
+        model.mlp, model.named = make(sequential(5, 8, 3)), make(
+            nn.Sequential(OrderedDict(one=nn.Linear(3, 2), act=nn.ReLU(), two=nn.Linear(2, 2))).to(DEVICE)
+        )
+        return model
+
+    def test_indices_and_loops(self):
+        layers = sequential(5, 8, 3)
+        fused = FusedMLP(layers)
+        assert len(fused) == 3
+        assert fused[0] is fused[-3] is layers[0]
+        assert [*fused] == [*layers]
+        assert [*fused[1:]] == [*layers[1:]]
+        assert type(fused[:2]) is nn.Sequential
+        weights = [part.weight for part in fused if isinstance(part, nn.Linear)]
+        assert all(a is b for a, b in zip(weights, (layers[0].weight, layers[2].weight), strict=True))
+        assert fused.get_submodule("2") is layers[2]
+
+    def test_checkpoints_go_both_ways(self):
+        plain, fused = self.model(lambda layers: layers), self.model(FusedMLP)
+        names = [*plain.state_dict()]
+        assert names == [*fused.state_dict()] == [name for name, _ in fused.named_parameters()]
+        earlier = {name.replace("mlp.", "mlp.layers.").replace("named.", "named.layers."): tensor + 1
+                   for name, tensor in plain.state_dict().items()}  # as FusedMLP once named them
+        for saved in (plain.state_dict(), earlier):
+            for assign in (False, True):
+                fused = self.model(FusedMLP)
+                fused.load_state_dict(saved, assign=assign)
+                assert all(map(torch.equal, fused.state_dict().values(), saved.values()))
+        plain.load_state_dict(fused.state_dict())
+        assert all(map(torch.equal, plain.state_dict().values(), earlier.values()))
+        earlier["mlp.layers.3.weight"] = earlier.pop("mlp.layers.2.weight")
+        with pytest.raises(RuntimeError, match=r'(?s)Missing.*"mlp\.2\.weight".*Unexpected.*"mlp\.3\.weight"'):
+            fused.load_state_dict(earlier)
+
+    @pytest.mark.parametrize("copied", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+    def test_copies_are_whole(self, copied):
+        fused, x = FusedMLP(sequential(5, 8, 3)), torch.randn(4, 5, device=DEVICE)
+        other = copied(fused)
+        assert torch.equal(other(x), fused(x))
+        assert other[0] is other.layers[0] is not fused[0]
+        other[1] = nn.Sigmoid()
+        del other.layers[2]
+        assert torch.equal(other(x), torch.sigmoid(fused[0](x)))
+        assert [*other.state_dict()] == ["0.weight", "0.bias"]
+        assert len(fused) == 3
+
+    def test_one_that_was_pickled_with_a_part_of_the_name_layers(self):
+        layers, x = sequential(5, 8, 3), torch.randn(4, 5, device=DEVICE)
+        old = nn.Module()
+        old.layers, old.backend, old.activation, old._kinds = layers, "auto", "relu", [*map(type, layers)]
+        fused = FusedMLP.__new__(FusedMLP)
+        fused.__setstate__(old.__dict__)
+        assert torch.equal(fused(x), layers(x))
+        assert [*fused.state_dict()] == [*layers.state_dict()]
+
+    def test_names_that_are_its_own(self):
+        for name in ("layers", "backend"):
+            with pytest.raises(ValueError, match=f"layers must not have a part of the name '{name}'"):
+                FusedMLP(nn.Sequential(OrderedDict({name: nn.Linear(3, 2)})))
+        with pytest.raises(ValueError, match="backend must be one of auto, eager, triton, cuda; got 'cpu'"):
+            FusedMLP(sequential(3, 2), backend="cpu")
 
 
 def test_an_x_of_another_width_is_the_sequentials_error_and_meta_has_its_shape():

@@ -3,23 +3,70 @@
 from __future__ import annotations
 
 import copy
-import gc
-import io
 import itertools
+import os
 import threading
-from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
+from torch import func
+from torch.nn import functional as F
 
-from ... import fused_mlp, pack_mlp, runtime
+from ... import FusedMLP, fused_mlp, pack_mlp, runtime
 from ...check import Case
 from ...check.contract import DEVICE
 from . import packing
-from .spec import draw_mlp
+from .eager import fused_mlp as reference
 
 TRITON = runtime.why_not("triton", DEVICE.type)
 KERNEL = pytest.param("triton", marks=pytest.mark.skipif(bool(TRITON), reason=TRITON))
+BACKENDS = ("auto", "eager", KERNEL)
+
+
+def by_another_process(tensor):
+    """Of memory that is shared, as Hogwild's trainers share it."""
+    if not (child := os.fork()):
+        tensor.detach().numpy()[...] *= 2
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def by_its_storage(tensor):
+    torch.empty(0, device=tensor.device).set_(tensor.untyped_storage()).mul_(2)
+
+
+WRITES = {
+    "counted": lambda tensor: tensor.mul_(2),
+    ".data": lambda tensor: tensor.data.mul_(2),
+    ".data of other strides": lambda tensor: setattr(tensor, "data", 2 * tensor.t().contiguous().t()),
+    "detached": lambda tensor: tensor.detach().mul_(2),
+    "DLPack": lambda tensor: torch.from_dlpack(tensor.detach()).mul_(2),
+    "its storage": by_its_storage,
+    "swapped": lambda tensor: torch.utils.swap_tensors(tensor, torch.nn.Parameter(2 * tensor)),
+}
+if DEVICE.type == "cpu":
+    WRITES["NumPy"] = lambda tensor: tensor.detach().numpy().__imul__(2)
+    WRITES["another process"] = by_another_process
+
+
+TRANSFORMS = {
+    "grad": lambda f, x, w, b: func.grad(lambda v: f(v).square().sum())(x),
+    "grad of weights": lambda f, x, w, b: func.grad(lambda w, b: f(x, w, b).square().sum(), (0, 1))(w, b),
+    "vjp": lambda f, x, w, b: func.vjp(f, x)[1](torch.ones_like(f(x))),
+    "jvp": lambda f, x, w, b: func.jvp(f, (x,), (x,)),
+    "jvp of weights": lambda f, x, w, b: func.jvp(lambda w: f(x, w), (w,), (w,)),
+    "jacrev": lambda f, x, w, b: func.jacrev(f)(x),
+    "jacfwd": lambda f, x, w, b: func.jacfwd(f)(x),
+    "vmap": lambda f, x, w, b: func.vmap(f)(x[:, None]),
+    "vmap of rows": lambda f, x, w, b: func.vmap(f)(x),
+    "vmap of weights": lambda f, x, w, b: func.vmap(lambda w: f(x, w))(torch.stack([w, -w])),
+    "vmap of the biases beside weights": lambda f, x, w, b: func.vmap(lambda b: f(x, w, b))(torch.stack([b, -b])),
+    "vmap(grad) of weights": lambda f, x, w, b: func.vmap(
+        func.grad(lambda w, v: f(v[None], w).sum()), (None, 0)
+    )(w, x),
+    "functionalize": lambda f, x, w, b: func.functionalize(f)(x),
+}
 
 
 class TestPacking:
@@ -27,30 +74,32 @@ class TestPacking:
         linears = [torch.nn.Linear(a, b, device=DEVICE) for a, b in itertools.pairwise(widths)]
         return torch.nn.Sequential(*linears), [m.weight for m in linears], [m.bias for m in linears]
 
-    @pytest.fixture(autouse=True)
-    def _nothing_is_kept(self):
-        packing._entries.clear()
+    def kernel(self):
+        if TRITON:
+            pytest.skip(TRITON)
+        return "triton"
 
-    def test_a_copy_is_kept_until_a_weight_changes(self):
-        _, weights, biases = self.parameters(13, 20, 7)
+    @pytest.mark.parametrize("laid_out", [False, True])
+    @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize("write", WRITES)
+    def test_every_write_is_seen(self, write, backend, laid_out):
+        """Most of them PyTorch counts as no change."""
+        module, weights, biases = self.parameters(8, 16, 3)
+        if laid_out:
+            pack_mlp(module)
+        if write == "another process":
+            module.share_memory()
+        x = torch.randn(5, 8, device=DEVICE)
         with torch.no_grad():
-            first, widths = packing.pack(weights, biases)
-            assert widths == "13-20-7"
-            assert packing.pack(weights, biases)[0] is first
-            weights[1].mul_(2)
-            second, _ = packing.pack(weights, biases)
-            assert second is not first
-            assert torch.equal(packing.views(second, widths)[1][0], weights[1])
-            biases[0].data = biases[0].data + 1
-            third, _ = packing.pack(weights, biases)
-            assert torch.equal(packing.views(third, widths)[0][1], biases[0])
-            biases[0].add_(1)
-            fourth, _ = packing.pack(weights, biases)
-            assert torch.equal(packing.views(fourth, widths)[0][1], biases[0])
+            before = fused_mlp(x, weights, biases, backend=backend)
+            WRITES[write](weights[1])
+            WRITES[write](biases[0])
+            found, want = fused_mlp(x, weights, biases, backend=backend), reference(x, weights, biases)
+            torch.testing.assert_close(found, want)
+            assert not torch.allclose(found, before)
 
     @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
-    def test_a_step_of_a_fused_optimizer_is_a_change(self, optimizer):
-        """Which PyTorch does not count."""
+    def test_a_step_of_a_fused_optimizer_is_seen(self, optimizer):
         _, weights, biases = self.parameters(13, 20, 7)
         steps = optimizer([*weights, *biases], lr=0.1, fused=True)
         with torch.no_grad():
@@ -60,100 +109,24 @@ class TestPacking:
         steps.step()
         with torch.no_grad():
             after, _ = packing.pack(weights, biases)
-            assert packing.pack(weights, biases)[0] is after is not before
+        assert not torch.equal(after, before)
         for (weight, bias), *expected in zip(packing.views(after, widths), weights, biases, strict=True):
             torch.testing.assert_close([weight, bias], [tensor.detach() for tensor in expected], rtol=0, atol=0)
 
-    def test_a_weight_that_changes_while_it_is_copied_is_packed_anew(self, monkeypatch):
-        """As another thread may change it."""
-        _, weights, biases = self.parameters(13, 20, 7)
-        copied = packing.copied
+    def test_a_buffer_is_known_by_what_its_views_are(self):
+        """One that begins where a layer's parameter does, of the same shape and strides, need not be it."""
+        for change in (lambda p: p.view(torch.bfloat16), torch._neg_view, lambda p: p.clone()):
+            module, weights, biases = self.parameters(16, 16, 16)
+            pack_mlp(module.half())
+            assert packing.laid_out(weights, biases)[0].data_ptr() == weights[0].data_ptr()
+            weights[1].data = change(weights[1].data)
+            assert packing.laid_out(weights, biases) is None
 
-        def change_behind(widths, tensors):
-            packed = copied(widths, tensors)
-            weights[0].mul_(2)
-            return packed
-
-        with torch.no_grad():
-            with monkeypatch.context() as patched:
-                patched.setattr(packing, "copied", change_behind)
-                packing.pack(weights, biases)
-            found, widths = packing.pack(weights, biases)
-        assert torch.equal(packing.views(found, widths)[0][0], weights[0])
-
-    def test_a_copy_is_of_one_stream(self, monkeypatch):
-        """On another one it might be read before it is written. Without a GPU streams are numbers alone."""
-        _, weights, biases = self.parameters(13, 20, 7)
-        streams = itertools.cycle([1, 2])
-        monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
-        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: stream, raising=False)
-        with torch.no_grad():
-            found = []
-            for stream in itertools.islice(streams, 4):  # noqa: B007  # the lambda reads it
-                found.append(packing.pack(weights, biases)[0])
-        assert found[0] is found[2] is not found[1]
-        assert found[1] is found[3]
-
-    def test_a_captured_graph_gets_a_copy_of_its_own(self, monkeypatch):
-        """It goes on reading what is kept only until the next change. Here it is only said to be."""
-        _, weights, biases = self.parameters(13, 20, 7)
-        captures = [True, True, False, True, False]
-        monkeypatch.setattr(packing, "_is_capturing", lambda tensor: capture)
-        with torch.no_grad():
-            found = []
-            for capture in captures:  # noqa: B007  # the lambda reads it
-                found.append(packing.pack(weights, biases)[0])
-        assert len({each.data_ptr() for each in found}) == 4
-        assert found[2] is found[4]  # the only one that was kept
-        monkeypatch.undo()
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        assert packing._is_capturing(SimpleNamespace(is_cuda=True))
-
-    def test_a_weight_that_looks_otherwise_is_packed_anew(self):
-        _, weights, biases = draw_mlp(Case((5, 8)), (8, 8, 8), DEVICE)
-        weights = [torch.nn.Parameter(weight) for weight in weights]
-        with torch.no_grad():
-            packing.pack(weights, biases)
-            weights[0].data = weights[0].data.t()  # PyTorch counts no change, and the address is the same
-            found, widths = packing.pack(weights, biases)
-        assert torch.equal(packing.views(found, widths)[0][0], weights[0])
-
-    def test_a_copy_is_kept_in_inference_mode(self):
-        _, weights, biases = draw_mlp(Case((7, 13)), (13, 19, 5), DEVICE)
-        with torch.inference_mode():
-            first, second = packing.pack(weights, biases)[0], packing.pack(weights, biases)[0]
-        assert first is second
-
-    def test_what_is_kept_goes_with_a_weight(self):
-        module, weights, biases = self.parameters(13, 20, 7)
-        with torch.no_grad():
-            packing.pack(weights, biases)
-        assert len(packing._entries) == 1
-        del module, weights, biases
-        gc.collect()
-        assert not packing._entries
-
-    def test_weights_that_are_swapped_are_packed_anew(self):
-        """As Module.to does it where torch.__future__.set_swap_module_params_on_conversion says so."""
-        _, weights, biases = self.parameters(13, 20, 7)
-        with torch.no_grad():
-            packing.pack(weights, biases)
-            new = torch.nn.Parameter(torch.randn(20, 13, device=DEVICE))
-            want = new.detach().clone()
-            torch.utils.swap_tensors(weights[0], new)
-            assert torch.equal(weights[0], want)
-            found, widths = packing.pack(weights, biases)
-        assert torch.equal(packing.views(found, widths)[0][0], want)
-
-    def test_weights_that_were_packed_are_pickled(self):
-        _, weights, biases = self.parameters(13, 7)
-        with torch.no_grad():
-            packing.pack(weights, biases)
-        buffer = io.BytesIO()
-        torch.save(weights + biases, buffer)
-        buffer.seek(0)
-        for a, b in zip(torch.load(buffer, weights_only=True), weights + biases, strict=True):
-            assert torch.equal(a, b)
+    def test_parameters_side_by_side_by_chance(self):
+        """The buffer would reach beyond the first one's memory, which need not be the second one's."""
+        weight, bias = torch.randn(16, 16, device=DEVICE), torch.randn(16, device=DEVICE)
+        with mock.patch.object(packing, "address", lambda tensor: 4096 + weight.nbytes * (tensor is bias)):
+            assert packing.laid_out([weight], [bias]) is None
 
     def test_the_padding_is_zero(self):
         _, weights, biases = self.parameters(13, 20, 7)
@@ -180,7 +153,8 @@ class TestPacking:
             module, weights, biases = self.parameters(*widths)
             if laid_out:
                 pack_mlp(module)
-            fused_mlp(torch.randn(3, widths[0], device=DEVICE), weights, biases).sum().backward()
+            packed, _ = packing.pack(weights, biases)
+            packed.backward(torch.randn_like(packed))
             gradients = [parameter.grad for parameter in (*weights, *biases)]
             assert all(grad.is_contiguous() for grad in gradients)
             storages = {grad.untyped_storage().data_ptr(): grad.untyped_storage().nbytes() for grad in gradients}
@@ -211,42 +185,70 @@ class TestPacking:
         for a, b in zip(module.parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(a, b)
 
-    @pytest.mark.parametrize("backend", ["eager", KERNEL])
     @pytest.mark.parametrize("changed", [0, 1])
-    def test_a_change_before_the_backward_raises(self, backend, changed):
+    def test_a_change_before_the_backward_raises(self, changed):
         """Whichever gradients are asked for: the kernels read all weights by the buffer that they share."""
         module, weights, biases = self.parameters(13, 20, 7)
         pack_mlp(module)
         x = torch.randn(3, 13, device=DEVICE, requires_grad=True)
         for asked in ([x], [biases[1]], [x, *weights, *biases]):
-            out = fused_mlp(x, weights, biases, backend=backend)
+            out = fused_mlp(x, weights, biases, backend=self.kernel())
             with torch.no_grad():
                 weights[changed].add_(1)
             with pytest.raises(RuntimeError, match=rf"fused_mlp: weights\[{changed}\] was modified by an inplace"):
                 torch.autograd.grad(out.sum(), asked)
-            torch.autograd.grad(fused_mlp(x, weights, biases, backend=backend).sum(), asked)
+            torch.autograd.grad(fused_mlp(x, weights, biases, backend=self.kernel()).sum(), asked)
 
-    @pytest.mark.parametrize("backend", ["eager", KERNEL])
-    def test_a_copy_stays_what_the_forward_saw(self, backend):
-        """A change of weights that were copied is no error, nor one of a bias, which no derivative reads."""
+    def test_a_copy_stays_what_the_forward_saw(self):
+        """A change of weights that a kernel has a copy of is no error, nor one of a bias, which no derivative reads.
+        Eager has none, and PyTorch refuses the change."""
         module, weights, biases = self.parameters(13, 20, 7)
         x = torch.randn(3, 13, device=DEVICE, requires_grad=True)
         for changed in (weights[1], biases[0]):
-            (want,) = torch.autograd.grad(fused_mlp(x, weights, biases, backend=backend).sum(), x)
-            out = fused_mlp(x, weights, biases, backend=backend)
+            (want,) = torch.autograd.grad(fused_mlp(x, weights, biases, backend=self.kernel()).sum(), x)
+            out, by_eager = (fused_mlp(x, weights, biases, backend=backend) for backend in (self.kernel(), "eager"))
             with torch.no_grad():
                 changed.mul_(5)
             assert torch.equal(torch.autograd.grad(out.sum(), x)[0], want)
+            if changed is weights[1]:
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    torch.autograd.grad(by_eager.sum(), x)
+            else:
+                torch.testing.assert_close(torch.autograd.grad(by_eager.sum(), x)[0], want)
             pack_mlp(module)
 
-    def test_under_torch_func(self):
-        """As the kernels' refusal says: by eager. Tensors there have no addresses."""
-        module, weights, biases = self.parameters(16, 20, 7)
-        x = torch.randn(3, 16, device=DEVICE)
-        want = torch.func.grad(lambda x: module(x).sum())(x)
-        for packed in (module, pack_mlp(module)):
-            found = torch.func.grad(lambda x: fused_mlp(x, weights, biases, "identity", backend="eager").sum())(x)
-            torch.testing.assert_close(found, want, msg=str(packed))
+    @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize("laid_out", [False, True])
+    @pytest.mark.filterwarnings("ignore:There is a performance drop")
+    def test_under_torch_func(self, laid_out, backend):
+        """As PyTorch, whatever was called before; a kernel that cannot says so, and names what can. Tensors there have
+        no addresses."""
+        module, (w1, w2), (b1, b2) = self.parameters(8, 16, 3)
+        if laid_out:
+            pack_mlp(module)
+        x = torch.randn(5, 8, device=DEVICE)
+        modules = FusedMLP(module, backend=backend), module
+
+        def ours(x, w1=w1, b1=b1):
+            return fused_mlp(x, [w1, w2], [b1, b2], "identity", backend=backend)
+
+        def plain(x, w1=w1, b1=b1):
+            return F.linear(F.linear(x, w1, b1), w2, b2)
+
+        refused = set()
+        for functions in ((ours, plain), modules):
+            for name, transform in TRANSFORMS.items():
+                if functions is modules and "weight" in name:
+                    continue
+                try:
+                    found = transform(functions[0], x, w1, b1)
+                except RuntimeError as error:
+                    assert backend == "triton"
+                    assert 'use backend="eager"' in str(error)
+                    refused.add(name)
+                else:
+                    torch.testing.assert_close(found, transform(functions[1], x, w1, b1))
+        assert not refused & {"vmap", "vmap of weights", "functionalize"}
 
     def test_what_cannot_be_laid_out(self):
         with pytest.raises(ValueError, match=r"must have nn\.Linear layers"):
