@@ -60,11 +60,11 @@ def test_the_garbage_collector_waits_for_no_task():
     cycle = [results]
     cycle.append(cycle)
     assert next(results) == 0
-    assert begun.wait(60)  # what has not begun never does
+    assert begun.wait(300)  # what has not begun never does
     del results, cycle
     gc.collect()
     goes_on.set()
-    assert ended.get(timeout=60)
+    assert ended.get(timeout=300)
 
 
 def test_a_signal_while_a_lock_is_taken_is_a_keyboard_interrupt(monkeypatch):

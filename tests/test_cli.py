@@ -64,7 +64,7 @@ def test_a_signal_while_modules_are_imported(tmp_path, command, importing, numbe
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])}
     done = subprocess.run(
-        [sys.executable, "-m", command], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60
+        [sys.executable, "-m", command], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300
     )
     assert (done.returncode, done.stderr, done.stdout) == (status, f"{said}\n", "")
 

@@ -35,7 +35,7 @@ def run(tmp_path_factory):
         if not program.exists():
             _build(program, SOURCES / f"{name}.cu", "-Og", SANITIZERS[sanitizer], "-fno-sanitize-recover=undefined")
         fixed = ["setarch", "-R"] if sanitizer == "tsan" and _fixed_addresses() else []
-        return subprocess.run([*fixed, program, *cases], capture_output=True, text=True, timeout=60)
+        return subprocess.run([*fixed, program, *cases], capture_output=True, text=True, timeout=300)
 
     return build_once_and_run
 

@@ -261,7 +261,7 @@ def runner(serving_programs):
 
     def run(*arguments, **options):
         command = [run.program, *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
 
     run.program = serving_programs / "run_exported"
     return run
@@ -402,7 +402,7 @@ class TestInCpp:
         limits = [f"--stack={2**31}", f"--as={2**36}"]  # of addresses, for half as many threads
         limited = ["prlimit", *limits, runner.program, folder, "--check", "--threads", "64"]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        done = subprocess.run([*map(str, limited)], capture_output=True, text=True, timeout=120, env=environment)
+        done = subprocess.run([*map(str, limited)], capture_output=True, text=True, timeout=300, env=environment)
         assert (done.returncode, "run_exported: Resource temporarily" in done.stderr) == (2, True), done.stderr
 
     def test_latency_and_throughput(self, runner, folder):

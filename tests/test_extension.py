@@ -64,7 +64,7 @@ def python(code, *arguments, stderr=subprocess.PIPE, **environment):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
 
 
-def finish(process, timeout=120):
+def finish(process, timeout=300):
     """(stdout, stderr) of a process that must succeed."""
     stdout, stderr = process.communicate(timeout=timeout)
     assert process.returncode == 0, stderr
@@ -155,7 +155,7 @@ def mid_build(code, name, folder, compilers):
     psutil = pytest.importorskip("psutil")
     process = python(code, name, folder)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not any(worker.info["name"] in compilers for worker in workers(folder)):
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < deadline
@@ -177,7 +177,7 @@ def workers(folder):
 def end(process, how):
     """Send a signal to this Python alone, not to its compiler."""
     process.send_signal(how)
-    assert process.wait(timeout=30) == -how
+    assert process.wait(timeout=300) == -how
 
 
 def write_long_source(folder):

@@ -298,5 +298,5 @@ def test_stopped_it_leaves_nothing(toy, tmp_path):
     with started.open():
         assert list(temporary.iterdir())
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=300) == 130
     assert not list(temporary.iterdir())

@@ -99,7 +99,7 @@ def test_processes_share_a_cache(tmp_path):
                          text=True, env=environment)
         for _ in range(3)
     ]
-    printed = [process.communicate(repr(SCALE), timeout=100)[0].strip() for process in started]
+    printed = [process.communicate(repr(SCALE), timeout=300)[0].strip() for process in started]
     assert set(printed) == {nvrtc.compiled(SCALE, tmp_path).path}
     assert len(list(tmp_path.iterdir())) == 2, "the cubin and its description, and nothing half-written"
 

@@ -83,7 +83,7 @@ def error(tmp_path: Path, content: bytes, name: str = "train.txt") -> str:
 def command(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "data.preprocess", *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parent.parent, **options,
+        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parent.parent, **options,
     )
 
 
@@ -498,7 +498,7 @@ def test_progress_on_a_terminal(tmp_path):
     terminal, end = pty.openpty()
     termios.tcsetwinsize(end, (24, 200))
     arguments = [sys.executable, "-m", "data.preprocess", tmp_path / "train.txt", "--out", tmp_path / "out"]
-    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=end, cwd=Path(__file__).parent.parent, timeout=120)
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=end, cwd=Path(__file__).parent.parent, timeout=300)
     assert done.returncode == 0
     assert b"rows/s" in os.read(terminal, 1 << 16)
     os.close(end)
@@ -512,7 +512,7 @@ def test_nobody_reads_what_it_says(tmp_path):
     os.close(reader)
     arguments = [sys.executable, "-m", "data.preprocess", tmp_path / "train.txt", "--out", tmp_path / "out"]
     done = subprocess.run(
-        arguments, stdout=writer, stderr=subprocess.PIPE, cwd=Path(__file__).parent.parent, timeout=120
+        arguments, stdout=writer, stderr=subprocess.PIPE, cwd=Path(__file__).parent.parent, timeout=300
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
@@ -558,6 +558,6 @@ def test_it_needs_no_torch():
     """Its import takes as long as a few hundred thousand rows do."""
     done = subprocess.run(
         [sys.executable, "-c", "import sys, data.preprocess; print('torch' in sys.modules)"],
-        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parent.parent,
+        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parent.parent,
     )
     assert done.stdout == "False\n", done.stderr

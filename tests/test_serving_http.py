@@ -47,7 +47,7 @@ def serving(program, folder, *options):
             process.port = int(line.rpartition(":")[2])
             yield process
             process.send_signal(signal.SIGTERM)
-            assert (process.wait(60), process.stderr.read()) == (0, "")
+            assert (process.wait(300), process.stderr.read()) == (0, "")
         finally:
             process.kill()
 
@@ -60,7 +60,7 @@ def ask(connection, body, form=JSON, path="/predict", method="POST"):
 
 
 def connect(process):
-    return http.client.HTTPConnection("127.0.0.1", process.port, timeout=60)
+    return http.client.HTTPConnection("127.0.0.1", process.port, timeout=300)
 
 
 def as_json(inputs):
@@ -210,7 +210,7 @@ def test_bytes_that_are_no_request_or_not_all_of_one(program, exported_folder, i
             (begun, b"HTTP/1.1 400"),
             (b"", b""),
         ):
-            with socket.create_connection(("127.0.0.1", process.port), timeout=60) as connection:
+            with socket.create_connection(("127.0.0.1", process.port), timeout=300) as connection:
                 connection.sendall(sent)
                 answer = b""
                 while want not in answer and (more := connection.recv(65536)):
@@ -383,7 +383,7 @@ def test_it_ends_when_the_requests_are_answered(program, exported_folder):
             connection.send(body)
         for connection in connections:
             answers.append(from_binary(connection.getresponse().read()))
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", process.port))
     assert all(torch.equal(answer, want) for answer in answers)
@@ -406,7 +406,7 @@ def test_a_command_that_is_wrong(program, exported_folder, tmp_path):
             ([exported_folder, "--port", "0", "--table", tmp_path], "manifest.tsv"),
             (["/nowhere", "--port", "0"], "cannot be read"),
         ):
-            done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+            done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=300)
             assert (done.returncode, done.stdout, why in done.stderr) == (2, "", True), done.stderr
 
 
@@ -431,7 +431,7 @@ def test_a_range_is_left_out_of_account(program, exported_folder, inputs):
 def test_the_body_of_a_get_is_no_request(program, exported_folder):
     hidden = b"GET /health HTTP/1.1\r\nContent-Length: 31\r\n\r\nPOST /reload HTTP/1.1\r\nHost: a\r\n\r\n"
     with serving(program, exported_folder) as process:
-        with socket.create_connection(("127.0.0.1", process.port), timeout=60) as connection:
+        with socket.create_connection(("127.0.0.1", process.port), timeout=300) as connection:
             connection.sendall(hidden)
             answer = b""
             while more := connection.recv(65536):  # until the server closes the connection

@@ -206,7 +206,7 @@ class TestReload:
 class TestInCpp:
     def run(self, programs, *arguments):
         command = [programs / "run_exported", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
     def test_new_ids_have_rows_then(self, serving_programs, exported_folder, tables):
         inputs, before, after = inputs_and_answers(exported_folder.name)
@@ -230,7 +230,7 @@ class TestInCpp:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert "100 reloads" in process.stdout.readline()
             shutil.rmtree(folder / "package")  # which each reload loads again
-            _, told = process.communicate(timeout=120)
+            _, told = process.communicate(timeout=300)
         assert (process.returncode, "run_exported: " in told) == (2, True), told
 
     def test_tables_that_it_does_not_take(self, serving_programs, exported_folder, tables):

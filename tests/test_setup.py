@@ -31,7 +31,7 @@ def outside_of_make(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def run(*command, timeout=60, **kwargs):
+def run(*command, timeout=300, **kwargs):
     return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=timeout, check=False, **kwargs)
 
 

@@ -45,7 +45,7 @@ def serving(folder):
 
         def get(path, **query):
             url = f"{address[0]}{path}?{urllib.parse.urlencode(query)}"
-            with directly.open(url, timeout=60) as answer:
+            with directly.open(url, timeout=300) as answer:
                 body = answer.read()
             return (gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body).decode()
 
@@ -53,7 +53,7 @@ def serving(folder):
         yield get
     finally:
         subprocess.run(["pkill", "-TERM", "-s", str(process.pid)], check=False)
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
 
 
 def runs(get, expected, seconds=120):

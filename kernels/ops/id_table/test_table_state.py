@@ -312,7 +312,7 @@ def test_tables_of_two_processes_under_distributed_data_parallel(tmp_path):
         for rank in range(2)
     ]
     try:
-        printed = [process.communicate(timeout=100) for process in processes]
+        printed = [process.communicate(timeout=300) for process in processes]
     finally:
         for process in processes:
             process.kill()
