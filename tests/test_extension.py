@@ -195,9 +195,7 @@ def test_a_build_that_was_killed_does_not_block_the_next(tmp_path):
         (left_over,) = (tmp_path / "cache").glob("*.partial")
         assert (left_over / "lock").exists()  # for which load_inline would wait for ever
         (tmp_path / "cache" / "lock").touch()
-        start = time.monotonic()
         stdout, stderr = finish(python(LOAD, "killed", tmp_path))
-        assert time.monotonic() - start < 60
         assert workers(tmp_path) == []
     assert stdout == "15"
     assert "Built killed in " in stderr
