@@ -277,6 +277,8 @@ class TestLoad:
             ({5: None}, RuntimeError, r"act: argument 5 \(elements\) is an integer of 4 bytes, and is given a pointer"),
             ({6: 1}, RuntimeError, "act takes 6 arguments .*, and is given 7"),
             ({0: torch.zeros(4, device="meta")}, ValueError, "argument 0 is on meta; the kernel runs on cpu"),
+            ({1: torch._neg_view(torch.zeros(16))}, ValueError, r"argument 1 is a negative .* view .*: clone\(\) it"),
+            ({0: torch._efficientzerotensor((16,))}, ValueError, "argument 0 is a .* zero tensor"),
             ({1: torch.zeros(17)[1:]}, RuntimeError, r"argument 1 \(bias_ptr\) is at an address that 16"),
             ({0: 64.0}, TypeError, "argument 0 is a pointer; got a float"),
             ({-2: 2**31}, RuntimeError, "a grid of 2147483648 blocks along x"),

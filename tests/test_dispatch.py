@@ -159,8 +159,8 @@ def test_what_is_written_and_a_learning_rate(core, backend):
     call(SGD, backend, transposed, torch.ones(6, 8), 0.5)
     torch.testing.assert_close(transposed, want)
     both = torch.randn(130)
-    overlapping, want = both[:100], both[:100] - 0.1 * both[30:]
-    call(SGD, backend, overlapping, both[30:], 0.1)  # the gradient as it was before the call
+    overlapping, want = both[30:], both[30:] - 0.1 * both[:100]
+    call(SGD, backend, overlapping, both[:100], 0.1)  # the gradient as it was before the call
     torch.testing.assert_close(overlapping, want)
     with pytest.raises(RuntimeError, match="toy_sgd_ has no gradient"):
         call(SGD, backend, weights.clone().requires_grad_(), gradient, 0.1)

@@ -142,6 +142,12 @@ inline PyObject* call(PyObject* self, PyObject* const* values, Py_ssize_t count,
         PyObject* value = values[i];
         if (THPVariable_Check(value) || value == Py_None) {
             const bool is_tensor = value != Py_None;
+            if (is_tensor) {
+                const at::Tensor& tensor = THPVariable_Unpack(value);
+                TORCH_CHECK_VALUE(!tensor.is_neg() && !tensor.is_conj() && !tensor._is_zerotensor(), "argument ", i,
+                                  " is a negative or conjugate view or a zero tensor, which shows other numbers than its "
+                                  "memory holds: clone() it");
+            }
             numbers[i] = is_tensor ? reinterpret_cast<int64_t>(THPVariable_Unpack(value).data_ptr()) : 0;
             arguments.push_back({&numbers[i], sizeof(void*), 'p'});
         } else {  // one too many is refused by the launch

@@ -65,7 +65,8 @@ def add_mul_activation_(
 ) -> Tensor:
     """The same, written to x, which is returned; for inference: it raises if a gradient would be needed.
 
-    y may be x. An x that is not contiguous costs a temporary of its size.
+    y may be x. What else lies in x's memory counts as it was before the call, and is copied for that. An x that is not
+    contiguous costs a temporary of its size.
     """
     OP.call_in_place(backend, x, bias, y, multiplier, activation)
     return x

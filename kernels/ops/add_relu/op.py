@@ -42,7 +42,8 @@ def add_relu(x: Tensor, bias: Tensor, *, backend: str = "auto") -> Tensor:
 def add_relu_(x: Tensor, bias: Tensor, *, backend: str = "auto") -> Tensor:
     """The same, written to x, which is returned; for inference: it raises if a gradient would be needed.
 
-    An x that is not contiguous costs a temporary of its size.
+    A bias that lies in x's memory counts as it was before the call, and is copied for that. An x that is not contiguous
+    costs a temporary of its size.
     """
     OP.call_in_place(backend, x, bias)
     return x

@@ -98,7 +98,8 @@ def embedding_bags_sgd_(
             CPU.
 
     Occurrences of a row are summed in float32, in ascending position, chunk by chunk: every run gives the same bits. A
-    row is updated once a call. Returns tables.
+    row is updated once a call. A gradient, or weights, that lie in the tables' memory count as they were before the
+    call, and are copied for that. Returns tables.
 
     Raises:
         TypeError, ValueError: naming the argument. RuntimeError: a backend that this machine lacks; gradients are
