@@ -121,8 +121,9 @@ class TestWalk(Contract):
         check(self.op, self.function(backend), cases=[Case((12, columns))])
 
     @kernel_backend
-    @pytest.mark.parametrize("chunk", [2, 8])
-    @pytest.mark.parametrize("ids", ["one", "all", "long and short"])
+    @pytest.mark.parametrize(
+        ("ids", "chunk"), [("one", 1), ("one", 2), ("all", 2), ("all", 8), ("long and short", 2), ("long and short", 8)]
+    )
     @every_rule
     def test_rows_that_fill_any_number_of_chunks(self, backend, chunk, ids, rule):
         count = 67  # chunks of 2 leave one id, the second of its row in "all"
