@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from data.ahead import one_ahead
 from data.cli import UserError
 from data.files import parquet_files
+from data.formats import HEAD, other_format
 from data.rows import Held, empty_arrays, fill_arrays, joined, lists_of, take, tensors
 from data.schema import (
     COLUMNS,
@@ -68,7 +70,7 @@ class Feature:
         if isinstance(self.source, np.ndarray):
             return self.source
         try:
-            ids = pq.read_table(self.source, columns=["id"])["id"].to_numpy().astype(np.int64)
+            ids = pq.read_table(self.source, columns=["id"])["id"].to_numpy()
         except FileNotFoundError:
             raise UserError(f"{self.source}: not found; it lists the feature's ids beside metadata.json") from None
         except (pa.ArrowException, KeyError, OSError) as error:
@@ -150,12 +152,16 @@ def _feature(file: Path, name: str, raw: dict) -> Feature:
 
 
 def _checked_ids(where: str, ids: np.ndarray, cardinality: int) -> np.ndarray:
+    if not np.issubdtype(ids.dtype, np.integer):  # nulls make numbers of floating point of them
+        raise UserError(f"{where}: expected ids of an integer type and no null, found {ids.dtype}")
+    if (wrong := (ids < 0) | (ids >= IDS)).any():
+        raise UserError(f"{where}: expected ids in [0, 2^32), found {ids[wrong.argmax()]}")
     if cardinality != len(ids):
         raise UserError(f"{where}: cardinality is {cardinality}, but there are {len(ids)} ids")
     ordered = np.sort(ids.astype(np.uint32))  # np.unique's hash table takes minutes for ten million ids
     if (ordered[1:] == ordered[:-1]).any():
         raise UserError(f"{where}: holds an id twice")
-    return ids
+    return ids.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True)
@@ -310,10 +316,11 @@ class CriteoBatches(IterableDataset):
             while taken < part.num_rows:
                 n = min(part.num_rows - taken, rows - filled)
                 piece = tuple(array[filled : filled + n] for array in buffers[0])
-                fill_arrays(piece, part.slice(taken, n), self.schema, self.transform, self.fill)
+                rows_read = part.slice(taken, n)
+                fill_arrays(piece, rows_read, self.schema, self.transform, self.fill)
                 if self.schema.lists:
-                    lists.append(lists_of(part.slice(taken, n), self.schema))
-                self._check(piece, lists[-1:], group, first + taken)
+                    lists.append(lists_of(rows_read, self.schema))
+                self._check(rows_read, piece, lists[-1:], group, first + taken)
                 filled, taken = filled + n, taken + n
                 if filled == rows:
                     yield *buffers[0], pa.concat_tables(lists).combine_chunks() if lists else None
@@ -340,41 +347,57 @@ class CriteoBatches(IterableDataset):
             raise UserError(f"{path}: cannot be read as Parquet: {error}") from error
 
     def _check(
-        self, arrays: tuple[np.ndarray, np.ndarray, np.ndarray], lists: list[pa.Table], group: _RowGroup, first: int
+        self, part: pa.RecordBatch, arrays: tuple[np.ndarray, np.ndarray, np.ndarray], lists: list[pa.Table],
+        group: _RowGroup, first: int,
     ) -> None:
+        """Raise UserError for the first thing wrong in arrays and lists, which were made of the part's rows."""
         labels, dense, sparse = arrays
-        file_start = next(g.first for g in self._row_groups if g.file == group.file)
+
+        def wrong_at(row: int, name: str, expected: str, found: object) -> NoReturn:
+            row += first - next(g.first for g in self._row_groups if g.file == group.file)
+            raise UserError(
+                f"{self.files[group.file]}: row {row}, column {name}: expected {expected}, found {found}"
+            )
+
         for table in lists:
             for name in self.schema.lists:
                 column = table.column(name).combine_chunks()
-                ids = column.flatten().to_numpy()
-                if (wrong := (ids + 1).view(np.uint64) > IDS).any():
+                if (wrong := _no_id(column.flatten().to_numpy())).any():
                     entry = int(wrong.argmax())
                     row = int(np.searchsorted(np.cumsum(column.value_lengths().to_numpy()), entry, side="right"))
-                    raise UserError(
-                        f"{self.files[group.file]}: row {first + row - file_start}, column {name}: "
-                        f"expected an id in [-1, 2^32), found {ids[entry]}"
-                    )
-        for names, wrong, expected, values in (
-            ((LABEL,), (labels != 0) & (labels != 1) & (LABEL in self.columns), "0 or 1", labels),
-            (self.schema.dense, np.isinf(dense), "a finite number", dense),
-            # One comparison for both ends: as unsigned, -1 + 1 is 0 and anything below wraps to the far end.
-            (self.schema.singles, (sparse + 1).view(np.uint64) > IDS, "an id in [-1, 2^32)", sparse),
+                    wrong_at(row, name, "an id in [-1, 2^32)", part.column(name).flatten()[entry])
+        for names, wrong, expected in (
+            ((LABEL,), (labels != 0) & (labels != 1) & (LABEL in self.columns), "0 or 1"),
+            (self.schema.dense, np.isinf(dense), "a finite number"),
+            (self.schema.singles, _no_id(sparse), "an id in [-1, 2^32)"),
         ):
             if wrong.any():
-                row, column = np.argwhere(wrong.reshape(len(labels), -1))[0]
-                found = values.reshape(len(labels), -1)[row, column]
-                raise UserError(
-                    f"{self.files[group.file]}: row {first + row - file_start}, column {names[column]}: "
-                    f"expected {expected}, found {found}"
-                )
+                row, column = np.argwhere(wrong.reshape(len(labels), -1))[0].tolist()
+                found = part.column(names[column])[row].as_py()
+                if names is self.schema.dense and np.isfinite(found):
+                    expected = "a number within float32, at most 3.4e38"
+                wrong_at(row, names[column], expected, "nan" if found is None else found)
+
+
+def _no_id(ids: np.ndarray) -> np.ndarray:
+    # One comparison for both ends: as unsigned, -1 + 1 is 0 and anything below wraps to the far end.
+    return (ids + 1).view(np.uint64) > IDS
+
+
+def _no_parquet(path: Path) -> str | None:
+    """What else the file is, and what to do with it, if that is known."""
+    try:
+        with path.open("rb") as file:
+            return other_format(file.read(HEAD), text=True)
+    except OSError:
+        return None
 
 
 def _checked_footer(file: Path, columns: tuple[str, ...], of: Schema) -> pq.FileMetaData:
     try:
         footer = pq.read_metadata(file)
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{file}: cannot be read as Parquet: {error}") from None
+        raise UserError(f"{file}: {_no_parquet(file) or f'cannot be read as Parquet: {error}'}") from None
     schema = footer.schema.to_arrow_schema()
     for name in columns:
         if name not in schema.names:

@@ -116,8 +116,8 @@ def _parse(text: bytes, layout: Layout) -> pl.DataFrame:
 def _quotes_fit(codes: np.ndarray, ends: np.ndarray, delimiters: np.ndarray) -> bool:
     """Whether quotes stand where data.raw has them, which is not all that polars takes. Clears delimiters within them.
 
-    The second of two quotes in a field ends a part of it and begins the next. Written over as they are, the arrays take
-    half the time.
+    The second of two quotes in a field ends a part of it and begins the next. The arrays are written over, for fresh
+    memory costs as much as what is done in it.
     """
     closing = codes == ord('"')
     inside = np.bitwise_xor.accumulate(closing.view(np.uint8)).view(bool)

@@ -9,18 +9,19 @@ Either may be compressed with gzip, and come through a pipe.
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
 from loguru import logger
 
 from data.cli import UserError
+from data.formats import HEAD, begins_as_parquet, other_format
 from data.schema import CATEGORIES, COLUMNS, CRITEO, IDS, LABEL, MISSING, Column, Kind, Schema, shipped
 
 RAW = tuple(column.field for column in CRITEO.columns)
@@ -41,17 +42,8 @@ _DIGITS = re.compile(r"[0-9]+")
 # The column that preprocessing adds for its own use: the row's position in data.schema.SPLITS. "/" is in no name.
 SPLIT = "/split"
 
-# What stands at a place of a file that is no text: (offset, bytes, what it is, what to do).
-_NOT_TEXT = (
-    (257, b"ustar", "a tar archive", "unpack it (tar xf) and name the files in it"),
-    (0, b"PK\x03\x04", "a zip archive", "unpack it (unzip) and name the files in it"),
-    (0, b"BZh", "compressed with bzip2", "pipe it (bunzip2 -c FILE | … /dev/stdin)"),
-    (0, b"\xfd7zXZ\x00", "compressed with xz", "pipe it (unxz -c FILE | … /dev/stdin)"),
-    (0, b"\x28\xb5\x2f\xfd", "compressed with zstd", "pipe it (unzstd -c FILE | … /dev/stdin)"),
-    (0, b"PAR1", "Parquet", "name the text that Criteo published"),
-    (0, b"\xff\xfe", "UTF-16", "convert it (iconv -f UTF-16 -t UTF-8)"),
-    (0, b"\xfe\xff", "UTF-16", "convert it (iconv -f UTF-16 -t UTF-8)"),
-)
+# What stands for a missing value in others' files, in any case of its letters.
+_MISSING = frozenset({"nan", "null", "none", "na", "n/a", "<na>", "#n/a", "nil", "-", "?", "\\n", "(null)", "missing"})
 
 
 @dataclass(frozen=True)
@@ -103,7 +95,8 @@ def blocks(file: Path, labelled: bool = True, schema: Schema | None = None, spli
         position = raw.tell if raw.seekable() else lambda: 0
         stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
         try:
-            _check_text(file, stream)
+            opening = stream.peek(HEAD)
+            _check_text(file, opening, labelled)
             line = 1 + (schema.skip if schema else 0)
             for number in range(1, line + 1):
                 first = stream.readline(LONGEST + 1)
@@ -113,7 +106,15 @@ def blocks(file: Path, labelled: bool = True, schema: Schema | None = None, spli
             if not first.strip():
                 raise UserError(f"{file}: {f'line {line} is empty' if first or line > 1 else 'empty'}; expected {what}")
             head = first.decode("utf-8-sig", errors="replace").rstrip("\r\n")
-            layout = _own_layout(file, line, head, labelled, schema, split) if schema else _layout(file, head, labelled)
+            try:
+                layout = (
+                    _own_layout(file, line, head, labelled, schema, split) if schema
+                    else _layout(file, head, labelled)
+                )
+            except UserError:
+                if what := other_format(opening, text=True):
+                    raise UserError(f"{file}: {what}") from None
+                raise
             line, text = (line + 1, b"") if layout.header else (line, first.removeprefix(b"\xef\xbb\xbf"))
             done = 0
             while more := stream.read(BLOCK):
@@ -163,15 +164,21 @@ def _end_of_rows(text: bytes) -> int:
 
 def check_file(file: Path) -> None:
     """Raise UserError if it is neither a file nor a pipe."""
+    if file.is_dir():
+        raise UserError(f"{file}: is a folder; name the files in it")
     if not (file.is_file() or file.is_fifo()):
         raise UserError(f"{file}: {'is not a file' if file.exists() else 'no such file'}")
 
 
-def _check_text(file: Path, stream: BufferedReader | gzip.GzipFile) -> None:
-    head = stream.peek(512)
-    for offset, magic, what, advice in _NOT_TEXT:
-        if head[offset : offset + len(magic)] == magic:
-            raise UserError(f"{file}: {what}; {advice}")
+def _check_text(file: Path, head: bytes, labelled: bool) -> None:
+    """labelled: as in `blocks`; without labels are rows that a model predicts for, which may be Parquet."""
+    if begins_as_parquet(head):
+        if labelled:
+            raise UserError(f"{file}: Parquet; name the text that Criteo published")
+        packed = "in gzip; unpack it (gunzip)" if file.is_file() else "through a pipe; name the file"
+        raise UserError(f"{file}: Parquet {packed}")
+    if what := other_format(head):
+        raise UserError(f"{file}: {what}")
 
 
 def _layout(file: Path, first: str, labelled: bool) -> Layout:
@@ -310,7 +317,7 @@ def read_line(line: bytes, number: int, layout: Layout) -> dict[str, int | list[
                 row[column] = _value(value, layout.schema.of[column], layout.schema.missing)
             except BadLine as error:
                 field = layout.schema.of[column].field
-                raise BadLine(f"field {field}: expected {error}, found {_short(value)}") from None
+                raise BadLine(f"field {field}: expected {error}, found {_short(value)}{_hint(value, column)}") from None
     if layout.split is not None:
         text_of_split = fields[layout.split]
         row[SPLIT] = layout.schema.split.of("" if text_of_split in layout.schema.missing else text_of_split)
@@ -358,6 +365,13 @@ def _count(value: str, label: bool) -> int | None:
     if not -(1 << 63) <= number < 1 << 63:
         raise BadLine("a 64-bit number")
     return number
+
+
+def _hint(value: str, column: str) -> str:
+    """What to do with a value that stands for a missing one."""
+    if value.strip().casefold() not in _MISSING or column == LABEL:
+        return ""
+    return f" (a missing value? then say missing = [{json.dumps(value)}] in a --schema)"
 
 
 def _short(text: str) -> str:

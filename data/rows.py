@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import torch
 
-from data.schema import LABEL, MISSING, Schema
+from data.schema import IDS, LABEL, MISSING, Schema
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 Held = tuple[np.ndarray, np.ndarray, np.ndarray, pa.Table | None]
@@ -30,7 +31,9 @@ def fill_arrays(
 ) -> None:
     """Write n rows into arrays: labels, dense and sparse, but not the lists.
 
-    Labels are NaN if the part has none; transform and fill are those of `data.criteo.CriteoBatches`.
+    Labels are NaN if the part has none; transform and fill are those of `data.criteo.CriteoBatches`. What is wrong in
+    the part stays wrong in the arrays, though it may be another number there: a label that is neither 0 nor 1, an id
+    outside [-1, 2^32).
     """
 
     def floats(name: str) -> np.ndarray:  # a null becomes NaN
@@ -38,16 +41,25 @@ def fill_arrays(
 
     labels, dense, sparse = arrays
     labels[:] = floats(LABEL) if LABEL in part.schema.names else np.nan
+    if LABEL in part.schema.names and part.schema.field(LABEL).type == pa.float64():  # 1 - 1e-9 is 1 in float32
+        exact = part.column(LABEL).to_numpy(zero_copy_only=False)
+        labels[labels != exact] = np.nan
     for i, name in enumerate(schema.dense):
         dense[:, i] = floats(name)
     np.copyto(dense, fill, where=np.isnan(dense))
     if transform:
         np.log1p(np.maximum(dense, 0, out=dense), out=dense)
     for i, name in enumerate(schema.singles):
-        ids = part.column(name)
-        if ids.type != pa.int64():
-            ids = ids.cast(pa.int64(), safe=False)
-        sparse[:, i] = (ids.fill_null(MISSING) if ids.null_count else ids).to_numpy()
+        sparse[:, i] = _ids(part.column(name)).to_numpy()
+
+
+def _ids(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """int64; a null is missing. Unsigned ones of 2^63 and more, which would wrap, become IDS, which is no id either."""
+    if values.type == pa.uint64():
+        values = pa.compute.min_element_wise(values, pa.scalar(IDS, pa.uint64()), skip_nulls=False)
+    if values.type != pa.int64():
+        values = values.cast(pa.int64())
+    return values.fill_null(MISSING) if values.null_count else values
 
 
 def lists_of(part: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table | None:
@@ -58,11 +70,10 @@ def lists_of(part: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table | None
         part = pa.Table.from_batches([part])
     columns = []
     for name in schema.lists:
-        column = part.column(name).combine_chunks().cast(pa.list_(pa.int64()))
-        ids = column.flatten()  # without what is behind nulls
+        column = part.column(name).combine_chunks()
         lengths = column.value_lengths().fill_null(0).to_numpy()
         offsets = pa.array(_offsets(lengths).astype(np.int32))
-        columns.append(pa.ListArray.from_arrays(offsets, ids.fill_null(MISSING) if ids.null_count else ids))
+        columns.append(pa.ListArray.from_arrays(offsets, _ids(column.flatten())))  # without what is behind nulls
     return pa.table(columns, names=list(schema.lists))
 
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from data.cli import Parser, UserError
 from data.criteo import IDS, CriteoBatches
+from data.formats import begins_as_parquet
 from data.output import complete_file
 from data.schema import Schema, read_schema, schema_of
 from data.text_batches import TextBatches
@@ -100,7 +101,7 @@ def _begins_as_parquet(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(4) == b"PAR1"
+        return begins_as_parquet(file.read(4))
 
 
 class _Hashed:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from data.cli import UserError
-from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, CriteoBatches, read_hash_size, read_metadata
+from data.criteo import COLUMNS, DENSE, IDS, LABEL, SCHEMA, SPARSE, CriteoBatches, read_hash_size, read_metadata
 
 
 def table(rows: int, seed: int = 0, first: int = 0) -> pa.Table:
@@ -207,13 +207,47 @@ def bad(column: str, values: pa.Array) -> pa.Table:
         (bad("DENSE_0", pa.array([0.0, 1, 2, 3, np.inf])), "row 4, column DENSE_0: expected a finite number"),
         (bad("SPARSE_9", pa.array([0, 1 << 32, 0, 0, 0])), r"row 1, column SPARSE_9: expected an id in \[-1, 2\^32\)"),
         (bad("SPARSE_9", pa.array([0, 0, -2, 0, 0])), r"row 2, column SPARSE_9: .*, found -2"),
-        (bad("SPARSE_9", pa.array([0, 0, 0, 0, (1 << 64) - 2], pa.uint64())), "row 4, column SPARSE_9"),
+        (bad("SPARSE_9", pa.array([0, 0, 0, 0, (1 << 64) - 2], pa.uint64())), "row 4, .* found 18446744073709551614$"),
+        (bad("SPARSE_9", pa.array([0, 0, 0, (1 << 64) - 1, 0], pa.uint64())), "row 3, .* found 18446744073709551615$"),
+        (bad("SPARSE_9", pa.array([None, 0, 0, 1 << 63, None], pa.uint64())), "row 3, .* found 9223372036854775808$"),
+        (bad("SPARSE_9", pa.array([1, 1, IDS, 1, 1], pa.uint64()).dictionary_encode()), "row 2, .* found 4294967296$"),
+        (bad("SPARSE_9", pa.array([0, 0, 0, 0, (1 << 63) - 1])), r"row 4, .* found 9223372036854775807$"),
+        (bad("SPARSE_9", pa.array([0, -128, 0, 0, 0], pa.int8())), "row 1, .* found -128$"),
+        (bad("labels", pa.array([0, 1, (1 << 64) - 1, 0, 0], pa.uint64())), "row 2, .*, found 18446744073709551615$"),
+        (bad("labels", pa.array([0, 1, 0, 255, 0], pa.uint8())), "row 3, .* 0 or 1, found 255$"),
+        (bad("labels", pa.array([0, 1, 1 - 1e-12, 0, 0])), "row 2, .* 0 or 1, found 0.999999999999$"),
+        (bad("labels", pa.array([0, 1, 0, 0, 1e-60])), "row 4, .* 0 or 1, found 1e-60$"),
+        (bad("labels", pa.array([0, 1, 1, 0, 1]).cast(pa.decimal128(20))), "expected a numeric type, found decimal"),
+        (bad("DENSE_5", pa.array([0, 1e39, 3, 4, 5])), r"row 1, .* within float32, at most 3.4e38, found 1e\+39$"),
     ],
 )
 def test_bad_parquet(tmp_path, content, message):
     pq.write_table(content, tmp_path / "a.parquet")
     with pytest.raises(UserError, match=message):
         list(CriteoBatches(tmp_path, 2))
+
+
+@pytest.mark.parametrize("type_", [pa.int8(), pa.uint8(), pa.int32(), pa.uint32(), pa.int64(), pa.uint64()], ids=str)
+@pytest.mark.parametrize("is_dictionary", [False, True])
+def test_integers_of_any_type(tmp_path, type_, is_dictionary):
+    """As ids, counts and labels, in several chunks and row groups, with nulls: the same numbers."""
+    most = int(min(np.iinfo(type_.to_pandas_dtype()).max, IDS - 1))
+    ids, labels = [0, most, None, 7, most - 1], [0, 1, 1, 0, 1]
+    chunks = [pa.array(values, type_) for values in (ids[:2], ids[2:])]
+    column = pa.chunked_array([chunk.dictionary_encode() for chunk in chunks] if is_dictionary else chunks)
+    rows = bad("SPARSE_9", column).set_column(5, DENSE[4], column).set_column(0, LABEL, pa.array(labels, type_))
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=3)
+    batches = [*CriteoBatches(tmp_path, 4, transform=False)]
+    found, dense, sparse = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    assert found.tolist() == labels
+    assert sparse[:, 9].tolist() == [-1 if one is None else one for one in ids]
+    assert dense[:, 4].tolist() == [float(np.float32(one or 0)) for one in ids]
+
+
+def test_a_count_without_a_sign_is_no_negative_one(tmp_path):
+    pq.write_table(bad("DENSE_2", pa.array([(1 << 64) - 1, 1 << 63, 0, 1, None], pa.uint64())), tmp_path / "a.parquet")
+    [(_, dense, _)] = CriteoBatches(tmp_path, 5, transform=False)
+    assert dense[:, 2].tolist() == [2.0**64, 2.0**63, 0, 1, 0]
 
 
 def test_bad_paths_and_settings(tmp_path, directory):
@@ -302,6 +336,24 @@ def test_ids_are_read_when_asked_for(tmp_path):
 )
 def test_files_of_ids_that_contradict_the_metadata(tmp_path, ids, cardinality, message):
     listed(tmp_path, ids, cardinality)
+    with pytest.raises(UserError, match=message):
+        _ = read_metadata(tmp_path)["SPARSE_3"].tokenizer_values
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (pa.array([5, IDS + 5]), r"SPARSE_3.parquet: expected ids in \[0, 2\^32\), found 4294967301"),
+        (pa.array([5, -1]), "found -1"),
+        (pa.array([5, (1 << 64) - 1], pa.uint64()), "found 18446744073709551615"),
+        (pa.array([5, None]), "expected ids of an integer type and no null, found float64"),
+        (pa.array([5.0, 6.5]), "expected ids of an integer type and no null, found float64"),
+        (pa.array(["5", "6"]), "expected ids of an integer type and no null, found object"),
+    ],
+)
+def test_lists_of_what_is_no_id(tmp_path, ids, message):
+    listed(tmp_path, [1, 2])
+    pq.write_table(pa.table({"id": ids}), tmp_path / "ids" / "SPARSE_3.parquet")
     with pytest.raises(UserError, match=message):
         _ = read_metadata(tmp_path)["SPARSE_3"].tokenizer_values
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +201,25 @@ def test_parquet_that_is_not_right(tmp_path, written, column, values, message):
     assert str(caught.value).endswith(message)
     assert str(caught.value).startswith(f"{tmp_path / 'rows.parquet'}: ")
     assert {path.name for path in tmp_path.iterdir()} == {"rows.parquet"}
+
+
+def send(pipe: Path, content: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the reader has seen enough
+        pipe.write_bytes(content)
+
+
+def test_parquet_that_is_no_file(data, tmp_path, best):
+    """Parquet's rows are found from its end, which a pipe has not yet."""
+    content = next((data / "test").iterdir()).read_bytes()
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=send, args=(tmp_path / "pipe", content))
+    writer.start()
+    with pytest.raises(UserError, match=r"/pipe: Parquet through a pipe; name the file$"):
+        predict.predict(best, tmp_path / "pipe", tmp_path / "out.csv", device="cpu")
+    writer.join()
+    (tmp_path / "rows.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(UserError, match=r"/rows\.gz: Parquet in gzip; unpack it \(gunzip\)$"):
+        predict.predict(best, tmp_path / "rows.gz", tmp_path / "out.csv", device="cpu")
 
 
 def test_what_cannot_be_predicted(tmp_path, best, written):

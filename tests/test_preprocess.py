@@ -18,7 +18,9 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -31,10 +33,11 @@ pytest.importorskip("polars")
 from data import dataset, parse, raw, vocabulary
 from data import preprocess as module
 from data.cli import UserError
-from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, SPLITS, read_metadata
+from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, SPLITS, CriteoBatches, read_metadata
 from data.dataset import write_dataset
 from data.preprocess import preprocess
 from data.raw import RAW
+from data.schema import schema_of
 from kernels.check import fresh
 from model.hashing import Hash, make_hash
 
@@ -290,7 +293,15 @@ BAD = {  # name → (index of the field, what stands there, what the message mus
     "count that is a word": (13, "many", "field I13: expected a whole number, found 'many'"),
     "count in hexadecimal": (1, "0x10", "field I1: expected a whole number, found '0x10'"),
     "count with an exponent": (1, "1e3", "field I1: expected a whole number, found '1e3'"),
-    "count that is not a number": (1, "nan", "field I1: expected a whole number, found 'nan'"),
+    "count that is not a number": (
+        1, "nan", "field I1: expected a whole number, found 'nan' (a missing value? then say missing = [\"nan\"] in a "
+        "--schema)"
+    ),
+    "category that is missing": (
+        14, "\\N", "field C1: expected hexadecimal digits, found '\\\\N' (a missing value? then say missing = "
+        '["\\\\N"] in a --schema)'
+    ),
+    "label that is missing": (0, "NULL", "field label: expected 0 or 1, found 'NULL'"),
     "count of 2^63": (2, str(1 << 63), "field I2: expected a 64-bit number, found '9223372036854775808'"),
     "label 2": (0, "2", "field label: expected 0 or 1, found '2'"),
     "label -1": (0, "-1", "field label: expected 0 or 1, found '-1'"),
@@ -431,7 +442,36 @@ def archive(kind: str, path: Path) -> bytes:
     if kind == "parquet":
         pq.write_table(SCHEMA.empty_table(), path / "a.parquet")
         return (path / "a.parquet").read_bytes()
-    return {"bz2": bz2.compress, "xz": lzma.compress, "zst": lambda c: b"\x28\xb5\x2f\xfd" + c}[kind](content)
+    if kind in ("npy", "npz"):
+        (np.save if kind == "npy" else np.savez)(path / f"a.{kind}", np.arange(40))
+        return (path / f"a.{kind}").read_bytes()
+    if kind in ("arrow", "stream", "orc"):
+        table, to = pa.table({"label": [0, 1]}), path / "a"
+        if kind == "orc":
+            orc.write_table(table, to)
+        else:
+            with (pa.ipc.new_file if kind == "arrow" else pa.ipc.new_stream)(to, table.schema) as writer:
+                writer.write_table(table)
+        return to.read_bytes()
+    if kind == "xlsx":
+        with zipfile.ZipFile(path / "a.xlsx", "w") as packed:
+            packed.writestr("[Content_Types].xml", "<Types/>")
+        return (path / "a.xlsx").read_bytes()
+    if kind in TEXTS:
+        return TEXTS[kind]
+    return {
+        "bz2": bz2.compress, "xz": lzma.compress, "zst": lambda c: b"\x28\xb5\x2f\xfd" + c,
+        "gz.gz": lambda c: gzip.compress(gzip.compress(c)),
+    }[kind](content)
+
+
+TEXTS = {
+    "lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n",
+    "html": b"\n<!DOCTYPE html>\n<html lang='en'><body>Sign in, please\n",
+    "json": b'{"label": 1, "I1": 2}\n{"label": 0, "I1": 3}\n',
+    "json_array": b'[\n {"label": 1, "I1": 2}\n]\n',
+    "xml": b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>",
+}
 
 
 @pytest.mark.parametrize(
@@ -445,11 +485,48 @@ def archive(kind: str, path: Path) -> bytes:
         ("xz", "compressed with xz; pipe it (unxz -c FILE | … /dev/stdin)"),
         ("zst", "compressed with zstd; pipe it (unzstd -c FILE | … /dev/stdin)"),
         ("parquet", "Parquet; name the text that Criteo published"),
+        ("gz.gz", "compressed with gzip; unpack it (gunzip)"),
+        ("npy", "a NumPy array (.npy); write its rows as CSV or Parquet"),
+        ("npz", "NumPy arrays (.npz); write their rows as CSV or Parquet"),
+        ("xlsx", "an Office file (.xlsx); save it as CSV"),
+        ("arrow", "Arrow's format (.arrow, .feather); write its rows as CSV or Parquet"),
+        ("stream", "Arrow's format (.arrow, .feather); write its rows as CSV or Parquet"),
+        ("orc", "ORC; write its rows as CSV or Parquet"),
+        ("lfs", "a Git LFS pointer; fetch the file itself (git lfs pull)"),
+        ("html", "an HTML page; a failed download leaves one; fetch it again"),
+        ("json", "JSON; write its rows as CSV or Parquet"),
+        ("json_array", "JSON; write its rows as CSV or Parquet"),
+        ("xml", "XML; a failed download leaves some; fetch it again, or write rows as CSV"),
     ],
 )
 def test_archives_are_named(tmp_path, kind, message):
     (tmp_path / "pack").mkdir()
-    assert error(tmp_path, archive(kind, tmp_path / "pack"), "dac") == f"dac: {message}"
+    content = archive(kind, tmp_path / "pack")
+    assert error(tmp_path, content, "dac") == f"dac: {message}"
+    if kind not in ("parquet", "tar.gz"):  # under a name that says that it is Parquet
+        (tmp_path / "dac.parquet").write_bytes(content)
+        with pytest.raises(UserError) as caught:
+            CriteoBatches(tmp_path / "dac.parquet", 2)
+        assert str(caught.value) == f"{tmp_path}/dac.parquet: {message}"
+
+
+def test_what_begins_as_another_format_may_be_rows(tmp_path):
+    """A header, and a column that is left out, may look like JSON; and a file's first lines are not read where a schema
+    skips them."""
+    form = {"columns": {"label": "y", "text": ["t"]}}
+    for head in ('{"a"},y,t', "[[,y,t", "ORC,y,t", "Rar!,y,t"):
+        (tmp_path / "rows.csv").write_text(head.replace('"', "") + "\nx,1,Ulm\n")
+        [block] = raw.blocks(tmp_path / "rows.csv", schema=schema_of(form, "s"))
+        assert len(parse.parse(block)) == 1
+    (tmp_path / "rows.csv").write_text('{"made": "today"}\ny,t\n1,Ulm\n')
+    [block] = raw.blocks(tmp_path / "rows.csv", schema=schema_of({"file": {"skip": 1}, **form}, "s"))
+    assert len(parse.parse(block)) == 1
+
+
+def test_a_folder_is_no_file(tmp_path):
+    (tmp_path / "days").mkdir()
+    with pytest.raises(UserError, match=r"/days: is a folder; name the files in it$"):
+        preprocess([tmp_path / "days"], tmp_path / "out")
 
 
 def test_full_disk_leaves_nothing(tmp_path, monkeypatch):

@@ -492,11 +492,16 @@ def test_parquet_with_wrong_lists(tmp_path):
     for seen, message in (
         (pa.array([[1], [], [2, 1 << 32]]), r"row 2, column seen: expected an id in \[-1, 2\^32\), found 4294967296"),
         (pa.array([1, 2, 3]), "column seen: expected lists of an integer type, found int64"),
+        (pa.array([[1], None, [2, (1 << 64) - 1]], pa.list_(pa.uint64())), "row 2, .*, found 18446744073709551615$"),
+        (pa.array([[], [None, 1 << 63], [2]], pa.large_list(pa.uint64())), "row 1, .*, found 9223372036854775808$"),
+        (pa.array([[1], [-2, 1], []], pa.list_(pa.int8())), "row 1, .*, found -2$"),
     ):
         pq.write_table(pa.table({"labels": labels, "seen": seen}), tmp_path / "x.parquet")
         with pytest.raises(UserError, match=message):
             list(CriteoBatches(tmp_path / "x.parquet", 2, schema=schema))
-    pq.write_table(pa.table({"labels": labels, "seen": pa.array([[1, None], None, [2]])}), tmp_path / "x.parquet")
-    [(_, _, ids, offsets)] = CriteoBatches(tmp_path / "x.parquet", 3, schema=schema)
-    assert ids.tolist() == [1, -1, 2]
-    assert offsets.tolist() == [0, 2, 2, 3]
+    for kind in (pa.list_(pa.int64()), pa.list_(pa.uint64()), pa.large_list(pa.uint32()), pa.list_(pa.int8())):
+        seen = pa.array([[1, None], None, [2]], kind)
+        pq.write_table(pa.table({"labels": labels, "seen": seen}), tmp_path / "x.parquet")
+        [(_, _, ids, offsets)] = CriteoBatches(tmp_path / "x.parquet", 3, schema=schema)
+        assert ids.tolist() == [1, -1, 2]
+        assert offsets.tolist() == [0, 2, 2, 3]
