@@ -15,7 +15,7 @@ PYTEST_ARGS ?= $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo '-n 2 --d
 ifeq ($(origin PYTHON),command line)
 MADE_BY := $(PYTHON)
 DOCTOR := $(PYTHON) kernels/doctor.py --python $(PYTHON)
-override export PYTHONPATH := $(CURDIR):$(CURDIR)/notebooks$(if $(value PYTHONPATH),:$(value PYTHONPATH))
+override export PYTHONPATH := $(CURDIR):$(CURDIR)/notebooks:$(CURDIR)/kernels/editable$(if $(value PYTHONPATH),:$(value PYTHONPATH))
 else
 override PYTHON := .venv/bin/python
 MADE_BY := $(PYTHON3)

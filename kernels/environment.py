@@ -139,11 +139,21 @@ def mend(scripts: list[tuple[Path, re.Match[bytes]]]) -> None:
     run("-m", "venv", "--without-pip", VENV)
 
 
+def write_paths() -> None:
+    """Have .venv's Python import the checkout's packages, from anywhere."""
+    site = Path(run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    text = "".join(f"{os.path.relpath(ROOT / folder, site)}\n" for folder in IMPORTED)
+    file = site / "fused_kernels.pth"
+    if not file.exists() or file.read_text() != text:
+        file.write_text(text)
+
+
 def main() -> None:
     if works(""):
         if scripts := list(moved()):
             print("The checkout was moved: pointing .venv to where it is now", flush=True)
             mend(scripts)
+        write_paths()
         if STAMP.exists() and STAMP.read_bytes() == REQUIREMENTS.read_bytes():
             return
     if not works("import pip, sys; sys.exit(sys.version_info < (3, 11))"):
@@ -151,9 +161,7 @@ def main() -> None:
         made = subprocess.run([sys.executable, "-I", "-m", "venv", "--clear", VENV], env=plain(os.environ), check=False)
         if made.returncode:
             sys.exit(made.returncode)
-    site = Path(run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    paths = [os.path.relpath(ROOT / folder, site) for folder in IMPORTED]
-    (site / "fused_kernels.pth").write_text("".join(f"{path}\n" for path in paths))
+    write_paths()
     print("Installing requirements.txt into .venv (once)", flush=True)
     install()
     if missing := not_installed():

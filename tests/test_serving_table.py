@@ -16,7 +16,7 @@ from kernels import IdTable
 from model.export import sample
 from model.serving import exported as exported_module
 from model.serving.exported import Exported
-from model.serving.folders import new_folder
+from model.serving.folders import new_file, new_folder
 from model.serving.manifest import CONSTANTS, MANIFEST, ExportError, File, Manifest
 from model.serving.served import Served
 from model.serving.table import Table, write_table
@@ -70,6 +70,18 @@ def test_a_folder_without_room_is_told_in_one_line(tmp_path):
     with pytest.raises(UserError, match=message), new_folder(tmp_path / "out") as folder:
         shutil.copytree(tmp_path / "made", folder / "made", copy_function=full)
     assert [*tmp_path.iterdir()] == [tmp_path / "made"]
+
+
+def test_a_file_that_another_process_has_written_meanwhile_is_left_alone(tmp_path):
+    out = tmp_path / "model.onnx"
+
+    def write(folder):
+        for file in (folder / out.name, folder / "model.onnx.data", out):
+            file.write_text(str(file))
+
+    with pytest.raises(UserError, match=r"model\.onnx: is there already"), new_file(out) as folder:
+        write(folder)
+    assert [path.read_text() for path in tmp_path.iterdir()] == [str(out)]
 
 
 def test_a_table_is_what_was_written(tables):

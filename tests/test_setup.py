@@ -297,7 +297,7 @@ def test_a_python_given_on_the_command_line_makes_no_venv():
 def test_a_python_given_on_the_command_line_keeps_its_path():
     """Packages may lie where only PYTHONPATH says so."""
     given = ["make", "-C", ROOT, "-np", "lecture", "PYTHON=python3"]
-    path = re.escape(f"{ROOT}:{ROOT}/notebooks:/a:/b")
+    path = re.escape(f"{ROOT}:{ROOT}/notebooks:{ROOT}/kernels/editable:/a:/b")
     for plan in (run(*given, env=os.environ | {"PYTHONPATH": "/a:/b"}), run(*given, "PYTHONPATH=/a:/b")):
         assert re.search(f"^(override )?PYTHONPATH := {path}$", plan.stdout, re.M)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from data.output import locked
 from kernels import runtime
 from model.profiling import trace_file
 from model.profiling.facts import step_facts
@@ -59,22 +60,22 @@ def record(
             if done == 3 and cuda:
                 torch.cuda.synchronize(device)
             profiler.step()
-    out.mkdir(parents=True, exist_ok=True)
-    trace = read(trace_file.export(profiler, out / f"{out.name}.1.pt.trace.json.gz", trace_file.MAX_BYTES))
-    run = {
-        "name": out.name,
-        "command": command,
-        **versions(device),
-        "date": today(),
-        "config": dict(config or {}),
-        "step_ms": step_ms,
-        "active_steps": active,
-        "peak_bytes": peak_bytes,
-        "facts": asdict(step_facts(trace)),
-        "key_averages": _totals(profiler, trace, cuda),
-    }
-    text = trace_file.anonymous(json.dumps(run, indent=1))
-    (out / "run.json").write_text(text + "\n")
+    with locked(out):  # the trace and the figures are of one run
+        trace = read(trace_file.export(profiler, out / f"{out.name}.1.pt.trace.json.gz", trace_file.MAX_BYTES))
+        run = {
+            "name": out.name,
+            "command": command,
+            **versions(device),
+            "date": today(),
+            "config": dict(config or {}),
+            "step_ms": step_ms,
+            "active_steps": active,
+            "peak_bytes": peak_bytes,
+            "facts": asdict(step_facts(trace)),
+            "key_averages": _totals(profiler, trace, cuda),
+        }
+        text = trace_file.anonymous(json.dumps(run, indent=1))
+        (out / "run.json").write_text(text + "\n")
     return json.loads(text)
 
 

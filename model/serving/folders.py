@@ -33,6 +33,7 @@ def new_file(out: Path) -> Iterator[Path]:
     """
     with _partial(out) as partial:
         yield partial
+        _check_new(out)  # another process may have been at the same, and files of two would be mixed
         # The file that readers open comes last: where it is, what it refers to is there too.
         for path in sorted(partial.iterdir(), key=lambda path: path.name == out.name):
             os.replace(path, out.parent / path.name)
@@ -41,8 +42,7 @@ def new_file(out: Path) -> Iterator[Path]:
 @contextmanager
 def _partial(out: Path) -> Iterator[Path]:
     """A folder on the file system that `out` is to be on; at the end it goes, with what is still in it."""
-    if out.exists():
-        raise UserError(f"{out}: is there already; name another folder or file, or remove it")
+    _check_new(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
@@ -52,6 +52,11 @@ def _partial(out: Path) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {_cause(error)}") from None
+
+
+def _check_new(out: Path) -> None:
+    if out.exists():
+        raise UserError(f"{out}: is there already; name another folder or file, or remove it")
 
 
 def _cause(error: OSError) -> str:
