@@ -519,9 +519,8 @@ def launches_of(arguments: tuple) -> list[tuple]:
         def launch_source(self, *launch):
             launches.append(launch)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "Recorder", Recorder)
-        plan.record(declared.OP, "", arguments, declared.OP.allocations("", arguments), backend="cuda")
+    allocations = declared.OP.allocations("", arguments)
+    plan.record(declared.OP, "", arguments, allocations, backend="cuda", recorder=Recorder)
     return launches
 
 

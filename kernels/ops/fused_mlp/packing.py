@@ -288,7 +288,7 @@ def copied(weights: Sequence[Tensor], biases: Biases) -> Tensor:
     dense, others = [], []  # those that are contiguous on both sides are one kernel
     for tensor, place in zip((*weights, *biases), places, strict=True):
         if tensor is not None:
-            pair = packed.as_strided(place.shape, place.stride, place.offset), tensor
+            pair = packed.as_strided(place.shape, place.stride, packed.storage_offset() + place.offset), tensor
             (dense if place.is_dense and tensor.is_contiguous() else others).append(pair)
     if dense:
         torch._foreach_copy_(*map(list, zip(*dense, strict=True)))
