@@ -16,7 +16,7 @@ import pytest
 from kernels import dispatch
 from kernels.runtime import KERNELS
 
-FOLDERS = ("check", "cubin", "device", "dispatch", "inductor", "measure")
+FOLDERS = ("check", "cubin", "device", "dispatch", "editable", "inductor", "measure")
 SUFFIXES = {".py", ".h", ".cuh", ".cpp", ".cu", ".txt", ".cmake"}
 FILES = [
     path
@@ -25,8 +25,8 @@ FILES = [
 ]
 LIBRARIES = {"torch", "triton", "tl", "F"}
 # The core's own words too: an op's table of functions, a cubin's image, the mode that gradients are recorded in, a
-# tensor's dense layout.
-COMMON = {"table", "image", "mode", "keys", "slots", "dense"}
+# tensor's dense layout, torch.func's batching rule.
+COMMON = {"table", "image", "mode", "keys", "slots", "dense", "rule"}
 
 
 def words_of_python(source: str) -> list[tuple[int, str]]:

@@ -2,6 +2,7 @@
 
     cases.py        what an op is called with: shapes, dtypes, layouts, special values
     spec.py         what an op must do: its ops/<op>/spec.py holds a Spec
+    edges.py        the sizes at which the blocks of its kernels end
     comparison.py   how far from the exact result it may be
     memory.py       guard zones and poison
     interpreter.py  Triton's interpreter, with every load and store checked
@@ -16,11 +17,12 @@
 from .accesses import accesses_of, draw_accesses, late_stores
 from .cases import FLOAT_DTYPES, Call, Case, calls, pointwise_cases, wide_cases
 from .comparison import TOLERANCES, Pointwise, Sums, compare, gradients
+from .edges import cases_of
 from .interpreter import OutOfBounds, watched
 from .maximum import maximum_as_compiled
 from .memory import guarded, poisoned
 from .run import check, check_gradients
-from .spec import Dimension, Spec, calls_of, cases_of, eager_results, expected, reference, spec_of
+from .spec import Dimension, Spec, calls_of, eager_results, expected, reference, spec_of
 
 __all__ = [
     "FLOAT_DTYPES",

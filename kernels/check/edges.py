@@ -43,6 +43,13 @@ def _edges(op: str, device: torch.device, backward: bool) -> tuple[Case, ...]:
     return tuple(_cases(spec, device, lambda call, size: _constants(declaration, spec, backend, backward, call)))
 
 
+def cases_of(op: str, device: torch.device | str = "cpu", ends: Iterable[Case] | None = None) -> list[Case]:
+    """The cases that `check` takes the op through on such a device; ends: in place of those of `edges`."""
+    spec = spec_of(op)
+    wide = spec.wide_cases(spec.tensors) if torch.device(device).type == "cuda" else []
+    return list(dict.fromkeys([*spec.cases(spec.tensors), *(edges(op, device) if ends is None else ends), *wide]))
+
+
 def edges_on_host(op: str, function: Callable, backward: bool = False) -> list[Case]:
     """The same of the CUDA kernels that C++ launches, asked of their host build, which is made if it is not there.
 

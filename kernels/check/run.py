@@ -18,11 +18,12 @@ from torch import Tensor
 from .. import runtime
 from .cases import Call, Case
 from .comparison import Mismatch, as_tuple, compare, gradients
+from .edges import cases_of
 from .hints import NotRepeatable, Unwritten, hint
 from .interpreter import watched
 from .isolated import Ended, run_apart
 from .memory import Guard, guarded, memory
-from .spec import Spec, cases_of, eager_results, exact_results, spec_of
+from .spec import Spec, eager_results, exact_results, spec_of
 
 _RUNNING = threading.RLock()  # a guard and a watch are of all threads
 SECONDS = 600  # of check(isolated=True), for all cases of an op

@@ -167,13 +167,3 @@ def reference(op: str) -> Callable:
 def calls_of(op: str, case: Case, device: torch.device | str = "cpu") -> list[Call]:
     """The calls of the op that a case gives."""
     return list(spec_of(op).calls(case, torch.device(device)))
-
-
-def cases_of(op: str, device: torch.device | str = "cpu", edges: Iterable[Case] | None = None) -> list[Case]:
-    """The cases that `check` takes the op through on such a device; edges: in place of those of `edges.edges`."""
-    from . import edges as of_blocks
-
-    spec = spec_of(op)
-    wide = spec.wide_cases(spec.tensors) if torch.device(device).type == "cuda" else []
-    edges = of_blocks.edges(op, device) if edges is None else edges
-    return list(dict.fromkeys([*spec.cases(spec.tensors), *edges, *wide]))
