@@ -97,8 +97,8 @@ class GraphedStep:
         work: `on_the_device` with its model and optimizer bound: (labels, dense, sparse) → loss. It must find its
             rates on the device (`make_optimizer(…, capturable=True)`).
         advance: called before each step; the optimizer's.
-        written: what a step writes in place. A replay writes unseen, so that their versions are counted here: what was
-            made of a weight (kernels.fused_mlp keeps its copy in another layout) is known by them to be out of date.
+        written: what a step writes in place. A replay writes unseen, so that their versions are counted here: what
+            autograd saved of a weight is known by them to be out of date.
     """
 
     def __init__(

@@ -107,9 +107,10 @@ def written(call: fx.Node) -> list[fx.Node]:
 class Checked:
     """A compiled graph that holds for the values that some of its inputs had; others run the graph as it was.
 
-    values: of the inputs that were looked at, by position. Assigning another tensor, or writing to one, is noticed by
-    address and version, and then the values are compared, which waits for the device. What PyTorch does not count, a
-    write through NumPy, say, is not noticed.
+    values: of the inputs that were looked at, by position. On a CPU they are compared at each call. On another device
+    that waits, and is done where address or version tells that another tensor was assigned, or that one was written to.
+    There a write that PyTorch does not count is not noticed: by `.data`, DLPack or torch.distributed. Who writes an
+    index so tells by torch.autograd.graph.increment_version.
     """
 
     def __init__(self, compiled, original: fx.GraphModule, backend, values: Mapping[int, Tensor]) -> None:
@@ -122,7 +123,7 @@ class Checked:
         given = args[0] if len(args) == 1 and isinstance(args[0], list) else args  # AOTAutograd's take either
         for position, (seen, _) in self._seen.items():
             tensor = given[position]
-            if state(tensor) != seen:
+            if tensor.device.type == "cpu" or state(tensor) != seen:
                 if not torch.equal(tensor, self._values[position]):
                     return self._as_it_was(*given)
                 # Its memory is kept, so that no other tensor has its address.

@@ -5,6 +5,7 @@ A composite: the layers that are not in one kernel take the op add_relu.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...dispatch.refusals import autocasts
 from ..add_relu.op import add_relu
@@ -269,29 +271,52 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
 def pack_mlp(module: nn.Module) -> nn.Module:
     """Lay the weights and biases of the module's nn.Linear layers, one behind the other, in one buffer; return it.
 
-    The parameters stay the same objects of the same values, and become views of the buffer: `fused_mlp` of them then
-    copies nothing, in training and in a captured graph too. Call it after the last `.to(…)`, which lays them out anew.
-    A state_dict is loaded into them as into any. Other modules in it (activations) are left alone.
+    The parameters stay the same objects of the same values, and become views of the buffer: the kernels of `fused_mlp`
+    then copy nothing, in training and in a captured graph too. Call it after the last `.to(…)`, which lays them out
+    anew. A state_dict is loaded into them as into any. Other modules in it (activations) are left alone.
 
-    A copy.deepcopy, `.to(…)`, `.half()` and their like give parameters that each have memory of their own again:
-    nothing is wrong then, and the next call copies. Widths that are no multiples of 16 are filled up with zeros, so
-    that a weight's rows do not touch, and autograd copies its gradient. Optimizers with fused=True take no such weight,
-    and on a CPU they compute wrong ones without a word: give them the buffer of a packed.PackedMLP. torch.save of one
-    parameter writes the whole buffer, which its storage is; of a state_dict each storage is written once.
+    A copy.deepcopy, `.to(…)`, `.half()`, torch.nn.utils.vector_to_parameters and their like give parameters that each
+    have memory of their own again: nothing is wrong then, and the next call copies. torch.save of one parameter writes
+    the whole buffer, which its storage is; of a state_dict each storage is written once.
 
-    Raises ValueError: no nn.Linear, one without a bias, widths that do not follow from one another, two dtypes.
+    Where a layer's inputs are no multiple of 16, its weight's rows are filled up with zeros and so do not touch. All
+    that PyTorch does element by element is as ever; autograd copies its gradient. What needs a weight in one piece does
+    not take it: `weight.view(-1)`, and so torch.nn.utils.parameters_to_vector, raises RuntimeError (`flatten` copies),
+    and FSDP2 NotImplementedError; a step of an optimizer with fused=True is refused, for on a CPU it would compute
+    wrong weights without a word. foreach=True takes it, and fused=True takes the buffer of a packed.PackedMLP.
+
+    Raises:
+        ValueError: no nn.Linear, one without a bias, widths that do not follow from one another.
+        TypeError: two dtypes. Later, a RuntimeError: a fused optimizer's step.
     """
     linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
     if not linears or any(linear.bias is None for linear in linears):
         raise ValueError("pack_mlp: the module must have nn.Linear layers, each with a bias")
     for before, linear in itertools.pairwise(linears):
-        if linear.in_features != before.out_features or linear.weight.dtype != before.weight.dtype:
-            raise ValueError(
-                f"pack_mlp: each layer must take what the one before it gives, in its dtype; {linear} follows {before}"
-            )
+        if linear.weight.shape[1] != before.weight.shape[0]:
+            raise ValueError(f"pack_mlp: each layer must take what the one before it gives; {linear} follows {before}")
     weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
+    packing.check_parameters("pack_mlp", weights, biases)
     with torch.no_grad():
         packed, widths = packing.pack(weights, biases)
         for linear, (weight, bias) in zip(linears, packing.views(packed, widths), strict=True):
             linear.weight.data, linear.bias.data = weight, bias
+    if not all(weight.is_contiguous() for weight in weights):
+        _watch_fused_optimizers()
     return module
+
+
+@functools.cache
+def _watch_fused_optimizers() -> None:
+    register_optimizer_step_pre_hook(_refuse_fused_step)
+
+
+def _refuse_fused_step(optimizer: torch.optim.Optimizer, *_) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group.get("fused") else ():
+            if parameter.dim() == 2 and not parameter.is_contiguous() and packing.is_filled_up(parameter):
+                raise RuntimeError(
+                    f"pack_mlp: {type(optimizer).__name__} with fused=True does not take a weight of shape "
+                    f"{list(parameter.shape)} that was laid out, whose rows do not touch, {parameter.shape[1]} being "
+                    "no multiple of 16: use foreach=True, or train the buffer of a packed.PackedMLP"
+                )

@@ -180,10 +180,10 @@ def laid_out(weights: Sequence[Tensor], biases: Biases) -> tuple[Tensor, str] | 
         return None
     try:
         first, found = weights[0], _places(tuple([weight.shape for weight in weights]))
+        is_known = found is not None and len(biases) == len(weights)
     except (TypeError, AttributeError, IndexError):  # no tensors, as `check_parameters` will say
         return None
-    start = None if found is None else address(first)
-    if start is None or start % ALIGNMENT or len(biases) != len(weights):
+    if not is_known or (start := address(first)) is None or start % ALIGNMENT:
         return None
     widths, count, places = found
     dtype, size = first.dtype, first.itemsize
@@ -198,6 +198,11 @@ def laid_out(weights: Sequence[Tensor], biases: Biases) -> tuple[Tensor, str] | 
         return first.detach().as_strided((count,), (1,)), widths
     except RuntimeError:  # the first one's memory ends before: the others lie behind it by chance
         return None
+
+
+def is_filled_up(weight: Tensor) -> bool:
+    """Whether its rows lie as in a buffer, with zeros between them."""
+    return bool(weight.shape[1] % ALIGNMENT) and weight.stride() == (padded(weight.shape[1]), 1)
 
 
 def refuse_changes(op: str, out: Tensor, weights: Sequence[Tensor]) -> None:
@@ -285,10 +290,11 @@ def copied(weights: Sequence[Tensor], biases: Biases) -> Tensor:
     widths, count, places = _places(tuple([weight.shape for weight in weights]))
     is_filled_up = _is_filled_up(widths) or any([bias is None for bias in biases])
     packed = (weights[0].new_zeros if is_filled_up else weights[0].new_empty)(count)
+    start = packed.storage_offset()
     dense, others = [], []  # those that are contiguous on both sides are one kernel
     for tensor, place in zip((*weights, *biases), places, strict=True):
         if tensor is not None:
-            pair = packed.as_strided(place.shape, place.stride, packed.storage_offset() + place.offset), tensor
+            pair = packed.as_strided(place.shape, place.stride, start + place.offset), tensor
             (dense if place.is_dense and tensor.is_contiguous() else others).append(pair)
     if dense:
         torch._foreach_copy_(*map(list, zip(*dense, strict=True)))

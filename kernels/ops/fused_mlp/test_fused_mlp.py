@@ -227,7 +227,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
 
     @kernel_backend
     def test_frozen_weights_that_change_before_the_backward(self, backend):
-        """x's gradient is that of the weights that the forward saw. Eager has no copy, and PyTorch refuses the change."""
+        """x's gradient is that of the weights that the forward saw. Eager has no copy: PyTorch refuses the change."""
         mlp = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 3)).requires_grad_(False).to(DEVICE)
         pack_mlp(mlp)
         weights, biases = [layer.weight for layer in mlp], [layer.bias for layer in mlp]

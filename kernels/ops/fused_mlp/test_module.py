@@ -273,7 +273,7 @@ def test_what_is_done_to_the_sequential_later_counts(change, by):
     before = fused(x)
     CHANGES[change](layers if by == "layers" or change in ("a hook of the whole", "a forward of its own") else fused)
     if change == "a weight of other shape":
-        with pytest.raises(RuntimeError, match="cannot be multiplied|size mismatch"):
+        with pytest.raises(RuntimeError, match=r"cannot be multiplied|size mismatch"):
             fused(x)
         return
     found = fused(x)

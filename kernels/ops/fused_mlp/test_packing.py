@@ -14,7 +14,6 @@ from torch import func
 from torch.nn import functional as F
 
 from ... import FusedMLP, fused_mlp, pack_mlp, runtime
-from ...check import Case
 from ...check.contract import DEVICE
 from . import packing
 from .eager import fused_mlp as reference
@@ -235,26 +234,68 @@ class TestPacking:
         def plain(x, w1=w1, b1=b1):
             return F.linear(F.linear(x, w1, b1), w2, b2)
 
-        refused = set()
+        def outcome(transform, *arguments):
+            try:
+                return transform(*arguments)
+            except RuntimeError as error:
+                return str(error)
+
+        refused = {}
         for functions in ((ours, plain), modules):
             for name, transform in TRANSFORMS.items():
                 if functions is modules and "weight" in name:
                     continue
-                try:
-                    found = transform(functions[0], x, w1, b1)
-                except RuntimeError as error:
-                    assert backend == "triton"
-                    assert 'use backend="eager"' in str(error)
-                    refused.add(name)
+                found, want = (outcome(transform, function, x, w1, b1) for function in functions)
+                if isinstance(found, str):
+                    refused[name] = found
                 else:
-                    torch.testing.assert_close(found, transform(functions[1], x, w1, b1))
-        assert not refused & {"vmap", "vmap of weights", "functionalize"}
+                    torch.testing.assert_close(found, want)
+        assert all('use backend="eager"' in said for said in refused.values()), refused
+        assert not {"vmap", "vmap of weights", "functionalize"} & refused.keys()
+        assert backend == "triton" or not refused
+
+    @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+    def test_a_fused_optimizer_of_rows_that_do_not_touch(self, optimizer):
+        """On a CPU it would compute wrong weights."""
+        for widths, refused in (((16, 32, 5), False), ((16, 7, 3), True)):
+            modules = [self.parameters(*widths)[0] for _ in range(2)]
+            modules[0].load_state_dict(modules[1].state_dict())
+            pack_mlp(modules[0])
+            for module in modules:
+                step = optimizer(module.parameters(), lr=0.1, fused=True).step
+                module(torch.ones(2, 16, device=DEVICE)).sum().backward()
+                if refused and module is modules[0]:
+                    said = rf"{optimizer.__name__} with fused=True does not take a weight of shape \[3, 7\] that"
+                    with pytest.raises(RuntimeError, match=said):
+                        step()
+                    step = optimizer(module.parameters(), lr=0.1, foreach=True).step
+                step()
+            for a, b in zip(*(module.parameters() for module in modules), strict=True):
+                torch.testing.assert_close(a, b)
+
+    def test_vectors_of_parameters(self):
+        """In one piece where all rows touch."""
+        to_vector, from_vector = torch.nn.utils.parameters_to_vector, torch.nn.utils.vector_to_parameters
+        module, weights, biases = self.parameters(16, 32, 5)
+        before = to_vector(module.parameters())
+        assert torch.equal(to_vector(pack_mlp(module).parameters()), before)
+        for widths in ((16, 32, 5), (16, 7, 3)):
+            module, weights, biases = self.parameters(*widths)
+            pack_mlp(module)
+            vector = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+            from_vector(2 * vector, module.parameters())
+            assert torch.equal(to_vector(module.parameters()), 2 * vector)
+            assert packing.laid_out(weights, biases) is None or widths == (16, 32, 5)
 
     def test_what_cannot_be_laid_out(self):
         with pytest.raises(ValueError, match=r"must have nn\.Linear layers"):
             pack_mlp(torch.nn.ReLU())
         with pytest.raises(ValueError, match="must take what the one before it gives"):
             pack_mlp(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(5, 4)))
+        two = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 4))
+        two[1].bias.data = two[1].bias.data.double()
+        with pytest.raises(TypeError, match=r"pack_mlp: biases\[1\] must have weights\[0\]'s dtype"):
+            pack_mlp(two)
 
     def test_many_threads(self):
         _, weights, biases = self.parameters(13, 20, 7)
