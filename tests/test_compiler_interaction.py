@@ -236,7 +236,7 @@ def test_dtypes(dtype):
 
 
 def test_a_buffer_that_changes_after_compilation_is_seen():
-    """The pairs are what they are at the call: written in place, loaded, assigned, or so that PyTorch counts nothing."""
+    """The pairs are what they are at the call: written in place, loaded, assigned, or by what PyTorch counts not."""
     torch._dynamo.reset()
     module, (dense, sparse) = interaction(), inputs()
     backend, recorded = recording()

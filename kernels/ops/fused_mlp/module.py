@@ -33,10 +33,10 @@ class FusedMLP(nn.Sequential):
 
     It stands in the Sequential's place: it has the same parts under the same names, so that one loads the other's
     state_dict, and is indexed, looped over and changed as that is; a slice of it is a plain Sequential. The Sequential
-    that it was made of is `layers`, and what is done to one is done to both. Each call looks at the parts as they are
-    then. `layers` is called itself where they are no such MLP any more, where a layer is more than an nn.Linear
-    (LoRA's, a quantized or a parametrized one), where one of its modules has hooks (pruning), and for an x that is not
-    as wide as the first layer.
+    that it was made of is `layers`, and what is done to one is done to both. (A part that is taken from `layers` leaves
+    the names here at the next call.) Each call looks at the parts as they are then. `layers` is called itself where
+    they are no such MLP any more, where a layer is more than an nn.Linear (LoRA's, a quantized or a parametrized one),
+    where one of its modules has hooks (pruning), and for an x that is not as wide as the first layer.
 
     The kernels copy weights and biases at each call, unless `pack_mlp` of the module laid them out, when it is where it
     stays.
@@ -73,7 +73,7 @@ class FusedMLP(nn.Sequential):
         if [_kind(part) for part in layers] != self._kinds:
             self._read_again()
         linears = [part for part in layers if type(part) is nn.Linear]
-        if not self.activation or not all(map(is_plain, (layers, *layers))):
+        if not self.activation or not isinstance(x, Tensor) or not all(map(is_plain, (layers, *layers))):
             return layers(x)
         weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
         if x.dim() == 0 or x.shape[-1] != weights[0].shape[-1]:
@@ -82,6 +82,9 @@ class FusedMLP(nn.Sequential):
 
     def __getitem__(self, index: int | slice) -> nn.Module:
         return self.layers[index]
+
+    def __setitem__(self, index: int, part: nn.Module) -> None:
+        self.layers[index] = part
 
     def __delitem__(self, index: int | slice) -> None:
         del self.layers[index]
@@ -96,6 +99,12 @@ class FusedMLP(nn.Sequential):
         self._kinds = [_kind(part) for part in self.layers]
         if not is_compiling():
             self._modules = self.layers._modules  # another dict where a part was deleted
+
+    def _replicate_for_data_parallel(self) -> FusedMLP:
+        replica = super()._replicate_for_data_parallel()  # whose parts are set in a dict of its own
+        replica.__dict__["layers"] = self.layers._replicate_for_data_parallel()
+        replica.layers._modules = replica._modules
+        return replica
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *others) -> None:
         """Of an earlier version, too, whose names begin with "layers."."""
@@ -140,21 +149,21 @@ NAMES = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Identity: "identity", "gelu 
 def _activations(layers: nn.Sequential) -> tuple[str, str]:
     """(activation, final activation) of a Sequential, as `mlp` takes them."""
     if not isinstance(layers, nn.Sequential) or type(layers).forward is not nn.Sequential.forward:
-        raise ValueError(f"FusedMLP: the module must be a Sequential; got {type(layers).__name__}")
+        raise ValueError(f"FusedMLP: layers must be an nn.Sequential; got {type(layers).__name__}")
     found = []
     for part in layers:
         if type(part) is nn.Linear:
             found.append("identity")
         elif not found or not (name := NAMES.get(_kind(part))) or found[-1] != "identity":
             raise ValueError(
-                "FusedMLP: the module must be a Sequential of nn.Linear layers, each with one ReLU, Sigmoid, GELU of "
+                "FusedMLP: layers must be a Sequential of nn.Linear layers, each with one ReLU, Sigmoid, GELU of "
                 f"erf, Identity or nothing behind it; got {part}"
             )
         else:
             found[-1] = name
     if not found or len({*found[:-1]}) > 1:
         raise ValueError(
-            "FusedMLP: the module must have nn.Linear layers, with the same activation after all but the last; got "
+            "FusedMLP: layers must have nn.Linear layers, with the same activation after all but the last; got "
             f"{', '.join(found) or 'no layer'}"
         )
     return found[0] if found[:-1] else "relu", found[-1]
@@ -287,11 +296,13 @@ def pack_mlp(module: nn.Module) -> nn.Module:
 
     Raises:
         ValueError: no nn.Linear, one without a bias, widths that do not follow from one another.
-        TypeError: two dtypes. Later, a RuntimeError: a fused optimizer's step.
+        TypeError: no module, two dtypes. Later, a RuntimeError: a fused optimizer's step.
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"pack_mlp: module must be an nn.Module; got {type(module).__name__}")
     linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
     if not linears or any(linear.bias is None for linear in linears):
-        raise ValueError("pack_mlp: the module must have nn.Linear layers, each with a bias")
+        raise ValueError("pack_mlp: module must have nn.Linear layers, each with a bias")
     for before, linear in itertools.pairwise(linears):
         if linear.weight.shape[1] != before.weight.shape[0]:
             raise ValueError(f"pack_mlp: each layer must take what the one before it gives; {linear} follows {before}")

@@ -181,7 +181,7 @@ def laid_out(weights: Sequence[Tensor], biases: Biases) -> tuple[Tensor, str] | 
     try:
         first, found = weights[0], _places(tuple([weight.shape for weight in weights]))
         is_known = found is not None and len(biases) == len(weights)
-    except (TypeError, AttributeError, IndexError):  # no tensors, as `check_parameters` will say
+    except (TypeError, AttributeError, LookupError):  # no tensors, as `check_parameters` will say
         return None
     if not is_known or (start := address(first)) is None or start % ALIGNMENT:
         return None

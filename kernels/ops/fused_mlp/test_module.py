@@ -343,6 +343,14 @@ class TestInASequentialsPlace:
         assert [*other.state_dict()] == ["0.weight", "0.bias"]
         assert len(fused) == 3
 
+    def test_a_replica_of_data_parallel_has_its_own_parts(self):
+        fused, x = FusedMLP(sequential(5, 8, 3)), torch.randn(4, 5, device=DEVICE)
+        replica = fused._replicate_for_data_parallel()
+        for name, part in sequential(5, 8, 3).double().named_children():
+            setattr(replica, name, part)  # as nn.DataParallel's replicate does
+        assert replica(x.double()).dtype == torch.float64
+        assert fused(x).dtype == torch.float32
+
     def test_one_that_was_pickled_with_a_part_of_the_name_layers(self):
         layers, x = sequential(5, 8, 3), torch.randn(4, 5, device=DEVICE)
         old = nn.Module()
@@ -358,6 +366,10 @@ class TestInASequentialsPlace:
                 FusedMLP(nn.Sequential(OrderedDict({name: nn.Linear(3, 2)})))
         with pytest.raises(ValueError, match="backend must be one of auto, eager, triton, cuda; got 'cpu'"):
             FusedMLP(sequential(3, 2), backend="cpu")
+        with pytest.raises(TypeError, match=r"argument 'input'.* must be Tensor, not list"):
+            FusedMLP(sequential(3, 2))([[1.0, 2.0, 3.0]])
+        with pytest.raises(TypeError, match=r"pack_mlp: module must be an nn\.Module; got list"):
+            kernels.pack_mlp([])
 
 
 def test_an_x_of_another_width_is_the_sequentials_error_and_meta_has_its_shape():
@@ -368,5 +380,5 @@ def test_an_x_of_another_width_is_the_sequentials_error_and_meta_has_its_shape()
     on_meta = kernels.FusedMLP(layers.to("meta"))
     assert on_meta(torch.empty(4, 5, device="meta")).shape == (4, 3)
     for wrong in (nn.Linear(3, 4), nn.ModuleList([nn.Linear(3, 4)])):
-        with pytest.raises(ValueError, match="must be a Sequential"):
+        with pytest.raises(ValueError, match=r"layers must be an nn\.Sequential"):
             kernels.FusedMLP(wrong)
