@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import torch
@@ -17,11 +18,13 @@ from lessons.shared.timing import print_times
 
 def one_kernel(widths: tuple[int, ...] = (13, 512, 256, 64, 16), batch: int = 128) -> None:
     """Print the times of an MLP layer by layer, and by the op."""
-    x, weights, biases = _layers(widths, batch)
+    layers = nn.ModuleList(nn.Linear(a, b, device=runtime.device()) for a, b in itertools.pairwise(widths))
+    laid_out = kernels.pack_mlp(copy.deepcopy(layers.requires_grad_(False)))  # else the op copies them at each call
+    x, own, shared = _draw(batch, widths[0]), _parameters(layers), _parameters(laid_out)
     print_times(
         {
-            "layer by layer": lambda: mlp.fused_mlp(x, weights, biases),
-            "fused_mlp": lambda: kernels.fused_mlp(x, weights, biases),
+            "layer by layer": lambda: mlp.fused_mlp(x, *own),
+            "fused_mlp": lambda: kernels.fused_mlp(x, *shared),
         },
         TOLERANCE,
     )
@@ -43,7 +46,5 @@ def _draw(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device=runtime.device())
 
 
-def _layers(widths: tuple[int, ...], batch: int):
-    linears = [nn.Linear(a, b, device=runtime.device()) for a, b in itertools.pairwise(widths)]
-    weights = tuple(linear.weight.detach() for linear in linears)
-    return _draw(batch, widths[0]), weights, tuple(linear.bias.detach() for linear in linears)
+def _parameters(layers: nn.ModuleList) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    return [layer.weight for layer in layers], [layer.bias for layer in layers]
