@@ -1,8 +1,8 @@
 """What is measured of fused_mlp: `python -m kernels.measure bench fused_mlp`.
 
 All implementations get the same weights: ours in one buffer, as `pack_mlp` lays them out, the others as nn.Linear has
-them. Weights are shared by all calls, as in a model, and stay in the L2 cache. Everybody's float32 products are tf32,
-the part "ieee" aside.
+them. (The part "calls, weights apart" shows what the copy of others costs.) Weights are shared by all calls, as in a
+model, and stay in the L2 cache. Everybody's float32 products are tf32, the part "ieee" aside.
 
 cuBLAS is slow on rows that are no multiple of 16 bytes, as those of 367 and of 13 columns are. So each peer is also
 measured "padded": its first weight has 368 or 16 columns, filled up once, before, with zeros, as a packed MLP's is. The
@@ -167,18 +167,24 @@ def _parts(suffix: str, names: Sequence[str], quick: bool) -> Iterator[Cell]:
         yield _cell("top 2048" + suffix, TOP, 2048, dtype, names if suffix else (*names, "torch.compile" + IN_THE_CALL))
 
 
-def _calls() -> Calls:
-    """What a call costs from Python: of layers so small that the GPU is done before the next call comes."""
+def _calls(apart: bool = False) -> Calls:
+    """What a call costs from Python: of layers so small that the GPU is done before the next call comes.
+
+    apart: of weights that each have memory of their own, as those of a module that nobody laid out: the kernels' calls
+    copy them. A CPU's calls are eager's, and copy nothing.
+    """
     widths, options = (16, 16, 16), ("relu", "identity", "tf32")
 
     def inputs(draw: Callable, ids: Callable) -> tuple:
         (packed,) = _draw_buffer(widths, draw)
-        return draw(64, widths[0]), *zip(*packing.views(packed, "-".join(map(str, widths))), strict=True)
+        weights, biases = zip(*packing.views(packed, _text(widths)), strict=True)
+        return draw(64, widths[0]), tuple(weight.clone() for weight in weights) if apart else weights, biases
 
     call = f"{OP}(x, weights, biases, {', '.join(map(repr, options))}, backend="
     statements = {"x + 1": "x + 1"} | {name: f"{call}'{name}')" for name in ("eager", "auto", *OURS)}
     labels = {"rows": 64, "widths": "16-16-16", "dtype": "float32"}
-    return Calls(OP, "functional", labels, inputs, ("x", "weights", "biases"), "x + 1", statements, options)
+    part = "calls, weights apart" if apart else "calls"
+    return Calls(OP, "functional", labels, inputs, ("x", "weights", "biases"), "x + 1", statements, options, part)
 
 
 def cells(quick: bool = False) -> Iterator[Cell | Calls]:
@@ -189,6 +195,7 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls]:
     yield _cell("auto", BOTTOM, 128, "float32", ("eager", "auto"), waits=True)
     if quick:
         return
+    yield _calls(apart=True)
     for widths in (BOTTOM, TOP):
         yield _cell("ieee", widths, 2048, "float32", ("eager", "eager, padded", "triton", "cuda"), "ieee")
         yield _cell("training", widths, 2048, "float32", NAMES)
