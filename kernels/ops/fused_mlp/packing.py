@@ -155,6 +155,7 @@ class _Place:
 def _places(shapes: tuple[torch.Size, ...]) -> tuple[str, int, tuple[_Place, ...]] | None:
     """(widths, elements, the places of the weights and then of the biases) of weights of these shapes; None of what is
     no MLP's."""
+    shapes = [torch.Size(map(operator.index, shape)) for shape in shapes]  # torch.jit.trace has tensors in them
     if not all(len(shape) == 2 and shape.numel() for shape in shapes):
         return None
     if any(after[1] != before[0] for before, after in itertools.pairwise(shapes)):
