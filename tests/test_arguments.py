@@ -6,6 +6,7 @@ new op edits no list here. `pytest -s` prints the refusals.
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
@@ -22,7 +23,7 @@ from torch import Tensor
 
 import kernels
 from kernels import dispatch, runtime
-from kernels.check import Call, Case
+from kernels.check import Call, Case, check
 from kernels.check import spec as specs
 from kernels.check.comparison import as_tuple
 from kernels.dispatch import plan
@@ -344,6 +345,45 @@ def test_meta_tensors_and_other_defaults(cell):
     finally:
         torch.set_default_dtype(torch.float32)
     assert_same(found, want)
+
+
+MAKERS = {
+    "tensor", "as_tensor", "empty", "empty_strided", "zeros", "ones", "full", "arange", "linspace", "eye", "rand",
+    "randn", "randint", "randperm", "scalar_tensor", "tril_indices", "triu_indices",
+}  # fmt: skip
+
+
+def test_what_ops_make_says_where():
+    """Else the default device decides, which is meta while a large model is made."""
+    files = [f for folder in ("ops", "dispatch", "device") for f in (runtime.KERNELS / folder).rglob("*.py")]
+    files = [f for f in files if not f.name.startswith(("test_", "conftest", "bench", "spec"))]
+    silent = [
+        f"{file.relative_to(runtime.KERNELS)}:{node.lineno}"
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {f"torch.{name}" for name in MAKERS}
+        if "device" not in [keyword.arg for keyword in node.keywords]
+    ]
+    assert len(files) > 50
+    assert silent == []
+
+
+def test_two_checks_at_once():
+    """Each watches the kernels that it runs, and guards their memory: one waits for the other."""
+    errors = []
+
+    def work():
+        try:
+            check("add_relu", functools.partial(kernels.add_relu, backend="triton"), device="cpu", cases=[Case((2, 3))])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
 
 
 def test_threads_at_once():
