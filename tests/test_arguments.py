@@ -26,7 +26,7 @@ from kernels import dispatch, runtime
 from kernels.check import Call, Case, check
 from kernels.check import spec as specs
 from kernels.check.comparison import as_tuple
-from kernels.dispatch import plan
+from kernels.dispatch import allocation, plan
 from kernels.dispatch.address import overlap
 
 FORMS = [*specs.names(), *(f"{name}_" for name in dispatch.names() if "_" in dispatch.find(name).forms)]
@@ -368,41 +368,20 @@ def test_what_ops_make_says_where():
     assert silent == []
 
 
-def test_two_checks_at_once():
-    """Each watches the kernels that it runs, and guards their memory: one waits for the other."""
-    errors = []
+def at_once(*steps: Callable) -> None:
+    """Each step in three threads at once, which change places often."""
+    before, errors, barrier = sys.getswitchinterval(), [], threading.Barrier(3)
 
     def work():
         try:
-            check("add_relu", functools.partial(kernels.add_relu, backend="triton"), device="cpu", cases=[Case((2, 3))])
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-
-
-def test_threads_at_once():
-    """Each op on each backend in several threads: one interpreted launch at a time."""
-    cells = [cell_of(*cell) for cell in CELLS]
-    wants = [cell(*cell.copies(), backend="eager") for cell in cells]
-    before, errors, count = sys.getswitchinterval(), [], 3
-    barrier = threading.Barrier(count)
-
-    def work():
-        try:
-            for cell, want in zip(cells, wants, strict=True):
+            for step in steps:
                 barrier.wait(300)
-                assert_same(cell(*cell.copies()), want)
+                step()
         except BaseException as error:
             barrier.abort()
             errors.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(count)]
+    threads = [threading.Thread(target=work) for _ in range(barrier.parties)]
     sys.setswitchinterval(1e-5)
     try:
         for thread in threads:
@@ -412,6 +391,27 @@ def test_threads_at_once():
     finally:
         sys.setswitchinterval(before)
     assert not errors
+
+
+def test_checks_at_once():
+    """Each watches the kernels that it runs and guards their memory, which is for all threads: one waits for the other,
+    and leaves all as it was."""
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    before = vars(interpreter.InterpreterBuilder).copy(), vars(interpreter.GridExecutor).copy()
+    function = functools.partial(kernels.add_relu, backend="triton")
+    at_once(lambda: check("add_relu", function, device="cpu", cases=[Case((2, 3))]))
+    assert (vars(interpreter.InterpreterBuilder), vars(interpreter.GridExecutor)) == before
+    assert allocation._replacement is None
+
+
+def test_threads_at_once():
+    """Each op on each backend: one interpreted launch at a time."""
+
+    def step(name: str, backend: str) -> None:
+        cell = cell_of(name, backend)
+        assert_same(cell(*cell.copies()), cell(*cell.copies(), backend="eager"))
+
+    at_once(*(functools.partial(step, *cell) for cell in CELLS))
 
 
 # --------------------------------------------------------------------------------------------------- no argument at all
