@@ -6,6 +6,7 @@ new op edits no list here. `pytest -s` prints the refusals.
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
@@ -22,10 +23,10 @@ from torch import Tensor
 
 import kernels
 from kernels import dispatch, runtime
-from kernels.check import Call, Case
+from kernels.check import Call, Case, check
 from kernels.check import spec as specs
 from kernels.check.comparison import as_tuple
-from kernels.dispatch import plan
+from kernels.dispatch import allocation, plan
 from kernels.dispatch.address import overlap
 
 FORMS = [*specs.names(), *(f"{name}_" for name in dispatch.names() if "_" in dispatch.find(name).forms)]
@@ -346,23 +347,41 @@ def test_meta_tensors_and_other_defaults(cell):
     assert_same(found, want)
 
 
-def test_threads_at_once():
-    """Each op on each backend in several threads: one interpreted launch at a time."""
-    cells = [cell_of(*cell) for cell in CELLS]
-    wants = [cell(*cell.copies(), backend="eager") for cell in cells]
-    before, errors, count = sys.getswitchinterval(), [], 3
-    barrier = threading.Barrier(count)
+MAKERS = {
+    "tensor", "as_tensor", "empty", "empty_strided", "zeros", "ones", "full", "arange", "linspace", "eye", "rand",
+    "randn", "randint", "randperm", "scalar_tensor", "tril_indices", "triu_indices",
+}  # fmt: skip
+
+
+def test_what_ops_make_says_where():
+    """Else the default device decides, which is meta while a large model is made."""
+    files = [f for folder in ("ops", "dispatch", "device") for f in (runtime.KERNELS / folder).rglob("*.py")]
+    files = [f for f in files if not f.name.startswith(("test_", "conftest", "bench", "spec"))]
+    silent = [
+        f"{file.relative_to(runtime.KERNELS)}:{node.lineno}"
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {f"torch.{name}" for name in MAKERS}
+        if "device" not in [keyword.arg for keyword in node.keywords]
+    ]
+    assert len(files) > 50
+    assert silent == []
+
+
+def at_once(*steps: Callable) -> None:
+    """Each step in three threads at once, which change places often."""
+    before, errors, barrier = sys.getswitchinterval(), [], threading.Barrier(3)
 
     def work():
         try:
-            for cell, want in zip(cells, wants, strict=True):
+            for step in steps:
                 barrier.wait(300)
-                assert_same(cell(*cell.copies()), want)
+                step()
         except BaseException as error:
             barrier.abort()
             errors.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(count)]
+    threads = [threading.Thread(target=work) for _ in range(barrier.parties)]
     sys.setswitchinterval(1e-5)
     try:
         for thread in threads:
@@ -372,6 +391,27 @@ def test_threads_at_once():
     finally:
         sys.setswitchinterval(before)
     assert not errors
+
+
+def test_checks_at_once():
+    """Each watches the kernels that it runs and guards their memory, which is for all threads: one waits for the other,
+    and leaves all as it was."""
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    before = vars(interpreter.InterpreterBuilder).copy(), vars(interpreter.GridExecutor).copy()
+    function = functools.partial(kernels.add_relu, backend="triton")
+    at_once(lambda: check("add_relu", function, device="cpu", cases=[Case((2, 3))]))
+    assert (vars(interpreter.InterpreterBuilder), vars(interpreter.GridExecutor)) == before
+    assert allocation._replacement is None
+
+
+def test_threads_at_once():
+    """Each op on each backend: one interpreted launch at a time."""
+
+    def step(name: str, backend: str) -> None:
+        cell = cell_of(name, backend)
+        assert_same(cell(*cell.copies()), cell(*cell.copies(), backend="eager"))
+
+    at_once(*(functools.partial(step, *cell) for cell in CELLS))
 
 
 # --------------------------------------------------------------------------------------------------- no argument at all
