@@ -72,6 +72,8 @@ def _cases(spec: Spec, device: torch.device, blocks: Callable[[Call, int], Itera
     """blocks: (a call, the size of its one large dimension) → what may be sizes of blocks."""
     found = {}
     for dimension in spec.dimensions:
+        if device.type == "cuda" and not dimension.on_gpu:
+            continue
         large, most = dimension.large, dimension.most or dimension.large
         call = next(iter(spec.calls(dimension.case(large), device)))
         tried = {block for block in blocks(call, large) if dimension.least <= block <= most and block != large}
