@@ -64,6 +64,15 @@ def edges_on_host(op: str, function: Callable, backward: bool = False) -> list[C
     return _on_host[op, backward]
 
 
+def edges_of(
+    op: str, function: Callable, backend: str, device: torch.device | str, backward: bool = False
+) -> list[Case]:
+    """The same of the kernels that `function` runs, which are this backend's, whoever launches them."""
+    if backend == "cuda" and core.runs_on_host() and not dispatch.find(op).launcher(backend):
+        return edges_on_host(op, function, backward)
+    return edges(op, device, backward)
+
+
 def _has_backward(declaration: Op, backend: str) -> bool:
     return bool(declaration.gradients) and declaration.backward_of[backend] == backend
 
@@ -72,6 +81,8 @@ def _cases(spec: Spec, device: torch.device, blocks: Callable[[Call, int], Itera
     """blocks: (a call, the size of its one large dimension) → what may be sizes of blocks."""
     found = {}
     for dimension in spec.dimensions:
+        if device.type == "cuda" and not dimension.on_gpu:
+            continue
         large, most = dimension.large, dimension.most or dimension.large
         call = next(iter(spec.calls(dimension.case(large), device)))
         tried = {block for block in blocks(call, large) if dimension.least <= block <= most and block != large}

@@ -22,12 +22,14 @@ _OPS = Path(__file__).resolve().parent.parent / "ops"
 @dataclass(frozen=True)
 class Dimension:
     """of: n → the case in which this dimension is n, and all others are small. large: an n of several blocks. least,
-    most (default: large): of a smaller or larger block there is no case."""
+    most (default: large): of a smaller or larger block there is no case. on_gpu: whether a GPU has these cases too:
+    where a size is compiled into the kernel, each takes seconds."""
 
     of: Callable[[int], Case]
     large: int = 4096
     least: int = 2
     most: int = 0
+    on_gpu: bool = True
 
     def case(self, n: int) -> Case:
         return replace(self.of(n), every_option=False)

@@ -14,10 +14,10 @@ from torch import Tensor
 import kernels
 
 from ... import dispatch, machine, runtime
-from ...dispatch.core import on_host, runs_on_host
+from ...dispatch.core import on_host
 from ...dispatch.op import Op
 from .. import Call, Case, Spec, cases_of, eager_results, spec_of
-from ..edges import edges, edges_on_host, overload_arguments
+from ..edges import edges_of, overload_arguments
 
 DEVICE = runtime.device()
 GPU = pytest.mark.skipif(DEVICE.type != "cuda", reason="no CUDA device")
@@ -87,9 +87,7 @@ class Contract:
 
     def edges(self, backend: str, backward: bool = False) -> list[Case]:
         """Cases at the edges of this backend's blocks."""
-        if backend == "cuda" and runs_on_host() and not self.declaration.launcher(backend):
-            return edges_on_host(self.op, self.function(backend), backward)
-        return edges(self.op, DEVICE, backward)
+        return edges_of(self.op, self.function(backend), backend, DEVICE, backward)
 
     def cases(self, backend: str) -> list[Case]:
         """All of the op's, at the edges of this backend's blocks; for eager ten, since the reference is eager itself,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...check import Call, Case, Spec
+from ...check import Call, Case, Dimension, Spec
 from ...check.tf32 import EPS as TF32_EPS
 from .eager import dlrm_forward
 
@@ -134,4 +134,9 @@ def _wide_cases(names: tuple[str, ...]) -> list[Case]:
     return [replace(case, every_option=False) for case in (Case((4099, 12)), Case((2048, 13)), Case((65536, 4)))]
 
 
-SPECS = {"dlrm_forward": Spec(dlrm_forward, _calls, scale=Layers(), cases=_cases, wide_cases=_wide_cases)}
+ROWS = (Dimension(lambda rows: Case((rows, 3)), large=1024),)
+SPECS = {
+    "dlrm_forward": Spec(
+        dlrm_forward, _calls, scale=Layers(), cases=_cases, wide_cases=_wide_cases, dimensions=ROWS
+    ),
+}

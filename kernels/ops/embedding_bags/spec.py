@@ -121,5 +121,7 @@ SPEC = Spec(
     cases=_cases,
     wide_cases=_wide_cases,
     # The second has one table, for as many bags as rows, and long rows, of which a program takes few.
-    dimensions=(Dimension(lambda n: Case((1, n))), Dimension(lambda n: Case((n, 1025), sizes=(1,)), large=64)),
+    dimensions=(
+        Dimension(lambda n: Case((1, n))), Dimension(lambda n: Case((n, 1025), sizes=(1,)), large=128, least=16),
+    ),
 )

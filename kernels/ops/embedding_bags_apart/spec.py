@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from ...check import Call, Case, Spec, Sums
+from ...check import Call, Case, Dimension, Spec, Sums
 from .eager import embedding_bags_apart
 
 HEIGHTS = (37, 1, 8)
 
 
-def draw_bags(rows: int, seed: int) -> tuple[list[Tensor], list[Tensor]]:
+def draw_bags(rows: int, seed: int, heights: Sequence[int] = HEIGHTS) -> tuple[list[Tensor], list[Tensor]]:
     """(ids of each table, offsets int64 [rows + 1]) of bags of 0 to 4 ids, one in twenty of 13."""
     generator = torch.Generator().manual_seed(seed)
     indices, offsets = [], []
-    for height in HEIGHTS:
+    for height in heights:
         lengths = torch.randint(5, (rows,), generator=generator)
         lengths[torch.rand(rows, generator=generator) < 0.05] = 13
         offsets.append(torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
@@ -28,15 +28,15 @@ def draw_bags(rows: int, seed: int) -> tuple[list[Tensor], list[Tensor]]:
 
 def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     *leading, width = case.shape
-    rows = math.prod(leading)
+    rows, heights = math.prod(leading), case.sizes or HEIGHTS
     drawn = case if case.only in ("", "tables") else Case(case.shape, case.dtype)
-    tables = [drawn.tensor(seed, device, (height, width)) for seed, height in enumerate(HEIGHTS)]
+    tables = [drawn.tensor(seed, device, (height, width)) for seed, height in enumerate(heights)]
     if case.values == "huge":
         tables = [table / 1024 for table in tables]  # a dozen must not overflow in one order and stay finite in another
-    indices, offsets = ([each.to(device) for each in drawn] for drawn in draw_bags(rows, sum(case.shape)))
+    indices, offsets = ([each.to(device) for each in drawn] for drawn in draw_bags(rows, sum(case.shape), heights))
     begins = [each[:-1] for each in offsets]
     generator = torch.Generator().manual_seed(rows)
-    columns = torch.stack([torch.randint(height, (rows,), generator=generator) for height in HEIGHTS], 1).to(device)
+    columns = torch.stack([torch.randint(height, (rows,), generator=generator) for height in heights], 1).to(device)
 
     yield Call(f"{case} bags", (tables, indices, begins), ("sum", False))
     yield Call(f"{case} one id", (tables, list(columns.unbind(1)), None), ("sum", False))
@@ -67,5 +67,7 @@ SPEC = Spec(
     scale=Sums(k=16.0),
     cases=_cases,
     wide_cases=_wide_cases,
+    # The second has one table of one row, the least that there is to do.
+    dimensions=(Dimension(lambda n: Case((1, n))), Dimension(lambda n: Case((n, 3), sizes=(1,)), large=1024)),
     overload=lambda arguments: (*arguments[:2], [] if arguments[2] is None else arguments[2], *arguments[3:]),
 )

@@ -209,9 +209,9 @@ SPEC = Spec(
     wide_cases=_wide_cases,
     dimensions=(
         Dimension(lambda rows: Case((rows, 3), sizes=(5, 3)), large=600),
-        Dimension(lambda n: Case((2, n), sizes=(5, 3)), large=1100, most=600),
-        Dimension(lambda n: Case((2, 3), sizes=(n, 3)), large=1100, most=600),
-        Dimension(lambda n: Case((2, 3), sizes=(5, n)), large=1100, most=600),
+        Dimension(lambda n: Case((2, n), sizes=(5, 3)), large=1100, most=600, on_gpu=False),
+        Dimension(lambda n: Case((2, 3), sizes=(n, 3)), large=1100, most=600, on_gpu=False),
+        Dimension(lambda n: Case((2, 3), sizes=(5, n)), large=1100, most=600, on_gpu=False),
     ),
     overload=overload,
 )

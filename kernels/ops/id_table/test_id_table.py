@@ -15,8 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import kernels
 
 from ... import dispatch, expand_table_ids, get_table_range, runtime, table_lookup
-from ...check import Case, calls_of, check
+from ...check import Case, calls_of, cases_of, check
 from ...check.contract.exported import result_in_a_fresh_process
+from ...check.edges import edges_of
 from ...runtime import KERNELS
 from .conftest import device_of, every_backend, kernel_backend, table, tensor
 from .op import OPS
@@ -29,7 +30,8 @@ LOOKUPS = ("table_lookup", "expand_table_ids", "get_table_range")
 @pytest.mark.parametrize("name", LOOKUPS)
 def test_equal_to_eager(name, backend):
     """With guard zones around the outputs and poison in them, on every shape and layout, twice."""
-    check(name, functools.partial(getattr(kernels, name), backend=backend), device=device_of(backend))
+    function, device = functools.partial(getattr(kernels, name), backend=backend), device_of(backend)
+    check(name, function, device=device, cases=cases_of(name, device, edges_of(name, function, backend, device)))
 
 
 @kernel_backend
