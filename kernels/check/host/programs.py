@@ -38,6 +38,8 @@ SIGNATURE = re.compile(r"\bvoid\s+launch\s*\(([^)]*)\)\s*\{")
 FORWARD = re.compile(r"\b(?:torch|at)::Tensor\s+forward\s*\(([^)]*)\)\s*\{")
 # PyTorch's and CUDA's headers; on the host torch_on_host.h and watched.h are in their place.
 INCLUDES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10|cuda|math_const|device_)[\w/.]*[>\"]", re.M)
+# Where g++ puts the __shared__ arrays of templates, whatever their section (watched.h) says.
+OF_TEMPLATES = re.compile(r"^\s*\.section\s+\.bss\._ZZ.*,comdat$", re.M)
 
 
 class DoesNotCompile(AssertionError):
@@ -164,8 +166,10 @@ def _build(text: str, gpu: bool) -> Path:
         if gpu:
             _compile([str(runtime.nvcc()), "-O3", "-std=c++17", "-arch=native", file, main, "-o", built])
         else:
-            _compile([compiler(), *WATCHED, f"-I{_headers()}", "-c", file, "-o", file.with_suffix(".o")])
-            _compile([compiler(), "-s", file.with_suffix(".o"), _watcher(), "-o", built])
+            assembly = file.with_suffix(".s")
+            _compile([compiler(), *WATCHED, f"-I{_headers()}", "-S", file, "-o", assembly])
+            assembly.write_text(OF_TEMPLATES.sub(r'\t.section\tshared_memory,"aw"', assembly.read_text()))
+            _compile([compiler(), "-s", assembly, _watcher(), "-o", built])
         built.replace(program)
     return program
 

@@ -202,7 +202,7 @@ ROWS_OF_8 = f"int r = blockIdx.y * 8 + threadIdx.y, c = blockIdx.x * 32 + thread
     ("body", "grid", "block"),
     [
         (f"int r = blockIdx.x; {COLUMNS} {COLUMN}", "rows", "256"),
-        (f"int r = blockIdx.y, c = blockIdx.x * 256 + threadIdx.x; {COLUMN}", "dim3((columns + 255) / 256, rows)", "256"),
+        (f"int r = blockIdx.y, c = blockIdx.x * 64 + threadIdx.x; {COLUMN}", "dim3((columns + 63) / 64, rows)", "64"),
         (ROWS_OF_8, "dim3((columns + 31) / 32, (rows + 7) / 8)", "dim3(32, 8)"),
     ],
     ids=["rows", "columns and rows", "tiles"],
@@ -210,6 +210,27 @@ ROWS_OF_8 = f"int r = blockIdx.y * 8 + threadIdx.y, c = blockIdx.x * 32 + thread
 def test_a_case_of_some_100_000_elements_runs_whole(body, grid, block):
     x, bias = torch.randn(300, 1000), torch.randn(1000)
     torch.testing.assert_close(puzzles._run_relu(launch(body, grid, block), x, bias), torch.relu(x + bias))
+
+
+TEMPLATE = """template <int WARPS> __global__ void sums(const float* x, float* out, int rows, int columns) {
+    __shared__ float part[WARPS][33];
+    int lane = threadIdx.x, warp = threadIdx.y, column = blockIdx.x * 32 + lane;
+    float sum = 0;
+    for (int r = warp; r < rows && column < columns; r += WARPS) sum += __ldg(&x[r * columns + column]);
+    part[warp][lane] = sum;
+    __syncthreads();
+    for (int other = 1; warp == 0 && other < WARPS; ++other) sum += part[other][lane];
+    if (warp == 0 && column < columns) out[column] = sum;
+}
+void launch(const float* x, float* out, int rows, int columns) {
+    sums<16><<<(columns + 31) / 32, dim3(32, 16)>>>(x, out, rows, columns); }"""
+
+
+def test_a_shared_array_may_be_a_templates():
+    x = torch.randn(40, 77)
+    torch.testing.assert_close(puzzles._run_sum(puzzles.Runner(TEMPLATE), x), x.sum(0), atol=1e-4, rtol=1e-4)
+    with pytest.raises(Wrong, match=r"of shared memory, which no thread has written\nHint: .*__syncthreads"):
+        puzzles._run_sum(puzzles.Runner(TEMPLATE.replace("__syncthreads();", "")), x)
 
 
 def test_a_row_too_many_is_seen_in_it():
