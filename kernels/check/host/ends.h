@@ -1,8 +1,8 @@
-// For watch.cpp: of a grid that is too large to run, the threads that come to the ends of buffers larger than the memory.
+// For watch.cpp: of a grid that is too large to run, the threads that come to the ends of buffers larger than memory.
 //
 // Nothing is assumed of how a kernel deals its elements out, but for the search: along each axis of the grid and of a
-// block, the place of a thread's last access rises with the thread's number up to some thread, and beyond it starts again
-// from below, or there is none. So it is if a thread takes one element or several, if a block takes rows, and if a loop
+// block, the place of a thread's last access rises with the thread's number up to some thread, and beyond it starts
+// again from below, or there is none. So it is if a thread takes one element or several, if a block takes rows, and if a loop
 // goes on by the stride of the grid. The thread with the last access of all is then found by halving, axis by axis.
 // Where it is not so, the ends stay unwritten, and what was looked at says whether that is the kernel's fault.
 #pragma once
@@ -113,8 +113,10 @@ struct Search {
                 for (int z = -reach; z <= reach; ++z) {
                     Place block{};
                     int steps[] = {x, y, z};
-                    for (int axis = 0; axis < 3; ++axis)
-                        block[axis] = unsigned(((long long)at[axis] + steps[axis] + (1LL << 16) * sizes[axis]) % sizes[axis]);
+                    for (int axis = 0; axis < 3; ++axis) {
+                        long long size = sizes[axis];
+                        block[axis] = unsigned((at[axis] + steps[axis] + size * warp * 4) % size);
+                    }
                     blocks.insert({abs(x) + abs(y) + abs(z), block});
                 }
         std::set<Place> ran;

@@ -31,6 +31,7 @@ SECONDS = 40  # of a run, on a machine that is busy: what a run does takes OF_PR
 OF_PROCESSOR = (3, 15)  # seconds of its time, on the host: of a run, of the search for a large grid's ends (watch.cpp)
 COMPILE_SECONDS = 60
 HEADERS = (HERE / "watched.h", HERE / "torch_on_host.h")
+OF_WATCH = (HERE / "buffers.h", HERE / "ends.h")
 # No struct is taken apart: a float4 is one access, as in the GPU's code.
 WATCHED = ("-std=c++17", "-O1", "-fno-tree-vectorize", "-fno-tree-sra", "-fsanitize=thread", "-w", "-fmax-errors=2")
 LAUNCH = re.compile(r"((?:[A-Za-z_]\w*::)*[A-Za-z_]\w*\s*(?:<(?:[^<>;]|<[^<>;]*>)*>)?)\s*<<<(.*?)>>>\s*\(", re.S)
@@ -154,7 +155,7 @@ def build(source: str, gpu: bool = False) -> Path:
 def _build(text: str, gpu: bool) -> Path:
     BUILD.mkdir(parents=True, exist_ok=True)
     main = HERE / ("on_gpu.cu" if gpu else "watch.cpp")
-    shared = [main, *HEADERS, HERE / "ends.h", *sorted(HERE.glob("cuda_on_host*.h"))]
+    shared = [main, *HEADERS, *OF_WATCH, *sorted(HERE.glob("cuda_on_host*.h"))]
     key = hashlib.sha256("".join([text, *WATCHED, *(path.read_text() for path in shared)]).encode()).hexdigest()[:16]
     program = BUILD / f"{'gpu' if gpu else 'host'}-{key}"
     if program.exists():
@@ -193,7 +194,7 @@ def _headers() -> Path:
 
 def _watcher() -> Path:
     """watch.cpp compiled, once."""
-    sources = [HERE / "watch.cpp", HERE / "ends.h", *sorted(HERE.glob("cuda_on_host*.h"))]
+    sources = [HERE / "watch.cpp", *OF_WATCH, *sorted(HERE.glob("cuda_on_host*.h"))]
     key = hashlib.sha256("".join(path.read_text() for path in sources).encode()).hexdigest()[:16]
     found = BUILD / f"watch-{key}.o"
     if not found.exists():

@@ -10,7 +10,6 @@
 // backwards: blocks and threads run in the reverse order. ends: a large grid is not run whole, but the threads that come
 // to the segments of buffers larger than the memory (ends.h); what is written between the segments is not kept.
 #include <stdio.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,6 +24,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "check/host/buffers.h"
 #include "check/host/cuda_on_host.h"
 #include "check/host/ends.h"
 
@@ -39,19 +39,6 @@ constexpr unsigned most_blocks = 1 << 16;
 // Of the processor's time, which others on the machine do not take; programs.py has the same numbers.
 constexpr unsigned most_seconds = 3, most_seconds_of_ends = 15;
 
-struct Segment {
-    long long offset, bytes;
-    std::vector<unsigned long long> writers;  // of each number, in a search: 1 + the thread of the grid that wrote it
-};
-struct Buffer {
-    char* start;
-    long long bytes;
-    std::vector<Segment> segments;
-    bool taken = false;
-    bool is_sparse() const { return segments.size() > 1; }  // larger than the memory
-    // Of reads, of writes: instructions of a warp, and the sectors that they touch.
-    std::array<unsigned long long, 2> requests{}, sectors{};
-};
 struct Shared {
     int writer = -1, reader = -1;
     unsigned written = 0, read = 0;  // barriers before it
@@ -82,7 +69,8 @@ std::string twice;  // what two blocks wrote
 
 [[noreturn]] void finish(const std::string& status, const std::string& text) {
     FILE* file = fopen(response.c_str(), "wb");
-    fprintf(file, "{\"status\": \"%s\", \"text\": \"%s\", \"threads\": %zu, \"launched\": %llu, \"shared\": %llu, \"counts\": [",
+    fprintf(file,
+            "{\"status\": \"%s\", \"text\": \"%s\", \"threads\": %zu, \"launched\": %llu, \"shared\": %llu, \"counts\": [",
             status.c_str(), text.c_str(), writers.size(), launched, shared_accesses);
     for (size_t i = 0; i < buffers.size(); ++i) {
         const Buffer& b = buffers[i];
@@ -109,7 +97,8 @@ unsigned thread_number() {
 }
 unsigned long long block_number() {
     uint3 at = cuda_on_host::block_index();
-    return first_block.x + at.x + 1ULL * grid_now.x * (first_block.y + at.y + 1ULL * grid_now.y * (first_block.z + at.z));
+    return first_block.x + at.x +
+           1ULL * grid_now.x * (first_block.y + at.y + 1ULL * grid_now.y * (first_block.z + at.z));
 }
 std::string named(unsigned long long thread) {
     return "thread " + std::to_string(thread & 1023) + " of block " + std::to_string(thread >> 10);
@@ -241,20 +230,6 @@ void look(char* address, size_t bytes, bool writes, void* code) {
     long long element = offset < 0 ? -((-offset + 3) / 4) : offset / 4;
     finish("outside", std::to_string(nearest) + "|" + std::to_string(element) + "|" + here() + "|" +
                           (writes ? "writes" : "reads"));
-}
-
-// Between the segments of a buffer the same few pages come again and again: what is written there is not kept.
-void share_between(Buffer& buffer, size_t page) {
-    size_t piece = 1 << 24;
-    int file = memfd_create("between", 0);
-    if (file < 0 || ftruncate(file, piece)) _exit(4);
-    char* from = buffer.start + (buffer.segments.front().bytes + page - 1) / page * page;
-    char* to = buffer.start + buffer.segments.back().offset / page * page;
-    for (; from < to; from += piece) {
-        size_t bytes = std::min(piece, size_t(to - from));
-        if (mmap(from, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) _exit(4);
-    }
-    close(file);
 }
 
 long long number(FILE* file) {
@@ -422,12 +397,7 @@ int main(int, char** arguments) {
             segment.offset = number(file), segment.bytes = number(file);
             segment.writers.resize(segment.bytes / 4);
         }
-        // Far apart, so that a wrong index meets no other buffer; memory that is never touched is never there.
-        size_t zone = 1ULL << 36, page = 1 << 12, whole = (buffer.bytes + page - 1) / page * page;
-        char* memory = (char*)mmap(nullptr, whole + 2 * zone, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED || mprotect(memory + zone, whole, PROT_READ | PROT_WRITE)) _exit(4);
-        buffer.start = memory + zone;
-        if (buffer.is_sparse()) share_between(buffer, page);
+        map(buffer);
     }
     std::vector<long long> integers(number(file));
     for (long long& integer : integers) integer = number(file);
