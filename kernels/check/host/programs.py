@@ -206,10 +206,7 @@ def _watcher() -> Path:
 
 
 def compiler() -> str:
-    found = shutil.which(os.environ.get("CXX", "g++"))
-    if found is None:
-        raise RuntimeError("a C++ compiler is missing: apt install g++")
-    return found
+    return runtime.compiler_program()
 
 
 def _compile(command: Sequence) -> None:
