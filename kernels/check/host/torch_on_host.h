@@ -134,7 +134,8 @@ class Tensor {
 
 public:
     Tensor() {}
-    Tensor(float* memory, IntArrayRef sizes, const int64_t* strides = nullptr) : memory(memory), dims(int(sizes.size())) {
+    Tensor(float* memory, IntArrayRef sizes, const int64_t* strides = nullptr)
+        : memory(memory), dims(int(sizes.size())) {
         int64_t next = 1;
         for (int at = dims - 1; at >= 0; --at) {
             shape[at] = sizes[at];
@@ -164,11 +165,13 @@ public:
     const void* const_data_ptr() const { return memory; }
     template <class T, size_t N, template <class> class Traits = DefaultPtrTraits>
     PackedTensorAccessor32<T, N, Traits> packed_accessor32() const {
-        return {dims == N ? data_ptr<T>() : (torch_on_host::raise("the dimensions of packed_accessor32"), nullptr), shape, step};
+        if (dims != N) torch_on_host::raise("the dimensions of packed_accessor32");
+        return {data_ptr<T>(), shape, step};
     }
     template <class T, size_t N, template <class> class Traits = DefaultPtrTraits>
     PackedTensorAccessor64<T, N, Traits> packed_accessor64() const {
-        return {dims == N ? data_ptr<T>() : (torch_on_host::raise("the dimensions of packed_accessor64"), nullptr), shape, step};
+        if (dims != N) torch_on_host::raise("the dimensions of packed_accessor64");
+        return {data_ptr<T>(), shape, step};
     }
     int64_t numel() const {
         int64_t product = 1;
@@ -203,7 +206,10 @@ public:
         if (known != numel()) torch_on_host::raise("the sizes of a view");
         return Tensor(contiguous().memory, wanted);
     }
-    Tensor view(IntArrayRef sizes) const { return is_contiguous() ? reshape(sizes) : (torch_on_host::raise("view of strides"), *this); }
+    Tensor view(IntArrayRef sizes) const {
+        if (!is_contiguous()) torch_on_host::raise("a view of what is not contiguous");
+        return reshape(sizes);
+    }
     Tensor reshape(int64_t size) const { return reshape(IntArrayRef{size}); }
     Tensor view(int64_t size) const { return view(IntArrayRef{size}); }
     Tensor view_as(const Tensor& other) const { return view(other.sizes()); }

@@ -10,8 +10,8 @@
 // backwards: blocks and threads run in the reverse order. ends: a large grid is not run whole, but the threads that come
 // to the segments of buffers larger than the memory (ends.h); what is written between the segments is not kept.
 #include <stdio.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +24,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "check/host/buffers.h"
 #include "check/host/cuda_on_host.h"
 #include "check/host/ends.h"
 
@@ -38,20 +39,6 @@ constexpr unsigned most_blocks = 1 << 16;
 // Of the processor's time, which others on the machine do not take; programs.py has the same numbers.
 constexpr unsigned most_seconds = 3, most_seconds_of_ends = 15;
 
-struct Segment {
-    long long offset, bytes;
-};
-struct Buffer {
-    char* start;
-    long long bytes;
-    std::vector<Segment> segments;
-    bool taken = false;
-    // Of one that is larger than the memory: the block that wrote each of the sought elements, first and last.
-    std::array<long long, ends::most_sought> first_written{}, last_written{};
-    bool is_sparse() const { return segments.size() > 1; }
-    // Of reads, of writes: instructions of a warp, and the sectors that they touch.
-    std::array<unsigned long long, 2> requests{}, sectors{};
-};
 struct Shared {
     int writer = -1, reader = -1;
     unsigned written = 0, read = 0;  // barriers before it
@@ -74,7 +61,7 @@ bool in_kernel = false, of_ends = false;
 char* main_stack;
 
 ends::Search search;
-bool searches = false;
+bool searches = false, alone = false;  // alone: one thread of several runs
 ends::Seen seen_now;
 unsigned first_thread = 0, last_thread = ~0u;  // of the block, that run
 unsigned long long accesses = 0;
@@ -82,7 +69,8 @@ std::string twice;  // what two blocks wrote
 
 [[noreturn]] void finish(const std::string& status, const std::string& text) {
     FILE* file = fopen(response.c_str(), "wb");
-    fprintf(file, "{\"status\": \"%s\", \"text\": \"%s\", \"threads\": %zu, \"launched\": %llu, \"shared\": %llu, \"counts\": [",
+    fprintf(file,
+            "{\"status\": \"%s\", \"text\": \"%s\", \"threads\": %zu, \"launched\": %llu, \"shared\": %llu, \"counts\": [",
             status.c_str(), text.c_str(), writers.size(), launched, shared_accesses);
     for (size_t i = 0; i < buffers.size(); ++i) {
         const Buffer& b = buffers[i];
@@ -91,8 +79,11 @@ std::string twice;  // what two blocks wrote
     }
     fprintf(file, "]");
     if (searches)
-        fprintf(file, ", \"ends\": {\"sought\": %u, \"sampled\": %llu, \"writes\": %llu, \"falls\": %d, \"twice\": \"%s\"}",
-                search.sought, search.sampled, search.writes, search.falls, twice.c_str());
+        fprintf(file,
+                ", \"ends\": {\"sought\": %u, \"parts\": %llu, \"sampled\": %u, \"writes\": %llu, \"most\": %llu, "
+                "\"exhausted\": %s, \"falls\": %s, \"twice\": \"%s\"}",
+                search.sought, search.parts(), search.samples, search.writes, search.most,
+                search.exhausted ? "true" : "false", search.falls ? "true" : "false", twice.c_str());
     fprintf(file, "}\n");
     for (const Buffer& buffer : buffers)
         for (const Segment& segment : buffer.segments) fwrite(buffer.start + segment.offset, 1, segment.bytes, file);
@@ -106,11 +97,13 @@ unsigned thread_number() {
 }
 unsigned long long block_number() {
     uint3 at = cuda_on_host::block_index();
-    return first_block.x + at.x + 1ULL * grid_now.x * (first_block.y + at.y + 1ULL * grid_now.y * (first_block.z + at.z));
+    return first_block.x + at.x +
+           1ULL * grid_now.x * (first_block.y + at.y + 1ULL * grid_now.y * (first_block.z + at.z));
 }
-std::string here() {
-    return "thread " + std::to_string(thread_number()) + " of block " + std::to_string(block_number());
+std::string named(unsigned long long thread) {
+    return "thread " + std::to_string(thread & 1023) + " of block " + std::to_string(thread >> 10);
 }
+std::string here() { return named(block_number() << 10 | thread_number()); }
 
 void next_block() {
     for (auto& [key, value] : touched) {
@@ -158,10 +151,10 @@ void give_up() {
 }
 
 // Whether the access goes to a segment.
-bool look_at_ends(Buffer& buffer, size_t number, long long offset, size_t bytes, bool writes) {
-    if (!buffer.is_sparse()) return true;
+bool look_at_ends(Buffer& buffer, long long offset, size_t bytes, bool writes) {
     if (searches) {
-        if (++accesses > ends::most_accesses) search.exhausted = true, give_up();
+        bool late = ++accesses % 4096 == 0 && clock() > ends::most_seconds * CLOCKS_PER_SEC;
+        if (late || accesses > ends::most_accesses) search.exhausted = true, give_up();
         ++seen_now.accesses;
         seen_now.first = std::min(seen_now.first, offset);
         seen_now.last = std::max(seen_now.last, offset);
@@ -171,20 +164,18 @@ bool look_at_ends(Buffer& buffer, size_t number, long long offset, size_t bytes,
             seen_now.written = offset;
         }
     }
-    long long from_end = (buffer.bytes - offset) / 4, block = (long long)block_number() + 1;
-    for (long long k = 0; writes && k < (long long)bytes / 4; ++k) {
-        long long at = offset / 4 + k;
-        long long* writer = at < ends::most_sought          ? &buffer.first_written[at]
-                            : from_end - k <= ends::most_sought ? &buffer.last_written[from_end - k - 1]
-                                                            : nullptr;
-        if (!writer) continue;
-        if (*writer && *writer != block && twice.empty())
-            twice = std::to_string(number) + "|" + std::to_string(at) + "|" + std::to_string(std::min(*writer, block) - 1) +
-                    "|" + std::to_string(std::max(*writer, block) - 1);
-        *writer = block;
+    for (Segment& s : buffer.segments) {
+        if (offset < s.offset || offset + (long long)bytes > s.offset + s.bytes) continue;
+        unsigned long long thread = (block_number() << 10 | thread_number()) + 1;
+        for (size_t at = (offset - s.offset) / 4; searches && writes && at < (offset - s.offset + bytes) / 4; ++at) {
+            unsigned long long& writer = s.writers[at];
+            if (writer && writer != thread && twice.empty())
+                twice = std::to_string(s.offset / 4 + at) + "|" + named(std::min(writer, thread) - 1) + "|" +
+                        named(std::max(writer, thread) - 1);
+            writer = thread;
+        }
+        return true;
     }
-    for (const Segment& s : buffer.segments)
-        if (offset >= s.offset && offset + (long long)bytes <= s.offset + s.bytes) return true;
     return false;
 }
 
@@ -199,7 +190,7 @@ void look(char* address, size_t bytes, bool writes, void* code) {
         auto place = [&] { return std::to_string(number) + "|" + std::to_string(offset / 4); };
         if (!in_kernel) finish("host", place());
         if (offset % (long long)bytes) finish("misaligned", place() + "|" + here() + "|" + std::to_string(bytes));
-        if (of_ends && !look_at_ends(buffer, number, offset, bytes, writes)) return;
+        if (buffer.is_sparse() && !look_at_ends(buffer, offset, bytes, writes)) return;
         if (seen_block != block_number()) next_block(), seen_block = block_number();
         unsigned long long thread = thread_number(), at = reinterpret_cast<unsigned long long>(code) & 0xffffffff;
         unsigned visit = visits[thread << 32 | at]++;
@@ -214,7 +205,7 @@ void look(char* address, size_t bytes, bool writes, void* code) {
     if (__start_shared_memory && address >= __start_shared_memory && address < __stop_shared_memory) {
         if (seen_block != block_number()) next_block(), seen_block = block_number();
         ++shared_accesses;
-        if (searches && first_thread == last_thread && !search.together) search.together = true, give_up();
+        if (alone) search.together = true, give_up();
         for (size_t i = 0; i < bytes; i += 4) look_at_shared(address + i, writes);
         return;
     }
@@ -318,7 +309,7 @@ void copy(float* to, const float* from, int dims, const int64_t* sizes, const in
     for (int64_t k = 0; k < sizes[0]; ++k) copy(to + k * inner, from + k * strides[0], dims - 1, sizes + 1, strides + 1);
 }
 void barrier() {
-    if (searches && first_thread == last_thread && !search.together) search.together = true, give_up();
+    if (alone) search.together = true, give_up();
     if (seen_block != block_number()) next_block(), seen_block = block_number();
     ++barriers[thread_number()];
     cuda_on_host::wait_for_block("__syncthreads");
@@ -357,22 +348,25 @@ void launch(dim3 grid, dim3 block, void (*call)(void*), void* what) {
         if (!search.exhausted) next_block();
         barriers.clear();
     };
-    if (!of_ends || blocks <= 8) return whole(grid);
+    if (!of_ends) return whole(grid);
     search = {};
     search.sizes = {grid.x, grid.y, grid.z, block.x, block.y, block.z};
     search.covered = [&](bool at_end) {
         return std::any_of(buffers.begin(), buffers.end(), [&](const Buffer& buffer) {
-            auto& writers = at_end ? buffer.last_written : buffer.first_written;
-            return buffer.is_sparse() && std::count(writers.begin(), writers.begin() + search.sought, 0) == 0;
+            if (!buffer.is_sparse()) return false;
+            auto& writers = (at_end ? buffer.segments.back() : buffer.segments.front()).writers;
+            auto first = at_end ? writers.end() - search.sought : writers.begin();
+            return std::count(first, first + search.sought, 0) == 0;
         });
     };
     search.run = [&](const ends::Place& at, unsigned first, unsigned last) {
         first_block = {at[0], at[1], at[2]};
         first_thread = first, last_thread = last;
         seen_now = {};
-        if (first == 0 && last == threads - 1)
+        alone = first == last && threads > 1;
+        if (first == 0 && last == threads - 1) {
             whole(dim3(1));
-        else {
+        } else {
             run(dim3(1));
             touched.clear(), visits.clear(), shared.clear(), barriers.clear();
         }
@@ -381,7 +375,7 @@ void launch(dim3 grid, dim3 block, void (*call)(void*), void* what) {
     searches = true;
     search.all();
     first_block = {};
-    first_thread = 0, last_thread = ~0u;
+    first_thread = 0, last_thread = ~0u, alone = false;
 }
 
 }  // namespace watch
@@ -399,12 +393,11 @@ int main(int, char** arguments) {
     for (Buffer& buffer : buffers) {
         buffer.bytes = number(file);
         buffer.segments.resize(number(file));
-        for (Segment& segment : buffer.segments) segment.offset = number(file), segment.bytes = number(file);
-        // Far apart, so that a wrong index meets no other buffer; memory that is never touched is never there.
-        size_t zone = 1ULL << 36, page = 1 << 12, whole = (buffer.bytes + page - 1) / page * page;
-        char* memory = (char*)mmap(nullptr, whole + 2 * zone, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED || mprotect(memory + zone, whole, PROT_READ | PROT_WRITE)) _exit(4);
-        buffer.start = memory + zone;
+        for (Segment& segment : buffer.segments) {
+            segment.offset = number(file), segment.bytes = number(file);
+            segment.writers.resize(segment.bytes / 4);
+        }
+        map(buffer);
     }
     std::vector<long long> integers(number(file));
     for (long long& integer : integers) integer = number(file);

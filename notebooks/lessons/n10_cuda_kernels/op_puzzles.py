@@ -24,10 +24,10 @@ from kernels.check.host import inline, programs
 from kernels.check.host.programs import DoesNotCompile, Sparse
 from kernels.check.isolated import run_apart
 from kernels.check.spec import spec_of
-from lessons.shared.puzzle.in_cuda import Wrong, explain, pointers
+from lessons.shared.puzzle.in_cuda import Wrong, explain, not_on_host, pointers
 from lessons.shared.puzzle.in_triton import checked
 
-NUMBERS_A_THREAD = 64  # at most, so that one thread does not do the work of all
+NUMBERS_A_THREAD = 256  # at most, so that one thread does not do the work of all
 GUARD = "Check the guard: some threads of the last block have no element. What must hold before one reads or writes?"
 GRID = "Check the grid: the smallest one with a thread for every element has (n + 255) / 256 blocks of 256 threads."
 FEW = "{n:,} elements are written by {threads} thread{s}\nHint: A GPU has thousands of threads: each must take a part."
@@ -44,13 +44,20 @@ DECLARATION = (
 )
 TAKES = re.compile(r"Tensor\s+\w+,.*Tensor\s+\w+,.*Tensor\s+\w+,\s*double\s+\w+,\s*int64_t\s+\w+\s*$", re.S)
 TORCH = re.compile(r"torch|Tensor|at::")
-OF_TORCH = "Your kernel must compute. From PyTorch, forward() needs only empty_like, contiguous, numel, size, data_ptr."
+OF_TORCH = (
+    "Here g++ compiles the text, with the part of PyTorch that stands around a kernel: guards, streams, checks, "
+    "allocations, views, accessors, AT_DISPATCH. None of it computes: your kernel must. The number after kernel: is a "
+    "line of your text."
+)
 SEMICOLON = "The number after kernel: is a line of your text."
 WIDE_HINT = (
     "From element 2,147,483,648 on, an index needs 64 bits. So do the product that the index is made of, and the count "
     "that it is compared with."
 )
-NOT_TRIED = "not tried: none of the threads that were looked at comes to the last elements"
+NOT_TRIED = {
+    False: "not tried here: none of the threads that were looked at comes to the last elements",
+    True: "not tried here: its loops take too long on the host",
+}
 
 
 def _op_calls(case: Case, device: torch.device) -> Iterator[Call]:
@@ -100,7 +107,8 @@ class OpPuzzle:
         try:
             function = inline.Function(source)
         except DoesNotCompile as error:
-            raise Wrong(f"{error}\nHint: {OF_TORCH if TORCH.search(str(error)) else SEMICOLON}") from None
+            own = OF_TORCH if TORCH.search(str(error)) else SEMICOLON
+            raise Wrong(f"{error}\nHint: {not_on_host(str(error)) or own}") from None
         count, wide = _hold_on_host(name, function)
         said = [f"{name}: {count} cases passed on the host", *filter(None, [wide])]
         if runtime.device().type == "cuda" and runtime.nvcc():
@@ -112,7 +120,8 @@ class OpPuzzle:
 
 
 def _hold_on_host(name: str, function: inline.Function) -> tuple[int, str]:
-    """How many cases passed, and which was not tried. First come small ones, as what they find is soonest understood, then what finds most."""
+    """How many cases passed, and what to say of the one that was not tried. First come small ones, as what they find is
+    soonest understood, then what finds most."""
     spec, run = _op_spec(), _on_host(function)
     cases = spec.cases(spec.tensors)
     first, (plain, *rest) = cases[:FIRST], cases[FIRST:]
@@ -241,30 +250,36 @@ def _hold_wide(function: inline.Function, columns: int = 1000) -> str:
     if not missing[[*range(sought), *range(-sought, 0)]].any():
         return ""
     if why := _never_written(function.last, n, int(place[int(missing.nonzero()[0])])):
-        raise Wrong(f"{case}: {why}\nHint: {WIDE_HINT}")
-    return f"{shown}: {NOT_TRIED}"
+        raise Wrong(f"{case}: {why}")
+    return f"{shown}: {NOT_TRIED[function.last.ends['exhausted']]}"
 
 
 def _never_written(outcome: programs.Outcome, n: int, place: int) -> str:
-    """Why it is sure that a launch does not write all of n elements, the one in this place not among them; "" if it is
-    not sure."""
-    ends, launched = outcome.ends, outcome.launched
+    """Why it is sure that a launch does not write all of n elements, the one in this place not among them, and a hint;
+    "" if it is not sure."""
+    ends = outcome.ends
+    grid = f"Hint: {GRID} Is their number computed in 64 bits?"
     if not ends:
-        return f"the launch starts {launched:,} threads, and element {place:,} is not written"
+        return f"the launch starts {outcome.launched:,} threads, and element {place:,} is not written\n{grid}"
     if ends["twice"]:
-        _, again, first, second = map(int, ends["twice"].split("|"))
-        return f"element {place:,} is not written, and blocks {first:,} and {second:,} both write element {again:,}"
-    if 2 * ends["writes"] * launched < n * ends["sampled"]:
-        each = ends["writes"] / ends["sampled"]
-        return (
-            f"the launch starts {launched:,} threads for {n:,} elements. {ends['sampled']:,} of them, taken from all "
-            f"over the grid, write {each:.3g} elements each"
-        )
-    return "a thread does not come to its end, and returns to elements that it has written" if ends["falls"] else ""
+        again, first, second = ends["twice"].split("|")
+        both = f"{first} and {second} both write element {int(again):,}"
+        return f"element {place:,} is not written, and {both}\nHint: {WIDE_HINT}"
+    parts, most = ends["parts"], ends["most"]
+    if ends["exhausted"]:
+        again = "a thread that has come to the last elements does not end: it goes on with lower ones"
+        return f"{again}\nHint: {WIDE_HINT}" if ends["falls"] else ""
+    if parts * most < n:
+        what = "blocks" if parts < outcome.launched else "threads"
+        return f"the launch starts {parts:,} {what}. Each writes {most:,} elements at most, and there are {n:,}\n{grid}"
+    if 2 * ends["writes"] * parts < n * ends["sampled"]:
+        many = f"{ends['sampled']} parts of the grid that were looked at write {ends['writes']:,} elements together"
+        return f"element {place:,} is not written, and {many}\nHint: {WIDE_HINT}"
+    return ""
 
 
 def _wide_hint(outcome: programs.Outcome) -> str:
     """An index that has lost its upper bits is negative or far away; one beside the end has all of them."""
     parts = outcome.text.split("|")
-    beside = outcome.status == "outside" and abs(min(int(parts[1]), int(parts[1]) - WIDE // 1000 * 1000, key=abs)) < 2**24
+    beside = outcome.status == "outside" and min(abs(int(parts[1])), abs(int(parts[1]) - WIDE)) < 2**24
     return GUARD if beside else WIDE_HINT

@@ -9,7 +9,6 @@ add_mul_activation  the op, as load_inline takes it: a kernel and forward(), by 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from kernels.check.host import programs
 from kernels.check.host.programs import DoesNotCompile, Outcome
 from lessons.n10_cuda_kernels.op_puzzles import DECLARATION, FEW, GRID, GUARD, NUMBERS_A_THREAD, OpPuzzle
 from lessons.shared.puzzle import Judge
-from lessons.shared.puzzle.in_cuda import Wrong, explain, pointers
+from lessons.shared.puzzle.in_cuda import Wrong, explain, not_on_host, pointers
 from lessons.shared.puzzle.in_triton import checked
 from lessons.shared.puzzle.judge import SECONDS
 from lessons.shared.records import SECTOR
@@ -40,9 +39,6 @@ NEIGHBOURS = (
     "The 32 lanes of a warp execute one instruction together. In each iteration of the loop, neighbouring lanes must "
     "take neighbouring elements."
 )
-
-# Of CUDA, but not of on_host.h.
-CUDA_ALONE = re.compile(r"\W(atomic\w+|cuda\w+|__\w+)\W was not declared")
 
 
 # ------------------------------------------------------------------------------------------------------ running a text
@@ -107,8 +103,7 @@ def relu(x: Tensor, bias: Tensor) -> Tensor:
 
 def _run_relu(runner: Runner, x: Tensor, bias: Tensor) -> Tensor:
     n = x.numel()
-    threads = f"{n:,} elements run in blocks of 256 threads. "
-    return _dense(runner, (x, bias), x.shape, (x.shape[-1], n), (threads if n % 256 else "") + GUARD)
+    return _dense(runner, (x, bias), x.shape, (x.shape[-1], n), GUARD)
 
 
 def _relu_calls(case: Case, device: torch.device, each: int = 1) -> Iterator[Call]:
@@ -123,11 +118,11 @@ def _relu_calls(case: Case, device: torch.device, each: int = 1) -> Iterator[Cal
             "Do the iterations of its loop cover all of them?"
         )
     elif n <= 256:
-        hint = f"Thread i computes element i, which lies in column i % {columns}."
+        hint = f"Element i lies in column i % {columns}."
     elif n % 256:
         hint = f"There are {n:,} elements. {GRID} The guard must let the last element through."
     else:
-        hint = f"{n:,} elements take {n // 256} blocks, so the index depends on blockIdx.x too. {GRID}"
+        hint = f"{n:,} elements take several blocks, so the index depends on blockIdx too. {GRID}"
     name = f"{rows}×{columns}" + (" with NaN and Inf" if case.values != "normal" else "")
     yield Call(name, (case.tensor(0, device), case.tensor(1, device, (columns,))), hint=hint)
 
@@ -227,11 +222,8 @@ def _watched(name: str, puzzle: Puzzle, source: object) -> str:
             if name == "coalesced":
                 said.append(_time(source))
     except DoesNotCompile as error:
-        if CUDA_ALONE.search(str(error)):
-            raise Wrong(
-                f"{error}\nHint: Here g++ compiles the text. It knows __shared__ and __syncthreads(), but "
-                "neither atomics nor warps nor cuda…(). The puzzle needs none of them."
-            ) from None
+        if hint := not_on_host(str(error)):
+            raise Wrong(f"{error}\nHint: {hint}") from None
         raise
     except AssertionError as error:
         text = str(error).replace("And the mask: does it let every element", "Does the guard let every element")

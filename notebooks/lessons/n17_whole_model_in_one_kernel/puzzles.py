@@ -26,7 +26,7 @@ from kernels.ops.dlrm import eager
 from kernels.ops.dlrm.spec import Layers
 from lessons.n17_whole_model_in_one_kernel.mini_kernel import HEIGHTS, LAYERS, WIDTH, whole
 from lessons.shared.puzzle import Judge
-from lessons.shared.puzzle.in_cuda import Wrong, explain, pointers
+from lessons.shared.puzzle.in_cuda import Wrong, explain, not_on_host, pointers
 from lessons.shared.puzzle.in_triton import checked
 from lessons.shared.puzzle.of_numbers import OfNumbers
 from lessons.shared.records import LANES, SECTOR
@@ -36,8 +36,6 @@ GRID = "Give each thread one row, in blocks of 128 threads. That takes (batch + 
 PLACES = "A row has 13 numbers in dense, 3 in ids and one in out. The rows lie one after the other."
 GUARD = "The last block has threads that have no row. They must neither read nor write."
 UNKNOWN = "Ids come from outside. For an id below 0 or not below the table's height, read nothing: its vector is zeros."
-# Of CUDA, but not of watched.h.
-CUDA_ALONE = re.compile(r"['\W](atomic\w+|__\w+)\W+ was not declared")
 TABLES = "Each feature f has its own table. The row of an id begins at table[f][id * 4]."
 ACTIVATIONS = ("relu", "relu", "relu", "sigmoid")
 
@@ -276,8 +274,7 @@ class Forward:
             if runtime.device().type == "cuda" and runtime.nvcc():
                 said.append(_hold(name, Runner(source, gpu=True), "GPU"))
         except DoesNotCompile as error:
-            if CUDA_ALONE.search(str(error)):
-                hint = "g++ knows __shared__ and __syncthreads(), but neither atomics nor warps. You need neither."
+            if hint := not_on_host(str(error)):
                 raise Wrong(f"{error}\nHint: {hint}") from None
             raise
         return "\n".join(said)

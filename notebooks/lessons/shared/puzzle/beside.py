@@ -15,9 +15,8 @@ def look_beside(kernel, grid: Sequence[int], *arguments, **constants) -> None:
     """Raise OutOfBounds if a program of kernel[grid](*arguments, **constants) reads or writes beside its tensors, which
     are small and contiguous. On a GPU a load beside one, of what is never stored, leaves no trace."""
     names = inspect.signature(getattr(kernel, "fn", kernel)).parameters
-    spans = {
-        name: argument.numel() for name, argument in zip(names, arguments, strict=False) if isinstance(argument, Tensor)
-    }
+    tensors = {name: getattr(value, "base", value) for name, value in zip(names, arguments, strict=False)}
+    spans = {name: value.numel() for name, value in tensors.items() if isinstance(value, Tensor)}
     with ThreadPoolExecutor(1) as pool:  # the modes of a check hold for its own thread
         found = pool.submit(accesses_of, kernel, grid, *arguments, **constants).result()
     for access in found:

@@ -23,6 +23,19 @@ HINTS = {
     "ended": "Look for a division by 0, an index that has lost its upper bits, or an endless recursion.",
 }
 
+# Names of CUDA's that the host build does not have → what to think of them.
+ALONE = {
+    r"atomic\w+": "Here g++ compiles the text, without atomics. The puzzle needs none.",
+    r"__(?:shfl|ballot|any|all|match|reduce|activemask|syncwarp)\w*": "Here g++ compiles the text, without the "
+    "functions with which a warp's lanes exchange values or meet. The puzzle needs none: __syncthreads() is there.",
+    r"cudaDeviceSynchronize|cudaStreamSynchronize": "A launch does not wait for its kernel, and what is around it need "
+    "not either: PyTorch orders its work by the stream.",
+    r"cuda[A-Z]\w*": "Here g++ compiles the text, without CUDA's runtime. The puzzle needs the launch alone.",
+    r"__\w+": "Here g++ compiles the text, with CUDA's fast functions of float, such as __expf and __frcp_rn, and no "
+    "other name that begins so. What would it be in C?",
+}
+UNKNOWN = re.compile(r"['‘](\w+)['’] (?:was not declared|is not a member|has not been declared|does not name a type)")
+
 
 class Wrong(AssertionError):
     """What the program did, in words, with its own hint."""
@@ -36,6 +49,12 @@ def pointers(source: str) -> list[tuple[str, int]]:
         return [(name, 4) for name in (*names, *(f"tensor {number} of forward()'s own" for number in range(1, 5)))]
     parameters = [each for each in SIGNATURE.search(source)[1].split(",") if "*" in each]
     return [(re.search(r"(\w+)\s*$", each)[1], 8 if "long long" in each else 4) for each in parameters]
+
+
+def not_on_host(error: str) -> str:
+    """A hint for the compiler's error, where a name is CUDA's and not the host build's; "" elsewhere."""
+    name = UNKNOWN.search(error)
+    return next((said for names, said in ALONE.items() if name and re.fullmatch(names, name[1])), "")
 
 
 def explain(
