@@ -54,7 +54,7 @@ def _metric_calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 
 METRIC = InPyTorch(
-    Spec(add_up, _metric_calls, (), ("total",), cases=lambda names: [Case((4,)), Case((1,)), Case((50,))]),
+    Spec(add_up, _metric_calls, (), ("total",), cases=lambda names: [Case((4,)), Case((1,)), Case((300,))]),
     _keeps_nothing,
     Quiet(),
 )

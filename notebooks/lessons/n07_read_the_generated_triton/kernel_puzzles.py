@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from kernels.check import Call, Case, Spec
-from lessons.shared.puzzle import InTriton, look_beside
+from lessons.shared.puzzle import look_beside
+from lessons.shared.puzzle.shares import SharedOut
 
 XBLOCK = 64
 
@@ -54,4 +55,16 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
 BESIDE = (5, 7)  # the shape whose accesses are looked at on a GPU: the last program has less than a block
 SHAPES = ((2, 512), (8, 16), (4, 48), (64, 1), (5, 7), (1, 130), (3, 513))
 SPEC = Spec(open_sizes, _calls, outputs=(), mutated=("out",), cases=lambda names: [*map(Case, SHAPES)])
-PUZZLES = {"open": InTriton(SPEC, launch, __name__)}
+
+
+def _looked_at() -> list[tuple[str, tuple, Tensor, int]]:
+    """A launch whose last program has a rest, and one without."""
+    found = []
+    for shape, programs in ((BESIDE, 0), ((8, 16), 2)):
+        x, y, bias, out = (torch.zeros(size) for size in (shape, shape, shape[1], shape))
+        found.append((f"{shape[0]}×{shape[1]}", (x, y, bias, out, 0.5), out, programs))
+    return found
+
+
+HINT = "Program p stores elements p · XBLOCK to p · XBLOCK + XBLOCK - 1, as far as they are inside x: xmask says which."
+PUZZLES = {"open": SharedOut(SPEC, launch, __name__, looked_at=_looked_at, hint=HINT)}

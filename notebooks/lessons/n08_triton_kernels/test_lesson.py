@@ -18,7 +18,7 @@ from kernels.inductor.machine_code import accesses
 from lessons.n08_triton_kernels import experiment, pictures, pointwise_kernels, recorded
 from lessons.n08_triton_kernels import puzzles as triton_puzzles
 from lessons.shared import answers, h200
-from lessons.shared.puzzle import look_beside
+from lessons.shared.puzzle import look_beside, shares
 from lessons.shared.records import Record, Unsaved
 
 triton = pytest.importorskip("triton")  # after kernels, which chooses the interpreter
@@ -148,3 +148,16 @@ def test_a_gpu_gets_all_cases_and_first_those_of_the_interpreter():
     contract = spec_of("add_mul_activation").cases(names)
     assert len(every) == len(contract)
     assert all(case in contract for case in every)
+
+
+@interpreted
+def test_on_a_gpu_the_same_stores_are_seen_by_another_process(monkeypatch):
+    x, bias, out = torch.zeros(40), torch.zeros(8), torch.zeros(40)
+
+    def launch(kernel) -> None:
+        kernel[(3,)](x, bias, out, 40, COLUMNS=8, BLOCK=16)
+
+    here = shares.stores_of(pointwise_kernels.add_relu, launch, out)
+    monkeypatch.setattr(shares.runtime, "triton_mode", lambda: "compiled")
+    assert here == shares.stores_of(pointwise_kernels.add_relu, launch, out)
+    assert here == [(program, [*range(16 * program, min(16 * program + 16, 40))]) for program in range(3)]

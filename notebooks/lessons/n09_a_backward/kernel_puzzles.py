@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.check import Call, Case, Spec, Sums
-from lessons.shared.puzzle import InTriton
+from lessons.shared.puzzle.shares import SharedOut
 
 ROWS, BLOCK = 4, 16
 
@@ -106,20 +106,29 @@ def _call(name: str, grad: Tensor, out: Tensor, multiplier: float, chunk: int, h
     return Call(name, tensors, (multiplier, chunk), hint=hint)
 
 
+OWN = "All programs run at the same time. Program (i, k) stores its own BLOCK columns, for the rows of chunk k alone."
+
+
 def _puzzle(
-    reference: Callable, calls: Callable, launch: Callable, mutated: tuple[str, ...], cases: Sequence[Case]
-) -> InTriton:
+    reference: Callable, calls: Callable, launch: Callable, mutated: tuple[str, ...], cases: Sequence[Case], stored: int
+) -> SharedOut:
+    """stored: which of the tensors of the call that is looked at, whose programs have equally much to store."""
     spec = Spec(reference, calls, outputs=(), mutated=mutated, scale=Sums(), cases=lambda names: [*cases])
-    return InTriton(spec, launch, __name__)
+
+    def looked_at() -> list[tuple[str, tuple, Tensor, int]]:
+        call = next(call for call in calls(Case((8, 48)), torch.device("cpu")) if "chunks of 4" in call.name)
+        return [(call.name, call.arguments(), call.tensors[stored], 3 * 2)]
+
+    return SharedOut(spec, launch, __name__, looked_at=looked_at, hint=OWN)
 
 
 PUZZLES = {
     "two_stage": _puzzle(
         two_stage, _sum_calls, launch_two_stage, ("result", "workspace"),
-        [*map(Case, ((8, 16), (24, 32), (20, 21), (37, 16), (1, 5)))],
+        [*map(Case, ((8, 16), (24, 32), (20, 21), (37, 16), (1, 5)))], stored=2,
     ),
     "whole_backward": _puzzle(
         whole_backward, _backward_calls, launch_whole_backward, ("grad_x", "grad_y", "target"),
-        [*map(Case, ((4, 16), (8, 48), (12, 16), (23, 21))), Case((8, 16), values="special")],
+        [*map(Case, ((4, 16), (8, 48), (12, 16), (23, 21))), Case((8, 16), values="special")], stored=2,
     ),
 }

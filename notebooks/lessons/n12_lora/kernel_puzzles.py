@@ -12,17 +12,19 @@ import torch
 from torch import Tensor
 
 from kernels.check import Call, Case, Spec, Sums
-from lessons.shared.puzzle import InTriton
+from lessons.shared.puzzle.shares import SharedOut
 
 ROWS, COLUMNS, RANK = 16, 32, 16
 # Names of the cases, by their rows.
 NAN, LARGE = 17, 18
 
 
-def launch(kernel, linear: Tensor, thin: Tensor, B: Tensor, bias: Tensor, multiplier: float) -> Tensor:
+def launch(
+    kernel, linear: Tensor, thin: Tensor, B: Tensor, bias: Tensor, multiplier: float, out: Tensor | None = None
+) -> Tensor:
     """kernel[row tiles, column tiles](linear, thin, B, bias, out, multiplier, rows, columns, RANK, ROWS, COLUMNS)."""
     rows, columns = linear.shape
-    out = torch.empty_like(linear)
+    out = torch.empty_like(linear) if out is None else out
     grid = -(-rows // ROWS), -(-columns // COLUMNS)
     tile = {"RANK": RANK, "ROWS": ROWS, "COLUMNS": COLUMNS}
     kernel[grid](linear, thin, B, bias, out, multiplier, rows, columns, **tile)
@@ -73,4 +75,16 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 SHAPES = ((16, 32), (48, 64), (5, 7), (37, 45), (1, 1), (NAN, 32), (LARGE, 32))
 SPEC = Spec(lora_tail, _calls, scale=Sums(magnitude=_magnitude), cases=lambda names: [*map(Case, SHAPES)])
-PUZZLES = {"lora_kernel": InTriton(SPEC, launch, __name__)}
+
+
+def _looked_at() -> list[tuple[str, tuple, Tensor, int]]:
+    """Four tiles, for as many programs."""
+    rows, columns = 2 * ROWS, 2 * COLUMNS
+    linear, thin, B, bias, out = (torch.zeros(size) for size in (
+        (rows, columns), (rows, RANK), (RANK, columns), columns, (rows, columns)
+    ))
+    return [(f"{rows}×{columns}", (linear, thin, B, bias, 1.0, out), out, 4)]
+
+
+OWN = "All programs run at the same time. Program (i, j) stores one tile: row tile i, column tile j."
+PUZZLES = {"lora_kernel": SharedOut(SPEC, launch, __name__, looked_at=_looked_at, hint=OWN)}

@@ -4,16 +4,45 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from unittest import mock
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from kernels import runtime
 from kernels.check import accesses_of
+from lessons.shared.puzzle.in_triton import InTriton
 
 Stores = list[tuple[int, list[int]]]  # of each store: the program, and the offsets of its lanes
+
+
+@dataclass(frozen=True)
+class SharedOut(InTriton):
+    """A puzzle whose programs each store a part of the result: no element is stored twice, and where the parts are of
+    one size all programs store equally many.
+
+    looked_at: of each launch that is looked at, what it is called, the launch's arguments, the one of them that is
+        stored to, and the number of programs, 0 if their parts differ. hint: what to think of.
+    """
+
+    looked_at: Callable[[], Sequence[tuple[str, tuple, Tensor, int]]] = tuple
+    hint: str = ""
+
+    def hold(self, name: str, answer: Callable, device: torch.device) -> str:
+        text = super().hold(name, answer, device)
+        for what, arguments, out, programs in self.looked_at():
+            stores = stores_of(answer, lambda kernel, given=arguments: self.launch(kernel, *given), out)
+            try:
+                _once(stores)
+                if programs:
+                    _alike(stores, programs)
+            except AssertionError as error:
+                said = f"{name}, case {what}: the result is right, but {error}"
+                raise AssertionError(f"{said}\nHint: {self.hint}") from error
+        return text
 
 
 def stores_of(kernel: object, launch: Callable[[object], None], out: Tensor) -> Stores:
@@ -55,10 +84,11 @@ class _Looked:
 
     def __init__(self, kernel: object, out: Tensor):
         self.kernel, self.out, self.stores = kernel, out, []
+        self.fn = getattr(kernel, "fn", kernel)  # whose signature a launch may ask for
 
     def __getitem__(self, grid) -> Callable:
         def launch(*arguments, **constants) -> None:
-            names = list(inspect.signature(getattr(self.kernel, "fn", self.kernel)).parameters)
+            names = list(inspect.signature(self.fn).parameters)
             (number,) = [i for i, argument in enumerate(arguments) if argument is self.out]
             self.stores += [
                 (access.program, access.offsets)
@@ -69,31 +99,25 @@ class _Looked:
         return launch
 
 
-def once(stores: Stores, hint: str) -> None:
+def _once(stores: Stores) -> None:
     """AssertionError if two programs, or two lanes of one store, store the same element."""
     owner: dict[int, int] = {}
     for program, offsets in stores:
         element, lanes = max(Counter(offsets).items(), key=lambda each: each[1], default=(0, 1))
         if lanes > 1:
-            raise AssertionError(f"the result is right, but {lanes} lanes of program {program} store element {element}"
-                                 f"\nHint: {hint}")
+            raise AssertionError(f"{lanes} lanes of program {program} store element {element}")
         for element in offsets:
             if owner.setdefault(element, program) != program:
-                raise AssertionError(
-                    f"the result is right, but programs {owner[element]} and {program} both store element {element}"
-                    f"\nHint: {hint}"
-                )
+                raise AssertionError(f"programs {owner[element]} and {program} both store element {element}")
 
 
-def shared_out(stores: Stores, programs: int, hint: str) -> None:
-    """AssertionError unless the programs, whose number divides that of the elements, store equally many."""
-    counts = Counter({program: 0 for program in range(programs)})
+def _alike(stores: Stores, programs: int) -> None:
+    """AssertionError unless these programs store equally many elements."""
+    counts = dict.fromkeys(range(programs), 0)
     for program, offsets in stores:
-        counts[program] += len(set(offsets))
-    if len(set(counts.values())) > 1:
-        most = max(counts, key=counts.get)
-        least = min(counts, key=counts.get)
+        counts[program] += len(offsets)
+    most, least = max(counts, key=counts.get), min(counts, key=counts.get)
+    if counts[most] > counts[least]:
         raise AssertionError(
-            f"the result is right, but program {most} stores {counts[most]} elements, and program {least} stores "
-            f"{counts[least]}\nHint: {hint}"
+            f"program {most} stores {counts[most]} elements, and program {least} stores {counts[least]}"
         )
