@@ -19,5 +19,6 @@ from lessons.shared.puzzle.of_numbers import OfNumbers
 from lessons.shared.puzzle.waits import Quiet, TooLarge, Waits, gradient_of
 
 __all__ = [
-    "Drawn", "InPyTorch", "InTriton", "Judge", "OfNumbers", "Own", "Quiet", "TooLarge", "Waits", "gradient_of", "look_beside",
+    "Drawn", "InPyTorch", "InTriton", "Judge", "OfNumbers", "Own", "Quiet", "TooLarge", "Waits", "gradient_of",
+    "look_beside",
 ]  # fmt: skip

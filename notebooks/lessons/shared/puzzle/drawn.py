@@ -30,6 +30,7 @@ class Drawn(OfNumbers):
                     raise AssertionError(f"an index is an int; got {value!r}: / gives a float, // an int")
             return result
 
-        drawn = [(f"of {', '.join(map(str, given))}", given, self.hint) for given in (self.draw() for _ in range(DRAWN))]
+        arguments = [self.draw() for _ in range(DRAWN)]
+        drawn = [(f"of {', '.join(map(str, given))}", given, self.hint) for given in arguments]
         asked = whole if self.index and callable(answer) else answer
         return OfNumbers.judge(replace(self, cases=[*self.cases, *drawn]), name, asked)
