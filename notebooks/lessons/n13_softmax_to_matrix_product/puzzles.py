@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from lessons.n13_softmax_to_matrix_product import arithmetic, product_kernels, softmax_puzzles
 from lessons.shared import layer_puzzles
-from lessons.shared.puzzle import Judge, OfNumbers
+from lessons.shared.puzzle import Drawn, Judge
 
 _DOWN = "In a group programs go down first: program 1 has the tile below program 0's."
 _NEXT = "A group has group · columns tiles. After them the next group begins, `group` rows further down."
@@ -33,9 +35,18 @@ CASES: tuple[tuple[str, tuple[int, int, int, int], str], ...] = (
     ("fewer rows than a group", (5, 2, 9, 8), _LAST),
     ("groups of one", (7, 4, 5, 1), "With one row a group, programs go along a row."),
 )
+
+
+def _drawn() -> tuple[int, int, int, int]:
+    rows, columns, group = (int(torch.randint(1, most, ())) for most in (80, 80, 20))
+    return int(torch.randint(rows * columns, ())), rows, columns, group
+
+
 _PRODUCTS = {
     "sums": layer_puzzles.PUZZLES["sums"],
     "epilogue": replace(layer_puzzles.PUZZLES["epilogue"], allowed=(product_kernels.tile_sums, product_kernels.relu)),
 }
-PUZZLES = softmax_puzzles.PUZZLES | _PRODUCTS | {"place": OfNumbers(arithmetic.place, CASES)}
+PUZZLES = softmax_puzzles.PUZZLES | _PRODUCTS | {
+    "place": Drawn(arithmetic.place, CASES, draw=_drawn, hint=f"{_NEXT} {_LAST}", index=True)
+}
 attempt = Judge(PUZZLES).attempt

@@ -62,7 +62,7 @@ def _sums_calls(case: Case, device: torch.device) -> Iterator[Call]:
     grad = case.tensor(1, device)
     hint = f"k is a place among the sorted; positions[k] is the row of grad, {width} numbers wide."
     yield Call(str(case), (grad, positions, offsets), hint=hint)
-    if BLOCK < count and case.dtype == torch.float32:  # two rows, their occurrences by turns
+    if count > BLOCK and case.dtype == torch.float32:  # two rows, their occurrences by turns
         numbers = torch.tensor([[LARGE, LARGE, -LARGE, -LARGE, 1, 2]], dtype=torch.float32, device=device).T
         tensors = (numbers.repeat(1, width), *(torch.tensor(v, device=device) for v in ([0, 2, 4, 1, 3, 5], [0, 3, 6])))
         hint = "(1e8 - 1e8) + 1 is 1, and (1 - 1e8) + 1e8 is 0: in order."

@@ -99,7 +99,8 @@ def _steps() -> Iterator[tuple[str, Tensor, Tensor]]:
         for (hint, want), got in zip(wanted, GIVEN.get(name, ()), strict=False):
             yield hint, got, want
     if "update" in GIVEN:
-        yield "adagrad_kernel is given the right rows and sums: is puzzle 3 right, and the arguments' order?", keys, keys + 1
+        last = "adagrad_kernel is given the right rows and sums: is puzzle 3 right, and the arguments' order?"
+        yield last, keys, keys + 1
 
 
 WHOLE = Whole(

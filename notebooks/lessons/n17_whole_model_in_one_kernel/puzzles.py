@@ -25,10 +25,9 @@ from kernels.check.host.programs import DoesNotCompile, Outcome
 from kernels.ops.dlrm import eager
 from kernels.ops.dlrm.spec import Layers
 from lessons.n17_whole_model_in_one_kernel.mini_kernel import HEIGHTS, LAYERS, WIDTH, whole
-from lessons.shared.puzzle import Judge
+from lessons.shared.puzzle import Drawn, Judge
 from lessons.shared.puzzle.in_cuda import Wrong, explain, not_on_host, pointers
 from lessons.shared.puzzle.in_triton import checked
-from lessons.shared.puzzle.of_numbers import OfNumbers
 from lessons.shared.records import LANES, SECTOR
 
 ROWS_A_THREAD = 8  # at most, so that one thread does not do the work of all
@@ -311,14 +310,26 @@ def touched(kernel: str, rows: int = 1024) -> dict[str, tuple[float, float, int]
     return found
 
 
+
+
+def _pair() -> tuple[int, int]:
+    i = int(torch.randint(27, 300, ()))
+    return i, int(torch.randint(i, ()))
+
+
+def _size() -> tuple[int, int, int]:
+    return tuple(int(torch.randint(least, most, ())) for least, most in ((1, 65), (0, 600), (1, 1000)))
+
+
 SIZES = ((4, 8, 160), (16, 8, 160), (16, 512, 160), (64, 16, 160), (1, 0, 255), (3, 7, 100))
 PUZZLES = {
-    "place_of_pair": OfNumbers(
-        place, [(f"v_{i} · v_{j}", (i, j), BY_COLUMN) for i, j in PAIRS], wrong=_wrong_place
+    "place_of_pair": Drawn(
+        place, [(f"v_{i} · v_{j}", (i, j), BY_COLUMN) for i, j in PAIRS], wrong=_wrong_place,
+        draw=_pair, hint=BY_COLUMN, index=True,
     ),
-    "fits": OfNumbers(
+    "fits": Drawn(
         fits, [(f"width {w}, {n} sums, {budget} numbers", (w, n, budget), _FITS) for w, n, budget in SIZES],
-        unit="tables", wrong=_wrong_fit,
+        unit="tables", wrong=_wrong_fit, draw=_size, hint=_FITS,
     ),
     "whole_model": Forward(),
 }

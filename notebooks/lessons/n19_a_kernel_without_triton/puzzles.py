@@ -14,10 +14,8 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FrameType
 
 import torch
 from torch import Tensor
@@ -168,33 +166,6 @@ _NUMBERS = (
 )
 
 
-def _without_triton(function: Callable) -> Callable:
-    """The function; AssertionError where it calls Triton, in Python or in C++."""
-
-    def without_triton(argument):
-        before, called = sys.getprofile(), []
-
-        def note(frame: FrameType, event: str, what: object) -> None:
-            if event == "call":
-                module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
-            else:
-                module, name = getattr(what, "__module__", ""), getattr(what, "__name__", "")
-            if event in ("call", "c_call") and str(module).partition(".")[0] == "triton":
-                called.append(f"{module}.{name}")
-            if before is not None:
-                before(frame, event, what)
-
-        sys.setprofile(note)
-        try:
-            result = function(argument)
-        finally:
-            sys.setprofile(before)
-        assert not called, f"specialised: {called[0]} was called: this is what you are to write"
-        return result
-
-    return without_triton
-
-
 def _drawn() -> list[int]:
     """Integers of all sizes, which no table of answers has."""
     numbers = torch.randint(-(2**62), 2**62, (100,)) >> torch.randint(62, (100,))
@@ -205,7 +176,7 @@ def _check_specialised(answer: Callable) -> str:
     tensors = _tensors()
     cases = [(name, tensor, _ADDRESS) for name, tensor in tensors.items()]
     cases += [(f"{number}", number, hint) for number, hint in _NUMBERS]
-    answer = alone(_without_triton(answer), (_without_triton,))
+    answer = alone(answer, forbidden=("triton",))
     for name, argument, hint in [*cases, *((f"{number}", number, "") for number in _drawn())]:
         got, want = answer(argument), specialised(argument)
         told = f"specialised, case {name}: "
@@ -239,6 +210,11 @@ class _Case:
     why: str = ""
 
     @property
+    def is_launched(self) -> bool:
+        """Whether the last count's offset fits into 32 bits, in which the kernels count."""
+        return -(2**31) <= (self.n - 1) * self.stride < 2**31 or not self.n
+
+    @property
     def is_by_16(self) -> bool:
         return self.stride == 1 and not (self.n % 16 or self.counts % 4 or self.out % 4)
 
@@ -252,8 +228,14 @@ _CASES = (
     _Case("17 counts in a row", 17, why="16 does not divide n: by_16 would write beyond out."),
     _Case("16 counts of a column", 16, stride=13, why="by_16 was compiled for a stride of 1: it would read a row."),
     _Case("17 counts of a column", 17, stride=16, why="n decides as well as stride."),
+    _Case("20 counts in a row", 20, why="4 divides n, and 16 does not."),
+    _Case("24 counts in a row", 24, why="8 divides n, and 16 does not."),
+    _Case("16 times the same count", 16, stride=0, why="by_16 was compiled for a stride of 1: 0 is another."),
+    _Case("16 counts from the last on", 16, stride=-1, why="by_16 was compiled for a stride of 1, not of -1."),
     _Case("counts from the second on", 32, counts=1, why="16 does not divide the address of counts."),
-    _Case("out from the third on", 32, out=2, why="16 does not divide the address of out."),
+    _Case("counts from the third on", 32, counts=2, why="8 divides the address of counts, and 16 does not."),
+    _Case("out from the second on", 32, out=1, why="16 does not divide the address of out."),
+    _Case("out from the third on", 32, out=2, why="8 divides the address of out, and 16 does not."),
     _Case("counts and out from the fifth on", 32, counts=4, out=4),
     _Case("one block, full", 1024),
     _Case("one count more than a block", 1025),
@@ -262,6 +244,11 @@ _CASES = (
     _Case("no counts", 0),
     _Case("2^31 - 16 counts", 2**31 - 16),
     _Case("2^31 - 1 counts", 2**31 - 1),
+    _Case("2^27 counts of a column of 16", 2**27, stride=16, why="by_16 was compiled for a stride of 1."),
+    _Case("2^27 + 1 counts of a column of 16", 2**27 + 1, stride=16),
+    _Case("2^28 counts of a column of 13", 2**28, stride=13),
+    _Case("2^28 + 1 counts of a column of 17", 2**28 + 1, stride=17),
+    _Case("2^27 + 2 counts, 16 apart, from the last on", 2**27 + 2, stride=-16),
 )
 
 
@@ -343,11 +330,16 @@ def _lines(program: str, driver: str, cases: Sequence[_Case]) -> list[str]:
 
 def _wrong(case: _Case, line: str) -> str:
     """What is wrong of a line of the recording driver's, with a hint; "" if nothing is."""
+    if not case.is_launched:
+        last = f"{case.n - 1:,} · {case.stride}"
+        hint = f"(n - 1) * stride is {last}, which a kernel's 32-bit offsets do not reach: throw before you launch."
+        refused = line.startswith(("error 0 ", "thrown 0 "))
+        return "" if refused else f"expected an exception and no launch\nHint: {hint}"
     if line.startswith("error "):
-        return f"the launcher refuses: {line.removeprefix('error ')}\nHint: {_refused(line, case)}"
+        return f"the launcher refuses: {line.split(maxsplit=2)[2]}\nHint: {_refused(line, case)}"
     if line.startswith("thrown "):
-        what = line.removeprefix("thrown ")
-        return f"your function threw {what}\nHint: what cannot be launched, the launcher refuses."
+        what = line.split(maxsplit=2)[2]
+        return f"your function threw {what}\nHint: here (n - 1) * stride fits into 32 bits, so it is to be launched."
     words = line.split()[1:]
     if not case.n:
         return "" if words == ["0"] else "expected no launch, got one\nHint: no counts need no blocks."
@@ -397,7 +389,7 @@ def _on_gpu(line: str) -> str:
     if line.startswith("wrong "):
         _, place, want, got = line.split()
         return f"out[{int(place):,}]: expected {want}, got {got}\nHint: the recorded launch was right."
-    return f"{line.removeprefix('error ').removeprefix('thrown ')}\nHint: does the GPU suit one of the images?"
+    return f"{line.split(maxsplit=2)[-1]}\nHint: does the GPU suit one of the images?"
 
 
 PUZZLES = {

@@ -37,6 +37,8 @@ specialised = puzzles.passed("specialised")  # yours, or until it passes the lec
 # %% launch
 launch = r"""
 void launch(cubin::Program& program, const float* counts, float* out, int stride, int n, void* stream) {
+    const int64_t last = (int64_t(n) - 1) * stride;  // the last count's offset
+    if (last != int32_t(last)) throw std::length_error("the counts lie beyond 32-bit offsets");
     const cubin::Launch how({(int64_t(n) + 1023) / 1024}, stream);
     auto divides = [](const float* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
     if (stride == 1 && n % 16 == 0 && divides(counts) && divides(out))

@@ -67,7 +67,11 @@ def by_16(blocks: int = 1, n: int = 16, stream: int = 1, shared: int = 0) -> str
         (puzzles._CASES[0], by_16(shared=16), "no shared memory, got 16 bytes"),
         (puzzles._CASES[0], by_16(n=15), "expected n to be 16, got 15"),
         (puzzles._CASES[0], by_16().replace("1 1 1", "1 2 1"), "expected 1 blocks along x, got 1×2×1"),
-        (puzzles._CASES[0], "thrown what is no std::exception", "your function threw what is no std::exception"),
+        (puzzles._CASES[0], "thrown 0 what is no std::exception", "your function threw what is no std::exception"),
+        (puzzles._Case("", 2**28, stride=13), "thrown 0 too far", ""),
+        (puzzles._Case("", 2**28, stride=13), "error 0 too far", ""),
+        (puzzles._Case("", 2**28, stride=13), "thrown 1 too late", "expected an exception and no launch"),
+        (puzzles._Case("", 3, stride=2**30), by_16(n=3), "(n - 1) * stride is 2 · 1073741824"),
         (puzzles._Case("", 0), "launched 0", ""),
         (puzzles._Case("", 0), by_16(), "expected no launch"),
     ],
@@ -89,7 +93,7 @@ def test_what_a_run_on_the_gpu_is_told(monkeypatch):
     monkeypatch.setattr(puzzles, "_wrong", lambda case, line: "")
     answers = {True: "launched", False: "right"}
     monkeypatch.setattr(puzzles, "_lines", lambda program, driver, cases: [answers[bool(driver)]] * len(cases))
-    assert re.fullmatch(r"14 cases passed on a driver that records, 12 on the GPU", puzzles._check_launch(""))
+    assert re.fullmatch(r"\d+ cases passed on a driver that records, 18 on the GPU", puzzles._check_launch(""))
     answers[False] = "wrong 17 -7 1.5"
     with pytest.raises(AssertionError, match=r"on the GPU: out\[17\]: expected -7, got 1.5\nHint"):
         puzzles._check_launch("")

@@ -145,7 +145,8 @@ _NO_NUMBERS = (WITH_NAN, 16, 32), (WITH_INF, 16, 32), (WITH_MORE, 16, 32)
 _EPILOGUE = ((16, 16, 32), (16, 48, 7), (5, 16, 32), (33, 40, 45), (1, 1, 1), *_NO_NUMBERS)
 _LAYER = ((16, 16, 32), (5, 16, 7), (16, 48, 32), (33, 40, 45), (1, 1, 1), *_NO_NUMBERS)
 _CHAINED = (
-    (16, 16, 16, 16), (5, 16, 16, 32), (16, 16, 48, 32), (33, 32, 40, 16), *((*each[:2], 16, 16) for each in _NO_NUMBERS),
+    (16, 16, 16, 16), (5, 16, 16, 32), (16, 16, 48, 32), (33, 32, 40, 16),
+    *((rows, inputs, 16, 16) for rows, inputs, _ in _NO_NUMBERS),
 )  # fmt: skip
 _ONE = ("identity", "relu", "ieee")
 _TWO = ("relu", "sigmoid", "ieee")

@@ -56,6 +56,12 @@ def _values(result: object, unit: str = "") -> Real | list[Real]:
     return result
 
 
+def flat(result: object) -> list[Real]:
+    """The numbers of a result, in order."""
+    values = _values(result)
+    return values if isinstance(values, list) else [values]
+
+
 def _kind(unit: str) -> str:
     return f"a number of {unit}" if unit else "a number"
 

@@ -100,8 +100,9 @@ def _line(file: str, number: int) -> str:
 # ------------------------------------------------------------------------------------------------ what may be called
 
 
-def alone(function: Callable, allowed: Collection[Callable] = ()) -> Callable:
-    """The function; AssertionError if it calls what lies in the repository: the lesson's own, the model's, an op.
+def alone(function: Callable, allowed: Collection[Callable] = (), forbidden: Collection[str] = ()) -> Callable:
+    """The function; AssertionError if it calls what lies in the repository: the lesson's own, the model's, an op; or
+    a package that is forbidden, in Python or in C++.
 
     What it is given it may call: functions, and the methods of objects; and those that are allowed.
     """
@@ -115,7 +116,7 @@ def alone(function: Callable, allowed: Collection[Callable] = ()) -> Callable:
         called: list[str] = []
         inside: list[FrameType] = []  # what was given and runs now, whatever it calls
 
-        def note(frame: FrameType, event: str, _) -> None:
+        def note(frame: FrameType, event: str, what: object) -> None:
             if inside:
                 if event == "return" and frame is inside[0]:
                     inside.clear()
@@ -124,6 +125,10 @@ def alone(function: Callable, allowed: Collection[Callable] = ()) -> Callable:
                     inside.append(frame)
                 elif not called:
                     called.append(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
+            elif forbidden and not called and event in ("call", "c_call"):
+                module = frame.f_globals.get("__name__") if event == "call" else getattr(what, "__module__", "")
+                if str(module).partition(".")[0] in forbidden:
+                    called.append(f"{module}.{frame.f_code.co_name if event == 'call' else what.__name__}")
 
         before = sys.getprofile()
         sys.setprofile(note)
