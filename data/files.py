@@ -20,6 +20,8 @@ def parquet_files(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
+    if path.is_fifo():  # Parquet is read from its end
+        raise UserError(f"{path}: Parquet through a pipe; name the file")
     if not path.is_dir():
         raise UserError(f"{path}: no such file or directory; expected Parquet files")
     files = by_numbers(file for file in path.glob("*.parquet") if file.name[0] not in "._")
@@ -40,10 +42,10 @@ def check_once(files: Iterable[Path]) -> None:
     known: dict[tuple[int, int], Path] = {}
     for file in files:
         if file.exists():
-            status = file.stat()
-            first = known.setdefault((status.st_dev, status.st_ino), file)
-            if first is not file:
+            identity = file.stat().st_dev, file.stat().st_ino
+            if first := known.get(identity):
                 raise UserError(f"{file}: the same file as {first}, and its rows would come twice; name it once")
+            known[identity] = file
 
 
 def out_of_order(files: list[Path]) -> str | None:

@@ -96,7 +96,7 @@ def blocks(file: Path, labelled: bool = True, schema: Schema | None = None, spli
         stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
         try:
             opening = stream.peek(HEAD)
-            _check_text(file, opening, labelled)
+            _check_text(file, opening, labelled, schema)
             line = 1 + (schema.skip if schema else 0)
             for number in range(1, line + 1):
                 first = stream.readline(LONGEST + 1)
@@ -170,11 +170,11 @@ def check_file(file: Path) -> None:
         raise UserError(f"{file}: {'is not a file' if file.exists() else 'no such file'}")
 
 
-def _check_text(file: Path, head: bytes, labelled: bool) -> None:
-    """labelled: as in `blocks`; without labels are rows that a model predicts for, which may be Parquet."""
+def _check_text(file: Path, head: bytes, labelled: bool, schema: Schema | None) -> None:
+    """labelled, schema: as in `blocks`; without labels are rows that a model predicts for, which may be Parquet."""
     if begins_as_parquet(head):
         if labelled:
-            raise UserError(f"{file}: Parquet; name the text that Criteo published")
+            raise UserError(f"{file}: Parquet; name the text that {'it was made of' if schema else 'Criteo published'}")
         packed = "in gzip; unpack it (gunzip)" if file.is_file() else "through a pipe; name the file"
         raise UserError(f"{file}: Parquet {packed}")
     if what := other_format(head):

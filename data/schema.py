@@ -72,8 +72,8 @@ class Split:
 class Schema:
     """columns: the label, the counts, the categories. fields: the file's, in order; None: its header says them.
 
-    delimiter, skip, missing, quotes, ignored, split: see data/README.md. content: what the TOML says, where the columns
-    are not written under Criteo's names.
+    delimiter, skip, missing, quotes (RFC 4180's, on one line), ignored, split: see data/README.md. content: what the
+    TOML says, where the columns are not written under Criteo's names.
     """
 
     columns: tuple[Column, ...]

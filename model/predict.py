@@ -2,10 +2,10 @@
 
     python -m model.predict build/checkpoints/NAME/best.pt ROWS --out FILE
 
-ROWS is Parquet as data.preprocess writes it, a file or a folder of them; or text as it reads it, plain or gzip, a pipe
-too (-): Criteo's, or what the schema says that the model's rows were preprocessed by. It may
-have labels; they are not looked at. FILE, whose suffix says which it is, .parquet, .csv or .tsv, has one column,
-probability, and its n-th row is for the n-th row of ROWS.
+ROWS is Parquet as data.preprocess writes it, a file or a folder of them, in the order of the numbers in their names; or
+text as it reads it, plain or gzip, a pipe too (-): Criteo's, or what the schema says that the model's rows were
+preprocessed by. It may have labels; they are not looked at. FILE, whose suffix says which it is, .parquet, .csv or
+.tsv, has one column, probability, and its n-th row is for the n-th row of ROWS.
 """
 
 if __name__ == "__main__":

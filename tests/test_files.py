@@ -158,6 +158,9 @@ def test_the_same_file_twice(tmp_path, monkeypatch, capsys, again):
         assert said == (
             f"data.preprocess: {Path(again)}: the same file as k.tsv, and its rows would come twice; name it once\n"
         )
+    file = Path("k.tsv")
+    with pytest.raises(UserError, match=r"k\.tsv: the same file as k\.tsv"):
+        preprocess([file, file], Path("out"))
     assert not Path("out").exists()
 
 
@@ -195,6 +198,12 @@ def test_a_folder_is_read_in_the_order_of_its_numbers(tmp_path, names):
         part(tmp_path / name, i)
     ids = [int(one) for _, _, sparse in CriteoBatches(tmp_path, 2) for one in sparse[:, 0]]
     assert ids == [i for i in range(len(names)) for _ in range(2)]
+
+
+def test_parquet_has_no_pipe(tmp_path):
+    os.mkfifo(tmp_path / "rows.parquet")
+    with pytest.raises(UserError, match=r"rows\.parquet: Parquet through a pipe; name the file$"):
+        CriteoBatches(tmp_path / "rows.parquet", 2)
 
 
 def test_a_folder_that_holds_a_file_twice(tmp_path):

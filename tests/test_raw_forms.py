@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 from raw import raw_fields, tsv
@@ -85,13 +82,3 @@ def test_a_pipe_is_read_as_a_file(tmp_path, pack):
         writer.join()
     assert everything(tmp_path / "out") == plain(ROWS)
     assert sum(len(labels) for labels, *_ in result) == len(ROWS)
-
-
-def test_the_standard_input(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "data.preprocess", "/dev/stdin", "--out", tmp_path / "out"], input=tsv(ROWS),
-        capture_output=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])},
-    )
-    assert done.returncode == 0, done.stderr
-    assert everything(tmp_path / "out") == plain(ROWS)
