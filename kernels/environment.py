@@ -8,6 +8,7 @@ requirements, written once each of them was found in .venv.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import os
 import re
@@ -149,6 +150,8 @@ def write_paths() -> None:
 
 
 def main() -> None:
+    about, *_ = __doc__.splitlines()
+    argparse.ArgumentParser(prog="python -m kernels.environment", description=about).parse_args()
     if works(""):
         if scripts := list(moved()):
             print("The checkout was moved: pointing .venv to where it is now", flush=True)
