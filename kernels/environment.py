@@ -8,6 +8,7 @@ requirements, written once each of them was found in .venv.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import os
 import re
@@ -82,21 +83,23 @@ def pip_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return clean | kept | {"PIP_CONFIG_FILE": os.devnull}
 
 
-def pinned() -> dict[str, str]:
-    """The version of each package that requirements.txt pins."""
-    return dict(re.findall(r"^([\w.-]+)==([\w.!+-]+)", REQUIREMENTS.read_text(), re.MULTILINE))
+def required() -> dict[str, str]:
+    """The version of each package that requirements.txt names; "" where it pins none."""
+    return dict(re.findall(r"^(\w[\w.-]*)(?:==([\w.!+-]+))?", REQUIREMENTS.read_text(), re.MULTILINE))
 
 
 def not_installed() -> list[str]:
-    """What is pinned and not in .venv: "name==version, found …"."""
-    wanted = pinned()
+    """What is required and not in .venv: "name==version (what is there)"."""
+    wanted = required()
     found = dict(line.split() for line in run("-c", VERSIONS, *wanted).splitlines())
 
-    def same(one: str, other: str) -> bool:  # 2.13.0+cpu is a build of 2.13
-        one, other = (re.sub(r"(\.0)+$", "", version.split("+")[0]) for version in (one, other))
-        return one == other
+    def plainly(version: str) -> str:  # 2.13.0+cpu is a build of 2.13
+        return re.sub(r"(\.0)+$", "", version.split("+")[0])
 
-    return [f"{name}=={wanted[name]} ({found[name]})" for name in wanted if not same(wanted[name], found[name])]
+    return [
+        f"{name}=={version} ({found[name]})" if version else name for name, version in wanted.items()
+        if found[name] == "missing" or (version and plainly(version) != plainly(found[name]))
+    ]
 
 
 def install() -> None:
@@ -149,6 +152,8 @@ def write_paths() -> None:
 
 
 def main() -> None:
+    about, *_ = __doc__.splitlines()
+    argparse.ArgumentParser(prog="python -m kernels.environment", description=about).parse_args()
     if works(""):
         if scripts := list(moved()):
             print("The checkout was moved: pointing .venv to where it is now", flush=True)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -277,10 +276,22 @@ def test_what_a_kill_9_left_half_written_is_removed_by_the_next_run(data, tmp_pa
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++")
 def test_compiled_training_leaves_plain_checkpoints(data, tmp_path, monkeypatch):
-    # The wrapper is the same with every backend, and this one takes a second instead of half a minute.
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    config = mini(epochs=1)
+    compilers = []
+
+    def compiled(model):
+        compilers.append(torch._inductor.config.cpp.cxx[1])
+        # The wrapper is the same with every backend, and this one takes a second instead of half a minute.
+        return plain(model, backend="aot_eager")
+
+    plain, config = torch.compile, mini(epochs=1)
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setenv("CXX", "no-such-cache g++")
+    with pytest.raises(UserError, match=r"^--compile: the C\+\+ compiler no-such-cache is missing \(CXX is 'no-such"):
+        run(tmp_path, data, config, compile=True)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("CXX", "env g++ -m64")  # of which Inductor is given one program
     result = run(tmp_path, data, config, compile=True)
+    assert "g++" in subprocess.run([*compilers, "--version"], capture_output=True, text=True, check=True).stdout
     for name in ("best.pt", "last.pt"):
         state = load_checkpoint(tmp_path / name)["parameters"]
         assert state.keys() == result.model.state_dict().keys()

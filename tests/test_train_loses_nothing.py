@@ -256,6 +256,16 @@ def test_a_best_checkpoint_that_is_not_the_runs_is_not_called_so(data, tmp_path,
         run(ours, data, mini(epochs=9), resume=True)
 
 
+def test_a_run_that_was_killed_between_its_two_checkpoints_goes_on(data, tmp_path):
+    """best.pt is then of the epoch whose end last.pt has not seen."""
+    expected = run(tmp_path / "whole", data, mini(epochs=2))
+    run(tmp_path / "parts", data, mini(epochs=1))
+    shutil.copy(tmp_path / "whole" / "best.pt", tmp_path / "parts" / "best.pt")
+    assert load_checkpoint(tmp_path / "parts" / "best.pt")["epoch"] == 2
+    result = run(tmp_path / "parts", data, mini(epochs=2), resume=True)
+    assert_same_end(tmp_path / "parts", result, tmp_path / "whole", expected)
+
+
 def test_a_folder_that_was_replaced_is_not_written_in(data, tmp_path, monkeypatch):
     """Removed or moved, and there again: it may be another run's by now."""
 
