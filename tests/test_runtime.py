@@ -23,6 +23,8 @@ def python(code, **environment):
 
 
 def test_the_cuda_backend_says_what_is_missing(monkeypatch, tmp_path):
+    for name in ("CC", "CXX", "CUDAHOSTCXX"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(runtime, "has_nvidia_driver", lambda: False)
     assert "no NVIDIA GPU" in runtime.why_not("cuda", "cuda")
     assert all("no NVIDIA GPU" in reason for reason in runtime.backends("cuda").values())

@@ -84,6 +84,7 @@ def test_doctor_names_what_is_missing_what_fails_and_the_package(given, name, sa
 
 
 def test_doctor_misses_a_compiler_that_is_not_in_path(monkeypatch, tmp_path):
+    monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "apt install g++" in failing()["g++"]
 
