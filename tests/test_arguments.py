@@ -29,6 +29,7 @@ from kernels.check.comparison import as_tuple
 from kernels.dispatch import allocation, plan
 from kernels.dispatch.address import overlap
 
+DEVICE = runtime.device()
 FORMS = [*specs.names(), *(f"{name}_" for name in dispatch.names() if "_" in dispatch.find(name).forms)]
 
 
@@ -37,8 +38,8 @@ def declared(name: str):
 
 
 def backends(name: str) -> list[str]:
-    """Those that run here on CPU tensors."""
-    return ["eager", *(b for b in declared(name).backends if b != "cuda" and not runtime.why_not(b, "cpu"))]
+    """Those that run here."""
+    return ["eager", *(b for b in declared(name).backends if not runtime.why_not(b, DEVICE.type))]
 
 
 CELLS = [(name, backend) for name in FORMS for backend in backends(name)]
@@ -50,7 +51,7 @@ class Cell:
 
     def __init__(self, name: str, backend: str) -> None:
         self.name, self.backend, self.spec, self.op = name, backend, specs.spec_of(name), declared(name)
-        self.call: Call = next(iter(self.spec.calls(Case((2, 3)), torch.device("cpu"))))
+        self.call: Call = next(iter(self.spec.calls(Case((2, 3)), DEVICE)))
         self.leaves = self.call.leaves()
         self.names = [leaf.partition("[")[0] for leaf in self.spec.leaf_names(self.call)]
 
@@ -222,7 +223,7 @@ def test_zero_tensors(cell):
     """As forward-mode derivatives have them: read as zeros; what is written must have memory."""
     cell = cell_of(*cell)
     for i, leaf in enumerate(cell.leaves):
-        zero = torch._efficientzerotensor(tuple(leaf.shape), dtype=leaf.dtype)
+        zero = torch._efficientzerotensor(tuple(leaf.shape), dtype=leaf.dtype, device=leaf.device)
         run = lambda i=i, zero=zero: cell(*cell.with_one(i, zero))  # noqa: E731
         if i in cell.written:
             with pytest.raises(ValueError, match=rf"{cell.name}: {cell.names[i]} must have memory, .*: clone\(\) it"):
@@ -396,7 +397,9 @@ def at_once(*steps: Callable) -> None:
 def test_checks_at_once():
     """Each watches the kernels that it runs and guards their memory, which is for all threads: one waits for the other,
     and leaves all as it was."""
-    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    if runtime.triton_mode() != "interpreted":
+        pytest.skip("Triton is not interpreted here")
+    interpreter = importlib.import_module("triton.runtime.interpreter")
     before = vars(interpreter.InterpreterBuilder).copy(), vars(interpreter.GridExecutor).copy()
     function = functools.partial(kernels.add_relu, backend="triton")
     at_once(lambda: check("add_relu", function, device="cpu", cases=[Case((2, 3))]))
