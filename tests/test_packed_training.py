@@ -70,9 +70,11 @@ def test_the_steps_are_those_of_each_parameter(one_by_one, backend, optimizer, c
     assert isinstance(ours.parts["mlps"], PackedOptimizer)
     assert len(ours.parts["mlps"].param_groups[0]["params"]) == 2  # an MLP each
     found = trained(model, ours)
-    torch.testing.assert_close(found[:2], expected[:2], rtol=0, atol=ERROR[optimizer])
+    # Eager computes with weights as they lie: PyTorch adds up in another order where their rows do not touch.
+    error = {"rtol": 0, "atol": max(ERROR[optimizer], 1e-7 if backend == "eager" else 0)}
+    torch.testing.assert_close(found[:2], expected[:2], **error)
     states = [state["mlps"] for *_, state in (found, expected)]
-    torch.testing.assert_close(states[0]["state"], states[1]["state"], rtol=0, atol=ERROR[optimizer])
+    torch.testing.assert_close(states[0]["state"], states[1]["state"], **error)
     (group,), (theirs,) = (state["param_groups"] for state in states)
     assert group.keys() == theirs.keys()
     assert group["params"] == theirs["params"]

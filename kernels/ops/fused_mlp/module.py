@@ -123,7 +123,7 @@ def is_plain(part: nn.Module) -> bool:
     parameters that are their memory (a quantized or a distributed one is of another class)."""
     if has_hooks(part):
         return False
-    if type(part) is not nn.Linear:
+    if type(part) is not nn.Linear or is_compiling():
         return True
     own = part._parameters  # for nn.Module.__getattr__ costs the host more than all the rest
     weight, bias = own.get("weight"), own.get("bias")
