@@ -120,8 +120,9 @@ SPEC = Spec(
     scale=_Pooled(k=16.0, gradient_magnitude=_gradient_magnitude),
     cases=_cases,
     wide_cases=_wide_cases,
-    # The second has one table, for as many bags as rows, and long rows, of which a program takes few.
+    # The others have one table, for as many bags as rows; and long rows, of which a program of the forward takes few.
     dimensions=(
-        Dimension(lambda n: Case((1, n))), Dimension(lambda n: Case((n, 1025), sizes=(1,)), large=128, least=16),
+        Dimension(lambda n: Case((1, n)), least=128), Dimension(lambda n: Case((n, 5), sizes=(1,)), large=48, least=16),
+        Dimension(lambda n: Case((n, 1025), sizes=(1,)), large=128, least=64),
     ),
 )

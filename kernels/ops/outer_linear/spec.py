@@ -140,9 +140,9 @@ SPEC = Spec(
     cases=cases,
     wide_cases=wide_cases,
     dimensions=(
-        Dimension(lambda rows: Case((rows, 5)), large=600, least=16),
+        Dimension(lambda rows: Case((rows, 5)), large=600, least=16, most=64),
         Dimension(lambda n: Case((2, n)), large=WIDEST, least=16),
-        Dimension(lambda outputs: Case((2, 5), sizes=(outputs,)), large=300, least=16),
+        Dimension(lambda outputs: Case((2, 5), sizes=(outputs,)), large=300, least=64),
     ),
     overload=lambda arguments: (*arguments, False),
 )
