@@ -14,7 +14,7 @@ from torch import Tensor
 from kernels.check import Call, Case, Spec
 from lessons.shared.puzzle import InTriton
 
-BLOCK = 16
+BLOCK, LARGE_BLOCK = 16, 4096  # columns at a time; of a long row
 # name → rows, columns, and what is done to the normal numbers of x.
 DRAWN = {
     "one block": (3, 16, lambda x: x),
@@ -27,9 +27,12 @@ DRAWN = {
     "one number": (1, 1, lambda x: x),
     "a NaN": (2, 32, lambda x: x.where(x < x.max(), math.nan)),
     "far below zero": (2, 41, lambda x: 1e30 * (x - 6)),
+    "a long row": (1, 66_000, lambda x: x),
 }
 HINTS = {
-    "one block": "Σ e^(z - maximum) of the block; nothing has been added up before it.",
+    "one block": "each program has a row of its own, and here it is one block: Σ e^(z - maximum) of that; nothing has "
+    "been added up before it.",
+    "a long row": "there are 66,000 columns: a place in the row needs more than 16 bits.",
     "a falling row": "total and maximum belong together: when the maximum is replaced, what is total a sum of?",
     "large numbers": "e^200 is more than float32 has: take a maximum off each number first.",
     "very negative numbers": "e^-300 is 0 in float32: from which maximum on is the distance taken?",
@@ -43,7 +46,7 @@ HINT = "total is a sum of e^(z - maximum). If the maximum rises, each of its ter
 def launch(kernel, x: Tensor) -> Tensor:
     """kernel[rows](x, out, columns, BLOCK)."""
     out = torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
-    kernel[(x.shape[0],)](x, out, x.shape[1], BLOCK=BLOCK)
+    kernel[(x.shape[0],)](x, out, x.shape[1], BLOCK=BLOCK if x.shape[1] < LARGE_BLOCK else LARGE_BLOCK)
     return out
 
 

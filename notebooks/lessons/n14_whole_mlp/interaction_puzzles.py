@@ -37,6 +37,7 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
     yield Call(f"{rows} rows, {count} vectors", (case.tensor(1, device),), hint=hint)
 
 
-SHAPES = ((1, 2, 16), (2, 3, 16), (3, 6, 16), (2, 27, 16))
-SPEC = Spec(interact, _calls, scale=Sums(k=4), cases=lambda names: [*map(Case, SHAPES)])
+SHAPES = ((1, 2, 16), (2, 3, 16), (3, 6, 16), (2, 27, 16), (130, 3, 256))  # the last: more than 2^15 places of out
+CASES = [*map(Case, SHAPES), Case((3, 6, 16), values="special")]
+SPEC = Spec(interact, _calls, scale=Sums(k=4), cases=lambda names: CASES)
 PUZZLES = {"pair_place": InTriton(SPEC, launch, __name__)}

@@ -26,6 +26,7 @@ ROWS, COLUMNS, STEP = 16, 32, 16  # of a program's tile, and of its loop
 NAN = "row 7 of x is NaN, and its sums too; relu(NaN) is NaN. tl.maximum gives 0, a comparison is false."
 WITH_NAN = 20  # rows, of which one is NaN
 WITH_INF = 21  # rows, where a number of the first bias is -Inf
+MANY = (1030, 64, 4)  # whose places in x 16 bits do not hold
 WITH_MORE = 22  # rows, where a number of the last bias is Inf
 MINUS_INF = "the bias of column 1 is -Inf. Its relu is 0, and -Inf · 0 is NaN: choose, do not multiply."
 INF = "the bias of column 2 is Inf, and so is its relu."
@@ -73,6 +74,8 @@ def _sums_calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 
 def _sums_hint(rows: int, inputs: int, outputs: int) -> str:
+    if rows == MANY[0]:
+        return f"x has {rows * inputs:,} elements: their places need more than 16 bits."
     if rows == WITH_NAN:
         return "row 7 of x is NaN: what the last step reads of it for row 6 is no 0, and NaN · 0 is NaN."
     if inputs % STEP:
@@ -101,6 +104,8 @@ def _calls(options: tuple, hints: Callable[..., str]) -> Callable[[Case, torch.d
 
 
 def _layer_hint(rows: int, inputs: int = 0, outputs: int = 0) -> str:
+    if rows == MANY[0]:
+        return f"x has {rows * inputs:,} elements: their places need more than 16 bits."
     if rows in (WITH_NAN, WITH_INF, WITH_MORE):
         return {WITH_NAN: NAN, WITH_INF: MINUS_INF, WITH_MORE: INF}[rows]
     if inputs <= STEP and rows == ROWS:
@@ -138,12 +143,14 @@ def _spec(options: tuple, hints: Callable[..., str], *shapes: tuple) -> Spec:
     return Spec(fused_mlp, _calls(options, hints), scale=Layers(), cases=lambda names: [*map(Case, shapes)])
 
 
+# K and N are multiples of 4 here: the rows of what a descriptor describes begin at multiples of 16 bytes.
 _SUMS = (
-    (16, 16, 32), (16, 48, 32), (5, 16, 7), (33, 48, 39), (16, 40, 32), (33, 45, 39), (1, 1, 1), (WITH_NAN, 40, 32),
+    (16, 16, 32), (16, 48, 32), (5, 16, 8), (33, 48, 36), (16, 40, 32), (33, 44, 36), (1, 4, 4), (WITH_NAN, 40, 32),
+    MANY,
 )
 _NO_NUMBERS = (WITH_NAN, 16, 32), (WITH_INF, 16, 32), (WITH_MORE, 16, 32)
 _EPILOGUE = ((16, 16, 32), (16, 48, 7), (5, 16, 32), (33, 40, 45), (1, 1, 1), *_NO_NUMBERS)
-_LAYER = ((16, 16, 32), (5, 16, 7), (16, 48, 32), (33, 40, 45), (1, 1, 1), *_NO_NUMBERS)
+_LAYER = ((16, 16, 32), (5, 16, 7), (16, 48, 32), (33, 40, 45), (1, 1, 1), *_NO_NUMBERS, MANY)
 _CHAINED = (
     (16, 16, 16, 16), (5, 16, 16, 32), (16, 16, 48, 32), (33, 32, 40, 16),
     *((rows, inputs, 16, 16) for rows, inputs, _ in _NO_NUMBERS),
