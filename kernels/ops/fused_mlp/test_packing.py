@@ -257,6 +257,8 @@ class TestPacking:
     @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
     def test_a_fused_optimizer_of_rows_that_do_not_touch(self, optimizer):
         """On a CPU it would compute wrong weights."""
+        if optimizer is torch.optim.Adagrad and DEVICE.type == "cuda":
+            pytest.skip("PyTorch's fused Adagrad takes no CUDA tensors")
         for widths, refused in (((16, 32, 5), False), ((16, 7, 3), True)):
             modules = [self.parameters(*widths)[0] for _ in range(2)]
             modules[0].load_state_dict(modules[1].state_dict())
