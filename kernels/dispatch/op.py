@@ -81,6 +81,8 @@ class Op(Declaration):
         torch.library.register_fake(f"{NAMESPACE}::{name}", self._fake(backend, form), lib=_library)
         if self.forms[form].mutated:
             _library.impl(name, self._resolving(backend, form), "Negative")
+        if form in BACKWARD and self.forms[form].lists:  # others PyTorch calls one by one, and lists not
+            _library.impl(name, self._refuse_batches, "FuncTorchBatched")
         if form not in BACKWARD and self.launcher(backend):  # which runs CPU tensors; of CUDA's the core takes care
             _library.impl(name, fallback.under_autocast("cpu"), "AutocastCPU")
         if backward := fallback.backward():
@@ -94,6 +96,11 @@ class Op(Declaration):
             return self.made_of_shapes(form, arguments)
 
         return fake
+
+    def _refuse_batches(self, *arguments) -> None:
+        raise RuntimeError(
+            f'{self.name} has no gradients in batches, which torch.func.jacrev asks for: use backend="eager"'
+        )
 
     def _resolving(self, backend: str, form: str) -> Callable:
         """The overload where a tensor has the negative bit (the imaginary part of a conjugate, say). PyTorch's own way

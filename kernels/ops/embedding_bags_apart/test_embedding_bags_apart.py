@@ -33,6 +33,15 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
     def backward_arguments(self, call, needs=None):
         return super().backward_arguments(call, (True,) * len(HEIGHTS) if needs is None else needs)
 
+    def test_gradients_in_batches_are_refused(self):
+        ids, backward = torch.tensor([0, 1]), torch.ops.fused_kernels.embedding_bags_apart_backward.cuda
+
+        def gradients(grad_out):
+            return backward(grad_out, [ids], [ids], [3, 4], "sum", False, [True])
+
+        with pytest.raises(RuntimeError, match=r'^embedding_bags_apart has no gradients in batches.*backend="eager"'):
+            torch.func.vmap(gradients)(torch.ones(2, 3, 1, 4))
+
     @pytest.fixture(autouse=True)
     def _nothing_is_reported(self):
         yield

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kernels import runtime
 from lessons.n16_training_tables import puzzles
 from lessons.shared import answers
 
@@ -33,7 +34,7 @@ def whole(tmp_path_factory):
     solutions = answers.solutions(Path(puzzles.__file__).parent)
     kernels = [solutions[name].source.partition("puzzles.attempt")[0] for name in ("starts", "row_sums", "adagrad")]
 
-    def attempt(edits: dict[str, str]) -> bool:
+    def passes(edits: dict[str, str]) -> bool:
         text = "\n".join([WHOLE, *kernels])
         for old, new in edits.items():
             assert old in text
@@ -45,7 +46,7 @@ def whole(tmp_path_factory):
         spec.loader.exec_module(cell)
         return puzzles.attempt("whole", cell.my_update)
 
-    return attempt
+    return passes
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,8 @@ def test_torch_may_sort_pad_and_index(whole, edits):
     ],
 )
 def test_the_hint_is_about_the_step_that_is_wrong(whole, edits, hint, capsys):
+    if PAD in edits and runtime.triton_mode() != "interpreted":
+        pytest.skip("compiled, what lies behind the offsets may be anything")
     assert not whole(edits)
     said, _, hinted = capsys.readouterr().out.partition("\nHint: ")
     assert said.startswith("not yet: whole, case ")
