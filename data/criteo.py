@@ -404,6 +404,8 @@ def _checked_footer(file: Path, columns: tuple[str, ...], of: Schema) -> pq.File
             label = f"{LABEL}, " if LABEL in columns else ""
             names = f"{DENSE[0]} to {SPARSE[-1]}" if of is CRITEO else ", ".join([*of.dense, *of.sparse])
             raise UserError(f"{file}: column {name} is missing; expected {label}{names}")
+        if schema.names.count(name) > 1:
+            raise UserError(f"{file}: column {name} is there {schema.names.count(name)} times; expected once")
         kind = schema.field(name).type
         if name in of.lists:
             is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)

@@ -27,10 +27,10 @@ class Derived(nn.Module):
         device = getattr(self, parameter).device
         for name, values in numbers.items():
             made, there = torch.tensor(values, dtype=torch.int64, device="cpu"), self._buffers[name]
-            if there is None or there.device != device:
+            if there is not None and (there.device, there.dtype) == (device, made.dtype) and _may_be_written(there):
+                there.copy_(made)  # the same memory: a CUDA graph may know it
+            else:
                 self._buffers[name] = made.to(device)
-            else:  # the same memory: a CUDA graph may know it
-                there.copy_(made)
 
     def _apply(self, fn, recurse: bool = True) -> Derived:
         super()._apply(fn, recurse)
@@ -40,3 +40,8 @@ class Derived(nn.Module):
     def _load_from_state_dict(self, *arguments) -> None:
         super()._load_from_state_dict(*arguments)
         self._write_derived()
+
+
+def _may_be_written(tensor: torch.Tensor) -> bool:
+    """Not what was made under torch.inference_mode, outside of it."""
+    return not tensor.is_inference() or torch.is_inference_mode_enabled()

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 import kernels
-from kernels.ops.fused_mlp.module import autocast, has_hooks, is_chosen, is_plain, mlp, precision_of
+from kernels.hooks import has_hooks
+from kernels.ops.fused_mlp.module import autocast, is_chosen, is_plain, mlp, precision_of
 from kernels.ops.fused_mlp.packed import PackedMLP, is_packed
 from kernels.ops.fused_mlp.packing import widths_of
 from model.arches import DenseArch, InteractionArch, OverArch, outer_product

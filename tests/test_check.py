@@ -72,6 +72,16 @@ def _reads_beside(x, bias):
     return add_relu(shifted.view(x.shape), bias)
 
 
+def _keeps_its_output():
+    kept = {}
+
+    def function(x, bias):
+        key = x.shape, x.dtype, x.device
+        return kept.setdefault(key, torch.empty(x.shape, dtype=x.dtype, device=x.device)).copy_(add_relu(x, bias))
+
+    return function
+
+
 def _raises(x, bias):
     raise RuntimeError("no kernel for this")
 
@@ -101,6 +111,7 @@ def _asserts(x, bias):
         (lambda x, bias: add_relu(x, bias) - 1e-8, "13×40 float32 tiny", ".*expected .*Hint: small numbers: "),
         (lambda x, bias: add_relu(x.float(), bias.float()).to(x.dtype), "3×1025 float64", ".*Hint: dtype: "),
         (_differs_each_time(), "1×1 float32", "two runs gave different bits\nHint: race or atomics: "),
+        (_keeps_its_output(), "1×1 float32", "its result lies in the memory of an earlier call's, which the caller"),
         (_ignores_strides, "17×24 float32 transposed", ".*Hint: layout: contiguous tensors pass"),
         (_forgets_columns_from_1024, "3×1025 float32", ".*Hint: columns: those before column 1024 are right"),
         (_writes_beside(lambda out: out.numel()), "0×5 float32", "the memory beside out was changed: 1 element was "

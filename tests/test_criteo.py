@@ -199,6 +199,7 @@ def bad(column: str, values: pa.Array) -> pa.Table:
     [
         (table(5).drop_columns(["SPARSE_3"]), "a.parquet: column SPARSE_3 is missing"),
         (table(5).drop_columns(["labels"]), "a.parquet: column labels is missing"),
+        (table(5).append_column("DENSE_0", table(5)["DENSE_0"]), "a.parquet: column DENSE_0 is there 2 times"),
         (bad("SPARSE_1", pa.array(["x"] * 5)), "column SPARSE_1: expected an integer type, found string"),
         (bad("SPARSE_1", pa.array([0.5] * 5)), "column SPARSE_1: expected an integer type, found double"),
         (bad("DENSE_2", pa.array(["1"] * 5)), "column DENSE_2: expected a numeric type, found string"),

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import runtime
+from ..dispatch.address import overlap
 from .cases import Call, Case
 from .comparison import Mismatch, as_tuple, compare, gradients
 from .edges import cases_of
@@ -26,6 +27,7 @@ from .memory import Guard, guarded, memory
 from .spec import Spec, eager_results, exact_results, spec_of
 
 _RUNNING = threading.RLock()  # a guard and a watch are of all threads
+MOST_KEPT = 1 << 24  # elements of a call's result, while the op is called again
 SECONDS = 600  # of check(isolated=True), for all cases of an op
 
 
@@ -190,7 +192,7 @@ def _twice(spec: Spec, call: Call, run: Callable[[Call], Any], judge: Callable[[
     The interpreter runs one program after the other. It is deterministic, so a second run of one program says nothing;
     of several programs it says something if they run in another order.
     """
-    before = None
+    before, earlier = None, []
     for again in (False, True):
         guard = Guard()
         given = call.map(lambda tensor, guard=guard: guard.like(tensor, written=True))
@@ -204,11 +206,15 @@ def _twice(spec: Spec, call: Call, run: Callable[[Call], Any], judge: Callable[[
                     raise watch.error from None
                 raise
         found = judge(results, given, guard)
+        made = results.values() if isinstance(results, dict) else [result for result in results if result is not None]
+        made = [result for result in made if result.numel() < MOST_KEPT]
+        if any(overlap(a, b) for a in earlier for b in made):
+            raise AssertionError("its result lies in the memory of an earlier call's, which the caller still has")
         if not spec.repeatable or watch.programs == 1:
             return
         if before is not None and not all(map(_same_bits, before, found)):
             raise NotRepeatable("two runs gave different bits")
-        before = found
+        before, earlier = found, made
 
 
 def _compare(

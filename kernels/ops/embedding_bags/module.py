@@ -130,22 +130,23 @@ class EmbeddingBags(Derived):
         own = self.state_dict_of_tables(prefix)
         if prefix + "weight" not in state_dict and not own.keys().isdisjoint(state_dict):
             given = {name: state_dict.pop(name) for name in own if name in state_dict}
-            wrong = [name for name in given if given[name].shape != own[name].shape]
             absent = [name for name in own if name not in given]
+            wrong = [name for name in given if getattr(given[name], "shape", None) != own[name].shape]
+            wrong += [name for name in given if name not in wrong and not isinstance(given[name], Tensor)]
             errors += [
-                f"size mismatch for {name}: the checkpoint has {list(given[name].shape)}, this table of "
-                f"{type(self).__name__} is {list(own[name].shape)}"
+                f"size mismatch for {name}: the checkpoint has {_described(given[name])}, this table of "
+                f"{type(self).__name__} is a tensor of shape {list(own[name].shape)}"
                 for name in wrong
             ]
             missing += absent
-            if wrong or absent:
-                state_dict[prefix + "weight"] = self.weight
-            elif self.weight.is_meta or metadata.get("assign_to_params_buffers", False):
+            state_dict[prefix + "weight"] = self.weight
+            if not (self.weight.is_meta or metadata.get("assign_to_params_buffers", False)):
+                for name in given.keys() - {*wrong}:  # table by table, for which no memory is needed
+                    own[name].copy_(given[name])
+            elif not (wrong or absent):
                 state_dict[prefix + "weight"] = torch.cat([*given.values()])
-            else:  # table by table, for which no memory is needed
-                for name, table in own.items():
-                    table.copy_(given[name])
-                state_dict[prefix + "weight"] = self.weight
+            else:
+                errors.append(f"{prefix}weight is on the device meta, or to be assigned: all its tables must be there")
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
 
     def forward(
@@ -167,3 +168,7 @@ class EmbeddingBags(Derived):
     def extra_repr(self) -> str:
         tables = ", ".join(map(str, self.num_embeddings))
         return f"[{tables}], {self.embedding_dim}, mode={self.mode!r}"
+
+
+def _described(value: object) -> str:
+    return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

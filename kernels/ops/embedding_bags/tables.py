@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...dispatch import checks
 from ...dispatch.address import address
+from ...hooks import has_hooks
 
 # Of a module's attributes those that would be lost, their neutral values, and what to do instead.
 REFUSED = {
@@ -88,6 +89,11 @@ def _check(op: str, name: str, table: object) -> None:
             table, nn.Embedding | nn.EmbeddingBag
         )
         raise TypeError(f"{op}: {name} must be an nn.Embedding, an nn.EmbeddingBag or a tensor; got {kind}{hint}")
+    if has_hooks(table) or "weight" not in table._parameters or table.weight._backward_hooks:
+        raise ValueError(
+            f"{op}: {name} must not have hooks, a forward of its own or a weight that is computed, since they would be "
+            "lost: remove them, or give its weight"
+        )
     for attribute, (neutral, instead) in REFUSED.items():
         if (value := getattr(table, attribute)) != neutral:
             raise ValueError(f"{op}: {name} must not have {attribute}={value}, since {instead}")

@@ -166,12 +166,65 @@ def test_a_models_tables_become_one_and_its_checkpoint_loads_there_and_back(give
     del checkpoint["emb_l.0.weight"]
     for state, message in (
         (checkpoint, r'Missing key.*"emb_l\.0\.weight"'),
-        (wrong, r"size mismatch for emb_l\.1\.weight: the checkpoint has \[2, 6\]"),
+        (wrong, r"size mismatch for emb_l\.1\.weight: the checkpoint has a tensor of shape \[2, 6\]"),
         ({**back, "emb_l.9.weight": own}, r'Unexpected key.*"emb_l\.9\.weight"'),
     ):
         with pytest.raises(RuntimeError, match=message):
             other.load_state_dict(state)
         assert torch.equal(other.emb_l.weight, before)
+
+
+def test_some_of_the_tables_are_loaded_where_a_load_is_not_strict():
+    tables = [torch.randn(rows, 6, device=DEVICE) for rows in HEIGHTS]
+    module = kernels.EmbeddingBags(HEIGHTS, 6, device=DEVICE)
+    before = module.weight.detach().clone()
+    given = {"1.weight": tables[1], "2.weight": tables[2]}
+    assert module.load_state_dict(given, strict=False).missing_keys == ["0.weight"]
+    assert torch.equal(module.weight, torch.cat([before[:37], *tables[1:]]))
+    with pytest.raises(RuntimeError, match=r"weight is on the device meta, or to be assigned: all its tables must be"):
+        kernels.EmbeddingBags(HEIGHTS, 6, device="meta").load_state_dict(given, strict=False, assign=True)
+    given["0.weight"] = tables[0].cpu().numpy()
+    with pytest.raises(RuntimeError, match=r"size mismatch for 0\.weight: the checkpoint has a ndarray, this table of"):
+        module.load_state_dict(given)
+
+
+def test_one_of_inference_mode_is_converted_and_its_offsets_stay_integers():
+    with torch.inference_mode():
+        module = kernels.EmbeddingBags(HEIGHTS, 6, device=DEVICE)
+    ids = torch.zeros(2, 3, dtype=torch.int64, device=DEVICE)
+    want = module(ids)
+    for converted in (module.double(), module.type(torch.float32)):
+        torch.testing.assert_close(converted(ids), want, check_dtype=False)
+        assert converted.row_offsets.tolist() == [0, 37, 38, 46]
+
+
+def with_weight_norm():
+    return torch.nn.utils.weight_norm(nn.Embedding(3, 6))
+
+
+def with_own_forward():
+    table = nn.Embedding(3, 6)
+    table.forward = lambda ids: ids
+    return table
+
+
+def hooked(register):
+    table = nn.Embedding(3, 6)
+    register(table)
+    return table
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize("table", [
+    with_weight_norm, with_own_forward,
+    lambda: hooked(lambda table: table.register_forward_hook(lambda module, given, out: out + 1)),
+    lambda: hooked(lambda table: table.register_forward_pre_hook(lambda module, given: given)),
+    lambda: hooked(lambda table: table.register_full_backward_hook(lambda module, given, out: None)),
+    lambda: hooked(lambda table: table.weight.register_hook(lambda gradient: 0 * gradient)),
+])
+def test_what_tables_do_beside_looking_up_is_not_lost(table):
+    with pytest.raises(ValueError, match=r"from_tables: tables\[1\] must not have hooks, a forward of its own or"):
+        kernels.EmbeddingBags.from_tables([nn.Embedding(4, 6), table()])
 
 
 def test_tables_that_are_tensors_are_copied():

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn import functional as F
-from torch.nn.modules.module import _has_any_global_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...dispatch.refusals import autocasts
+from ...hooks import has_hooks
 from ..add_relu.op import add_relu
 from . import choice, packing
 from .eager import ACTIVATIONS
@@ -33,10 +33,10 @@ class FusedMLP(nn.Sequential):
 
     It stands in the Sequential's place: it has the same parts under the same names, so that one loads the other's
     state_dict, and is indexed, looped over and changed as that is; a slice of it is a plain Sequential. The Sequential
-    that it was made of is `layers`, and what is done to one is done to both. (A part that is taken from `layers` leaves
-    the names here at the next call.) Each call looks at the parts as they are then. `layers` is called itself where
-    they are no such MLP any more, where a layer is more than an nn.Linear (LoRA's, a quantized or a parametrized one),
-    where one of its modules has hooks (pruning), and for an x that is not as wide as the first layer.
+    that it was made of is `layers`, and what is done to one is done to both. Each call looks at the parts as they are
+    then. `layers` is called itself where they are no such MLP any more, where a layer is more than an nn.Linear
+    (LoRA's, a quantized or a parametrized one), where one of its modules has hooks (pruning), and for an x that is not
+    as wide as the first layer.
 
     The kernels copy weights and biases at each call, unless `pack_mlp` of the module laid them out, when it is where it
     stays.
@@ -56,12 +56,32 @@ class FusedMLP(nn.Sequential):
             raise ValueError(f"FusedMLP: backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
         self.layers, self.backend = layers, backend
 
+    @property
+    def _modules(self) -> dict[str, nn.Module | None]:
+        """Those of `layers`, which has another dict where a part was deleted."""
+        self._now()
+        return self.__dict__["_modules"]
+
+    @_modules.setter
+    def _modules(self, modules: dict[str, nn.Module | None]) -> None:
+        self.__dict__["_modules"] = modules
+
     def __setattr__(self, name: str, value: object) -> None:
         if name == "layers":  # no part of this: its parts are
             self.__dict__["layers"] = value
             self._read_again()
         else:
+            self._now()
             super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> object:
+        self._now()
+        return super().__getattr__(name)
+
+    def _now(self) -> None:
+        """nn.Module's own code reads the dict itself."""
+        if "layers" in self.__dict__:
+            self.__dict__["_modules"] = self.__dict__["layers"]._modules
 
     def __setstate__(self, state: dict) -> None:
         super().__setstate__(state)
@@ -73,7 +93,9 @@ class FusedMLP(nn.Sequential):
         if [_kind(part) for part in layers] != self._kinds:
             self._read_again()
         linears = [part for part in layers if type(part) is nn.Linear]
-        if not self.activation or not isinstance(x, Tensor) or not all(map(is_plain, (layers, *layers))):
+        if not isinstance(x, Tensor):  # torch.fx traces, and asks for the parts by their names in this
+            return super().forward(x)
+        if not self.activation or not all(map(is_plain, (layers, *layers))):
             return layers(x)
         weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
         if x.dim() == 0 or x.shape[-1] != weights[0].shape[-1]:
@@ -97,8 +119,6 @@ class FusedMLP(nn.Sequential):
         except ValueError:  # no MLP any more
             self.activation = self.final_activation = ""
         self._kinds = [_kind(part) for part in self.layers]
-        if not is_compiling():
-            self._modules = self.layers._modules  # another dict where a part was deleted
 
     def _replicate_for_data_parallel(self) -> FusedMLP:
         replica = super()._replicate_for_data_parallel()  # whose parts are set in a dict of its own
@@ -128,14 +148,6 @@ def is_plain(part: nn.Module) -> bool:
     own = part._parameters  # for nn.Module.__getattr__ costs the host more than all the rest
     weight, bias = own.get("weight"), own.get("bias")
     return type(weight) in PLAIN and (bias is None or (type(bias) in PLAIN and bias.shape == weight.shape[:1]))
-
-
-def has_hooks(part: nn.Module) -> bool:
-    """Of its own or of all modules, or a forward of its own."""
-    if _has_any_global_hook():
-        return True
-    hooks = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
-    return bool(hooks) or "forward" in part.__dict__
 
 
 def _kind(part: nn.Module) -> type | str:

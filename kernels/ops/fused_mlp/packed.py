@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.compiler import is_compiling
 
+from ...hooks import has_hooks
 from . import choice, packing
-from .module import autocast, autocast_dtype, has_hooks, is_chosen, pack_mlp, precision_of
+from .module import autocast, autocast_dtype, is_chosen, pack_mlp, precision_of
 from .op import OP
 
 # Products of a forward in full float32, up to which one kernel makes a step faster that waits for the host: 8,192 rows

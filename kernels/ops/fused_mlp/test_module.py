@@ -345,6 +345,30 @@ class TestInASequentialsPlace:
         assert [*other.state_dict()] == ["0.weight", "0.bias"]
         assert len(fused) == 3
 
+    @pytest.mark.parametrize("first", ["called", "compiled", "not called"])
+    def test_what_is_done_to_layers_is_done_to_it(self, first):
+        """A part that is deleted leaves `layers` with another dict of parts."""
+        fused, x = FusedMLP(sequential(5, 8, 3)), torch.randn(4, 5, device=DEVICE)
+        call = torch.compile(fused, backend="eager") if first == "compiled" else fused
+        if first != "not called":
+            call(x)
+        fused.layers.pop(-1)
+        fused.layers.append(nn.Linear(8, 4).to(DEVICE))
+        assert fused[2] is fused.get_submodule("2") is getattr(fused, "2") is fused.layers[2]
+        del fused.layers[1]
+        if first != "not called":
+            call(x)
+        assert [*fused.state_dict()] == [*fused.layers.state_dict()] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+        assert [*fused.parameters()][-1] is fused.layers[1].bias
+        setattr(fused, "1", nn.Linear(8, 6).to(DEVICE))
+        assert fused(x).shape == call(x).shape == (4, 6)
+        assert torch.equal(fused(x), fused.layers(x))
+        assert all(tensor.dtype == torch.float64 for tensor in fused.double().layers.state_dict().values())
+
+    def test_torch_fx_traces_it(self):
+        fused, x = FusedMLP(sequential(5, 8, 3)), torch.randn(4, 5, device=DEVICE)
+        assert torch.equal(torch.fx.symbolic_trace(nn.Sequential(fused))(x), fused.layers(x))
+
     def test_a_replica_of_data_parallel_has_its_own_parts(self):
         fused, x = FusedMLP(sequential(5, 8, 3)), torch.randn(4, 5, device=DEVICE)
         replica = fused._replicate_for_data_parallel()

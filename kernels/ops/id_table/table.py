@@ -153,8 +153,11 @@ class IdTable(nn.Module):
             self._aside = tuple(tensor.to("cpu") for tensor in before)
             return self
         for name, then in zip(("tags", "slots", "bucket_offsets", "seeds"), before, strict=True):
-            if self._buffers[name] is not then:
-                self._buffers[name].copy_(then)
+            now = self._buffers[name]
+            if now.dtype != then.dtype:  # Module.type(dtype): ids stay integers
+                self._buffers[name] = then.to(now.device)
+            elif now is not then:
+                now.copy_(then)
         self._aside = None
         return self
 

@@ -162,6 +162,15 @@ def test_a_lack_of_memory_while_a_table_grows_leaves_it_as_it_was(monkeypatch):
     check_against([{i: i + 1 for i in range(20)}, {7: 1}], t, "eager", others=range(20, 100))
 
 
+def test_another_dtype_leaves_ids_integers():
+    """Module.type, which BatchNorm's counter bears."""
+    ids = [2**60 + 1, 16_777_217, 5]
+    table = IdTable([ids])
+    for dtype in (torch.float32, torch.int64):
+        table.type(dtype)
+        assert sorted(table.state_dict()["ids"].tolist()) == sorted(ids)
+
+
 def test_what_is_inserted_in_inference_mode_can_be_changed_outside():
     t = table([[1]], "eager")
     with torch.inference_mode():
