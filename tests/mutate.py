@@ -3,6 +3,7 @@
     python tests/mutate.py --count 20 --seed 0           # of all ops: as many bounds, then as many of the other kinds
     python tests/mutate.py --count 20 --seed 0 softmax   # of this one
     python tests/mutate.py --kind bounds --all           # every bound of every kernel
+    python tests/mutate.py --kind bounds --all --share 2/4   # the second of four shares
 
 A bound is what a comparison asks, where a loop ends, or what a minimum takes: one more, and one less. Any other mutant
 is a constant one off, `<` for `<=` or the reverse, a barrier, a condition or a mask dropped, or two axes or operands
@@ -224,8 +225,19 @@ def summary(results: list[Result]) -> str:
     return f"{text}; {sum(result.alone for result in results)} built alone"
 
 
-def mutate(count: float, seed: int, ops: list[str], bounds: bool, copies: Copies) -> list[Result]:
-    """The results of so many mutants, bounds or others, printed op by op as they come; count: math.inf for all."""
+def share(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no share, such as 2/4")
+    return int(match[1]), int(match[2])
+
+
+def mutate(count: float, seed: int, ops: list[str], bounds: bool, part: tuple[int, int],
+           copies: Copies) -> list[Result]:
+    """The results of so many mutants, bounds or others, printed op by op as they come; count: math.inf for all.
+
+    part: (k, n), the k-th of n shares of what is drawn.
+    """
     folders = sorted(path for path in (ROOT / "kernels" / "ops").iterdir() if not ops or path.name in ops)
     groups = [(folder, sorted(folder.rglob("*.cuh")), of_an_op_in_cuda) for folder in folders]
     groups += [
@@ -241,6 +253,7 @@ def mutate(count: float, seed: int, ops: list[str], bounds: bool, copies: Copies
     def of_a_group(i: int) -> list[Result]:
         folder, paths, of_an_op = groups[i]
         sequence = drawn(paths, random.Random(f"{seed} {folder.name} {of_an_op.__name__}"), bounds)
+        sequence = itertools.islice(sequence, part[0] - 1, None, part[1])
         try:
             results = of_an_op(folder.name, sequence, shares[i], copies) if shares[i] else []
         except Broken as broken:
@@ -272,6 +285,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=("bounds", "others"), help="default: the bounds, then the others")
     parser.add_argument("--all", action="store_true", help="instead of --count")
+    parser.add_argument("--share", type=share, default=(1, 1), metavar="K/N", help="the K-th of N shares of them")
     options = parser.parse_args()
     if options.count < 1:
         parser.error("--count is at least 1")
@@ -282,7 +296,7 @@ def main() -> int:
         try:
             for kind in [options.kind] if options.kind else ("bounds", "others"):
                 copies = Copies(Path(folder, kind), ROOT)
-                results += mutate(count, options.seed, options.ops, kind == "bounds", copies)
+                results += mutate(count, options.seed, options.ops, kind == "bounds", options.share, copies)
         except Broken as broken:
             print(broken, file=sys.stderr)
             return 2

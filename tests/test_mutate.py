@@ -236,6 +236,21 @@ def test_a_toy_op(toy, monkeypatch, capsys):
     assert printed.splitlines()[-1].startswith("4 mutants: 2 killed (2 by asan), 2 alive ")
 
 
+def test_shares_are_all_there_is(toy, monkeypatch):
+    root, drawn = toy(), []
+    monkeypatch.setattr(mutate, "of_an_op_in_cuda", lambda op, sequence, count, copies: drawn.append([*sequence]) or [])
+    arguments = "--kind", "bounds", "--all"
+    for share in ("1/1", "1/3", "2/3", "3/3"):
+        assert _mutate(monkeypatch, root, *arguments, "--share", share) == 0
+    whole, *shares = drawn
+    assert len(whole) == 4
+    assert sorted(map(len, shares)) == [1, 1, 2]
+    assert {*whole} == {mutant for share in shares for mutant in share}
+    for wrong in ("4/3", "0/3", "a third"):
+        with pytest.raises(SystemExit):
+            _mutate(monkeypatch, root, *arguments, "--share", wrong)
+
+
 def test_it_must_pass_without_a_mutant(toy, monkeypatch, capsys):
     assert _mutate(monkeypatch, toy(wanted=70), "--count", "1") == 2
     assert "fails without any mutant:\nrow FAIL: of the sum" in capsys.readouterr().err
