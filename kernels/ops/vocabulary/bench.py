@@ -28,7 +28,7 @@ LOOKUPS = {
     "assemble_deepstack_embedding": ("deepstack", TEXTS, 0, 0),
     "embedding_lookup_multimodal": ("multimodal", 0, IMAGE_TOKEN, AUDIO_TOKEN),
 }
-NAMES = ("eager", "torch.compile", "triton", "cuda")
+NAMES = ("eager", "torch.compile", "triton")
 SHOWN = {"lookup": "embedding_lookup", "ids": COUNTS[0]}
 TARGETS = (
     BytesPlus(2.0),

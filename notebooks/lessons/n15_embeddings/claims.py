@@ -133,8 +133,8 @@ def _compiled_multimodal() -> tuple:
     """Where it is recorded, torch.compile takes less than a tenth more than one kernel."""
     for ids in (1024, 8192):
         cell = {"lookup": "embedding_lookup_multimodal", "ids": ids, "part": "bandwidth", "form": "functional"}
-        compiled, *ours = (cell_us("vocabulary", name, **cell) for name in ("torch.compile", "triton", "cuda"))
-        assert compiled < 1.1 * min(ours)
+        compiled, ours = (cell_us("vocabulary", name, **cell) for name in ("torch.compile", "triton"))
+        assert compiled < 1.1 * ours
     return ()
 
 
