@@ -33,7 +33,12 @@ COMPILE_SECONDS = 60
 HEADERS = (HERE / "watched.h", HERE / "torch_on_host.h")
 OF_WATCH = (HERE / "buffers.h", HERE / "ends.h")
 # No struct is taken apart: a float4 is one access, as in the GPU's code.
-WATCHED = ("-std=c++17", "-O1", "-fno-tree-vectorize", "-fno-tree-sra", "-fsanitize=thread", "-w", "-fmax-errors=2")
+WATCHED = (
+    "-std=c++17", "-O1", "-fno-tree-vectorize", "-fno-tree-sra", "-fsanitize=thread,bounds", "-w", "-fmax-errors=2",
+)  # fmt: skip
+# What a local variable holds that was given no value: large numbers below 0, so that the old contents of a stack, often
+# 0, make no sum right. g++ has it from 12 on, clang too.
+UNSET = "-ftrivial-auto-var-init={}"
 LAUNCH = re.compile(r"((?:[A-Za-z_]\w*::)*[A-Za-z_]\w*\s*(?:<(?:[^<>;]|<[^<>;]*>)*>)?)\s*<<<(.*?)>>>\s*\(", re.S)
 SIGNATURE = re.compile(r"\bvoid\s+launch\s*\(([^)]*)\)\s*\{")
 FORWARD = re.compile(r"\b(?:torch|at)::Tensor\s+forward\s*\(([^)]*)\)\s*\{")
@@ -142,22 +147,25 @@ extern "C" void call_launch(void**, const long long* integers) {{
 """
 
 
-def build(source: str, gpu: bool = False) -> Path:
-    """The program, from the cache or built. DoesNotCompile: with what the compiler says first."""
+def build(source: str, gpu: bool = False, unset: str = "pattern") -> Path:
+    """The program, from the cache or built. DoesNotCompile: with what the compiler says first.
+
+    unset: "pattern" or "zero", what local variables hold on the host that were given no value.
+    """
     text = source
     if not gpu:
         header = "torch_on_host.h" if FORWARD.search(source) else "watched.h"
         text = f'#include "{header}"\n#line 1 "kernel"\n' + on_host(source)
-    return _build(text + _calling(source, gpu), gpu)
+    return _build(text + _calling(source, gpu), gpu, () if gpu else _filled(unset))
 
 
 @functools.lru_cache(maxsize=64)
-def _build(text: str, gpu: bool) -> Path:
+def _build(text: str, gpu: bool, filled: tuple[str, ...]) -> Path:
     BUILD.mkdir(parents=True, exist_ok=True)
     main = HERE / ("on_gpu.cu" if gpu else "watch.cpp")
     shared = [main, *HEADERS, *OF_WATCH, *sorted(HERE.glob("cuda_on_host*.h"))]
-    key = hashlib.sha256("".join([text, *WATCHED, *(path.read_text() for path in shared)]).encode()).hexdigest()[:16]
-    program = BUILD / f"{'gpu' if gpu else 'host'}-{key}"
+    made_of = "".join([text, *WATCHED, *filled, *(path.read_text() for path in shared)])
+    program = BUILD / f"{'gpu' if gpu else 'host'}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
     if program.exists():
         return program
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:
@@ -168,11 +176,26 @@ def _build(text: str, gpu: bool) -> Path:
             _compile([str(runtime.nvcc()), "-O3", "-std=c++17", "-arch=native", file, main, "-o", built])
         else:
             assembly = file.with_suffix(".s")
-            _compile([compiler(), *WATCHED, f"-I{_headers()}", "-S", file, "-o", assembly])
+            _compile([compiler(), *WATCHED, *filled, f"-I{_headers()}", "-S", file, "-o", assembly])
             assembly.write_text(OF_TEMPLATES.sub(r'\t.section\tshared_memory,"aw"', assembly.read_text()))
             _compile([compiler(), "-s", assembly, _watcher(), "-o", built])
         built.replace(program)
     return program
+
+
+@functools.cache
+def _filled(unset: str) -> tuple[str, ...]:
+    """The option, where the compiler knows it."""
+    option = UNSET.format(unset)
+    command = [compiler(), option, "-fsyntax-only", "-x", "c++", os.devnull]
+    return () if subprocess.run(command, capture_output=True, check=False).returncode else (option,)
+
+
+def reads_unset(source: str, buffers: Sequence[np.ndarray], integers: Sequence[int], got: Outcome, **how: bool) -> bool:
+    """Whether this outcome of a run on the host depends on what local variables hold that were given no value."""
+    other = run(build(source, unset="zero"), buffers, integers, **how)
+    before, after = ([part.tobytes() for buffer in each.buffers for part in buffer] for each in (got, other))
+    return (got.status, got.text, before) != (other.status, other.text, after)
 
 
 def _headers() -> Path:

@@ -260,6 +260,31 @@ void look_at_range(void* p, size_t bytes, bool writes, void* code) {  // a struc
 extern "C" void __tsan_read_range(void* p, size_t bytes) { look_at_range(p, bytes, false, __builtin_return_address(0)); }
 extern "C" void __tsan_write_range(void* p, size_t bytes) { look_at_range(p, bytes, true, __builtin_return_address(0)); }
 extern "C" void __tsan_init() {}
+
+// What the build (-fsanitize=bounds) calls where an index leaves its array: the compiler's struct, and the index.
+struct Place {
+    const char* file;
+    unsigned line, column;
+};
+struct Type {
+    unsigned short kind, info;  // info of an integer: whether it has a sign, then the logarithm of its bits
+    char name[1];
+};
+struct Indexed {
+    Place place;
+    const Type *array, *index;
+};
+extern "C" void __ubsan_handle_out_of_bounds(const Indexed* found, long index) {
+    unsigned others = 64 - (1u << (found->index->info >> 1));
+    if (found->index->info & 1)
+        index = long((unsigned long)index << others) >> others;
+    else
+        index = long((unsigned long)index << others >> others);
+    std::string type = found->array->name;
+    type.erase(std::remove(type.begin(), type.end(), '\''), type.end());
+    finish("array", (in_kernel ? here() : "launch() itself") + "|" + std::to_string(index) + "|" + type + "|" +
+                        std::to_string(found->place.line));
+}
 extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}
 

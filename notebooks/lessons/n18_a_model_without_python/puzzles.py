@@ -16,23 +16,7 @@ import torch
 from torch import Tensor
 
 from lessons.shared.puzzle import Judge, Own
-from lessons.shared.puzzle.reader import alone
-
-WRITE_IT = "this is what you are to write"  # of what alone() says
-
-
-
-def _ask(told: str, answer: Callable, arguments: tuple, hint: str) -> object:
-    """What the answer returns. AssertionError: what it raised, by the case's name and with a hint."""
-    try:
-        return alone(answer)(*arguments)
-    except Exception as error:
-        said = str(error).strip().partition("\n")[0]
-        if isinstance(error, AssertionError) and WRITE_IT in said:
-            raise
-        raised = f"{type(error).__name__}: {said}" if said else type(error).__name__
-        raise AssertionError(f"{told}{raised}\nHint: {hint}") from error
-
+from lessons.shared.puzzle.reader import ask
 
 # ---------------------------------------------------------------------------------------------------------- as_trained
 
@@ -49,10 +33,24 @@ _COUNTS = (
     ("a count that is missing", [[3.0, _NAN, 5.0]], "read() filled a missing count with 0, and log(1 + 0) is 0."),
     ("counts below 0", [[-1.0, -2.0, 4.0]], "read() took the larger of x and 0 before the logarithm."),
     ("a large count", [[3e9, 0.0, 2.0]], "float32 holds it, and so must what you make of it."),
+    ("counts that are no whole numbers", [[0.25, 0.5, 2.5]], "log(1 + x) is of x as it is, not of x rounded."),
     ("a count without a limit", [[_INF, -_INF, 2.0]],
      "read() took Inf for no missing count; nan_to_num puts a number in its place, unless you say posinf=torch.inf."),
     ("no rows", [], "a batch of 0 rows is a batch."),
 )
+
+
+_SHAPE = "each count gives one number, and that stays in its row and its column."
+_TYPE = "the model computes in float32."
+
+
+def _unchanged(told: str, name: str, given: Tensor, kept: Tensor) -> None:
+    """AssertionError if a caller's tensor has other bits than before."""
+    same = given.shape == kept.shape and given.numpy().tobytes() == kept.numpy().tobytes()
+    assert same, (
+        f"{told}the {name} were changed\n"
+        f"Hint: a caller may still need them. A method with _ at its end changes its tensor, and so does {name}[…] = …"
+    )
 
 
 def _check_as_trained(answer: Callable) -> str:
@@ -61,13 +59,11 @@ def _check_as_trained(answer: Callable) -> str:
         counts = torch.tensor(rows, dtype=torch.float32).reshape(-1, _COLUMNS)
         kept, want = counts.clone(), as_trained(counts)
         told = f"as_trained, case {name}: "
-        got = _ask(told, answer, (counts,), hint)
+        got = ask(told, answer, (counts,), hint)
         assert isinstance(got, Tensor), f"{told}must return a tensor; got {type(got).__name__}"
-        assert got.shape == want.shape, f"{told}shape: expected {[*want.shape]}, got {[*got.shape]}\nHint: {hint}"
-        assert got.dtype == torch.float32, f"{told}dtype: expected float32, got {str(got.dtype)[6:]}\nHint: {hint}"
-        assert torch.equal(counts.nan_to_num(-7), kept.nan_to_num(-7)), (
-            f"{told}the counts were changed\nHint: a caller may still need them: leave away the _ behind a name."
-        )
+        assert got.shape == want.shape, f"{told}shape: expected {[*want.shape]}, got {[*got.shape]}\nHint: {_SHAPE}"
+        assert got.dtype == torch.float32, f"{told}dtype: expected float32, got {str(got.dtype)[6:]}\nHint: {_TYPE}"
+        _unchanged(told, "counts", counts, kept)
         wrong = (~torch.isclose(got, want, rtol=1e-6, atol=1e-7)).nonzero()
         if len(wrong):
             row, column = wrong[0].tolist()
@@ -146,6 +142,8 @@ _BAGS = {"counts": ("B", 13), "ids": ("N",), "bag_of_id": ("N",)}
 _PAIRS = {"chosen": ("F", "F"), "vectors": ("B", "F", 16)}
 _SHAPES = (
     ("8 rows", _ONE, {"counts": (8, 13), "ids": (8, 26)}, True, "a letter may be any number."),
+    ("5 rows, in a second call", _ONE, {"counts": (5, 13), "ids": (5, 26)}, True,
+     "each call begins anew: what one call remembers must not reach the next."),
     ("0 rows", _ONE, {"counts": (0, 13), "ids": (0, 26)}, True, "0 is a number, too."),
     ("64 rows of ids beside 8 of counts", _ONE, {"counts": (8, 13), "ids": (64, 26)}, False,
      "a letter is the same number wherever it stands: remember the first."),
@@ -160,6 +158,10 @@ _SHAPES = (
      "how many sizes are declared, and how many dimensions are there? zip() ends with the shorter."),
     ("a dimension too many", _ONE, {"counts": (8, 13, 1), "ids": (8, 26)}, False,
      "how many sizes are declared, and how many dimensions are there? zip() ends with the shorter."),
+    ("a dimension too many, and one too few", _ONE, {"counts": (8, 13, 8), "ids": (8,)}, False,
+     "each input by itself: how many sizes are declared, and how many dimensions are there?"),
+    ("ids by columns", _ONE, {"counts": (8, 13), "ids": (26, 8)}, False,
+     "each size by itself: two shapes may have as many numbers, and be different."),
     ("no ids", _ONE, {"counts": (8, 13)}, False, "every name that is declared must be there, and no other."),
     ("an input too many", _ONE, {"counts": (8, 13), "ids": (8, 26), "offsets": (9,)}, False,
      "every name that is declared must be there, and no other."),
@@ -182,11 +184,32 @@ _SHAPES = (
 )
 
 
+def _drawn() -> Iterator[tuple[str, Declared, dict[str, tuple[int, ...]], bool, str]]:
+    """Cases that no table of answers has; in some of them one size is another."""
+
+    def any_of(values: Sequence) -> object:
+        return values[int(torch.randint(len(values), ()))]
+
+    for k in range(60):
+        letters = {letter: any_of(range(5)) for letter in "BNFK"}
+        declared = {
+            name: tuple(any_of([*letters, *letters, 1, 2, 3]) for _ in range(any_of((1, 2, 3))))
+            for name in ("counts", "ids", "chosen")[: any_of((1, 2, 3))]
+        }
+        shapes = {name: [letters.get(size, size) for size in sizes] for name, sizes in declared.items()}
+        if k % 2:
+            shape = any_of([*shapes.values()])
+            shape[any_of(range(len(shape)))] += 1
+        shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        hint = "a letter is any number, the same wherever it stands; a number that is declared must be that number."
+        yield f"{declared} and {shapes}", declared, shapes, is_declared(declared, shapes), hint
+
+
 def _check_is_declared(answer: Callable) -> str:
-    for name, declared, shapes, want, hint in _SHAPES:
+    for name, declared, shapes, want, hint in (*_SHAPES, *_drawn()):
         told = f"is_declared, case {name}: "
         raised = "where the shapes are not as declared, return False." if not want else hint
-        got = _ask(told, answer, (dict(declared), dict(shapes)), raised)
+        got = ask(told, answer, (dict(declared), dict(shapes)), raised)
         if isinstance(got, np.bool_) or (isinstance(got, Tensor) and got.dtype == torch.bool and not got.dim()):
             got = bool(got)
         assert isinstance(got, bool), f"{told}must return True or False; got {type(got).__name__}"
@@ -224,34 +247,41 @@ def _check_body(answer: Callable) -> str:
     requests = [*_requests()]
     for name, counts, ids, hint in requests:
         told = f"body, case {name}: "
-        got = _ask(told, answer, (counts, ids), hint or _layout(b"", len(counts), counts, ids))
+        want, kept = body(counts, ids), (counts.clone(), ids.clone())
+        got = ask(told, answer, (counts, ids), hint or _layout(b"", len(counts), counts, ids))
         assert isinstance(got, bytes | bytearray), f"{told}must return bytes; got {type(got).__name__}"
-        want = body(counts, ids)
+        for what, given, before in zip(("counts", "ids"), (counts, ids), kept, strict=True):
+            _unchanged(told, what, given, before)
         assert bytes(got) == want, f"{told}{_difference(bytes(got), want, counts, ids, hint)}"
     return f"{len(requests)} cases passed on paper"
 
 
 def _difference(got: bytes, want: bytes, counts: Tensor, ids: Tensor, hint: str) -> str:
     """The first byte that is another, and what to think of."""
-    rows = len(counts)
     said = f"expected {len(want)} bytes, got {len(got)}"
     if len(got) == len(want):
         at = next(k for k, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
         said = f"byte {at}: expected {want[at]}, got {got[at]}"
-    return f"{said}\nHint: {hint or _layout(got, rows, counts, ids)}"
+    return f"{said}\nHint: {hint or _layout(got, len(counts), counts, ids)}"
+
+
+_LITTLE = "little-endian: the byte of the ones comes first, in each number."
 
 
 def _layout(got: bytes, rows: int, counts: Tensor, ids: Tensor) -> str:
-    both = counts.numpy().tobytes() + ids.numpy().tobytes()
+    parts = counts.numpy().tobytes(), ids.numpy().tobytes()
+    both, number = b"".join(parts), rows.to_bytes(8, "little")
     if got == both:
         return "the number of rows comes first, as 8 bytes."
+    if got == both + number:
+        return "the number of rows comes first, before the counts."
     if got == rows.to_bytes(4, "little") + both:
         return "the number of rows is an int64: 8 bytes."
-    if got == rows.to_bytes(8, "big") + both:
-        return "little-endian: the byte of the ones comes first."
     if got[8:] == both:
+        if got[:8] == number[::-1]:
+            return _LITTLE
         return f"the first 8 bytes are the number of rows, here {rows}, as an int64."
-    if got[8:] == ids.numpy().tobytes() + counts.numpy().tobytes():
+    if got[8:] == parts[1] + parts[0]:
         return "the counts come before the ids."
     pairs = zip(counts, ids, strict=True)
     if got[8:] == b"".join(a.numpy().tobytes() + b.numpy().tobytes() for a, b in pairs):
@@ -259,14 +289,40 @@ def _layout(got: bytes, rows: int, counts: Tensor, ids: Tensor) -> str:
     orders = [[a.numpy().tobytes() for a in (each, each.T.contiguous())] for each in (counts, ids)]
     if got[8:] in (a + b for a in orders[0] for b in orders[1]):
         return "row by row: what belongs to one row lies side by side. These go column by column."
-    if len(got) == 8 + rows * (13 * 8 + 26 * 8):
+    of_counts, of_ids = 13 * rows, 26 * rows
+    if len(got) == 8 + 8 * of_counts + 8 * of_ids:
         return "the counts are float32: 4 bytes a number."
-    if len(got) == 8 + rows * (13 * 4 + 26 * 4):
+    if len(got) == 8 + 4 * of_counts + 4 * of_ids:
         return "the ids are int64: 8 bytes a number."
-    return f"8 bytes, then 4 · 13 · {rows} bytes of counts, then 8 · 26 · {rows} bytes of ids."
+    if len(got) == 8 + len(both):
+        return _by_part(got[8 : 8 + len(parts[0])], got[8 + len(parts[0]) :], counts, ids)
+    return (
+        f"8 bytes, then 4 · 13 · {rows} bytes of counts, then 8 · 26 · {rows} bytes of ids, with nothing between them."
+    )
 
 
-PUZZLES = {"as_trained": Own(_check_as_trained), "is_declared": Own(_check_is_declared), "body": Own(_check_body)}
+def _by_part(of_counts: bytes, of_ids: bytes, counts: Tensor, ids: Tensor) -> str:
+    """What to think of where each part is as long as it should be."""
+    as_counts, as_ids = counts.numpy(), ids.numpy()
+    swapped = as_counts.astype(">f4").tobytes(), as_ids.astype(">i8").tobytes()
+    if of_counts == swapped[0] or of_ids == swapped[1]:
+        return _LITTLE
+    if of_counts == as_counts.astype("<i4").tobytes():
+        return "the counts are float32, not whole numbers: 4 bytes each, as they are."
+    if of_counts != as_counts.tobytes():
+        return "the counts go over as they are: each as its float32's 4 bytes, neither rounded nor changed."
+    if of_ids == as_ids.astype("<f8").tobytes():
+        return "the ids are int64: a double has 8 bytes, too, and they mean something else."
+    if np.array_equal(np.frombuffer(of_ids, "<i8"), ids.float().long().numpy().ravel()):
+        return "an id has up to 64 bits, of which float32 keeps 24: leave the ids int64."
+    return "the ids go over as they are: each as its int64's 8 bytes."
+
+
+PUZZLES = {
+    "as_trained": Own(_check_as_trained),
+    "is_declared": Own(_check_is_declared, seconds=10),
+    "body": Own(_check_body),
+}
 JUDGE = Judge(PUZZLES)
 attempt, SOLVED = JUDGE.attempt, JUDGE.solved
 

@@ -14,8 +14,9 @@ import shutil
 import signal
 import struct
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from kernels import runtime
 from kernels.runtime import KERNELS
 from lessons.shared.commands import ROOT
 from lessons.shared.puzzle import Judge, Own
-from lessons.shared.puzzle.reader import alone
+from lessons.shared.puzzle.reader import ask
 
 FOLDER = ROOT / "build" / "lesson19"  # of the notebook's files
 
@@ -72,6 +73,8 @@ def _parameters(*sizes: int) -> list[bytes]:
 
 _INFO = (
     ("one parameter", [_parameter(0, 8)], [8], "its size is the last four bytes, shifted right by 18."),
+    ("no parameter, in a second call", [_short(0x1B, 0xFF)], [],
+     "a kernel may have none, and what one call has read must not reach the next."),
     ("in order", [_parameter(0, 8), _parameter(1, 4, 8)], [8, 4], "go on behind the record: 4 bytes and its length."),
     ("the last one first", [_parameter(2, 2, 12), _parameter(1, 4, 8), _parameter(0, 8)], [8, 4, 2],
      "a record says its parameter's place, and the records come in any order."),
@@ -79,6 +82,8 @@ _INFO = (
      [_short(0x1B, 0xFF), _long(0x19, struct.pack("<HH", 8, 12)), _parameter(1, 4, 8), _short(0x50, 0),
       _parameter(0, 8), _long(0x4C, _parameter(1, 5)[4:])],
      [8, 4], "only in format 4 the value is a length; a record of another number is passed over."),
+    ("formats 1 and 2", [_short(0x2A, 0, 1), _short(0x1D, 8, 2), _parameter(0, 8), _short(0x2B, 5, 1)], [8],
+     "only in format 4 the value is a length."),
     ("a record that holds what looks like a parameter",
      [_long(0x4A, _parameter(5, 16) + _parameter(0, 2)[:4]), _parameter(0, 4)], [4],
      "go from record to record: the bytes inside one may be anything."),
@@ -90,15 +95,29 @@ _INFO = (
     ("300 parameters", _parameters(*[4] * 299, 8)[::-1], [*[4] * 299, 8], "bytes 4 and 5 are one number, the place."),
     ("a value that no other format uses", [_short(0x03, 0x0417), _parameter(0, 1)], [1],
      "a record of another format has 4 bytes and no content."),
-    ("no parameter", [_short(0x1B, 0xFF)], [], "a kernel may have none."),
 )  # fmt: skip
 
 
+def _drawn_info() -> Iterator[tuple[str, list[bytes], list[int], str]]:
+    """Lists that no table of answers has."""
+    for _ in range(20):
+        sizes = [(1, 2, 4, 8, 12, 64, 2000)[k] for k in torch.randint(7, (int(torch.randint(1, 9, ())),)).tolist()]
+        others = [_short(0x1B, 0xFF), _long(0x4A, bytes(torch.randint(256, (12,)).tolist()))]
+        records = [*_parameters(*sizes), *others]
+        shuffled = [records[k] for k in torch.randperm(len(records)).tolist()]
+        yield f"{len(sizes)} drawn parameters", shuffled, sizes, "look at every record, and sort by the places."
+
+
+_INT = "/ gives a float, // and >> an int; and an int it stays."
+
+
 def _check_parameters(answer: Callable) -> str:
-    for name, records, want, hint in _INFO:
-        got = alone(answer)(b"".join(records))
+    for name, records, want, hint in (*_INFO, *_drawn_info()):
         told = f"parameters, case {name}: "
+        got = ask(told, answer, (b"".join(records),), hint)
         assert isinstance(got, list | tuple), f"{told}must return a list; got {type(got).__name__}"
+        other = next((size for size in got if not isinstance(size, Integral)), None)
+        assert other is None, f"{told}a size is an int; got {other!r}\nHint: {_INT}"
         assert [*got] == want, f"{told}{_difference([*got], want)}\nHint: {hint}"
     return f"{len(_INFO)} cases passed on paper"
 
@@ -161,8 +180,8 @@ _NUMBERS = (
     (2**32 + 1, "only 1 itself is a constant, not what has a 1 in its lower half."),
     (-(2**31), "i32 begins at -(2**31); and 16 divides it."),
     (-(2**31) - 1, _RANGE),
-    (1.0, "a float is never specialised, not even 1.0."),
-    (16.0, "a float is never specialised."),
+    (1.0, "a float is never specialised, not even 1.0: it is fp32."),
+    (16.0, "a float is never specialised: it is fp32."),
 )
 
 
@@ -172,16 +191,23 @@ def _drawn() -> list[int]:
     return [number - number % 16 * (k % 2) for k, number in enumerate(numbers.tolist())]
 
 
+def _of_number(number: int) -> str:
+    long = "" if -(2**31) <= number < 2**31 else " It is an i64: compute with ints, for a float keeps 53 bits."
+    return f"16 {'does not divide' if number % 16 else 'divides'} it.{long}"
+
+
 def _check_specialised(answer: Callable) -> str:
     tensors = _tensors()
     cases = [(name, tensor, _ADDRESS) for name, tensor in tensors.items()]
     cases += [(f"{number}", number, hint) for number, hint in _NUMBERS]
-    answer = alone(answer, forbidden=("triton",))
     for name, argument, hint in [*cases, *((f"{number}", number, "") for number in _drawn())]:
-        got, want = answer(argument), specialised(argument)
-        told = f"specialised, case {name}: "
+        told, want = f"specialised, case {name}: ", specialised(argument)
+        hint = hint or _of_number(argument)
+        got = ask(told, answer, (argument,), hint, forbidden=("triton",))
         assert isinstance(got, str), f"{told}must return a type as a string; got {type(got).__name__}"
-        assert got == want, f"{told}expected {want}, got {got}" + (hint and f"\nHint: {hint}")
+        if re.sub(r"\s", "", got).lower() == want:
+            hint = "spelled as in the text: small letters, and no space."
+        assert got == want, f"{told}expected {want}, got {got}\nHint: {hint}"
     return f"{len(cases)} cases passed on paper"
 
 
@@ -236,6 +262,9 @@ _CASES = (
     _Case("counts from the third on", 32, counts=2, why="8 divides the address of counts, and 16 does not."),
     _Case("out from the second on", 32, out=1, why="16 does not divide the address of out."),
     _Case("out from the third on", 32, out=2, why="8 divides the address of out, and 16 does not."),
+    _Case("counts and out from the second on", 32, counts=1, out=1, why="16 divides neither of the two addresses."),
+    _Case("counts from the second, out from the fourth on", 32, counts=1, out=3,
+          why="16 divides neither of the two addresses."),
     _Case("counts and out from the fifth on", 32, counts=4, out=4),
     _Case("one block, full", 1024),
     _Case("one count more than a block", 1025),
@@ -246,6 +275,7 @@ _CASES = (
     _Case("2^31 - 1 counts", 2**31 - 1),
     _Case("2^27 counts of a column of 16", 2**27, stride=16, why="by_16 was compiled for a stride of 1."),
     _Case("2^27 + 1 counts of a column of 16", 2**27 + 1, stride=16),
+    _Case("2^27 + 1 counts, 16 apart, from the last on", 2**27 + 1, stride=-16),
     _Case("2^28 counts of a column of 13", 2**28, stride=13),
     _Case("2^28 + 1 counts of a column of 17", 2**28 + 1, stride=17),
     _Case("2^27 + 2 counts, 16 apart, from the last on", 2**27 + 2, stride=-16),
@@ -306,6 +336,8 @@ def _complaint(said: str) -> str:
         return f"{text[:300]}, in line {found[1]} of the text\nHint: launcher.h and its comments say what it takes."
     if "undefined reference to `launch" in said or "undefined reference to launch" in said:
         return "no launch with these parameters\nHint: the function's first line stays as it is."
+    if found := re.search(r"multiple definition of [`'](\w+)", said):
+        return f"{found[1]} is defined twice\nHint: the program around it has one: write launch and what it calls."
     found = re.search(r"(?:error|undefined reference)[: ].*", said)
     return f"{(found[0] if found else said.strip())[:300]}\nHint: launcher.h and its comments say what it takes."
 
@@ -339,7 +371,12 @@ def _wrong(case: _Case, line: str) -> str:
         return f"the launcher refuses: {line.split(maxsplit=2)[2]}\nHint: {_refused(line, case)}"
     if line.startswith("thrown "):
         what = line.split(maxsplit=2)[2]
-        return f"your function threw {what}\nHint: here (n - 1) * stride fits into 32 bits, so it is to be launched."
+        hint = "here (n - 1) * stride fits into 32 bits, so it is to be launched."
+        if not case.n:
+            hint = "no counts are no error: nothing is launched, and nothing is thrown."
+        elif (case.n - 1) * case.stride == -(2**31):
+            hint = "here (n - 1) * stride is -2^31, the least number of 32 bits: it fits, and is to be launched."
+        return f"your function threw {what}\nHint: {hint}"
     words = line.split()[1:]
     if not case.n:
         return "" if words == ["0"] else "expected no launch, got one\nHint: no counts need no blocks."
@@ -393,8 +430,8 @@ def _on_gpu(line: str) -> str:
 
 
 PUZZLES = {
-    "parameters": Own(_check_parameters),
-    "specialised": Own(_check_specialised),
+    "parameters": Own(_check_parameters, seconds=10),
+    "specialised": Own(_check_specialised, seconds=10),
     "launch": Own(_check_launch),
 }
 JUDGE = Judge(PUZZLES, seconds=COMPILE_SECONDS + RUN_SECONDS + GPU_SECONDS + 5)

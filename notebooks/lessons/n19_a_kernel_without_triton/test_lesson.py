@@ -93,7 +93,7 @@ def test_what_a_run_on_the_gpu_is_told(monkeypatch):
     monkeypatch.setattr(puzzles, "_wrong", lambda case, line: "")
     answers = {True: "launched", False: "right"}
     monkeypatch.setattr(puzzles, "_lines", lambda program, driver, cases: [answers[bool(driver)]] * len(cases))
-    assert re.fullmatch(r"\d+ cases passed on a driver that records, 18 on the GPU", puzzles._check_launch(""))
+    assert re.fullmatch(r"\d+ cases passed on a driver that records, 20 on the GPU", puzzles._check_launch(""))
     answers[False] = "wrong 17 -7 1.5"
     with pytest.raises(AssertionError, match=r"on the GPU: out\[17\]: expected -7, got 1.5\nHint"):
         puzzles._check_launch("")

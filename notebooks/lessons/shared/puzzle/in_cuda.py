@@ -15,6 +15,7 @@ HINTS = {
     "unmet": "Every thread of the block must reach each __syncthreads(), so it may stand under no condition.",
     "barrier": "Every thread of the block must reach each __syncthreads(), so it may stand under no condition.",
     "endless": "Does each loop come to its end?",
+    "array": "Each index of an array must be 0 or more and below its size, the first as well as the second.",
     "shared": "Each index of the shared array must stay below its size, the first as well as the second.",
     "stream": "PyTorch orders its work by the current stream: <<<grid, block, 0, c10::cuda::getCurrentCUDAStream()>>>.",
     "unchecked": "A launch returns no error. C10_CUDA_KERNEL_LAUNCH_CHECK() after it raises what went wrong.",
@@ -78,6 +79,9 @@ def explain(
         text = f"{parts[2]} {parts[3]} {place()}, and {name} has {sizes[number] * 4 // size:,} elements"
         return f"{text}\nHint: {hint(name)}"
     text = {
+        "array": lambda: (
+            f"{parts[0]} has the index {int(parts[1]):,} of an array {parts[2]}, in line {parts[3]} of the text"
+        ),
         "misaligned": lambda: f"{parts[2]} touches {parts[3]} bytes at once, starting at {place()}",
         "host": lambda: f"{function} itself touches {place()}",
         "beside": lambda: f"the memory beside {named[int(parts[0])][0]} was changed",

@@ -23,9 +23,11 @@ class Puzzle(Protocol):
 
 @dataclass(frozen=True)
 class Own:
-    """A puzzle that is like no other: check(*answers) → what is right of them; an AssertionError says what is not."""
+    """A puzzle that is like no other: check(*answers) → what is right of them; an AssertionError says what is not.
+    seconds: of one attempt; None: the judge's."""
 
     check: Callable[..., str]
+    seconds: float | None = None
 
     def judge(self, name: str, *answers: object) -> str:
         return f"right: {self.check(*answers)}"
@@ -40,13 +42,14 @@ class Judge:
 
     def attempt(self, name: str, *answers: object, seconds: float | None = None) -> bool:
         """A puzzle's last line: whether the answers are right; if not, why is printed, with the case and a hint.
-        seconds: default: the judge's.
+        seconds: default: the puzzle's, or else the judge's.
 
         Nothing but Ctrl-C leaves it as an exception, and nothing in an answer ends the process: not even a loop that
         does not end, where it runs in the main thread, as a notebook's cells do.
         """
         self.solved.pop(name, None)
-        own, seconds = reader.files_of(answers), seconds or self.seconds
+        own = reader.files_of(answers)
+        seconds = seconds or getattr(self.puzzles.get(name), "seconds", None) or self.seconds
         try:
             with limits.seconds(seconds, own), limits.nothing_ends(), _quietly():
                 text = self.puzzles[name].judge(name, *answers)

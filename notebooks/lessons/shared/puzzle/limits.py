@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
@@ -61,13 +62,27 @@ def seconds(limit: float, own: Collection[str] = ()) -> Iterator[None]:
 
 @contextmanager
 def nothing_ends() -> Iterator[None]:
-    """In here a notebook's exit() and quit() raise SystemExit, as sys.exit() does; else they stop its kernel later."""
+    """In here a notebook's exit() and quit() raise SystemExit, as sys.exit() does; else they stop its kernel later.
+    os._exit() and os.abort() raise it too, but not in a process that is forked in here, which ends by them."""
     autocall = sys.modules.get("IPython.core.autocall")
     with ExitStack() as stack:
         for name in ("ExitAutocall", "ZMQExitAutocall") if autocall else ():
             stack.enter_context(mock.patch.object(getattr(autocall, name), "__call__", _exit))
+        for name in ("_exit", "abort"):
+            stack.enter_context(mock.patch.object(os, name, _exit_of(os.getpid(), getattr(os, name))))
         yield
 
 
 def _exit(*arguments, **named) -> None:
     raise SystemExit
+
+
+def _exit_of(process: int, function: Callable) -> Callable:
+    """Raises SystemExit in this process, and is the function in others."""
+
+    def exit(*arguments, **named) -> None:
+        if os.getpid() == process:
+            raise SystemExit
+        function(*arguments, **named)
+
+    return exit

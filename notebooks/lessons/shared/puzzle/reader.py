@@ -22,7 +22,8 @@ INSTALLED = tuple({*map(Path, sysconfig.get_paths().values()), Path(torch.__file
 # Repository code that stands between an answer and torch: a reader does not know that it is there.
 BETWEEN = (ROOT / "kernels" / "check", Path(__file__).resolve().parent)
 MODES = {"__torch_dispatch__", "__torch_function__", "find_spec"}  # what torch calls, and Python where it imports
-CALLED = "{} was called: this is what you are to write"
+WRITE_IT = "this is what you are to write"
+CALLED = f"{{}} was called: {WRITE_IT}"
 
 
 def plain(answer: object) -> object:
@@ -109,6 +110,7 @@ def alone(function: Callable, allowed: Collection[Callable] = (), forbidden: Col
     if not callable(function):
         raise AssertionError(f"give the function itself; got {type(function).__name__}")
     known = {code for each in allowed for code in _codes(each)}
+    named_in_it = _named_in(function, forbidden)
 
     @functools.wraps(function)
     def alone(*arguments, **named):
@@ -140,11 +142,48 @@ def alone(function: Callable, allowed: Collection[Callable] = (), forbidden: Col
             raise
         finally:
             sys.setprofile(before)
-        if called:
-            raise AssertionError(CALLED.format(called[0]))
+        if called or named_in_it:  # by map(), say, no call of what is in C++ is seen
+            raise AssertionError(CALLED.format([*called, *named_in_it][0]))
         return result
 
     return alone
+
+
+def _named_in(function: Callable, packages: Collection[str]) -> list[str]:
+    """What the function's text names of these packages: what it imports, its global names, and what is around it."""
+    function, found = plain(function), []
+    codes = [code] if (code := getattr(function, "__code__", None)) else []
+    while codes and packages:
+        code = codes.pop()
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        for name in code.co_names:
+            value = getattr(function, "__globals__", {}).get(name)
+            module = name if value is None else getattr(value, "__module__", None) or getattr(value, "__name__", "")
+            if str(module).partition(".")[0] in packages:
+                whole = inspect.ismodule(value) or module == name
+                found.append(name if whole else f"{module}.{getattr(value, '__name__', name)}")
+    return found
+
+
+def ask(told: str, answer: Callable, arguments: tuple, hint: str, forbidden: Collection[str] = ()) -> object:
+    """What the answer returns. AssertionError: what it raised, by the case's name, told, and with a hint."""
+    answer = alone(answer, forbidden=forbidden)
+    try:
+        inspect.signature(answer).bind(*arguments)
+    except TypeError as error:
+        raise AssertionError(
+            f"{told}it cannot be called so: {error}\nHint: the function's first line stays as it is."
+        ) from error
+    except ValueError:  # it has no signature in Python
+        pass
+    try:
+        return answer(*arguments)
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0][:300]
+        if isinstance(error, AssertionError) and WRITE_IT in said:
+            raise
+        raised = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        raise AssertionError(f"{told}{raised}\nHint: {hint}") from error
 
 
 def written_by_hand(kernel: object, allowed: Collection[object] = ()) -> None:
