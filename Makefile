@@ -71,7 +71,7 @@ kernels: venv  ## the CMake tests: CUDA kernels on the GPU, and on the host unde
 	@$(cmake_tests)
 
 gpu: venv  ## on a GPU: pytest, ctest, compute-sanitizer, a glance at the benchmarks (ARGS="--only build,ctest")
-	@$(PYTHON) -m kernels.measure gpu $(ARGS)
+	@$(PYTHON) -m kernels.gpu_run $(ARGS)
 
 bench: venv  ## on a GPU: every op's benchmark, recorded in traces/results/
 	@$(PYTHON) -m kernels.measure bench --save $(ARGS)

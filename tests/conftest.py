@@ -36,7 +36,7 @@ def criteo_tsv() -> Path:
 def built_once(tmp_path_factory):
     """built_once(name, build): the path that build(path) wrote. The first process that asks builds it, and the others
     wait; if that fails, the next one tries. xdist's workers share it, and so do pytest's processes of `make gpu`, which
-    find the folder in the environment (kernels.measure.run_all.BUILT)."""
+    find the folder in the environment (kernels.gpu_run.steps.BUILT)."""
     base = tmp_path_factory.getbasetemp()
     default = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     shared = Path(os.environ.get("FUSED_KERNELS_BUILT", default))

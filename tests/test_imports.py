@@ -110,7 +110,7 @@ def test_a_circle_is_found_however_it_is_written(tmp_path, there, back):
 
 # These stay in the repository, where the package is `kernels`: pyproject.toml leaves them out of the wheel.
 REPOSITORY_ALONE = re.compile(
-    r"(.*/)?(test_\w+|conftest)\.py|ops/\w+/bench\.py|measure/(?!__)\w+\.py|check/contract/\w+\.py"
+    r"(.*/)?(test_\w+|conftest)\.py|ops/\w+/bench\.py|measure/(?!__)\w+\.py|gpu_run/\w+\.py|check/contract/\w+\.py"
 )
 # As the whole of a string, or in code that another process runs.
 MODULE, CODE = re.compile(r"kernels\.[\w.:]*"), re.compile(r"\b(from|import) kernels\b(?! )")

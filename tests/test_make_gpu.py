@@ -19,7 +19,8 @@ import pytest
 import torch
 
 from kernels import runtime
-from kernels.measure import commands, parts, run_all, sanitizer, sources, status, suite
+from kernels.gpu_run import commands, results, sanitizer, steps, which_tests
+from kernels.measure import sources, status
 
 ROOT = Path(__file__).resolve().parent.parent
 without_gpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="there is a GPU")
@@ -37,13 +38,13 @@ def test_make_gpu_refuses_without_a_gpu():
 
 def test_make_gpu_names_its_steps(capsys):
     with pytest.raises(SystemExit, match="2"):
-        run_all.main(["--only", "pytest,cmake"])
+        steps.main(["--only", "pytest,cmake"])
     named = "unknown step cmake: expected some of pytest, build, ctest, sanitizer, heavy, record, bench"
     assert named in capsys.readouterr().err
 
 
 @pytest.fixture
-def steps(tmp_path, monkeypatch):
+def order(tmp_path, monkeypatch):
     """make gpu's steps, none of which does anything; their order."""
     monkeypatch.setattr(commands, "LOGS", tmp_path / "gpu")
     monkeypatch.setattr(commands, "ROOT", tmp_path)
@@ -52,7 +53,7 @@ def steps(tmp_path, monkeypatch):
     ran = []
     monkeypatch.setattr(status, "write", lambda: ran.append("the READMEs"))
     monkeypatch.setattr(status, "table", lambda: "what was recorded")
-    for step in run_all.STEPS:
+    for step in steps.STEPS:
 
         def run(*_, step=step):
             ran.append(step)
@@ -60,64 +61,64 @@ def steps(tmp_path, monkeypatch):
             if step == "sanitizer":
                 raise OSError("no GPU")
             ran.append(f"{step} ends")
-            return [run_all.Outcome(step, "3 passed", failed=["test_x: boom"] if step == "pytest" else [])]
+            return [steps.Outcome(step, "3 passed", failed=["test_x: boom"] if step == "pytest" else [])]
 
-        monkeypatch.setattr(run_all, f"run_{step}", run)
+        monkeypatch.setattr(steps, f"run_{step}", run)
     return ran
 
 
-def test_every_step_runs_whatever_came_before_and_the_last_ones_alone(steps, capsys):
-    assert run_all.main([]) == 1
-    assert steps.index("build ends") < min(steps.index("ctest"), steps.index("sanitizer"))
-    assert max(steps.index("build"), steps.index("pytest")) < min(steps.index("build ends"), steps.index("pytest ends"))
-    assert steps[-7:-4] == ["heavy", "heavy ends", "record"]
-    assert steps[-4:] == ["record ends", "bench", "bench ends", "the READMEs"]
+def test_every_step_runs_whatever_came_before_and_the_last_ones_alone(order, capsys):
+    assert steps.main([]) == 1
+    assert order.index("build ends") < min(order.index("ctest"), order.index("sanitizer"))
+    assert max(order.index("build"), order.index("pytest")) < min(order.index("build ends"), order.index("pytest ends"))
+    assert order[-7:-4] == ["heavy", "heavy ends", "record"]
+    assert order[-4:] == ["record ends", "bench", "bench ends", "the READMEs"]
     shown = capsys.readouterr().out
     assert re.search(r"pytest +FAILED .*3 passed\n    failed   test_x: boom\n", shown)
     assert re.search(r"sanitizer +FAILED .*\n    failed   OSError: no GPU\n", shown)
     assert re.search(r"bench +ok ", shown)
-    taken = "; ".join(rf"{step} \d s" for step in run_all.STEPS)
+    taken = "; ".join(rf"{step} \d s" for step in steps.STEPS)
     assert re.search(rf"\n{taken}; in all \d+ s\n\nwhat was recorded\n", shown)
 
 
-def test_a_part_of_the_steps(steps):
-    assert run_all.main(["--only", "bench,heavy,build"]) == 0
-    assert steps == ["build", "build ends", "heavy", "heavy ends", "bench", "bench ends", "the READMEs"]
-    steps.clear()
-    assert run_all.main(["--only", "pytest,heavy,record", "--tests", "tests"]) == 1
-    assert "record" not in steps  # a part of the tests
+def test_a_part_of_the_steps(order):
+    assert steps.main(["--only", "bench,heavy,build"]) == 0
+    assert order == ["build", "build ends", "heavy", "heavy ends", "bench", "bench ends", "the READMEs"]
+    order.clear()
+    assert steps.main(["--only", "pytest,heavy,record", "--tests", "tests"]) == 1
+    assert "record" not in order  # a part of the tests
 
 
 @pytest.mark.parametrize("when", ["before", "by this run"])
-def test_what_tests_built_is_gone_before_the_steps_and_after_them(steps, tmp_path, monkeypatch, when):
+def test_what_tests_built_is_gone_before_the_steps_and_after_them(order, tmp_path, monkeypatch, when):
     built = tmp_path / "gpu" / f"built-{os.getpid()}"
 
     def bench():
         assert not built.exists()
         if when == "by this run":
             built.mkdir()
-        return [run_all.Outcome("bench")]
+        return [steps.Outcome("bench")]
 
     if when == "before":
         built.mkdir(parents=True)
-    monkeypatch.setattr(run_all, "run_bench", bench)
-    assert run_all.main(["--only", "bench"]) == 0
+    monkeypatch.setattr(steps, "run_bench", bench)
+    assert steps.main(["--only", "bench"]) == 0
     assert not built.exists()
 
 
-def test_without_a_build_the_binaries_fail_no_second_time(steps, monkeypatch):
-    monkeypatch.setattr(run_all, "run_build", lambda: [run_all.Outcome("cmake build", failed=["exit status 1"])])
-    assert run_all.main(["--only", "build,ctest,sanitizer"]) == 1
-    assert steps == ["the READMEs"]
+def test_without_a_build_the_binaries_fail_no_second_time(order, monkeypatch):
+    monkeypatch.setattr(steps, "run_build", lambda: [steps.Outcome("cmake build", failed=["exit status 1"])])
+    assert steps.main(["--only", "build,ctest,sanitizer"]) == 1
+    assert order == ["the READMEs"]
 
 
 @pytest.mark.parametrize("tool", ["/usr/bin/compute-sanitizer", None])
-def test_what_the_sanitizer_runs_is_left_out_of_pytest(steps, monkeypatch, tool):
+def test_what_the_sanitizer_runs_is_left_out_of_pytest(order, monkeypatch, tool):
     given = []
     monkeypatch.setattr(sanitizer, "compute_sanitizer", lambda: tool)
-    monkeypatch.setattr(run_all, "run_pytest", lambda _, sanitized: given.append(sanitized) or [])
-    run_all.main(["--only", "pytest,build,sanitizer"])
-    run_all.main(["--only", "pytest"])
+    monkeypatch.setattr(steps, "run_pytest", lambda _, sanitized: given.append(sanitized) or [])
+    steps.main(["--only", "pytest,build,sanitizer"])
+    steps.main(["--only", "pytest"])
     assert given == [tool is not None, False]
 
 
@@ -126,11 +127,11 @@ def test_the_marks_that_pytest_is_given(pytest_processes, monkeypatch):
 
     def run(name, options, *_, **__):
         given.append(options[options.index("-m") + 1])
-        return run_all.Outcome(name)
+        return steps.Outcome(name)
 
-    monkeypatch.setattr(run_all, "_pytest", run)
-    run_all.run_pytest()
-    run_all.run_pytest(sanitized=True)
+    monkeypatch.setattr(steps, "_pytest", run)
+    steps.run_pytest()
+    steps.run_pytest(sanitized=True)
     assert {*given} == {"not heavy", "not heavy and not sanitizer"}
 
 
@@ -139,24 +140,24 @@ def test_the_marks_that_pytest_is_given(pytest_processes, monkeypatch):
     [lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT), _thread.interrupt_main],
     ids=["a signal", "a signal that ends no wait"],
 )
-def test_ctrl_c_ends_what_was_started(steps, monkeypatch, tmp_path, interrupt):
+def test_ctrl_c_ends_what_was_started(order, monkeypatch, tmp_path, interrupt):
     def run(*_):
         return [commands.command(name, ["sleep", "60"], 60)[0] for name in ("sleeps", "again")]
 
-    monkeypatch.setattr(run_all, "run_pytest", run)
+    monkeypatch.setattr(steps, "run_pytest", run)
     timer = threading.Timer(0.5, interrupt)
     timer.start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run_all.main(["--only", "pytest"])
+        steps.main(["--only", "pytest"])
     assert time.monotonic() - start < 20
     assert not commands._running
     assert not (tmp_path / "gpu" / "again.log").exists()
 
 
 @pytest.mark.parametrize("step", ["pytest", "build", "heavy", "bench"])
-def test_ctrl_c_while_a_command_is_being_started(steps, monkeypatch, tmp_path, step):
-    monkeypatch.setattr(run_all, f"run_{step}", lambda *_: [commands.command("sleeps", ["sleep", "20"], 30)[0]])
+def test_ctrl_c_while_a_command_is_being_started(order, monkeypatch, tmp_path, step):
+    monkeypatch.setattr(steps, f"run_{step}", lambda *_: [commands.command("sleeps", ["sleep", "20"], 30)[0]])
     start, processes = subprocess.Popen, []
 
     def interrupted(*arguments, **options):
@@ -166,7 +167,7 @@ def test_ctrl_c_while_a_command_is_being_started(steps, monkeypatch, tmp_path, s
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run_all.main(["--only", step])
+        steps.main(["--only", step])
     assert [process.poll() for process in processes] == [-signal.SIGKILL]
 
 
@@ -227,8 +228,8 @@ def share(folder, count):
     taken = folder / "taken"
     taken.mkdir()
     # Other plugins take seconds to import, and so does the package kernels.
-    shutil.copy(parts.__file__, taken / "parts_alone.py")
-    environment = os.environ | {parts.PARTS: str(taken), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    shutil.copy(which_tests.__file__, taken / "parts_alone.py")
+    environment = os.environ | {which_tests.PARTS: str(taken), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(taken), str(ROOT / "tests")])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "parts_alone", "-c", "pytest.ini"]
     command += ["-p", "missing_packages", "--rootdir=.", "--continue-on-collection-errors"]
@@ -250,15 +251,15 @@ def test_processes_that_share_the_tests_run_each_once(tmp_path):
                         "@pytest.mark.slow\n@pytest.mark.host\ndef test_slow_of_the_host(): pass\n")
     reports, printed = share(tmp_path, 3)
     cases = [f"{case.get('classname')} {case.get('name')}" for report in reports
-             for case in suite.ElementTree.parse(report).iter("testcase")]
+             for case in results.ElementTree.parse(report).iter("testcase")]
     assert len(cases) == len({*cases}) == 68, printed
     assert sorted(case for case in cases if "slow" in case) == [f"ops.{op}.test_{op} test_slow" for op in "ab"]
-    assert suite.read(reports).counts() == {"passed": 68, "failed": 0, "skipped": 0}
+    assert results.read(reports).counts() == {"passed": 68, "failed": 0, "skipped": 0}
     where = {case.get("classname"): report for report in reports[::-1]
-             for case in suite.ElementTree.parse(report).iter("testcase")}
+             for case in results.ElementTree.parse(report).iter("testcase")}
     for whole in ("test_c", "test_d"):  # in one process
         assert sum(case.startswith(whole) for case in cases) == sum(
-            case.get("classname") == whole for case in suite.ElementTree.parse(where[whole]).iter("testcase")
+            case.get("classname") == whole for case in results.ElementTree.parse(where[whole]).iter("testcase")
         )
 
 
@@ -268,7 +269,7 @@ def test_processes_build_once_what_their_tests_share(tmp_path):
                                         "    (path.parent / f'by-{os.getpid()}').touch()\n"
                                         "def test(built_once): assert built_once('it', build).is_dir()\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=."]
-    environment = os.environ | {run_all.BUILT: str(tmp_path / "built"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = os.environ | {steps.BUILT: str(tmp_path / "built"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environment["PYTHONPATH"] = str(ROOT / "tests")
     for _ in range(2):  # two at once, and two after them, as the heavy tests come after the others
         pair = [subprocess.Popen(command, cwd=tmp_path, env=environment) for _ in range(2)]
@@ -287,7 +288,7 @@ def test_the_parts_of_a_suite():
     counts = {"tests/test_a.py": 5, "tests/test_b.py": 50, "kernels/ops/c/test_c.py": 30, "kernels/ops/d/test_d.py": 12}
     tests = [SimpleNamespace(path=Path(path), nodeid=f"{path}::{number}")
              for path, count in counts.items() for number in range(count)]
-    cut = parts.parts(tests)
+    cut = which_tests.parts(tests)
     assert sorted(test.nodeid for part in cut for test in part) == sorted(test.nodeid for test in tests)
     assert [(part[0].path.stem, len(part)) for part in cut] == [
         ("test_c", 12), ("test_d", 12), ("test_b", 50), ("test_a", 5), ("test_c", 12), ("test_c", 6),
@@ -298,7 +299,7 @@ def test_the_counts_of_reports(tmp_path, monkeypatch):
     write_tests(tmp_path)
     reports, printed = share(tmp_path, 2)
     assert all("data.nowhere" in text for text in printed)
-    found = suite.read(reports)
+    found = results.read(reports)
     assert found.counts("add_relu") == {"passed": 1, "failed": 1, "skipped": 1}
     assert found.counts() == {"passed": 1, "failed": 3, "skipped": 5}
     assert sorted(found.skipped()) == [
@@ -308,7 +309,7 @@ def test_the_counts_of_reports(tmp_path, monkeypatch):
     ]
     versions = runtime.versions() | {"GPU": "NVIDIA H200"}
     monkeypatch.setattr(runtime, "versions", lambda: versions)
-    assert suite.record(found, tmp_path) == []
+    assert results.record(found, tmp_path) == []
     path = tmp_path / "h200" / "tests.json"
     entries = json.loads(path.read_text())
     assert list(entries) == ["add_relu"]  # of the other ops nothing ran
@@ -331,9 +332,9 @@ def test_counts_are_only_replaced_by_good_ones(tmp_path, monkeypatch):
     path = tmp_path / "h200" / "tests.json"
 
     def record(*outcomes, why=""):
-        kept = suite.record(suite.Suite([(how, "add_relu", how, why) for how in outcomes]), tmp_path)
+        kept = results.record(results.Suite([(how, "add_relu", how, why) for how in outcomes]), tmp_path)
         entry = json.loads(path.read_text())["add_relu"]
-        return kept, [entry[outcome] for outcome in suite.OUTCOMES]
+        return kept, [entry[outcome] for outcome in results.OUTCOMES]
 
     assert record("passed", "failed") == ([], [1, 1, 0])
     assert record("passed", "skipped") == ([], [1, 0, 1])
@@ -356,13 +357,13 @@ NOT_COLLECTED = (
 def pytest_processes(tmp_path, monkeypatch):
     """Two pytest processes and the heavy one, which only write reports: process(name, code=0, cases="", ended=True)."""
     monkeypatch.setattr(commands, "LOGS", tmp_path)
-    monkeypatch.setattr(run_all, "processes", lambda: 2)
+    monkeypatch.setattr(steps, "processes", lambda: 2)
     come = {"pytest 1 of 2": (0, "".join(PASSED.format(op=op) for op in sources.ops()), True)}
 
     def command(name, arguments, limit, **environment):
-        assert ("-p", parts.__name__) in itertools.pairwise(arguments) or name == "pytest heavy"
-        assert environment[run_all.BUILT] == str(tmp_path / f"built-{os.getpid()}")
-        assert environment.get(parts.PARTS, "") == ("" if name == "pytest heavy" else str(tmp_path / "parts"))
+        assert ("-p", which_tests.__name__) in itertools.pairwise(arguments) or name == "pytest heavy"
+        assert environment[steps.BUILT] == str(tmp_path / f"built-{os.getpid()}")
+        assert environment.get(which_tests.PARTS, "") == ("" if name == "pytest heavy" else str(tmp_path / "parts"))
         chosen = "heavy" if name == "pytest heavy" else "not heavy"
         assert arguments[len(arguments) - 1 - arguments[::-1].index("-m") + 1] == chosen
         code, cases, ended = come.get(name, (0, "", True))
@@ -370,9 +371,9 @@ def pytest_processes(tmp_path, monkeypatch):
         if ended:
             Path(report).write_text(REPORT.format(cases))
         failed = [f"exit status {code}"] if code else [] if ended else [f"did not end within {limit} s"]
-        return run_all.Outcome(name, code=code, failed=failed, ended=ended), ""
+        return steps.Outcome(name, code=code, failed=failed, ended=ended), ""
 
-    monkeypatch.setattr(run_all, "command", command)
+    monkeypatch.setattr(steps, "command", command)
 
     def process(name, code=0, cases="", ended=True):
         come[name] = code, cases, ended
@@ -393,7 +394,7 @@ def pytest_processes(tmp_path, monkeypatch):
 def test_what_came_of_pytests_processes(pytest_processes, cases, code, failed):
     pytest_processes("pytest 2 of 2", code, cases)
     pytest_processes("pytest heavy", 5)  # no test is heavy
-    (tests,), (heavy,) = run_all.run_pytest(), run_all.run_heavy()
+    (tests,), (heavy,) = steps.run_pytest(), steps.run_heavy()
     assert tests.failed == failed
     missing = cases == NOT_COLLECTED
     assert tests.skipped == ["1 tests: the package nbval_is_not_here is missing"] * missing
@@ -404,10 +405,10 @@ def test_what_came_of_pytests_processes(pytest_processes, cases, code, failed):
 
 def test_tests_are_recorded_if_every_process_ended(pytest_processes, monkeypatch):
     recorded = []
-    monkeypatch.setattr(suite, "record", lambda tests: recorded.append(tests) or ["add_relu: kept"])
+    monkeypatch.setattr(results, "record", lambda tests: recorded.append(tests) or ["add_relu: kept"])
 
     def record():
-        return run_all.run_record([*run_all.run_pytest(), *run_all.run_heavy()])[0]
+        return steps.run_record([*steps.run_pytest(), *steps.run_heavy()])[0]
 
     assert record().counts == "recorded; add_relu: kept"
     assert len(recorded) == 1
@@ -416,8 +417,8 @@ def test_tests_are_recorded_if_every_process_ended(pytest_processes, monkeypatch
     for name in ("pytest heavy", "pytest 2 of 2"):
         pytest_processes(name, ended=False)
         assert record().skipped == ["a pytest process did not end: nothing is recorded"]
-    (tests,) = run_all.run_pytest()
-    seconds = run_all.limit("pytest")
+    (tests,) = steps.run_pytest()
+    seconds = steps.limit("pytest")
     assert tests.failed == [
         f"pytest 2 of 2: did not end within {seconds} s",
         "pytest 2 of 2: pytest wrote no report: its tests count as not run",
@@ -445,15 +446,15 @@ def test_a_command_that_fails_or_hangs_says_so_and_is_ended(tmp_path, monkeypatc
         raise AssertionError("what the command started goes on")
 
 
-def test_what_hangs_fails_the_run_by_name_and_saves_nothing(steps, monkeypatch, capsys):
+def test_what_hangs_fails_the_run_by_name_and_saves_nothing(order, monkeypatch, capsys):
     def heavy(*_):
         outcome, _ = commands.command("pytest heavy", ["sleep", "60"], 0.2)
         return [outcome]
 
-    monkeypatch.setattr(run_all, "run_heavy", heavy)
-    assert run_all.main(["--only", "heavy,bench"]) == 1
+    monkeypatch.setattr(steps, "run_heavy", heavy)
+    assert steps.main(["--only", "heavy,bench"]) == 1
     assert re.search(r"pytest heavy +FAILED .*\n    failed   did not end within 0.2 s", capsys.readouterr().out)
-    assert steps == ["bench", "bench ends", "the READMEs"]
+    assert order == ["bench", "bench ends", "the READMEs"]
 
 
 @pytest.mark.parametrize(
@@ -469,11 +470,11 @@ def test_what_hangs_fails_the_run_by_name_and_saves_nothing(steps, monkeypatch, 
     ],
 )
 def test_ctest_counts(monkeypatch, printed, code, counts, failed, skipped):
-    outcome = run_all.Outcome("ctest", failed=["exit status 2"] if code else [])
+    outcome = steps.Outcome("ctest", failed=["exit status 2"] if code else [])
     monkeypatch.setattr(shutil, "which", lambda name, **k: f"/bin/{name}")
-    monkeypatch.setattr(run_all, "beside_pytest", lambda: (2, 3))
-    monkeypatch.setattr(run_all, "command", lambda name, *a: (outcome, printed))
-    assert run_all.run_ctest() == [outcome]
+    monkeypatch.setattr(steps, "beside_pytest", lambda: (2, 3))
+    monkeypatch.setattr(steps, "command", lambda name, *a: (outcome, printed))
+    assert steps.run_ctest() == [outcome]
     assert outcome.counts == counts
     assert [line.split(" ")[0] if line.startswith("exit") else line for line in outcome.failed] == failed
     assert outcome.skipped == skipped
@@ -481,14 +482,14 @@ def test_ctest_counts(monkeypatch, printed, code, counts, failed, skipped):
 
 def test_a_configuration_that_fails_is_not_built(monkeypatch):
     def command(name, arguments, limit):
-        return run_all.Outcome(name, failed=["exit status 1"] if name == "cmake configure" else []), ""
+        return steps.Outcome(name, failed=["exit status 1"] if name == "cmake configure" else []), ""
 
-    monkeypatch.setattr(run_all, "command", command)
+    monkeypatch.setattr(steps, "command", command)
     monkeypatch.setattr(shutil, "which", lambda name, **k: f"/bin/{name}")
-    assert [outcome.name for outcome in run_all.run_build()] == ["cmake configure"]
+    assert [outcome.name for outcome in steps.run_build()] == ["cmake configure"]
     monkeypatch.setattr(shutil, "which", lambda name, **k: None)
-    assert run_all.run_build()[0].skipped == ["not on PATH: cmake, ctest, ninja; pip install cmake ninja"]
-    assert run_all.run_ctest()[0].skipped == ["not on PATH: ctest; pip install cmake"]
+    assert steps.run_build()[0].skipped == ["not on PATH: cmake, ctest, ninja; pip install cmake ninja"]
+    assert steps.run_ctest()[0].skipped == ["not on PATH: ctest; pip install cmake"]
 
 
 def test_sanitizer_runs_every_tool_on_every_binary(tmp_path, monkeypatch):
@@ -504,10 +505,10 @@ def test_sanitizer_runs_every_tool_on_every_binary(tmp_path, monkeypatch):
         assert limit == 7
         summary = "========= ERROR SUMMARY: 0 errors"
         if name == "memcheck pytest softmax":  # no test of it is marked
-            return run_all.Outcome(name, failed=["exit status 5"], code=5), f"9 deselected in 1 s\n{summary}"
+            return steps.Outcome(name, failed=["exit status 5"], code=5), f"9 deselected in 1 s\n{summary}"
         if name == "racecheck add_relu_test":
-            return run_all.Outcome(name, failed=["did not end within 7 s"], ended=False), ""
-        return run_all.Outcome(name), "" if name == "initcheck add_relu_test" else f"{summary}\n4 passed in 2 s"
+            return steps.Outcome(name, failed=["did not end within 7 s"], ended=False), ""
+        return steps.Outcome(name), "" if name == "initcheck add_relu_test" else f"{summary}\n4 passed in 2 s"
 
     monkeypatch.setattr(commands, "command", command)
     outcomes = {outcome.name: outcome for outcome in sanitizer.run(2, 7)}
@@ -530,13 +531,13 @@ def test_how_much_runs_at_a_time(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     shares = {}
     for cores in (2, 4, 16):
-        monkeypatch.setattr(run_all, "cores", lambda cores=cores: cores)
-        shares[cores] = (run_all.processes(), *run_all.beside_pytest(), run_all.limit("heavy"))
+        monkeypatch.setattr(steps, "cores", lambda cores=cores: cores)
+        shares[cores] = (steps.processes(), *steps.beside_pytest(), steps.limit("heavy"))
     assert shares == {2: (1, 2, 1, 2400), 4: (3, 2, 1, 1200), 16: (12, 4, 6, 300)}
     Properties.total_memory = 79 * 2**30
-    assert (run_all.processes(), run_all.limit("pytest")) == (12, 600)
+    assert (steps.processes(), steps.limit("pytest")) == (12, 600)
     Properties.total_memory = 24 * 2**30
-    assert (run_all.processes(), run_all.limit("pytest"), run_all.limit("ctest")) == (4, 1800, 420)
+    assert (steps.processes(), steps.limit("pytest"), steps.limit("ctest")) == (4, 1800, 420)
 
 
 def test_jobs_run_some_at_a_time():
@@ -559,8 +560,8 @@ def test_bench_counts_its_targets(monkeypatch):
 
     def command(name, arguments, limit):
         ran.append(arguments[1:])
-        return run_all.Outcome(name), printed
+        return steps.Outcome(name), printed
 
-    monkeypatch.setattr(run_all, "command", command)
-    assert run_all.run_bench()[0].counts == "1 targets met, 1 missed"
+    monkeypatch.setattr(steps, "command", command)
+    assert steps.run_bench()[0].counts == "1 targets met, 1 missed"
     assert ran == [["-m", "kernels.measure", "bench", "--quick", "--without", "max-autotune"]]

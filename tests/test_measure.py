@@ -23,8 +23,8 @@ from kernels.check.tf32 import RoundedProducts
 from kernels.measure import bench, first_call, judge, measuring, runs
 from kernels.measure.cells import OURS, Calls, Cell, FirstCall, Row, calls, label
 from kernels.measure.clock import batches, percentiles
-from kernels.measure.verdict import verdict
 from kernels.runtime import KERNELS
+from lessons.shared.prediction import verdict
 
 without_gpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="there is a GPU")
 

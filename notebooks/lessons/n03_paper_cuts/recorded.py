@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kernels.measure.verdict import verdict
 from lessons.n03_paper_cuts.arithmetic import SMALL
+from lessons.shared.prediction import verdict
 from lessons.shared.records import LEAST, Record
 from model.profiling.facts import step_facts, summarize
 from model.profiling.tables import TRACES

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from kernels.measure.verdict import verdict
 from lessons.n13_softmax_to_matrix_product.arithmetic import SQUARE
 from lessons.n13_softmax_to_matrix_product.launch import STEPS, TUNED
+from lessons.shared.prediction import verdict
 from lessons.shared.records import Record, tflop_per_s
 
 if TYPE_CHECKING:

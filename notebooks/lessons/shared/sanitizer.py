@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kernels.measure.sanitizer import compute_sanitizer
+from kernels.gpu_run.sanitizer import compute_sanitizer
 
 SECONDS = 90
 

@@ -30,7 +30,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from .. import runtime
-from . import commands, parts, sanitizer, sources, status, suite
+from ..measure import sources, status
+from . import commands, results, sanitizer, which_tests
 from .commands import Outcome, command, cores
 
 STEPS = ("pytest", "build", "ctest", "sanitizer", "heavy", "record", "bench")
@@ -83,9 +84,9 @@ def run_pytest(tests: Iterable[str] = (), sanitized: bool = False) -> list[Outco
     folder = commands.LOGS / "parts"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    options = ["-p", parts.__name__, "-m", f"not heavy{' and not sanitizer' * sanitized}", *tests]
+    options = ["-p", which_tests.__name__, "-m", f"not heavy{' and not sanitizer' * sanitized}", *tests]
     # Else each process starts as many threads, and as many compilers, as there are cores.
-    alone = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", parts.PARTS: str(folder)}
+    alone = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", which_tests.PARTS: str(folder)}
 
     def job(number: int) -> Callable[[], Outcome]:
         return lambda: _pytest(f"pytest {number} of {count}", options, limit("pytest"), **alone)
@@ -116,7 +117,7 @@ def _pytest(name: str, options: list[str], seconds: float, **environment: str) -
     environment |= {BUILT: str(_built())}
     outcome, _ = command(name, [sys.executable, "-m", "pytest", *options], seconds, **environment)
     if outcome.ended and report.exists():
-        own = suite.read([report])
+        own = results.read([report])
         # Exit status 1 is for tests that failed; 5 is for no test at all.
         if outcome.code == 5 or (outcome.code == 1 and own.failed()):
             outcome.failed = []
@@ -128,7 +129,7 @@ def _pytest(name: str, options: list[str], seconds: float, **environment: str) -
 
 def _together(name: str, outcomes: list[Outcome]) -> list[Outcome]:
     """One Outcome of pytest processes that share tests: the counts and reasons of all their reports."""
-    everything = suite.read(filter(Path.exists, (_report(outcome.name) for outcome in outcomes)))
+    everything = results.read(filter(Path.exists, (_report(outcome.name) for outcome in outcomes)))
     return [Outcome(
         name,
         counts=", ".join(f"{number} {word}" for word, number in everything.counts().items()),
@@ -145,13 +146,13 @@ def run_record(outcomes: Iterable[Outcome]) -> list[Outcome]:
     if not all(outcome.ended for outcome in outcomes):
         recorded.skipped = ["a pytest process did not end: nothing is recorded"]
         return [recorded]
-    everything = suite.read(commands.LOGS.glob("pytest-*.xml"))
+    everything = results.read(commands.LOGS.glob("pytest-*.xml"))
     for op in sources.ops():
         if not everything.counts(op)["passed"]:
             recorded.failed.append(f"no test of {op} passed")
         elif everything.without_gpu(op):
             recorded.failed.append(f"the tests of {op} found no GPU")
-    kept = suite.record(everything)
+    kept = results.record(everything)
     recorded.counts = "; ".join(["recorded", *kept])
     return [recorded]
 

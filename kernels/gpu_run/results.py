@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import runtime
-from . import records, sources
+from ..measure import records, sources
 
 OUTCOMES = ("passed", "failed", "skipped")
 

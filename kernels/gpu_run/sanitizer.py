@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .. import runtime
-from . import commands, sources
+from ..measure import sources
+from . import commands
 from .commands import Outcome
 
 TOOLS = ("memcheck", "racecheck", "initcheck")

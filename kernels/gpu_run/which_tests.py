@@ -1,4 +1,4 @@
-"""A pytest plugin: several pytest processes share one suite. -p kernels.measure.parts, and PARTS names a folder.
+"""A pytest plugin: several pytest processes share one suite. -p kernels.gpu_run.which_tests, and PARTS names a folder.
 
 Every process collects all tests and cuts them into the same parts. It runs a part if it is the first to take it, by
 making the part's file in the folder; so a process that is done takes the next part, and each test runs once. Needs no
