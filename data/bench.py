@@ -33,7 +33,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler
 
 from data.cli import Parser, user_errors
-from data.criteo import COLUMNS, DENSE, LABEL, SPARSE, SPLITS, CriteoBatches, read_metadata
+from data.criteo import COLUMNS, DENSE, LABEL, SPARSE, SPLITS, CriteoBatches
+from data.metadata import read_metadata
 from data.synthetic import main as synthetic
 
 BATCH = 2048

@@ -5,7 +5,7 @@
 
 Of another schema than Criteo's the JSON has {"rows": …, "schema": what its TOML says, "features": {NAME: …}}.
 `present`: training rows in which the feature is not missing, of a list its entries. Where ids were written modulo N the
-JSON has "hash_size": N, and the ids listed are those results. `data.criteo.read_metadata` reads it.
+JSON has "hash_size": N, and the ids listed are those results. `data.metadata.read_metadata` reads it.
 """
 
 from __future__ import annotations

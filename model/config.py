@@ -14,7 +14,7 @@ from data.cli import UserError
 from model.hashing import Hash
 
 if typing.TYPE_CHECKING:
-    from data.criteo import Feature
+    from data.metadata import Feature
 
 
 class Interaction(StrEnum):
@@ -131,7 +131,7 @@ class DLRMConfig:
         _require(min(self.cardinalities, default=0) >= 0, self, "cardinalities", "numbers from 0")
 
     def with_metadata(self, features: "Mapping[str, Feature]") -> "DLRMConfig":
-        """This config with one cardinality for each sparse feature of `data.criteo.read_metadata`.
+        """This config with one cardinality for each sparse feature of `data.metadata.read_metadata`.
 
         A config that brings its own cardinalities keeps them: it uses the first features with their most frequent ids
         (fewer where a feature has fewer).

@@ -24,7 +24,8 @@ from tqdm import tqdm
 
 import kernels
 from data.cli import Parser, UserError
-from data.criteo import CRITEO, LABEL, SPLITS, CriteoBatches, read_own_schema
+from data.criteo import CRITEO, LABEL, SPLITS, CriteoBatches
+from data.metadata import read_own_schema
 from data.schema import Column, Kind, Schema, schema_of
 from model.config import DLRMConfig, Precision
 from model.device import autocast, choose, to

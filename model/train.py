@@ -32,7 +32,8 @@ from loguru import logger
 from tqdm import tqdm
 
 from data.cli import Parser, UserError, user_errors
-from data.criteo import CRITEO, LABEL, SPLITS, CriteoBatches, read_hash_size, read_metadata, read_own_schema
+from data.criteo import CRITEO, LABEL, SPLITS, CriteoBatches
+from data.metadata import read_hash_size, read_metadata, read_own_schema
 from data.schema import Schema
 from kernels import machine, runtime
 from model.checkpoints import first_line, plain

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from data.cli import Parser, UserError
-from data.criteo import SPARSE, Feature
+from data.criteo import SPARSE
+from data.metadata import Feature
 from model.config import PRESETS, DLRMConfig, Preset, TrainConfig, add_arguments, from_arguments, preset
 
 

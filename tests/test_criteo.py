@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from data.cli import UserError
-from data.criteo import COLUMNS, DENSE, IDS, LABEL, SCHEMA, SPARSE, CriteoBatches, read_hash_size, read_metadata
+from data.criteo import COLUMNS, DENSE, IDS, LABEL, SCHEMA, SPARSE, CriteoBatches
+from data.metadata import read_hash_size, read_metadata
 
 
 def table(rows: int, seed: int = 0, first: int = 0) -> pa.Table:

@@ -18,7 +18,8 @@ from raw import raw_fields, tsv
 
 pytest.importorskip("polars")
 from data.cli import UserError
-from data.criteo import SPLITS, read_metadata
+from data.criteo import SPLITS
+from data.metadata import read_metadata
 from data.output import PARTIAL, complete_directory, complete_file, locked
 from data.preprocess import main, preprocess
 

@@ -33,8 +33,9 @@ pytest.importorskip("polars")
 from data import dataset, parse, raw, vocabulary
 from data import preprocess as module
 from data.cli import UserError
-from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, SPLITS, CriteoBatches, read_metadata
+from data.criteo import COLUMNS, DENSE, LABEL, SCHEMA, SPARSE, SPLITS, CriteoBatches
 from data.dataset import write_dataset
+from data.metadata import read_metadata
 from data.preprocess import preprocess
 from data.raw import RAW
 from data.schema import schema_of

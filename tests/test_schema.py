@@ -26,7 +26,8 @@ pytest.importorskip("polars")
 from data import parse as parsing
 from data import raw
 from data.cli import UserError
-from data.criteo import CriteoBatches, read_metadata, read_own_schema
+from data.criteo import CriteoBatches
+from data.metadata import read_metadata, read_own_schema
 from data.preprocess import main as preprocess_command
 from data.preprocess import preprocess
 from data.schema import SCHEMAS, Kind, read_schema, schema_of

@@ -15,7 +15,8 @@ from sklearn.metrics import roc_auc_score
 from data import click_model, synthetic
 from data.cli import UserError
 from data.click_model import ID_FEATURES, PAIRS
-from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, SPLITS, read_metadata
+from data.criteo import DENSE, LABEL, MISSING, SCHEMA, SPARSE, SPLITS
+from data.metadata import read_metadata
 from data.population import CATEGORIES, COUNTS, FULL, KEPT, SyntheticConfig, draw, hashed_ids
 from data.synthetic import PROBABILITY
 

@@ -38,8 +38,9 @@ from train_runs import (
 )
 
 from data.cli import UserError
-from data.criteo import LABEL, CriteoBatches, read_metadata
+from data.criteo import LABEL, CriteoBatches
 from data.dataset import write_dataset
+from data.metadata import read_metadata
 from model import DLRM, Hash, evaluation, preset
 from model import train as training
 from model.checkpoints import load_checkpoint, save_checkpoint

@@ -36,7 +36,8 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from data.cli import Parser, user_errors
-from data.criteo import DENSE, LABEL, SPARSE, read_metadata
+from data.criteo import DENSE, LABEL, SPARSE
+from data.metadata import read_metadata
 from data.synthetic import main as synthetic
 from model import train as training
 from model.config import Hash, Preset, preset
