@@ -2,7 +2,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lecture jupyter test test-slow kernels gpu bench data train tensorboard doctor clean check venv
+.PHONY: help lecture site jupyter test test-slow kernels gpu bench data train tensorboard doctor clean check venv
 
 PYTHON3 ?= python3
 NOTEBOOKS ?=
@@ -37,6 +37,9 @@ help:  ## list the targets
 
 lecture: $(SAMPLE)  ## execute every notebook; pages in build/lecture/ (NOTEBOOKS="01 02": only these)
 	@$(PYTHON) notebooks/lecture.py $(NOTEBOOKS) $(ARGS)
+
+site: venv  ## build/site/: pages of the notebooks as they are stored, the tables and a search; executes nothing
+	@$(PYTHON) notebooks/lecture_site.py $(ARGS)
 
 jupyter: $(SAMPLE)  ## JupyterLab on 127.0.0.1
 	@$(PYTHON) -m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/notebooks $(ARGS)
