@@ -35,7 +35,7 @@ def block(results: Path = RESULTS) -> str:
 def table(results: Path = RESULTS) -> str:
     """The lines of BUILT that are results."""
     gpu = README_GPU.upper()
-    lines = [f"| what you build: µs on one {gpu} | eager | `torch.compile` | ours |", "|---|---|---|---|"]
+    lines = [f"| what you build: µs on one {gpu} | eager | compiled | ours |", "|---|---|---|---|"]
     for op, (what, notebook) in BUILT.items():
         rows = first_case(op, results)
         peers = [best_set(rows, way) for name in PEERS for way in (name, *status.OTHER_WAYS[name])]
