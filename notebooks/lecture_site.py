@@ -48,6 +48,7 @@ TABLES = {
     "notebooks/README.md#glossary": "Glossary",
     "notebooks/README.md": "How the lecture works",
     "kernels/README.md": "The kernels",
+    "model/README.md": "The model",
     "traces/README.md": "The records",
     "data/README.md": "The data",
     "tests/README.md": "The tests",

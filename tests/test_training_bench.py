@@ -223,11 +223,6 @@ def test_the_whole_models_verdicts_and_its_lines_of_the_readme(tmp_path, monkeyp
     assert whole_model.with_table(f"a\n{begin}\n{end}\n", table) == f"a\n{begin}\n\n{table}\n\n{end}\n"
 
 
-def test_the_readme_is_up_to_date():
-    text = training.README.read_text()
-    assert whole_model.with_table(text, whole_model.readme_table()) == text, "python -m model.bench --write"
-
-
 def test_necessary_bytes():
     """Counted by hand for two rows."""
     shape = replace(preset("mini").model, cardinalities=(10, 20, 30))  # 13-8-4, 4 + 6 features, 8-1

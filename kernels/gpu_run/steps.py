@@ -11,7 +11,7 @@ record      each op's counts of tests, into traces/results/<gpu>/tests.json, if 
 bench       python -m kernels.measure bench --quick, alone: a few cells an op, and none is recorded
 
 Each step runs whatever came of those before it. A command that does not end within its limit is ended, and has failed;
-nothing of it is recorded. A missing package is a skip with its name. The tables of the READMEs are written anew.
+nothing of it is recorded. A missing package is a skip with its name. The tables of kernels/README.md are written anew.
 
 The processes share what is compiled: PyTorch's, Triton's and our own caches each take a file whole or not at all.
 What tests of several of them use, as an exported model, the first one builds for all, in a folder of this run.

@@ -1,8 +1,8 @@
 """Which op was tested and measured on which GPU, and what changed since: `python -m kernels.measure status`.
 
---write puts tables into README.md and kernels/README.md: those of one GPU's records, whatever others are there. An op
-that it has no record of, or one without a peer that another GPU's has, is shown as that GPU measured it, and its line
-then bears that GPU's name. A peer is shown as it is fastest, and how that is stands in brackets.
+--write puts tables into kernels/README.md: those of one GPU's records, whatever others are there. An op that it has no
+record of, or one without a peer that another GPU's has, is shown as that GPU measured it, and its line then bears that
+GPU's name. A peer is shown as it is fastest, and how that is stands in brackets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .judge import best_set, is_variant, steady
 from .records import README_GPU, RESULTS, failed, read, recorded_files, slug
 
 KERNELS = sources.KERNELS
-README, FRONT_PAGE = KERNELS / "README.md", KERNELS.parent / "README.md"
+README = KERNELS / "README.md"
 AUTOTUNED = "max-autotune"
 # PyTorch's other ways to do what a column's peer does, by their names in the records.
 OTHER_WAYS = {"eager": ("indexed", "searchsorted"), "torch.compile": (AUTOTUNED,)}
@@ -109,25 +109,17 @@ def table(results: Path = RESULTS) -> str:
 
 
 def readme_table(results: Path = RESULTS) -> str:
-    """kernels/README.md's table: an op's folder, the times of the first dtype shown, what was tested and measured."""
-    names = ("eager", "triton", "cuda")
-    head = ["op", *(f"{name}, µs" for name in names), "tested", "measured"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    """kernels/README.md's tables: the times; and what was tested and measured."""
+    lines = ["| op | tested | measured |", "|---|---|---|"]
     for op in sources.ops():
-        records = for_readmes(op, results)
-        rows = [row for record in records[:1] for row in shown(op, record)]
-        first = {row.implementation: row for row in rows if row.dtype == rows[0].dtype}
-        cells = [
-            *_times(first, names),
-            describe_tests(test_counts(op, results, README_GPU) or test_counts(op, results, None), op),
-            describe_measurements(records, op),
-        ]
-        lines.append(f"| [{op}](ops/{op}/) | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        tests = test_counts(op, results, README_GPU) or test_counts(op, results, None)
+        measured = describe_measurements(for_readmes(op, results), op)
+        lines.append(f"| [{op}](ops/{op}/) | {describe_tests(tests, op)} | {measured} |")
+    return "\n".join([result_table(results), "", *lines])
 
 
 def result_table(results: Path = RESULTS) -> str:
-    """README.md's table: the time of each op and dtype beside its peers; once an op, where the compiler stops."""
+    """The time of each op and dtype beside its peers; once an op, where the compiler stops."""
     names = {"eager": "eager", "torch.compile": "`torch.compile`", "triton": "our Triton", "cuda": "our CUDA"}
     lines, machines, notes = [], {}, []
     for op in sources.ops():
@@ -143,8 +135,8 @@ def result_table(results: Path = RESULTS) -> str:
                 what = case(op, next(iter(rows.values())))
                 moved = next((row.bytes for row in rows.values() if row.bytes), None)
                 limit = f"{moved / copies['limit'] / 1e6:.1f}" if moved and steady(copies) else "–"
-                times = " | ".join(_times(rows, names))
-                lines.append(f"| [{op}](kernels/ops/{op}/): {what}{_elsewhere(record)} | {limit} | {times} | {stops} |")
+                times = " | ".join(fastest_times(rows, names))
+                lines.append(f"| [{op}](ops/{op}/): {what}{_elsewhere(record)} | {limit} | {times} | {stops} |")
                 stops = "″"
                 machine = f"{record['GPU']}, torch {record['torch']}, triton {record['triton']}"
                 machines.setdefault(machine, set()).add(record["date"])
@@ -154,7 +146,7 @@ def result_table(results: Path = RESULTS) -> str:
     return "\n".join([*lines, "", f"Recorded on {recorded or 'no GPU yet'}.", *notes])
 
 
-def _times(rows: Mapping[str, Row], names: Iterable[str]) -> list[str]:
+def fastest_times(rows: Mapping[str, Row], names: Iterable[str]) -> list[str]:
     """The µs of these implementations; of a peer the fastest way, which is named if it is not the plain one."""
 
     def fastest(name: str) -> str:
@@ -202,8 +194,7 @@ def with_table(text: str, table: str) -> str:
 
 def pages() -> dict[Path, str]:
     """The READMEs, each with its table of now."""
-    tables = {README: readme_table(), FRONT_PAGE: result_table()}
-    return {path: with_table(path.read_text(), table) for path, table in tables.items()}
+    return {README: with_table(README.read_text(), readme_table())}
 
 
 def write() -> None:
@@ -214,7 +205,7 @@ def write() -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kernels.measure status", description=__doc__.partition("\n")[0])
-    parser.add_argument("--write", action="store_true", help="write the tables of README.md and kernels/README.md")
+    parser.add_argument("--write", action="store_true", help="write the tables of kernels/README.md")
     if parser.parse_args(argv).write:
         write()
     print(table())

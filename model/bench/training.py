@@ -42,6 +42,7 @@ from data.synthetic import FULL, SyntheticConfig, generate
 from kernels import runtime
 from kernels.measure import records, sources
 from kernels.measure.judge import is_variant
+from model.bench import pages
 from model.bench import whole_model as whole_model
 from model.bench.peers import COMPILED
 from model.bench.shadow import ROUNDING
@@ -52,7 +53,6 @@ from model.device import choose, settings
 from model.profiling.recording import today
 
 PROG = "python -m model.bench"
-README = Path(__file__).resolve().parents[2] / "README.md"
 _EMBEDDINGS = ("embedding_bags", "embedding_bags_update")
 # The files that are saved: their parts, and the ops that these hang on.
 RECORDS = {
@@ -294,7 +294,8 @@ def _show(record: dict) -> None:
 def _arguments() -> argparse.ArgumentParser:
     parser = Parser(prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", action="store_true", help="record in traces/results/<gpu>/, training and whole_model")
-    parser.add_argument("--write", action="store_true", help="write the record's table into README.md, and do no more")
+    parser.add_argument("--write", action="store_true",
+                        help="write the records into README.md, model/README.md and traces/step.svg, and do no more")
     parser.add_argument("--only", type=_parts, default=PARTS, metavar="PART,…", help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--without", action="append", default=[], choices=list(IMPLEMENTATIONS),
                         help="leave it out, however it is set")
@@ -316,7 +317,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _arguments()
     args = parser.parse_args(arguments)
     if args.write:
-        README.write_text(whole_model.with_table(README.read_text(), whole_model.readme_table()))
+        pages.write()
         return 0
     whole = [name for name, (parts, _) in RECORDS.items() if set(parts) & set(args.only)]
     partial_run = any(set(RECORDS[name][0]) - set(args.only) for name in whole)

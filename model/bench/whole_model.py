@@ -232,7 +232,7 @@ def line(row: Mapping) -> str:
     return f"{text}  {row['match']}"
 
 
-# The cells of README.md's table: part, rows, precision; and the words for them.
+# The cells of model/README.md's table: part, rows, precision; and the words for them.
 SHOWN = (
     ("inference", 128, "tf32"),
     ("inference", 2048, "tf32"),
@@ -250,7 +250,7 @@ BEGIN, END = "<!-- begin: python -m model.bench --write -->", "<!-- end -->"
 
 
 def readme_table(**where) -> str:
-    """The whole model's lines of README.md: what was recorded, and – for what was not; torch.compile as it is set best,
+    """The table of model/README.md: what was recorded, and – for what was not; torch.compile as it is set best,
     and how. where: of the record."""
     try:
         record = load(RECORD, **where)
@@ -301,9 +301,9 @@ def _us(row: Mapping) -> str:
 
 
 def with_table(text: str, table: str) -> str:
-    """The README's text with this table between its marks; ValueError without marks."""
+    """A page's text with this table between its marks; ValueError without marks."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"README.md: expected {BEGIN} and {END}")
+        raise ValueError(f"expected {BEGIN} and {END}")
     return f"{before}{begin}\n\n{table}\n\n{end}{after}"

@@ -1,6 +1,6 @@
 __all__ = ["DLRMError", "dlrm_forward"]
 # Where those are that are not in op.py.
 MODULES = {"DLRMError": "shape"}
-# For the front page: what is measured, by the labels of its rows, and where torch.compile stops.
+# For kernels/README.md: what is measured, by the labels of its rows, and where torch.compile stops.
 CASE = "{model}, {rows:,} rows"
 STOPS = "at every product, and at more than 8 look-ups: a launch for each"

@@ -2,6 +2,6 @@ __all__ = ["FusedMLP", "FusedMLPError", "fused_mlp", "on_chip_bytes", "pack_mlp"
 
 # What the module op.py does not hold.
 MODULES = {"FusedMLP": "module", "FusedMLPError": "budget", "on_chip_bytes": "budget", "pack_mlp": "module"}
-# For the front page: what is measured, by the labels of its rows, and where torch.compile stops.
+# For kernels/README.md: what is measured, by the labels of its rows, and where torch.compile stops.
 CASE = "{rows:,} rows through {widths}, {numbers} ({floor}: the weights into one SM)"
 STOPS = "at each layer: what lies between two products goes through memory"

@@ -1,4 +1,4 @@
 __all__ = ["softmax", "softmax_"]
-# For the front page: what is measured, by the labels of its rows, and where torch.compile stops.
+# For kernels/README.md: what is measured, by the labels of its rows, and where torch.compile stops.
 CASE = "{rows:,} rows of {columns}, {numbers}"
 STOPS = "nowhere: one kernel"

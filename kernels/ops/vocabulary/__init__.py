@@ -4,6 +4,6 @@ __all__ = [
     "embedding_lookup_multimodal",
     "embedding_lookup_with_image",
 ]
-# For the front page: what is measured, by the labels of its rows, and where torch.compile stops.
+# For kernels/README.md: what is measured, by the labels of its rows, and where torch.compile stops.
 CASE = "`{lookup}` of {ids:,} ids, rows of {columns:,}, {numbers}"
 STOPS = "nowhere: one kernel"

@@ -1,4 +1,4 @@
-"""What the front page says of torch.compile beside each op: the launches that it makes of the op's reference."""
+"""What kernels/README.md says of torch.compile beside each op: the launches that it makes of the op's reference."""
 
 import importlib
 import itertools
