@@ -89,7 +89,7 @@ def run_ours(file: Path, out: Path, options: tuple[str, ...] = ()) -> Cost:
 
 
 def run_polars(file: Path, out: Path, peer: str, *engine: str) -> Cost:
-    return run(f"from data.peers import {peer}; {peer}(*sys.argv[1:])", file, out, *engine)
+    return run(f"from data.polars_way import {peer}; {peer}(*sys.argv[1:])", file, out, *engine)
 
 
 class RowDataset(Dataset):

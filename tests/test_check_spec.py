@@ -149,7 +149,7 @@ def test_what_is_not_repeatable_runs_once():
 
 @pytest.mark.skipif(runtime.device().type == "cuda", reason="on a GPU a puzzle is checked in a process that imports it")
 def test_a_puzzle_takes_a_kernel_and_hints_at_its_own_mistake(capsys, monkeypatch):
-    monkeypatch.setattr("lessons.shared.puzzle.compiled.must_compile", lambda *kernel: None)  # one in a function
+    monkeypatch.setattr("lessons.shared.puzzle.compiler_rules.must_compile", lambda *kernel: None)  # one in a function
     triton = pytest.importorskip("triton")
     tl = pytest.importorskip("triton.language")
 

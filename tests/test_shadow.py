@@ -12,7 +12,7 @@ import kernels
 from kernels import runtime
 from kernels.ops.embedding_bags_update import eager
 from model.bench import shadow, steps, training
-from model.bench.peers import Compiled
+from model.bench.compiled_ways import Compiled
 from model.bench.shadow import MOST_OF_A_ROW, MOST_STRAY, Shadow, _share
 from model.bench.trainer import RATES, TABLES, Trainer
 from model.config import Precision, TableOptimizer, preset
@@ -52,7 +52,7 @@ def match(
 @pytest.mark.parametrize("reordered", [False, True])
 def test_what_is_right_passes(rule, name, reordered, batches, monkeypatch):
     """The rows of a batch in another order: every gradient is rounded otherwise. A GPU's last steps are replays. What
-    the compiler makes of its peers is tested in test_peers.py."""
+    the compiler makes of its peers is tested in test_compiled_ways.py."""
     monkeypatch.setattr(Compiled, "compile", lambda how, model: model)
     trainer = Trainer(name, rule, SHAPE, ROWS, DEVICE)
     if reordered:

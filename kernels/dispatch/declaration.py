@@ -67,7 +67,7 @@ class Declaration:
         fits: called as fits(backend, the arguments by name) where a call of a new kind is planned, which under
             torch.compile is when it runs: raises if that backend's kernels cannot take it.
         generates: in cuda.cu's place there is cuda_launch.py, which launches CUDA source that it generates
-            (device/generated.py).
+            (device/source_launch.py).
         package: where these files are, if not kernels.ops.<name>: of several ops of one folder.
     """
 

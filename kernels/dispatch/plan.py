@@ -15,8 +15,8 @@ and the question of 3 come at each call.
      7  op.py             the planner, fused_kernels::_plan_<name>.<backend>: declaration.py checks the arguments by the
                           op's own `check`, and computes the shapes of its outputs
      8  plan.py           record, where the op has a launcher in Python (triton_launch.py, cuda_launch.py): it runs
-                          against stand-ins, and what it gives to device/launch.py or device/generated.py goes to the
-                          Recorder (intercept.py), not to a GPU
+                          against stand-ins, and what it gives to device/launch.py or source_launch.py goes to the Recorder
+                          (intercept.py), not to a GPU
      9  cubin.py          each kernel that it launches is compiled to a cubin (nvrtc.py, of CUDA source), or found in
                           build/cubins/
     10  driver.h          load: the cubin becomes a function of the driver
@@ -36,7 +36,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from ..device import generated
+from ..device import source_launch
 from ..dtypes import DTYPES
 from . import cubin, input_errors, nvrtc
 from .address import address
@@ -131,7 +131,7 @@ class Recorder:
         values += [LITERAL, 0] * hidden  # Triton's own: pointers to scratch memory, which no kernel of ours has
         self._add(grid, function, compiled, values)
 
-    def launch_source(self, source: generated.Source, grid: tuple[int, ...], arguments: tuple) -> None:
+    def launch_source(self, source: source_launch.Source, grid: tuple[int, ...], arguments: tuple) -> None:
         function, compiled = _function(nvrtc.Kernel(source, self.arch), self._device)
         self._add(grid, function, compiled, [number for argument in arguments for number in _eight_bytes(argument)])
 
@@ -143,8 +143,8 @@ class Recorder:
 
 def _eight_bytes(argument: object) -> tuple[int, int]:
     """(kind, value) of a member of the struct that generated source takes."""
-    if isinstance(argument, generated.Elements | generated.Stride):
-        return ELEMENTS if isinstance(argument, generated.Elements) else STRIDE, argument.of.slot
+    if isinstance(argument, source_launch.Elements | source_launch.Stride):
+        return ELEMENTS if isinstance(argument, source_launch.Elements) else STRIDE, argument.of.slot
     if isinstance(argument, StandIn):
         return SLOT, argument.slot
     if type(argument) is int:

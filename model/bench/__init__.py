@@ -4,7 +4,7 @@
     whole_model.py  the parts in which everything is fused, and their table
     pages.py        what --write writes: README's results, model/README's table, traces/step.svg
     step_picture.py the picture: a step on one time axis
-    peers.py        torch.compile as it is set best
+    compiled_ways.py torch.compile as it is set best
     trainer.py      the implementations of a step, their state, and the memory that they take
     shadow.py       whether a step is right: the same step in float64, from where it began
     steps.py        their steps by turns

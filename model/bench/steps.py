@@ -9,7 +9,7 @@ from torch import Tensor
 
 import kernels
 from kernels.measure.clock import percentiles
-from model.bench.peers import COMPILED
+from model.bench.compiled_ways import COMPILED
 from model.bench.shadow import MOST_OF_A_ROW, MOST_STRAY, ROW, Shadow
 from model.bench.trainer import RATES, Trainer, noting
 from model.config import DLRMConfig, Precision, TableOptimizer

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from model.bench.peers import COMPILED
+from model.bench.compiled_ways import COMPILED
 from model.config import DLRMConfig, Kernels, Optimizer, Precision, Preset, TableOptimizer, TrainConfig
 from model.dlrm import DLRM
 from model.optimizers import Optimizers, Schedule, make_optimizer

@@ -9,8 +9,8 @@ it says otherwise. By parts, which --only chooses:
             by turns, and the losses of its steps beside eager's
     outer, dot, inference    a step and a prediction with everything fused, as model.bench.whole_model has it
 
-torch.compile is measured as it comes and as somebody sets it who knows it (model.bench.peers): where a setting may save
-time, as a row of its own. What is compared with it is compared with the fastest.
+torch.compile is measured as it comes and as somebody sets it who knows it (model.bench.compiled_ways): where a setting
+may save time, as a row of its own. What is compared with it is compared with the fastest.
 
 A row that is not right is FAILED and has no time. A step is right if it changes what the same step changes in float64
 from the same weights and optimizer's state: model.bench.shadow holds eight steps of each implementation to that, each
@@ -44,7 +44,7 @@ from kernels.measure import records, sources
 from kernels.measure.judge import is_variant
 from model.bench import pages
 from model.bench import whole_model as whole_model
-from model.bench.peers import COMPILED
+from model.bench.compiled_ways import COMPILED
 from model.bench.shadow import ROUNDING
 from model.bench.steps import bench_steps
 from model.bench.trainer import IMPLEMENTATIONS, Trainer, no_reference, noting

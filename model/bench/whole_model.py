@@ -25,7 +25,7 @@ from data.synthetic import SyntheticConfig
 from kernels.measure.clock import Gpu, percentiles
 from kernels.measure.judge import is_variant
 from kernels.measure.records import README_GPU, RESULTS, load, read, recorded_files, slug
-from model.bench.peers import COMPILED
+from model.bench.compiled_ways import COMPILED
 from model.bench.steps import TOLERANCES, bench_steps
 from model.bench.trainer import IMPLEMENTATIONS, no_reference, noting
 from model.config import DLRMConfig, Interaction, Precision, TableOptimizer, preset

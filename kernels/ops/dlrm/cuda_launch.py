@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...device.generated import Elements, Source, Stride, launch
 from ...device.launch import architecture, cdiv, empty, multiprocessors, shared_memory
+from ...device.source_launch import Elements, Source, Stride, launch
 from ...dispatch.address import address
 from .shape import ROWS_OF_A_BLOCK, DLRMError, Shape
 from .source import NAME, source_of

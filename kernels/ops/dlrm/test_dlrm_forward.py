@@ -20,7 +20,7 @@ import kernels
 from ... import runtime
 from ...check import Case, check
 from ...check.contract import DEVICE, GPU, Dispatch, OnGpu, Values, every_backend, kernel_backend
-from ...check.host import generated as host
+from ...check.host import run_source as host
 from ...dispatch import nvrtc, plan
 from ...dispatch.core import on_host
 from ...inductor.machine_code import opcodes, registers, sass
@@ -43,7 +43,7 @@ UNDER_ASAN = """
 import random, sys, torch, kernels
 from kernels import runtime
 from kernels.check import Case
-from kernels.check.host import generated as host
+from kernels.check.host import run_source as host
 from kernels.dispatch.core import on_host
 from kernels.ops.dlrm import cuda_launch
 from kernels.ops.dlrm.eager import dlrm_forward

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...device.generated import Source
+from ...device.source_launch import Source
 from .shape import Shape
 
 FRAGMENTS, TILES = "dlrm_forward_fragments", "dlrm_forward_tiles"  # the kernels

@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("matplotlib")
 
 from kernels import runtime
-from lessons.n06_how_a_gpu_runs_a_kernel import compiled, experiment, memory_kernels, pictures, puzzles, recorded
+from lessons.n06_how_a_gpu_runs_a_kernel import experiment, memory_kernels, pictures, puzzles, recorded, thread_layout
 from lessons.shared import ncu, occupancy, records
 from lessons.shared.occupancy import programs_an_sm
 from lessons.shared.records import Unsaved
@@ -117,7 +117,7 @@ def test_room_is_by_quarters_of_an_sm(threads, registers, programs):
 
 
 def test_the_compiler_spreads_a_tile_over_lanes_as_drawn():
-    one, small, large = compiled.copy(128), compiled.copy(512), compiled.copy(8192)
+    one, small, large = thread_layout.copy(128), thread_layout.copy(512), thread_layout.copy(8192)
     assert (one.elements, small.elements, small.loads) == (1, 4, 1)
     assert "sizePerThread = [4], threadsPerWarp = [32], warpsPerCTA = [4]" in small.layout
     assert large.loads == 16

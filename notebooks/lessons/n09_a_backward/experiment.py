@@ -31,7 +31,7 @@ from kernels import add_mul_activation
 from kernels.inductor.lower import fresh
 from kernels.ops.add_mul_activation import eager
 from kernels.ops.add_mul_activation.triton_launch import backward
-from lessons.n09_a_backward import generated
+from lessons.n09_a_backward import inductor_lines
 from lessons.n09_a_backward.arithmetic import KEPT, backward_bytes
 from lessons.n09_a_backward.sum_launch import CHUNKS, ROWS, STEPS, launch, whole_backward
 from lessons.shared.experiment import Experiment, Outputs, Way, tensors
@@ -201,9 +201,9 @@ class Backward(Experiment):
     def generated(self) -> None:
         lines = self.extra.setdefault("generated", {})
         for activation in ("relu", "gelu") if self.gpu else ():
-            forward, after = generated.modules(activation, self.sizes.rows)
+            forward, after = inductor_lines.modules(activation, self.sizes.rows)
             modules = {"forward": forward, "backward": after}
-            lines[activation] = {name: generated.lines_of(module) for name, module in modules.items()}
+            lines[activation] = {name: inductor_lines.lines_of(module) for name, module in modules.items()}
             print(*(text for some in lines[activation].values() for text in some), sep="\n", flush=True)
 
 

@@ -6,7 +6,7 @@ import re
 
 from kernels.inductor.machine_code import sass, tool
 from lessons.n09_a_backward.sum_launch import BLOCK, ROWS
-from lessons.shared.compiled import compiled
+from lessons.shared.to_cubin import compiled
 
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(.*?);\s+/\* 0x[0-9a-f]{16} \*/\s+/\* (0x[0-9a-f]{16}) \*/")
 SIZES = {"sum_rows": ("rows",), "sum_tiles": ("rows",), "sum_atomic": ("rows", "chunk"), "two_stage": ("rows", "chunk")}

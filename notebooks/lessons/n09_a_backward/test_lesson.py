@@ -15,7 +15,7 @@ from kernels import runtime
 from kernels.device.column_sum_launch import row_chunks, tile_shape
 from lessons.n09_a_backward import (
     arithmetic,
-    generated,
+    inductor_lines,
     machine_code,
     pictures,
     puzzles,
@@ -160,7 +160,7 @@ def test_what_the_ops_own_count_says():
 
 @pytest.mark.slow
 def test_the_compiler_keeps_what_the_lesson_says():
-    forward, backward = (generated.lines_of(module) for module in generated.modules("relu"))
+    forward, backward = (inductor_lines.lines_of(module) for module in inductor_lines.modules("relu"))
     assert forward[0].endswith("out_ptr1 i1")
     assert "in_ptr0 i1" in backward[0]
     assert sum(not line.startswith(" ") for line in backward) == 3

@@ -17,7 +17,7 @@ from kernels.runtime import KERNELS
 from lessons.n10_cuda_kernels.forms import FORMS, elements, together
 from lessons.n10_cuda_kernels.shortest_way import Lines, executed, functions, iteration, opcode
 from lessons.n10_cuda_kernels.texts import capstone_alone
-from lessons.shared.compiled import compiled
+from lessons.shared.to_cubin import compiled
 
 HERE = Path(__file__).resolve().parent
 SAVED = KERNELS.parent / "traces" / "compiled" / "cuda_steps.json"

@@ -16,8 +16,8 @@ from kernels import runtime
 from kernels.inductor.machine_code import registers
 from lessons.n13_softmax_to_matrix_product import tiled_cuda
 from lessons.n13_softmax_to_matrix_product.launch import STEPS
-from lessons.shared.compiled import compiled as shared_compiled
 from lessons.shared.timing import print_times
+from lessons.shared.to_cubin import compiled as shared_compiled
 from model.config import Precision
 from model.device import settings
 

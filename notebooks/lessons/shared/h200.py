@@ -9,7 +9,7 @@ from kernels.check.isolated import source_of
 from kernels.inductor import fake_gpu
 from kernels.inductor.compile import define
 from kernels.inductor.machine_code import registers
-from lessons.shared.compiled import ARCH
+from lessons.shared.to_cubin import ARCH
 
 # What the lessons call sizes: integers. An argument of another name is a tensor.
 SIZES = {"n", "columns", "xnumel", "ks0"}

@@ -1,6 +1,6 @@
 """toy_weighted's kernel, as generated source: out[i] = weight · Σ of list i."""
 
-from kernels.device.generated import Elements, Source, Stride, launch
+from kernels.device.source_launch import Elements, Source, Stride, launch
 
 TEXT = """
 #include "device/launch.cuh"

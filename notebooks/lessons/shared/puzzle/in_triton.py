@@ -13,7 +13,7 @@ import torch
 from kernels import check, runtime
 from kernels.check.isolated import run_apart
 from kernels.check.spec import Spec
-from lessons.shared.puzzle import compiled, reader
+from lessons.shared.puzzle import compiler_rules, reader
 from lessons.shared.puzzle.kernels_only import kernels_only
 
 SECONDS = 45  # of the process that a GPU's kernel runs in
@@ -44,10 +44,10 @@ class InTriton:
         device = runtime.device()
         if device.type == "cuda":
             return run_apart(answer, f"{__name__}:hold_apart", self.lesson, name, device.type, seconds=SECONDS).strip()
-        with compiled.launches() as seen:
+        with compiler_rules.launches() as seen:
             text = self.hold(name, answer, device)
         if self.operators is None:
-            compiled.must_compile(name, answer, seen)
+            compiler_rules.must_compile(name, answer, seen)
         return text
 
     def hold(self, name: str, answer: Callable, device: torch.device) -> str:

@@ -1,4 +1,4 @@
-"""CUDA source that was generated (device/generated.py), by g++ for the host: called with addresses of CPU tensors."""
+"""Generated CUDA source (device/source_launch.py), by g++ for the host: called with addresses of CPU tensors."""
 
 from __future__ import annotations
 

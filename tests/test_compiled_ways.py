@@ -1,4 +1,4 @@
-"""model.bench.peers: torch.compile as it is set best gives eager's numbers, and saves what it is there for."""
+"""model.bench.compiled_ways: torch.compile as it is set best gives eager's numbers, and saves what it is there for."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,7 +8,7 @@ import torch
 
 from kernels.inductor import count, lower, split, together, triton_source
 from model.bench import steps, whole_model
-from model.bench.peers import COMPILED, Compiled
+from model.bench.compiled_ways import COMPILED, Compiled
 from model.bench.trainer import IMPLEMENTATIONS, Trainer
 from model.config import DLRMConfig, Interaction, Precision, TableOptimizer, preset
 from model.dlrm import DLRM

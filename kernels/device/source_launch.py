@@ -49,6 +49,6 @@ def _number(argument: Tensor | Elements | Stride | int) -> int:
 
 def on_host(source: Source, grid: tuple[int, ...], numbers: list[int]) -> None:
     """Run the kernel here. RuntimeError: it does not compile; or what it did wrong."""
-    from ..check.host.generated import run
+    from ..check.host.run_source import run
 
     run(source, grid, numbers)

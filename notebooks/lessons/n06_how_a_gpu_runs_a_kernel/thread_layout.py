@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from kernels.inductor.machine_code import registers, sass
-from lessons.shared.compiled import compiled
+from lessons.shared.to_cubin import compiled
 
 
 @dataclass(frozen=True)
