@@ -3,10 +3,8 @@
 import json
 import math
 import re
-import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,92 +12,11 @@ import pytest
 from fake_clock import Clock, cell
 
 from kernels import runtime
-from kernels.dispatch import included_files
 from kernels.measure import bench, judge, records, sources, status
 from kernels.measure.cells import Cell, Row
 
 ROOT = Path(__file__).resolve().parent.parent
 without_gpu = pytest.mark.skipif(runtime.device().type == "cuda", reason="there is a GPU")
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# The hashes.
-
-
-WHATS = ("sources", "tests", "bench")
-
-
-@pytest.fixture(scope="module")
-def copied(tmp_path_factory):
-    """(a copy of kernels/ whose files may be changed, the hashes before that)"""
-    folder = tmp_path_factory.mktemp("copied") / "kernels"
-    shutil.copytree(sources.KERNELS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    with at(folder):
-        return folder, sources.hashes("add_relu", *WHATS)
-
-
-@contextmanager
-def at(folder):
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (sources, included_files):
-            patch.setattr(module, "KERNELS", folder)
-        yield
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "changed"),
-    [
-        ("ops/add_relu/eager.py", "\n# a comment\n\n", ""),
-        ("ops/add_relu/kernel.cuh", "\n// a comment\n/* and\n another */\n\n", ""),
-        ("ops/add_mul_activation/kernel.cuh", "int x;\n", ""),
-        ("runtime.py", "x = 1\n", ""),
-        ("measure/judge.py", "x = 1\n", ""),
-        *((f"ops/add_relu/{name}", "x = 1\n", "sources") for name in ("eager.py", "triton_kernel.py", "op.py")),
-        *((f"ops/add_relu/{name}", "int x;\n", "sources") for name in ("kernel.cuh", "cuda.cu")),
-        ("dispatch/op.py", "x = 1\n", "sources"),
-        ("dispatch/core.cpp", "int x;\n", "sources"),
-        ("device/column_sum.py", "x = '#'\n", "sources"),
-        ("device/vector.cuh", 'const char* x = "// a string";\n', "sources"),
-        ("device/launch.cuh", "int x;\n", "sources"),
-        ("ops/add_relu/test_add_relu.py", "x = 1\n", "tests"),
-        ("ops/add_relu/test_add_relu.cu", "int x;\n", "tests"),
-        ("ops/add_relu/spec.py", "x = 1\n", "tests"),
-        ("check/host/cuda_on_host.h", "int x;\n", "tests"),
-        ("check/host/testing.cuh", "int x;\n", "tests"),
-        ("ops/add_relu/bench.py", "x = 1\n", "bench"),
-        ("measure/clock.py", "x = 1\n", "bench"),
-    ],
-)
-def test_the_hashes_see_what_they_are_of_and_nothing_else(copied, file, text, changed):
-    folder, before = copied
-    original = (folder / file).read_text()
-    (folder / file).write_text(original + text)
-    with at(folder):
-        found = sources.changed("add_relu", before, *WHATS)
-    (folder / file).write_text(original)
-    assert found == (f"{changed} changed since" if changed else "")
-
-
-def test_what_was_not_hashed_has_changed():
-    entry = sources.hashes("add_relu", "sources")
-    assert sources.changed("add_relu", entry, *WHATS) == "tests and bench changed since"
-
-
-def test_python_without_comments():
-    source = '"""Doc\nstring."""\nx = "# no"  # yes\n\n\ndef f():\n    """Doc."""\n    return """kept"""\n'
-    assert sources.without_comments_python(source) == 'x = "# no"\ndef f():\n    return """kept"""'
-
-
-def test_cpp_without_comments():
-    source = 'int a; // yes\nchar c = \'"\', d = \'/\';\n/* yes\n*/ const char* s = "// \\" /* no */";\n'
-    source += "int e = 1'000; // yes"
-    expected = 'int a;\nchar c = \'"\', d = \'/\';\n  const char* s = "// \\" /* no */";\nint e = 1\'000;'
-    assert sources.without_comments_cpp(source) == expected
-
-
-def test_an_unknown_op_has_no_hash():
-    with pytest.raises(ValueError, match="unknown op 'relu': expected one of add_mul_activation, add_relu"):
-        sources.sha256("relu", "sources")
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -516,6 +433,7 @@ def test_status_says_what_changed_since(record, tmp_path):
     measured = r"H200 \d{4}-\d\d-\d\d, 2 rows FAILED, bench changed since"
     assert re.search(rf"add_relu\n.*\n    measured  {measured}(\n|$)", table)
     assert table.startswith("add_mul_activation\n    tested    never\n    measured  never\n")
+    assert "\ndispatch\n    changed since 1 of these 2 runs: " in table
     assert "| H200 2026-01-31: 41 passed, 2 skipped, tests changed since |" in status.readme_table(tmp_path)
 
 

@@ -122,15 +122,13 @@ __device__ inline Pack<T, width> load_columns(const T* vector, const Columns<Ind
 // How a pointwise kernel covers `elements`: threads a block, and elements a thread. Up to 2^18 elements one each keeps
 // more threads busy for a shorter time (measured on an H200); above, 16 bytes each, where alignment allows.
 constexpr int pointwise_threads = 256;
-#ifdef CUDA_ON_HOST  // where inputs are small, and both are to be run
-constexpr long long few_elements = 64;
-#else
-constexpr long long few_elements = 1 << 18;
-#endif
 
 template <class T, class... Pointers>
 inline int pointwise_width(long long elements, Pointers... pointers) {
-    return elements > few_elements && aligned(pointers...) ? widest<T> : 1;
+#ifdef CUDA_ON_HOST  // where inputs are small, and both are to be run: 64 elements are few there
+    elements *= 1 << 12;
+#endif
+    return elements > 1LL << 18 && aligned(pointers...) ? widest<T> : 1;
 }
 inline dim3 pointwise_grid(long long elements, int width) {
     long long a_block = (long long)pointwise_threads * width;

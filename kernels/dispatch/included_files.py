@@ -18,9 +18,15 @@ def included_files(source: Path, include: tuple[Path, ...]) -> list[Path]:
         if file in found:
             continue
         found.append(file)
-        for named in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', file.read_text(), re.MULTILINE):
-            folders = (file.parent, *include)
-            waiting += [folder / named for folder in folders if (folder / named).is_file()][:1]
+        waiting += directly_included(file, include)
+    return found
+
+
+def directly_included(source: Path, include: tuple[Path, ...]) -> list[Path]:
+    """Those that it names itself."""
+    found = []
+    for named in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', source.read_text(), re.MULTILINE):
+        found += [folder / named for folder in (source.parent, *include) if (folder / named).is_file()][:1]
     return found
 
 

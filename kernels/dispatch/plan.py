@@ -15,8 +15,8 @@ and the question of 3 come at each call.
      7  op.py             the planner, fused_kernels::_plan_<name>.<backend>: declaration.py checks the arguments by the
                           op's own `check`, and computes the shapes of its outputs
      8  plan.py           record, where the op has a launcher in Python (triton_launch.py, cuda_launch.py): it runs
-                          against stand-ins, and what it gives to device/launch.py or source_launch.py goes to the Recorder
-                          (intercept.py), not to a GPU
+                          against stand-ins, and what it gives to device/launch.py or source_launch.py goes to
+                          the Recorder (intercept.py), not to a GPU
      9  cubin.py          each kernel that it launches is compiled to a cubin (nvrtc.py, of CUDA source), or found in
                           build/cubins/
     10  driver.h          load: the cubin becomes a function of the driver

@@ -87,7 +87,7 @@ def record(suite: Suite, results: Path = records.RESULTS) -> list[str]:
             **counts,
             **{name: versions[name] for name in ("GPU", "driver", "torch", "triton", "CUDA", "Python")},
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            **sources.hashes(op, "sources", "tests"),
+            **sources.hashes(op, "sources", "dispatch", "tests"),
         }
     records.write(path, json.dumps(entries, indent=1) + "\n")
     return kept

@@ -64,9 +64,10 @@ def targets(op: str, sweep: bool):
     return of(op).SWEEP_TARGETS if sweep else of(op).TARGETS
 
 
-def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = (), sweep: bool = False) -> dict:
-    """Measure one op, or its sweep, printing as it goes; returns the record that --save writes. without: these
-    implementations."""
+def measured(
+    op: str, cells: Iterable[Cell | Calls | FirstCall], gpu: Gpu
+) -> tuple[list[Row], list[float], int]:
+    """(the cells' rows and their copies', the copies' TB/s, how many were measured again), printing as it goes."""
     rows, copies, slower = [], [], 0
 
     def copy() -> None:
@@ -84,10 +85,9 @@ def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = ()
         rows.append(row)
         copies.append(_rate(row))
 
-    cells = of(op).sweep() if sweep else of(op).cells(quick)
     print(HEADER)
-    part, start, skipped = None, time.monotonic(), {}
-    for index, cell in enumerate(_installed(_without(cells, without), skipped)):
+    part, start = None, time.monotonic()
+    for index, cell in enumerate(cells):
         if index % CELLS_A_COPY == 0:
             copy()
         if part is not None and cell.part != part:
@@ -100,6 +100,14 @@ def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = ()
         gpu.clear()
     print(f"# {op} {part}: {time.monotonic() - start:.0f} s", flush=True)
     copy()
+    return rows, copies, slower
+
+
+def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = (), sweep: bool = False) -> dict:
+    """Measure one op, or its sweep, printing as it goes; returns the record that --save writes. without: these
+    implementations."""
+    cells, skipped = of(op).sweep() if sweep else of(op).cells(quick), {}
+    rows, copies, slower = measured(op, _installed(_without(cells, without), skipped), gpu)
     for text in skips_in_words(skipped):
         print(f"# {op}: {text}")
     limit = max(copies)
@@ -110,7 +118,7 @@ def run(op: str, gpu: Gpu, *, quick: bool = False, without: Collection[str] = ()
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "quick": quick,
         **({"without": sorted(without)} if without else {}),
-        **sources.hashes(op, "sources", "bench"),
+        **sources.hashes(op, "sources", "dispatch", "bench"),
         "copy_tb_per_s": {
             "before": copies[0], "after": copies[-1], "limit": limit, "all": copies,
             "measured_again": slower,
@@ -214,7 +222,7 @@ def show(op: str, gpu: str = README_GPU, results: Path = RESULTS, sweep: bool = 
     versions = ", ".join(f"{name} {record[name]}" for name in ("driver", "CUDA", "torch", "triton", "Python"))
     quick = ", --quick" if record["quick"] else ""
     print(f"{record['op']}, recorded on {record['GPU']}, {record['date']}{quick} ({versions});")
-    print(f"{sources.changed(op, record, 'sources', 'bench') or 'nothing has changed since'}.")
+    print(f"{sources.changed(op, record, 'sources', 'dispatch', 'bench') or 'nothing has changed since'}.")
     print(HEADER)
     for row in record["rows"]:
         print(line(Row.of(row)))

@@ -1,26 +1,33 @@
 """What an op was built from, tested with and measured by, as hashes: a record keeps them, and so knows its age.
 
-Comments, docstrings and blank lines do not count.
+sources: what its kernels are built of: their text, the device code that they include and import, what chooses and
+    launches them, the compiler's options. How a call comes to its launcher (dispatch/) is no part of a kernel.
+dispatch: that way, which is every op's: a call's cost from Python is of it, and no time on the GPU.
+bench: what is measured, and how: the cells, what makes their inputs, the clock, the match. What judges, stores and
+    prints a row comes after it, and is not reached from what is run.
+tests: the op's tests, its spec, and the checker. How exact a result must be stands there, too: that lets a row pass or
+    fail, and changes none of its times.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import io
-import re
-import tokenize
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..dispatch.included_files import imported_files, included_files
 from ..runtime import KERNELS
+from .reached import Name, cpp, python, reached
 
-BUILT_FROM = ("eager.py", "op.py", "triton_kernel.py", "triton_launch.py", "kernel.cuh", "cuda.cu", "cpu.cpp")
-# What finds out about the machine, and the build for one without a GPU.
-NOT_BUILT_IN = ("runtime.py", "machine.py", "doctor.py", "cuda_on_host")
-# What decides how a row comes about; the rest of measure/ stores, judges and prints it.
-MEASURED_BY = ("cells", "clock", "match", "measuring", "runs", "first_call", "latency", "lengths")
+BUILT_FROM = ("op.py", "triton_launch.py", "cuda_launch.py", "cuda.cu", "cpu.cpp")
+COMPILER_OPTIONS = (("dispatch/core.py", "CUDA_FLAGS"), ("dispatch/nvrtc.py", "OPTIONS"))
+# What a launch is handed to, and whether Triton interprets it: of the machine, and none of a kernel's.
+OF_THE_MACHINE = (("device/launch.py", "triton_functions"), ("device/launch.py", "interpreted"))
+BENCH = ("cells", "sweep", "first_calls")  # of an op's bench.py: what gives its cells
+# What measures cells of a kind; a bench without them does not hang on it.
+KINDS = {
+    "Calls": ("measuring.py", "measure_calls"), "FirstCall": ("first_call.py", "measure_first_call", "call"),
+    "Latency": ("latency.py", "measure_latency"), "Lengths": ("lengths.py", "measure_lengths"),
+}
 
 
 def ops() -> list[str]:
@@ -28,36 +35,43 @@ def ops() -> list[str]:
     return sorted(path.parent.name for path in KERNELS.glob("ops/*/op.py"))
 
 
-def files(op: str, what: str) -> list[Path]:
-    """The files of an op. what: "sources", all it is built from, the core and what its files import or include too;
-    "tests", its tests, its spec and the checker; "bench", its benchmark and how a row is measured.
+def code(op: str, what: str) -> set[str]:
+    """What is hashed of an op: "sources", "dispatch", "bench" or "tests".
 
     Raises:
         ValueError: an unknown op.
     """
-    folder = KERNELS / "ops" / op
+    folder, measure = KERNELS / "ops" / op, KERNELS / "measure"
     if not folder.is_dir():
         raise ValueError(f"unknown op {op!r}: expected one of {', '.join(ops())}")
+    if what == "dispatch":
+        return {*map(of_file, _in(KERNELS / "dispatch"))}
     if what == "tests":
-        checker = [*_code(KERNELS / "check"), *_code(KERNELS / "check" / "host")]
-        return sorted([*folder.glob("test_*"), *folder.glob("spec.py"), *checker])
-    if what == "bench":
-        return sorted([*folder.glob("bench.py"), *(KERNELS / "measure" / f"{name}.py" for name in MEASURED_BY)])
-    found = set()
-    own = (path for name in BUILT_FROM for path in (folder / name, *folder.glob(f"*/{name}")))
-    for file in (*own, *_code(KERNELS / "dispatch")):
-        if file.is_file() and file not in found:
-            found |= {*(imported_files(file) if file.suffix == ".py" else included_files(file, (KERNELS,)))}
-    return sorted(file for file in found if not file.name.startswith(NOT_BUILT_IN))
+        checker = (*_in(KERNELS / "check"), *_in(KERNELS / "check" / "host"))
+        return {*map(of_file, (*folder.glob("test_*"), *folder.glob("spec.py"), *checker))}
+    own = (Name(folder / name) for name in BUILT_FROM if (folder / name).is_file())
+    options = [Name(KERNELS / file, name) for file, name in COMPILER_OPTIONS]
+    machine = {Name(KERNELS / file, name) for file, name in OF_THE_MACHINE}
+    sources = reached(own, (KERNELS / "ops", KERNELS / "device"), machine) | reached(options, (KERNELS / "dispatch",))
+    if what == "sources":
+        return sources
+    within, met = (measure, KERNELS / "ops", KERNELS / "check" / "comparison.py"), set()
+    cells = reached([Name(folder / "bench.py", name) for name in BENCH], within, met)
+    spec = Name(folder / "spec.py")
+    # The clock comes as an argument, whose class stands in annotations alone.
+    roots, stops = [Name(measure / "bench.py", "measured"), Name(measure / "clock.py")], set()
+    for kind, (file, *names) in KINDS.items():
+        own, kind = [Name(measure / file, name) for name in names], Name(measure / "cells.py", kind)
+        if kind in met:
+            roots += own
+        else:
+            stops |= {kind, *own}
+    return (cells | reached(roots, within, stops)) - sources - reached([spec], (spec.file,))
 
 
 def sha256(op: str, what: str) -> str:
-    """SHA-256 of the code in `files`."""
-    digest = hashlib.sha256()
-    for file in files(op, what):
-        strip = without_comments_python if file.suffix == ".py" else without_comments_cpp
-        digest.update(f"\0{file.relative_to(KERNELS).as_posix()}\0{strip(file.read_text())}".encode())
-    return digest.hexdigest()
+    """SHA-256 of the `code`."""
+    return hashlib.sha256("\0".join(sorted(code(op, what))).encode()).hexdigest()
 
 
 def hashes(op: str, *whats: str) -> dict[str, str]:
@@ -71,40 +85,10 @@ def changed(op: str, entry: dict, *whats: str) -> str:
     return f"{' and '.join(names)} changed since" if names else ""
 
 
-def _code(folder: Path) -> Iterable[Path]:
+def of_file(path: Path) -> str:
+    """All of a file's code."""
+    return (python if path.suffix == ".py" else cpp)(path.read_text())
+
+
+def _in(folder: Path) -> Iterable[Path]:
     return (path for path in folder.iterdir() if path.suffix in (".py", ".cpp", ".cu", ".cuh", ".h"))
-
-
-@functools.cache
-def without_comments_python(source: str) -> str:
-    """Python code without comments, docstrings, blank lines and trailing spaces; the same on every Python version."""
-    lines = source.splitlines(keepends=True)
-    ignored = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
-    tokens = [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type not in ignored]
-    code = [token for token in tokens if token.type != tokenize.COMMENT]
-    cut = [token for token in tokens if token.type == tokenize.COMMENT]
-    for i, token in enumerate(code):
-        starts = i == 0 or code[i - 1].type == tokenize.NEWLINE
-        if token.type == tokenize.STRING and starts and code[i + 1].type == tokenize.NEWLINE:
-            cut.append(token)
-    for token in sorted(cut, key=lambda token: token.start, reverse=True):
-        (first, start), (last, end) = token.start, token.end
-        lines[first - 1 : last] = [lines[first - 1][:start] + lines[last - 1][end:]]
-    return _without_blank_lines("".join(lines))
-
-
-_CPP = re.compile(
-    r"""(?P<keep>R"(?P<mark>[^()\\\s]*)\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"|(?<!\w)'(?:\\.|[^'\\\n])+')"""
-    r"|//(?:\\\n|[^\n])*|/\*.*?\*/",
-    re.DOTALL,
-)
-
-
-@functools.cache
-def without_comments_cpp(source: str) -> str:
-    """C++ code without comments, blank lines and trailing spaces; strings are left alone."""
-    return _without_blank_lines(_CPP.sub(lambda match: match["keep"] or " ", source))
-
-
-def _without_blank_lines(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())

@@ -101,7 +101,16 @@ def table(results: Path = RESULTS) -> str:
         lines.append(op)
         lines.append(f"    tested    {describe_tests(test_counts(op, results, None), op)}")
         lines.append(f"    measured  {describe_measurements(records_of(op, results), op)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"dispatch\n    {describe_dispatch(results)}"])
+
+
+def describe_dispatch(results: Path) -> str:
+    """How many runs came to the kernels by another way than today's: what a call cost in them is of that one."""
+    runs = [
+        (op, entry) for op in sources.ops() for entry in (*test_counts(op, results, None), *records_of(op, results))
+    ]
+    older = sum(sources.changed(op, entry, "dispatch") != "" for op, entry in runs)
+    return f"changed since {older} of these {len(runs)} runs: theirs is what a call cost from Python then"
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -207,8 +207,7 @@ def _sha256() -> str:
     """Of the code that exports and serves, and of how it is measured here."""
     folder, digest = Path(__file__).parent, hashlib.sha256()
     for file in sorted([Path(export.__file__), *folder.glob("*.py"), *folder.glob("cpp/*.*")]):
-        strip = sources.without_comments_python if file.suffix == ".py" else sources.without_comments_cpp
-        digest.update(f"\0{file.relative_to(folder.parent).as_posix()}\0{strip(file.read_text())}".encode())
+        digest.update(f"\0{file.relative_to(folder.parent).as_posix()}\0{sources.of_file(file)}".encode())
     return digest.hexdigest()
 
 
