@@ -551,4 +551,4 @@ def test_the_commands():
     command = [sys.executable, "-m", "kernels.measure", "x"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("usage: python -m kernels.measure bench|status|gpu [options]")
+    assert done.stderr.startswith("usage: python -m kernels.measure bench|status [options]")

@@ -61,7 +61,8 @@ def changed(folder, op, file, old, new):
         ("measure/bench.py", '"--quick", action', '"--fast", action'),
         ("measure/runs.py", "two sets of inputs", "2 sets of inputs"),
         (f"{ADD_RELU}/op.py", "    OP.call_in_place", "    x = checks.real(OP.name, 'x', x)\n    OP.call_in_place"),
-        *((f"measure/{name}.py", "", "x = 1\n") for name in ("judge", "records", "status", "sources", "run_all")),
+        *((f"measure/{name}.py", "", "x = 1\n") for name in ("judge", "records", "status", "sources")),
+        ("gpu_run/steps.py", "", "x = 1\n"),
         (f"{ADD_RELU}/bench.py", "(1.03 if", "(1.5 if"),
         (f"{ADD_RELU}/bench.py", 'SHOWN = {"rows": 65536', 'SHOWN = {"rows": 262144'),
         # What is compiled for a host alone.
