@@ -41,7 +41,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -267,6 +267,8 @@ def mutate(count: float, seed: int, ops: list[str], bounds: bool, part: tuple[in
         waiting = [pool.submit(of_a_group, i) for i in range(len(groups))]
         try:
             for future in waiting:
+                while wait([future], timeout=1).not_done:
+                    pass  # another thread may be given a signal, which this one sees when it waits no longer
                 for result in future.result():
                     results.append(result)
                     print(result.text, flush=True)

@@ -328,6 +328,7 @@ def test_requirements_are_pinned_explained_and_complete():
     known |= {path.stem for folder in ("tests", "notebooks") for path in (ROOT / folder).iterdir()}
     # What jupyter brings along.
     known |= {"nbclient", "nbconvert", "nbformat", "ipykernel", "jupyter_client", "traitlets", "psutil"}
+    known |= {"jinja2", "mistune", "pygments"}
     distributions = packages_distributions()
     unlisted = [
         f"{name}:{line} {module}"

@@ -16,7 +16,7 @@ import pytest
 from kernels import dispatch
 from kernels.runtime import KERNELS
 
-FOLDERS = ("check", "cubin", "device", "dispatch", "editable", "inductor", "measure")
+FOLDERS = ("check", "cubin", "device", "dispatch", "editable", "gpu_run", "inductor", "measure")
 SUFFIXES = {".py", ".h", ".cuh", ".cpp", ".cu", ".txt", ".cmake"}
 FILES = [
     path

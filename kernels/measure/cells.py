@@ -311,8 +311,9 @@ def calls(
     names: tuple[str, ...],
     options: tuple = (),
     forms: Iterable[str] = ("functional", "in place", "with a gradient"),
+    backends: Iterable[str] = OURS,
 ) -> Iterator[Calls | FirstCall]:
-    """A call's cost in each of the forms, for eager and every backend beside PyTorch's smallest call of that form; and
+    """A call's cost in each of the forms, for eager and these backends beside PyTorch's smallest call of that form; and
     a process's first call."""
     arguments = ", ".join([*names, *map(repr, options)])
     baselines = {"functional": f"{names[0]} + 1", "in place": f"{names[0]}.add_(1)", "with a gradient": ""}
@@ -320,7 +321,7 @@ def calls(
         function = op + "_" * (form == "in place")
         statements = {baselines[form]: baselines[form]} if baselines[form] else {}
         statements["eager"] = f"eager({arguments})"
-        statements |= {name: f"{function}({arguments}, backend='{name}')" for name in ("auto", *OURS)}
+        statements |= {name: f"{function}({arguments}, backend='{name}')" for name in ("auto", *backends)}
         found = Calls(op, form, labels, inputs, names, baselines[form], MappingProxyType(statements), options)
         yield found
         if form == "functional":

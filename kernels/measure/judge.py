@@ -112,12 +112,13 @@ class BytesPlus:
 
     microseconds: float
     part: str = "bandwidth"
+    who: tuple[str, ...] = OURS
 
     def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
         if not steady(copies):
             return Verdict(self.part, False, "the run's copies differ by more than 5 %: there is no yardstick")
-        worst, misses = {backend: [] for backend in OURS}, []
-        for row in (row for row in rows if row.implementation in OURS):
+        worst, misses = {backend: [] for backend in self.who}, []
+        for row in (row for row in rows if row.implementation in self.who):
             bytes_us = 1e-6 * row.bytes / copies["limit"]
             worst[row.implementation].append(more := row.us_p50 - bytes_us if row.us_p50 else math.inf)
             if more > self.microseconds:
@@ -231,6 +232,7 @@ class CallCost:
     limit: float = 1.1
     of_eager: float = 0.6
     part: str = "calls"
+    who: tuple[str, ...] = OURS
 
     def judge(self, rows: list[Row], copies: Mapping) -> Verdict:
         figures, misses = [], []
@@ -241,7 +243,7 @@ class CallCost:
             ratios = {
                 who: ratio(row.call_us, base.call_us if base else None) for who, row in cell.items() if row is not base
             }
-            for who in OURS:
+            for who in self.who:
                 if ratios.get(who, math.inf) > limit:
                     misses.append(f"{who} {form}: {ratios.get(who, math.inf):.2f}, {limit} asked")
             each = ", ".join(f"{who} {found:.2f}" for who, found in ratios.items())

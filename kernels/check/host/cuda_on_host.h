@@ -203,10 +203,6 @@ inline void grid_barrier() { cuda_on_host::wait_for_grid(); }
 
 // ---------------------------------------------------------------------------------------------------- device functions
 
-struct alignas(16) uint4 {
-    unsigned x, y, z, w;
-};
-
 #define threadIdx (cuda_on_host::thread_index())
 #define blockIdx (cuda_on_host::block_index())
 

@@ -21,9 +21,8 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-struct uint3 {
-    unsigned x, y, z;
-};
+#include "check/host/vectors.h"
+
 struct dim3 {
     unsigned x, y, z;
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}

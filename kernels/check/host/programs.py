@@ -30,8 +30,8 @@ BUILD = CACHE / "cuda_on_host"
 SECONDS = 40  # of a run, on a machine that is busy: what a run does takes OF_PROCESSOR at most
 OF_PROCESSOR = (3, 15)  # seconds of its time, on the host: of a run, of the search for a large grid's ends (watch.cpp)
 COMPILE_SECONDS = 60
-HEADERS = (HERE / "watched.h", HERE / "torch_on_host.h")
-OF_WATCH = (HERE / "buffers.h", HERE / "ends.h")
+HEADERS = (HERE / "vectors.h", HERE / "watched.h", HERE / "torch_on_host.h")
+OF_WATCH = (HERE / "vectors.h", HERE / "buffers.h", HERE / "ends.h")
 # No struct is taken apart: a float4 is one access, as in the GPU's code.
 WATCHED = (
     "-std=c++17", "-O1", "-fno-tree-vectorize", "-fno-tree-sra", "-fsanitize=thread,bounds", "-w", "-fmax-errors=2",

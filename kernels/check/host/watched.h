@@ -9,21 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "vectors.h"
+
 struct dim3 {
     unsigned x, y, z;
     dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
-#define VECTORS(type, element, size)                                                                              \
-    struct alignas(2 * size) type##2 { element x, y; };                                                           \
-    struct type##3 { element x, y, z; };                                                                          \
-    struct alignas(4 * size) type##4 { element x, y, z, w; };                                                     \
-    inline type##2 make_##type##2(element x, element y) { return {x, y}; }                                        \
-    inline type##3 make_##type##3(element x, element y, element z) { return {x, y, z}; }                          \
-    inline type##4 make_##type##4(element x, element y, element z, element w) { return {x, y, z, w}; }
-VECTORS(float, float, 4)
-VECTORS(int, int, 4)
-VECTORS(uint, unsigned, 4)
-#undef VECTORS
 
 #define __global__
 #define __device__

@@ -28,14 +28,15 @@ LOOKUPS = {
     "assemble_deepstack_embedding": ("deepstack", TEXTS, 0, 0),
     "embedding_lookup_multimodal": ("multimodal", 0, IMAGE_TOKEN, AUDIO_TOKEN),
 }
-NAMES = ("eager", "torch.compile", "triton")
+OURS = ("triton",)
+NAMES = ("eager", "torch.compile", *OURS)
 SHOWN = {"lookup": "embedding_lookup", "ids": COUNTS[0]}
 TARGETS = (
-    BytesPlus(2.0),
-    NeverSlower("torch.compile"),
-    NeverSlower("torch.compile", part="training"),
-    CallCost(),
-    FirstCallWithin(),
+    BytesPlus(2.0, who=OURS),
+    NeverSlower("torch.compile", OURS),
+    NeverSlower("torch.compile", OURS, "training"),
+    CallCost(who=OURS),
+    FirstCallWithin(who=OURS),
     NeverSlower("eager", ("auto",), "auto"),
 )
 
@@ -126,6 +127,6 @@ def cells(quick: bool = False) -> Iterator[Cell | Calls | FirstCall]:
     labels = {"ids": 64, "columns": 64, "dtype": "float16"}
     options = (None, None, None, *LOOKUPS["embedding_lookup"])
     inputs = lambda draw, ids: (ids(64, below=100), draw(100, 64))  # noqa: E731
-    yield from calls(OP, labels, inputs, ("ids", "table"), options, ("functional",))
+    yield from calls(OP, labels, inputs, ("ids", "table"), options, ("functional",), OURS)
     for lookup in LOOKUPS:
         yield _cell("auto", lookup, COUNTS[0], ("eager", "indexed", "auto"), waits=True)
