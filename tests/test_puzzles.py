@@ -95,13 +95,23 @@ TEXT = "def f(x):\n    a = x\n\n    return a"
         ("-    a = x\n+    a = x + 1", "def f(x):\n    a = x + 1\n\n    return a"),
         ("-    a = x\n-\n\n-    return a\n+    return x", "def f(x):\n    return x"),
         (" def f(x):\n+    # first", "def f(x):\n    # first\n    a = x\n\n    return a"),
+        ("~ a = x ⇒ a = x + 1", "def f(x):\n    a = x + 1\n\n    return a"),
+        ("~ x ⇒ y\n~ x ⇒ y\n\n-    return a\n+    return y", "def f(y):\n    a = y\n\n    return y"),
     ],
 )
 def test_an_edit_is_made_where_its_lines_stand(edits, becomes):
     assert answers.edited(TEXT, edits) == becomes
 
 
-@pytest.mark.parametrize("edits", ["-    b = x\n+    b = 1", "-    return a\n+    return 1\n\n-    a = x"])
+@pytest.mark.parametrize(
+    "edits",
+    [
+        "-    b = x\n+    b = 1",
+        "-    return a\n+    return 1\n\n-    a = x",
+        "~ b = x ⇒ b = 1",
+        "~ return a ⇒ return 1\n~ a = x ⇒ a = 1",
+    ],
+)
 def test_an_edit_that_fits_nowhere_is_named(edits):
-    with pytest.raises(ValueError, match="these lines do not stand there:\n-"):
+    with pytest.raises(ValueError, match=r"these lines do not stand there:\n[-~]"):
         answers.edited(TEXT, edits)

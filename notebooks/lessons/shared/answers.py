@@ -9,9 +9,10 @@ one: what a right answer prints):
 
     # %% puzzle_id: what is done wrong -> pattern
 
-Its text is the whole cell again, or edits of the solution: hunks with an empty line between them, each of lines that
-begin with "-" (what goes), "+" (what comes) or a space (what stays, where the place would not be clear). A hunk is
-applied where its lines stand first behind the hunk before it.
+Its text is the whole cell again, or edits of the solution. An edit within one line is "~ old ⇒ new", in the first line
+that has the old text. Others are hunks with an empty line between them, each of lines that begin with "-" (what goes),
+"+" (what comes) or a space (what stays, where the place would not be clear). An edit is made where its lines stand
+first behind the edit before it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def others(room: Path) -> list[Answer]:
         if answer.puzzle not in right:
             raise ValueError(f"{room.name}: there is no puzzle {answer.puzzle!r}; got {', '.join(right)}")
         source = answer.source
-        if source[:1] in ("-", "+", " "):
+        if source[:1] in ("-", "+", " ", "~"):
             try:
                 source = edited(right[answer.puzzle].source, source)
             except ValueError as error:
@@ -61,14 +62,20 @@ def others(room: Path) -> list[Answer]:
 
 
 def edited(text: str, edits: str) -> str:
-    """The text with the hunks applied. ValueError: a hunk whose lines do not stand in the rest of the text."""
+    """The text with the edits made. ValueError: one whose lines do not stand in the rest of the text."""
     lines, result, position = text.splitlines(), [], 0
-    for hunk in re.split(r"\n\n+", edits.strip("\n")):
-        marked = hunk.split("\n")
-        old = [line[1:] for line in marked if line[0] in "- "]
-        new = [line[1:] for line in marked if line[0] in "+ "]
-        starts = range(position, len(lines) - len(old) + 1)
-        start = next((start for start in starts if lines[start : start + len(old)] == old), None)
+    for hunk in re.split(r"\n\n+|\n(?=~ )", edits.strip("\n")):
+        if hunk.startswith("~ "):
+            within, becomes = hunk.removeprefix("~ ").split(" ⇒ ")
+            start = next((i for i, line in enumerate(lines) if i >= position and within in line), None)
+            old = lines[start : start + 1] if start is not None else []
+            new = [line.replace(within, becomes, 1) for line in old]
+        else:
+            marked = hunk.split("\n")
+            old = [line[1:] for line in marked if line[0] in "- "]
+            new = [line[1:] for line in marked if line[0] in "+ "]
+            starts = range(position, len(lines) - len(old) + 1)
+            start = next((start for start in starts if lines[start : start + len(old)] == old), None)
         if start is None:
             raise ValueError(f"these lines do not stand there:\n{hunk}")
         result += [*lines[position:start], *new]
