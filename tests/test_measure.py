@@ -504,7 +504,7 @@ def test_every_op_measures_what_it_is_judged_by(op, quick):
         elif isinstance(c, Calls):
             assert {"eager", "auto", *({*OURS} & {*dispatch.find(c.op).backends})} <= set(c.statements)
     if not quick:
-        assert any(module.SHOWN.items() <= c.labels.items() for c in found if c.part == "bandwidth")
+        assert any(module.SHOWN.items() <= c.labels.items() for c in found if c.part in ("bandwidth", "main"))
 
 
 def test_without_an_implementation_what_is_only_compared_with_it_is_not_measured(monkeypatch):

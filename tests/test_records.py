@@ -433,7 +433,7 @@ def test_status_says_what_changed_since(record, tmp_path):
     measured = r"H200 \d{4}-\d\d-\d\d, 2 rows FAILED, bench changed since"
     assert re.search(rf"add_relu\n.*\n    measured  {measured}(\n|$)", table)
     assert table.startswith("add_mul_activation\n    tested    never\n    measured  never\n")
-    assert "\ndispatch\n    changed since 1 of these 2 runs: " in table
+    assert "\ndispatch\n    in 1 of these 2 runs a call took another way " in table
     assert "| H200 2026-01-31: 41 passed, 2 skipped, tests changed since |" in status.readme_table(tmp_path)
 
 

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, fx
 
 from .. import runtime
+from ..dtypes import FLOATING
 from ..ops.embedding_bags_apart.op import embedding_bags_apart
-from .match import CAT, FLOATING, Declined, Found, Miss, arguments, aten, is_call, name_of, same_size, value
+from .match import CAT, Declined, Found, Miss, arguments, aten, is_call, name_of, same_size, value
 from .view import View, example
 
 OP = "embedding_bags_apart"

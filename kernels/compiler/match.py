@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, fx
 
+from ..dtypes import FLOATING
+
 aten = torch.ops.aten
 CAT = (aten.cat.default, aten.concat.default, aten.concatenate.default)
-FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 @dataclass

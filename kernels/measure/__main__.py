@@ -12,5 +12,7 @@ if __name__ == "__main__":
         sys.exit(f"python -m {PACKAGE}.measure: measuring, its records and the tests are in the repository alone")
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         sys.exit(importlib.import_module(f"{__package__}.{sys.argv[1]}").main(sys.argv[2:]))
-    print(f"usage: python -m kernels.measure {'|'.join(COMMANDS)} [options]; each has --help", file=sys.stderr)
-    sys.exit(2)
+    asked = sys.argv[1:2] in (["-h"], ["--help"])
+    usage = f"usage: python -m kernels.measure {'|'.join(COMMANDS)} [options]; each has --help"
+    print(usage, file=sys.stdout if asked else sys.stderr)
+    sys.exit(0 if asked else 2)

@@ -17,7 +17,7 @@ import torch
 
 from . import sources
 from .cells import OURS, Row
-from .judge import best_set, is_variant, steady
+from .judge import NEVER_SLOWER, best_set, is_variant, steady
 from .records import README_GPU, RESULTS, failed, read, recorded_files, slug
 
 KERNELS = sources.KERNELS
@@ -110,7 +110,7 @@ def describe_dispatch(results: Path) -> str:
         (op, entry) for op in sources.ops() for entry in (*test_counts(op, results, None), *records_of(op, results))
     ]
     older = sum(sources.changed(op, entry, "dispatch") != "" for op, entry in runs)
-    return f"changed since {older} of these {len(runs)} runs: theirs is what a call cost from Python then"
+    return f"in {older} of these {len(runs)} runs a call took another way from Python to the kernel than today's"
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -156,13 +156,16 @@ def result_table(results: Path = RESULTS) -> str:
 
 
 def fastest_times(rows: Mapping[str, Row], names: Iterable[str]) -> list[str]:
-    """The µs of these implementations; of a peer the fastest way, which is named if it is not the plain one."""
+    """The µs of these implementations; of a peer the fastest way, which is named, or the plain one, if that is not
+    slower by more than NEVER_SLOWER."""
 
     def fastest(name: str) -> str:
         ways = [rows.get(name)] if name in OURS else [best_set(rows, way) for way in (name, *OTHER_WAYS.get(name, ()))]
         row = min((row for row in ways if row), key=lambda row: row.us_p50, default=None)
         if row is None:
             return "–"
+        if (plain := rows.get(name)) and plain.us_p50 <= NEVER_SLOWER * row.us_p50:
+            row = plain
         how = row.implementation.removeprefix(name).removeprefix(", ")
         return f"{row.us_p50:,.1f}" + f" ({how})" * bool(how)
 
@@ -186,7 +189,8 @@ def shown(op: str, record: dict) -> list[Row]:
     return [
         row
         for row in rows
-        if row.part in ("bandwidth", "grid") or ("autotune" in row.part and is_variant(row.implementation, AUTOTUNED))
+        if row.part in ("bandwidth", "grid", "main")
+        or ("autotune" in row.part and is_variant(row.implementation, AUTOTUNED))
         if row.form == "functional" and row.us_p50 and not row.failed
         if all(row.labels.get(name) == value for name, value in wanted.items())
     ]

@@ -1,8 +1,8 @@
 """What `python -m model.bench --write` writes: README.md's results, model/README.md's table, and traces/step.svg.
 
-README.md shows the picture of a step, and a line for each of a few kernels. The lines are GPU times of one call, which
-is replayed as a CUDA graph, eager's and torch.compile's too; the peers as they are set best. A kernel that is no faster
-than the best peer is no result, and has no line: kernels/README.md has them all.
+README.md shows the picture of a step, and a line for each of a few kernels. The lines are GPU times of one call: many
+in a CUDA graph, divided by their number, eager's and torch.compile's too; the peers as they are set best. A kernel that
+is no faster than the best peer is no result, and has no line: kernels/README.md has them all.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ PEERS = ("eager", "torch.compile")
 BUILT = {
     "dot_interaction": ("DLRM's interaction of 1 + {features} vectors", "14_whole_mlp"),
     "fused_mlp": ("a whole MLP, {widths}", "14_whole_mlp"),
-    "dlrm": ("a small DLRM, whole, in one kernel", "17_whole_model_in_one_kernel"),
+    "dlrm": ("a whole DLRM in one kernel, `{model}`", "17_whole_model_in_one_kernel"),
 }
 
 
