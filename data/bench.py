@@ -58,7 +58,7 @@ def same_result(ours: Path, theirs: Path) -> None:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a process, from its start to its end: seconds, those of its threads added up (cpu), most resident bytes."""
+    """What a process costs from start to end: seconds, those of its threads added up (cpu), most resident bytes."""
 
     seconds: float
     cpu: float

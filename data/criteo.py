@@ -118,9 +118,9 @@ class CriteoBatches(IterableDataset):
         return self.num_rows // self.batch_size if self.drop_last else -(-self.num_rows // self.batch_size)
 
     def digest(self) -> str:
-        """Of the files' footers, which say how many rows there are, how many bytes each column takes and what range its
-        values have: other rows, or the same ones in another order, hardly ever agree in all of that. The rows are not
-        read."""
+        """A hash of the files' footers, which say how many rows there are, how many bytes each column takes and what
+        range its values have: other rows, or the same ones in another order, hardly ever agree in all of that. The rows
+        are not read."""
         digest = hashlib.sha256()
         for file in self.files:
             with file.open("rb") as content:

@@ -113,12 +113,12 @@ class Schema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """Of the Parquet files."""
+        """The schema of the Parquet files."""
         return pa.schema([_arrow_field(column) for column in self.columns])
 
     @property
     def width(self) -> int:
-        """Of the model's dense input; without counts that is a column of zeros."""
+        """The width of the model's dense input; without counts that is a column of zeros."""
         return max(len(self.dense), 1)
 
     def first(self, categories: int) -> Schema:

@@ -22,7 +22,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 REQUIREMENTS, STAMP = ROOT / "requirements.txt", VENV / "requirements.txt"
 IMPORTED = (".", "notebooks", "kernels/editable")  # folders of the checkout from which its packages are imported
-# Of pip's settings those by which it reaches packages. Others could put them elsewhere, or nowhere, with status 0.
+# The settings of pip by which it reaches packages. Others could put them elsewhere, or nowhere, with status 0.
 SETTINGS = {
     "index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "constraint", "proxy", "cert",
     "client-cert", "use-feature", "keyring-provider", "timeout", "default-timeout", "retries", "cache-dir",

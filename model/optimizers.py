@@ -123,7 +123,7 @@ class PackedOptimizer:
         self.parameters, self.arches = tuple(parameters), list(arches)
         self.packed = [packed for _, packed in self.arches]
         position = {id(parameter): i for i, parameter in enumerate(self.parameters)}
-        # Of each tensor that is trained the positions of the parameters that it holds; then those that are their own.
+        # The positions of the parameters that each trained tensor holds: buffers first, then parameters of their own.
         self.held = [[position.pop(id(parameter)) for parameter in one.parameters] for one in self.packed]
         self.trained = [*(one.buffer for one in self.packed), *(self.parameters[i] for i in position.values())]
         self.held += [[i] for i in position.values()]

@@ -219,7 +219,7 @@ class Run:
 
 
 def _bytes(value: object) -> int:
-    """Of the tensors in a state_dict."""
+    """The bytes of the tensors in a state_dict."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, Mapping):

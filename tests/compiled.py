@@ -39,7 +39,7 @@ class Of(nn.Module):
 
 
 def two_layers(function: Callable) -> Of:
-    """Of two linear layers of 8, `a` and `b`."""
+    """A model of two linear layers of 8, `a` and `b`."""
     return Of(function, a=nn.Linear(8, 8), b=nn.Linear(8, 8))
 
 

@@ -166,7 +166,7 @@ def recipes(draw) -> Recipe:
         return draw(st.sampled_from(names if draw(st.integers(1, odds)) == odds else names[:plain]))
 
     def layers() -> tuple[tuple[str, str], ...]:
-        """Of one spelling and one activation, or each of its own."""
+        """Layers of one spelling and one activation, or each of its own."""
         count, alike = draw(st.integers(1, 3)), draw(st.booleans())
         spelled, between, last = name(LINEAR, 4), name(ACTIVATIONS, 5), name(ACTIVATIONS, 4)
         several = [(spelled if alike else name(LINEAR, 4), between if alike else name(ACTIVATIONS, 3))

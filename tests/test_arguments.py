@@ -158,7 +158,7 @@ def test_a_transform_of_torch_func(cell, how):
 
 
 class Transform:
-    """Of a cell, as a function of one of its arguments."""
+    """A transform of a cell, as a function of one of its arguments."""
 
     def __init__(self, cell: Cell, position: int) -> None:
         self.cell, self.position, self.leaf = cell, position, cell.leaves[position].clone()
@@ -200,7 +200,7 @@ class Transform:
 
 @every_cell
 def test_negative_views(cell):
-    """Of all arguments, what is written too: signed integers as well."""
+    """All arguments are negative views, what is written too: signed integers as well."""
     cell = cell_of(*cell)
     signed = lambda leaf: leaf.is_floating_point() or leaf.dtype in (torch.int32, torch.int64)  # noqa: E731
     leaves = [torch._neg_view(-leaf) if signed(leaf) else leaf.clone() for leaf in cell.leaves]
@@ -427,7 +427,7 @@ WRONG = {
     "int8": torch.ones(3, dtype=torch.int8), "float64": torch.ones(2, 2, 2, dtype=torch.float64),
 }  # fmt: skip
 TABLE, IDS, GRAD, STARTS = torch.randn(6, 4), torch.tensor([[0], [3], [3]]), torch.randn(3, 1, 4), torch.tensor([0, 6])
-# Of the public functions that have no spec of their own: they share an op.
+# Arguments of the public functions that have no spec of their own: they share an op.
 EXAMPLES = {
     "embedding_bags_sgd_": (TABLE, STARTS, IDS, GRAD, 0.1, None, "sum", None, None),
     "embedding_bags_adagrad_": (TABLE, TABLE.abs(), STARTS, IDS, GRAD, 0.1, None, "sum", None, None, 1e-3),

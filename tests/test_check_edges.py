@@ -57,7 +57,7 @@ def test_an_op_that_python_launches_has_such_cases(op):
 
 @pytest.mark.skipif(bool(why_not(ON_HOST)), reason=why_not(ON_HOST) or "the host build runs here")
 def test_the_host_build_is_asked_for_the_blocks_of_cuda_kernels():
-    """Of add_relu's, 256 threads compute four elements each."""
+    """The 256 threads of a block of add_relu's compute four elements each."""
     with running(ON_HOST):
         function = functools.partial(kernels.add_relu, backend="cuda")
         found = {case.shape for case in edges.edges_on_host("add_relu", function)}

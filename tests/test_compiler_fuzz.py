@@ -17,7 +17,7 @@ TRIL = torch.tril_indices(V, V, -1)
 PAIRS = [TRIL, TRIL, torch.triu_indices(V, V, 1), TRIL[:, [3, 1, 0, 2, 5, 4]], TRIL - V, TRIL[:, [0, 0, 1, 2, 3, 4]]]
 WIDE = D + V * (V - 1) // 2
 
-# From a value [B, D] to another. Of the layers the first are likelier.
+# From a value [B, D] to another. The first layers are likelier.
 LAYERS = [
     lambda m, v, a: F.linear(v, m.w[a], m.b[a]),
     lambda m, v, a: v @ m.w[a].t() + m.b[a],

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def replaced(
     recipes: tuple[Recipe, ...], how: str, rows: int, ragged: bool, gradients: bool, dynamic: bool, inner: str
 ) -> list[str]:
-    """Check a program; its ops. Of what eager has no gradient, of what was written to, say, the outputs are checked;
+    """Check a program; its ops. Outputs are checked where eager has no gradient (of what was written to, say);
     what it does not run at all is "refused"."""
     torch.manual_seed(0)
     model = Model(recipes[0]) if how == "one" else Two(recipes[0], recipes[-1], how)

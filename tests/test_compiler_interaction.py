@@ -66,7 +66,7 @@ def written_pairs(m, dense, sparse):
 
 
 def swap_two_pairs(j):
-    """Of the pairs in dot_interaction's order: (3, 0) and (3, 2)."""
+    """Swap two of the pairs in dot_interaction's order: (3, 0) and (3, 2)."""
     j[3], j[5] = 2, 0
 
 

@@ -261,7 +261,7 @@ class TestInCpp:
             r"12 threads: 100 reloads in \d+ calls.* after 5 and 50 of them: (\d+) and (\d+) MB", done.stdout
         )
         assert len(told) == len(SAMPLE_BATCHES)
-        # Of the first two: a lane may make its graph after the 5th.
+        # The first two do not count: a lane may make its graph after the 5th.
         assert all((int(after) - int(before)) << 20 < MOST_GROWN for before, after in told[2:]), done.stdout
 
     @only_none
@@ -274,8 +274,8 @@ class TestInCpp:
         done = runner(copied, "--check", LD_PRELOAD=str(between))
         assert (done.returncode, done.stdout.count("eager's")) == (0, 84), done.stdout + done.stderr
         assert "failed" not in done.stderr
-        # Three calls of each sample but that of 16385 rows, and the one that was made first. Of each power of two the
-        # first call is plain, and so is the second one, behind which the graph is made and launched.
+        # Three calls of each sample but that of 16385 rows, and the one that was made first. The first call of each
+        # power of two is plain, and so is the second one, behind which the graph is made and launched.
         powers = 7 + 3
         assert int(re.search(r"graphs launched: (\d+)", done.stderr)[1]) == 3 * 83 + 1 - powers
 

@@ -432,7 +432,7 @@ def test_the_process_of_a_first_call_says_why_it_ended():
 
 @pytest.mark.parametrize(("off", "right"), [(0.0, True), (0.01, False)])
 def test_a_first_calls_result_may_be_off_by_what_its_products_precision_allows(monkeypatch, capsys, off, right):
-    """Of rounded operands a probability of dlrm's `main` is off by up to 0.0007, 1000 times as much as in float32."""
+    """A probability of dlrm's `main` is off by up to 0.0007 with rounded operands, 1000 times as much as in float32."""
     found = (one for one in bench.of("dlrm").cells() if isinstance(one, FirstCall) and not one.compiles)
     (asked,) = (one for one in found if one.labels["model"] == "main")
 

@@ -158,7 +158,7 @@ def test_a_model_that_is_moved_afterwards_is_refused():
     ],
 )
 def test_what_is_laid_out_is_asked_for_as_it_is_trained(monkeypatch, precision, dtype, products):
-    """Of a step that becomes a CUDA graph as `mlp` chooses, of another as PackedMLP does."""
+    """A step that becomes a CUDA graph asks as `mlp` chooses, another as PackedMLP does."""
     asked = []
     for name in ("is_packed", "is_chosen"):
         monkeypatch.setattr(fused, name, lambda *given, name=name: asked.append((name, *given)))

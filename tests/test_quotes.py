@@ -177,7 +177,7 @@ def test_a_lines_quotes_count_for_that_line(tmp_path, beside):
 
 @pytest.mark.parametrize("delimiter", [",", "|", "]", "^", "\\", "-", " "])
 def test_fields_are_those_of_the_csv_module(delimiter):
-    """Of any text that is taken; and whatever the module writes is taken."""
+    """The fields of any text that is taken are the csv module's; and whatever the module writes is taken."""
     draw, taken = random.Random(ord(delimiter)), 0
     for _ in range(400):
         fields = ["".join(draw.choices('"ab\'' + delimiter, k=draw.randint(0, 4))) for _ in range(draw.randint(2, 4))]

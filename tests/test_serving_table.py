@@ -58,7 +58,7 @@ def tables(tmp_path):
 
 
 def test_a_folder_without_room_is_told_in_one_line(tmp_path):
-    """Of a copied folder Python names every file of it."""
+    """Python names every file of a copied folder."""
 
     def full(source, target):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source, None, target)

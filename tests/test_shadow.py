@@ -103,7 +103,7 @@ def forget_a_table(trainer, monkeypatch):
 
 
 def forget_the_last_id(trainer, monkeypatch):
-    """Of a table in which few other rows of the batch name its row: a thousandth of the update."""
+    """Undo the update of its row in a table where few other rows of the batch name it: a thousandth of the update."""
     step, tables = trainer.step, trainer.model.sparse_arch
 
     def wrong(*batch):
@@ -283,7 +283,7 @@ def test_a_gradient_at_roundings_scale_may_have_either_sign_and_no_other_size():
 
 
 def test_a_square_may_be_less_than_those_of_both_ends():
-    """Of a gradient between two of opposite signs."""
+    """It is the square of a gradient between two of opposite signs."""
     judge = Shadow(SHAPE, ADAGRAD, RATES[ADAGRAD], CPU)
     exact, taken = (torch.tensor(values, dtype=torch.float64) for values in ([1e-3, 1e-4], [1e-3, 1e-6]))
     before = [torch.zeros(2), torch.zeros(2)]

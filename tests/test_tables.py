@@ -242,7 +242,7 @@ def test_torchs_optimizers_go_on_with_the_state_and_the_reverse(pair, ours_first
     ],
 )
 def test_another_rules_state_is_refused_and_nothing_copied(rule, state, message):
-    """Of as many rows as columns, where one shape would broadcast to the other."""
+    """The table has as many rows as columns, where one shape would broadcast to the other."""
     update, other = (TableUpdate(FusedTables((1, 3), 4), kind, lr=0.5) for kind in (rule, state))
     with pytest.raises(ValueError, match=message):
         update.load_state_dict(other.state_dict())

@@ -66,7 +66,7 @@ def bits_of(x: torch.Tensor) -> list[str]:
 
 
 def test_to_the_nearest():
-    """Of every exponent, and of numbers that lie halfway between two."""
+    """The numbers have every exponent, and some lie halfway between two."""
     bits = torch.randint(0x00800000, 0x7F7FE000, (4096,), dtype=torch.int32, device=DEVICE)
     bits[::4] = bits[::4] & -0x2000 | 0x1000
     bits[1::8] |= 0x1FFF

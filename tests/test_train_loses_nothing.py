@@ -237,7 +237,7 @@ def test_two_runs_that_start_at_once_are_one_too_many(data, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("theirs", [{"seed": 7}, {"init_from": "last.pt"}, {"learning_rate": 0.01}], ids=" ".join)
 def test_a_best_checkpoint_that_is_not_the_runs_is_not_called_so(data, tmp_path, monkeypatch, theirs):
-    """Of other settings, or of the same that began elsewhere: its figures would be another model's."""
+    """It has other settings, or the same ones but began elsewhere: its figures would be another model's."""
     ours = tmp_path / "a"
     run(ours, data, mini(epochs=1))
     begin = {name: ours / theirs[name] for name in theirs if name == "init_from"}

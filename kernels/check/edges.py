@@ -1,7 +1,7 @@
 """The sizes at which the blocks of an op's kernels end: one less, as many, and one more.
 
-Nobody types them: the op's own launcher is asked what it launches for a large call. Of a Triton kernel each constant
-that is a power of two may be the size of a block, of whichever dimension; of a CUDA kernel the threads of a block, and
+Nobody types them: the op's own launcher is asked what it launches for a large call. Each constant of a Triton kernel
+that is a power of two may be the size of a block, of whichever dimension; in a CUDA kernel the threads of a block, and
 the size divided by the blocks of the grid. So every dimension that a case can make large (spec.py, `dimensions`) gets
 all of them. A block that grows with the size, as the next power of two does, has its edges at 7, 8 and 9 anyhow.
 """
@@ -91,7 +91,7 @@ def _cases(spec: Spec, device: torch.device, blocks: Callable[[Call, int], Itera
 
 
 class _Constants(plan.Recorder):
-    """Of what a launcher would launch, as it would be run here, the constants alone; nothing is compiled."""
+    """Records what a launcher would launch, as it would be run here, the constants alone; nothing is compiled."""
 
     interpreted = property(lambda self: not self.on_gpu and runtime.triton_mode() == "interpreted")
 

@@ -191,7 +191,7 @@ def accesses(
     swap, update = builder.create_atomic_cas, builder.create_atomic_rmw
 
     def looked_at(self, what: str, pointers, mask):
-        """The mask to use. Of a block pointer or a descriptor it comes as an array, else as a tensor of Triton's."""
+        """The mask to use. It comes as an array for a block pointer or a descriptor, else as a tensor of Triton's."""
         lanes = mask if mask is None or isinstance(mask, np.ndarray) else mask.data
         changed = look(self, what, pointers, lanes)
         if changed is None and mask is not lanes:
@@ -200,7 +200,7 @@ def accesses(
 
     def new_load(self, pointers, mask, other, *rest, **named):
         mask = looked_at(self, "load", pointers, mask)
-        # Of one lane Triton hands over no `other` that is 0: it asks for the tensor's truth, which is its value's.
+        # For a one-lane tensor Triton drops `other` if it is 0, because it tests the tensor's truth value.
         if other is None and sys._getframe(1).f_locals.get("other") is None:
             other = undefined(pointers, mask.data)
         return load(self, pointers, mask, other, *rest, **named)

@@ -31,8 +31,8 @@ def rounded(x: Tensor) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """F.linear, each of its three products of rounded operands. Of one output only the gradient of the weight is a
-    product of matrices: nothing is rounded for the others."""
+    """F.linear, each of its three products of rounded operands. Only the gradient of the weight is a
+    product of matrices where there is one output: nothing is rounded for the others."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -78,7 +78,7 @@ def assert_rounds(found: Tensor, exact: Tensor, like: Tensor, same_operands: boo
     assert largest <= times * most, f"off by up to {largest:.3g}, where rounded operands are by {most:.3g}"
     mean, common = float(error.abs().mean()), float(usual.abs().mean())
     assert 0.8 * common <= mean <= 1.25 * common, f"off by {mean:.3g}, where rounded operands are by {common:.3g}"
-    # Of some hundred weights a few more may be rounded up than down, but these are the same ones.
+    # A few more of some hundred weights may be rounded up than down, but these are the same ones.
     outwards = float(((error - usual) * exact.sign()).mean())
     assert abs(outwards) <= 0.2 * common, f"errors of {mean:.3g} are {outwards:.3g} further from zero than rounding's"
     apart = float((found - like).abs().mean())

@@ -137,6 +137,6 @@ class Checked:
 
 
 def state(tensor: Tensor) -> tuple:
-    """What changes when a tensor is replaced or written to. Of an inference tensor nobody counts what is written."""
+    """What changes when a tensor is replaced or written to. Nobody counts what is written to an inference tensor."""
     version = object() if tensor.is_inference() else tensor._version
     return address(tensor), version, tensor.shape, tensor.stride()

@@ -66,7 +66,7 @@ def find(view: View) -> Iterator[Found | Declined]:
 def has_gradients(graph: fx.Graph, is_on: bool) -> set[fx.Node]:
     """The nodes of Dynamo's graph that a gradient of the outputs comes to. An exported program's know of none.
 
-    is_on: whether gradients are recorded where it begins. Of a value it is known whether it requires one in the end:
+    is_on: whether gradients are recorded where it begins. What a value tells is whether it requires one in the end:
     what was made without may have been written to.
     """
     (output,) = graph.find_nodes(op="output")
@@ -249,7 +249,7 @@ def read_bag(node: fx.Node) -> tuple[tuple, list[fx.Node], list[fx.Node]]:
 
 
 def is_trained(table: fx.Node, results: list[fx.Node]) -> bool:
-    """Whether a gradient of the table is recorded. Of an exported program whoever asks knows, by torch.no_grad."""
+    """Whether a gradient of the table is recorded. Whoever asks about an exported program knows, by torch.no_grad."""
     recorded = torch.is_grad_enabled() or any(value(result).requires_grad for result in results)
     return value(table).requires_grad and recorded
 

@@ -114,7 +114,7 @@ def answers(view: View, values: Mapping[fx.Node, Tensor]) -> list[Found | Declin
         elif not taken.keys() & answer.nodes:
             found.append(answer)
             taken |= dict.fromkeys(answer.nodes, answer.op)
-    # Of a whole model it is told why it goes in parts.
+    # What is told of a whole model is why it goes in parts.
     declined = [each for each in declined if each.op == whole.OP or taken.get(each.node, each.op) == each.op]
     unique = {(each.op, each.node, each.reason): each for each in declined}
     return [*found, *unique.values()]
@@ -225,7 +225,7 @@ def check_between(view: View, calls: set[fx.Node], last: fx.Node) -> None:
 
 
 def writes(node: fx.Node) -> bool:
-    """Whether an operator writes to a tensor. Of norms in training, which write to their statistics, no schema says."""
+    """Whether an operator writes to a tensor. No schema says that norms in training write to their statistics."""
     schema = node.target._schema
     if schema.name.endswith(("batch_norm", "instance_norm")):
         given = arguments(node)

@@ -1,8 +1,8 @@
 """A graph with each call in ATen, to match on: F.relu, x.relu() and nn.ReLU are all aten.relu there.
 
 Only matching is done on it. What is not replaced stays in Dynamo's graph as Dynamo made it, with its hooks, contexts,
-checkpoints and metadata: a graph that was traced again as a whole would lose them. Of torch.export's graph, which is in
-ATen already, the view is a copy.
+checkpoints and metadata: a graph that was traced again as a whole would lose them. The view of torch.export's graph,
+which is in ATen already, is a copy.
 """
 
 from __future__ import annotations

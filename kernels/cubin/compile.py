@@ -28,7 +28,7 @@ from ..dispatch.included_files import included_files
 from ..runtime import KERNELS
 from .python_files import python_files
 
-# Of Triton's types: the letter of launcher.h's Parameter, and bytes.
+# Triton's types: the letter of launcher.h's Parameter, and bytes.
 TYPES = {
     **{f"{letter}{8 * size}": (letter, size) for letter in "iu" for size in (1, 2, 4, 8)},
     "fp32": ("f", 4),

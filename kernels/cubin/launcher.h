@@ -6,8 +6,8 @@
 //     cubin::use_device(0);                                    // unless CUDA's runtime did so on this thread
 //     program["act"](cubin::Launch({blocks}, stream), x, bias, y, out, 0.5f, elements);
 //
-// A Program has images for several architectures. Of each kernel the image is loaded that suits the device of the
-// thread's context, at its first launch there. Any thread may launch. Whatever is wrong is a cubin::Error that names it.
+// A Program has images for several architectures. A kernel's first launch in a thread's context loads its image that
+// suits the device there. Any thread may launch. Whatever is wrong is a cubin::Error that names it.
 //
 // Each argument has the type that the kernel declares: a pointer, or a number of that size. A kernel of Triton's may have
 // been compiled for pointers and integers that 16 divides; its description says so, and others are refused. One that was
@@ -40,7 +40,7 @@ struct Description {
     unsigned count, hidden;
 };
 
-// Of an image with a description only the kernel described can be launched.
+// Only the kernel described can be launched from an image with a description.
 struct Image {
     const void* bytes;
     size_t size;
@@ -418,7 +418,7 @@ class Program {
             add(images[i], "image " + std::to_string(i) + (described ? std::string(" (") + described->name + ")" : ""));
         }
     }
-    // Of cubins, fatbins and PTX.
+    // A program of cubins, fatbins and PTX.
     static Program from_files(const std::vector<std::string>& paths) {
         Program program;
         for (const std::string& path : paths) program.add_file(path);

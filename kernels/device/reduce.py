@@ -16,7 +16,7 @@ def row_tile(columns: int, accumulator_size: int = 4) -> tuple[int, int, int]:
     """(rows, columns, warps) of a program that holds whole rows; rows and columns are powers of two.
 
     Up to 1024 columns one warp holds 1024 elements, 32 a lane, and no barrier is needed; above, 16 a lane while there
-    are warps, at most 32, so that 64 registers, all that 1024 threads have, suffice. Of float64 half as many. The
+    are warps, at most 32, so that 64 registers, all that 1024 threads have, suffice. Float64 has half as many. The
     interpreter's time goes by the program, so it gets many rows.
     """
     block = launch.next_power_of_2(columns)

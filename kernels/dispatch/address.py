@@ -7,11 +7,11 @@ from torch.compiler import is_compiling
 
 
 def address(tensor: Tensor) -> int | None:
-    """Of the tensor's first element; None where there is no memory.
+    """The address of the tensor's first element; None where there is no memory.
 
     There is none of an empty tensor, one on the device meta, a fake or functional one, a zero tensor (of forward-mode
-    derivatives), a sparse one, what torch.func's transforms wrap, and whatever torch.compile traces. Of a negative or
-    conjugate view it is the memory that lies behind, which holds other numbers than the view shows.
+    derivatives), a sparse one, what torch.func's transforms wrap, and whatever torch.compile traces. A negative or
+    conjugate view has that of the memory that lies behind, which holds other numbers than the view shows.
     """
     if is_compiling():
         return None

@@ -204,7 +204,7 @@ class Compute : public c10::OperatorKernel {
         return of_a_list;
     }
 
-    // Of the backward's gradients only those are written that its last argument asks for.
+    // The backward writes only the gradients that its last argument asks for.
     bool wanted(c10::ArrayRef<c10::IValue> arguments, size_t output) const {
         return form_ != Form::backward || arguments.back().toListRef()[output].toBool();
     }

@@ -51,9 +51,9 @@ class Declaration:
             are the backward's own arguments: grad_<output>, what is saved, and the other arguments that are no tensors.
             An op without gradients refuses arguments that require one. An output that is Kept has none, and the
             backward takes none of it.
-        saves: what the backward reads, names of arguments and outputs; or SavedBy a string argument. Of an argument
-            whose gradient is a KeptShape it takes <argument>_shape, a list of integers, behind what is saved. Of an
-            argument that is a list the gradient is KeptShapes, and a list.
+        saves: what the backward reads, names of arguments and outputs; or SavedBy a string argument. The
+            backward takes <argument>_shape, a list of integers, behind what is saved, for an argument whose gradient is
+            a KeptShape. The gradient of an argument that is a list is KeptShapes, and a list.
         prepare: what the backward's kernels need of another op (a sort, say): it is made when there is a gradient to
             compute, and the backward's launchers take it behind its other arguments.
         in_place: the argument that the in-place form writes, in place of the one output; "" for none.
@@ -194,7 +194,7 @@ class Declaration:
     # ------------------------------------------------------------------------------------------------------- gradients
 
     def differentiable(self, of_outputs: Sequence) -> list:
-        """What there is for each output, without what is there for those that have no gradient."""
+        """The values that belong to differentiable outputs."""
         return [value for i, value in enumerate(of_outputs) if i not in self.undifferentiable]
 
     def saves_for(self, named: Mapping[str, object], needs: Sequence[bool]) -> Sequence[str]:
@@ -215,7 +215,7 @@ class Declaration:
         return (*grads, *kept, *self.shapes_of(named), *(named[argument.name] for argument in self.others), list(needs))
 
     def kept_for(self, named: Mapping[str, object], needs: Sequence[bool]) -> list[Tensor | list[Tensor] | None]:
-        """Of all that is ever saved what is saved of this call; None, or no list, for the rest."""
+        """What this call saves, in the order of `saved`; None, or an empty list, in place of what it does not save."""
         saved = self.saves_for(named, needs)
         return [named[n] if n in saved else [] if isinstance(named[n], list) else None for n in self.saved]
 

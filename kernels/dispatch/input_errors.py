@@ -63,7 +63,7 @@ def found(index: int) -> tuple[int, int, int, int] | None:
 
 def clear(index: int) -> None:
     """Forget what was found: kernels may report again. Where a kernel claims the report in this moment, its claim may
-    stay, of which nothing is told: who has waited for all kernels clears again."""
+    stay, unreported: call clear() again after waiting for all kernels."""
     if index in _reports:
         numbers = _reports[index][1]
         numbers[KIND] = 0

@@ -121,7 +121,7 @@ struct SignatureHash {
     }
 };
 
-// Of a tensor its dtype, shape, device, layout, and whether its memory is aligned to 16 bytes, as a copy of what is not
+// A tensor's dtype, shape, device, layout, and whether its memory is aligned to 16 bytes, as a copy of what is not
 // contiguous will be. Its strides do not count: kernels get contiguous tensors.
 inline void describe_but_sizes(Signature& signature, const Tensor& tensor) {
     if (!tensor.defined()) return signature.push_back(-1);
@@ -158,7 +158,7 @@ inline void describe_ragged(Signature& signature, const Tensor& tensor, int64_t 
     signature.push_back(-1);
 }
 
-// Of a list it counts whether all in it are of length N. If they are not, no length does that is below 2^31: neither of
+// A list's part is whether all in it are of length N. If they are not, no length counts that is below 2^31: neither of
 // which tensor it is, nor which are alike.
 inline void describe_ragged(Signature& signature, c10::ArrayRef<IValue> list, int64_t n) {
     int64_t length = common_length(list);

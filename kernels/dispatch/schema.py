@@ -84,10 +84,10 @@ class Prepared:
 
 # Torch's types, and four that torch never sees. A Number changes from call to call, and is a Tensor to torch. So is a
 # Ragged: where it has one dimension, its length is N, which is another one in each call. A Length is such an N given as
-# a number, a SymInt to torch. A Report stands behind the returns and is none of them. Of a Ragged[], a list
-# of tensors of one dimension, neither lengths nor strides make another signature: kernels get each one's, and a check
-# may ask whether all are of length N, nothing else. N is a list's if no Ragged and no Length is there beside it, and
-# its tensors are all of one length.
+# a number, a SymInt to torch. A Report is listed after the return values but is not returned: kernels report errors in
+# it. Neither lengths nor strides of a Ragged[], a list of tensors of one dimension, make another signature: kernels get
+# each one's, and a check may ask whether all are of length N, nothing else. N is a list's if no Ragged and no Length is
+# there beside it, and its tensors are all of one length.
 ARGUMENTS = (
     "Tensor", "Tensor?", "Tensor(a!)", "Tensor[]", "Number", "Ragged", "Ragged?", "Ragged[]", "str", "int", "SymInt",
     "Length", "float", "bool",

@@ -1,7 +1,7 @@
 """Dynamo's graphs as bytes, for the process that lowers them.
 
-A graph travels node by node: fx pickles one by tracing it again, and then loses the nodes that have no input. Of a
-tensor its shape, strides and dtype travel, and no values.
+A graph travels node by node: fx pickles one by tracing it again, and then loses the nodes that have no input. A
+tensor's shape, strides and dtype travel, and no values.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Cell(Labelled):
         return replace(self, implementations=left, smaller=smaller)
 
     def missing(self) -> dict[str, str]:
-        """Of its implementations those whose package is not installed, and the package."""
+        """Implementations whose package is missing: {name: package}."""
         return {
             name: package for name, package in self.needs.items()
             if name in self.implementations and importlib.util.find_spec(package) is None

@@ -183,8 +183,8 @@ class AtMost:
 
 @dataclass(frozen=True)
 class NeverSlower:
-    """Implementations never slower than another, as it is set best, in the cells where both are. Of cells that wait, a
-    call's time as its user sees it counts, of others the GPU's."""
+    """Implementations are at most 3 % slower than the best setting of the peer in every cell that has both, and the
+    spreads touch. A call's time as its user sees it counts in cells that wait, the GPU's in others."""
 
     than: str = "torch.compile"
     who: tuple[str, ...] = OURS
@@ -321,7 +321,7 @@ CALLS = (CallCost(), FirstCallWithin(), NeverSlower("eager", ("auto",), "auto"))
 
 
 def summary(record: Mapping, targets: Iterable) -> list[str]:
-    """A verdict for each target, and each row that failed. Of a --quick run only what it measured, peers too."""
+    """A verdict for each target, and each row that failed. A --quick run gets only what it measured, peers too."""
     rows = [Row.of(flat) for flat in record["rows"]]
     lines = []
     for target in targets:

@@ -1,4 +1,4 @@
-"""The peers of what is fused: torch.compile as it comes, and as somebody sets it who knows it.
+"""The peers of what is fused: torch.compile with default settings, and tuned by an expert.
 
     torch.compile             the tables in one tensor, whose look-up Inductor leaves to PyTorch's own kernel, since its
                               gradient is sparse

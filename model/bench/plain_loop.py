@@ -60,7 +60,7 @@ class Epoch:
 
 
 class Clock:
-    """Of an epoch: made at its beginning."""
+    """Times an epoch; made at its beginning."""
 
     def __init__(self):
         self.begun, self.cpu = time.perf_counter(), time.process_time()

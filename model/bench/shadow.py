@@ -113,7 +113,7 @@ class Shadow:
     def _outside(
         self, before: list[Tensor], after: list[Tensor], exact: Tensor, rounded: list[Tensor], row_wise: bool = False
     ) -> list[tuple[Tensor, Tensor]]:
-        """Of weights, and of their sums of squares if there are some: what lies outside, and the update's size."""
+        """What lies outside, and the update's size, for weights, and for their sums of squares if there are some."""
         error = 2 * torch.stack([(each - exact).abs().amax(-1, keepdim=True) for each in rounded]).amax(0)
         applied, found = self._applied(before, exact, error, row_wise), []
         for old, new, (low, right, high) in zip(before, after, applied, strict=True):

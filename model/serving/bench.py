@@ -204,7 +204,7 @@ def record(rows: Sequence[Mapping]) -> dict:
 
 
 def _sha256() -> str:
-    """Of the code that exports and serves, and of how it is measured here."""
+    """The SHA-256 of the code that exports and serves, and of how it is measured here."""
     folder, digest = Path(__file__).parent, hashlib.sha256()
     for file in sorted([Path(export.__file__), *folder.glob("*.py"), *folder.glob("cpp/*.*")]):
         digest.update(f"\0{file.relative_to(folder.parent).as_posix()}\0{sources.of_file(file)}".encode())

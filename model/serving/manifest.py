@@ -69,7 +69,7 @@ class Manifest:
 
     @classmethod
     def of(cls, folder: Path, inputs: Sequence[Tensors], constants: Sequence[Tensors], gpu: str = "") -> Manifest:
-        """Of a folder that is complete but for its manifest."""
+        """The manifest of a folder that is complete but for it."""
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = tuple(File.of(folder, path) for path in paths)
         return cls(_release(), INSTRUCTIONS, gpu, tuple(inputs), tuple(constants), files)

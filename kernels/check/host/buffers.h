@@ -18,7 +18,7 @@ struct Buffer {
     std::vector<Segment> segments;
     bool taken = false;
     bool is_sparse() const { return segments.size() > 1; }  // larger than the memory
-    // Of reads, of writes: instructions of a warp, and the sectors that they touch.
+    // Instructions of a warp, and the sectors that they touch: of reads, of writes.
     std::array<unsigned long long, 2> requests{}, sectors{};
 };
 

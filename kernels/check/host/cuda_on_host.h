@@ -98,7 +98,7 @@ inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 
 namespace cuda_on_host {
 
-// Of the simulated device; but for the number of multiprocessors they are an H100's. ThreadSanitizer does not take as
+// The simulated device's numbers: but for that of multiprocessors they are an H100's. ThreadSanitizer does not take as
 // many threads as that.
 #ifdef __SANITIZE_THREAD__
 constexpr unsigned threads_of_a_multiprocessor = 1536;

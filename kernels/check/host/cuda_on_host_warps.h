@@ -67,11 +67,11 @@ inline int __any_sync(unsigned mask, int predicate) { return cuda_on_host::vote(
 inline int __all_sync(unsigned mask, int predicate) {
     return cuda_on_host::vote("__all_sync", mask, predicate) == cuda_on_host::group();
 }
-// CUDA promises no more than this of who else is here: no one.
+// CUDA does not say which lanes are active together; assume only the caller's own.
 inline unsigned __activemask() { return 1u << cuda_on_host::lane(); }
 
 // A warp is cut into groups of `width` lanes. A source beyond the own group is the lane itself; __shfl_xor_sync may
-// read from groups before its own. Of a distance only the lowest 5 bits count, as PTX says of shfl.sync: 33 is 1.
+// read from groups before its own. Only the lowest 5 bits of a distance count, as PTX says of shfl.sync: 33 is 1.
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = warpSize) {
     int first = cuda_on_host::lane() & ~(width - 1);

@@ -15,7 +15,7 @@ from ...runtime import KERNELS
 from .programs import BUILD, compiler
 
 FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w", f"-I{KERNELS}")
-# Of the GPU's errors; what a kernel does wrong is also said on stderr.
+# It returns the GPU's errors; what a kernel does wrong is also said on stderr.
 LAUNCH = """
 extern "C" const char* launch(unsigned x, unsigned y, unsigned z, const void* arguments, bool backwards) {{
     cuda_on_host::backwards = backwards;

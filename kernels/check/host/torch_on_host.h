@@ -332,7 +332,7 @@ inline const char* cudaGetErrorString(cudaError_t) { return "no error"; }
 #define C10_CUDA_CHECK(error) TORCH_CHECK((error) == cudaSuccess)
 #define AT_CUDA_CHECK C10_CUDA_CHECK
 
-// Of the types only float32 is there.
+// Float32 is the only type that is there.
 #define AT_DISPATCH_FLOATING_TYPES(type, name, ...) \
     [&] {                                           \
         (void)(type), (void)(name);                 \

@@ -36,7 +36,7 @@ namespace {
 
 constexpr size_t sector = 32;
 constexpr unsigned most_blocks = 1 << 16;
-// Of the processor's time, which others on the machine do not take; programs.py has the same numbers.
+// The processor's time, which others on the machine do not take; programs.py has the same numbers.
 constexpr unsigned most_seconds = 3, most_seconds_of_ends = 15;
 
 struct Shared {
@@ -319,7 +319,7 @@ float* allocate(long long numbers) {
         }
     finish("allocates", std::to_string(numbers));
 }
-// Of a buffer that is larger than the memory nothing is cleared: its kernel writes to all of it.
+// A buffer that is larger than the memory is not cleared: its kernel writes to all of it.
 void clear(float* memory, long long numbers) {
     for (const Buffer& buffer : buffers)
         if (buffer.start == (char*)memory && !buffer.is_sparse()) memset(memory, 0, numbers * sizeof(float));

@@ -335,7 +335,7 @@ def _tensors(model: Model, rows: int, draw: Callable, ids: Callable, *own: Tenso
 
 
 def first_calls(quick: bool = False) -> Iterator[FirstCall]:
-    """Of mini and main. They lie apart because `cells` asks torch.compile for its settings before it has all cells."""
+    """Mini's and main's, apart because `cells` asks torch.compile for its settings before it has all cells."""
     yield from _first_calls_of(MINI, 2048)
     if not quick:
         yield from _first_calls_of(replace(MAIN, heights=SMALL), 2048)

@@ -112,7 +112,7 @@ def shape_of(
 
 
 def widths(weights: Sequence[Tensor]) -> tuple[int, ...]:
-    """Of the layers with these weights: inputs of the first one, then outputs of each."""
+    """The widths of the layers with these weights: inputs of the first one, then outputs of each."""
     return weights[0].shape[1], *(weight.shape[0] for weight in weights)
 
 

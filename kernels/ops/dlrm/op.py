@@ -173,7 +173,7 @@ def dlrm_forward(
         indices: int32 or int64 ids, of their tables: without offsets F tensors [B], which may be strided, or one
             [B, F], one id a row; with offsets F tensors [N_f].
         offsets: None, or F tensors, int32 or int64, [B] or [B + 1]: row b's bag in table f are the ids of indices[f]
-            from offsets[f][b] up to offsets[f][b + 1], the last one's up to the last id. Of [B + 1] the last is N_f.
+            from offsets[f][b] up to offsets[f][b + 1], the last one's up to the last id. The last of [B + 1] is N_f.
         bottom_weights, bottom_biases: [N1, K], …, [D, N] and [N1], …, [D], as nn.Linear keeps them; one or more.
         top_weights, top_biases: the same, with D + F (F + 1) / 2 inputs.
         bottom_activation, top_activation: identity, relu, sigmoid or gelu (of erf), between the layers of each;

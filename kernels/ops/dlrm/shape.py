@@ -61,8 +61,8 @@ class Shape:
 
     @property
     def warps(self) -> int:
-        """Of a block: they share its rows, and each adds up a part of the pairs, of which there are more than a warp
-        does while the others wait for memory."""
+        """The warps of a block: they share its rows, and each adds up a part of the pairs, of which there are more than
+        a warp does while the others wait for memory."""
         products = self.pairs * (self.width + self.top[1])
         return min(MOST_WARPS, 1 << max(0, (products - 1) // PRODUCTS_OF_A_WARP).bit_length())
 

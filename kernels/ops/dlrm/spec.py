@@ -15,7 +15,7 @@ from ...check.tf32 import EPS as TF32_EPS
 from .eager import dlrm_forward
 
 HEIGHTS = (37, 1, 8, 100)
-# Of the bottom MLP between the dense features and D, of the top MLP behind its input, and the activations.
+# Widths of the bottom MLP between the dense features and D, of the top MLP behind its input, and the activations.
 VARIANTS = (
     ((8,), (8, 1), ("relu", "relu", "relu", "sigmoid")),
     ((), (3,), ("relu", "identity", "relu", "identity")),
@@ -92,14 +92,14 @@ def _calls(case: Case, device: torch.device) -> Iterator[Call]:
             ids = (torch.int64, torch.int32)[number % 2]
             yield draw_model(case, rows, inputs, width, features, variant, bags, device, ids)
     if case.every_option and case.dtype == torch.float32:
-        # Of what is infinite a sigmoid makes 1, for which there is no bound: then the model that ends with its sigmoid.
+        # A sigmoid makes 1 of what is infinite, for which there is no bound: then the model that ends with its sigmoid.
         yield from (draw_tiled(case, rows, number, device) for number in range(1 if case.values == "special" else 2))
 
 
 @dataclass(frozen=True)
 class Layers:
     """An error of k · eps of the magnitude: what comes out with absolute values everywhere, where an activation gives
-    |z| + 1, which is more than any gives, and grows as fast as any. Of tf32 and halves a quarter of that: roundings of
+    |z| + 1, which is more than any gives, and grows as fast as any. A quarter of that for tf32 and halves: roundings of
     many numbers, up and down, make most of the error, and not sums."""
 
     k: float = 8.0

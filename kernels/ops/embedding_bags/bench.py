@@ -25,8 +25,8 @@ KAGGLE = (
     2173, 4, 7046547, 18, 15, 286181, 105, 142572,
 )
 HEIGHTS = tuple(cardinality + 1 for cardinality in KAGGLE)
-# Tables of 17 GB do not fit beside what they are compared with, in float64. Of a million rows each, a batch of 65536
-# ids still meets 97 % of them once only.
+# Tables of 17 GB do not fit beside what they are compared with, in float64. A batch of 65536 ids still meets 97 % of
+# them once only, with a million rows a table.
 MOST_ROWS = 1_000_000
 CAPPED = tuple(min(height, MOST_ROWS) for height in HEIGHTS)
 SMALL = tuple(min(height, 100_000) for height in HEIGHTS)  # whose dense gradients are small

@@ -108,8 +108,8 @@ def embedding_bags(
     is as large as the tables; `embedding_bags_sgd_` and its like make none) and per_sample_weights; what several ids
     of a row give is added in the order of their positions, so every run gives the same bits. A gradient is of less than
     2^31 ids: `embedding_bags_sort` sorts them. The tables may be written to between a sum's or a mean's forward and
-    backward, if per_sample_weights need no gradient: kernels keep their shape alone. Of values that are not there (on
-    the device meta, in a FakeTensorMode, while torch.compile traces backend="eager") nothing is raised.
+    backward, if per_sample_weights need no gradient: kernels keep their shape alone. Nothing is raised for values that
+    are not there (on the device meta, in a FakeTensorMode, while torch.compile traces backend="eager").
 
     Raises:
         TypeError: a dtype. ValueError: a shape, a device, a mode, offsets; an unknown backend.

@@ -12,7 +12,7 @@ from ...dispatch import checks
 from ...dispatch.address import address
 from ...hooks import has_hooks
 
-# Of a module's attributes those that would be lost, their neutral values, and what to do instead.
+# The attributes of a module that would be lost, their neutral values, and what to do instead.
 REFUSED = {
     "sparse": (False, "the gradient is dense: set sparse=False, or train by embedding_bags_sgd_ and its like, "
                "which make none"),

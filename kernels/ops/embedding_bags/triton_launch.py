@@ -21,7 +21,7 @@ class Limits:
     warps: of a program. bytes_of_a_thread: that a thread of the look-up of one id a bag copies: four loads of 16 bytes
     on their way at once. bags_bytes: that a thread of the ragged look-up adds up, and of how many ids it asks for the
     rows before it adds (ahead); its program has few warps (bags_warps), for it takes as long as its longest bag: of
-    16384 × 26 bags 162 µs on an H200, and 224 with 4 warps and 4 ids ahead. Of the backward: zeros of a program
+    16384 × 26 bags 162 µs on an H200, and 224 with 4 warps and 4 ids ahead. The backward's: zeros of a program
     (block); elements of sums (sums), each of a chunk of sorted ids. wide_size: elements of output from which on
     indices have 64 bits.
     """

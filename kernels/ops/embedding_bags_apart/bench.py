@@ -92,7 +92,7 @@ def _cell(
     for setting, options in together().items() if compiled else ():
         peers[f"torch.compile, {setting}"] = functools.partial(_compiled, **options)
     size, kind = width * 4, "all rows" if heights == HEIGHTS else f"at most {max(heights):,} rows a table"
-    # Of look-ups at most a row an id comes in, and a row a bag goes out; of a gradient the tables are written once.
+    # Look-ups read at most a row for each id, and write a row for each bag; a gradient writes the tables once.
     moved = FEATURES * (count * (size + 8) + rows * (size + 8 * ragged))
     gradient = FEATURES * rows * (size + 8) + sum(heights) * size
     return Cell(

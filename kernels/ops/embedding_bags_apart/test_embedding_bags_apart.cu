@@ -23,7 +23,7 @@ using Kernels = Functions<float>;
 #include BROKEN_KERNELS
 #endif
 
-// The tensors, by their bits in Shape::misaligned. Of the tables the one in the middle alone: where one is not aligned,
+// The tensors, by their bits in Shape::misaligned; a_table is the middle table alone: where one is not aligned,
 // none is read as if it were.
 enum { a_table, the_out, the_grad, a_gradient, tensors };
 
@@ -194,7 +194,7 @@ void check(testing::Report& report, const Shape& shape, const Functions<T>& func
                 to.tables[f] = whole || f != 1 ? gradients.back().get() : nullptr;
             }
             Sorted sorted(batch, places);
-            // Of the tables before: what is theirs is not stored.
+            // Entries of the tables before: what is theirs is not stored.
             for (int n = 0; n < 3; ++n) {
                 sorted.keys.insert(sorted.keys.begin(), 3);
                 sorted.positions.insert(sorted.positions.begin(), int(sorted.bags.size()));
@@ -285,7 +285,7 @@ void check_reports(testing::Report& report) {
         bool has_last;
     };
     bags.first = 64;
-    // Of table 1's two bags: the first begins with 1; the second ends before it begins, beyond the ids, and before them.
+    // Table 1 has two bags: the first begins with 1; the second ends before it begins, beyond the ids, and before them.
     for (const Bad& bad : {Bad{{0, 1, 1, 2}, 0, 1, 1, 2, false}, {{0, 1, 1, 0}, 2, 0, 1, 1, true},
                            {{0, 1, 1, 3}, 2, 3, 1, 2, true}, {{0, 1, 0, 1}, 2, 1, 0, 1, true}}) {
         Expected expected;

@@ -59,7 +59,7 @@ class TestEmbeddingBagsApart(Values, Gradients, Dispatch, OnGpu):
         for i, name in enumerate(("tables", "indices", "offsets")):
             for wrong in ("2", call.tensors[i][0], 7):
                 arguments = (*call.tensors[:i], wrong, *call.tensors[i + 1 :])
-                # Of the first the op wants to know where it lies before it looks at the rest.
+                # The op wants to know where the first lies before it looks at the rest.
                 said = f"{name} must be a " + ("(list of )?tensors?" if i == 0 else "list of tensors")
                 found.append((arguments, TypeError, said + f"; got {type(wrong).__name__}"))
         with_none = [tables[0], None, tables[2]], indices, offsets

@@ -29,8 +29,8 @@ KAGGLE = (
     2173, 4, 7046547, 18, 15, 286181, 105, 142572,
 )
 HEIGHTS = tuple(cardinality + 1 for cardinality in KAGGLE)
-# Rows of 512 bytes would take 17 GB, and several times that to compare with. Of a million rows a batch of 65536 still
-# meets 97 % of its ids once only.
+# Rows of 512 bytes would take 17 GB, and several times that to compare with. A batch of 65536 still meets 97 % of its
+# ids once only, over a million rows.
 CAPPED = tuple(min(height, 1_000_000) for height in HEIGHTS)
 SMALL = tuple(min(height, 50_000) for height in HEIGHTS)
 FEATURES = len(HEIGHTS)

@@ -87,8 +87,8 @@ def embedding_bags_sgd_(
     Args:
         tables: [R, D], float32, float16 or bfloat16, D up to 32768; updated in place, only the rows that occur.
         row_offsets, indices, offsets, mode, per_sample_weights, padding_idx: as embedding_bags was called with; mode
-            is sum or mean. Ids that name no row, and padding, touch nothing. Of row_offsets that do not rise from 0 to
-            at most R a row is still updated at most once, and by ids of which tables is not said; "eager" and "triton"
+            is sum or mean. Ids that name no row, and padding, touch nothing. If row_offsets do not rise from 0 to
+            at most R, a row is still updated at most once, and by ids of which tables is not said; "eager" and "triton"
             raise on a CPU.
         grad: [B, F, D], that of embedding_bags' output, in the tables' dtype.
         learning_rate: a number, not negative; or a 0-d tensor of float32 or float64, on the device where a captured

@@ -127,7 +127,7 @@ class FusedMLP(nn.Sequential):
         return replica
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *others) -> None:
-        """Of an earlier version, too, whose names begin with "layers."."""
+        """Load a state_dict of an earlier version, too, whose names begin with "layers."."""
         earlier = prefix + "layers."
         for name in [name for name in state_dict if name.startswith(earlier)]:
             state_dict[prefix + name.removeprefix(earlier)] = state_dict.pop(name)

@@ -88,7 +88,7 @@ def fused_mlp(
     """final(… act(x W1ᵀ + b1) … WLᵀ + bL) → [..., NL], contiguous: every layer of an MLP in one kernel.
 
     Args:
-        x: [..., K'], float32, float16, bfloat16 or float64; any strides. Of K' >= K columns the first K are read.
+        x: [..., K'], float32, float16, bfloat16 or float64; any strides. The first K of K' >= K columns are read.
         weights: [N1, K], [N2, N1], …, as nn.Linear keeps them, one or more. biases: [N1], [N2], … or None, as many.
         activation, final_activation: identity, relu, sigmoid or gelu (of erf), after each layer but the last, and after
             the last.
@@ -101,8 +101,8 @@ def fused_mlp(
             its `mlp` are faster than eager there.)
 
     Eager computes with the weights as they are. The kernels read weights and biases from one buffer, and no copy is
-    kept: a call sees every change that was made before it, whoever made it. Of parameters that `pack_mlp` laid out so
-    nothing is copied, except by a compiled graph, and of frozen weights where x has a gradient. Of others, and where a
+    kept: a call sees every change that was made before it, whoever made it. Parameters that `pack_mlp` laid out so are
+    not copied, except by a compiled graph, and except frozen weights where x has a gradient. For others, and where a
     bias is None, every call makes a copy, which costs up to two launches and one for each weight whose width is no
     multiple of 16.
 

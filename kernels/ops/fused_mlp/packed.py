@@ -94,8 +94,8 @@ class PackedMLP:
     def __call__(
         self, x: Tensor, activation: str = "relu", final_activation: str = "identity", *, backend: str = "auto"
     ) -> Tensor:
-        """`mlp` of the layers in one kernel, x [B, K'], whose gradients go to the buffer. Of K' >= K columns the first
-        K count."""
+        """`mlp` of the layers in one kernel, x [B, K'], whose gradients go to the buffer. The first K of K' >= K
+        columns count."""
         x = autocast(x)
         out, _ = OP.call(backend, x, self.buffer, self.widths, activation, final_activation, precision_of(x), True)
         packing.refuse_changes(OP.name, out, self.weights)

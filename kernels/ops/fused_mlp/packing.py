@@ -70,7 +70,7 @@ def elements(widths: str) -> int:
 def widths_of(weights: Sequence[Tensor]) -> str:
     """ "K-N1-…-NL" of weights [N1, K], [N2, N1], …"""
     numbers = (weights[0].shape[1], *(weight.shape[0] for weight in weights))
-    # By operator.index a symbolic size becomes the number that it has: a compiled graph is for these widths.
+    # operator.index specialises a symbolic size: the compiled graph is valid for these widths only.
     return "-".join([str(operator.index(number)) for number in numbers])
 
 
@@ -226,7 +226,7 @@ def pack(
 ) -> tuple[Tensor, str]:
     """(the buffer, widths) of weights [out, in] and biases [out], differentiable. known: what `laid_out` says of them.
 
-    Nothing is copied where they lie in one buffer already (`pack_mlp`). Of others each call makes a copy, and none is
+    Nothing is copied where they lie in one buffer already (`pack_mlp`). Each call makes a copy of others, and none is
     kept: what writes to a parameter need not count as a change of it (`.data`, DLPack, torch.distributed, another
     process, an optimizer with fused=True), and to compare a copy with the weights reads them once, as the copy does.
     The copy is one kernel where all widths are multiples of 16, else zeros, one kernel, and one for each weight whose

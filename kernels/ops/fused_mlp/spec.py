@@ -44,7 +44,7 @@ def draw_mlp(case: Case, widths: Sequence[int], device) -> tuple[Tensor, tuple[T
 
 
 def _calls(case: Case, device: torch.device) -> Iterator[Call]:
-    """Of the widths in VARIANTS, or of the case's `sizes`."""
+    """Calls of the widths in VARIANTS, or of the case's `sizes`."""
     columns = case.shape[-1]
     for widths, options in [(case.sizes, VARIANTS[0][1])] if case.sizes else VARIANTS:
         tensors = draw_mlp(case, (max(1, columns - 2 if columns > 4 else columns), *widths), device)

@@ -192,7 +192,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         self.check_without_bias(function, torch.compile(function, fullgraph=True, backend="eager"), (0, 2))
 
     def test_a_bias_that_is_taken_away(self):
-        """Of weights in one buffer with biases that are not given: what lies there is no zero."""
+        """Weights lie in one buffer with biases that are not given: what lies there is no zero."""
         mlp = pack_mlp(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 3)).to(DEVICE))
         x, weights = torch.randn(5, 8, device=DEVICE), [layer.weight for layer in mlp]
         with torch.no_grad():
@@ -323,7 +323,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
     @kernel_backend
     @pytest.mark.parametrize("rows", [20, 150])
     def test_tf32_takes_what_one_output_is_made_of_as_it_is(self, backend, rows):
-        """It is no product of matrices. Of whole numbers that tf32 has no bits for the sums of products are exact."""
+        """It is no product of matrices. Sums of products are exact for whole numbers that tf32 has no bits for."""
         draw = functools.partial(torch.randint, dtype=torch.float32, device=DEVICE)
         x, same = draw(-512, 512, (rows, 40)).requires_grad_(), torch.eye(40, device=DEVICE)
         weight, bias = 2 * draw(1024, 1152, (1, 40)) + 1, draw(2560, 2568, (40,))
@@ -389,7 +389,7 @@ class TestFusedMLP(Values, Gradients, Dispatch, OnGpu):
         monkeypatch.setattr(plan, "_function", note)
 
         def rounding(rows, widths, arch=90):
-            """Of the forward, and of the backward's rows: the products' precision, the weights', a launch before."""
+            """How the forward and the backward's rows round: the products' precision, the weights', a launch before."""
             packed = torch.empty(packing.elements(widths), device="meta")
             x = torch.empty(rows, packing.layers(widths)[0].inputs, device="meta")
             arguments = x, packed, widths, "relu", "identity", "tf32", True

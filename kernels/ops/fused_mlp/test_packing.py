@@ -24,7 +24,7 @@ BACKENDS = ("auto", "eager", KERNEL)
 
 
 def by_another_process(tensor):
-    """Of memory that is shared, as Hogwild's trainers share it."""
+    """Write to memory that is shared, as Hogwild's trainers share it."""
     if not (child := os.fork()):
         tensor.detach().numpy()[...] *= 2
         os._exit(0)

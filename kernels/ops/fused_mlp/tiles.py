@@ -20,9 +20,9 @@ def tile_of(
 
     A tile of more rows reads the weights less often, one of fewer gives work to more processors: 16 rows while every
     program has a processor, then 32; beyond 32 rows for each of them 64, and of halves, whose products take half the
-    shared memory, 128. The weights of few rows are bound by how many are on their way. Of what was tried on an H200
-    (16 to 128 rows, 128 to 512 columns, 3 and 4 stages, 48 and 80 KB, 4 and 8 warps) this was the fastest, or within
-    5 % of it. Full float32 products go without tensor cores and hold both operands in registers: small tiles.
+    shared memory, 128. The weights of few rows are bound by how many are on their way. This was the fastest, or within
+    5 % of it, of what was tried on an H200 (16 to 128 rows, 128 to 512 columns, 3 and 4 stages, 48 and 80 KB, 4 and 8
+    warps). Full float32 products go without tensor cores and hold both operands in registers: small tiles.
     """
     if dtype == torch.float64 or (dtype == torch.float32 and precision == "ieee"):
         height = 16 if rows <= 256 else 32 if rows <= 32 * PROCESSORS else 64

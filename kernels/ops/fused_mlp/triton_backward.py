@@ -9,7 +9,7 @@ layers are in one grid. The third adds the parts up, always in the same order (k
 
 In tf32 (kernels/device/tf32.py) g is rounded when it is read, for a bias's gradient is a sum of g as it is; h is as the
 forward kept it, but x and what the forward kept as it is are rounded when they are read; weights are rounded as in the
-forward. Of a layer of one output g Wl is no product of matrices, and nothing of it is rounded.
+forward. g Wl is no product of matrices in a layer of one output, and nothing of it is rounded.
 
 Bytes: h, g and the weights read once and written once, and 4 bytes for each part of the rows and weight. FLOPs: twice
 the forward's.

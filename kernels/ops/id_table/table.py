@@ -199,7 +199,7 @@ class IdTable(nn.Module):
         """Insert ids [n], int32 or int64, and return the rows that they have then, int64 [n].
 
         An id that its table has keeps its row. A new one gets that of `rows` (int64 [n], each above 0), or without them
-        its table's next one, which no id had before, in the order of `ids`. Of an id that is given several times the
+        its table's next one, which no id had before, in the order of `ids`. If an id is given several times, the
         first counts.
 
         Raises:

@@ -54,8 +54,8 @@ class FoldTime:
     """Says what fold_outer_weight takes: it has no limit.
 
     That is the same for any rows, and is told by the difference of two calls where it is more than both vary: where
-    the 20th percentile of those that fold is above the 80th of those that do not. Of a product of milliseconds it is
-    less than what another clock makes of it.
+    the 20th percentile of those that fold is above the 80th of those that do not. It is less than what another clock
+    makes of a product of milliseconds.
     """
 
     part: str = "bandwidth"

@@ -1,7 +1,7 @@
 """How a weight over all pairs (i, j) is kept as one over unordered pairs: the folded weight's layout.
 
 c_i c_j = c_j c_i, so that of weight[h, i C + j] and weight[h, j C + i] only the sum counts. The C columns of c are cut
-into blocks of 16, the last one filled up with zeros. Of two blocks I <= J the folded weight keeps 16 × 16 numbers:
+into blocks of 16, the last one filled up with zeros. The folded weight keeps 16 × 16 numbers of two blocks I <= J:
 
     folded[h, 256 (J (J + 1) / 2 + I) + 16 a + b] = weight[h, i C + j] + weight[h, j C + i],  i = 16 I + a, j = 16 J + b
 

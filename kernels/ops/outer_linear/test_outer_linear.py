@@ -50,7 +50,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
 
     @INTERPRETED
     def test_folded_first(self, monkeypatch):
-        """Of many rows; limits of its own make that so with few."""
+        """The weight is folded first for many rows; limits of its own make that so with few."""
         limits = launcher().Limits(fold_from=0, fold_share=math.inf)
         monkeypatch.setattr(launcher(), "forward", functools.partial(launcher().forward, limits=limits))
         cases = [Case((rows, columns)) for rows, columns in ((1, 1), (7, 17), (3, 33), (300, 5))]
@@ -125,7 +125,7 @@ class TestOuterLinear(Values, Gradients, Dispatch, OnGpu):
 
     @kernel_backend
     def test_a_folded_weight_is_rounded_first(self, backend):
-        """Of many rows, by a launch before the product's, which leaves the weight as it is."""
+        """A launch before the product's rounds it for many rows, and leaves the weight as it is."""
         rows = triton_tiles.Limits().round_from
         c, weight, bias = (torch.randn(*shape, device=DEVICE) for shape in ((rows, 20), (40, 400), (40,)))
         folded = kernels.fold_outer_weight(weight)

@@ -28,7 +28,7 @@ Of few rows in tf32 the memory counts, and direct_c_kernel takes the weight as g
 products. On an H200 grad_c of 128 rows took 202 µs so, and 344 folded (223 of it folding, 26 adding up 64 parts, one
 after the other then).
 
-Bytes: grad_weight once out; weight once in, half of it out and, for each ROWS rows, in again; g and c besides. Of
+Bytes: grad_weight once out; weight once in, half of it out and, for each ROWS rows, in again; g and c besides. For
 grad_c in tf32, C = 432, H = 512, where folding moves 382 + 198 MB (140 µs at 4.2 TB/s) and a program's step of 32
 outputs takes 48 KB of the L2 for 2^20 products, at most 1024 a clock:
 

@@ -200,7 +200,7 @@ def _weight_gradient(
 
 
 def _c_gradient(c: Tensor, weight: Tensor, grad_c: Tensor, precision: str, limits: Limits) -> _CGradient | _DirectC:
-    """How grad_c is computed. Of few rows the weight as given is read once, where folding reads it, writes half of it
+    """How grad_c is computed. The weight as given is read once for few rows, where folding reads it, writes half of it
     and reads that."""
     if suits_few_rows(c, weight, precision, "direct_c", limits):
         return _DirectC(c, weight, grad_c, precision)

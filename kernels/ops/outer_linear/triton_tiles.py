@@ -50,7 +50,7 @@ class Limits:
     share: of the weight, the most that each of grad_c's workspaces takes, one for a part of the folded weight, one for
         parts of the sums; but `least_pairs` pairs of blocks and `least` bytes of sums they may take in any case.
     few_rows: rows up to which the memory counts: in tf32 forward and grad_c then take the weight as given, in an order
-        that suits DRAM. Of 382 MB and 128 rows, on an H200: grad_c 202 µs instead of 344.
+        that suits DRAM. With 382 MB and 128 rows, on an H200, grad_c takes 202 µs instead of 344.
     """
 
     fold_from: int = 128
@@ -130,7 +130,7 @@ def shared_bytes(part: str, tile: Tiles, itemsize: int, arch: int) -> int:
     """Bytes of shared memory that a program of `part` takes, at most.
 
     Right operands, for as many steps as are on their way or here: `stages` where wgmma reads them, from sm_90 on, else
-    one less. Of the forward also c, and the products of a block that is not full; of the others the sums, or a step's
+    one less. The forward also has c, and the products of a block that is not full; the others the sums, or a step's
     weight, on their way to another layout. On sm_100, where left operands go through shared memory too, the tiles of
     grad_weight take up to 64 KB more than this says, and those that are chosen still fit.
     """

@@ -140,7 +140,7 @@ def embedding_lookup_multimodal(
 
     As embedding_lookup; multimodal_indices: int32 or int64, of the ids' shape, read at those positions only. image
     [I, H] and audio [A, H] are differentiable too. A modality whose tensor or token is None is off: no id is special
-    then, -1 included. Of two equal tokens the image's counts.
+    then, -1 included. If both tokens are equal, the image's counts.
     """
     image_token_id, audio_token_id = (
         None if token is None else checks.integer("embedding_lookup_multimodal", name, token)

@@ -56,7 +56,7 @@ public:
 
     // What is wrong with the GPU, after which every call fails; empty: nothing.
     std::string fault() const { return gpu_ ? gpu_->fault() : ""; }
-    // Of the GPU's memory, by all processes; 0 without one.
+    // The bytes of the GPU's memory that all processes use; 0 without a GPU.
     size_t gpu_bytes_used() const { return gpu_ ? gpu_->bytes_used() : 0; }
 
     const Manifest& manifest() const { return manifest_; }

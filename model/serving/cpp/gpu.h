@@ -315,7 +315,7 @@ public:
         return "";
     }
 
-    // Of its memory, by all processes.
+    // The bytes of its memory that all processes use.
     size_t bytes_used() const {
         const c10::cuda::CUDAGuard guard(device_);
         size_t free = 0, total = 0;

@@ -70,7 +70,7 @@ void on_threads(int count, Function function) {
     for (std::future<void>& thread : threads) thread.get();
 }
 
-// Of a probability from the one that it is compared with (model/export.py: MOST_OFF).
+// The most that a probability may be off from the one that it is compared with (model/export.py: MOST_OFF).
 double most_off(const serving::Exported& model) { return model.manifest().gpu.empty() ? 1e-6 : 1e-5; }
 
 int check(const serving::Exported& model, const std::vector<std::vector<at::Tensor>>& samples, int threads) {

@@ -98,7 +98,7 @@ public:
 
 private:
     // 200; 413: it has more bytes than it may; 400: it is not whole. What is too much is read and forgotten, so that the
-    // connection's next request is found. Of a body that does not end that is not possible: 408: in time; 0: at all.
+    // connection's next request is found. A body that does not end leaves none to find: 408: in time; 0: at all.
     static int read(const httplib::Request& request, const httplib::Response& response,
                     const httplib::ContentReader* reader, std::string& body) {
         // Without a length there is no body; the library would wait for the connection's end.
@@ -185,7 +185,7 @@ int listen_at(httplib::Server& server, const std::string& host, int port) {
     if (port == 0) port = server.bind_to_any_port(host);
     else if (!server.bind_to_port(host, port)) port = -1;
     const char* why = errno ? std::strerror(errno) : "not an address of this machine";
-    // The library lets 5 new connections wait. Of more that come at once Linux would answer some with a reset.
+    // The library lets 5 new connections wait. If more came at once, Linux would answer some with a reset.
     if (port >= 0 && ::listen(listening, SOMAXCONN) != 0) port = -1, why = std::strerror(errno);
     server.set_socket_options([](socket_t) {});
     if (port < 0) serving::fail("cannot listen on ", host, ": ", why);

@@ -137,7 +137,7 @@ def _counted() -> tuple:
 
 
 def _ms(table: pd.DataFrame) -> tuple[float, float]:
-    """Of a step: the kernels and their floor."""
+    """The ms of a step: the kernels and their floor."""
     return table["us"].sum() / 1e3, table["floor_us"].sum() / 1e3
 
 
@@ -156,7 +156,7 @@ def _products() -> tuple:
 
 
 def _sums() -> tuple:
-    """Of all large operators of outer, one sum alone is faster than its floor."""
+    """One sum alone, among all large operators of outer, is faster than its floor."""
     table = _floors(OUTER)
     faster = table[(table["floor_us"] > table["us"]) & (table["us"] > 100)]
     assert list(faster["name"]) == ["sum"]

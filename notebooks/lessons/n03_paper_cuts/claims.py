@@ -47,7 +47,7 @@ def _conversion() -> tuple:
 
 
 def _launches() -> tuple:
-    """Of mod n, and of compare: the operators that compute."""
+    """How many operators compute in mod n, and in compare."""
     ids, known, rows = torch.arange(5), torch.arange(3), torch.arange(1, 4, dtype=torch.int32)
     counts = []
     for call in (lambda: (ids + 1) % 3, lambda: program.compare(ids, known, rows)):
@@ -131,13 +131,13 @@ def _events(name: str) -> list[dict]:
 
 
 def _grids() -> list[list[int]]:
-    """Of the first step's kernels that add up the gradients of equal rows: their blocks."""
+    """The blocks of the first step's kernels that add up the gradients of equal rows."""
     pattern = re.compile(recorded.KINDS["add up the rows' gradients"])
     return [e["args"]["grid"] for e in _events(FIRST) if e.get("cat") == "kernel" and pattern.search(e["name"])]
 
 
 def _waits() -> tuple:
-    """Of the mended step's one coalescing; the host waits nowhere else in it."""
+    """The waits in the mended step's one coalescing; the host waits nowhere else in it."""
     events = _events(MENDED)
     calls = [e for e in events if e.get("name") == "aten::_coalesce"]
     waits = [e["ts"] for e in events if e.get("name") == "cudaStreamSynchronize"]

@@ -50,7 +50,7 @@ class Effect:
 
 
 def effect_of(before: np.ndarray | pd.Series, after: np.ndarray | pd.Series) -> Effect:
-    """Of two programs that took turns: the ms per step of each round."""
+    """The effect between two programs that took turns: before and after are the ms per step of each round."""
     before, after = np.asarray(before), np.asarray(after)
     saved = np.quantile(before - after, [0.1, 0.5, 0.9])
     return Effect(float(np.median(before)), float(np.median(after)), *map(float, saved))

@@ -165,7 +165,7 @@ def _loops() -> list:
 
 
 def _loops_with(elements: int) -> tuple:
-    """Of the loops with so many elements in flight on an SM: KB; µs that a read took, by the law turned round, least
+    """The loops with so many elements in flight on an SM: KB; µs that a read took, by the law turned round, least
     and most; how far, in percent, they are below the best loop, least and most."""
     rows = _loops()
     best = max(map(gb_per_s, rows))
@@ -362,7 +362,7 @@ def _thirteenth() -> tuple:
 
 
 def _padded() -> tuple:
-    """Of its bound, and how many times as fast it is with one column more."""
+    """The part of its bound that `top 1` reaches, in percent, and how many times as fast it is with one column more."""
     odd, even = product("top 1"), product("top 1 padded")
     assert even["depth"] == odd["depth"] + 1
     return 100 * tflop_per_s(odd) / recorded.bound(odd), odd["us_p50"] / even["us_p50"]

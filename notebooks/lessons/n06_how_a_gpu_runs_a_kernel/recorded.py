@@ -57,7 +57,7 @@ def _shown(value: float) -> str:
 
 
 def latency_ns(level: str) -> float:
-    """Of a read that hangs on the one before: level L1, L2 or HBM."""
+    """The ns of a read that hangs on the one before: level L1, L2 or HBM."""
     sizes = sorted(GPU.rows("latency")["size"])
     return GPU.one("latency", size=dict(zip(("L1", "L2", "HBM"), sizes, strict=True))[level])["ns_p50"]
 

@@ -88,7 +88,7 @@ def test_what_tests_the_gain_of_step_4_runs_and_is_shown(monkeypatch):
 
 
 def test_the_counters_of_a_launch_are_its_own(capsys, monkeypatch):
-    """Of which the record may have fewer than are launched today: those at the end."""
+    """The record may have fewer launches than there are today: those at the end are missing."""
     lines = ["  reread_kernel", "    dram__bytes_read.sum   Mbyte  2,000.5"]
     lines += ["  reread_kernel (1, 1, 1)", "    SM Frequency  Ghz  1.5", "    dram__bytes_read.sum   byte  7"]
     monkeypatch.setattr(recorded.GPU.__class__, "head", lambda *names: lines)

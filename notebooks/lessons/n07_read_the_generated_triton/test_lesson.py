@@ -128,7 +128,7 @@ def test_the_compiler_reads_as_wide_as_the_lesson_says(known):
 
 
 def test_a_kernel_for_any_sizes_has_wide_accesses_where_triton_sees_multiples_of_16(tmp_path):
-    """Of the sizes, at the launch: what the lesson says of Triton."""
+    """Triton sees at the launch that 16 divides the sizes, as the lesson says of it."""
     source = answers.solutions(ROOM)["open"].source.partition("\n\n\n")[0]
     file = tmp_path / "written_by_the_reader.py"
     file.write_text(f"import triton\nimport triton.language as tl\n\n\n{source}\n")

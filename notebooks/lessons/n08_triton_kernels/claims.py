@@ -77,7 +77,7 @@ def _slow_here() -> tuple:
 
 
 def _eighth() -> tuple:
-    """Of a second, for which do_bench times a function."""
+    """An eighth of a second, for which do_bench times a function."""
     from triton.testing import do_bench
 
     given = inspect.signature(do_bench).parameters
@@ -86,7 +86,7 @@ def _eighth() -> tuple:
 
 
 def _wide() -> tuple:
-    """Of 64 bits: a difference in one case, where there are many more instructions; few at 512 columns."""
+    """64 bits make a difference in one case, where there are many more instructions; few at 512 columns."""
     pairs = {
         (shape, dtype): [step(name, shape, dtype) for name in ("16 bytes a lane", "64-bit places")]
         for shape in SHAPES for dtype in DTYPES
@@ -145,8 +145,8 @@ def _row(part: str, shape: str, dtype: str, differ: bool) -> tuple:
 
 
 def _duels() -> tuple:
-    """Of sigmoid in float32 at each size of the op's record: how many, and how many differ by more than 3 %. A size
-    that is no multiple of 16 is small."""
+    """Duels of sigmoid in float32 at each size of the op's record: how many, and how many differ by more than 3 %. A
+    size that is no multiple of 16 is small."""
     found, differ = ADD_MUL_ACTIVATION.rows("grid", form="functional"), []
     for (rows, columns), cell in found.groupby(["rows", "columns"]):
         assert rows * columns % 16 == 0 or rows * columns < 2**15

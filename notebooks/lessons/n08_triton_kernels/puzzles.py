@@ -193,7 +193,7 @@ def _capstone_calls(case: Case, device: torch.device) -> Iterator[Call]:
 
 
 def _some_cases(names: tuple[str, ...]) -> list[Case]:
-    """Of the contract's cases one of each kind: the interpreter takes a minute for all."""
+    """One case of each kind that the contract has: the interpreter takes a minute for all."""
     cases = [Case(shape) for shape in ((0, 5), (1, 1), (1, 1023), (5, 1023), (2, 3, 5))]
     cases += [Case((17, 24), layout=layout) for layout in ("transposed", "expanded", "misaligned")]
     cases += [Case((13, 40), dtype, values="special") for dtype in FLOAT_DTYPES[1:]]

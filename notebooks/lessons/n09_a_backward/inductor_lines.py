@@ -27,7 +27,7 @@ def _layer(x: Tensor, y: Tensor, bias: Tensor, activation: str) -> Tensor:
 
 
 def lines_of(module: str) -> list[str]:
-    """Of each kernel of a generated module its pointers with their types, and the lines that access memory."""
+    """The pointers of each kernel of a generated module, with their types, and the lines that access memory."""
     found = []
     for kernel in split(module):
         function = function_of(kernel.source)

@@ -71,7 +71,7 @@ def instructions_of(text: str) -> dict[str, Lines]:
 
 
 def count_forms() -> dict:
-    """Of each form of the capstone's kernel, and of the Triton kernel: instructions for an element, and its loads."""
+    """Each form of the capstone's kernel, and the Triton kernel: instructions for an element, and its loads."""
     found = instructions_of(together(FORMS))
     made = {name: (found[f"form_{k}"], elements(text)) for k, (name, text) in enumerate(FORMS.items())}
     pointers = ("x", "bias", "y", "out")
@@ -89,7 +89,7 @@ def count_forms() -> dict:
 
 
 def count() -> dict:
-    """Of each kernel of steps.cu for sm_90: registers, instructions that execute, the order of its accesses; what
+    """Each kernel of steps.cu for sm_90: registers, instructions that execute, the order of its accesses; what
     count_forms has; and the loads of the capstone's solution."""
     cubin = cubin_of(HERE / "steps.cu")
     sass, usage = (tool("cuobjdump", [option], cubin) for option in ("-sass", "--dump-resource-usage"))

@@ -93,7 +93,7 @@ class Library:
         self.call("launch_index", WAYS.index(name), half, blocks, x, bias, y, MULTIPLIER, out, *sizes)
 
     def form(self, number: int, x: Tensor, bias: Tensor, y: Tensor, out: Tensor) -> Tensor:
-        """Of a text of forms.together."""
+        """Call a form of a text of forms.together."""
         self.call("launch_form", number, x, bias, y, MULTIPLIER, out, x.shape[1], x.numel())
         return out
 

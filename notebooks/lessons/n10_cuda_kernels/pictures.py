@@ -23,7 +23,7 @@ FIRST: dict[str, tuple[Callable[[int], int], int]] = {
 
 
 def draw_reads() -> Figure:
-    """Of each step the first 512 numbers: which of them a warp's first read asks for, and what comes with them."""
+    """The first 512 numbers of each step: which of them a warp's first read asks for, and what comes with them."""
     figure, axes = panels((11, 3.3), len(FIRST), 1)
     for ax, (name, (first, each)) in zip(axes, FIRST.items(), strict=True):
         asked = {first(lane) + k for lane in range(LANES) for k in range(each)}

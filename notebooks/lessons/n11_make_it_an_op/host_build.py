@@ -48,7 +48,7 @@ def load(text: str, together: Collection[str] = ()) -> torch._ops._OpNamespace:
 
 
 def namespace(text: str) -> str:
-    """Of the ops that the text defines; what its comments say does not count."""
+    """The namespace of the ops that the text defines; what its comments say does not count."""
     return LIBRARY.search(re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S))[2]
 
 

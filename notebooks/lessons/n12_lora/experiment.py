@@ -37,7 +37,7 @@ STEP = "08"  # of the story
 EAGER, COMPILED, AUTOTUNED, KERNEL, MERGED = "eager", "torch.compile", "max-autotune", "LoRA kernel", "merged"
 ONE_PRODUCT, RELU_INSIDE, IN_PLACE = "one product", "one product, relu inside", "addmm_"
 MASKED, GROUPED = "all, masked", "sorted, groups"  # as the record has them
-# The length of the error beside the result's. Of a gradient it is more: where z is nearly 0, rounding decides whether
+# The length of the error beside the result's. A gradient's is more: where z is nearly 0, rounding decides whether
 # relu lets it through, and one column in some hundreds is let through or not.
 CLOSE, CLOSE_GRADIENT = 0.02, 0.1
 

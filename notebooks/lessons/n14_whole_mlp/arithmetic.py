@@ -45,7 +45,7 @@ def moved(rows: int, features: int, columns: int) -> dict[str, int]:
 
 
 def dependency(row: int, column: int, rows: int = 8, widths: tuple[int, int, int] = (6, 12, 5)) -> tuple:
-    """Of which numbers of x and of layer 1 out[row, column] changes: two boolean tensors, by the derivative."""
+    """The numbers of x and of layer 1 of which out[row, column] changes: two boolean tensors, by the derivative."""
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)  # noqa: E731
     (w1, b1), (w2, b2) = ((draw(b, a), draw(b)) for a, b in itertools.pairwise(widths))

@@ -17,7 +17,7 @@ def segments(batch: int) -> dict[str, np.ndarray]:
 
 
 def chunk_of(count: int, columns: int) -> int:
-    """Of so many sorted occurrences how many a group of the CUDA kernel walks: chunk_of of kernel.cuh."""
+    """How many of so many sorted occurrences a group of the CUDA kernel walks: chunk_of of kernel.cuh."""
     chunk, enough = 4, 1 << 17 if columns < 64 else 1 << 16
     while chunk < 32 and count // chunk > enough:
         chunk *= 2

@@ -19,7 +19,7 @@ WHOLE, DLRM = Record("whole_model"), recorded.RECORD
 
 
 def weight_bytes() -> int:
-    """Of main's MLPs, float32."""
+    """The bytes of the weights of main's MLPs, float32."""
     return 4 * sum(a * b for widths in (BOTTOM, TOP) for a, b in itertools.pairwise(widths))
 
 
@@ -73,7 +73,7 @@ def _calls() -> tuple:
 
 
 def _main(rows: int) -> tuple[pandas.Series, pandas.Series]:
-    """Of main's tiles and of the best peer, in tf32, both as a graph."""
+    """The rows of main's tiles and of the best peer, in tf32, both as a graph."""
     table = DLRM.rows("main", rows=rows, dtype="float32", precision="tf32").sort_values("us_p50")
     assert not table["implementation"].str.contains("max-autotune").any()
     ours = table["implementation"] == "cuda"

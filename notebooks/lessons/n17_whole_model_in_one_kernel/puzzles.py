@@ -46,7 +46,7 @@ ACTIVATIONS = ("relu", "relu", "relu", "sigmoid")
 
 
 def place(i: int, j: int) -> int:
-    """Of v_i · v_j, j < i, behind the WIDTH numbers of the dense vector."""
+    """The place of v_i · v_j, j < i, behind the WIDTH numbers of the dense vector."""
     return WIDTH + i * (i - 1) // 2 + j
 
 
@@ -56,7 +56,7 @@ def _wrong_place(want: object, got: object) -> str:
     return ""
 
 
-# Of five vectors, and of Criteo's 27: there may be any number of them.
+# The pairs of five vectors, and of Criteo's 27: there may be any number of them.
 PAIRS = [*((i, j) for i in range(1, 6) for j in range(i)), (26, 0), (26, 25)]
 BY_COLUMN = "The pairs come row by row: (1, 0), (2, 0), (2, 1), (3, 0), … How many pairs are in the rows before row i?"
 

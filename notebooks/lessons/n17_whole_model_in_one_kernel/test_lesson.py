@@ -47,7 +47,7 @@ def test_a_launch_of_the_readers_own_takes_the_lessons_place(kernel):
 
 
 def test_each_mistake_is_told_from_the_others():
-    """Of 128 rows none of them gives what another, or the reference, gives."""
+    """None of them gives what another, or the reference, gives for 128 rows."""
     (call,) = puzzles._calls(puzzles.Case((128, 13)), CPU)
     right = puzzles.mini(*call.tensors)
     assert puzzles.recognised(right, call.tensors) == ""

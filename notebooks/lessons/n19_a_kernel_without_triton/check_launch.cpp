@@ -28,7 +28,7 @@ struct Launched {  // fake_libcuda.c's struct launch
 
 static void recorded(void* library, cubin::Program& program, const Case& given) {
     auto fake = [&](const char* name) { return static_cast<int*>(dlsym(library, name)); };
-    // Of either kernel five at least, the hidden ones included; behind the pointers four bytes each.
+    // Either kernel has five parameters at least, the hidden ones included; those behind the pointers have four bytes.
     fake("fake_parameters")[0] = 5;
     for (int i = 2; i < 5; ++i) fake("fake_parameter_bytes")[i] = 4;
     // Addresses that nobody reads.

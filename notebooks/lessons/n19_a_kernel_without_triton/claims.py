@@ -41,7 +41,7 @@ claim(
 
 
 def _wild_store() -> tuple[int, int]:
-    """Of 2³¹ + 17 counts, whose offsets and number are read in 32 bits: lanes that pass the mask, and GiB in front."""
+    """2³¹ + 17 counts, whose offsets and number are read in 32 bits: lanes that pass the mask, and GiB in front."""
     n, block = 2**31 + 17, 1024
     signed = lambda number: (number + 2**31) % 2**32 - 2**31  # noqa: E731
     offsets = [signed(n - n % block + lane) for lane in range(block)]  # of the last block; all others are not below 0

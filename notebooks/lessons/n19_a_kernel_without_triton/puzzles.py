@@ -62,7 +62,7 @@ def _parameter(place: int, size: int, offset: int = 0) -> bytes:
 
 
 def _parameters(*sizes: int) -> list[bytes]:
-    """Of all these in order, each behind the one before, where its size lets it begin."""
+    """Parameters of all these sizes in order, each behind the one before, where its size lets it begin."""
     records, offset = [], 0
     for place, size in enumerate(sizes):
         offset += -offset % min(size & -size, 8)

@@ -45,7 +45,7 @@ def ncu_lines(text: str) -> dict:
 
 
 def launches(lines: Sequence[str]) -> list[tuple[str, dict[str, float]]]:
-    """Of each launch in such lines, in order: the kernel's name, and {metric: value}, bytes without a prefix."""
+    """Each launch in such lines, in order: the kernel's name, and {metric: value}, bytes without a prefix."""
     found: list[tuple[str, dict[str, float]]] = []
     for line in lines:
         if head := re.match(r" {2}(\w+)", line):

@@ -15,7 +15,7 @@ SECONDS = 90
 def printed(
     tool: str, command: Sequence[str | Path], *options: str, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Of memcheck, racecheck, …, run on a command. RuntimeError: why nothing was printed."""
+    """What memcheck, racecheck, … print when they run a command. RuntimeError: why nothing was printed."""
     program = compute_sanitizer()
     if program is None:
         raise RuntimeError("compute-sanitizer is not here")
