@@ -66,7 +66,7 @@ struct Node : torch::autograd::Node {
     c10::SmallVector<c10::SymDimVector, 1> shapes;
     std::vector<IValue> others;
     std::vector<uint32_t> versions;  // of the tensors among them
-    // What is kept of outputs that are not floating, of which autograd itself keeps nothing.
+    // Outputs that are not floating, or declared undifferentiable: autograd itself keeps nothing of them.
     struct Undifferentiable {
         std::vector<c10::SymInt> sizes;
         c10::ScalarType dtype;

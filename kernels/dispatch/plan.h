@@ -121,7 +121,7 @@ struct SignatureHash {
     }
 };
 
-// A tensor's dtype, shape, device, layout, and whether its memory is aligned to 16 bytes, as a copy of what is not
+// A tensor's dtype, dimensions, device, layout, and whether its memory is aligned to 16 bytes, as a copy of what is not
 // contiguous will be. Its strides do not count: kernels get contiguous tensors.
 inline void describe_but_sizes(Signature& signature, const Tensor& tensor) {
     if (!tensor.defined()) return signature.push_back(-1);

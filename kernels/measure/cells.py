@@ -325,4 +325,4 @@ def calls(
         found = Calls(op, form, labels, inputs, names, baselines[form], MappingProxyType(statements), options)
         yield found
         if form == "functional":
-            yield FirstCall(found)
+            yield FirstCall(found, tuple(backends))
