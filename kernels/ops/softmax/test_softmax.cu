@@ -136,6 +136,8 @@ void check_ways(testing::Report& report) {
             check<T>(report, {3, columns, 0, special}, "parts", limits);
     }
     check<T>(report, {3, 5000, Shape::all}, "parts", limits);
+    for (int tensor : {the_out, the_grad_x})  // one by one, with a last step of one element
+        check<T>(report, {7, held_one_by_one + 1, 1u << tensor}, "long", limits);
     op::Limits many = limits;  // parts of a row, more than a block has threads
     many.part_block = 32;
     check<T>(report, {1, 2101}, "parts", many);
