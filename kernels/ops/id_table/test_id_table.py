@@ -166,6 +166,10 @@ def test_which_table_a_key_belongs_to(backend):
     assert expand_table_ids(offsets, None, 3, 2, 8, backend=backend).tolist() == [0] * 3 + [1] * 3 + [2] * 2
     assert get_table_range(offsets, tables, backend=backend).tolist() == [0, 6, 6, 8]
     assert expand_table_ids(offsets[:1], tensor([0], backend), 0, 2, 1, backend=backend).tolist() == [-1]
+    one = tensor([1, 4, 6], backend)  # of one table alone, what lies before its bags and behind them is in none
+    for tables in (None, tensor([0, 1], backend)):
+        found = expand_table_ids(one, tables, 1, 2, 8, backend=backend)
+        assert found.tolist() == [-1] + [0] * 5 + [-1] * 2
 
 
 # pthread_create that has nothing to give, once `no_threads` is set.
