@@ -200,7 +200,7 @@ def test_the_wheel_holds_what_runs_and_no_tests(wheel):
     assert {name for name in files if not LEFT_OUT.fullmatch(Path(name).name)} - held == {
         name for name in files
         if re.fullmatch(r"ops/\w+/bench\.py|cubin/bench\w*\.\w+|measure/(?!__)\w+\.py|check/contract/\w+\.py"
-                        r"|environment\.py|editable/fused_kernels/__init__\.py", name)
+                        r"|gpu_run/\w+\.py|environment\.py|editable/fused_kernels/__init__\.py", name)
     }
 
 
