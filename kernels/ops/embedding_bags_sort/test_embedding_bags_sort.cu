@@ -136,7 +136,7 @@ void check_lying_offsets(testing::Report& report) {
 
 // row_offsets that fall, or lie beyond all rows: keys ascend, name rows that there are, and each position comes once.
 void check_falling(testing::Report& report) {
-    for (const std::vector<long long>& given : {std::vector<long long>{0, 4, 2, 8}, {8, 0, 3, 3}, {-5, 1LL << 40, 2, 6}}) {
+    for (const std::vector<long long>& given : {std::vector<long long>{0, 4, 2, 8}, {8, 0, 3, 3}, {-5, 1LL << 40, 2, 6}, {0, 5, 8, 9}}) {
         std::vector<long long> ids;
         for (int i = 0; i < 120; ++i) ids.push_back(i % 7 - 1);
         Buffer<long long> row_offsets(given), indices(ids);
