@@ -320,7 +320,7 @@ def _by_part(of_counts: bytes, of_ids: bytes, counts: Tensor, ids: Tensor) -> st
 
 PUZZLES = {
     "as_trained": Own(_check_as_trained),
-    "is_declared": Own(_check_is_declared, seconds=10),
+    "is_declared": Own(_check_is_declared, seconds=20),
     "body": Own(_check_body),
 }
 JUDGE = Judge(PUZZLES)

@@ -430,8 +430,8 @@ def _on_gpu(line: str) -> str:
 
 
 PUZZLES = {
-    "parameters": Own(_check_parameters, seconds=10),
-    "specialised": Own(_check_specialised, seconds=10),
+    "parameters": Own(_check_parameters, seconds=20),
+    "specialised": Own(_check_specialised, seconds=20),
     "launch": Own(_check_launch),
 }
 JUDGE = Judge(PUZZLES, seconds=COMPILE_SECONDS + RUN_SECONDS + GPU_SECONDS + 5)
