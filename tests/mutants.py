@@ -143,7 +143,7 @@ def of_bounds(path: Path) -> Iterator[Mutant]:
     text, source = code(path), path.read_text()
     for sign in COMPARISON.finditer(text):
         for step in (1, -1):
-            after = f" (mutants::is<{{}}>() ? {step} : 0) +"
+            after = f" mutants::Bound<{{}}, {step}>() +"
             yield Mutant(path, "bound", *sign.span(), f"{sign[0]} {step} +", "", after)
     for match in BOUNDED.finditer(text):
         arguments = _arguments(text, match.end())
