@@ -106,6 +106,13 @@ public:
         return cudaSuccess;
     }
 
+    // Gives all slots the row 0, which is no key's.
+    void forget_rows() {
+        std::vector<Slot> slots = slots_.read();
+        for (Slot& slot : slots) slot.row = 0;
+        slots_.write(slots);
+    }
+
     // Erases every third id, twice; `there` gets whether each was found.
     cudaError_t erase(Numbers& there) {
         std::vector<Key> keys;
@@ -128,7 +135,7 @@ public:
         std::vector<TableId> tables = owners;
         for (size_t i = 0; i < ids.size(); ++i) {
             keys.push_back(ids[i]);
-            tables.push_back(i % 2 ? TableId(-1 - (long long)i) : TableId(tables_));
+            tables.push_back(i % 2 ? TableId(-(long long)i) : TableId(tables_));
         }
         Buffer<Key> keys_(keys);
         Buffer<TableId> tables_of_keys(tables);
@@ -192,6 +199,14 @@ void check_tables(testing::Report& report, const Shape& shape, double load, cons
     check_row(report, shape, "table", "look up" + suffix, {{"found", found}, {"rows", rows}},
               [&](std::vector<Numbers>& got) {
                   cudaError_t error = tables.insert();
+                  return error == cudaSuccess ? tables.look_up(got[0], got[1]) : error;
+              });
+
+    Numbers none(rows.size());
+    check_row(report, shape, "table", "row 0" + suffix, {{"found", none}, {"rows", none}},
+              [&](std::vector<Numbers>& got) {
+                  cudaError_t error = tables.insert();
+                  tables.forget_rows();
                   return error == cudaSuccess ? tables.look_up(got[0], got[1]) : error;
               });
 
@@ -270,7 +285,7 @@ void check_bags(testing::Report& report, const Shape& shape) {
     std::vector<Offset> offsets = {2};
     for (long long i = 0; i < shape.elements(); ++i) offsets.push_back(offsets.back() + Offset(i * 7 % 4));
     long long one = std::min(1LL, shape.rows);
-    Buffer<Offset> given(offsets);
+    Buffer<Offset> given(offsets), nothing(0);
     Buffer<long long> features(4);
     id_table::Bags<Offset> bags{given.get(), features.get(), (long long)offsets.size(), shape.columns};
     for (bool lies : {false, true}) {
@@ -296,6 +311,13 @@ void check_bags(testing::Report& report, const Shape& shape) {
             return error;
         });
     }
+    check_row(report, shape, "bags", "no offsets", {{"begins", {0, 0, 0, 0}}}, [&](std::vector<Numbers>& got) {
+        Buffer<Offset> out(4);
+        cudaError_t error = id_table::launch_range({nothing.get(), features.get(), 0, 0}, 3, out.get(), {});
+        std::vector<Offset> read = out.read();
+        got[0].assign(read.begin(), read.end());
+        return error;
+    });
 }
 
 int main(int count, char** arguments) {
@@ -308,7 +330,7 @@ int main(int count, char** arguments) {
         if (!testing::few_rows()) check_tables<long long, int>(report, {5, 4096}, 0.875, op);
         check_lying_storage(report, {3, 40});
         if (!testing::race_check) check_claimed_slot(report);
-        for (const Shape& shape : {Shape{3, 0}, Shape{1, 1}, Shape{4, 33}, Shape{26, 40}}) {
+        for (const Shape& shape : {Shape{3, 0}, Shape{1, 1}, Shape{1, 40}, Shape{5, 1}, Shape{26, 40}}) {
             check_bags<long long>(report, shape);
             check_bags<int>(report, shape);
         }
