@@ -24,6 +24,8 @@
 
 namespace testing {
 
+// What the host's sanitizers see goes by the width of a dtype, and bfloat16's is float16's: it is left to the GPU. Its
+// values are compared on the host too, by the contract (check/contract).
 #ifdef __CUDACC__
 constexpr bool on_gpu = true;
 #else

@@ -225,7 +225,7 @@ int main(int count, char** arguments) {
             check_dtype<double>(report);
             if (testing::quick) return;
             check_dtype<__half>(report);
-            check_dtype<__nv_bfloat16>(report);
+            if constexpr (testing::on_gpu) check_dtype<__nv_bfloat16>(report);
             check_accuracy(report);
             // Rows of fewer elements than a thread takes.
             check<float>(report, {131073, 2}, {"sigmoid", Activation::sigmoid}, negative, op);

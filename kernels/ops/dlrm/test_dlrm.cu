@@ -263,8 +263,11 @@ int main(int count, char** arguments) {
         check_all<float>(report);
         if constexpr (testing::race_check) return;
         check_all<__half>(report);
-        check_all<__nv_bfloat16>(report);
         check_main<float>(report);
-        check_main<__nv_bfloat16>(report);
+        check_main<__half>(report);
+        if constexpr (testing::on_gpu) {
+            check_all<__nv_bfloat16>(report);
+            check_main<__nv_bfloat16>(report);
+        }
     });
 }

@@ -317,7 +317,7 @@ int main(int count, char** arguments) {
         if constexpr (!testing::race_check) {  // a race does not go by the dtype
             check_dtype<double>(report);
             check_dtype<__half>(report);
-            check_dtype<__nv_bfloat16>(report);
+            if constexpr (testing::on_gpu) check_dtype<__nv_bfloat16>(report);
             for (int tensor = 0; tensor < tensors; ++tensor) check<float>(report, {7, 24, 1u << tensor}, functions);
         }
     });

@@ -349,8 +349,8 @@ int main(int count, char** arguments) {
             all(__half{}, false);
             if (testing::quick) return;
             all(float{}, false);
-            all(__nv_bfloat16{}, false);
             all(double{}, false);
+            if constexpr (testing::on_gpu) all(__nv_bfloat16{}, false);
         }
     });
 }
