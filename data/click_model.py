@@ -121,8 +121,8 @@ def click_model(config: SyntheticConfig) -> ClickModel:
     ids, dense = len(ID_FEATURES), len(ID_FEATURES) + len(PAIRS)
     kinds = (slice(0, ids), slice(ids, dense), slice(dense, None))
     for kind, wanted in zip(kinds, (config.id_std, config.pair_std, config.dense_std), strict=True):
-        found = ((effects[kind] - mean[kind]) * scale[kind]).sum(0).std()
-        scale[kind] *= wanted / found if found > 0 else 1
+        actual = ((effects[kind] - mean[kind]) * scale[kind]).sum(0).std()
+        scale[kind] *= wanted / actual if actual > 0 else 1
     model = replace(model, mean=mean, scale=scale)
     logits = ((effects - mean) * scale).sum(0)
     return replace(model, intercept=float(brentq(lambda b: expit(logits + b).mean() - CLICK_RATE, -10, 10)))

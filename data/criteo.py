@@ -181,16 +181,16 @@ class CriteoBatches(IterableDataset):
         parts = ((group, *part) for group in groups for part in self._decode(group, start, stop))
         filled = 0
         for group, first, part in one_ahead(parts):
-            taken = 0
-            while taken < part.num_rows:
-                n = min(part.num_rows - taken, rows - filled)
+            offset = 0
+            while offset < part.num_rows:
+                n = min(part.num_rows - offset, rows - filled)
                 piece = tuple(array[filled : filled + n] for array in buffers[0])
-                rows_read = part.slice(taken, n)
+                rows_read = part.slice(offset, n)
                 fill_arrays(piece, rows_read, self.schema, self.transform, self.fill)
                 if self.schema.lists:
                     lists.append(lists_of(rows_read, self.schema))
-                self._check(rows_read, piece, lists[-1:], group, first + taken)
-                filled, taken = filled + n, taken + n
+                self._check(rows_read, piece, lists[-1:], group, first + offset)
+                filled, offset = filled + n, offset + n
                 if filled == rows:
                     yield *buffers[0], pa.concat_tables(lists).combine_chunks() if lists else None
                     buffers.reverse()
@@ -222,10 +222,10 @@ class CriteoBatches(IterableDataset):
         """Raise UserError for the first thing wrong in arrays and lists, which were made of the part's rows."""
         labels, dense, sparse = arrays
 
-        def wrong_at(row: int, name: str, expected: str, found: object) -> NoReturn:
+        def wrong_at(row: int, name: str, expected: str, shown: object) -> NoReturn:
             row += first - next(g.first for g in self._row_groups if g.file == group.file)
             raise UserError(
-                f"{self.files[group.file]}: row {row}, column {name}: expected {expected}, found {found}"
+                f"{self.files[group.file]}: row {row}, column {name}: expected {expected}, found {shown}"
             )
 
         for table in lists:
@@ -242,10 +242,10 @@ class CriteoBatches(IterableDataset):
         ):
             if wrong.any():
                 row, column = np.argwhere(wrong.reshape(len(labels), -1))[0].tolist()
-                found = part.column(names[column])[row].as_py()
-                if names is self.schema.dense and np.isfinite(found):
+                value = part.column(names[column])[row].as_py()
+                if names is self.schema.dense and np.isfinite(value):
                     expected = "a number within float32, at most 3.4e38"
-                wrong_at(row, names[column], expected, "nan" if found is None else found)
+                wrong_at(row, names[column], expected, "nan" if value is None else value)
 
 
 def _no_id(ids: np.ndarray) -> np.ndarray:

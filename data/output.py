@@ -44,9 +44,9 @@ def complete_directory(out: str | Path, last: str = "metadata.json") -> Iterator
     partial = out / PARTIAL
     with locked(out):
         left = partial.is_dir() and not partial.is_symlink()
-        found = sorted(set(os.listdir(out)) - _NOT_CONTENT - ({PARTIAL} if left else set()))
-        if found:
-            holds = ", ".join(found[:3]) + ", …" * (len(found) > 3)
+        entries = sorted(set(os.listdir(out)) - _NOT_CONTENT - ({PARTIAL} if left else set()))
+        if entries:
+            holds = ", ".join(entries[:3]) + ", …" * (len(entries) > 3)
             killed = f" (a run that was killed at its end left {PARTIAL} there)" if left else ""
             raise UserError(
                 f"{out}: already exists and is not empty: it holds {holds}{killed}; remove it or name another directory"
@@ -134,7 +134,7 @@ def locked(directory: Path) -> Iterator[Callable[[], None]]:
     Raises UserError, before the block is entered, if another run holds it, in this process or another; OSError if the
     directory cannot be made or read.
     """
-    made = not directory.exists()
+    is_new = not directory.exists()
     path, descriptor = _lock(directory)
 
     def check() -> None:
@@ -149,7 +149,7 @@ def locked(directory: Path) -> Iterator[Callable[[], None]]:
         if _is(path, descriptor):  # else it is another run's by now
             if path != directory:
                 path.unlink()
-            if made and failed:
+            if is_new and failed:
                 with suppress(OSError):  # something is in it
                     directory.rmdir()
         with suppress(OSError):  # closing it releases nothing while a forked process has it open too

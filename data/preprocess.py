@@ -128,9 +128,9 @@ def _sorted(files: list[Path]) -> list[Path]:
 
 def _check_names(files: list[Path], schema: Schema) -> None:
     """Raise UserError if a split by files gets none."""
-    found = {schema.split.of(file.name) for file in files}
+    positions = {schema.split.of(file.name) for file in files}
     for position, name in enumerate(SPLITS):
-        if position not in found:
+        if position not in positions:
             patterns = ", ".join(getattr(schema.split, name, ["every other name"]))
             raise UserError(f"schema: [split] {name}: expected a file among the inputs for {patterns}, found none")
 

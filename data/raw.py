@@ -126,8 +126,8 @@ def blocks(file: Path, labelled: bool = True, schema: Schema | None = None, spli
                     block, text = text[:cut], text[cut:]
                 _check_lengths(file, line, block, what)
                 if not cut and len(text) > LONGEST:
-                    found = "no end of line within" if text.strip(b"\r\n") else "nothing but ends of lines in"
-                    raise UserError(f"{file}:{line}: {found} {len(text):,} bytes; expected {what}")
+                    problem = "no end of line within" if text.strip(b"\r\n") else "nothing but ends of lines in"
+                    raise UserError(f"{file}:{line}: {problem} {len(text):,} bytes; expected {what}")
                 if cut:
                     read, done = position() - done, position()
                     yield Block(file, layout, line, block, read)
@@ -275,11 +275,11 @@ def _fields(text: str, delimiter: str, quotes: bool) -> list[str]:
         return text.split(delimiter)
     fields, end = [], -1
     while end < len(text):
-        found = _field(delimiter).match(text, end + 1)
-        start, end = found.span()
+        match = _field(delimiter).match(text, end + 1)
+        start, end = match.span()
         if end < len(text) and text[end] != delimiter:
             raise BadLine(f"quotes that do not fit: {_misfit(text, start, end, delimiter)}")
-        fields.append(found[0] if found[1] is None else found[1].replace('""', '"'))
+        fields.append(match[0] if match[1] is None else match[1].replace('""', '"'))
     return fields
 
 

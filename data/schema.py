@@ -220,8 +220,8 @@ def _criteo_names(file: str | Path, columns: list[Column]) -> list[Column]:
     label, *others = columns
     kinds = [column.kind for column in others]
     if kinds != [Kind.COUNT] * 13 + [Kind.HEX] * 26 or any(column.separator for column in others):
-        found = ", ".join(f"{kinds.count(kind)} {kind}" for kind in Kind if kind in kinds)
-        raise UserError(f'{file}: [file] written: expected 13 count and 26 hex for "criteo", found {found}')
+        counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in Kind if kind in kinds)
+        raise UserError(f'{file}: [file] written: expected 13 count and 26 hex for "criteo", found {counts}')
     names = [*(f"DENSE_{i}" for i in range(13)), *(f"SPARSE_{i}" for i in range(26))]
     return [label, *(replace(column, name=name) for column, name in zip(others, names, strict=True))]
 
@@ -280,8 +280,8 @@ class _Table:
             if key not in keys:
                 self.wrong(key, f"one of the keys {', '.join(keys)}", key)
 
-    def wrong(self, key: str, expected: str, found: object = None) -> NoReturn:
-        value = self.content.get(key) if found is None else found
+    def wrong(self, key: str, expected: str, culprit: object = None) -> NoReturn:
+        value = self.content.get(key) if culprit is None else culprit
         shown = "nothing" if value is None else repr(value)[:60]
         raise UserError(f"{self.file}: [{self.name}] {key}: expected {expected}, found {shown}")
 

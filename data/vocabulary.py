@@ -65,8 +65,8 @@ def frequent_ids(files: list[Path], name: str) -> pl.DataFrame:
     new: list[pl.DataFrame] = []
     for ids in _ids(files, name):
         # Sorting 32-bit numbers takes numpy a fifth of the time of any hash table.
-        found, times = np.unique(ids, return_counts=True)
-        new.append(pl.DataFrame({"id": found, "count": times}))
+        distinct, times = np.unique(ids, return_counts=True)
+        new.append(pl.DataFrame({"id": distinct, "count": times}))
         # Added up when they have become as many as the known ones, so that an id is added up O(log) times.
         if sum(map(len, new)) >= len(known):
             known, new = _sum(known, new), []

@@ -112,13 +112,13 @@ def input_columns(model: DLRM) -> dict[str, list[dict[str, str]]]:
     """Which columns of the rows a served model takes, in their order: {"counts": […], "ids": […]}, each a dict with its
     "name", its "kind" as data.schema has it, and for lists the "separator"."""
     schema = columns_of(model).first(len(model.config.cardinalities))
-    found = {"counts": [], "ids": []}
+    columns = {"counts": [], "ids": []}
     for name in (*schema.dense, *schema.sparse):
         column = schema.of[name]
         of_list = {"separator": column.separator} if column.separator else {}
         where = "counts" if column.kind is Kind.COUNT else "ids"
-        found[where].append({"name": name, "kind": str(column.kind)} | of_list)
-    return found
+        columns[where].append({"name": name, "kind": str(column.kind)} | of_list)
+    return columns
 
 
 def check_form(model: DLRM, form: Schema, what: str) -> None:
@@ -129,9 +129,9 @@ def check_form(model: DLRM, form: Schema, what: str) -> None:
             continue
         if name not in form.of:
             raise UserError(f"{what}: expected column {name}, which the model was trained on, found none of that name")
-        trained, found = _form(column), _form(form.of[name])
-        if trained != found:
-            raise UserError(f"{what}: column {name}: expected {trained}, as the model was trained on, found {found}")
+        trained, actual = _form(column), _form(form.of[name])
+        if trained != actual:
+            raise UserError(f"{what}: column {name}: expected {trained}, as the model was trained on, found {actual}")
 
 
 def _form(column: Column) -> str:

@@ -158,8 +158,8 @@ def _is_packed(arch: Fused, rows: int, precision: Precision, graph: bool) -> boo
     if None in biases or len({*map(id, (*weights, *biases))}) < 2 * len(weights):
         return False
     dtype = torch.bfloat16 if precision is Precision.BF16 else weights[0].dtype
-    given = rows, widths_of(weights), dtype, "tf32" if precision is Precision.TF32 else "ieee"
+    arguments = rows, widths_of(weights), dtype, "tf32" if precision is Precision.TF32 else "ieee"
     device = weights[0].device
     if graph:
-        return is_chosen(*given, True, device, arch.backend)
-    return is_packed(*given, device, arch.backend)
+        return is_chosen(*arguments, True, device, arch.backend)
+    return is_packed(*arguments, device, arch.backend)

@@ -155,17 +155,17 @@ class PackedOptimizer:
     def state_dict(self) -> dict:
         state = self.optimizer.state_dict()
         (group,) = state["param_groups"]
-        found = {}
+        states = {}
         for tensor, values in state["state"].items():
             of_each = [values] if tensor >= len(self.packed) else self._split(self.packed[tensor], values)
-            found |= dict(zip(self.held[tensor], of_each, strict=True))
+            states |= dict(zip(self.held[tensor], of_each, strict=True))
         return {
-            "state": dict(sorted(found.items())),
+            "state": dict(sorted(states.items())),
             "param_groups": [group | {"params": list(range(len(self.parameters)))}],
         }
 
     def load_state_dict(self, state: dict) -> None:
-        (group,), theirs, found = state["param_groups"], state["state"], {}
+        (group,), theirs, states = state["param_groups"], state["state"], {}
         if len(group["params"]) != len(self.parameters):
             count = len(group["params"])
             raise ValueError(
@@ -174,9 +174,9 @@ class PackedOptimizer:
         for tensor, held in enumerate(self.held):
             of_each = [theirs.get(group["params"][i]) for i in held]
             if any(of_each):
-                found[tensor] = of_each[0] if tensor >= len(self.packed) else self._join(self.packed[tensor], of_each)
+                states[tensor] = of_each[0] if tensor >= len(self.packed) else self._join(self.packed[tensor], of_each)
         groups = [group | {"params": list(range(len(self.held)))}]
-        self.optimizer.load_state_dict({"state": found, "param_groups": groups})
+        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
 
     @staticmethod
     def _split(packed: PackedMLP, values: Mapping[str, Tensor]) -> list[dict]:

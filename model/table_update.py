@@ -104,20 +104,20 @@ class TableUpdate:
         """
         (ours,), (theirs,) = self.param_groups, state["param_groups"]
         _refuse_what_is_missing(theirs)
-        found = state["state"].get(theirs["params"][0], {})
-        found = {name: value for name, value in found.items() if value is not None}
-        if found.keys() != self.state.keys():
-            expected, got = (", ".join(names) or "none" for names in (self.state, found))
+        values = state["state"].get(theirs["params"][0], {})
+        values = {name: value for name, value in values.items() if value is not None}
+        if values.keys() != self.state.keys():
+            expected, got = (", ".join(names) or "none" for names in (self.state, values))
             raise ValueError(f"state: expected {expected} of {self.rule}, got {got}")
         for name, tensor in self.state.items():
-            if (shape := list(torch.as_tensor(found[name]).shape)) != list(tensor.shape):
+            if (shape := list(torch.as_tensor(values[name]).shape)) != list(tensor.shape):
                 raise ValueError(f"{name}: expected shape {list(tensor.shape)}, got {shape}")
         for option in ("lr", "eps") if "eps" in ours else ("lr",):
             value = theirs.get(option)
             if value is None or torch.as_tensor(value).numel() != 1 or not 0 <= float(value) < math.inf:
                 raise ValueError(f"{option}: expected a number from 0 on, got {value}")
         for name, tensor in self.state.items():
-            tensor.copy_(torch.as_tensor(found[name]))
+            tensor.copy_(torch.as_tensor(values[name]))
         if isinstance(ours["lr"], Tensor):
             ours["lr"].fill_(theirs["lr"])
         else:

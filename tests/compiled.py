@@ -55,7 +55,7 @@ class Recorded:
         """Fail unless nothing was replaced, and a sentence about this op, or about all of them, names a condition:
         one of several, where Dynamo's graph is another one in another version of torch."""
         assert self.ops == []
-        sentences = [each for each in self.declined if each.startswith((f"{op}: ", "every op: "))]
+        sentences = [sentence for sentence in self.declined if sentence.startswith((f"{op}: ", "every op: "))]
         assert any(condition in sentence for sentence in sentences for condition in conditions), self.declined
 
 

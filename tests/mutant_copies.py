@@ -192,13 +192,13 @@ class Copies:
 
     def compile(self, command: list, copy: Path) -> str:
         """What the compiler says against it; "" if nothing."""
-        status, said = self.processes.run(command, SECONDS, cwd=copy)
-        return "" if status == 0 else said or f"exit status {status}"
+        status, output = self.processes.run(command, SECONDS, cwd=copy)
+        return "" if status == 0 else output or f"exit status {status}"
 
     def unchanged(self, stage: Stage, copy: Path) -> None:
         """Build, and run as number 0, which must pass."""
-        if stage.build and (said := self.compile(stage.build, copy)):
-            raise Broken(f"{stage.name} does not compile:\n{said[:2000]}")
+        if stage.build and (errors := self.compile(stage.build, copy)):
+            raise Broken(f"{stage.name} does not compile:\n{errors[:2000]}")
         status, printed = self.run(stage, copy, 0)
         stage.there = status != 5  # pytest's word for "no tests"
         if stage.there and status != 0:
@@ -210,8 +210,8 @@ def said_by(status: int | None, printed: str, stage: Stage) -> str:
         return f"a time limit: {stage.seconds:.0f} s without it"
     first = next(filter(None, (pattern.search(printed) for pattern in FAILURE)), None)
     test = re.search(r"^(?:FAILED|ERROR) \S*::(\S+)", printed, re.M)
-    said = " ".join(first[0].split()) if first else f"exit status {status}"
-    return f"{test[1] + ': ' if test else ''}{said}"[:300]
+    message = " ".join(first[0].split()) if first else f"exit status {status}"
+    return f"{test[1] + ': ' if test else ''}{message}"[:300]
 
 
 def pytest_stage(op: str, slow: bool, without: str) -> Stage:

@@ -108,7 +108,7 @@ def chosen(op: str, sequence: Iterator[Mutant], count: int, copies: Copies) -> t
     """So many mutants that compile, by number in the order of their drawing; and the numbers of those built alone."""
     copy = copies.new(f"{op}_chosen")
     test = f"kernels/ops/{op}/test_{op}.cu"
-    found: dict[int, Mutant] = {}
+    mutants: dict[int, Mutant] = {}
     alone: set[int] = set()
     numbers = itertools.count(1)
 
@@ -121,32 +121,32 @@ def chosen(op: str, sequence: Iterator[Mutant], count: int, copies: Copies) -> t
         printed = copies.processes.run([*GXX, "-E", "-P", test], SECONDS, cwd=copy)[1]
         return {int(number) for number in re.findall(r"mutants::\w+<(\d+)[,>]", printed)}
 
-    def culprits(new: dict[int, Mutant], said: str) -> set[int]:
+    def culprits(new: dict[int, Mutant], log: str) -> set[int]:
         """Those whose line the compiler names in an error, or names at all; or else all."""
         for pattern in (r"([\w/]+\.cuh):(\d+):\d+: error", r"([\w/]+\.cuh):(\d+)"):
-            named = {(Path(file).resolve().name, int(line)) for file, line in re.findall(pattern, said)}
+            named = {(Path(file).resolve().name, int(line)) for file, line in re.findall(pattern, log)}
             if guilty := {number for number, mutant in new.items() if (mutant.path.name, mutant.line) in named}:
                 return guilty
         return set(new)
 
     left = True
-    while left and len(found) < count:
+    while left and len(mutants) < count:
         new: dict[int, Mutant] = {}
-        while left and len(found) + len(new) < count:
+        while left and len(mutants) + len(new) < count:
             if (mutant := next(sequence, None)) is None:
                 left = False
-            elif all(mutant.goes_with(other) for other in (*found.values(), *new.values())):
+            elif all(mutant.goes_with(other) for other in (*mutants.values(), *new.values())):
                 new[next(numbers)] = mutant
         new = {number: new[number] for number in sorted(compiled_by_host(new))}
         as_switches = dict(new)
         while True:
             write(as_switches)
-            said = copies.compile([*GXX, "-fsyntax-only", test], copy)
-            if not said:
+            errors = copies.compile([*GXX, "-fsyntax-only", test], copy)
+            if not errors:
                 break
             if not as_switches:
-                raise Broken(f"{test} does not compile:\n{said[:2000]}")
-            for number in culprits(as_switches, said):
+                raise Broken(f"{test} does not compile:\n{errors[:2000]}")
+            for number in culprits(as_switches, errors):
                 del as_switches[number]
         for number, mutant in new.items():
             if number not in as_switches:
@@ -155,15 +155,15 @@ def chosen(op: str, sequence: Iterator[Mutant], count: int, copies: Copies) -> t
                 if copies.compile([*GXX, "-fsyntax-only", test], copy):
                     continue
                 alone.add(number)
-            found[number] = mutant
-    return found, alone
+            mutants[number] = mutant
+    return mutants, alone
 
 
 def of_an_op_in_cuda(op: str, sequence: Iterator[Mutant], count: int, copies: Copies) -> list[Result]:
-    found, alone = chosen(op, sequence, count, copies)
+    mutants, alone = chosen(op, sequence, count, copies)
     together = copies.new(op)
     for path in (ROOT / "kernels" / "ops" / op).rglob("*.cuh"):
-        text = switched(path, [(number, mutant) for number, mutant in found.items() if number not in alone])
+        text = switched(path, [(number, mutant) for number, mutant in mutants.items() if number not in alone])
         (together / path.relative_to(ROOT)).write_text(text)
     test = f"kernels/ops/{op}/test_{op}.cu"
     stages = [
@@ -175,7 +175,7 @@ def of_an_op_in_cuda(op: str, sequence: Iterator[Mutant], count: int, copies: Co
     started = set()
 
     def meets(number: int) -> Result:
-        mutant = found[number]
+        mutant = mutants[number]
         result = Result(mutant, alone=number in alone)
         copy = together
         if result.alone:
@@ -190,8 +190,8 @@ def of_an_op_in_cuda(op: str, sequence: Iterator[Mutant], count: int, copies: Co
             if not stage.there:
                 continue
             if result.alone:
-                if stage.build and (said := copies.compile(stage.build, copy)):
-                    result.does_not_build = said
+                if stage.build and (errors := copies.compile(stage.build, copy)):
+                    result.does_not_build = errors
                     break
             elif number not in stage.reached:
                 continue
@@ -206,7 +206,7 @@ def of_an_op_in_cuda(op: str, sequence: Iterator[Mutant], count: int, copies: Co
             shutil.rmtree(copy)
         return result
 
-    return [meets(number) for number in sorted(found)]
+    return [meets(number) for number in sorted(mutants)]
 
 
 def summary(results: list[Result]) -> str:

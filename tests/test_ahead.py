@@ -21,11 +21,11 @@ def test_results_come_in_order_and_a_bounded_number_is_begun():
         time.sleep(0.01 * (i % 3))
         return i
 
-    taken = []
+    results = []
     for result in in_order((partial(task, i) for i in range(30)), workers=3, ahead=4):
-        taken.append(result)
-        assert len(begun) <= len(taken) + 4
-    assert taken == list(range(30))
+        results.append(result)
+        assert len(begun) <= len(results) + 4
+    assert results == list(range(30))
 
 
 def test_what_a_task_raises_is_raised_in_its_place():
@@ -91,8 +91,8 @@ def test_one_ahead_gives_the_same_items_and_passes_errors_on():
         yield from "abc"
         raise OSError("disk")
 
-    given = one_ahead(items())
-    assert [next(given) for _ in range(3)] == ["a", "b", "c"]
+    iterator = one_ahead(items())
+    assert [next(iterator) for _ in range(3)] == ["a", "b", "c"]
     with pytest.raises(OSError, match="disk"):
-        next(given)
+        next(iterator)
     assert list(one_ahead(iter(range(5)))) == [0, 1, 2, 3, 4]

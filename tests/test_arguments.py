@@ -69,7 +69,7 @@ class Cell:
         return [leaf.clone() for leaf in self.leaves]
 
     def with_one(self, i: int, leaf: Tensor) -> list[Tensor]:
-        return [leaf if k == i else each for k, each in enumerate(self.copies())]
+        return [leaf if k == i else copy for k, copy in enumerate(self.copies())]
 
     def positions(self, where: Callable[[str, Tensor], bool]) -> list[int]:
         pairs = zip(self.names, self.leaves, strict=True)
@@ -104,9 +104,9 @@ def floats(values: tuple[Tensor, ...]) -> list[Tensor]:
     return [value for value in values if value.is_floating_point()]
 
 
-def assert_same(found, want) -> None:
-    assert len(found) == len(want) > 0
-    for a, b in zip(found, want, strict=True):
+def assert_same(actual, want) -> None:
+    assert len(actual) == len(want) > 0
+    for a, b in zip(actual, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
@@ -140,11 +140,11 @@ def test_a_transform_of_torch_func(cell, how):
     cell = Cell(*cell)
     for i in cell.floating if how == "vmap" or not cell.has_gradient else cell.differentiable:
         transform = Transform(cell, i)
-        error, found = None, ()
+        error, actual = None, ()
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "There is a performance drop")
-                found = transform.run(how)
+                actual = transform.run(how)
         except Exception as raised:
             error = raised
         if error is not None:  # by name, with what to do; on the reference only what has no such derivative
@@ -154,7 +154,7 @@ def test_a_transform_of_torch_func(cell, how):
             assert re.search(INSTEAD, str(error)), repr(error)
             REFUSALS[cell.name, cell.backend, how] = str(error)
         elif not (cell.spec.mutated and how == "jacfwd"):  # in place there is no other derivative to compare with
-            assert_same(found, transform.expected(how))
+            assert_same(actual, transform.expected(how))
 
 
 class Transform:
@@ -183,7 +183,7 @@ class Transform:
     def expected(self, how: str) -> list[Tensor]:
         """By a loop, and by autograd."""
         if how == "vmap":
-            return [torch.stack(each) for each in zip(*(self.function(x, "eager") for x in self.two), strict=True)]
+            return [torch.stack(parts) for parts in zip(*(self.function(x, "eager") for x in self.two), strict=True)]
         if how == "grad":
             return [self.gradient(self.leaf)]
         if how == "vmap of grad":
@@ -244,18 +244,18 @@ def test_zero_tensors(cell):
 def reads(monkeypatch):
     """reads(cell): from then on what each call of it reads, and what it writes, as the kernel or the reference gets it;
     in the core nobody sees that."""
-    found = []
+    calls = []
 
     def watch(cell: Cell) -> list:
         form = cell.op.forms["_" if cell.name not in dispatch.names() else ""]
 
         def seen(function):
-            def call(*given):
-                arguments = given[2] if function is launch else given
+            def call(*args):
+                arguments = args[2] if function is launch else args
                 tensors = list(form.tensors(arguments))
                 written = [tensor for i, tensor in tensors if i in form.mutated]
-                found.append(([tensor for i, tensor in tensors if i not in form.mutated], written))
-                return function(*given)
+                calls.append(([tensor for i, tensor in tensors if i not in form.mutated], written))
+                return function(*args)
 
             return call
 
@@ -263,7 +263,7 @@ def reads(monkeypatch):
         monkeypatch.setattr(plan, "launch", seen(launch))
         for name in ("eager", "eager_in_place"):
             monkeypatch.setattr(cell.op, name, seen(getattr(cell.op, name)))
-        return found
+        return calls
 
     return watch
 
@@ -288,11 +288,11 @@ def test_what_is_read_counts_as_it_was_before_the_write(cell, reads):
             overlapping[w], overlapping[r] = memory[: written.numel()].view(written.shape), inside.view(read.shape)
             apart[w], apart[r] = overlapping[w].clone(), overlapping[r].clone()
             calls.clear()
-            found = cell(*overlapping)
+            actual = cell(*overlapping)
             for of_reads, of_writes in calls:
                 assert not any(overlap(a, b) for a in of_reads for b in of_writes)
             assert calls or cell.backend == "cpp" or (DEVICE.type == "cuda" and cell.backend != "eager")
-            assert_same(found, cell(*apart, backend="eager"))
+            assert_same(actual, cell(*apart, backend="eager"))
     first, *others = cell.written
     for other in others:  # which of two writes counts, nobody knows
         a, b = cell.leaves[first], cell.leaves[other]
@@ -315,10 +315,10 @@ def test_inductor_drops_a_clone_of_what_is_written(dynamic):
 
     def step(*groups):
         for (cell, w, reads), leaves in zip(calls, groups, strict=True):
-            given = list(leaves)
+            arguments = list(leaves)
             for r in reads:
-                given[r] = leaves[w].view(-1)[: given[r].numel()].view(given[r].shape).clone()
-            cell(*given)
+                arguments[r] = leaves[w].view(-1)[: arguments[r].numel()].view(arguments[r].shape).clone()
+            cell(*arguments)
 
     groups, again = ([cell.copies() for cell in cells] for _ in range(2))
     step(*groups)
@@ -327,8 +327,8 @@ def test_inductor_drops_a_clone_of_what_is_written(dynamic):
     with torch._inductor.config.patch(compile_threads=1):  # no process for it
         torch.compile(step, dynamic=dynamic, fullgraph=True)(*again)
     assert any(reads for _, _, reads in calls)
-    for found, want in zip(again, groups, strict=True):
-        assert_same(found, want)
+    for actual, want in zip(again, groups, strict=True):
+        assert_same(actual, want)
 
 
 # ------------------------------------------------------------------------------------------- devices, dtypes, threads
@@ -338,16 +338,16 @@ def test_inductor_drops_a_clone_of_what_is_written(dynamic):
 def test_meta_tensors_and_other_defaults(cell):
     cell = cell_of(*cell)
     want = cell(*cell.copies(), backend="eager")
-    found = cell(*(leaf.to("meta") for leaf in cell.leaves))
-    assert [(out.shape, out.dtype, out.is_meta) for out in found] == [(out.shape, out.dtype, True) for out in want]
+    actual = cell(*(leaf.to("meta") for leaf in cell.leaves))
+    assert [(out.shape, out.dtype, out.is_meta) for out in actual] == [(out.shape, out.dtype, True) for out in want]
     copies = cell.copies()
     torch.set_default_dtype(torch.float64)
     try:
         with torch.device("meta"):
-            found = cell(*copies)
+            actual = cell(*copies)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert_same(found, want)
+    assert_same(actual, want)
 
 
 MAKERS = {
@@ -460,10 +460,10 @@ def test_what_is_no_argument_is_a_type_or_value_error_that_names_it(name):
     unnamed = []
     for i, parameter in enumerate(parameters[: len(arguments)]):
         for kind, wrong in WRONG.items():
-            given = [value.clone() if isinstance(value, Tensor) else value for value in arguments]
-            given[i] = wrong
+            values = [value.clone() if isinstance(value, Tensor) else value for value in arguments]
+            values[i] = wrong
             try:
-                function(*given, **named)  # which None may be, and many a number
+                function(*values, **named)  # which None may be, and many a number
             except (TypeError, ValueError) as error:
                 meant = wrong is None and "must have shape" in str(error)  # without offsets, say, others do not fit
                 if parameter not in str(error) and not meant:

@@ -227,12 +227,12 @@ def test_tensors_are_what_their_case_says(dtype):
         return Case((17, 24), dtype, layout, values).tensor(3)
 
     for layout in ("contiguous", "transposed", "strided", "expanded", "misaligned"):
-        found = tensor(layout)
-        assert (found.shape, found.dtype) == ((17, 24), dtype)
-        assert torch.equal(found, tensor(layout))
-        assert found.is_contiguous() == (layout in ("contiguous", "misaligned"))
-        assert (found < 0).any()
-        assert (found > 0).any()
+        x = tensor(layout)
+        assert (x.shape, x.dtype) == ((17, 24), dtype)
+        assert torch.equal(x, tensor(layout))
+        assert x.is_contiguous() == (layout in ("contiguous", "misaligned"))
+        assert (x < 0).any()
+        assert (x > 0).any()
     assert (tensor("transposed").stride(), tensor("strided").stride()) == ((1, 17), (48, 2))
     assert tensor("expanded").stride() == (0, 1)
     assert tensor("misaligned").data_ptr() % 16 == dtype.itemsize % 16

@@ -40,8 +40,8 @@ def count_kernel(counts, ids, far):
 
 
 def test_each_program_reads_and_writes():
-    found = accesses_of(shifted_kernel, (2,), torch.randn(6), torch.empty(6), 6, BLOCK=4)
-    assert found == [
+    accesses = accesses_of(shifted_kernel, (2,), torch.randn(6), torch.empty(6), 6, BLOCK=4)
+    assert accesses == [
         (0, "load", "x", [1, 2, 3, 4]), (0, "store", "out", [0, 1, 2, 3]),
         (1, "load", "x", [5, 6, 7, 8]), (1, "store", "out", [4, 5]),
     ]
@@ -49,10 +49,10 @@ def test_each_program_reads_and_writes():
 
 def test_what_lies_far_beside_is_left_out():
     counts, ids = torch.zeros(4, dtype=torch.int32), torch.tensor([3, 0, 2, 2])
-    found = accesses_of(count_kernel, (1, 2), counts, ids, 1 << 40)
-    atomics = [(each.program, each.offsets) for each in found if each.what == "atomic"]
+    accesses = accesses_of(count_kernel, (1, 2), counts, ids, 1 << 40)
+    atomics = [(access.program, access.offsets) for access in accesses if access.what == "atomic"]
     assert atomics == [(0, [3, 0]), (1, [2, 2])]
-    assert [each.offsets for each in found if each.what == "store"] == [[], []]
+    assert [access.offsets for access in accesses if access.what == "store"] == [[], []]
     assert counts.tolist() == [0, 0, 0, 0], "the caller's tensors are copied"
 
 

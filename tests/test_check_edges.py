@@ -46,10 +46,10 @@ def test_an_op_that_python_launches_has_such_cases(op):
     """Without being named anywhere; and each case gives the op a call."""
     declaration = dispatch.find(op)
     backends = [backend for backend in declaration.backends if declaration.launcher(backend)]
-    found = edges.edges(op)
-    assert bool(found) == bool(backends)
-    assert set(found) <= set(edges.cases_of(op))
-    for case in found[:: -(-len(found) // 4) or 1]:
+    cases = edges.edges(op)
+    assert bool(cases) == bool(backends)
+    assert set(cases) <= set(edges.cases_of(op))
+    for case in cases[:: -(-len(cases) // 4) or 1]:
         assert spec.calls_of(op, case)
     backward = bool(declaration.gradients) and "triton" in backends
     assert bool(edges.edges(op, backward=True)) == backward
@@ -60,8 +60,8 @@ def test_the_host_build_is_asked_for_the_blocks_of_cuda_kernels():
     """The 256 threads of a block of add_relu's compute four elements each."""
     with running(ON_HOST):
         function = functools.partial(kernels.add_relu, backend="cuda")
-        found = {case.shape for case in edges.edges_on_host("add_relu", function)}
+        forward = {case.shape for case in edges.edges_on_host("add_relu", function)}
         backward = {case.shape for case in edges.edges_on_host("add_relu", function, backward=True)}
-    assert {(1, 1023), (1, 1024), (1, 1025), (341, 3), (342, 3)} <= found
+    assert {(1, 1023), (1, 1024), (1, 1025), (341, 3), (342, 3)} <= forward
     assert {(1, 127), (1, 128), (1, 129)} <= backward
     assert (1, 1023) not in backward

@@ -26,8 +26,8 @@ interpreted = pytest.mark.skipif(runtime.triton_mode() != "interpreted", reason=
 @pytest.mark.parametrize("shape", [(), (5,), (3, 7), (0, 4)], ids=str)
 def test_allocations_are_poison_between_zones(dtype, shape):
     with guarded() as guard:
-        made = [allocation.empty(shape, dtype, DEVICE), torch.empty(shape, dtype=dtype, device=DEVICE)]
-    for tensor in made:
+        tensors = [allocation.empty(shape, dtype, DEVICE), torch.empty(shape, dtype=dtype, device=DEVICE)]
+    for tensor in tensors:
         assert (tensor.shape, tensor.dtype, tensor.device.type) == (shape, dtype, DEVICE.type)
         assert tensor.is_contiguous()
         assert tensor.data_ptr() % 16 == 0

@@ -33,9 +33,9 @@ def linear(x, weight, bias=None):
 def linear_calls(case, device, with_bias=(False, True)):
     columns = case.shape[-1]
     weight = Case((13, columns), case.dtype).tensor(2, device)
-    for given in with_bias:
-        bias = case.tensor(3, device, (13,)) if given else None
-        yield Call(f"{case} {'bias' if given else 'no bias'}", (case.tensor(1, device), weight, bias))
+    for has_bias in with_bias:
+        bias = case.tensor(3, device, (13,)) if has_bias else None
+        yield Call(f"{case} {'bias' if has_bias else 'no bias'}", (case.tensor(1, device), weight, bias))
 
 
 LINEAR = Spec(linear, linear_calls, scale=Sums())

@@ -46,7 +46,7 @@ def test_a_command_says_what_it_does(command):
 
 
 @pytest.mark.parametrize(
-    ("command", "importing", "number", "status", "said"),
+    ("command", "importing", "number", "status", "message"),
     [
         ("data.preprocess", "polars", signal.SIGINT, 130, "data.preprocess: interrupted"),
         ("data.preprocess", "pyarrow", signal.SIGTERM, 143, "data.preprocess: terminated"),
@@ -56,7 +56,7 @@ def test_a_command_says_what_it_does(command):
         ("model.profiling", "pandas", signal.SIGINT, 130, "model.profiling: interrupted"),
     ],
 )
-def test_a_signal_while_modules_are_imported(tmp_path, command, importing, number, status, said):
+def test_a_signal_while_modules_are_imported(tmp_path, command, importing, number, status, message):
     if command == "data.preprocess":
         pytest.importorskip("polars")
     (tmp_path / f"{importing}.py").write_text(
@@ -66,7 +66,7 @@ def test_a_signal_while_modules_are_imported(tmp_path, command, importing, numbe
     done = subprocess.run(
         [sys.executable, "-m", command], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300
     )
-    assert (done.returncode, done.stderr, done.stdout) == (status, f"{said}\n", "")
+    assert (done.returncode, done.stderr, done.stdout) == (status, f"{message}\n", "")
 
 
 def test_a_signal_waits_for_the_end_of_the_block():

@@ -100,12 +100,12 @@ MISUSES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "case", "by", "said"), MISUSES, ids=[misuse[1] for misuse in MISUSES])
-def test_what_is_wrong_is_found(run, name, case, by, said):
+@pytest.mark.parametrize(("name", "case", "by", "message"), MISUSES, ids=[misuse[1] for misuse in MISUSES])
+def test_what_is_wrong_is_found(run, name, case, by, message):
     for sanitizer in SANITIZERS if by == "both" else [by]:
         done = run(name, sanitizer, f"misuse_{case}")
         assert done.returncode != 0
-        assert said in done.stderr
+        assert message in done.stderr
         if by == "both":  # the launch's own error, and nothing else: the sanitizers are content
             assert done.stderr == f"cuda_on_host: {done.stderr.removeprefix('cuda_on_host: ').splitlines()[0]}\n"
             assert (done.returncode, done.stdout) == (1, f"misuse_{case}: WRONG\n")

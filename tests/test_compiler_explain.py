@@ -83,11 +83,11 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_said_of_a_model(name):
-    make, inputs, ops, said = MODELS[name]
+    make, inputs, ops, phrases = MODELS[name]
     explanation = kernels.explain(make(), *inputs)
-    assert [each.op for each in explanation.replaced] == ops
-    assert len(explanation.declined) >= len(said)
-    for words in said:
+    assert [replacement.op for replacement in explanation.replaced] == ops
+    assert len(explanation.declined) >= len(phrases)
+    for words in phrases:
         assert any(words in sentence for sentence in explanation.declined), explanation.declined
 
 

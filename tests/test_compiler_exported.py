@@ -42,7 +42,7 @@ def check_exported(make, ops, shapes, kernels):
     torch.manual_seed(0)
     model = make()
     program = torch.export.export(model, model.inputs(4), dynamic_shapes=shapes)
-    assert [each.op for each in replace_in(program).replaced] == ops
+    assert [replacement.op for replacement in replace_in(program).replaced] == ops
     targets = [str(node.target) for node in program.graph.nodes if "fused_kernels" in str(node.target)]
     if kernels.get("embedding_bags_apart") == "cuda":  # whose result is what the products want
         assert not any(node.target is torch.ops.aten.stack.default for node in program.graph.nodes)
@@ -68,8 +68,8 @@ def test_pairs_that_a_state_dict_may_change_are_no_constants():
         vectors = torch.cat([dense.unsqueeze(1), sparse], 1)
         return torch.cat([dense, (vectors @ vectors.mT)[:, m.pairs[0], m.pairs[1]]], 1)
 
-    given = torch.randn(5, 8), torch.randn(5, 3, 8)
-    explanation = replace_in(torch.export.export(Of(function, pairs=pairs), given))
+    arguments = torch.randn(5, 8), torch.randn(5, 3, 8)
+    explanation = replace_in(torch.export.export(Of(function, pairs=pairs), arguments))
     assert explanation.replaced == []
     assert "the pairs' indices are not known when compiling" in explanation.declined[0]
 
@@ -90,11 +90,11 @@ def test_exported_look_ups(monkeypatch, name):
     """And what is joined of all of them, once, is not taken apart before."""
     monkeypatch.setattr(dispatch.find("embedding_bags_apart"), "auto_on_cpu", "cuda")
     torch.manual_seed(0)
-    model, given = REPLACED[name][0](), inputs()
+    model, arguments = REPLACED[name][0](), inputs()
     with on_host():
-        program = torch.export.export(model, given)
-        assert [each.op for each in replace_in(program).replaced] == ["embedding_bags_apart"]
-        torch.testing.assert_close(program.module()(*given), model(*given))
+        program = torch.export.export(model, arguments)
+        assert [replacement.op for replacement in replace_in(program).replaced] == ["embedding_bags_apart"]
+        torch.testing.assert_close(program.module()(*arguments), model(*arguments))
     selects = [node for node in program.graph.nodes if node.target is torch.ops.aten.clone.default]
     assert len(selects) == (0 if name in ("bags", "ids_2d") else 3)
 
@@ -118,12 +118,12 @@ def test_what_a_program_takes_of_the_ops_own_result_stays(take):
     def function(m, *ids):
         return take(kernels.embedding_bags_apart([m.a, m.b, m.c], list(ids), backend="cuda"))
 
-    module, given = Of(function, **dict(zip("abc", tables, strict=True))), [torch.randint(7, (5,)) for _ in tables]
+    module, arguments = Of(function, **dict(zip("abc", tables, strict=True))), [torch.randint(7, (5,)) for _ in tables]
     with on_host():
-        program = torch.export.export(module, tuple(given))
-        want = program.module()(*given)
+        program = torch.export.export(module, tuple(arguments))
+        want = program.module()(*arguments)
         replace_in(program)
-        torch.testing.assert_close(program.module()(*given), want)
+        torch.testing.assert_close(program.module()(*arguments), want)
 
 
 @pytest.mark.parametrize("decomposed", [False, True])
@@ -131,24 +131,24 @@ def test_what_export_asserts_of_a_look_up_is_no_reader_of_it(decomposed):
     """torchrec's look-ups are cast to the type that they have; what is asserted of an input stays."""
 
     def function(m, dense, *ids):
-        bags = [table(each.flatten(), m.offsets) for table, each in zip(m.tables, ids, strict=True)]
-        vectors = [each.to(torch.float32) for each in bags]
+        bags = [table(indices.flatten(), m.offsets) for table, indices in zip(m.tables, ids, strict=True)]
+        vectors = [bag.to(torch.float32) for bag in bags]
         return torch.cat([dense.to(torch.float32), *vectors], 1)
 
     tables = nn.ModuleList(nn.EmbeddingBag(20 + k, 8, mode="sum") for k in range(3))
     model = Of(function, tables=tables, offsets=torch.arange(0, 12, 3))
-    given = torch.rand(4, 5), *(torch.randint(20, (4, 3)) for _ in range(3))
-    program = torch.export.export(model, given)
+    arguments = torch.rand(4, 5), *(torch.randint(20, (4, 3)) for _ in range(3))
+    program = torch.export.export(model, arguments)
     if decomposed:
         program = program.run_decompositions({})
     asserted = torch.ops.aten._assert_tensor_metadata.default
     assert len(program.graph.find_nodes(op="call_function", target=asserted)) == 4
-    assert [each.op for each in replace_in(program).replaced] == ["embedding_bags_apart"]
+    assert [replacement.op for replacement in replace_in(program).replaced] == ["embedding_bags_apart"]
     (left,) = program.graph.find_nodes(op="call_function", target=asserted)
     assert left.args[0].op == "placeholder"
-    torch.testing.assert_close(program.module()(*given), model(*given))
+    torch.testing.assert_close(program.module()(*arguments), model(*arguments))
     with pytest.raises(RuntimeError, match="dtype"):
-        program.module()(given[0].double(), *given[1:])
+        program.module()(arguments[0].double(), *arguments[1:])
 
 
 def test_what_export_asserts_of_a_value_that_is_still_computed_stays():
@@ -169,7 +169,7 @@ def test_an_operator_between_the_parts_that_writes_nothing_is_no_hindrance():
     def function(m, dense, values, lengths, offsets):
         dense = m.bottom(dense)
         ids = torch.split(values, lengths.tolist())
-        bags = [table(each, start) for table, each, start in zip(m.tables, ids, offsets.unbind(), strict=True)]
+        bags = [table(indices, start) for table, indices, start in zip(m.tables, ids, offsets.unbind(), strict=True)]
         vectors = torch.stack([dense, *bags], 1)
         i, j = torch.tril_indices(3, 3, -1).unbind()
         return m.top(torch.cat([dense, (vectors @ vectors.mT)[:, i, j]], 1))
@@ -180,8 +180,8 @@ def test_an_operator_between_the_parts_that_writes_nothing_is_no_hindrance():
     ).requires_grad_(False)
     values, lengths = torch.randint(20, (9,)), torch.tensor([4, 5])
     offsets = torch.tensor([[0, 1, 3, 3, 4], [0, 0, 2, 5, 5]])
-    given = torch.rand(4, 5), values, lengths, offsets
+    arguments = torch.rand(4, 5), values, lengths, offsets
     with torch.no_grad():
-        program = torch.export.export(model, given)
-        assert [each.op for each in replace_in(program).replaced] == ["dlrm_forward"]
-    torch.testing.assert_close(program.module()(*given), model(*given))
+        program = torch.export.export(model, arguments)
+        assert [replacement.op for replacement in replace_in(program).replaced] == ["dlrm_forward"]
+    torch.testing.assert_close(program.module()(*arguments), model(*arguments))

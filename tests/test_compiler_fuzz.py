@@ -99,16 +99,16 @@ def program(seed: int):
 def module(seed: int) -> nn.Module:
     torch.manual_seed(seed)
     weights, biases = torch.randn(3, D, D) / 3, torch.randn(3, D)
-    weights, biases = (nn.ParameterList(nn.Parameter(t) for t in each) for each in (weights, biases))
+    weights, biases = (nn.ParameterList(nn.Parameter(t) for t in tensors) for tensors in (weights, biases))
     return Of(program(seed), w=weights, b=biases, wide=nn.Parameter(torch.randn(D, WIDE) / 4), pairs=torch.stack(PAIRS))
 
 
 def replaced(seed: int) -> list[str]:
     """Check a program; its ops. Programs whose gradient eager refuses, of what was written to, run without."""
     x, y = torch.randn(B, D), torch.randn(B, D)
-    made = module(seed)
+    model = module(seed)
     try:
-        results_of(made, made, (x, y), gradients=True)
+        results_of(model, model, (x, y), gradients=True)
         gradients = True
     except RuntimeError:
         gradients = False
@@ -117,11 +117,11 @@ def replaced(seed: int) -> list[str]:
 
 
 def test_random_programs():
-    found = [op for seed in range(20) for op in replaced(seed)]
-    assert {"fused_mlp"} <= set(found)
+    ops = [op for seed in range(20) for op in replaced(seed)]
+    assert {"fused_mlp"} <= set(ops)
 
 
 @pytest.mark.slow
 def test_more_random_programs():
-    found = [op for seed in range(20, 20 + 120 * FUZZ) for op in replaced(seed)]
-    assert {"fused_mlp", "dot_interaction", "add_relu", "add_mul_activation"} == set(found)
+    ops = [op for seed in range(20, 20 + 120 * FUZZ) for op in replaced(seed)]
+    assert {"fused_mlp", "dot_interaction", "add_relu", "add_mul_activation"} == set(ops)

@@ -23,12 +23,12 @@ def replaced(
     what it does not run at all is "refused"."""
     torch.manual_seed(0)
     model = Model(recipes[0]) if how == "one" else Two(recipes[0], recipes[-1], how)
-    given = inputs(recipes, rows, ragged)
+    arguments = inputs(recipes, rows, ragged)
 
     def runs(gradients: bool) -> bool:
         tried = copy.deepcopy(model)
         try:
-            results_of(tried, tried, given, gradients)
+            results_of(tried, tried, arguments, gradients)
         except RuntimeError:
             return False
         return True
@@ -36,7 +36,7 @@ def replaced(
     if not runs(gradients=False):
         return ["refused"]
     tolerance = {"rtol": 1e-4, "atol": 1e-5}
-    return check(model, given, gradients and runs(True), inner, dynamic=dynamic, **tolerance).ops or ["nothing"]
+    return check(model, arguments, gradients and runs(True), inner, dynamic=dynamic, **tolerance).ops or ["nothing"]
 
 
 def fuzzed(count: int, number: int) -> Counter:

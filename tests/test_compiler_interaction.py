@@ -232,7 +232,7 @@ def test_pairs_that_are_an_input_are_not_known():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_dtypes(dtype):
-    assert check(interaction(), [each.to(dtype) for each in inputs()]).ops == ["dot_interaction"]
+    assert check(interaction(), [x.to(dtype) for x in inputs()]).ops == ["dot_interaction"]
 
 
 def test_a_buffer_that_changes_after_compilation_is_seen():
@@ -282,7 +282,7 @@ def test_a_buffer_that_changes_has_its_gradients():
     compiled = torch.compile(module, backend=recording()[0])
     compiled(*inputs())
     module.pairs.copy_(TRIL[:, SHUFFLED])
-    dense, sparse = (each.requires_grad_() for each in inputs())
+    dense, sparse = (x.requires_grad_() for x in inputs())
     weights = torch.randn(B, D + V * (V - 1) // 2)
     want = torch.autograd.grad((module(dense, sparse) * weights).sum(), (dense, sparse))
     got = torch.autograd.grad((compiled(dense, sparse) * weights).sum(), (dense, sparse))

@@ -124,10 +124,10 @@ def no_grad_between(m, dense, ids, offsets):
     return first + second + m.tables[2](ids[2], offsets[2])
 
 
-def as_torchrec(dense, each):
+def as_torchrec(dense, bags):
     """Its EmbeddingBagCollection puts the results together, and its DLRM takes them apart by their features."""
-    together = torch.cat([one.float() for one in each], 1)
-    return torch.cat(together.split([N] * len(each), dim=1), 1)
+    together = torch.cat([one.float() for one in bags], 1)
+    return torch.cat(together.split([N] * len(bags), dim=1), 1)
 
 
 class OfTheFirst(torch.autograd.Function):
@@ -146,10 +146,10 @@ def detached(one, another):
     return one + another.detach()
 
 
-def joined_without_gradients(dense, each):
+def joined_without_gradients(dense, bags):
     """And written to with them, which a view is not."""
     with torch.no_grad():
-        together = torch.cat(each, 1)
+        together = torch.cat(bags, 1)
     return together.mul_(dense[:, :1])
 
 
@@ -188,7 +188,7 @@ REPLACED = {
     "embedding": (lambda: Bags(nn.Embedding, one_id), 1),
     "embedding_int32": (lambda: Bags(nn.Embedding, lambda t, i, o: one_id(t, i.int(), o)), 1),
     "columns_of_a_matrix": (lambda: of(unbound, lambda: Bags(nn.Embedding)), 1),
-    "float64": (lambda: Bags(join=lambda dense, each: torch.stack(each, 1)).double(), 1),
+    "float64": (lambda: Bags(join=lambda dense, bags: torch.stack(bags, 1)).double(), 1),
     "frozen": (lambda: frozen(Bags()), 1),
     "one_table_twice": (lambda: tied(Bags()), 1),
     "read_at_once": (lambda: of(read_at_once), 1),
@@ -197,24 +197,24 @@ REPLACED = {
     "two_of_one_width": (lambda: changed(1, nn.EmbeddingBag(9, 3, mode="sum")), 1),
     "two_of_one_mode": (lambda: changed(1, nn.EmbeddingBag(12, N, mode="max")), 1),
     "two_of_one_kind": (lambda: Bags(look=lambda t, i, o: t(i, o) if t.num_embeddings > 10 else t(i.view(-1, 2))), 1),
-    "stacked": (lambda: Bags(join=lambda dense, each: torch.stack(each, 1)), 1),
-    "stacked_otherwise": (lambda: Bags(join=lambda dense, each: torch.stack(each[::-1], dim=1)), 1),
-    "stacked_in_front": (lambda: Bags(join=lambda dense, each: torch.stack(each, 0)), 1),
-    "stacked_behind_dense": (lambda: Bags(join=lambda dense, each: torch.stack([dense, *each], 1)), 1),
-    "stacked_and_written": (lambda: Bags(join=lambda dense, each: torch.stack(each, -2).mul_(2) + dense[:, None]), 1),
+    "stacked": (lambda: Bags(join=lambda dense, bags: torch.stack(bags, 1)), 1),
+    "stacked_otherwise": (lambda: Bags(join=lambda dense, bags: torch.stack(bags[::-1], dim=1)), 1),
+    "stacked_in_front": (lambda: Bags(join=lambda dense, bags: torch.stack(bags, 0)), 1),
+    "stacked_behind_dense": (lambda: Bags(join=lambda dense, bags: torch.stack([dense, *bags], 1)), 1),
+    "stacked_and_written": (lambda: Bags(join=lambda dense, bags: torch.stack(bags, -2).mul_(2) + dense[:, None]), 1),
     "two_together": (lambda: Bags(join=lambda dense, e: (torch.cat([e[0], e[1]], 1), e[2])), 1),
     "joined_twice": (lambda: Bags(join=lambda dense, e: (torch.cat(e, 1), torch.cat([dense, *e], dim=-1).relu_())), 1),
-    "joined_and_read": (lambda: Bags(join=lambda dense, each: (torch.cat(each, 1).mul_(3), each[0])), 1),
-    "rows_joined": (lambda: Bags(join=lambda dense, each: torch.cat(each)), 1),
-    "one_repeated": (lambda: Bags(join=lambda dense, each: torch.cat([*each, each[0]], 1)), 1),
-    "seen_flat": (lambda: Bags(join=lambda dense, each: [one.view(-1) for one in each]), 1),
-    "one_detached": (lambda: Bags(join=lambda dense, each: each[0] + each[1] * 2 + each[2].detach()), 1),
-    "one_compared": (lambda: Bags(join=lambda dense, each: (each[0] + each[1]) * (each[2] > 0)), 1),
+    "joined_and_read": (lambda: Bags(join=lambda dense, bags: (torch.cat(bags, 1).mul_(3), bags[0])), 1),
+    "rows_joined": (lambda: Bags(join=lambda dense, bags: torch.cat(bags)), 1),
+    "one_repeated": (lambda: Bags(join=lambda dense, bags: torch.cat([*bags, bags[0]], 1)), 1),
+    "seen_flat": (lambda: Bags(join=lambda dense, bags: [one.view(-1) for one in bags]), 1),
+    "one_detached": (lambda: Bags(join=lambda dense, bags: bags[0] + bags[1] * 2 + bags[2].detach()), 1),
+    "one_compared": (lambda: Bags(join=lambda dense, bags: (bags[0] + bags[1]) * (bags[2] > 0)), 1),
     "split_again": (lambda: Bags(join=as_torchrec), 1),
-    "of_several_operators": (lambda: Bags(join=lambda dense, each: sum(F.normalize(one) for one in each)), 1),
+    "of_several_operators": (lambda: Bags(join=lambda dense, bags: sum(F.normalize(one) for one in bags)), 1),
     "frozen_joined_without_gradients": (lambda: Bags(join=joined_without_gradients).requires_grad_(False), 1),
     "looked_up_without_gradients": (lambda: of(looked_up_without_gradients), 1),
-    "returned": (lambda: Bags(join=lambda dense, each: each), 1),
+    "returned": (lambda: Bags(join=lambda dense, bags: bags), 1),
     "in_inference": (lambda: Bags(nn.Embedding, one_id, padding_idx=1).requires_grad_(False), 1),
 }
 # module, the condition that fails
@@ -268,7 +268,7 @@ def test_look_ups_are_left_alone_and_it_says_why(name):
 def test_a_table_that_gets_no_gradient_gets_none(name):
     torch.manual_seed(0)
     join = WITHOUT_GRADIENT[name]
-    recorded = check(Bags(join=lambda dense, each: each[0] * join(each[1], each[2])), inputs())
+    recorded = check(Bags(join=lambda dense, bags: bags[0] * join(bags[1], bags[2])), inputs())
     assert recorded.ops == [OP]
     assert any("no gradient comes back to it" in sentence for sentence in recorded.declined)
 
@@ -307,8 +307,8 @@ def test_a_gradient_that_is_recorded_within_no_grad_counts():
     assert model.tables[0].weight.grad.is_sparse
 
 
-def as_module(given: tuple, name: str) -> tuple:
-    return (given[0].double(), *given[1:]) if name == "float64" else given
+def as_module(arguments: tuple, name: str) -> tuple:
+    return (arguments[0].double(), *arguments[1:]) if name == "float64" else arguments
 
 
 @pytest.fixture
@@ -338,8 +338,8 @@ def test_one_compilation_serves_batches_from_two_on_and_sees_new_weights(on_kern
     model, (backend, recorded) = make(), recording()
     compiled = torch.compile(model, backend=backend, dynamic=True)
     for rows in (6, 7, 33, 2):
-        given = inputs(rows)
-        torch.testing.assert_close(compiled(*given), model(*given))
+        arguments = inputs(rows)
+        torch.testing.assert_close(compiled(*arguments), model(*arguments))
         with torch.no_grad():
             model.tables[0].weight.add_(1)
         model.tables[1].weight.data = torch.randn_like(model.tables[1].weight)

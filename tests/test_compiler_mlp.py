@@ -21,9 +21,9 @@ def sequence(*between: nn.Module, final: nn.Module | None = None) -> nn.Module:
 
 def zero_bias(between: nn.Module) -> nn.Module:
     """With zeros the derivative of an activation at zero decides."""
-    made = sequence(between)
-    nn.init.zeros_(made[0].bias)
-    return made
+    model = sequence(between)
+    nn.init.zeros_(model[0].bias)
+    return model
 
 
 def product(function, bias: torch.Tensor) -> nn.Module:
@@ -109,9 +109,9 @@ def two_outputs(m, x):
 
 
 def forward_hook() -> nn.Module:
-    made = sequence(nn.ReLU())
-    made[0].register_forward_hook(lambda module, arguments, output: output * 2)
-    return made
+    model = sequence(nn.ReLU())
+    model[0].register_forward_hook(lambda module, arguments, output: output * 2)
+    return model
 
 
 def one_layer_for_both() -> nn.Module:

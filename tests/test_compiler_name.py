@@ -75,10 +75,10 @@ def test_mode_and_options_are_inductors(monkeypatch):
 
     monkeypatch.setattr(torch, "_TorchCompileInductorWrapper", Inductor)
     x, options = torch.randn(3, 8), {"max_autotune": True}
-    for given in ({}, {"mode": "reduce-overhead"}, {"options": options}, {"fullgraph": True, "dynamic": True}):
+    for arguments in ({}, {"mode": "reduce-overhead"}, {"options": options}, {"fullgraph": True, "dynamic": True}):
         torch._dynamo.reset()
         model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
-        torch.testing.assert_close(torch.compile(model, backend="fused_kernels", **given)(x), model(x))
+        torch.testing.assert_close(torch.compile(model, backend="fused_kernels", **arguments)(x), model(x))
     assert seen == [(None, None), ("reduce-overhead", None), (None, options), (None, None)]
 
 
@@ -89,11 +89,11 @@ def test_an_unknown_option_is_refused_as_inductor_does():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [{"mode": "reduce-overhead"}, {"dynamic": True}])
-def test_through_inductor_itself(given):
+@pytest.mark.parametrize("arguments", [{"mode": "reduce-overhead"}, {"dynamic": True}])
+def test_through_inductor_itself(arguments):
     torch._dynamo.reset()
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4), nn.Sigmoid())
-    compiled = torch.compile(model, backend="fused_kernels", **given)
+    compiled = torch.compile(model, backend="fused_kernels", **arguments)
     for rows in (5, 3):
         x = torch.randn(rows, 8)
         torch.testing.assert_close(compiled(x), model(x))

@@ -65,11 +65,11 @@ def made(name: str):
 def test_what_is_said_is_all_there_is_to_say(name):
     model, inputs = made(name)
     explanation = kernels.explain(model, *inputs)
-    ops, said = SAID[name]
-    assert [each.op for each in explanation.replaced] == ops
-    assert [sentence.rpartition(" (at ")[0] for sentence in explanation.declined] == [reason for reason, _ in said]
+    ops, declined = SAID[name]
+    assert [replacement.op for replacement in explanation.replaced] == ops
+    assert [sentence.rpartition(" (at ")[0] for sentence in explanation.declined] == [reason for reason, _ in declined]
     lines = Path(compiled_others.__file__).read_text().splitlines()
-    for sentence, (_, written) in zip(explanation.declined, said, strict=True):
+    for sentence, (_, written) in zip(explanation.declined, declined, strict=True):
         assert written in lines[int(re.search(r"compiled_others.py:(\d+)\)$", sentence)[1]) - 1]
     assert explanation.graphs == {"lstm": 0, "gru": 0, "control_flow": 3}.get(name, 1)
 

@@ -149,5 +149,5 @@ def test_a_size_that_is_a_symbol_is_no_tensor(function):
     module, (backend, _) = of_bias(function), recording("eager")
     compiled = torch.compile(module, backend=backend, dynamic=True)
     for rows in (9, 12):
-        given = inputs(shape=(rows, N))
-        torch.testing.assert_close(compiled(*given), module(*given))
+        arguments = inputs(shape=(rows, N))
+        torch.testing.assert_close(compiled(*arguments), module(*arguments))

@@ -135,14 +135,14 @@ def test_the_kernels_are_compiled_once_for_batches_from_two_on(on_kernels):
     def inner(gm, example_inputs):
         return torch._dynamo.backends.common.aot_autograd(fw_compiler=forward_compiler)(gm, example_inputs)
 
-    compiled = torch.compile(model, backend=lambda gm, given: kernels.compiler.compiled(gm, given, inner), dynamic=True)
+    compiled = torch.compile(model, backend=lambda gm, args: kernels.compiler.compiled(gm, args, inner), dynamic=True)
     for rows in (4, 7, 2):
         inputs = model.inputs(rows)
         torch.testing.assert_close(compiled(*inputs), model(*inputs), atol=1e-5, rtol=1e-4)
     forward, backward = ([str(node.target) for node in gm.graph.nodes] for gm in graphs)  # and no third graph
     kernels_of = {op: dispatch.find(op).backends[0] for op in OPS}
     ops = STYLES["facebook"][1]
-    assert [each for each in forward if "fused" in each] == [f"fused_kernels.{op}.{kernels_of[op]}" for op in ops]
+    assert [target for target in forward if "fused" in target] == [f"fused_kernels.{op}.{kernels_of[op]}" for op in ops]
     # What comes last has its gradient first; the look-ups have theirs behind the products, and the ids need none.
-    gradients = [each for each in backward if "fused" in each]
+    gradients = [target for target in backward if "fused" in target]
     assert sorted(gradients) == sorted(f"fused_kernels.{op}_backward.{kernels_of[op]}" for op in ops)

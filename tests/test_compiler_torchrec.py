@@ -37,18 +37,18 @@ def inputs(rows: int):
     return torch.rand(rows, 13), KeyedJaggedTensor(FEATURES, values, lengths=lengths)
 
 
-def ops_of(own, given) -> list[str]:
-    return [each.op for each in kernels.explain(own, *given).replaced]
+def ops_of(own, arguments) -> list[str]:
+    return [replacement.op for replacement in kernels.explain(own, *arguments).replaced]
 
 
 def test_it_becomes_one_op():
     """Where the offsets of its features are known: computing them, which waits for the GPU, cuts the graph."""
-    own, given = model(), inputs(4)
+    own, arguments = model(), inputs(4)
     with torch.no_grad():
-        assert ops_of(own, given) == PARTS
-        own(*given)  # the KeyedJaggedTensor keeps them
-        assert ops_of(own, given) == ["dlrm_forward"]
-    assert ops_of(own, given) == PARTS  # they have gradients
+        assert ops_of(own, arguments) == PARTS
+        own(*arguments)  # the KeyedJaggedTensor keeps them
+        assert ops_of(own, arguments) == ["dlrm_forward"]
+    assert ops_of(own, arguments) == PARTS  # they have gradients
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_it_computes_what_eager_does(make, options):
     compiled = torch.compile(other, backend="fused_kernels")
     with torch.no_grad():
         for rows in (1, 2, 7, 33):
-            given = inputs(rows)
+            arguments = inputs(rows)
             for _ in range(2):
-                torch.testing.assert_close(compiled(*given), own(*given))
-    given = inputs(5)
-    for each in (own, compiled):
-        each(*given).square().sum().backward()
+                torch.testing.assert_close(compiled(*arguments), own(*arguments))
+    arguments = inputs(5)
+    for call in (own, compiled):
+        call(*arguments).square().sum().backward()
     for one, another in zip(other.parameters(), own.parameters(), strict=True):
         torch.testing.assert_close(one.grad, another.grad)
 
@@ -83,8 +83,8 @@ def test_exported_it_is_one_op():
             return self.own(dense, KeyedJaggedTensor(FEATURES, values, lengths=lengths))
 
     own, (dense, features) = Of(), inputs(4)
-    given = dense, features.values(), features.lengths()
+    arguments = dense, features.values(), features.lengths()
     with torch.no_grad():
-        program = torch.export.export(own, given)
-        assert [each.op for each in replace_in(program).replaced] == ["dlrm_forward"]
-    torch.testing.assert_close(program.module()(*given), own(*given))
+        program = torch.export.export(own, arguments)
+        assert [replacement.op for replacement in replace_in(program).replaced] == ["dlrm_forward"]
+    torch.testing.assert_close(program.module()(*arguments), own(*arguments))

@@ -46,7 +46,7 @@ OPTIMIZERS = {
 slow = pytest.mark.slow
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", *(pytest.param(each, marks=slow) for each in ("momentum", "adagrad"))])
+@pytest.mark.parametrize("optimizer", ["sgd", *(pytest.param(name, marks=slow) for name in ("momentum", "adagrad"))])
 @pytest.mark.parametrize("style", ["facebook", *(pytest.param(s, marks=slow) for s in STYLES if s != "facebook")])
 def test_two_hundred_steps_are_eagers(style, optimizer):
     make, ops = STYLES[style]
@@ -123,27 +123,27 @@ def test_a_change_after_compilation_is_seen(change, gradients):
     compiled, inputs = torch.compile(other, backend=backend), Facebook.inputs(5)
     results_of(compiled, other, inputs, gradients)
     assert (WHOLE in recorded.ops) is not gradients
-    for each in (model, other):
+    for module in (model, other):
         torch.manual_seed(1)
-        change(each)
-        each.zero_grad()
+        change(module)
+        module.zero_grad()
     inputs = inputs[0].to(model.bot_l[0].weight.dtype), *inputs[1:]
-    want, got = (results_of(call, each, inputs, gradients) for call, each in ((model, model), (compiled, other)))
+    want, got = (results_of(call, owner, inputs, gradients) for call, owner in ((model, model), (compiled, other)))
     tolerance = {"rtol": 0.02, "atol": 0.02} if change is to_bfloat16 else {}
     torch.testing.assert_close(got, want, **tolerance)
 
 
 # What is registered before compilation, on a DLRM; it gets a list for what it sees.
 def forward_hook(model: Facebook, seen: list) -> None:
-    model.bot_l[0].register_forward_hook(lambda module, given, out: out * 2)
+    model.bot_l[0].register_forward_hook(lambda module, args, out: out * 2)
 
 
 def forward_hook_of_a_table(model: Facebook, seen: list) -> None:
-    model.emb_l[1].register_forward_hook(lambda module, given, out: out + 1)
+    model.emb_l[1].register_forward_hook(lambda module, args, out: out + 1)
 
 
 def pre_hook(model: Facebook, seen: list) -> None:
-    model.top_l[2].register_forward_pre_hook(lambda module, given: (given[0].flip(0),))
+    model.top_l[2].register_forward_pre_hook(lambda module, args: (args[0].flip(0),))
 
 
 def backward_hook(model: Facebook, seen: list) -> None:
@@ -179,7 +179,7 @@ def test_hooks_are_called(register):
     inputs = Facebook.inputs(5)
     register(model, of_model)
     register(other, of_other)
-    want, got = (results_of(call, each, inputs, True) for call, each in (
+    want, got = (results_of(call, owner, inputs, True) for call, owner in (
         (model, model), (torch.compile(other, backend=backend), other)
     ))
     torch.testing.assert_close(got, want)

@@ -36,8 +36,8 @@ class Model(nn.Module):
         if "prepare" in parts:
             parts["prepare"](self)
 
-    def part(self, name: str, *given):
-        return self.parts.get(name, DEFAULTS[name])(self, *given)
+    def part(self, name: str, *arguments):
+        return self.parts.get(name, DEFAULTS[name])(self, *arguments)
 
     def forward(self, dense: Tensor, ids: Tensor, offsets: Tensor):
         x = self.part("bottom", dense)
@@ -304,8 +304,8 @@ def test_an_exported_program_has_one_op_where_nothing_wants_a_gradient():
     for trains in (False, True):
         model = copy.deepcopy(Model()).requires_grad_(trains)
         program = torch.export.export(model, inputs())
-        found = replace_in(program)
-        assert any(each.startswith(OP) for each in map(str, found.replaced)) is not trains
+        explanation = replace_in(program)
+        assert any(text.startswith(OP) for text in map(str, explanation.replaced)) is not trains
         torch.testing.assert_close(program.module()(*inputs()), model(*inputs()))
 
 
@@ -351,7 +351,7 @@ def test_larger_models_are_for_tensor_cores(dtype, precision, monkeypatch):
     torch._dynamo.reset()
     backend, recorded = recording()
     with on_host(), torch.no_grad():
-        found = torch.compile(model, backend=backend)(dense.to(dtype), *ids)
+        actual = torch.compile(model, backend=backend)(dense.to(dtype), *ids)
     assert recorded.ops == [OP]
     near = 0.05 if dtype == torch.bfloat16 else 0.005
-    torch.testing.assert_close(found, model(dense.to(dtype), *ids), rtol=near, atol=near)
+    torch.testing.assert_close(actual, model(dense.to(dtype), *ids), rtol=near, atol=near)

@@ -84,9 +84,9 @@ def test_without_labels(directory, tmp_path):
     text = pa.array(["?"] * len(rows))
     for of_file in (rows, rows.drop_columns([LABEL]), rows.set_column(0, LABEL, text)):
         pq.write_table(of_file, tmp_path / "rows.parquet", row_group_size=50)
-        found = list(CriteoBatches(tmp_path / "rows.parquet", 64, labelled=False))
-        assert all(labels.isnan().all() for labels, _, _ in found)
-        for pair in zip(found, expected, strict=True):
+        batches = list(CriteoBatches(tmp_path / "rows.parquet", 64, labelled=False))
+        assert all(labels.isnan().all() for labels, _, _ in batches)
+        for pair in zip(batches, expected, strict=True):
             for ours, theirs in zip(*(batch[1:] for batch in pair), strict=True):
                 assert torch.equal(ours, theirs)
 
@@ -240,8 +240,8 @@ def test_integers_of_any_type(tmp_path, type_, is_dictionary):
     rows = bad("SPARSE_9", column).set_column(5, DENSE[4], column).set_column(0, LABEL, pa.array(labels, type_))
     pq.write_table(rows, tmp_path / "a.parquet", row_group_size=3)
     batches = [*CriteoBatches(tmp_path, 4, transform=False)]
-    found, dense, sparse = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    assert found.tolist() == labels
+    actual, dense, sparse = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    assert actual.tolist() == labels
     assert sparse[:, 9].tolist() == [-1 if one is None else one for one in ids]
     assert dense[:, 4].tolist() == [float(np.float32(one or 0)) for one in ids]
 

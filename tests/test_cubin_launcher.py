@@ -204,8 +204,8 @@ def test_what_the_launcher_does_and_refuses(tmp_path, images, drivers, sanitizer
     lines = [line.split(": ", 1) for line in (new + old).splitlines()]
     expected = [*BY_BOTH_DRIVERS.items(), *BY_BOTH_DRIVERS.items(), *CASES.items()]
     assert [name for name, _ in lines] == [name for name, _ in expected]
-    wrong = [(name, said) for (name, said), (_, pattern) in zip(lines, expected, strict=True)
-             if not re.fullmatch(pattern, said)]
+    wrong = [(name, line) for (name, line), (_, pattern) in zip(lines, expected, strict=True)
+             if not re.fullmatch(pattern, line)]
     assert wrong == []
     assert header.read_text().count("cubin::Description description_") == 8
 
@@ -238,7 +238,7 @@ class TestLoad:
         act((3, 2), 128, x, bias, None, out, 2, 512, cluster=(3, 2))  # 2: known to be a float
         act((3,), (128, 1), x, bias, y, out, -2.5, 512, shared=100)
         first, second, third = driver.launches()
-        assert list(first.parameters[:4]) == [each.data_ptr() for each in (x, bias, y, out)]
+        assert list(first.parameters[:4]) == [tensor.data_ptr() for tensor in (x, bias, y, out)]
         assert [struct.pack("<q", launch.parameters[4])[:4] for launch in driver.launches()] == [
             struct.pack("<f", value) for value in (0.25, 2, -2.5)]
         assert list(first.parameters[5:8]) == [512, 0, 0]

@@ -86,16 +86,16 @@ def test_each_batch_is_trained_on_once_and_small_ones_uncaptured(fake_cuda):
         return batch[0].sum()
 
     step = GraphedStep(work, lambda: advanced.append(1), 4, torch.device("cpu"))
-    given = [torch.full((rows,), float(i)) for i, rows in enumerate((4, 4, 3, 4, 4, 4, 2, 4, 4))]
+    label_batches = [torch.full((rows,), float(i)) for i, rows in enumerate((4, 4, 3, 4, 4, 4, 2, 4, 4))]
     trained = []
-    for labels in given:
+    for labels in label_batches:
         before = len(seen)
         step(labels, labels.unsqueeze(1), labels.long())
         trained.append([labels[0].item() for labels, _, _ in seen[before:]])
     assert trained == [[0], [1], [2], [3], [4], [5], [6], [7], [8]]
     assert WARM_UP == 3
-    assert [len(batch[0]) for batch in seen] == [len(labels) for labels in given]
-    assert len(advanced) == len(given)
+    assert [len(batch[0]) for batch in seen] == [len(labels) for labels in label_batches]
+    assert len(advanced) == len(label_batches)
     captured = fake_cuda.index("capture on side")
     uncaptured = ["side waits for current", "on side", "current waits for side"]
     assert fake_cuda[:captured] == uncaptured * 4  # three of 4 rows, and the one of 3
@@ -181,9 +181,9 @@ def test_replays_train_mlps_of_one_tensor_each(monkeypatch, optimizer, precision
         uncaptured = trained(FUSED[0], optimizer, graph=False, precision=precision)
         assert_same_training(ours, uncaptured)
         monkeypatch.setattr(fused, "pack", lambda *_: [])
-        each = trained(FUSED[0], optimizer, graph=False, precision=precision)
-    torch.testing.assert_close(uncaptured[0], each[0], rtol=0, atol=0)
-    torch.testing.assert_close(dict(uncaptured[1].state_dict()), dict(each[1].state_dict()), rtol=0, atol=0)
+        unpacked = trained(FUSED[0], optimizer, graph=False, precision=precision)
+    torch.testing.assert_close(uncaptured[0], unpacked[0], rtol=0, atol=0)
+    torch.testing.assert_close(dict(uncaptured[1].state_dict()), dict(unpacked[1].state_dict()), rtol=0, atol=0)
 
 
 @on_gpu

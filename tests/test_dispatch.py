@@ -98,13 +98,13 @@ def test_a_shape_is_kept_without_its_tensor(core, backend):
     """It may be written to, and freed, before the backward; another number of rows is no other graph."""
     table, ids = gather_arguments()
     leaf = table.clone().requires_grad_()
-    made = leaf * 2
-    alive = weakref.ref(made)
-    out = call(GATHER, backend, made, ids)
-    made.data.zero_()
+    doubled = leaf * 2
+    alive = weakref.ref(doubled)
+    out = call(GATHER, backend, doubled, ids)
+    doubled.data.zero_()
     with torch.no_grad():
-        made.zero_()
-    del made
+        doubled.zero_()
+    del doubled
     assert alive() is None
     (grad,) = torch.autograd.grad(out.sum(), leaf)
     torch.testing.assert_close(grad, 2 * torch.bincount(ids, minlength=5)[:, None].expand(5, 8).float())
@@ -123,19 +123,19 @@ def test_a_shape_is_kept_without_its_tensor(core, backend):
 @both_backends
 def test_several_outputs_and_an_optional_tensor(core, backend):
     x, shift = torch.randn(6, 11), torch.randn(6, 11)
-    for given in (None, shift):
-        doubled, squared = call(MOMENTS, backend, x, given)
-        want = MOMENTS.eager(x, given)
+    for optional in (None, shift):
+        doubled, squared = call(MOMENTS, backend, x, optional)
+        want = MOMENTS.eager(x, optional)
         torch.testing.assert_close((doubled, squared), want)
         leaf = x.double().requires_grad_()
-        wide = None if given is None else given.double()
+        wide = None if optional is None else optional.double()
         assert torch.autograd.gradcheck(lambda x, wide=wide: call(MOMENTS, backend, x, wide), leaf)
         # A gradient of one output alone: the other's is zeros.
         (grad,) = torch.autograd.grad(call(MOMENTS, backend, leaf, wide)[1].sum(), leaf)
-        z = x.double() if given is None else x.double() - wide
+        z = x.double() if optional is None else x.double() - wide
         torch.testing.assert_close(grad, 2 * z)
         with on_host():
-            torch.library.opcheck(MOMENTS.overload(backend), (x.clone().requires_grad_(), given))
+            torch.library.opcheck(MOMENTS.overload(backend), (x.clone().requires_grad_(), optional))
     with pytest.raises(ValueError, match=r"toy_moments: shift must have shape \[6, 11\]"):
         call(MOMENTS, backend, x, shift[:5])
     needs_more = shift.clone().requires_grad_()
@@ -225,7 +225,7 @@ def test_an_output_kept_for_the_backward_which_one_backend_computes(core, backen
 @both_backends
 def test_a_backward_that_needs_what_another_function_makes(core, backend, monkeypatch):
     asked, prepare = [], SQUARE.prepare.function
-    watched = Prepared(SQUARE.prepare.names, lambda *given: asked.append(given[0]) or prepare(*given))
+    watched = Prepared(SQUARE.prepare.names, lambda *arguments: asked.append(arguments[0]) or prepare(*arguments))
     monkeypatch.setattr(SQUARE, "prepare", watched)
     x = torch.randn(6, 11, dtype=torch.float64, requires_grad=True)
     out = call(SQUARE, backend, x)
@@ -281,10 +281,10 @@ def test_the_core_does_not_ask_python_twice_for_one_signature(core, monkeypatch)
 
 @needs_compiler
 def test_allocations_are_replaced_in_the_core_and_in_python(core):
-    made = []
+    allocations = []
 
     def allocate(shape, dtype, device):
-        made.append((tuple(shape), dtype, device.type))
+        allocations.append((tuple(shape), dtype, device.type))
         return torch.full(shape, 7, dtype=dtype, device=device)
 
     table, ids = gather_arguments()
@@ -292,10 +292,10 @@ def test_allocations_are_replaced_in_the_core_and_in_python(core):
         with allocation.replaced(allocate):
             out = call(GATHER, backend, table, ids)
         assert torch.equal(out, table[ids])
-        assert made == [((7, 8), torch.float32, "cpu")]
-        made.clear()
+        assert allocations == [((7, 8), torch.float32, "cpu")]
+        allocations.clear()
         call(GATHER, backend, table, ids)
-        assert made == []
+        assert allocations == []
 
 
 @needs_compiler
@@ -348,8 +348,8 @@ def test_an_output_of_integers_has_no_gradient(core, tmp_path):
         eager=lambda x: tuple(x.max(-1)),
         check=lambda op, x: None,
         outputs={
-            "largest": lambda given: (given["x"].shape[:-1], given["x"].dtype),
-            "where": lambda given: (given["x"].shape[:-1], torch.int64),
+            "largest": lambda arguments: (arguments["x"].shape[:-1], arguments["x"].dtype),
+            "where": lambda arguments: (arguments["x"].shape[:-1], torch.int64),
         },
         saves=("x", "where"),
         gradients={"x": like("x")},
@@ -367,9 +367,9 @@ def test_an_output_of_integers_has_no_gradient(core, tmp_path):
 @needs_compiler
 def test_func_transforms_work_through_the_core(core):
     table, ids = gather_arguments()
-    found = torch.func.grad(lambda table: call(GATHER, "cuda", table, ids).sum())(table)
+    actual = torch.func.grad(lambda table: call(GATHER, "cuda", table, ids).sum())(table)
     want = torch.func.grad(lambda table: table[ids].sum())(table)
-    assert torch.equal(found, want)
+    assert torch.equal(actual, want)
 
 
 @needs_compiler
@@ -514,7 +514,7 @@ def test_the_launches_of_one_plan_follow_the_length_of_ragged_tensors(driver, mo
     monkeypatch.setitem(sys.modules, "toy_ragged.triton_launch", SimpleNamespace(forward=forward))
     monkeypatch.setattr(plan, "_function", function)
     op = Op("toy_ragged", "(Ragged ids) -> Tensor out", eager=None, check=lambda *arguments: None,
-            outputs={"out": lambda given: ((given["ids"].numel(), 2), torch.float32)}, package="toy_ragged")
+            outputs={"out": lambda arguments: ((arguments["ids"].numel(), 2), torch.float32)}, package="toy_ragged")
     op.loader.declare("triton", "cpu", "")
     driver.set(parameters=5)
     allocated = []
@@ -567,27 +567,27 @@ def test_errors_of_the_driver_are_named(driver, tmp_path, monkeypatch):
     kernel = cubin.Kernel(
         "toy_ops.triton_kernel", "sgd_kernel", ("*fp32:16", "*fp32:16", "fp32", "i32"), (("BLOCK", 64),), 90
     )
-    made = cubin.compiled(kernel, tmp_path)
+    compiled = cubin.compiled(kernel, tmp_path)
     load = torch.ops.fused_kernels._load_cubin
-    driver.set(parameters=made.parameters)
+    driver.set(parameters=compiled.parameters)
     answers = ((209, "no image of it is for this GPU, sm_90: .*NO_BINARY_FOR_GPU"), (1, "does not load.*damaged"))
     for result, message in answers:
         driver.set(load_result=result)
         with pytest.raises(RuntimeError, match=message):
-            load(made.path, made.name, made.shared, made.parameters)
+            load(compiled.path, compiled.name, compiled.shared, compiled.parameters)
     driver.set(load_result=0, function_result=500)
     with pytest.raises(RuntimeError, match="has no kernel sgd_kernel"):
-        load(made.path, made.name, made.shared, made.parameters)
+        load(compiled.path, compiled.name, compiled.shared, compiled.parameters)
     driver.set(function_result=0)
-    load(made.path, made.name, 48 * 1024, made.parameters)
+    load(compiled.path, compiled.name, 48 * 1024, compiled.parameters)
     assert driver.attribute == 0
-    load(made.path, made.name, 100_000, made.parameters)
+    load(compiled.path, compiled.name, 100_000, compiled.parameters)
     assert (driver.attribute, driver.attribute_value) == (8, 100_000)
     driver.set(attribute_result=1)
     with pytest.raises(RuntimeError, match="needs 300000 bytes of shared memory a block, more than this GPU has"):
-        load(made.path, made.name, 300_000, made.parameters)
+        load(compiled.path, compiled.name, 300_000, compiled.parameters)
     with pytest.raises(RuntimeError, match="is missing or empty"):
-        load(str(tmp_path / "nowhere"), made.name, 0, made.parameters)
+        load(str(tmp_path / "nowhere"), compiled.name, 0, compiled.parameters)
     driver.set(parameters=6, launch_result=719, attribute_result=0)
     with pytest.raises(RuntimeError, match=r"1×1×1 blocks of 128 threads.*failed: CUDA_ERROR_FAKE"):
         RECORDED["toy_sgd_"].overload("triton")(torch.ones(33), torch.ones(33), torch.tensor(1.0))
@@ -596,7 +596,7 @@ def test_errors_of_the_driver_are_named(driver, tmp_path, monkeypatch):
 def weighted_op(name: str) -> Op:
     return Op(
         name, "(Ragged[] lists, int weight) -> Tensor out", eager=None, check=lambda op, lists, weight: None,
-        outputs={"out": lambda given: ((len(given["lists"]),), torch.float32)}, backends=("cuda",), auto="cuda",
+        outputs={"out": lambda arguments: ((len(arguments["lists"]),), torch.float32)}, backends=("cuda",), auto="cuda",
         generates=True, package="toy_ops.weighted",
     )
 
@@ -606,7 +606,7 @@ def weighted_op(name: str) -> Op:
 def test_generated_source_runs_on_the_host():
     op = weighted_op("toy_weighted_on_host")
     lists = [torch.randn(5), torch.randn(4, 3)[:, 1], torch.randn(0)]
-    torch.testing.assert_close(call(op, "cuda", lists, 3), torch.stack([3 * each.sum() for each in lists]))
+    torch.testing.assert_close(call(op, "cuda", lists, 3), torch.stack([3 * tensor.sum() for tensor in lists]))
     with pytest.raises(RuntimeError, match='backend="cuda" does not run here: it needs a CUDA device'):
         op.call("cuda", lists, 3)
 
@@ -659,8 +659,8 @@ def test_a_damaged_cache_is_named(tmp_path):
 
 @on_cpu
 def test_a_cubin_is_found_by_everything_that_it_is_specialised_on(tmp_path, monkeypatch):
-    made = []
-    monkeypatch.setattr(cubin, "_compile_here_or_there", lambda kernel, stem: made.append(stem.name))
+    names = []
+    monkeypatch.setattr(cubin, "_compile_here_or_there", lambda kernel, stem: names.append(stem.name))
     monkeypatch.setattr(cubin, "read", lambda stem, arch: None)
     base = {"module": "toy_ops.triton_kernel", "name": "sgd_kernel", "types": ("*fp32:16",), "constants": ()}
     base["arch"] = 90
@@ -672,7 +672,7 @@ def test_a_cubin_is_found_by_everything_that_it_is_specialised_on(tmp_path, monk
     cubin.compiled(cubin.Kernel(**base), tmp_path)
     monkeypatch.setattr(cubin, "_source_sha256", lambda module: "changed")
     cubin.compiled(cubin.Kernel(**base), tmp_path)
-    assert len(set(made)) == len(made) == len(others) + 3
+    assert len(set(names)) == len(names) == len(others) + 3
 
 
 def test_a_launcher_cannot_compute_with_a_number_that_changes():
@@ -731,8 +731,8 @@ def test_autograd_of_cuda_tensors_is_the_cores_and_not_pythons(backend):
 def test_a_thread_that_has_called_nothing_of_cuda_launches(backend):
     x, bias = torch.randn(6, 8, device="cuda"), torch.randn(8, device="cuda")
     want = kernels.add_relu(x, bias, backend=backend).clone()
-    found = []
-    thread = threading.Thread(target=lambda: found.append(kernels.add_relu(x, bias, backend=backend)))
+    outputs = []
+    thread = threading.Thread(target=lambda: outputs.append(kernels.add_relu(x, bias, backend=backend)))
     thread.start()
     thread.join()
-    assert torch.equal(found[0], want)
+    assert torch.equal(outputs[0], want)

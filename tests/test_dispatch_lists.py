@@ -88,20 +88,20 @@ def test_opcheck(core):
     factor = torch.tensor(FACTOR)
     with on_host():
         for requires in (False, True):
-            given = [table.clone().requires_grad_(requires) for table in tables]
-            torch.library.opcheck(SUMS.overload("cuda"), (given, ids, factor))
+            leaves = [table.clone().requires_grad_(requires) for table in tables]
+            torch.library.opcheck(SUMS.overload("cuda"), (leaves, ids, factor))
         grad = torch.randn(3, 3)
         grads = SUMS.backward_arguments((tables, ids, factor), (grad,), (grad,), [True, False, True])
         assert SUMS.forms["backward"].names == ["grad_out", "ids", "tables_shape", "factor", "needs"]
         torch.library.opcheck(SUMS.overload("cuda", "backward"), grads)
-        found = SUMS.overload("cuda", "backward")(*grads)
-        assert [tuple(grad.shape) for grad in found] == [(4, 3), (0,), (2, 3)]
+        gradients = SUMS.overload("cuda", "backward")(*grads)
+        assert [tuple(grad.shape) for grad in gradients] == [(4, 3), (0,), (2, 3)]
 
 
 @needs_compiler
 def test_without_the_core_autograd_is_pythons(monkeypatch):
     """A FakeTensor goes through the overload's autograd in Python wherever the core is not declared: on meta, here."""
-    tables, ids = ([tensor.to("meta") for tensor in each] for each in lists())
+    tables, ids = ([tensor.to("meta") for tensor in tensors] for tensors in lists())
     leaves = [tables[0].requires_grad_(), tables[1], tables[2].requires_grad_()]
     out = SUMS.overload("cuda")(leaves, ids, torch.tensor(FACTOR))
     assert out.shape == (3, 3)

@@ -32,10 +32,10 @@ def dense_of(counts):
 @pytest.mark.parametrize("hash_", [*Hash])
 def test_a_checkpoint_gives_its_model(tmp_path, hash_, changes):
     dlrm = trained(hash_, **changes)
-    found = DLRM.from_checkpoint(checkpoint(tmp_path / "best.pt", dlrm))
-    counts, ids = sample(Served(found), 19, 0)
-    torch.testing.assert_close(found.predict(counts.nan_to_num(), ids), dlrm.predict(counts.nan_to_num(), ids))
-    assert not found.training
+    loaded = DLRM.from_checkpoint(checkpoint(tmp_path / "best.pt", dlrm))
+    counts, ids = sample(Served(loaded), 19, 0)
+    torch.testing.assert_close(loaded.predict(counts.nan_to_num(), ids), dlrm.predict(counts.nan_to_num(), ids))
+    assert not loaded.training
 
 
 @pytest.mark.parametrize("hash_", [Hash.SORTED, Hash.MODULUS])
@@ -78,8 +78,8 @@ def test_a_mean_is_the_sum_by_the_number_of_ids():
         feature, own = bag // 9, ids[offsets[bag] : offsets[bag + 1]]
         rows = dlrm.sparse_arch.table(feature)[dlrm.sparse_arch.hashes[feature](own)]
         embeddings.append(rows.mean(0) if len(own) else torch.zeros(16))
-    found = served._pooled(ids, offsets, 9)
-    torch.testing.assert_close(found, torch.stack(embeddings).view(len(CARDINALITIES), 9, 16).transpose(0, 1))
+    pooled = served._pooled(ids, offsets, 9)
+    torch.testing.assert_close(pooled, torch.stack(embeddings).view(len(CARDINALITIES), 9, 16).transpose(0, 1))
 
 
 def test_ids_of_another_table_beyond_the_trained_rows_have_row_0():
@@ -293,8 +293,8 @@ class TestInCpp:
         inputs = sample(Served(trained(), folder.name), 33, 5)
         torch.save(inputs, tmp_path / "inputs.pt")
         done = runner(folder, "--inputs", tmp_path / "inputs.pt")
-        found = torch.tensor([float(line) for line in done.stdout.split()])
-        assert torch.equal(found, Exported(folder)(*inputs))
+        probabilities = torch.tensor([float(line) for line in done.stdout.split()])
+        assert torch.equal(probabilities, Exported(folder)(*inputs))
 
     def test_inputs_that_it_does_not_take(self, runner, folder, tmp_path):
         counts, ids, *offsets = sample(Served(trained(), folder.name), 8, 0)
@@ -468,13 +468,13 @@ def test_without_a_checkpoint_nothing_is_written(tmp_path):
 
 @pytest.mark.parametrize("hash_size", [None, 1000])
 def test_the_hash_size_of_a_checkpoint_from_before(tmp_path, monkeypatch, hash_size):
-    found = []
-    monkeypatch.setattr(export, "write", lambda served, folder: found.append(served.hash_size))
+    sizes = []
+    monkeypatch.setattr(export, "write", lambda served, folder: sizes.append(served.hash_size))
     monkeypatch.setattr(export, "check", lambda folder, gpu: None)
     path = checkpoint(tmp_path / "best.pt", trained())
     options = ["--hash-size", str(hash_size)] if hash_size else []
     export.main(["--checkpoint", str(path), "--out", str(tmp_path / "out"), *options])
-    assert found == [hash_size or 0]
+    assert sizes == [hash_size or 0]
 
 
 def test_a_hash_size_that_is_none(tmp_path, capsys):

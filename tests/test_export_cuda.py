@@ -26,8 +26,8 @@ MOST = MOST_OFF["cuda"]
 MOST_GROWN = 16 << 20  # bytes: allocators take memory in blocks of 2 to 20 MB, and a runner's kernels are a block each
 
 
-def is_near(found, want):
-    return found.shape == want.shape and torch.allclose(found, want, rtol=0, atol=MOST, equal_nan=True)
+def is_near(actual, want):
+    return actual.shape == want.shape and torch.allclose(actual, want, rtol=0, atol=MOST, equal_nan=True)
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ class TestExported:
         exported = Exported(folder)
         samples = torch.load(folder / "samples.pt")
         with ThreadPoolExecutor(16) as pool:
-            found = [*pool.map(lambda i: exported(*samples[i % len(samples)][:-1]), range(320))]
-        assert all(is_near(answer, samples[i % len(samples)][-1]) for i, answer in enumerate(found))
+            answers = [*pool.map(lambda i: exported(*samples[i % len(samples)][:-1]), range(320))]
+        assert all(is_near(answer, samples[i % len(samples)][-1]) for i, answer in enumerate(answers))
 
     def test_a_threads_first_batch_has_no_rows(self, folder):
         exported = Exported(folder)
@@ -92,23 +92,23 @@ class TestExported:
         exported = Exported(folder)
         inputs, before, after = inputs_and_answers()
         own, other = Table(tables / "own"), Table(tables / "grown")
-        found, ends = [], threading.Event()
+        outcomes, ends = [], threading.Event()
 
         def call():
             while not ends.is_set():
                 answer = exported(*inputs)
-                found.append((is_near(answer, before), is_near(answer, after)))
+                outcomes.append((is_near(answer, before), is_near(answer, after)))
 
         threads = [threading.Thread(target=call) for _ in range(8)]
         for thread in threads:
             thread.start()
         for table, want in ((other, after), (own, before)) * 10:
             exported.reload(table)
-            found.append((is_near(exported(*inputs), want), None))
+            outcomes.append((is_near(exported(*inputs), want), None))
         ends.set()
         for thread in threads:
             thread.join()
-        assert {*found} == {(True, False), (False, True), (True, None)}
+        assert {*outcomes} == {(True, False), (False, True), (True, None)}
 
     def test_it_opens_no_file_after_it_was_loaded(self, copied, folder, tables):
         exported = Exported(copied)

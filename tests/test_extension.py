@@ -87,16 +87,16 @@ def executable(path, command):
 
 def test_two_processes_at_once_build_once_and_a_third_compiles_nothing(tmp_path):
     write_source(tmp_path)
-    said, ran = tmp_path / "said", tmp_path / "ran"
-    waiting = f"timeout 60 sh -c 'until grep -q Waiting {said}; do sleep 0.1; done'"
+    log, ran = tmp_path / "said", tmp_path / "ran"
+    waiting = f"timeout 60 sh -c 'until grep -q Waiting {log}; do sleep 0.1; done'"
     compiler = f'case "$*" in *" -c "*) echo >> {ran}; {waiting};; esac\nexec c++ "$@"'
-    with said.open("w") as stderr:
+    with log.open("w") as stderr:
         both = [python(LOAD, "together", tmp_path, stderr=stderr, CXX=executable(tmp_path / "bin" / "g++", compiler))
                 for _ in range(2)]
         assert [finish(process)[0] for process in both] == ["15", "15"]
-    assert said.read_text().count("Building the extension together") == 1
-    assert said.read_text().count("Waiting for another process, which builds together") == 1
-    assert said.read_text().count("Built together in ") == 1
+    assert log.read_text().count("Building the extension together") == 1
+    assert log.read_text().count("Waiting for another process, which builds together") == 1
+    assert log.read_text().count("Built together in ") == 1
     assert len(files(tmp_path, "*.so")) == 1
     assert files(tmp_path, "*.partial") == []
     stdout, stderr = finish(python(LOAD, "together", tmp_path, CXX=tmp_path / "bin" / "g++"))
@@ -349,10 +349,10 @@ def test_two_threads_build_once(tmp_path, built):
 
 
 def test_load_op_gives_load_inline_the_file_as_it_is(tmp_path, monkeypatch):
-    given = {}
+    recorded = {}
 
     def load_inline(name, **arguments):
-        given.update(arguments, name=name, architectures=os.environ["TORCH_CUDA_ARCH_LIST"])
+        recorded.update(arguments, name=name, architectures=os.environ["TORCH_CUDA_ARCH_LIST"])
         (Path(arguments["build_directory"]) / f"{name}.so").touch()
 
     capabilities = [(9, 0), (8, 0), (9, 0)]
@@ -369,11 +369,11 @@ def test_load_op_gives_load_inline_the_file_as_it_is(tmp_path, monkeypatch):
     library = core.load_op("some_op")
     assert library.parent == tmp_path / "cache"
     assert core.op_is_built("some_op")
-    assert given["name"] == "some_op"
-    assert given["cuda_sources"] == '#include "kernel.cuh"\n'
-    assert given["extra_include_paths"] == [str(folder), str(tmp_path)]
-    assert given["extra_cuda_cflags"] == ["-O3"]
-    assert given["architectures"] == "8.0;9.0"
+    assert recorded["name"] == "some_op"
+    assert recorded["cuda_sources"] == '#include "kernel.cuh"\n'
+    assert recorded["extra_include_paths"] == [str(folder), str(tmp_path)]
+    assert recorded["extra_cuda_cflags"] == ["-O3"]
+    assert recorded["architectures"] == "8.0;9.0"
     assert os.environ["TORCH_CUDA_ARCH_LIST"] == "7.5"
     capabilities[:] = [(8, 0)]
     assert not core.op_is_built("some_op")
@@ -390,10 +390,10 @@ def no_core(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("no_core")
 def test_the_core_needs_a_compiler_and_is_built_once_there_is_one(tmp_path, monkeypatch):
-    given = []
+    names = []
 
     def load_inline(name, **arguments):
-        given.append(name)
+        names.append(name)
         (Path(arguments["build_directory"]) / f"{name}.so").touch()
 
     monkeypatch.setattr("torch.utils.cpp_extension.load_inline", load_inline)
@@ -411,7 +411,7 @@ def test_the_core_needs_a_compiler_and_is_built_once_there_is_one(tmp_path, monk
     core.load_core()
     core.load_core()
     assert core.core_is_loaded()
-    assert given == ["core"]
+    assert names == ["core"]
     assert len(files(tmp_path, "core-*.so")) == 1
 
 

@@ -143,16 +143,16 @@ def missing(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == fbgemm.PACKAGE else find(name))
 
 
-def measured(found):
-    rows = rows_of(bench.measure(found, Clock()))
+def measured(timed_cell):
+    rows = rows_of(bench.measure(timed_cell, Clock()))
     assert {row.match for row in rows.values()} == {"ok"}
     return rows
 
 
 @pytest.mark.parametrize("part", ["bandwidth", "ragged"])
 def test_a_look_up_is_of_the_cells_own_tables(installed, part):
-    found = bags._cell(part, 7, 4, "zipf", ("eager", fbgemm.NAME), HEIGHTS)
-    assert measured(found)[fbgemm.NAME].us_p50
+    timed_cell = bags._cell(part, 7, 4, "zipf", ("eager", fbgemm.NAME), HEIGHTS)
+    assert measured(timed_cell)[fbgemm.NAME].us_p50
     (module,) = installed
     assert module.specs == [(height, 4, Place.DEVICE, Computes.CUDA) for height in HEIGHTS]
     assert module.options == {
@@ -163,15 +163,15 @@ def test_a_look_up_is_of_the_cells_own_tables(installed, part):
 
 def test_ids_are_in_its_order_before_they_are_timed(installed, monkeypatch):
     """The look-ups of a measurement make none of them, however many sets there are."""
-    made, by_feature = [], fbgemm.by_feature
-    monkeypatch.setattr(fbgemm, "by_feature", lambda indices: made.append(indices) or by_feature(indices))
-    found = bags._cell("bandwidth", 7, 4, "uniform", ("eager", fbgemm.NAME), HEIGHTS)
-    sets = runs.Sets(found, Clock()).all
-    assert len(made) == len(sets) > 3
-    function = found.implementations[fbgemm.NAME]()
+    calls, by_feature = [], fbgemm.by_feature
+    monkeypatch.setattr(fbgemm, "by_feature", lambda indices: calls.append(indices) or by_feature(indices))
+    timed_cell = bags._cell("bandwidth", 7, 4, "uniform", ("eager", fbgemm.NAME), HEIGHTS)
+    sets = runs.Sets(timed_cell, Clock()).all
+    assert len(calls) == len(sets) > 3
+    function = timed_cell.implementations[fbgemm.NAME]()
     for tensors in sets:
         function(*tensors)
-    assert len(made) == len(sets)
+    assert len(calls) == len(sets)
     ids, offsets = by_feature(torch.tensor([[1, 2], [3, 4], [5, 6]]))
     assert ids.tolist() == [1, 3, 5, 2, 4, 6]
     assert offsets.tolist() == [*range(7)]
@@ -182,8 +182,8 @@ def test_an_update_is_of_the_cells_own_tables_and_state(installed, monkeypatch, 
     monkeypatch.setattr(update, "FEATURES", len(HEIGHTS))
     monkeypatch.setattr(update, "SMALL", HEIGHTS)
     monkeypatch.setattr(update, "HEIGHTS", (1, 1, 1))
-    found = update._cell("waits", rule, HEIGHTS, 7, 4, 0.0, ("eager", fbgemm.NAME))
-    assert measured(found)[fbgemm.NAME].call_us
+    timed_cell = update._cell("waits", rule, HEIGHTS, 7, 4, 0.0, ("eager", fbgemm.NAME))
+    assert measured(timed_cell)[fbgemm.NAME].call_us
     (module,) = installed
     assert module.options["optimizer"].name == f"EXACT_{rule.upper()}"
     assert module.options["learning_rate"] == update.RATE
@@ -199,12 +199,12 @@ def test_tables_that_lie_elsewhere_are_noticed(installed, monkeypatch):
 
 @pytest.mark.parametrize("module", [bags, update])
 def test_it_is_measured_where_it_is_installed_and_nowhere_else(module, missing, monkeypatch):
-    found = [one for one in module.cells() if isinstance(one, Cell) and fbgemm.NAME in one.implementations]
-    assert {one.part for one in found} == ({"bandwidth", "ragged"} if module is bags else {"waits"})
-    assert all(one.missing() == {fbgemm.NAME: fbgemm.PACKAGE} for one in found)
+    cells = [one for one in module.cells() if isinstance(one, Cell) and fbgemm.NAME in one.implementations]
+    assert {one.part for one in cells} == ({"bandwidth", "ragged"} if module is bags else {"waits"})
+    assert all(one.missing() == {fbgemm.NAME: fbgemm.PACKAGE} for one in cells)
     skipped = {}
-    left = list(bench._installed(found, skipped))
-    assert len(left) == len(found)
+    left = list(bench._installed(cells, skipped))
+    assert len(left) == len(cells)
     smaller = [one.smaller() for one in left]  # what is measured where the GPU's memory is too small
     assert any(smaller)
     assert not any(fbgemm.NAME in one.implementations for one in [*left, *filter(None, smaller)])

@@ -30,13 +30,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def days(folder: Path, names: list[str], rows: int = 7) -> list[list[str]]:
     """A file of each name; the rows of all of them, each with its file's position in I1."""
-    made = raw_fields(rows * len(names))
+    fields = raw_fields(rows * len(names))
     for day, name in enumerate(names):
-        part = made[day * rows : (day + 1) * rows]
+        part = fields[day * rows : (day + 1) * rows]
         for row in part:
             row[1] = str(day)
         (folder / name).write_bytes(tsv(part))
-    return made
+    return fields
 
 
 def test_the_readmes_line_for_many_days(tmp_path):
@@ -78,9 +78,9 @@ def files(folder: Path, names: list[str]) -> list[Path]:
 
 @pytest.mark.parametrize("names", WRONG, ids=" ".join)
 def test_another_order_than_that_of_the_numbers_is_named(tmp_path, names):
-    given = files(tmp_path, names)
-    message = out_of_order(given)
-    right = by_numbers(given)
+    paths = files(tmp_path, names)
+    message = out_of_order(paths)
+    right = by_numbers(paths)
     assert " stands before " in message
     assert message.endswith(f"; the order of their numbers is {' '.join(map(str, right))}")
     assert out_of_order(right) is None
@@ -109,8 +109,8 @@ def test_a_split_by_order_wants_the_files_in_order(tmp_path, capsys):
     rows = days(tmp_path, [f"day_{day}" for day in range(12)])
     shell = sorted(tmp_path.glob("day_*"))
     right = [tmp_path / f"day_{day}" for day in range(12)]
-    said = failed(capsys, *shell, "--out", tmp_path / "out")
-    assert said == (
+    message = failed(capsys, *shell, "--out", tmp_path / "out")
+    assert message == (
         f"data.preprocess: {tmp_path}/day_11 stands before {tmp_path}/day_2; the order of their numbers is "
         f"{' '.join(map(str, right))}; a split by order holds out the last rows: name the files in that order, or say "
         "--order numbers (sort them so) or --order given (as they are)\n"
@@ -119,23 +119,23 @@ def test_a_split_by_order_wants_the_files_in_order(tmp_path, capsys):
     main([*map(str, shell), "--out", str(tmp_path / "sorted"), "--order", "numbers"])
     assert everything(tmp_path / "sorted") == plain(rows)
     main([*map(str, shell), "--out", str(tmp_path / "given"), "--order", "given"])
-    taken = [row for file in shell for row in rows if row[1] == file.name.removeprefix("day_")]
-    assert everything(tmp_path / "given") == plain(taken)
+    expected = [row for file in shell for row in rows if row[1] == file.name.removeprefix("day_")]
+    assert everything(tmp_path / "given") == plain(expected)
     main([*map(str, shell), "--out", str(tmp_path / "random"), "--split", "random"])  # in which it changes nothing
     assert capsys.readouterr().err == ""
 
 
 def test_from_python_it_is_a_warning(tmp_path):
     rows = days(tmp_path, ["day_9", "day_10"])
-    said: list[str] = []
-    handler = logger.add(said.append, format="{level}: {message}")
+    messages: list[str] = []
+    handler = logger.add(messages.append, format="{level}: {message}")
     try:
         preprocess([tmp_path / "day_10", tmp_path / "day_9"], tmp_path / "out")
         preprocess([tmp_path / "day_10", tmp_path / "day_9"], tmp_path / "silent", order="given")
         preprocess([tmp_path / "day_10", tmp_path / "day_9"], tmp_path / "sorted", order="numbers")
     finally:
         logger.remove(handler)
-    [line] = said
+    [line] = messages
     assert line.startswith(f"WARNING: {tmp_path}/day_10 stands before {tmp_path}/day_9; the order of their numbers is ")
     assert everything(tmp_path / "out") == everything(tmp_path / "silent") == plain(rows[7:] + rows[:7])
     assert everything(tmp_path / "sorted") == plain(rows)
@@ -154,8 +154,8 @@ def test_the_same_file_twice(tmp_path, monkeypatch, capsys, again):
     monkeypatch.chdir(tmp_path)
     again = again.format(tmp_path.name)
     for options in ([], ["--split", "random"], ["--order", "given"]):
-        said = failed(capsys, "k.tsv", "other", again, "--out", "out", *options)
-        assert said == (
+        message = failed(capsys, "k.tsv", "other", again, "--out", "out", *options)
+        assert message == (
             f"data.preprocess: {Path(again)}: the same file as k.tsv, and its rows would come twice; name it once\n"
         )
     file = Path("k.tsv")

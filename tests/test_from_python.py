@@ -57,7 +57,7 @@ class Watched:
 
 
 @pytest.fixture
-def made():
+def watched_op():
     """(callable, the overload behind it) by the op's name."""
     core.load_core()
     seen.clear()
@@ -70,39 +70,39 @@ def made():
 
 
 def arguments(**changed):
-    given = {
+    defaults = {
         "x": torch.randn(3), "maybe": torch.randn(2), "many": [torch.randn(2), torch.nn.Parameter(torch.randn(4))],
         "text": "ünï", "size": 7, "number": -(2**62), "real": 0.1, "flag": True,
     }  # fmt: skip
-    return list((given | changed).values())
+    return list((defaults | changed).values())
 
 
 @pytest.mark.parametrize("changed", [
     {}, {"maybe": None}, {"many": []}, {"flag": False, "text": "", "size": 0, "number": 2**63 - 1}, {"real": -0.0},
 ], ids=" ".join)  # fmt: skip
-def test_the_op_is_given_what_the_call_was(made, changed):
-    call, overload = made("all")
-    given = arguments(**changed)
-    assert torch.equal(call(*given), given[0] + 1)
+def test_the_op_is_given_what_the_call_was(watched_op, changed):
+    call, overload = watched_op("all")
+    values = arguments(**changed)
+    assert torch.equal(call(*values), values[0] + 1)
     assert overload.asked == 0
-    assert repr(seen[0]) == repr(tuple(given))
-    assert all(one is other for one, other in zip(seen[0][2], given[2], strict=True)), "the tensors, and no copies"
+    assert repr(seen[0]) == repr(tuple(values))
+    assert all(one is other for one, other in zip(seen[0][2], values[2], strict=True)), "the tensors, and no copies"
 
 
-def test_a_tuple_is_a_list(made):
-    call, overload = made("all")
-    given = arguments()
-    call(*arguments(many=tuple(given[2])))
+def test_a_tuple_is_a_list(watched_op):
+    call, overload = watched_op("all")
+    values = arguments()
+    call(*arguments(many=tuple(values[2])))
     assert len(seen[0][2]) == 2
     assert overload.asked == 0
 
 
-def test_what_is_returned(made):
+def test_what_is_returned(watched_op):
     x = torch.randn(3)
-    first, second = made("pair")[0](x)
+    first, second = watched_op("pair")[0](x)
     assert torch.equal(first, x + 1)
     assert torch.equal(second, x + 2)
-    assert made("nothing")[0](x) is None
+    assert watched_op("nothing")[0](x) is None
     assert seen[0] is x
 
 
@@ -121,45 +121,45 @@ class Seeing(torch.Tensor):
     {"size": True}, {"number": 2**63}, {"number": None}, {"real": 3}, {"real": "3"}, {"flag": 1}, {"flag": None},
     {"text": "\udc80"}, {"size": torch.tensor(3)},
 ], ids=" ".join)  # fmt: skip
-def test_what_it_does_not_take_torch_ops_takes_or_refuses(made, changed):
-    call, overload = made("all")
-    given, outcomes = arguments(**changed), []
+def test_what_it_does_not_take_torch_ops_takes_or_refuses(watched_op, changed):
+    call, overload = watched_op("all")
+    values, outcomes = arguments(**changed), []
     for function in (call, overload.overload):
         try:
-            outcomes.append(str(function(*given)))
+            outcomes.append(str(function(*values)))
         except Exception as error:
             outcomes.append((type(error), str(error)))
     assert outcomes[0] == outcomes[1]
     assert overload.asked == 1
 
 
-def test_another_number_of_arguments_and_other_types_are_torch_ops(made):
-    call, overload = made("all")
-    for given in (arguments()[:-1], [*arguments(), 1], []):
+def test_another_number_of_arguments_and_other_types_are_torch_ops(watched_op):
+    call, overload = watched_op("all")
+    for values in (arguments()[:-1], [*arguments(), 1], []):
         with pytest.raises((RuntimeError, TypeError), match="argument"):
-            call(*given)
+            call(*values)
     assert overload.asked == 3
-    call, overload = made("integers")
+    call, overload = watched_op("integers")
     assert call(torch.randn(1), [2, 3]).shape == (2, 3)
     assert overload.asked == 1
 
 
-def test_errors_keep_their_types(made):
+def test_errors_keep_their_types(watched_op):
     with pytest.raises(IndexError, match="an error of Python's"):
-        made("all")[0](*arguments(text="raise"))
+        watched_op("all")[0](*arguments(text="raise"))
 
 
 @pytest.mark.filterwarnings("default:There is a performance drop")
-def test_an_error_behind_a_warning_is_not_lost(made):
+def test_an_error_behind_a_warning_is_not_lost(watched_op):
     """vmap warns, as it has no rule for the op. A mode leaves the call to torch.ops."""
-    call, overload = made("failing")
+    call, overload = watched_op("failing")
     for asked, mode in enumerate((nullcontext(), torch.device("cpu"))):
         with mode, pytest.raises(IndexError, match="an error of Python's"):
             torch.vmap(call)(torch.randn(2, 3))
         assert overload.asked == asked
 
 
-def test_modes_and_the_profiler_see_the_call(made):
+def test_modes_and_the_profiler_see_the_call(watched_op):
     names = []
 
     class Functions(TorchFunctionMode):
@@ -172,28 +172,28 @@ def test_modes_and_the_profiler_see_the_call(made):
             names.append(str(function))
             return function(*args, **(kwargs or {}))
 
-    call, _ = made("all")
+    call, _ = watched_op("all")
     for mode in (Functions, Dispatched):
         names.clear()
-        given = arguments()
+        values = arguments()
         with mode():
-            call(*given)
+            call(*values)
         assert any("toy_from_python.all" in name for name in names), mode
     with torch.profiler.profile() as profile:
         call(*arguments())
     assert "toy_from_python::all" in {event.key for event in profile.key_averages()}
 
 
-def test_nothing_is_kept_of_a_call(made):
-    call, _ = made("all")
-    given = arguments()
-    objects = [given[0], given[2], *given[2], given[3]]
-    before = [sys.getrefcount(each) for each in objects]
+def test_nothing_is_kept_of_a_call(watched_op):
+    call, _ = watched_op("all")
+    values = arguments()
+    objects = [values[0], values[2], *values[2], values[3]]
+    before = [sys.getrefcount(item) for item in objects]
     for _ in range(10):
-        call(*given)
+        call(*values)
         seen.clear()
-    assert [sys.getrefcount(each) for each in objects] == before
-    alive = weakref.ref(given[2][0])
-    del given, objects
+    assert [sys.getrefcount(item) for item in objects] == before
+    alive = weakref.ref(values[2][0])
+    del values, objects
     gc.collect()
     assert alive() is None

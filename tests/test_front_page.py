@@ -105,7 +105,7 @@ def test_a_tie_is_no_result(results):
     lines = pages.table(results).splitlines()
     assert len(lines) == 2 + len(pages.BUILT)
     for line in lines[2:]:
-        *times, ours = (float(found.replace(",", "")) for found in re.findall(r"\| \**([\d,]+\.\d)", line))
+        *times, ours = (float(number.replace(",", "")) for number in re.findall(r"\| \**([\d,]+\.\d)", line))
         assert ours < min(times)
     change(results, "dlrm", **{"torch.compile": 2.45 / 30})
     assert pages.table(results).splitlines() == lines[:-1]

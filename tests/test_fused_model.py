@@ -93,8 +93,8 @@ def test_loss_and_gradients_are_eagers(backend, interaction, rows):
     theirs, ours = pair(config, backend)
     assert list(ours.state_dict()) == list(theirs.state_dict())
     inputs = batch(rows, config)
-    (want, gradients), (found, our_gradients) = (loss_and_gradients(model, *inputs) for model in (theirs, ours))
-    torch.testing.assert_close(found, want, **CLOSE)
+    (want, gradients), (loss, our_gradients) = (loss_and_gradients(model, *inputs) for model in (theirs, ours))
+    torch.testing.assert_close(loss, want, **CLOSE)
     assert set(our_gradients) == {name for name in gradients if "tables" not in name}
     for name, gradient in our_gradients.items():
         torch.testing.assert_close(gradient, gradients[name], **CLOSE, msg=lambda m, name=name: f"{name}: {m}")
@@ -128,17 +128,17 @@ def test_training_is_eagers_and_their_checkpoints_are_interchangeable(backend, i
 
     def losses(steps):
         both = list(zip(models, optimizers, strict=True))
-        return torch.tensor([[train_step(*each, *batch(16, config, step)) for each in both] for step in steps])
+        return torch.tensor([[train_step(*one, *batch(16, config, step)) for one in both] for step in steps])
 
-    found = losses(range(first))
-    torch.testing.assert_close(found[:, 1], found[:, 0], rtol=0, atol=1e-5)
+    curves = losses(range(first))
+    torch.testing.assert_close(curves[:, 1], curves[:, 0], rtol=0, atol=1e-5)
     states = [torch.load(_bytes([model.state_dict(), optimizer.state_dict()]), weights_only=True)
               for model, optimizer in zip(models, optimizers, strict=True)]
     for model, optimizer, (parameters, state) in zip(models, optimizers, states[::-1], strict=True):
         model.load_state_dict(parameters)
         optimizer.load_state_dict(state)
-    found = losses(range(first, last))
-    torch.testing.assert_close(found[:, 1], found[:, 0], rtol=0, atol=1e-5)
+    curves = losses(range(first, last))
+    torch.testing.assert_close(curves[:, 1], curves[:, 0], rtol=0, atol=1e-5)
 
 
 def _bytes(value):
@@ -158,8 +158,8 @@ def test_autocast_reaches_the_kernels(backend, interaction):
     with torch.autocast(DEVICE.type, torch.bfloat16):
         _, *features = inputs
         assert ours(*features).dtype == theirs(*features).dtype == torch.bfloat16
-        (want, _), (found, gradients) = (loss_and_gradients(model, *inputs) for model in (theirs, ours))
-    torch.testing.assert_close(found, want, rtol=2e-2, atol=2e-2)
+        (want, _), (loss, gradients) = (loss_and_gradients(model, *inputs) for model in (theirs, ours))
+    torch.testing.assert_close(loss, want, rtol=2e-2, atol=2e-2)
     assert all(gradient.dtype == torch.float32 for gradient in gradients.values())
 
 
@@ -198,11 +198,11 @@ class Largest(TorchDispatchMode):
     elements = 0
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        found = function(*arguments, **(options or {}))
-        for value in found if isinstance(found, (tuple, list)) else (found,):
+        out = function(*arguments, **(options or {}))
+        for value in out if isinstance(out, (tuple, list)) else (out,):
             if isinstance(value, torch.Tensor):
                 self.elements = max(self.elements, value.numel())
-        return found
+        return out
 
 
 def largest_in_a_step(model, config, rows):
@@ -242,8 +242,8 @@ def test_an_mlp_too_wide_for_the_chip_is_products_with_an_epilogue(monkeypatch, 
     monkeypatch.setattr(module, "fused_mlp", None)
     theirs, ours = pair(config, backend)
     inputs = batch(7, config)
-    (want, gradients), (found, our_gradients) = (loss_and_gradients(model, *inputs) for model in (theirs, ours))
-    torch.testing.assert_close(found, want, **CLOSE)
+    (want, gradients), (loss, our_gradients) = (loss_and_gradients(model, *inputs) for model in (theirs, ours))
+    torch.testing.assert_close(loss, want, **CLOSE)
     for name, gradient in our_gradients.items():
         torch.testing.assert_close(gradient, gradients[name], **CLOSE)
     _, *features = inputs
@@ -260,7 +260,7 @@ def test_layers_that_are_more_than_linear_are_left_to_eager(interaction, layers)
     config = shape(interaction)
     models = pair(config, "eager")
     _, *features = batch(5, config)
-    found = []
+    predictions = []
     for model in models:
         torch.manual_seed(3)
         apply_lora(model, 2, 4.0, layers)
@@ -268,8 +268,8 @@ def test_layers_that_are_more_than_linear_are_left_to_eager(interaction, layers)
             for name, parameter in model.named_parameters():
                 if "lora" in name:
                     parameter.normal_()
-        found.append(model.predict(*features))
-    torch.testing.assert_close(found[1], found[0], **CLOSE)
+        predictions.append(model.predict(*features))
+    torch.testing.assert_close(predictions[1], predictions[0], **CLOSE)
 
 
 def hooked(module):
@@ -323,7 +323,7 @@ def test_an_arch_that_is_changed_computes_as_it_is_by_now(arch, change):
     config = shape(bottom=(13, 4), top=(8, 1))
     settings = Preset(config, replace(preset("mini").train, optimizer=Optimizer.SGD))
     for is_late in (False, True)[: 1 if CHANGES[change] is no_bias else 2]:  # the step refuses it then
-        found = []
+        results = []
         for model in pair(config, "eager"):
             if not is_late:
                 CHANGES[change](getattr(model, arch))
@@ -331,20 +331,20 @@ def test_an_arch_that_is_changed_computes_as_it_is_by_now(arch, change):
             if is_late:
                 CHANGES[change](getattr(model, arch))
             losses = [train_step(model, optimizer, *batch(5, config)) for _ in range(3)]
-            found.append((torch.stack(losses), model.predict(*batch(5, config)[1:])))
-        torch.testing.assert_close(found[1], found[0], **CLOSE)
+            results.append((torch.stack(losses), model.predict(*batch(5, config)[1:])))
+        torch.testing.assert_close(results[1], results[0], **CLOSE)
 
 
 def test_a_layer_of_both_mlps_is_trained():
-    config, found = shape(bottom=(13, 4), top=(4, 1)), []
+    config, losses = shape(bottom=(13, 4), top=(4, 1)), []
     for model in pair(config, "eager"):
         torch.manual_seed(0)
         layer = nn.Linear(4, 4, device=DEVICE)
         for arch in (model.dense_arch, model.over_arch):
             arch.mlp.extend([layer, nn.ReLU()])
         optimizer = make_optimizer(model, Preset(config, replace(preset("mini").train, optimizer=Optimizer.SGD)))
-        found.append(torch.stack([train_step(model, optimizer, *batch(5, config)) for _ in range(3)]))
-    torch.testing.assert_close(found[1], found[0], **CLOSE)
+        losses.append(torch.stack([train_step(model, optimizer, *batch(5, config)) for _ in range(3)]))
+    torch.testing.assert_close(losses[1], losses[0], **CLOSE)
 
 
 @pytest.mark.parametrize("is_backward", [False, True])
@@ -357,7 +357,7 @@ def test_hooks_of_all_modules_are_called(is_backward):
     def backward(part, gradients):
         return tuple(2 * gradient for gradient in gradients) if isinstance(part, nn.Linear) else None
 
-    config, found = shape(bottom=(13, 4), top=(8, 1)), []
+    config, losses = shape(bottom=(13, 4), top=(8, 1)), []
     settings = Preset(config, replace(preset("mini").train, optimizer=Optimizer.SGD, learning_rate=1.0))
     for model in pair(config, "eager"):
         optimizer = make_optimizer(model, settings)
@@ -366,8 +366,8 @@ def test_hooks_of_all_modules_are_called(is_backward):
         else:
             hook = nn.modules.module.register_module_forward_hook(forward)
         with hook:
-            found.append(torch.stack([train_step(model, optimizer, *batch(5, config)) for _ in range(3)]))
-    torch.testing.assert_close(found[1], found[0], **CLOSE)
+            losses.append(torch.stack([train_step(model, optimizer, *batch(5, config)) for _ in range(3)]))
+    torch.testing.assert_close(losses[1], losses[0], **CLOSE)
 
 
 @pytest.mark.parametrize("interaction", INTERACTIONS)

@@ -91,9 +91,9 @@ def test_500_steps_of_rowwise_adagrad_are_those_of_its_formula():
         plain.step()
         tables.step()
         losses.append((loss.item(), train_step(ours, optimizer, labels, dense, sparse).item()))
-    found = np.array(losses)
-    np.testing.assert_allclose(found[:, 1], found[:, 0], rtol=0, atol=1e-4)
-    assert found[-50:].mean() < found[:50].mean() - 0.05
+    curves = np.array(losses)
+    np.testing.assert_allclose(curves[:, 1], curves[:, 0], rtol=0, atol=1e-4)
+    assert curves[-50:].mean() < curves[:50].mean() - 0.05
     torch.testing.assert_close(optimizer.parts["tables"].state["sum"], tables.sums)
 
 

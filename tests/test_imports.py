@@ -137,8 +137,8 @@ def absolute(source: str, repository_alone: bool) -> list[int]:
 
 def test_inside_of_kernels_imports_are_relative():
     names = {path.relative_to(KERNELS).as_posix(): path for path in KERNELS.rglob("*.py")}
-    found = {name: absolute(path.read_text(), bool(REPOSITORY_ALONE.fullmatch(name))) for name, path in names.items()}
-    assert {name: lines for name, lines in found.items() if lines} == {}
+    imports = {name: absolute(path.read_text(), bool(REPOSITORY_ALONE.fullmatch(name))) for name, path in names.items()}
+    assert {name: lines for name, lines in imports.items() if lines} == {}
 
 
 def test_what_names_the_package_is_found():

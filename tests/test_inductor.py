@@ -47,9 +47,9 @@ def test_generated_gradients_equal_eager(function):
     forward, backward = triton_source(function, x, backward=True)
     ((_, arguments),) = trace(function, x, backward=True)
     out, *saved = executable(forward)(arguments)
-    (found,) = (value for value in executable(backward)([*saved, gradient]) if value is not None)
+    (actual,) = (value for value in executable(backward)([*saved, gradient]) if value is not None)
     close(out, eager.detach())
-    close(found, torch.autograd.grad(eager, x, gradient)[0])
+    close(actual, torch.autograd.grad(eager, x, gradient)[0])
 
 
 # ------------------------------------------------------------------------------------------------------------------

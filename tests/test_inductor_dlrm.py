@@ -100,12 +100,12 @@ def test_dlrm_generated_gradients_equal_eager(small_dlrm, training):
     ((_, arguments),) = trace(model, *inputs, backward=True)
     logits, *saved = executable(training[0])(arguments)
     gradient = torch.randn(BATCH, device=DEVICE)
-    found = executable(training[1])([*saved, gradient])
+    gradients = executable(training[1])([*saved, gradient])
     eager = model(*inputs)
     close(logits, eager.detach())
     wanted = [argument for argument in arguments if argument.requires_grad]
     assert len(wanted) == len(list(model.parameters()))
-    computed = [value for value in found if value is not None]
+    computed = [value for value in gradients if value is not None]
     for actual, expected in zip(computed, torch.autograd.grad(eager, wanted, gradient), strict=True):
         close(actual, expected)
 
@@ -144,18 +144,18 @@ def launches(names=str):
     On a GPU Inductor times products to decide whether to pad them, with another answer from time to time; the record
     has none padded.
     """
-    found = {}
+    counts = {}
     for case, (fn, inputs, backward) in (records.cases() | profiling.generated_cases()).items():
         sources = triton_source(fn, *inputs, backward=backward, options={"shape_padding": False})
-        found[case] = counted(sources, names)
-    return found
+        counts[case] = counted(sources, names)
+    return counts
 
 
 def counted(sources, names=str):
-    found = Counter()
+    counts = Counter()
     for kernel in (kernel for source in sources for kernel in split(source)):
-        found[names(kernel.name)] += kernel.launches
-    return found
+        counts[names(kernel.name)] += kernel.launches
+    return counts
 
 
 def without_number(name):
@@ -171,13 +171,13 @@ def test_kernels_are_those_that_a_gpu_recorded():
     names = str if same == {True} else without_number
     if GPU:  # compiled in a process of its own, where no earlier test has set anything of torch's
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            found = pool.submit(launches, names).result()
+            counts = pool.submit(launches, names).result()
     else:
-        found = launches(names)
-    assert recorded.keys() == found.keys()
+        counts = launches(names)
+    assert recorded.keys() == counts.keys()
     for case, (header, sources) in recorded.items():
         assert not header["GPU"].startswith("none")
         before = counted(sources, names)
-        differ = {name: (before[name], found[case][name]) for name in before | found[case]}
+        differ = {name: (before[name], counts[case][name]) for name in before | counts[case]}
         differ = {name: pair for name, pair in differ.items() if pair[0] != pair[1]}
         assert differ == ({} if names is str else DIFFERENCES.get(here, {}).get(case, {})), case

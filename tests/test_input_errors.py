@@ -24,13 +24,13 @@ def _word(kind, a, b, c):
     return word - 2**64 if word >= 2**63 else word
 
 
-@pytest.mark.parametrize("found", [(0, 0, 0), (3, 70_000, -1), (25, 2**40, -(2**63)), (0, 1, 2**63 - 1)])
-def test_what_was_written_is_found(numbers, found):
+@pytest.mark.parametrize("report", [(0, 0, 0), (3, 70_000, -1), (25, 2**40, -(2**63)), (0, 1, 2**63 - 1)])
+def test_what_was_written_is_found(numbers, report):
     numbers[input_errors.CLAIMS] = 1
     assert input_errors.found(CPU) is None
-    numbers[input_errors.FOUND], numbers[input_errors.FOUND + 1], numbers[input_errors.FOUND + 2] = found
-    numbers[input_errors.KIND] = _word(2, *found)
-    assert input_errors.found(CPU) == (2, *found)
+    numbers[input_errors.FOUND], numbers[input_errors.FOUND + 1], numbers[input_errors.FOUND + 2] = report
+    numbers[input_errors.KIND] = _word(2, *report)
+    assert input_errors.found(CPU) == (2, *report)
     input_errors.clear(CPU)
     assert input_errors.found(CPU) is None
 
@@ -38,13 +38,13 @@ def test_what_was_written_is_found(numbers, found):
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_a_number_that_is_still_on_its_way_is_waited_for(numbers, late):
     """The kind is there before one of the numbers, in whose place is what an earlier report left."""
-    found, old = (3, 70_000, -1), (4, 5, 6)
+    report, old = (3, 70_000, -1), (4, 5, 6)
     for i in range(3):
-        numbers[input_errors.FOUND + i] = old[i] if i == late else found[i]
-    numbers[input_errors.KIND] = _word(1, *found)
+        numbers[input_errors.FOUND + i] = old[i] if i == late else report[i]
+    numbers[input_errors.KIND] = _word(1, *report)
     assert input_errors.found(CPU) is None
-    numbers[input_errors.FOUND + late] = found[late]
-    assert input_errors.found(CPU) == (1, *found)
+    numbers[input_errors.FOUND + late] = report[late]
+    assert input_errors.found(CPU) == (1, *report)
 
 
 class Interrupted(list):

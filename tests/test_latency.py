@@ -18,8 +18,8 @@ def _small(monkeypatch):
 
 def measured(clock: Clock, captured: tuple[str, ...] = ("eager",), **implementations) -> dict:
     plain = cell(**implementations)
-    given = {name: getattr(plain, name) for name in ("op", "part", "form", "labels", "inputs", "implementations")}
-    return rows_of(bench.measure(Latency(**given, captured=captured), clock))
+    arguments = {name: getattr(plain, name) for name in ("op", "part", "form", "labels", "inputs", "implementations")}
+    return rows_of(bench.measure(Latency(**arguments, captured=captured), clock))
 
 
 def test_each_way_has_its_row():

@@ -93,8 +93,8 @@ def test_lecture_stores_reproducible_outputs_and_no_path(tmp_path):
 def test_a_stored_output_does_not_say_that_something_was_built(tmp_path):
     """A run that finds the extension built stores the same."""
     source = (ROOT / "kernels" / "dispatch" / "build.py").read_text()
-    for said in ('print(f"Building the extension {name}, once …", file=sys.stderr', 'print(f"Built {name} in {'):
-        assert said in source
+    for statement in ('print(f"Building the extension {name}, once …", file=sys.stderr', 'print(f"Built {name} in {'):
+        assert statement in source
     text = "Building the extension core, once …\nBuilt core in 9.7 s\n"
     of_build = nbformat.v4.new_output("stream", name="stderr", text=text)
     others = [nbformat.v4.new_output("stream", name="stderr", text="Built on sand\n"),
@@ -130,8 +130,8 @@ def test_ctrl_c_stops_the_lecture_and_its_kernels(tmp_path, when):
         notebook(tmp_path / f"{name}.ipynb", "# Slow", code)
     command = [sys.executable, SCRIPT, "--notebooks", tmp_path, "--out", tmp_path / "out", "--at-once", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        said = {process.stdout.readline(), process.stdout.readline()}
-        assert said == {"[1/2] 01_slow ...\n", "[2/2] 02_slow ...\n"}
+        lines = {process.stdout.readline(), process.stdout.readline()}
+        assert lines == {"[1/2] 01_slow ...\n", "[2/2] 02_slow ...\n"}
         deadline = time.monotonic() + 300
         children = psutil.Process(process.pid).children
 

@@ -29,8 +29,8 @@ def cell(**implementations):
     )
 
 
-def measured(found):
-    return {row.implementation: row for row in bench.measure(found, Clock())}
+def measured(timed_cell):
+    return {row.implementation: row for row in bench.measure(timed_cell, Clock())}
 
 
 def test_every_length_of_the_pass_is_new_and_met_once():
@@ -58,9 +58,9 @@ def test_every_length_of_the_pass_is_new_and_met_once():
 
 
 def test_the_lengths_lie_around_the_one_that_is_fixed():
-    found = [n for own in lengths._lengths(replace(cell(a=None, b=None), fixed=1000)) for n in own[lengths.WARM_UP :]]
-    assert abs(sum(found) / len(found) - 1000) < 40
-    assert 1000 not in found
+    sizes = [n for own in lengths._lengths(replace(cell(a=None, b=None), fixed=1000)) for n in own[lengths.WARM_UP :]]
+    assert abs(sum(sizes) / len(sizes) - 1000) < 40
+    assert 1000 not in sizes
 
 
 @pytest.fixture
@@ -147,12 +147,12 @@ def test_of_several_cells_the_worst_counts():
 
 @pytest.mark.parametrize("module", [bags, update, table], ids=["bags", "update", "table"])
 def test_the_ops_cuda_kernels_take_any_length_on_the_host(module):
-    (found,) = (each for each in module.cells() if isinstance(each, Lengths))
-    names = [name for name in ("eager", "cuda") if name in found.implementations]
-    small = {name: found.implementations[name] for name in names}
+    (lengths_cell,) = (c for c in module.cells() if isinstance(c, Lengths))
+    names = [name for name in ("eager", "cuda") if name in lengths_cell.implementations]
+    small = {name: lengths_cell.implementations[name] for name in names}
     with on_host():
-        rows = measured(replace(found, implementations=small, fixed=50, count=10))
+        rows = measured(replace(lengths_cell, implementations=small, fixed=50, count=10))
     assert {row.match for row in rows.values()} == {"ok"}
     assert len(rows) == 4
     assert sum(isinstance(target, judge.AnyLength) for target in module.TARGETS) == 1
-    assert found.count == 200
+    assert lengths_cell.count == 200

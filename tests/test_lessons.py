@@ -136,11 +136,11 @@ HEAVY = {"n04_torch_compile", "n07_read_the_generated_triton"}
 def experiment_of(room: str) -> type[Experiment]:
     """The room's one subclass of Experiment."""
     module = importlib.import_module(f"lessons.{room}.experiment")
-    (found,) = (
+    (experiment,) = (
         value for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Experiment) and value is not Experiment
     )
-    return found
+    return experiment
 
 
 @interpreted
@@ -259,7 +259,7 @@ NONE = {"Recorder", "spread_apart", "copy_limit", "copy_tb_per_s", "unrecorded",
 def definitions() -> dict[str, list[str]]:
     """name → the files that define it: a class, a function, or a constant of a module. Answers of puzzles are not
     asked: they are the reader's."""
-    found: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {}
     for path in sorted((NOTEBOOKS / "lessons").rglob("*.py")):
         if path.stem in {"solutions", "wrong_answers"} or path.stem.startswith("test_"):
             continue
@@ -273,15 +273,15 @@ def definitions() -> dict[str, list[str]]:
                 constants = (part.id for part in parts if isinstance(part, ast.Name))
                 names += [name for name in constants if name in ONE["="] | NONE]
         for name in names:
-            found.setdefault(name, []).append(str(path.relative_to(NOTEBOOKS)))
-    return found
+            places.setdefault(name, []).append(str(path.relative_to(NOTEBOOKS)))
+    return places
 
 
 def test_there_is_one_of_each():
-    found = definitions()
+    places = definitions()
     one = set().union(*ONE.values())
-    assert {name: found.get(name) for name in one if len(found.get(name, ())) != 1} == {}
-    assert {name: found[name] for name in NONE if name in found} == {}
+    assert {name: places.get(name) for name in one if len(places.get(name, ())) != 1} == {}
+    assert {name: places[name] for name in NONE if name in places} == {}
 
 
 def _python(path: Path) -> str:

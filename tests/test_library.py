@@ -13,7 +13,7 @@ from kernels.dispatch.schema import Form, parse
 
 def declared(schema, shape, reports=False):
     arguments, returns = parse(schema)
-    shapes = {each.name: shape for each in returns}
+    shapes = {value.name: shape for value in returns}
     return SimpleNamespace(
         name="made_up",
         forms={"": Form("made_up", arguments, returns)},
@@ -35,25 +35,26 @@ def test_every_op_with_code_for_the_cpu_is_in_it():
 
 
 def test_shapes_become_expressions():
-    made = library.function(declared(
-        "(Tensor x, int n) -> Tensor out", lambda given: ((given["x"].shape[0], 2 * given["n"] + 1), torch.int64)
+    source = library.function(declared(
+        "(Tensor x, int n) -> Tensor out",
+        lambda arguments: ((arguments["x"].shape[0], 2 * arguments["n"] + 1), torch.int64)
     ))  # fmt: skip
-    assert "new_empty(x, {x.size(0), ((n * 2) + 1)}, ScalarType::Long)" in made
+    assert "new_empty(x, {x.size(0), ((n * 2) + 1)}, ScalarType::Long)" in source
 
 
 @pytest.mark.parametrize(
     ("shape", "why"),
     [
-        (lambda given: ([*given["x"].shape], torch.int64), "takes x's apart"),
-        (lambda given: ((len(given["x"].shape),), torch.int64), "number of dimensions"),
-        (lambda given: (given["x"].shape[1:], torch.int64), "a part of x's shape"),
-        (lambda given: ((given["x"].numel(),), torch.int64), "needs x.numel"),
-        (lambda given: ((3 if given["n"] else 4,), torch.int64), "hangs on whether n"),
-        (lambda given: ((*range(given["n"]),), torch.int64), "needs the value of n"),
-        (lambda given: ("cw", torch.int64), "'cw' as a shape"),
-        (lambda given: ((1.5,), torch.int64), "1.5 as a size"),
-        (lambda given: ((1,), torch.complex64), "complex64 as a dtype"),
-        (lambda given: ((given["x"][0],), torch.int64), "values of x"),
+        (lambda arguments: ([*arguments["x"].shape], torch.int64), "takes x's apart"),
+        (lambda arguments: ((len(arguments["x"].shape),), torch.int64), "number of dimensions"),
+        (lambda arguments: (arguments["x"].shape[1:], torch.int64), "a part of x's shape"),
+        (lambda arguments: ((arguments["x"].numel(),), torch.int64), "needs x.numel"),
+        (lambda arguments: ((3 if arguments["n"] else 4,), torch.int64), "hangs on whether n"),
+        (lambda arguments: ((*range(arguments["n"]),), torch.int64), "needs the value of n"),
+        (lambda arguments: ("cw", torch.int64), "'cw' as a shape"),
+        (lambda arguments: ((1.5,), torch.int64), "1.5 as a size"),
+        (lambda arguments: ((1,), torch.complex64), "complex64 as a dtype"),
+        (lambda arguments: ((arguments["x"][0],), torch.int64), "values of x"),
     ],
 )
 def test_what_cannot_be_expressed_is_refused_by_name(shape, why):

@@ -77,8 +77,8 @@ def test_every_step_runs_whatever_came_before_and_the_last_ones_alone(order, cap
     assert re.search(r"pytest +FAILED .*3 passed\n    failed   test_x: boom\n", shown)
     assert re.search(r"sanitizer +FAILED .*\n    failed   OSError: no GPU\n", shown)
     assert re.search(r"bench +ok ", shown)
-    taken = "; ".join(rf"{step} \d s" for step in steps.STEPS)
-    assert re.search(rf"\n{taken}; in all \d+ s\n\nwhat was recorded\n", shown)
+    times = "; ".join(rf"{step} \d s" for step in steps.STEPS)
+    assert re.search(rf"\n{times}; in all \d+ s\n\nwhat was recorded\n", shown)
 
 
 def test_a_part_of_the_steps(order):
@@ -114,25 +114,25 @@ def test_without_a_build_the_binaries_fail_no_second_time(order, monkeypatch):
 
 @pytest.mark.parametrize("tool", ["/usr/bin/compute-sanitizer", None])
 def test_what_the_sanitizer_runs_is_left_out_of_pytest(order, monkeypatch, tool):
-    given = []
+    flags = []
     monkeypatch.setattr(sanitizer, "compute_sanitizer", lambda: tool)
-    monkeypatch.setattr(steps, "run_pytest", lambda _, sanitized: given.append(sanitized) or [])
+    monkeypatch.setattr(steps, "run_pytest", lambda _, sanitized: flags.append(sanitized) or [])
     steps.main(["--only", "pytest,build,sanitizer"])
     steps.main(["--only", "pytest"])
-    assert given == [tool is not None, False]
+    assert flags == [tool is not None, False]
 
 
 def test_the_marks_that_pytest_is_given(pytest_processes, monkeypatch):
-    given = []
+    marks = []
 
     def run(name, options, *_, **__):
-        given.append(options[options.index("-m") + 1])
+        marks.append(options[options.index("-m") + 1])
         return steps.Outcome(name)
 
     monkeypatch.setattr(steps, "_pytest", run)
     steps.run_pytest()
     steps.run_pytest(sanitized=True)
-    assert {*given} == {"not heavy", "not heavy and not sanitizer"}
+    assert {*marks} == {"not heavy", "not heavy and not sanitizer"}
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,12 @@ def write_tests(folder):
 def share(folder, count):
     """(reports, outputs) of `count` pytest processes that share the tests of a folder."""
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow\n    host\n")
-    taken = folder / "taken"
-    taken.mkdir()
+    parts = folder / "taken"
+    parts.mkdir()
     # Other plugins take seconds to import, and so does the package kernels.
-    shutil.copy(which_tests.__file__, taken / "parts_alone.py")
-    environment = os.environ | {which_tests.PARTS: str(taken), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(taken), str(ROOT / "tests")])
+    shutil.copy(which_tests.__file__, parts / "parts_alone.py")
+    environment = os.environ | {which_tests.PARTS: str(parts), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(parts), str(ROOT / "tests")])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "parts_alone", "-c", "pytest.ini"]
     command += ["-p", "missing_packages", "--rootdir=.", "--continue-on-collection-errors"]
     reports = [folder / f"junit{number}.xml" for number in range(count)]
@@ -299,17 +299,17 @@ def test_the_counts_of_reports(tmp_path, monkeypatch):
     write_tests(tmp_path)
     reports, printed = share(tmp_path, 2)
     assert all("data.nowhere" in text for text in printed)
-    found = results.read(reports)
-    assert found.counts("add_relu") == {"passed": 1, "failed": 1, "skipped": 1}
-    assert found.counts() == {"passed": 1, "failed": 3, "skipped": 5}
-    assert sorted(found.skipped()) == [
+    outcomes = results.read(reports)
+    assert outcomes.counts("add_relu") == {"passed": 1, "failed": 1, "skipped": 1}
+    assert outcomes.counts() == {"passed": 1, "failed": 3, "skipped": 5}
+    assert sorted(outcomes.skipped()) == [
         "1 tests: could not import 'nbval_is_not_here': No module named 'nbval_is_not_here'",
         "1 tests: no CUDA",
         "3 tests: the package nbval_is_not_here is missing",
     ]
     versions = runtime.versions() | {"GPU": "NVIDIA H200"}
     monkeypatch.setattr(runtime, "versions", lambda: versions)
-    assert results.record(found, tmp_path) == []
+    assert results.record(outcomes, tmp_path) == []
     path = tmp_path / "h200" / "tests.json"
     entries = json.loads(path.read_text())
     assert list(entries) == ["add_relu"]  # of the other ops nothing ran

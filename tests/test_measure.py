@@ -38,11 +38,11 @@ def _small_sets(monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("form", ["functional", "in place", "backward"])
 def test_a_match_is_timed_and_divided_by_the_calls(form, dtype):
-    found = cell(form, dtype)
+    timed_cell = cell(form, dtype)
     with torch.set_grad_enabled(form == "backward"):
-        sets = len(runs.Sets(found, Clock()).all)
+        sets = len(runs.Sets(timed_cell, Clock()).all)
     assert 4 < sets < 100
-    row = rows_of(bench.measure(found, Clock()))["eager"]
+    row = rows_of(bench.measure(timed_cell, Clock()))["eager"]
     assert row.match == "ok"
     assert (row.us_p20, row.us_p50, row.us_p80) == pytest.approx([t / sets for t in (14, 20, 26)])
     assert row.call_us > 0
@@ -96,8 +96,8 @@ def test_what_goes_wrong_while_timed_gets_no_time():
 
 def test_eager_in_half_precision_is_held_against_what_rounding_allows():
     def measured(name, function):
-        found = replace(cell(dtype="bfloat16"), implementations={name: lambda: function})
-        return bench.measure(found, Clock())[0].match
+        timed_cell = replace(cell(dtype="bfloat16"), implementations={name: lambda: function})
+        return bench.measure(timed_cell, Clock())[0].match
 
     assert measured("eager", lambda x, bias: torch.relu(x + bias + 0.2)).startswith("FAILED")
     assert measured("triton", lambda x, bias: torch.relu(x + bias + 0.02)).startswith("FAILED")
@@ -120,8 +120,8 @@ def test_no_call_of_a_graph_writes_to_anothers_output():
             return captured
 
     alive = []
-    found = replace(cell(), implementations={"eager": lambda: function})
-    assert bench.measure(found, Watching())[0].match == "ok"
+    timed_cell = replace(cell(), implementations={"eager": lambda: function})
+    assert bench.measure(timed_cell, Watching())[0].match == "ok"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -135,13 +135,13 @@ def test_eager_relu_gradients_match_at_the_size_that_is_measured(dtype):
 
 
 @pytest.mark.parametrize(
-    ("found", "unit", "printed"),
+    ("value", "unit", "printed"),
     [(2, "graphs", "2 graphs"), (1, "graphs", "1 graph"), (1, "launches", "1 launch"), (1, "bytes", "1 byte"),
      (1, "times", "1 times"), (1.0004, "times as fast", "1.00 times as fast"), (1, "ms", "1 ms"),
      (0.5, "units", "0.5 units"), (11.0, "", "11")],
 )
-def test_a_verdict_has_its_unit(found, unit, printed, capsys):
-    verdict("it", None, found, unit, "Why.", how="counted")
+def test_a_verdict_has_its_unit(value, unit, printed, capsys):
+    verdict("it", None, value, unit, "Why.", how="counted")
     verdict("it", 1, 1, "graphs", "Why.")
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"it: no prediction, counted {printed}. Why."
@@ -195,7 +195,7 @@ def test_ids_shared_weights_and_several_outputs():
         seen.append((ids, table))
         return look_up(ids, table)
 
-    found = Cell(
+    timed_cell = Cell(
         "look_up", "bandwidth", "functional", {"batch": 6, "ids": 3, "dtype": "float32", "draw": "uniform"}, inputs,
         {
             "good": lambda: good,
@@ -205,7 +205,7 @@ def test_ids_shared_weights_and_several_outputs():
         },
         bytes=100, shared=a_table,
     )
-    rows = rows_of(bench.measure(found, Clock()))
+    rows = rows_of(bench.measure(timed_cell, Clock()))
     assert rows["good"].match == "ok"
     assert rows["good"].note == "all calls share 0.0008 MB, which stay in the L2"
     assert all(rows[name].failed for name in ("one output", "one count is off", "changes the table"))
@@ -218,7 +218,7 @@ def test_ids_shared_weights_and_several_outputs():
 
 @pytest.mark.usefixtures("_their_specs")
 def test_a_table_that_is_written_to_is_compared_and_comes_back():
-    found = Cell(
+    timed_cell = Cell(
         "update_", "bandwidth", "functional", {"rows": 50}, lambda draw, ids, table: (table, ids(6, below=50)),
         {
             "good": lambda: lambda table, ids: update_(table, ids, 0.1),
@@ -227,7 +227,7 @@ def test_a_table_that_is_written_to_is_compared_and_comes_back():
         },
         options=(0.1,), shared=a_table,
     )
-    rows = rows_of(bench.measure(found, Clock()))
+    rows = rows_of(bench.measure(timed_cell, Clock()))
     assert [rows[name].match.split(":")[0] for name in rows] == ["ok", "FAILED", "ok"]
 
 
@@ -298,36 +298,38 @@ def test_an_implementation_without_memory_makes_the_cell_smaller():
 
 def test_calls_are_timed_and_held_against_the_op():
     statements = {"x + 1": "x + 1", "eager": "eager(x, bias)", "wrong": "x + bias", "raising": "add_relu(x)"}
-    found = Calls("add_relu", "functional", {"rows": 4}, inputs, ("x", "bias"), "x + 1", statements)
-    rows = rows_of(bench.measure_calls(found, Clock(), batch=3, count=2))
+    timed_calls = Calls("add_relu", "functional", {"rows": 4}, inputs, ("x", "bias"), "x + 1", statements)
+    rows = rows_of(bench.measure_calls(timed_calls, Clock(), batch=3, count=2))
     assert [rows[name].match.split(":")[0] for name in statements] == ["baseline", "ok", "FAILED", "FAILED"]
     assert [rows[name].call_us is not None for name in statements] == [True, True, False, False]
     assert rows["eager"].call_us_low <= rows["eager"].call_us <= rows["eager"].call_us_high
 
 
 def test_the_usual_calls():
-    found = list(calls("add_relu", {"rows": 4}, inputs, ("x", "bias"), (0.5, "gelu")))
-    forms = {c.form: dict(c.statements) for c in found if isinstance(c, Calls)}
+    usual_calls = list(calls("add_relu", {"rows": 4}, inputs, ("x", "bias"), (0.5, "gelu")))
+    forms = {c.form: dict(c.statements) for c in usual_calls if isinstance(c, Calls)}
     assert list(forms) == ["functional", "in place", "with a gradient"]
     assert list(forms["in place"]) == ["x.add_(1)", "eager", "auto", "triton", "cuda"]
     assert forms["in place"]["cuda"] == "add_relu_(x, bias, 0.5, 'gelu', backend='cuda')"
     assert list(forms["with a gradient"]) == ["eager", "auto", "triton", "cuda"]
-    assert [(c.form, c.op, c.labels) for c in found if isinstance(c, FirstCall)] == [
+    assert [(c.form, c.op, c.labels) for c in usual_calls if isinstance(c, FirstCall)] == [
         ("functional", "add_relu", {"rows": 4})
     ]
 
 
 @pytest.mark.parametrize("form", ["functional", "in place", "with a gradient"])
 def test_each_form_of_call_is_measured_as_its_user_makes_it(form):
-    (found,) = (c for c in calls("add_relu", {"rows": 4}, inputs, ("x", "bias"), forms=[form]) if isinstance(c, Calls))
+    (timed_calls,) = (
+        c for c in calls("add_relu", {"rows": 4}, inputs, ("x", "bias"), forms=[form]) if isinstance(c, Calls)
+    )
     seen = []
-    statements = {name: text for name, text in found.statements.items() if name not in OURS}
+    statements = {name: text for name, text in timed_calls.statements.items() if name not in OURS}
     statements["eager"] = f"seen(eager({'x, bias'}))"
-    found = replace(found, statements=statements)
+    timed_calls = replace(timed_calls, statements=statements)
     builtins = importlib.import_module("builtins")
     try:
         builtins.seen = lambda output: (seen.append(output.requires_grad), output)[1]
-        rows = bench.measure_calls(found, Clock(), batch=2, count=1)
+        rows = bench.measure_calls(timed_calls, Clock(), batch=2, count=1)
     finally:
         del builtins.seen
     assert {row.match for row in rows} <= {"ok", "baseline"}
@@ -340,9 +342,9 @@ def test_batches_go_by_turns_and_the_first_warms_up():
     def timer(name):
         return lambda calls: order.append(name * calls) or 1e-6 * calls
 
-    found = batches({name: timer(name) for name in "ab"}, 2, 3, lambda: order.append("|"))
+    times = batches({name: timer(name) for name in "ab"}, 2, 3, lambda: order.append("|"))
     assert "".join(order) == "|aa|bb" * 4 + "|"
-    assert found == {name: pytest.approx([1.0] * 3) for name in "ab"}
+    assert times == {name: pytest.approx([1.0] * 3) for name in "ab"}
     seconds = iter([9.0, 1.0, 2.0, 4.0])
     assert batches({"a": lambda calls: next(seconds)}, 2, 3, lambda: None) == {"a": [5e5, 1e6, 2e6]}
 
@@ -350,8 +352,8 @@ def test_batches_go_by_turns_and_the_first_warms_up():
 def test_a_batch_that_is_waited_for_ends_with_the_gpu():
     (of,) = batches({"a": lambda calls: 1e-3}, 2, 1, lambda: time.sleep(2e-3), waits=True).values()
     assert of[0] > 1000 * (1 + 2) / 2
-    found = replace(cell(auto=kernels.add_relu, wrong=lambda x, b: x), part="auto", waits=True)
-    rows = rows_of(bench.measure(found, Clock()))
+    timed_cell = replace(cell(auto=kernels.add_relu, wrong=lambda x, b: x), part="auto", waits=True)
+    rows = rows_of(bench.measure(timed_cell, Clock()))
     assert rows["wrong"].failed
     auto = rows["auto"]
     assert (auto.match, auto.us_p50) == ("ok", None)
@@ -359,8 +361,8 @@ def test_a_batch_that_is_waited_for_ends_with_the_gpu():
 
 
 def first_call_of_a_process():
-    found = calls("add_relu", {}, inputs, ("x", "bias"), forms=["functional"])
-    return next(c for c in found if isinstance(c, FirstCall))
+    usual_calls = calls("add_relu", {}, inputs, ("x", "bias"), forms=["functional"])
+    return next(c for c in usual_calls if isinstance(c, FirstCall))
 
 
 def test_the_first_call_of_a_process(tmp_path):
@@ -401,17 +403,17 @@ def test_the_first_call_of_a_process(tmp_path):
 
 @pytest.mark.parametrize("op", bench.ops())
 def test_the_process_of_a_first_call_finds_the_one_that_is_asked(op):
-    for found in bench.of(op).cells():
-        if isinstance(found, FirstCall):
-            labels = json.loads(json.dumps(dict(found.labels)))
-            assert first_call.asked(found.op, labels).labels == found.labels
+    for candidate in bench.of(op).cells():
+        if isinstance(candidate, FirstCall):
+            labels = json.loads(json.dumps(dict(candidate.labels)))
+            assert first_call.asked(candidate.op, labels).labels == candidate.labels
 
 
 def test_no_compiler_is_imported_for_a_first_call():
     """Where nobody imports Triton, a first call does not wait for it."""
-    found = ((one.op, json.dumps(dict(one.labels))) for op in bench.ops() for one in bench.of(op).cells()
+    pairs = ((one.op, json.dumps(dict(one.labels))) for op in bench.ops() for one in bench.of(op).cells()
              if isinstance(one, FirstCall))
-    asked = list(dict.fromkeys(found))
+    asked = list(dict.fromkeys(pairs))
     assert "dlrm_forward" in dict(asked)
     code = f"""
 import json, sys
@@ -433,8 +435,8 @@ def test_the_process_of_a_first_call_says_why_it_ended():
 @pytest.mark.parametrize(("off", "right"), [(0.0, True), (0.01, False)])
 def test_a_first_calls_result_may_be_off_by_what_its_products_precision_allows(monkeypatch, capsys, off, right):
     """A probability of dlrm's `main` is off by up to 0.0007 with rounded operands, 1000 times as much as in float32."""
-    found = (one for one in bench.of("dlrm").cells() if isinstance(one, FirstCall) and not one.compiles)
-    (asked,) = (one for one in found if one.labels["model"] == "main")
+    first_calls = (one for one in bench.of("dlrm").cells() if isinstance(one, FirstCall) and not one.compiles)
+    (asked,) = (one for one in first_calls if one.labels["model"] == "main")
 
     def rounding(*arguments, backend):
         with RoundedProducts():
@@ -454,7 +456,7 @@ def test_a_first_calls_result_may_be_off_by_what_its_products_precision_allows(m
 @pytest.mark.parametrize(("dtype", "most"), [("float32", 0.01), ("bfloat16", 0.1)])
 def test_what_dlrms_main_may_be_off_by_is_far_from_any_probability(dtype, most, monkeypatch):
     module = bench.of("dlrm")
-    (model,) = (replace(each, heights=(50,) * 26) for each in module.MAINS if each.dtype == dtype)
+    (model,) = (replace(main, heights=(50,) * 26) for main in module.MAINS if main.dtype == dtype)
     draw, ids = runs.generators(getattr(torch, dtype), torch.device("cpu"))
     call = Call("", module._tensors(model, 200, draw, ids))
     spec = module._spec(model)
@@ -475,7 +477,7 @@ for op in sys.argv[1:]:
     assert any(isinstance(cell, FirstCall) for cell in bench.of(op).cells(True))
     assert "triton" not in sys.modules, op
 """
-    ops = [op for op in bench.ops() if any(isinstance(each, FirstCall) for each in bench.of(op).cells(True))]
+    ops = [op for op in bench.ops() if any(isinstance(c, FirstCall) for c in bench.of(op).cells(True))]
     command = [sys.executable, "-c", code, *ops]
     run = subprocess.run(command, cwd=KERNELS.parent, capture_output=True, text=True, check=False)
     assert ops
@@ -486,12 +488,12 @@ for op in sys.argv[1:]:
 @pytest.mark.parametrize("quick", [False, True])
 def test_every_op_measures_what_it_is_judged_by(op, quick):
     module = bench.of(op)
-    found = list(module.cells(quick))
-    parts = {c.part for c in found}
+    cells = list(module.cells(quick))
+    parts = {c.part for c in cells}
     judged = {target.part for target in module.TARGETS}
     slow = {part for part in judged if part == "grid" or part.endswith(" autotuned")}
     assert parts >= judged - (slow if quick else set())
-    for c in found:
+    for c in cells:
         if isinstance(c, Cell):
             ours = {*OURS} & {*dispatch.find(c.op).backends}
             assert (ours if c.part != "auto" else {"eager", "auto"}) <= set(c.implementations)
@@ -508,7 +510,7 @@ def test_every_op_measures_what_it_is_judged_by(op, quick):
             timed = {*OURS} & {*(c.statements if isinstance(c, Calls) else c.implementations)}
             assert timed <= there  # of another backend there would be no time
     if not quick:
-        assert any(module.SHOWN.items() <= c.labels.items() for c in found if c.part in ("bandwidth", "main"))
+        assert any(module.SHOWN.items() <= c.labels.items() for c in cells if c.part in ("bandwidth", "main"))
 
 
 def test_without_an_implementation_what_is_only_compared_with_it_is_not_measured(monkeypatch):
@@ -531,8 +533,8 @@ def test_without_an_implementation_what_is_only_compared_with_it_is_not_measured
 
 
 def test_auto_is_measured_at_every_size_of_the_grid():
-    found = list(bench.of("add_mul_activation").cells())
-    grid, auto = ([c.labels for c in found if c.part == part] for part in ("grid", "auto"))
+    cells = list(bench.of("add_mul_activation").cells())
+    grid, auto = ([c.labels for c in cells if c.part == part] for part in ("grid", "auto"))
     assert len(grid) == 41  # 6 × 7 without 262144 × 4097, more than 2 GiB
     assert grid == auto
-    assert all(set(judge.PEERS) <= set(c.implementations) for c in found if c.part == "grid")
+    assert all(set(judge.PEERS) <= set(c.implementations) for c in cells if c.part == "grid")

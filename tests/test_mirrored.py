@@ -23,10 +23,10 @@ def enumerators(header: str, name: str) -> list[str]:
 
 def constants(header: str) -> dict[str, int]:
     """name → value of a header's `constexpr … name = value, …;` where the values are numbers."""
-    found = {}
+    values = {}
     for statement in re.findall(r"^constexpr [\w ]+? (\w+ = .*?);", (KERNELS / header).read_text(), re.MULTILINE):
-        found |= {name: int(value.replace("'", "")) for name, value in re.findall(r"(\w+) = ([\d']+)", statement)}
-    return found
+        values |= {name: int(value.replace("'", "")) for name, value in re.findall(r"(\w+) = ([\d']+)", statement)}
+    return values
 
 
 def test_the_kinds_of_a_kernels_arguments():

@@ -203,10 +203,10 @@ def test_a_toy_op(toy, monkeypatch, capsys):
     printed = capsys.readouterr().out
     print(printed)
     blocks = re.findall(r"^(\S+?), (.*)\n    (.*)\n    (.*)\n    (.*)$", printed, re.M)
-    said = {(place.rpartition(":")[2], new): (how, end) for place, how, _, new, end in blocks}
+    results = {(place.rpartition(":")[2], new): (how, end) for place, how, _, new, end in blocks}
 
     def of(line: int, new: str) -> tuple[str, str]:
-        return said.pop((str(line), new))
+        return results.pop((str(line), new))
 
     for value in (2, 4):
         how, end = of(2, f"constexpr int size = {value};")
@@ -221,7 +221,7 @@ def test_a_toy_op(toy, monkeypatch, capsys):
     for new in ("a > 6", "a > 4", "a >= 5"):
         assert of(1, f"inline int unused(int a) {{ return {new}; }}") == (
             "comparison" if "=" in new else "constant", "ALIVE, no test comes to it")
-    assert not said
+    assert not results
     assert printed.splitlines()[-1] == (
         "12 mutants: 9 killed (8 by asan, 1 by time limits), 3 alive (3 that no test comes to); 2 built alone"
     )
@@ -287,9 +287,9 @@ def test_a_toy_op_in_triton(toy, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "2 mutants: 2 killed (2 by pytest), 0 alive; 0 built alone"
     assert _mutate(monkeypatch, root, "--kind", "others", "--count", "3", "toy") == 1
     printed = capsys.readouterr().out
-    said = dict(re.findall(r"\n    .*\n    (.*)\n    ([\w ]+)", printed))
+    results = dict(re.findall(r"\n    .*\n    (.*)\n    ([\w ]+)", printed))
     store = "tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, {}), {})"
-    assert said == {  # arange(1, 4) is no mutant: Triton turns it down
+    assert results == {  # arange(1, 4) is no mutant: Triton turns it down
         "mask = offsets <= elements": "killed by pytest",
         store.format("mask", "mask == mask"): "killed by pytest",
         store.format("mask == mask", "mask"): "ALIVE",

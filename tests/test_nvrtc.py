@@ -37,14 +37,14 @@ def changed(**fields) -> nvrtc.Kernel:
 @pytest.fixture
 def counted(monkeypatch) -> list[nvrtc.Kernel]:
     """The kernels that were compiled."""
-    made, compile_to_cubin = [], nvrtc.compile_to_cubin
+    compiled, compile_to_cubin = [], nvrtc.compile_to_cubin
 
     def counting(kernel, headers):
-        made.append(kernel)
+        compiled.append(kernel)
         return compile_to_cubin(kernel, headers)
 
     monkeypatch.setattr(nvrtc, "compile_to_cubin", counting)
-    return made
+    return compiled
 
 
 @needs_nvrtc
@@ -106,8 +106,8 @@ def test_processes_share_a_cache(tmp_path):
 
 @needs_nvrtc
 def test_an_error_carries_the_compilers_log(tmp_path):
-    said = r'does not compile scale for sm_90(.|\n)*scale.cu\(2\): error: identifier "factor" is undefined'
-    with pytest.raises(RuntimeError, match=said):
+    message = r'does not compile scale for sm_90(.|\n)*scale.cu\(2\): error: identifier "factor" is undefined'
+    with pytest.raises(RuntimeError, match=message):
         nvrtc.compiled(changed(text=TEXT.replace("given.by;", "factor;")), tmp_path)
     with pytest.raises(RuntimeError, match="for sm_1: NVRTC_ERROR_INVALID_OPTION"):
         nvrtc.compiled(replace(SCALE, arch=1), tmp_path)

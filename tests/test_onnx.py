@@ -60,9 +60,9 @@ def assert_eagers(session, dlrm, batches=(0, 1, 2, 2048)):
     served = Served(dlrm).eval()
     for seed, batch in enumerate(batches):
         inputs = sample(served, batch, seed)
-        found, *_ = answers(session, *inputs)
-        assert found.shape == (batch,)
-        torch.testing.assert_close(found, served(*inputs), **TOLERANCE)
+        probabilities, *_ = answers(session, *inputs)
+        assert probabilities.shape == (batch,)
+        torch.testing.assert_close(probabilities, served(*inputs), **TOLERANCE)
 
 
 @pytest.mark.parametrize("hash_", [Hash.MODULUS, Hash.TABLE])
@@ -117,8 +117,8 @@ def test_a_million_ids_have_the_rows_that_a_table_gives(written):
     rows = Served(dlrm)._known_rows(ids)
     assert (rows == 0).sum() > 300_000
     assert (rows > 0).sum() > 100_000
-    _, *found = answers(session(written(dlrm), "LabelEncoder"), torch.zeros(len(ids), 13), ids)
-    assert torch.equal(torch.cat(found, 1), rows)
+    _, *embeddings = answers(session(written(dlrm), "LabelEncoder"), torch.zeros(len(ids), 13), ids)
+    assert torch.equal(torch.cat(embeddings, 1), rows)
 
 
 def test_modulo_of_ids_at_the_edges(written):

@@ -250,14 +250,14 @@ def start(tmp_path: Path, out: Path) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("number", "status", "message"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
-def test_a_signal_leaves_nothing(tmp_path, number, status, said):
+def test_a_signal_leaves_nothing(tmp_path, number, status, message):
     process = start(tmp_path, tmp_path / "out")
     process.send_signal(number)
     _, stderr = process.communicate(timeout=300)
     assert process.returncode == status, stderr
-    assert f"data.preprocess: {said}" in stderr
+    assert f"data.preprocess: {message}" in stderr
     assert "Traceback" not in stderr
     assert os.listdir(tmp_path) == ["first.txt"]
 

@@ -181,8 +181,8 @@ def wheel(built_once) -> Path:
         folder.mkdir()
         run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT)
 
-    (found,) = built_once("wheel", build).glob("fused_kernels-*.whl")
-    return found
+    (path,) = built_once("wheel", build).glob("fused_kernels-*.whl")
+    return path
 
 
 needs_hatchling = pytest.mark.skipif(not HATCHLING, reason="hatchling is missing, which builds the wheel")
@@ -249,10 +249,10 @@ import fused_kernels, kernels
 from importlib.metadata import version
 print(fused_kernels.__file__, version("fused-kernels") == fused_kernels.__version__)
 print(os.environ.get("TRITON_INTERPRET"), """
-    said = run(python, "-c", f"{code} kernels.NAME)", cwd=elsewhere, env=environment).splitlines()
-    assert said == ["fused_kernels.compiler", f"{KERNELS / '__init__.py'} True", "None somebody else"]
-    said = run(python, "-c", f"{code} kernels is fused_kernels)", cwd=ROOT, env=environment).splitlines()
-    assert said == ["fused_kernels.compiler", f"{KERNELS / '__init__.py'} True", "None True"]
+    lines = run(python, "-c", f"{code} kernels.NAME)", cwd=elsewhere, env=environment).splitlines()
+    assert lines == ["fused_kernels.compiler", f"{KERNELS / '__init__.py'} True", "None somebody else"]
+    lines = run(python, "-c", f"{code} kernels is fused_kernels)", cwd=ROOT, env=environment).splitlines()
+    assert lines == ["fused_kernels.compiler", f"{KERNELS / '__init__.py'} True", "None True"]
     doctor = run(python, "-W", "error", "-m", "fused_kernels.doctor", cwd=elsewhere, env=environment)
     assert re.search(rf"^torch +{re.escape(version('torch'))}$", doctor, flags=re.M)
     assert run("git", "-C", ROOT, "status", "--porcelain") == tracked
@@ -284,11 +284,11 @@ for command in ("measure", "inductor", "library"):
     except SystemExit as end:
         print(end)
 """
-    said = run(python, "-c", f"{STATE}{every}", **there).splitlines()
+    lines = run(python, "-c", f"{STATE}{every}", **there).splitlines()
     first = ["True light", f"somebody else {site / 'fused_kernels' / '__init__.py'}", "fused_kernels.compiler"]
-    assert said[:3] == first
-    assert len(said) == 6
-    assert all("in the repository alone" in line for line in said[3:])
+    assert lines[:3] == first
+    assert len(lines) == 6
+    assert all("in the repository alone" in line for line in lines[3:])
     bench = subprocess.run(
         [str(python), "-m", "fused_kernels.cubin", "bench"], capture_output=True, text=True, check=False, **there
     )

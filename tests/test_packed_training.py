@@ -69,11 +69,11 @@ def test_the_steps_are_those_of_each_parameter(one_by_one, backend, optimizer, c
     model, ours = training(backend, optimizer, capturable)
     assert isinstance(ours.parts["mlps"], PackedOptimizer)
     assert len(ours.parts["mlps"].param_groups[0]["params"]) == 2  # an MLP each
-    found = trained(model, ours)
+    actual = trained(model, ours)
     # Eager computes with weights as they lie: PyTorch adds up in another order where their rows do not touch.
     error = {"rtol": 0, "atol": max(ERROR[optimizer], 1e-7 if backend == "eager" else 0)}
-    torch.testing.assert_close(found[:2], expected[:2], **error)
-    states = [state["mlps"] for *_, state in (found, expected)]
+    torch.testing.assert_close(actual[:2], expected[:2], **error)
+    states = [state["mlps"] for *_, state in (actual, expected)]
     torch.testing.assert_close(states[0]["state"], states[1]["state"], **error)
     (group,), (theirs,) = (state["param_groups"] for state in states)
     assert group.keys() == theirs.keys()
@@ -86,27 +86,27 @@ def test_the_steps_are_those_of_each_parameter(one_by_one, backend, optimizer, c
 @pytest.mark.parametrize("optimizer", list(Optimizer))
 def test_an_evaluation_reads_what_a_step_wrote(one_by_one, optimizer, capturable):
     """Without one tensor an MLP, too: what kernels.fused_mlp keeps of weights is out of date then."""
-    for make in (training, lambda *given: one_by_one(training, *given)):
+    for make in (training, lambda *args: one_by_one(training, *args)):
         model, optimizers = make("eager", optimizer, capturable)
         for step in range(3):
             train_step(model, optimizers, *batch(6, CONFIG, step))
             with torch.no_grad():
-                found = loss_of(model, step)
-            torch.testing.assert_close(found, loss_of(model, step).detach())
+                loss = loss_of(model, step)
+            torch.testing.assert_close(loss, loss_of(model, step).detach())
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer))
 def test_each_goes_on_from_the_others_state(one_by_one, optimizer):
     expected = trained(*training("eager", optimizer), range(6))
     for begins, ends in ((training, one_by_one), (one_by_one, training)):
-        make = [part if part is training else lambda *given: one_by_one(training, *given) for part in (begins, ends)]
+        make = [part if part is training else lambda *args: one_by_one(training, *args) for part in (begins, ends)]
         _, parameters, state = trained(*make[0]("eager", optimizer), range(3))
         model, ours = make[1]("eager", optimizer)
         model.load_state_dict(parameters)
         ours.load_state_dict(state)
-        found = trained(model, ours, range(3, 6))
-        torch.testing.assert_close(found[0], expected[0][3:], rtol=0, atol=max(ERROR[optimizer], 1e-6))
-        torch.testing.assert_close(found[1], expected[1], rtol=0, atol=10 * max(ERROR[optimizer], 1e-7))
+        actual = trained(model, ours, range(3, 6))
+        torch.testing.assert_close(actual[0], expected[0][3:], rtol=0, atol=max(ERROR[optimizer], 1e-6))
+        torch.testing.assert_close(actual[1], expected[1], rtol=0, atol=10 * max(ERROR[optimizer], 1e-7))
 
 
 def test_steps_that_take_no_kernel_train_too(monkeypatch):
@@ -114,8 +114,8 @@ def test_steps_that_take_no_kernel_train_too(monkeypatch):
     expected = trained(*training("eager", Optimizer.ADAGRAD))
     model, optimizer = training("eager", Optimizer.ADAGRAD)
     monkeypatch.setattr(fused.PackedMLP, "takes", lambda *_: False)
-    found = trained(model, optimizer)
-    torch.testing.assert_close(found[:2], expected[:2])
+    actual = trained(model, optimizer)
+    torch.testing.assert_close(actual[:2], expected[:2])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -161,15 +161,15 @@ def test_what_is_laid_out_is_asked_for_as_it_is_trained(monkeypatch, precision, 
     """A step that becomes a CUDA graph asks as `mlp` chooses, another as PackedMLP does."""
     asked = []
     for name in ("is_packed", "is_chosen"):
-        monkeypatch.setattr(fused, name, lambda *given, name=name: asked.append((name, *given)))
+        monkeypatch.setattr(fused, name, lambda *args, name=name: asked.append((name, *args)))
     model = made(CONFIG, "eager")
     device = model.over_arch.logit.weight.device
     widths = [fused.widths_of(fused.parameters(arch.linears())[0]) for arch in (model.dense_arch, model.over_arch)]
     chosen = Preset(CONFIG, replace(preset("mini").train, precision=precision, batch_size=7))
     make_optimizer(model, chosen)
     make_optimizer(model, chosen, capturable=True)
-    of_steps = [("is_packed", 7, each, dtype, products, device, "eager") for each in widths]
-    assert asked == of_steps + [("is_chosen", 7, each, dtype, products, True, device, "eager") for each in widths]
+    of_steps = [("is_packed", 7, of_mlp, dtype, products, device, "eager") for of_mlp in widths]
+    assert asked == of_steps + [("is_chosen", 7, of_mlp, dtype, products, True, device, "eager") for of_mlp in widths]
 
 
 # ------------------------------------------------------------------------------ what is done to the model beside a step
@@ -367,10 +367,10 @@ def test_a_parameter_without_a_state_begins_with_zeros(one_by_one):
     state = copy.deepcopy(state)
     _, ours = training("eager", Optimizer.ADAM)
     ours.load_state_dict(state)
-    found = ours.state_dict()["mlps"]["state"]
-    assert len(found) == len(state["mlps"]["state"]) + 1
+    states = ours.state_dict()["mlps"]["state"]
+    assert len(states) == len(state["mlps"]["state"]) + 1
     for position, values in state["mlps"]["state"].items():
-        torch.testing.assert_close(found[position], values, rtol=0, atol=0)
+        torch.testing.assert_close(states[position], values, rtol=0, atol=0)
 
 
 def test_a_state_of_another_number_of_parameters_is_refused():

@@ -50,9 +50,9 @@ def test_the_triton_kernel_waits_before_it_touches_memory(tmp_path):
         cwd=ROOT, capture_output=True, text=True, check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global", done.stdout)
-    assert found[:2] == ["griddepcontrol.launch_dependents", "griddepcontrol.wait"]
-    assert {"ld.global", "st.global"} == set(found[2:])
+    instructions = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global", done.stdout)
+    assert instructions[:2] == ["griddepcontrol.launch_dependents", "griddepcontrol.wait"]
+    assert {"ld.global", "st.global"} == set(instructions[2:])
     assert cubin.read(tmp_path / "kernel", 90).kind == cubin.EARLY
 
 
@@ -99,10 +99,10 @@ def test_the_cuda_kernel_waits_before_it_touches_memory(tmp_path, op, architectu
     sass = subprocess.run([cuobjdump, "-sass", cubin_file], capture_output=True, text=True, check=True).stdout
     name = instance.partition("<")[0].rpartition("::")[2]
     (body,) = [part for part in sass.split("Function : ")[1:] if name in part.partition("\n")[0]]
-    found = re.findall(r"\b(ACQBULK|LDG|STG|UBLKCP|ATOMG?|REDG?)\b", body)
-    assert found.count("ACQBULK") == waits
-    assert len(found) > 1 + waits
-    assert (found[0] == "ACQBULK") == waits
+    instructions = re.findall(r"\b(ACQBULK|LDG|STG|UBLKCP|ATOMG?|REDG?)\b", body)
+    assert instructions.count("ACQBULK") == waits
+    assert len(instructions) > 1 + waits
+    assert (instructions[0] == "ACQBULK") == waits
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 300])

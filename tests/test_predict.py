@@ -57,13 +57,13 @@ def written(best, tmp_path):
         out = tmp_path / f"out{suffix}"
         count = predict.predict(checkpoint, rows, out, device="cpu", **options)
         if suffix == ".parquet":
-            found = pq.read_table(out)["probability"].to_numpy()
+            probabilities = pq.read_table(out)["probability"].to_numpy()
         else:
             header, *lines = out.read_text().splitlines()
             assert header == "probability"
-            found = np.array([float(line) for line in lines])
-        assert count == len(found)
-        return found
+            probabilities = np.array([float(line) for line in lines])
+        assert count == len(probabilities)
+        return probabilities
 
     return write
 
@@ -77,8 +77,8 @@ def test_it_predicts_what_the_evaluation_saw(data, tmp_path, written, hash_):
     result = run(tmp_path, data, mini(hash_, epochs=1))
     labels = np.array([int(row[0]) for row in TEST])
     for rows in (data / "test", tsv(TEST)):
-        found = written(rows, checkpoint=tmp_path / "best.pt")
-        assert score(labels, found) == result.metrics["test"]
+        probabilities = written(rows, checkpoint=tmp_path / "best.pt")
+        assert score(labels, probabilities) == result.metrics["test"]
 
 
 def test_every_form_of_the_same_rows(data, written):
@@ -195,7 +195,7 @@ def test_rows_that_are_not_right_leave_what_was_there(tmp_path, best, written, c
 )
 def test_parquet_that_is_not_right(tmp_path, written, column, values, message):
     columns = {name: values if name == column else [1, 2] for name in (*DENSE, *SPARSE)}
-    pq.write_table(pa.table({name: given for name, given in columns.items() if given}), tmp_path / "rows.parquet")
+    pq.write_table(pa.table({name: cells for name, cells in columns.items() if cells}), tmp_path / "rows.parquet")
     with pytest.raises(UserError) as caught:
         written(tmp_path / "rows.parquet")
     assert str(caught.value).endswith(message)
@@ -273,5 +273,5 @@ def test_from_a_checkpoint_a_row_by_hand(best, written):
     row = max(TEST, key=lambda row: row.count(""))
     dense = torch.log1p(torch.tensor([[float(count or 0) for count in row[1:14]]]).clamp(min=0))
     ids = torch.tensor([[int(category, 16) if category else -1 for category in row[14:]]])
-    found = DLRM.from_checkpoint(best).predict(dense, ids)
-    np.testing.assert_allclose(found.numpy(), written(tsv([row])), rtol=1e-6)
+    probabilities = DLRM.from_checkpoint(best).predict(dense, ids)
+    np.testing.assert_allclose(probabilities.numpy(), written(tsv([row])), rtol=1e-6)

@@ -602,9 +602,9 @@ def command_error(capsys, *arguments) -> str:
     with pytest.raises(SystemExit) as exit_:
         module.main([*map(str, arguments)])
     assert exit_.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    return message
 
 
 def test_a_seed_of_any_size(tmp_path):

@@ -232,11 +232,11 @@ def test_timeline(gpu_trace, tmp_path):
     assert above.get_title(loc="left") == "run: 1.00 ms a step while profiled, 5 kernels, GPU busy 34 %"
 
     def bars(ax) -> dict[str, list[tuple[float, float]]]:
-        found = {}
+        spans = {}
         for collection in ax.collections:
             corners = [path.vertices[:, 0] for path in collection.get_paths()]
-            found.setdefault(collection.get_label(), []).extend((x.min(), x.max()) for x in corners)
-        return found
+            spans.setdefault(collection.get_label(), []).extend((x.min(), x.max()) for x in corners)
+        return spans
 
     shown = bars(above)
     # Step 2: A and B in one, the graph's two; what step 1 left to do is another colour.
@@ -257,9 +257,9 @@ def test_union_against_a_grid():
         covered = np.zeros(200, bool)
         for a, b in zip(start, end, strict=True):
             covered[a:b] = True
-        found = union(pd.DataFrame({"ts": start, "end": end}))
-        assert length(found) == covered.sum()
-        assert (found[1:, 0] > found[:-1, 1]).all()
+        merged = union(pd.DataFrame({"ts": start, "end": end}))
+        assert length(merged) == covered.sum()
+        assert (merged[1:, 0] > merged[:-1, 1]).all()
 
 
 # A CPU's trace
@@ -343,11 +343,11 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_a_bad_trace_says_so(tmp_path, kind):
-    content, said = BAD[kind]
+    content, message = BAD[kind]
     path = tmp_path / "bad.pt.trace.json.gz"
     path.write_bytes(content)
     for function in (step_facts, summarize, timeline):
-        with pytest.raises(UserError, match=said) as caught:
+        with pytest.raises(UserError, match=message) as caught:
             function(path)
         text = str(caught.value)
         assert text.startswith(f"{path}: ")
@@ -497,7 +497,7 @@ def test_times_are_of_the_recorded_step(tmp_path):
     with pytest.raises(UserError, match=r"04_modulus: no run\.json: record it first, with story --only 04"):
         traced_steps.time_steps([step], tmp_path, "cpu")
     here = recording.versions(torch.device("cpu"))
-    for changed, said in (
+    for changed, message in (
         ({"GPU": "NVIDIA H200"}, "GPU: recorded with NVIDIA H200, here is none"),
         ({"torch": "1.0"}, "torch: recorded with 1.0, here is"),
         ({"config": {"run": {"batch_size": 2048}}}, "batch_size: recorded with 2048, asked for 16"),
@@ -505,7 +505,7 @@ def test_times_are_of_the_recorded_step(tmp_path):
         (tmp_path / "04_modulus").mkdir(exist_ok=True)
         run = {**here, "config": {"run": asdict(step)}} | changed
         (tmp_path / "04_modulus" / "run.json").write_text(json.dumps(run))
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             traced_steps.time_steps([step], tmp_path, "cpu")
 
 
@@ -605,7 +605,7 @@ def test_a_recording_in_this_folder_has_its_name(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "left"),
+    ("path", "left"),
     [
         (f"{ROOT}/model/dlrm.py(3): forward", "model/dlrm.py(3): forward"),
         (f"{Path(torch.__file__).parent}/nn/modules/module.py", "torch/nn/modules/module.py"),
@@ -630,8 +630,8 @@ def test_a_recording_in_this_folder_has_its_name(tmp_path, monkeypatch):
         ("https://pytorch.org/docs/stable", "https://pytorch.org/docs/stable"),
     ],
 )
-def test_paths_become_relative(given, left):
-    assert json.loads(trace_file.anonymous(json.dumps({"name": given})))["name"] == left
+def test_paths_become_relative(path, left):
+    assert json.loads(trace_file.anonymous(json.dumps({"name": path})))["name"] == left
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -648,8 +648,8 @@ def test_totals_of_a_gpu_are_of_its_kernels_and_copies(gpu_trace):
         for key, device in (("A", cuda), ("A", cpu), (COPY, cuda), ("ProfilerStep*", cuda), ("aten::addmm", cpu))
     ]
     profiler = SimpleNamespace(key_averages=lambda: averages)
-    found = recording._totals(profiler, read(gpu_trace), cuda=True)
-    assert found == [{"name": name, "count": 2, "us": 3.0} for name in ("A", COPY)]
+    totals = recording._totals(profiler, read(gpu_trace), cuda=True)
+    assert totals == [{"name": name, "count": 2, "us": 3.0} for name in ("A", COPY)]
 
 
 # The traced steps and their table
@@ -748,11 +748,11 @@ def test_a_graph_needs_a_gpu():
 @pytest.mark.parametrize("step", TRACED_STEPS[17:], ids=lambda step: step.name)
 def test_a_graphed_step_is_the_uncaptured_one(step):
     small = replace(step, batch_size=64, largest_table=500)
-    found = []
+    losses = []
     for chosen in (small, replace(small, cuda_graph=False)):
         function, _ = training_step(chosen, "cuda")
-        found.append(torch.stack([function().clone() for _ in range(12)]))
-    torch.testing.assert_close(*found, rtol=0, atol=1e-4)
+        losses.append(torch.stack([function().clone() for _ in range(12)]))
+    torch.testing.assert_close(*losses, rtol=0, atol=1e-4)
 
 
 def test_a_preset_with_tables_of_its_own_keeps_them():
@@ -882,13 +882,13 @@ def test_a_terminal_shows_the_table_whole(gpu_trace, columns, monkeypatch, capsy
 def test_names_that_are_cut_are_counted():
     name = "void at::native::(anonymous namespace)::" + "long_" * 40
     table = pd.DataFrame({"count": [1.0, 2.0], "us": [1234.5, 2.0]}, index=[name, "short"])
-    header, long, short, said = tables.as_text(table, 60).splitlines()
+    header, long, short, note = tables.as_text(table, 60).splitlines()
     assert (len(long), long[-1]) == (60, "…")
     assert long.split()[:3] == ["1.0", "1,234.5", long.split()[2]]
     assert long.split()[2].startswith("long_long_")
     assert short.split() == ["2.0", "2.0", "short"]
     assert header.split() == ["count", "us", "name"]
-    assert said.startswith("names that are cut, at …: 1 ")
+    assert note.startswith("names that are cut, at …: 1 ")
     whole = tables.as_text(table)
     assert name in whole
     assert len(whole.splitlines()) == 3
@@ -911,13 +911,13 @@ def test_the_commands_output_in_a_pipe_is_whole(gpu_trace):
 def test_a_bad_trace_is_one_line(gpu_trace, capsys, command):
     bad = gpu_trace.with_name("bad.json")
     bad.write_bytes(_with(dur=-1))
-    for path, said in ((bad, "dur: expected µs from 0, found -1"), ("no_such_trace", "No such file or directory")):
+    for path, message in ((bad, "dur: expected µs from 0, found -1"), ("no_such_trace", "No such file or directory")):
         with pytest.raises(SystemExit, match="2"):
             main([command, str(path), str(path)])
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)
         assert err.startswith(f"python -m model.profiling {command}: error: {path}: ")
-        assert said in err
+        assert message in err
 
 
 # Memory

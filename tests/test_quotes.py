@@ -98,20 +98,20 @@ def compare(seed: int) -> tuple[int, int, int]:
     themselves, how many are right, and how many there are."""
     file = drawn_file(random.Random(seed))
     lines = file.text.removesuffix(b"\n").split(b"\n")
-    each = [read(line, file.layout) for line in lines]
+    parsed = [read(line, file.layout) for line in lines]
     fast = 0
-    for line, row in zip(lines, each, strict=True):
+    for line, row in zip(lines, parsed, strict=True):
         try:
-            found = parsing._parse(line + b"\n", file.layout).to_dicts()
+            records = parsing._parse(line + b"\n", file.layout).to_dicts()
         except parsing._Rejected:
             continue
         fast += 1
-        assert found == [row], (seed, line, file.layout)
+        assert records == [row], (seed, line, file.layout)
     bad: list[str] = []
     rows = parsing.parse(raw.Block("f", file.layout, 2, file.text, 0), bad).to_pylist()
-    good = [row for row in each if isinstance(row, dict)]
+    good = [row for row in parsed if isinstance(row, dict)]
     assert rows == good, (seed, file.text, file.layout)
-    wrong = [f"f:{number}: {row}" for number, row in enumerate(each, 2) if isinstance(row, str)]
+    wrong = [f"f:{number}: {row}" for number, row in enumerate(parsed, 2) if isinstance(row, str)]
     assert bad == wrong, (seed, file.text, file.layout)
     return fast, len(good), len(lines)
 
@@ -163,46 +163,46 @@ def test_a_lines_quotes_count_for_that_line(tmp_path, beside):
     """As the first one, and as the last one with and without its end."""
     other, wrong = rows_of(tmp_path / "rows.csv", f"y,n,t\n{beside}\n".encode())
     assert bool(other) != bool(wrong)
-    for i, (line, found) in enumerate(LINES.items()):
-        taken = [] if isinstance(found, str) else [found]
+    for i, (line, expected) in enumerate(LINES.items()):
+        own = [] if isinstance(expected, str) else [expected]
         for lines, end in (([line, beside], ""), ([beside, line], ""), ([beside, line], "\n")):
             text = "\n".join(["y,n,t", *lines]) + end
             rows, bad = rows_of(tmp_path / "rows.csv", (text.replace("\n", "\r\n") if i % 2 else text).encode())
             number = 2 + lines.index(line)
-            assert rows == (taken + other if number == 2 else other + taken), text
-            said = [message for message in bad if message.startswith(f"{number}: ")]
-            quotes = "" if found[:5] == "field" else "quotes that do not fit: "
-            assert said == ([] if taken else [f"{number}: {quotes}{found}"]), text
+            assert rows == (own + other if number == 2 else other + own), text
+            messages = [message for message in bad if message.startswith(f"{number}: ")]
+            quotes = "" if expected[:5] == "field" else "quotes that do not fit: "
+            assert messages == ([] if own else [f"{number}: {quotes}{expected}"]), text
 
 
 @pytest.mark.parametrize("delimiter", [",", "|", "]", "^", "\\", "-", " "])
 def test_fields_are_those_of_the_csv_module(delimiter):
     """The fields of any text that is taken are the csv module's; and whatever the module writes is taken."""
-    draw, taken = random.Random(ord(delimiter)), 0
+    draw, count = random.Random(ord(delimiter)), 0
     for _ in range(400):
         fields = ["".join(draw.choices('"ab\'' + delimiter, k=draw.randint(0, 4))) for _ in range(draw.randint(2, 4))]
         text = delimiter.join(fields)
         try:
-            found = raw._fields(text, delimiter, True)
+            parsed = raw._fields(text, delimiter, True)
         except raw.BadLine:
             pass
         else:
-            taken += '"' in text
-            assert found == next(csv.reader([text], delimiter=delimiter, strict=True))
+            count += '"' in text
+            assert parsed == next(csv.reader([text], delimiter=delimiter, strict=True))
         for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
             line = io.StringIO()
             csv.writer(line, delimiter=delimiter, quoting=quoting, lineterminator="").writerow(fields)
             assert raw._fields(line.getvalue(), delimiter, True) == fields
-    assert taken > 10
+    assert count > 10
 
 
 @pytest.mark.parametrize("bad", [b"", b"0,1,x\r\r\n"])
 def test_a_field_of_any_length_and_a_line_of_a_mebibyte(tmp_path, monkeypatch, bad):
     """Longer than the csv module's limit; and a line that is too long is refused wherever it stands in a block."""
     long = b"ab,c" * 50_000
-    rows, said = rows_of(tmp_path / "rows.csv", b"y,n,t\n" + bad + b'1,2,"' + long + b'"\n' + bad)
+    rows, messages = rows_of(tmp_path / "rows.csv", b"y,n,t\n" + bad + b'1,2,"' + long + b'"\n' + bad)
     assert rows == [[1, 2, crc(long.decode())]]
-    assert said == [f"{line}: a carriage return within the line" for line in (2, 4) if bad]
+    assert messages == [f"{line}: a carriage return within the line" for line in (2, 4) if bad]
     for block in (1 << 24, 1 << 19):
         monkeypatch.setattr(raw, "BLOCK", block)
         for after in (b"", b"\n", b"\n1,2,x\n"):

@@ -38,15 +38,15 @@ def test_names_that_others_give_the_columns(tmp_path, names, delimiter):
 
 
 def test_further_columns_are_left_out_and_named(tmp_path):
-    said = []
-    handler = logger.add(said.append, format="{level}: {message}")
+    messages = []
+    handler = logger.add(messages.append, format="{level}: {message}")
     try:
         header = ["day", *NAMES["torchrec"], "user"]
         out = run(tmp_path, as_csv(header, [["3", *row, "some, one"[:4]] for row in ROWS]))
     finally:
         logger.remove(handler)
     assert everything(out) == plain(ROWS)
-    (line,) = said
+    (line,) = messages
     assert line.strip() == f"WARNING: {tmp_path / 'train.txt'}: columns that are left out: day, user"
 
 

@@ -104,14 +104,14 @@ def test_a_peer_is_judged_as_it_is_set_best(target):
     def verdict(**others):
         rows = [row("torch.compile", 10.0), row("triton", 9.0), row("cuda", 8.0)]
         rows += [row(name, us) for name, us in others.items()]
-        rows = [replace(each, us_p20=each.us_p50, us_p80=each.us_p50, part=target.part) for each in rows]
+        rows = [replace(one, us_p20=one.us_p50, us_p80=one.us_p50, part=target.part) for one in rows]
         return target.judge(rows, STEADY)
 
     assert verdict().met
     assert "× torch.compile; " in verdict().figure
-    found = verdict(**{"torch.compile, padded": 8.5, "torch.compile, combo_kernels": 12.0})
-    assert found.misses == ["triton functional 100×10 float32: 1.059 of torch.compile, padded"]
-    assert "triton at worst 1.059 of 1, cuda at worst 0.941 of 1 × torch.compile, as it is set best; " in found.figure
+    judged = verdict(**{"torch.compile, padded": 8.5, "torch.compile, combo_kernels": 12.0})
+    assert judged.misses == ["triton functional 100×10 float32: 1.059 of torch.compile, padded"]
+    assert "triton at worst 1.059 of 1, cuda at worst 0.941 of 1 × torch.compile, as it is set best; " in judged.figure
     # Another peer, whose name merely begins so; and a way that has no time, since it failed.
     assert verdict(**{"torch.compiled": 1.0, "torch.compile, padded": None}).met
     # A part of whose work was done before is no peer's setting.
@@ -197,12 +197,12 @@ def test_first_calls_of_several_models_are_judged_each():
     """Whichever comes last."""
     good, slow = row("cuda", call=1e4), row("cuda", call=6e4, shape=(7, 3))
     failed = row("cuda", shape=(7, 3), match="FAILED: x")
-    for rows, said in (((good, slow), "60.0 ms"), ((good, failed), "not measured")):
+    for rows, shown in (((good, slow), "60.0 ms"), ((good, failed), "not measured")):
         for order in (rows, rows[::-1]):
             verdict = judge.FirstCallWithin(50, who=("cuda",)).judge([*order], STEADY)
-            assert (verdict.met, verdict.misses) == (False, [f"7×3 float32: cuda: {said}"])
+            assert (verdict.met, verdict.misses) == (False, [f"7×3 float32: cuda: {shown}"])
             assert "100×10 float32: cuda 10.0 ms" in verdict.figure
-            assert f"7×3 float32: cuda {said}" in verdict.figure
+            assert f"7×3 float32: cuda {shown}" in verdict.figure
     one = judge.FirstCallWithin(50).judge([good], STEADY)
     assert one.lines("op") == ["op first call: MISSED: triton not measured, cuda 10.0 ms; limit 50 ms",
                                "    triton: not measured"]
@@ -222,8 +222,8 @@ def test_what_folding_takes_is_told_where_it_is_more_than_the_calls_vary():
 
     def cell(rows, before, within, spread=1.0):
         times = ((module.FOLDED, before), (module.FOLDING, within))
-        found = (row(who, us, shape=(rows, 432)) for who, us in times)
-        return [replace(one, us_p20=one.us_p50 - spread, us_p80=one.us_p50 + spread) for one in found]
+        pair = (row(who, us, shape=(rows, 432)) for who, us in times)
+        return [replace(one, us_p20=one.us_p50 - spread, us_p80=one.us_p50 + spread) for one in pair]
 
     told = module.FoldTime().judge([*cell(128, 75.0, 230.0), *cell(2048, 700.0, 866.0)], STEADY)
     assert (told.met, told.figure) == (True, "folding a weight takes 155 µs at 128 rows, 166 µs at 2048 rows")
@@ -239,16 +239,16 @@ def test_what_folding_takes_is_told_where_it_is_more_than_the_calls_vary():
 def test_a_summary_names_what_was_not_measured_and_what_failed():
     targets = (judge.CopyShare(lambda labels: 95), judge.NearTheFastest())
     rows = [row("triton", 1.0), row("cuda", match="FAILED: Mismatch: x")]
-    taken = {"op": "add_relu", "quick": False, "copy_tb_per_s": STEADY, "rows": [each.flat() for each in rows]}
-    lines = judge.summary(taken, targets)
+    entry = {"op": "add_relu", "quick": False, "copy_tb_per_s": STEADY, "rows": [one.flat() for one in rows]}
+    lines = judge.summary(entry, targets)
     assert "add_relu grid: MISSED: not measured" in lines
     assert lines[-1] == "FAILED: bandwidth: cuda functional 100×10 float32: Mismatch: x"
-    assert not any("grid" in line for line in judge.summary(taken | {"quick": True}, targets))
+    assert not any("grid" in line for line in judge.summary(entry | {"quick": True}, targets))
     # A quick run may leave out a slow peer; what no kernel of ours was measured for is missed in any run.
     beside = (judge.NeverSlower(),)
-    (said, _) = judge.summary(taken, beside)
-    assert "MISSED" in said
-    assert len(judge.summary(taken | {"quick": True}, beside)) == 1
+    (text, _) = judge.summary(entry, beside)
+    assert "MISSED" in text
+    assert len(judge.summary(entry | {"quick": True}, beside)) == 1
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -318,9 +318,9 @@ def test_a_record_is_valid_json_whatever_was_measured_and_is_read_as_it_was(reco
 
     path = tmp_path / "h200" / "add_relu.json"
     json.loads(path.read_text(), parse_constant=refuse)
-    for found in (bench.load("add_relu", results=tmp_path), *status.records_of("add_relu", tmp_path)):
-        assert math.isnan(found["copy_tb_per_s"]["limit"])
-        (row,) = found["rows"]
+    for loaded in (bench.load("add_relu", results=tmp_path), *status.records_of("add_relu", tmp_path)):
+        assert math.isnan(loaded["copy_tb_per_s"]["limit"])
+        (row,) = loaded["rows"]
         assert (row["b"], row["c"], row["match"], row["f"]) == (math.inf, [1.0, -math.inf], "FAILED: nan", None)
         assert math.isnan(row["a"])
         assert math.isnan(row["d"]["e"])
@@ -496,7 +496,7 @@ def test_of_a_part_that_is_autotuned_max_autotune_alone_is_shown(record, tmp_pat
     times = {"bandwidth": {"torch.compile": 8.0, "triton": 9.0}, part: {"torch.compile": 1.0, "triton": 2.0}}
     times[part]["max-autotune"] = 7.5
     rows = [replace(row(name, us, shape=(65536, 512)), part=of) for of in times for name, us in times[of].items()]
-    bench.save(record | {"rows": [each.flat() for each in rows]}, tmp_path)
+    bench.save(record | {"rows": [one.flat() for one in rows]}, tmp_path)
     assert "65,536 rows of 512, float32 | 0.9 | – | 7.5 (max-autotune) | 9.0 | – |" in status.result_table(tmp_path)
 
 
@@ -517,12 +517,12 @@ def test_the_readmes_show_no_time_of_what_failed_and_say_that_it_did(record, tmp
         row("cuda", 9.0, shape=(65536, 512), match="FAILED: x"),
         row("triton", shape=(65536, 512), match="FAILED: y"),
     ]
-    bench.save(record | {"rows": [each.flat() for each in rows], "without": ["a", "b"]}, tmp_path)
+    bench.save(record | {"rows": [one.flat() for one in rows], "without": ["a", "b"]}, tmp_path)
     assert "65,536 rows of 512, float32 | 0.9 | 8.0 | – | – | – |" in status.result_table(tmp_path)
     measured = rf"H200 {record['date']}, without a and b, 2 rows FAILED"
     assert f"| [add_relu](ops/add_relu/) | never | {measured} |" in status.readme_table(tmp_path)
     assert f"    measured  {measured}\n" in status.table(tmp_path)
-    bench.save(record | {"rows": [each.flat() for each in rows[:2]]}, tmp_path)
+    bench.save(record | {"rows": [one.flat() for one in rows[:2]]}, tmp_path)
     assert f"H200 {record['date']}, 1 row FAILED |" in status.readme_table(tmp_path)
 
 

@@ -28,21 +28,21 @@ def data(tmp_path_factory) -> Path:
 @pytest.fixture
 def threads(monkeypatch) -> set[bool]:
     """Whether the hashes were asked on the main thread, but for evaluation, which has no gradients."""
-    found = set()
+    answers = set()
 
     def watch(name):
         plain = getattr(SortedHash, name)
 
         def function(self, ids):
             if torch.is_grad_enabled():
-                found.add(threading.current_thread() is threading.main_thread())
+                answers.add(threading.current_thread() is threading.main_thread())
             return plain(self, ids)
 
         monkeypatch.setattr(SortedHash, name, function)
 
     watch("forward")
     watch("of_column")
-    return found
+    return answers
 
 
 @pytest.mark.parametrize("kernels", list(Kernels))

@@ -102,11 +102,11 @@ def tools(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "given", ["", "g++", "ccache g++", "g++ -m64", "env LANG=C ccache g++ -m64", "./g++", "{}/g++",
+    "compiler", ["", "g++", "ccache g++", "g++ -m64", "env LANG=C ccache g++ -m64", "./g++", "{}/g++",
               "'{}/ccache' '{}/g++'"],
 )
-def test_a_compiler_is_what_cxx_says_in_one_word_or_several(tools, monkeypatch, given):
-    monkeypatch.setenv("CXX", given.format(tools, tools))
+def test_a_compiler_is_what_cxx_says_in_one_word_or_several(tools, monkeypatch, compiler):
+    monkeypatch.setenv("CXX", compiler.format(tools, tools))
     assert runtime.why_not("cpp", "cpu") == runtime.why_no_build("cpu") == ""
     program = runtime.compiler_program()
     assert " " not in program
@@ -119,7 +119,7 @@ def test_a_compiler_is_what_cxx_says_in_one_word_or_several(tools, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("compiler", "why"),
     [
         ("nothere", "the C++ compiler nothere is missing: set CXX to one that is there, or unset it"),
         ("nothere g++", "the C++ compiler nothere is missing (CXX is 'nothere g++'): set CXX to one that is there"),
@@ -129,8 +129,8 @@ def test_a_compiler_is_what_cxx_says_in_one_word_or_several(tools, monkeypatch, 
         ("false", "the C++ compiler false does not run (exit status 1): set CXX to one that does"),
     ],
 )
-def test_a_compiler_that_cannot_be_called_is_named(tools, monkeypatch, given, why):
-    monkeypatch.setenv("CXX", given)
+def test_a_compiler_that_cannot_be_called_is_named(tools, monkeypatch, compiler, why):
+    monkeypatch.setenv("CXX", compiler)
     assert why in runtime.why_no_build("cpu")
     (row,) = doctor.compilers()
     assert row.required
@@ -154,8 +154,8 @@ def test_programs_that_do_not_run_are_missing(tools, monkeypatch):
 
 @pytest.mark.parametrize("variable", ["CC", "CUDAHOSTCXX", "NVCC_CCBIN"])
 def test_compilers_of_cudas_host_code_are_looked_for_too(tools, monkeypatch, variable):
-    def row(given):
-        monkeypatch.setenv(variable, given)
+    def row(value):
+        monkeypatch.setenv(variable, value)
         return next(check for check in doctor.compilers() if check.name == variable)
 
     assert row("g++").ok

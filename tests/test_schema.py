@@ -135,15 +135,15 @@ def avazu() -> DataSet:
             f"{10**19 + i}", str(draw.randrange(2)), f"1410{21 + i // 40}{i % 24:02}", "1005", "0", *ids, "1", "0",
             *(str(draw.randrange(1000)) for _ in range(6)), c20, "79",
         ])
-    found = {"train": [], "validation": [], "test": []}
+    by_split = {"train": [], "validation": [], "test": []}
     hexadecimal = AVAZU_FIELDS[5:14]
     for row in csv.DictReader(as_csv(AVAZU_FIELDS, rows).decode().splitlines()):
         names = [*hexadecimal, "C1", "banner_pos", *AVAZU_FIELDS[14:]]
         values = {name: int(row[name], 16 if name in hexadecimal else 10) for name in names}
         split = {"29": "validation", "30": "test"}.get(row["hour"][4:6], "train")
-        found[split].append({"labels": int(row["click"]), **values})
+        by_split[split].append({"labels": int(row["click"]), **values})
     test = [row[:1] + row[2:] for row in rows if row[2].startswith("141030")]  # as Kaggle's test file, without click
-    return DataSet("avazu", {"train.csv": as_csv(AVAZU_FIELDS, rows)}, found,
+    return DataSet("avazu", {"train.csv": as_csv(AVAZU_FIELDS, rows)}, by_split,
                    as_csv([AVAZU_FIELDS[0], *AVAZU_FIELDS[2:]], test))
 
 
@@ -159,7 +159,7 @@ def shop() -> DataSet:
             draw.choice(["n/a", "30", "40.0"]), "c;" * (i % 7 == 0), draw.choice(["", "7", "12", str(2**32 - 1)]),
             draw.choice(["", "ff", "0badcafe"]),
         ])
-    missing, found = {"", "NULL", "n/a"}, {"train": [], "validation": [], "test": []}
+    missing, by_split = {"", "NULL", "n/a"}, {"train": [], "validation": [], "test": []}
 
     def crc(text):
         return zlib.crc32(text.encode())
@@ -169,7 +169,7 @@ def shop() -> DataSet:
             return else_ if row[name] in missing else of(row[name])
 
         split = {"2026-01-06": "validation", "2026-01-07": "test"}.get(row["day"], "train")
-        found[split].append({
+        by_split[split].append({
             "labels": int(row["bought"]), "visits": value("visits", int, None), "age": value("age", float, None),
             "hash": value("hash", lambda text: int(text, 16), -1), "shop": value("shop", int, -1),
             "town": value("town", crc, -1), "tags": [crc(tag) for tag in row["tags"].split("|") if tag not in missing],
@@ -177,7 +177,7 @@ def shop() -> DataSet:
         })
     before = b"exported\n\n"
     test = [row for row in rows if row[0] == "2026-01-07"]
-    return DataSet("shop.toml", {"shop.csv": before + as_csv(SHOP_FIELDS, rows, ";")}, found,
+    return DataSet("shop.toml", {"shop.csv": before + as_csv(SHOP_FIELDS, rows, ";")}, by_split,
                    before + as_csv(SHOP_FIELDS, test, ";"))
 
 
@@ -203,18 +203,18 @@ def parquet(data: Path) -> dict[str, list[dict]]:
 
 @pytest.mark.parametrize("name", DATA_SETS)
 def test_from_its_schema_to_predictions(tmp_path, name):
-    made = DATA_SETS[name]()
-    schema, data = prepared(tmp_path, made)
-    assert parquet(data) == made.rows
+    data_set = DATA_SETS[name]()
+    schema, data = prepared(tmp_path, data_set)
+    assert parquet(data) == data_set.rows
     assert read_own_schema(data).sparse == schema.sparse
-    ids = [row[schema.sparse[-1]] for row in made.rows["train"]]
+    ids = [row[schema.sparse[-1]] for row in data_set.rows["train"]]
     flat = [one for value in ids for one in (value if isinstance(value, list) else [value])]
     assert set(read_metadata(data)[schema.sparse[-1]].tokenizer_values) == set(flat) - {-1}
 
     config = mini(Hash.SORTED, epochs=1)
     result = run(tmp_path / "run", data, replace(config, model=replace(config.model, cardinalities=())))
-    labels = np.array([row["labels"] for row in made.rows["test"]])
-    (tmp_path / "rows").write_bytes(made.test)
+    labels = np.array([row["labels"] for row in data_set.rows["test"]])
+    (tmp_path / "rows").write_bytes(data_set.test)
     for rows in (data / "test", tmp_path / "rows"):
         predict(tmp_path / "run" / "best.pt", rows, tmp_path / "out.parquet", device="cpu")
         probabilities = pq.read_table(tmp_path / "out.parquet")["probability"].to_numpy()
@@ -232,7 +232,7 @@ def test_criteo_by_its_schema_is_what_it_is_without_one(tmp_path):
 
 
 def test_blocks_and_single_lines_give_the_same(tmp_path, monkeypatch):
-    made = shop()
+    data_set = shop()
     monkeypatch.setattr(raw, "BLOCK", 3000)
     by_line = []
 
@@ -241,7 +241,7 @@ def test_blocks_and_single_lines_give_the_same(tmp_path, monkeypatch):
         return raw.read_line(*arguments)
 
     monkeypatch.setattr(parsing, "read_line", read_line)
-    assert parquet(prepared(tmp_path, made)[1]) == made.rows
+    assert parquet(prepared(tmp_path, data_set)[1]) == data_set.rows
     assert not by_line
 
     def rejected(*_):
@@ -249,25 +249,25 @@ def test_blocks_and_single_lines_give_the_same(tmp_path, monkeypatch):
 
     monkeypatch.setattr(parsing, "_parse", rejected)
     (tmp_path / "again").mkdir()
-    assert parquet(prepared(tmp_path / "again", made)[1]) == made.rows
+    assert parquet(prepared(tmp_path / "again", data_set)[1]) == data_set.rows
     assert sorted(by_line) == list(range(4, 704))
 
 
 def test_ids_of_lists_modulo(tmp_path):
-    made = shop()
-    _, data = prepared(tmp_path, made, hash_size=5)
-    for found, row in zip(parquet(data)["train"], made.rows["train"], strict=True):
-        assert found["tags"] == [one % 5 for one in row["tags"]]
-        assert found["town"] == (row["town"] % 5 if row["town"] >= 0 else -1)
+    data_set = shop()
+    _, data = prepared(tmp_path, data_set, hash_size=5)
+    for actual, row in zip(parquet(data)["train"], data_set.rows["train"], strict=True):
+        assert actual["tags"] == [one % 5 for one in row["tags"]]
+        assert actual["town"] == (row["town"] % 5 if row["town"] >= 0 else -1)
 
 
 def test_batches_of_lists_are_bags_feature_by_feature(tmp_path):
-    made = shop()
-    schema, data = prepared(tmp_path, made)
+    data_set = shop()
+    schema, data = prepared(tmp_path, data_set)
     batches = CriteoBatches(data / "train", 64, schema=schema, window=100)
     row = 0
     for labels, dense, ids, offsets in batches:
-        expected, n = made.rows["train"][row : row + len(labels)], len(labels)
+        expected, n = data_set.rows["train"][row : row + len(labels)], len(labels)
         assert dense.shape == (n, 2)
         assert len(offsets) == 5 * n + 1
         for f, name in enumerate(schema.sparse):
@@ -275,7 +275,7 @@ def test_batches_of_lists_are_bags_feature_by_feature(tmp_path):
                 bag = ids[offsets[f * n + b] : offsets[f * n + b + 1]].tolist()
                 assert bag == (values[name] if name in schema.lists else [values[name]]), (name, row + b)
         row += n
-    assert row == len(made.rows["train"]) == batches.num_rows
+    assert row == len(data_set.rows["train"]) == batches.num_rows
     shuffled = CriteoBatches(data / "train", 64, schema=schema, window=100, shuffle=True)
     assert sum(int(ids.sum()) for _, _, ids, _ in shuffled) == sum(int(ids.sum()) for _, _, ids, _ in batches)
 
@@ -303,9 +303,9 @@ def test_bags_see_what_their_first_entry_does_not(tmp_path):
 
 def test_a_model_of_lists_is_exported_with_bags(tmp_path):
     """Its probabilities, from the folder, are those of the model; what cannot serve lists is refused by name."""
-    made = shop()
+    data_set = shop()
     (tmp_path / "shop.toml").write_text(SHOP)
-    (tmp_path / "shop.csv").write_bytes(made.files["shop.csv"])
+    (tmp_path / "shop.csv").write_bytes(data_set.files["shop.csv"])
     data, best = tmp_path / "data", tmp_path / "run" / "best.pt"
     preprocess([tmp_path / "shop.csv"], data, schema=read_schema(tmp_path / "shop.toml"))
     config = mini(Hash.SORTED, epochs=1)
@@ -332,18 +332,18 @@ def test_a_model_of_lists_is_exported_with_bags(tmp_path):
         return CriteoBatches(data / "test", 7, schema=columns_of(model), **options)
 
     expected = [model.predict(*batch) for _, *batch in rows()]
-    found = [served(*batch) for _, *batch in rows(transform=False, fill=float("nan"))]  # counts as the log has them
-    torch.testing.assert_close(torch.cat(found), torch.cat(expected), rtol=0, atol=1e-6)
+    actual = [served(*batch) for _, *batch in rows(transform=False, fill=float("nan"))]  # counts as the log has them
+    torch.testing.assert_close(torch.cat(actual), torch.cat(expected), rtol=0, atol=1e-6)
 
 
 def test_rows_of_another_form_than_the_models_are_named(tmp_path):
     """Lists for single values, texts for numbers, a column that is not there: the column, what it is and should be."""
-    made = shop()
-    schema, data = prepared(tmp_path, made)
+    data_set = shop()
+    schema, data = prepared(tmp_path, data_set)
     config = mini(Hash.SORTED, epochs=1)
     run(tmp_path / "run", data, replace(config, model=replace(config.model, cardinalities=())))
     best, rows = tmp_path / "run" / "best.pt", tmp_path / "rows"
-    rows.write_bytes(made.test)
+    rows.write_bytes(data_set.test)
 
     def with_column(changed, **changes):
         return replace(schema, columns=tuple(replace(c, **changes) if c.name == changed else c for c in schema.columns))
@@ -385,19 +385,19 @@ def stdin(content: bytes):
 
 
 def test_rows_through_a_pipe(tmp_path, capsys):
-    made = shop()
+    data_set = shop()
     (tmp_path / "shop.toml").write_text(SHOP)
     data, best = tmp_path / "d", tmp_path / "run" / "best.pt"
-    with stdin(made.files["shop.csv"]):
+    with stdin(data_set.files["shop.csv"]):
         preprocess_command(["-", "--schema", str(tmp_path / "shop.toml"), "--out", str(data)])
-    assert parquet(data) == made.rows
+    assert parquet(data) == data_set.rows
     config = mini(Hash.SORTED, epochs=1)
     run(tmp_path / "run", data, config)
-    with stdin(made.test):
+    with stdin(data_set.test):
         predict_command([str(best), "-", "--out", str(tmp_path / "out.csv"), "--device", "cpu"])
     predict(best, data / "test", tmp_path / "of_parquet.csv", device="cpu")
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "of_parquet.csv").read_bytes()
-    assert f"{len(made.rows['test'])} rows → {tmp_path / 'out.csv'}" in capsys.readouterr().out
+    assert f"{len(data_set.rows['test'])} rows → {tmp_path / 'out.csv'}" in capsys.readouterr().out
     with pytest.raises(UserError, match="-: stdin is named twice"):
         preprocess([Path("-"), Path("/dev/stdin")], tmp_path / "twice")
     assert DLRM.from_checkpoint(best).config.cardinalities == (2, 3, 5)  # mini has three tables: no lists

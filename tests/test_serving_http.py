@@ -175,8 +175,8 @@ def test_what_is_wrong_is_told(program, exported_folder, inputs, one_thread):
         connection = connect(process)
         wrong = [*wrong_requests(inputs), *(offsets_that_are_wrong(inputs) if len(inputs) == 3 else ())]
         for status, why, body, form in wrong:
-            found, answer = ask(connection, body, form)
-            assert found == status, (why, answer)
+            code, answer = ask(connection, body, form)
+            assert code == status, (why, answer)
             assert why in json.loads(answer)["error"], answer
         for status, why, method, path in (
             (404, "/nowhere: not a route", "GET", "/nowhere"),
@@ -189,11 +189,11 @@ def test_what_is_wrong_is_told(program, exported_folder, inputs, one_thread):
             (414, "not a request of HTTP", "GET", "/" + 9000 * "a"),
         ):
             other = connect(process)
-            found, answer = ask(other, b"{}" if method in ("POST", "PUT") else None, JSON, path, method)
-            assert (found, why in json.loads(answer)["error"]) == (status, True), answer
-        found, answer = ask(connection, None, None, "/health", "GET")
-        assert (found, json.loads(answer)["status"]) == (200, "ok")
-        found, answer = ask(connection, as_json(inputs))
+            code, answer = ask(other, b"{}" if method in ("POST", "PUT") else None, JSON, path, method)
+            assert (code, why in json.loads(answer)["error"]) == (status, True), answer
+        code, answer = ask(connection, None, None, "/health", "GET")
+        assert (code, json.loads(answer)["status"]) == (200, "ok")
+        code, answer = ask(connection, as_json(inputs))
         assert torch.equal(from_json(answer), Exported(exported_folder)(*inputs))
 
 
@@ -225,14 +225,14 @@ def test_more_rows_than_a_request_may_have(program, exported_folder, inputs):
         connection = connect(process)
         for form, why in ((JSON, "the length of counts"), (BINARY, "B is 8")):
             written, read = FORMS[form]
-            found, answer = ask(connection, written(eight), form)
-            assert (found, json.loads(answer)["error"]) == (413, f"{why}: a request has at most 7")
-            found, answer = ask(connection, written(seven), form)
-            assert (found, len(read(answer))) == (200, 7)
+            code, answer = ask(connection, written(eight), form)
+            assert (code, json.loads(answer)["error"]) == (413, f"{why}: a request has at most 7")
+            code, answer = ask(connection, written(seven), form)
+            assert (code, len(read(answer))) == (200, 7)
         if len(inputs) == 3:  # four a bag, of seven rows with four bags each
             body = json.dumps({"counts": [], "ids": [0] * 113, "offsets": []}).encode()
-            found, answer = ask(connection, body)
-            assert (found, json.loads(answer)["error"]) == (413, "the length of ids: a request has at most 112")
+            code, answer = ask(connection, body)
+            assert (code, json.loads(answer)["error"]) == (413, "the length of ids: a request has at most 112")
 
 
 def test_a_body_of_many_small_numbers_takes_little_memory(program, exported_folder):
@@ -241,8 +241,8 @@ def test_a_body_of_many_small_numbers_takes_little_memory(program, exported_fold
     with serving(program, exported_folder) as process:
         connection, before = connect(process), resident(process)
         for body in bodies:
-            found, answer = ask(connection, body)
-            assert found in (400, 413), answer
+            code, answer = ask(connection, body)
+            assert code in (400, 413), answer
             peak = int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())[1])
             print(f"{len(body)} bytes: {peak - before} kB")
             assert peak < before + 65_536
@@ -251,8 +251,8 @@ def test_a_body_of_many_small_numbers_takes_little_memory(program, exported_fold
 def listening(port):
     """{address: connections that no thread has yet} of each socket with this port that listens, as Linux lists them."""
     lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
-    found = {address: waiting for _, address, _, state, waiting, *_ in lines if state == "0A"}
-    return {at: int(waiting.partition(":")[2], 16) for at, waiting in found.items() if at.endswith(f":{port:04X}")}
+    queues = {address: waiting for _, address, _, state, waiting, *_ in lines if state == "0A"}
+    return {at: int(waiting.partition(":")[2], 16) for at, waiting in queues.items() if at.endswith(f":{port:04X}")}
 
 
 def resident(process):
@@ -268,10 +268,10 @@ def test_ten_thousand_requests_of_sixteen_clients(program, exported_folder, inpu
         (large if status == 413 else small).append((status, why, body, form))
     right, exported = [], Exported(exported_folder)
     for seed in range(60):
-        given = sample(served, seed, seed)
-        want = exported(*given)  # eager's last bit is another where a batch has rows beyond whole vectors
-        torch.testing.assert_close(want, served(*given), rtol=1e-6, atol=1e-7)
-        right += [(want, form, FORMS[form][0](given)) for form in FORMS]
+        batch = sample(served, seed, seed)
+        want = exported(*batch)  # eager's last bit is another where a batch has rows beyond whole vectors
+        torch.testing.assert_close(want, served(*batch), rtol=1e-6, atol=1e-7)
+        right += [(want, form, FORMS[form][0](batch)) for form in FORMS]
     memory = []
     with serving(program, exported_folder) as process:
 
@@ -282,12 +282,12 @@ def test_ten_thousand_requests_of_sixteen_clients(program, exported_folder, inpu
                 turn = 625 * number + i
                 if turn % 5 == 0:
                     status, why, body, form = large[0] if i == 300 else small[turn // 5 % len(small)]
-                    found, answer = ask(connection, body, form)
-                    tally["refused" if found == status and why in json.loads(answer)["error"] else "wrong"] += 1
+                    code, answer = ask(connection, body, form)
+                    tally["refused" if code == status and why in json.loads(answer)["error"] else "wrong"] += 1
                 else:
                     want, form, body = right[turn % len(right)]
-                    found, answer = ask(connection, body, form)
-                    equal = found == 200 and torch.equal(FORMS[form][1](answer), want)
+                    code, answer = ask(connection, body, form)
+                    equal = code == 200 and torch.equal(FORMS[form][1](answer), want)
                     tally["right" if equal else "wrong"] += 1
                 if number == 0 and i in (125, 624):
                     memory.append(resident(process))
@@ -326,8 +326,8 @@ def test_a_reload_under_calls(program, exported_folder, tmp_path):
     (tables["spoilt"] / "constants" / "tags").write_bytes(b"")
     link = tmp_path / "current"
     link.symlink_to(tables["own"])
-    given, before, after = inputs_and_answers(exported_folder.name)
-    body, found, ends = as_binary(given), [], threading.Event()
+    batch, before, after = inputs_and_answers(exported_folder.name)
+    body, outcomes, ends = as_binary(batch), [], threading.Event()
     with serving(program, exported_folder, "--table", link) as process:
 
         def client():
@@ -335,7 +335,7 @@ def test_a_reload_under_calls(program, exported_folder, tmp_path):
             while not ends.is_set():
                 status, answer = ask(connection, body, BINARY)
                 answer = from_binary(answer)
-                found.append((status, torch.equal(answer, before), torch.equal(answer, after)))
+                outcomes.append((status, torch.equal(answer, before), torch.equal(answer, after)))
 
         def reload(name):
             link.unlink()
@@ -343,8 +343,8 @@ def test_a_reload_under_calls(program, exported_folder, tmp_path):
             return ask(operator, None, None, "/reload")
 
         operator, clients = connect(process), [threading.Thread(target=client) for _ in range(8)]
-        for each in clients:
-            each.start()
+        for thread in clients:
+            thread.start()
         times = []
         for _ in range(20):
             for name in ("grown", "own"):
@@ -352,10 +352,10 @@ def test_a_reload_under_calls(program, exported_folder, tmp_path):
                 assert status == 200, answer
                 times.append(json.loads(answer)["reloaded_ms"])
         ends.set()
-        for each in clients:
-            each.join()
-        print(f"{len(found)} calls; {len(times)} reloads of at most {max(times):.2f} ms")
-        assert {*found} == {(200, True, False), (200, False, True)}
+        for thread in clients:
+            thread.join()
+        print(f"{len(outcomes)} calls; {len(times)} reloads of at most {max(times):.2f} ms")
+        assert {*outcomes} == {(200, True, False), (200, False, True)}
         for name, why in (("five", "for other features"), ("spoilt", "0 bytes, and the manifest says")):
             status, answer = reload(name)
             assert (status, why in json.loads(answer)["error"]) == (409, True), answer
@@ -364,8 +364,8 @@ def test_a_reload_under_calls(program, exported_folder, tmp_path):
 
 def test_it_ends_when_the_requests_are_answered(program, exported_folder):
     served = Served(trained(), exported_folder.name)
-    given = sample(served, 16_000, 0)
-    want, body, answers = served(*given), as_binary(given), []
+    batch = sample(served, 16_000, 0)
+    want, body, answers = served(*batch), as_binary(batch), []
     with serving(program, exported_folder) as process:
         connections = [connect(process) for _ in range(4)]
         for connection in connections:  # each has its thread then, which waits for the next request
@@ -390,8 +390,8 @@ def test_it_ends_when_the_requests_are_answered(program, exported_folder):
 
 
 def test_a_command_that_is_wrong(program, exported_folder, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         for arguments, why in (
             ([], "serve_exported DIR"),
             ([exported_folder, "--other"], "--other: not expected"),

@@ -41,12 +41,12 @@ def inputs_and_answers(pooling="none", batch=64):
     """(inputs of new ids, the answers of the own table, those of the grown one)."""
     served = Served(trained(), pooling)
     counts, *ids = sample(served, batch, 0)
-    new, known, unknown = (each.clone() for each in [ids[0]] * 3)
+    new, known, unknown = (indices.clone() for indices in [ids[0]] * 3)
     place = slice(None) if pooling == "none" else slice(int(ids[1][3 * batch]), None)
-    each = (slice(None), 3) if pooling == "none" else place
-    count = len(new[each])
+    index = (slice(None), 3) if pooling == "none" else place
+    count = len(new[index])
     numbers = torch.arange(count)
-    new[each], unknown[each], known[each] = NEW + numbers, -1, served.known[3][numbers % CARDINALITIES[3]]
+    new[index], unknown[index], known[index] = NEW + numbers, -1, served.known[3][numbers % CARDINALITIES[3]]
     return [counts, new, *ids[1:]], served(counts, unknown, *ids[1:]), served(counts, known, *ids[1:])
 
 
@@ -161,7 +161,7 @@ class TestReload:
         assert torch.equal(exported(*inputs), before)
 
     def test_a_model_whose_ids_are_in_no_table(self, tables):
-        constants = [each for each in Manifest.read(tables / "own").constants if each.name != "tags"]
+        constants = [constant for constant in Manifest.read(tables / "own").constants if constant.name != "tags"]
         with pytest.raises(ExportError, match="the model has no tags: its ids are not in a table"):
             Table(tables / "own").check(constants)
 
@@ -169,34 +169,34 @@ class TestReload:
         exported = Exported(exported_folder)
         inputs, before, after = inputs_and_answers(exported_folder.name)
         own, other = Table(tables / "own"), Table(tables / "grown")
-        found, ends = [], threading.Event()
+        outcomes, ends = [], threading.Event()
 
         def call():
             while not ends.is_set():
                 answer = exported(*inputs)
-                found.append((torch.equal(answer, before), torch.equal(answer, after)))
+                outcomes.append((torch.equal(answer, before), torch.equal(answer, after)))
 
         threads = [threading.Thread(target=call) for _ in range(8)]
         for thread in threads:
             thread.start()
         for table, want in ((other, after), (own, before)) * 20:
             exported.reload(table)
-            found.append((torch.equal(exported(*inputs), want), None))
+            outcomes.append((torch.equal(exported(*inputs), want), None))
         ends.set()
         for thread in threads:
             thread.join()
-        assert {*found} == {(True, False), (False, True), (True, None)}
+        assert {*outcomes} == {(True, False), (False, True), (True, None)}
 
     @pytest.mark.parametrize("exported_folder", ["none"], indirect=True)
     def test_a_reload_makes_no_other_runner(self, exported_folder, tables, monkeypatch):
-        made = []
+        calls = []
         own = exported_module.runner_of
-        monkeypatch.setattr(exported_module, "runner_of", lambda *given: made.append(given) or own(*given))
+        monkeypatch.setattr(exported_module, "runner_of", lambda *arguments: calls.append(arguments) or own(*arguments))
         exported, (inputs, _, after) = Exported(exported_folder), inputs_and_answers()
         for _ in range(3):
             exported.reload(Table(tables / "grown"))
             assert torch.equal(exported(*inputs), after)
-        assert len(made) == 1
+        assert len(calls) == 1
 
     def test_what_was_loaded_is_unmapped(self, exported_folder, tables):
         def mapped():
@@ -227,8 +227,8 @@ class TestInCpp:
             done = self.run(
                 serving_programs, exported_folder, "--inputs", tables / "inputs.pt", "--reload", tables / table
             )
-            found = torch.tensor([float(line) for line in done.stdout.split()])
-            assert torch.equal(found, want), done.stderr
+            probabilities = torch.tensor([float(line) for line in done.stdout.split()])
+            assert torch.equal(probabilities, want), done.stderr
 
     def test_how_long_it_takes(self, serving_programs, exported_folder, tables):
         done = self.run(serving_programs, exported_folder, "--bench", "--threads", 2, "--reload", tables / "grown")

@@ -51,9 +51,9 @@ def in_fresh_python(code, **env):
     return json.loads(done.stdout)
 
 
-def failing(**given):
+def failing(**conditions):
     """{name: complaint} of the required checks that fail under these conditions."""
-    complete = {"version": (3, 12, 1), "system": LINUX, "disk": 100.0, "ensurepip": "pip 24", **given}
+    complete = {"version": (3, 12, 1), "system": LINUX, "disk": 100.0, "ensurepip": "pip 24", **conditions}
     return {c.name: doctor.complaints([c]) for c in doctor.checks(**complete) if c.required and not c.ok}
 
 
@@ -66,7 +66,7 @@ def no_packages(monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("no_packages")
 @pytest.mark.parametrize(
-    ("given", "name", "says"),
+    ("conditions", "name", "says"),
     [
         ({"version": (3, 10, 4)}, "Python", ["3.10.4, too old", "python3.11", "PYTHON3=python3.11"]),
         ({"version": (3, 9)}, "Python", ["3.9, too old"]),
@@ -76,9 +76,9 @@ def no_packages(monkeypatch, tmp_path):
         ({"system": ("Darwin", "arm64")}, "platform", ["Darwin arm64", "x86-64", "WSL 2"]),
     ],
 )
-def test_doctor_names_what_is_missing_what_fails_and_the_package(given, name, says):
+def test_doctor_names_what_is_missing_what_fails_and_the_package(conditions, name, says):
     assert failing() == {}
-    complaints = failing(**given)
+    complaints = failing(**conditions)
     assert list(complaints) == [name]
     assert all(part in complaints[name] for part in says)
 
@@ -203,18 +203,18 @@ def checkout(tmp_path_factory):
     return folder
 
 
-def make_venv(checkout, **given):
+def make_venv(checkout, **variables):
     """(exit status, what it said) of environment.py, which pip finds the package for by a variable of its own."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
-    ours |= {"PIP_FIND_LINKS": "wheels", "PIP_NO_INDEX": "1", **given}
+    ours |= {"PIP_FIND_LINKS": "wheels", "PIP_NO_INDEX": "1", **variables}
     done = run(sys.executable, "kernels/environment.py", cwd=checkout, env=ours, timeout=600)
     return done.returncode, done.stdout + done.stderr
 
 
 def tiny_runs(checkout):
     assert run(checkout / ".venv" / "bin" / "tiny").stdout == "it runs\n"
-    (found,) = (checkout / ".venv").glob("lib/*/site-packages/tiny.py")
-    return found
+    (path,) = (checkout / ".venv").glob("lib/*/site-packages/tiny.py")
+    return path
 
 
 @pytest.mark.slow
@@ -234,9 +234,9 @@ def test_pips_own_settings_neither_send_the_packages_elsewhere_nor_keep_them_awa
         "PIP_REQUIREMENT": "none.txt", "PIP_ONLY_BINARY": ":none:", "PYTHONUSERBASE": elsewhere,
         "PYTHONPATH": elsewhere,
     }
-    status, said = make_venv(checkout, **{name: str(value) for name, value in hostile.items()})
-    assert status == 0, said
-    assert "unpacking" in said
+    status, output = make_venv(checkout, **{name: str(value) for name, value in hostile.items()})
+    assert status == 0, output
+    assert "unpacking" in output
     tiny_runs(checkout)
     stamp = checkout / ".venv" / "requirements.txt"
     assert stamp.read_text() == (checkout / "requirements.txt").read_text()
@@ -245,9 +245,9 @@ def test_pips_own_settings_neither_send_the_packages_elsewhere_nor_keep_them_awa
     # What pip does not bring is not taken for installed, whatever it says.
     never = "; python_version < '3'\n"
     (checkout / "requirements.txt").write_text(f"tiny==1.0\nsmall==2.0{never}none{never}")
-    status, said = make_venv(checkout)
+    status, output = make_venv(checkout)
     assert status == 1
-    assert "and .venv lacks small==2.0 (missing), none: remove" in said
+    assert "and .venv lacks small==2.0 (missing), none: remove" in output
     assert stamp.read_text() == "tiny==1.0.0  # the tests\n"
     (checkout / "requirements.txt").write_text("tiny==1.0.0  # the tests\n")
 
@@ -298,9 +298,9 @@ def test_a_python_given_on_the_command_line_makes_no_venv():
 
 def test_a_python_given_on_the_command_line_keeps_its_path():
     """Packages may lie where only PYTHONPATH says so."""
-    given = ["make", "-C", ROOT, "-np", "lecture", "PYTHON=python3"]
+    command = ["make", "-C", ROOT, "-np", "lecture", "PYTHON=python3"]
     path = re.escape(f"{ROOT}:{ROOT}/notebooks:{ROOT}/kernels/editable:/a:/b")
-    for plan in (run(*given, env=os.environ | {"PYTHONPATH": "/a:/b"}), run(*given, "PYTHONPATH=/a:/b")):
+    for plan in (run(*command, env=os.environ | {"PYTHONPATH": "/a:/b"}), run(*command, "PYTHONPATH=/a:/b")):
         assert re.search(f"^(override )?PYTHONPATH := {path}$", plan.stdout, re.M)
 
 

@@ -285,9 +285,9 @@ def test_a_gradient_at_roundings_scale_may_have_either_sign_and_no_other_size():
 def test_a_square_may_be_less_than_those_of_both_ends():
     """It is the square of a gradient between two of opposite signs."""
     judge = Shadow(SHAPE, ADAGRAD, RATES[ADAGRAD], CPU)
-    exact, taken = (torch.tensor(values, dtype=torch.float64) for values in ([1e-3, 1e-4], [1e-3, 1e-6]))
+    exact, actual = (torch.tensor(values, dtype=torch.float64) for values in ([1e-3, 1e-4], [1e-3, 1e-6]))
     before = [torch.zeros(2), torch.zeros(2)]
-    after = [(-RATES[ADAGRAD] * taken / (taken.abs() + 1e-10)).float(), taken.square().float()]
+    after = [(-RATES[ADAGRAD] * actual / (actual.abs() + 1e-10)).float(), actual.square().float()]
     assert _share(judge._outside(before, after, exact, [exact + torch.tensor([0, 1.5e-4])])) == 0
     assert _share(judge._outside(before, after, exact, [exact + torch.tensor([0, 1e-5])])) > 0
 
@@ -302,6 +302,6 @@ def test_a_state_is_the_same_whatever_the_layout(batches, monkeypatch):
     for name, state in states.items():
         assert state.keys() == states["fused"].keys()
         assert [len(tensors) for tensors in state.values()] == [2] * len(state), name
-        shapes, expected = ([t.shape for own in each.values() for t in own] for each in (state, states["fused"]))
+        shapes, expected = ([t.shape for own in tensors.values() for t in own] for tensors in (state, states["fused"]))
         assert shapes == expected, name
         assert state[TABLES][0].shape == state[TABLES][1].shape == (sum(SHAPE.cardinalities) + 3, 4)

@@ -32,7 +32,7 @@ COMMON = {"table", "image", "mode", "keys", "slots", "dense", "rule"}
 def words_of_python(source: str) -> list[tuple[int, str]]:
     """(line, word) of Python code."""
     tree = ast.parse(source)
-    found, docstrings = [], set()
+    pairs, docstrings = [], set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             docstrings.add(node.value)
@@ -53,8 +53,8 @@ def words_of_python(source: str) -> list[tuple[int, str]]:
         elif isinstance(node, ast.arg | ast.keyword):
             texts = [node.arg or ""]
         line = getattr(node, "lineno", 0)
-        found += [(line, word) for text in texts for word in re.findall(r"\w+", text)]
-    return found
+        pairs += [(line, word) for text in texts for word in re.findall(r"\w+", text)]
+    return pairs
 
 
 def root(node: ast.expr) -> str:
@@ -66,7 +66,7 @@ def root(node: ast.expr) -> str:
 
 def words_of_text(source: str, comment: str) -> list[tuple[int, str]]:
     """(line, word) outside comments, each of which gives way to as many line ends as it had."""
-    code = re.sub(comment, lambda found: "\n" * found[0].count("\n"), source, flags=re.DOTALL)
+    code = re.sub(comment, lambda match: "\n" * match[0].count("\n"), source, flags=re.DOTALL)
     return [(n, word) for n, line in enumerate(code.splitlines(), 1) for word in re.findall(r"\w+", line)]
 
 
@@ -77,9 +77,9 @@ def words(path: Path) -> list[tuple[int, str]]:
     return words_of_text(source, r"#[^\n]*" if path.suffix in (".txt", ".cmake") else r"//[^\n]*|/\*.*?\*/")
 
 
-def named(found: list[tuple[int, str]], names: list[str], endings: str = r"(_\w*)?") -> list[tuple[int, str]]:
+def named(pairs: list[tuple[int, str]], names: list[str], endings: str = r"(_\w*)?") -> list[tuple[int, str]]:
     pattern = re.compile(f"({'|'.join(map(re.escape, names))}){endings}")
-    return [(line, word) for line, word in found if pattern.fullmatch(word)]
+    return [(line, word) for line, word in pairs if pattern.fullmatch(word)]
 
 
 def test_the_rule_finds_what_it_is_for():
@@ -91,8 +91,8 @@ def f(softmax_limits=None, *, x=("launch", "run add_relu now")):
     "softmax"
     torch.softmax(x), kernels.softmax(x), unsoftmax, triton_poi_fused_add_relu_0
 '''
-    found = [line for line, _ in named(words_of_python(python), ["add_relu", "softmax"])]
-    assert sorted(found) == [3, 4, 5, 5, 7]
+    lines = [line for line, _ in named(words_of_python(python), ["add_relu", "softmax"])]
+    assert sorted(lines) == [3, 4, 5, 5, 7]
     cpp = """// add_relu
 #include "ops/add_relu/kernel.cuh"
 /* add_relu

@@ -98,10 +98,10 @@ def _arguments(op, rows, size, dtype, precision):
 
 def _recorded(monkeypatch, arch, kinds, rows, all_widths=WIDTHS):
     """The kernels that the launchers ask for on that GPU, forward and backward."""
-    found = {}
+    recorded = {}
 
     def note(kernel, device):
-        found[kernel] = None
+        recorded[kernel] = None
         return 0, cubin.Compiled("", "", 0, 0, 0, cubin.PLAIN)
 
     monkeypatch.setattr(plan, "_function", note)
@@ -122,7 +122,7 @@ def _recorded(monkeypatch, arch, kinds, rows, all_widths=WIDTHS):
                         c, weight, *others = arguments
                         weight = _meta(size[1], folded_width(size[0]), dtype=c.dtype)
                         plan.record(declared, "", (c, weight, *others[:-1], True), allocations, arch)
-    return list(found)
+    return list(recorded)
 
 
 def _said(kernel, available):
@@ -142,19 +142,19 @@ def _said(kernel, available):
              "forward_kernel": "folded" if constants.get("FOLDED") else "forward"}
     if kernel.name not in parts:
         return None
-    given = {each.name: constants[each.name.upper()] for each in fields(outer_linear.Tiles)
-             if each.name.upper() in constants}
-    return outer_linear.shared_bytes(parts[kernel.name], outer_linear.Tiles(**given), dtype.itemsize, kernel.arch)
+    sizes = {field.name: constants[field.name.upper()] for field in fields(outer_linear.Tiles)
+             if field.name.upper() in constants}
+    return outer_linear.shared_bytes(parts[kernel.name], outer_linear.Tiles(**sizes), dtype.itemsize, kernel.arch)
 
 
 @pytest.mark.parametrize("arch", SHARED_MEMORY)
 def test_what_a_tile_is_said_to_need_is_there(arch, monkeypatch):
     """For every GPU, of every dtype and precision, and few rows and many."""
     available = SHARED_MEMORY[arch]
-    said = [_said(kernel, available) for kernel in _recorded(monkeypatch, arch, KINDS, ROWS)]
-    said = [each for each in said if each is not None]
-    assert len(said) > 100
-    assert max(said) <= available
+    needs = [_said(kernel, available) for kernel in _recorded(monkeypatch, arch, KINDS, ROWS)]
+    needs = [need for need in needs if need is not None]
+    assert len(needs) > 100
+    assert max(needs) <= available
 
 
 def test_tiles_of_an_h200_are_whole():
@@ -189,15 +189,15 @@ def test_a_budget_that_no_tile_keeps(monkeypatch):
 
 def test_a_gpu_is_asked(monkeypatch):
     """It may give less than the table says, as in a MIG slice or a virtual machine; or not say."""
-    gpu, said = torch.device("cuda"), SimpleNamespace(shared_memory_per_block_optin=12345)
+    gpu, properties = torch.device("cuda"), SimpleNamespace(shared_memory_per_block_optin=12345)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 9))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: said)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
     assert (launch.architecture(gpu), launch.shared_memory(gpu)) == (89, 12345)
     with recording(plan.Recorder(0, gpu, 89)):
         assert (launch.architecture(), launch.shared_memory()) == (89, 12345)
     with recording(plan.Recorder(0, torch.device("cpu"), 80)):
         assert (launch.architecture(), launch.shared_memory()) == (80, SHARED_MEMORY[80])
-    del said.shared_memory_per_block_optin
+    del properties.shared_memory_per_block_optin
     assert launch.shared_memory(gpu) == SHARED_MEMORY[89]
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (99, 0))
     assert launch.shared_memory(gpu) == min(SHARED_MEMORY.values())
@@ -214,12 +214,12 @@ def test_what_the_compiled_kernels_take(arch, monkeypatch):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     available = SHARED_MEMORY[arch]
-    taken = dict(zip(kernels, json.loads(done.stdout), strict=True))
-    said = {kernel: _said(kernel, available) for kernel in kernels}
-    assert {str(kernel): bytes_ for kernel, bytes_ in taken.items() if bytes_ > available} == {}
+    actual = dict(zip(kernels, json.loads(done.stdout), strict=True))
+    predicted = {kernel: _said(kernel, available) for kernel in kernels}
+    assert {str(kernel): bytes_ for kernel, bytes_ in actual.items() if bytes_ > available} == {}
     assert {
-        str(kernel): (bytes_, said[kernel])
-        for kernel, bytes_ in taken.items()
-        if said[kernel] is not None and bytes_ > said[kernel]
+        str(kernel): (bytes_, predicted[kernel])
+        for kernel, bytes_ in actual.items()
+        if predicted[kernel] is not None and bytes_ > predicted[kernel]
     } == {}
-    assert max(taken.values()) > available / 2  # the tiles are not needlessly small
+    assert max(actual.values()) > available / 2  # the tiles are not needlessly small

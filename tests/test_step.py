@@ -39,8 +39,8 @@ def test_the_loss_and_its_gradient_are_autograds(dtype, precision, rows, special
         loss = F.binary_cross_entropy_with_logits(theirs(dense, None), labels)
     loss.backward()
     no_optimizer = SimpleNamespace(zero_grad=lambda **_: None, step=lambda: None)
-    found = on_the_device(ours, no_optimizer, labels, dense, None, precision)
-    pairs = [(found, loss.detach())]
+    actual = on_the_device(ours, no_optimizer, labels, dense, None, precision)
+    pairs = [(actual, loss.detach())]
     pairs += [(a.grad, b.grad) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)]
     for a, b in pairs:
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)

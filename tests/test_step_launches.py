@@ -68,7 +68,7 @@ def test_a_fused_step_launches_this_and_no_more(monkeypatch, rule, capturable):
         pytest.skip("Triton's interpreter is off")
     monkeypatch.setattr(plan, "launch", zeros)
     look_up = kernels.embedding_bags
-    monkeypatch.setattr(kernels, "embedding_bags", lambda *given: look_up(*given, backend="cuda"))
+    monkeypatch.setattr(kernels, "embedding_bags", lambda *arguments: look_up(*arguments, backend="cuda"))
     config = replace(preset("main").model, cardinalities=(7,) * 26, kernels=Kernels.FUSED)
     mlps = Optimizer(rule)
     model = DLRM(config)

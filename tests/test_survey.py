@@ -24,7 +24,7 @@ def surveys() -> list[Survey]:
 
 
 def test_no_cell_is_long():
-    assert {each.notebook: each.longest for each in surveys() if each.longest > MAX_LINES} == {}
+    assert {lesson.notebook: lesson.longest for lesson in surveys() if lesson.longest > MAX_LINES} == {}
 
 
 def test_what_takes_longer_than_is_meant_is_named():
@@ -33,8 +33,10 @@ def test_what_takes_longer_than_is_meant_is_named():
 
 @pytest.mark.parametrize("readme", [NOTEBOOKS.parent / "README.md", NOTEBOOKS / "README.md"], ids=["root", "notebooks"])
 def test_the_readme_gives_each_its_minutes(readme):
-    given = re.findall(r"^\| \[[^]]*\]\((?:notebooks/)?(\w+)\.ipynb\) \| (\d+) \|", readme.read_text(), flags=re.M)
-    assert {name: int(minutes) for name, minutes in given} == {each.notebook: round(each.minutes) for each in surveys()}
+    rows = re.findall(r"^\| \[[^]]*\]\((?:notebooks/)?(\w+)\.ipynb\) \| (\d+) \|", readme.read_text(), flags=re.M)
+    assert {name: int(minutes) for name, minutes in rows} == {
+        lesson.notebook: round(lesson.minutes) for lesson in surveys()
+    }
 
 
 def test_the_glossary_names_where_a_term_is_explained():
@@ -59,15 +61,15 @@ def test_what_is_counted(tmp_path):
     capstone = v4.new_code_cell(puzzle.source, metadata=puzzle.metadata)
     nb = v4.new_notebook(cells=[text, puzzle, drawing, shown, last, capstone])
     nbformat.write(nb, tmp_path / "09_x.ipynb")
-    found = survey(tmp_path / "09_x.ipynb")
+    counted = survey(tmp_path / "09_x.ipynb")
     counts = {"words": 7, "cells": 6, "lines": 29, "longest": 24, "kernels": 3, "printed": 2, "pictures": 2}
-    assert found == Survey("09_x", **counts, predictions=1, puzzles=2, capstones=1)
-    assert found.minutes == pytest.approx(7 / 150 + (29 + 3) / 10 + 2 / 40 + 3 / 2 + 4 + 15)
-    long = replace(found, notebook="10_y", words=6000)
-    _, first, second, said = table([found, long]).splitlines()
+    assert counted == Survey("09_x", **counts, predictions=1, puzzles=2, capstones=1)
+    assert counted.minutes == pytest.approx(7 / 150 + (29 + 3) / 10 + 2 / 40 + 3 / 2 + 4 + 15)
+    long = replace(counted, notebook="10_y", words=6000)
+    _, first, second, note = table([counted, long]).splitlines()
     assert first.split() == ["09_x", "7", "6", "29", "24", "3", "2", "2", "1", "2", "1", "23.8"]
     assert second.split()[-1] == "63.8"
-    assert said == "Longer than the 50 minutes that are meant at most: 10."
+    assert note == "Longer than the 50 minutes that are meant at most: 10."
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,11 @@ def column(table: pa.Table, feature: str) -> np.ndarray:
 
 def rank_correlations(counts: dict[str, np.ndarray]) -> dict[str, float]:
     """{"a b": Spearman's correlation} of every two counts, over the rows in which neither is missing."""
-    found = {}
+    coefficients = {}
     for a, b in combinations(counts, 2):
         both = ~np.isnan(counts[a]) & ~np.isnan(counts[b])
-        found[f"{a} {b}"] = float(spearmanr(counts[a][both], counts[b][both]).statistic)
-    return found
+        coefficients[f"{a} {b}"] = float(spearmanr(counts[a][both], counts[b][both]).statistic)
+    return coefficients
 
 
 @pytest.fixture(scope="module")

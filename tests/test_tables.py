@@ -83,8 +83,8 @@ def test_look_ups_of_ids_and_of_bags_in_one_step(pair):
     of = [numbers(batch) for batch in (6, 5, 2, 0)]
 
     def loss(t):
-        found = t(ids), t.pooled(rows, offsets), t.pooled(others, more), t.pooled(none, ends)
-        sum((out * grad).sum() for out, grad in zip(found, of, strict=True)).backward()
+        outputs = t(ids), t.pooled(rows, offsets), t.pooled(others, more), t.pooled(none, ends)
+        sum((out * grad).sum() for out, grad in zip(outputs, of, strict=True)).backward()
 
     pair.step_as_one(loss)
 

@@ -35,13 +35,13 @@ def serving(folder):
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )
     try:
-        said = []
+        lines = []
         for line in process.stdout:
-            said.append(line)
+            lines.append(line)
             if address := re.search(r"http://127\.0\.0\.1:\d+/", line):
                 break
         else:
-            raise AssertionError("".join(said))
+            raise AssertionError("".join(lines))
 
         def get(path, **query):
             url = f"{address[0]}{path}?{urllib.parse.urlencode(query)}"

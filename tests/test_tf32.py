@@ -45,15 +45,15 @@ def _kernel(x_ptr, rounded_ptr, PRECISION: tl.constexpr, BLOCK: tl.constexpr):
 
 def run(x: torch.Tensor, precision: str = "tf32") -> torch.Tensor:
     """x rounded, of which there are a power of two."""
-    found = torch.empty_like(x)
-    _kernel[(1,)](x, found, PRECISION=precision, BLOCK=len(x))
-    return found
+    out = torch.empty_like(x)
+    _kernel[(1,)](x, out, PRECISION=precision, BLOCK=len(x))
+    return out
 
 
 def operand(x: torch.Tensor) -> torch.Tensor:
     """What products read of float32 x rounded: in the interpreter all of it, by tensor cores the upper 19 bits."""
-    found = run(x)
-    return (found.view(torch.int32) & -0x2000).view(torch.float32) if x.is_cuda else found
+    out = run(x)
+    return (out.view(torch.int32) & -0x2000).view(torch.float32) if x.is_cuda else out
 
 
 def of_bits(*bits: int) -> torch.Tensor:
@@ -79,10 +79,10 @@ def test_to_the_nearest():
 def test_halves():
     """Between 1 and the next number 2^-10 above, and that and the one after it; and an odd 0."""
     one, half = 0x3F800000, 0x1000
-    found = bits_of(operand(of_bits(*[sign | one + n * half for n in (1, 3, 5, 7) for sign in (0, 1 << 31)])))
+    bits = bits_of(operand(of_bits(*[sign | one + n * half for n in (1, 3, 5, 7) for sign in (0, 1 << 31)])))
     even = DEVICE.type == "cuda" and torch.cuda.get_device_capability() >= (9, 0)
     to = (0, 4, 4, 8) if even else (2, 4, 6, 8)
-    assert found == [hex(sign | one + n * half) for n in to for sign in (0, 1 << 31)]
+    assert bits == [hex(sign | one + n * half) for n in to for sign in (0, 1 << 31)]
 
 
 # bits, rounded

@@ -402,11 +402,11 @@ def test_printed_figures_are_those_of_sklearn(data, tmp_path, capsys):
     assert len(lines) == 2
     for line, (split, (labels, p)) in zip(lines, seen.items(), strict=True):
         figure = r"(\d\.\d{4})"
-        found = re.fullmatch(rf"{split}: rows (\d+), log loss {figure}, ROC AUC {figure}, calibration {figure}", line)
-        assert int(found[1]) == len(labels) == 50
-        assert float(found[2]) == pytest.approx(log_loss(labels, p), abs=6e-5)
-        assert float(found[3]) == pytest.approx(roc_auc_score(labels, p), abs=6e-5)
-        assert float(found[4]) == pytest.approx(p.mean() / labels.mean(), abs=6e-5)
+        match = re.fullmatch(rf"{split}: rows (\d+), log loss {figure}, ROC AUC {figure}, calibration {figure}", line)
+        assert int(match[1]) == len(labels) == 50
+        assert float(match[2]) == pytest.approx(log_loss(labels, p), abs=6e-5)
+        assert float(match[3]) == pytest.approx(roc_auc_score(labels, p), abs=6e-5)
+        assert float(match[4]) == pytest.approx(p.mean() / labels.mean(), abs=6e-5)
 
 
 def test_a_checkpoint_is_evaluated_by_itself(data, tmp_path, capsys):

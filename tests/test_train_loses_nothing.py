@@ -410,5 +410,5 @@ def test_without_a_terminal_lines_tell_how_it_goes(data, tmp_path, monkeypatch, 
 
 def test_early_stopping_is_said(data, tmp_path, capsys):
     assert status(command(tmp_path, data, "--epochs", "30", "--patience", "2", "--learning-rate", "0.1")) == 0
-    said = r"stopped after epoch \d+ of 30: 2 epochs without a better validation \(--patience 2\)"
-    assert re.search(said, capsys.readouterr().err)
+    pattern = r"stopped after epoch \d+ of 30: 2 epochs without a better validation \(--patience 2\)"
+    assert re.search(pattern, capsys.readouterr().err)

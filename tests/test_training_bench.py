@@ -216,9 +216,9 @@ def test_the_whole_models_verdicts_and_its_lines_of_the_readme(tmp_path, monkeyp
     ]
     for gpu, where in (("NVIDIA T4", ", on T4"), ("NVIDIA H200", "")):
         records.save({"op": "serving", "GPU": gpu, "date": "2026-01-31", "rows": rows}, tmp_path)
-        found = whole_model.readme_table(results=tmp_path)
+        text = whole_model.readme_table(results=tmp_path)
         shown = "900.0 | 270.0 (mode=x) | 66.0 |"
-        assert f"| a call for 1 row, float32, copies included{where}; ours in C++ | – | {shown}" in found
+        assert f"| a call for 1 row, float32, copies included{where}; ours in C++ | – | {shown}" in text
     begin, end = whole_model.BEGIN, whole_model.END
     assert whole_model.with_table(f"a\n{begin}\n{end}\n", table) == f"a\n{begin}\n\n{table}\n\n{end}\n"
 
@@ -236,10 +236,10 @@ def rows(**changes) -> list[dict]:
     """Rows of a run on a GPU, with known answers."""
     step = {"part": "steps", "optimizer": "sgd", "rows": 2048, "match": "ok", "floor_mb": 100.0, "peak_mb": 110.0}
     times = {"eager sparse": 2.8, "torch.compile": 2.5, "fused": 1.0, "fused graph": 0.5} | changes
-    found = [step | {"implementation": name, "ms": ms, "ms_low": ms, "ms_high": ms} for name, ms in times.items()]
+    step_rows = [step | {"implementation": name, "ms": ms, "ms_low": ms, "ms_high": ms} for name, ms in times.items()]
     epoch = {"part": "epoch", "optimizer": "sgd", "rows": 2048, "match": "ok", "loss_apart": 2e-4,
              "loss_apart_most": 1e-4, "steps": 500}
-    return [*found, epoch | {"implementation": "fused", "rows_per_s": 1e6, "loss_first": 0.7, "loss_last": 0.5}]
+    return [*step_rows, epoch | {"implementation": "fused", "rows_per_s": 1e6, "loss_first": 0.7, "loss_last": 0.5}]
 
 
 def test_verdicts():
@@ -328,8 +328,8 @@ def test_a_row_of_losses_that_are_no_number_is_recorded_and_judged(tmp_path, mon
     training.compare(row, torch.tensor([0.7, float("nan")]), torch.tensor([0.7, 0.6]), 0.0015)
     records.save(training._record("training", [row]), tmp_path)
     json.loads((tmp_path / "h200" / "training.json").read_text(), parse_constant=pytest.fail)
-    (found,) = records.load("training", results=tmp_path)["rows"]
-    assert training.verdicts([found]) == [
+    (loaded,) = records.load("training", results=tmp_path)["rows"]
+    assert training.verdicts([loaded]) == [
         "MISSED: epoch sgd 2048 fp32: fused: losses of 2 steps beside the reference's: nan; limit 0.0015"
     ]
 

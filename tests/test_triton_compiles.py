@@ -65,10 +65,10 @@ def calls(op, everything=True):
 
 def kernels_of(op, monkeypatch, everything=True):
     """The specialisations that the op's launchers ask for in these calls, forward and backward."""
-    declared, found = find(op), {}
+    declared, recorded = find(op), {}
 
     def note(kernel, device):
-        found[kernel] = None
+        recorded[kernel] = None
         return 0, cubin.Compiled("", "", 0, 0, 0, cubin.PLAIN)
 
     monkeypatch.setattr(plan, "_function", note)
@@ -88,9 +88,9 @@ def kernels_of(op, monkeypatch, everything=True):
         alone = [[i == j for i in range(count)] for j in range(count)] if number == 0 else []
         for needs in ([True] * count, *alone):
             backward = declared.backward_arguments(arguments, outputs, declared.differentiable(outputs), needs)
-            form, given = declared.backward_form, declared.with_prepared("triton", backward)
-            plan.record(declared, form, given, declared.allocations(form, given))
-    return list(found)
+            form, prepared = declared.backward_form, declared.with_prepared("triton", backward)
+            plan.record(declared, form, prepared, declared.allocations(form, prepared))
+    return list(recorded)
 
 
 OPS = [op for op in names() if "triton" in find(op).backends]

@@ -69,7 +69,7 @@ def sized():
         "(Ragged x, int case) -> Tensor out",
         eager=None,
         check=lambda *arguments: None,
-        outputs={"out": lambda given: ((size(given["x"].numel(), computed[given["case"]]),), torch.int8)},
+        outputs={"out": lambda arguments: ((size(arguments["x"].numel(), computed[arguments["case"]]),), torch.int8)},
         package="toy_sized",
     )
     op.loader.declare("triton", "cpu", "")
@@ -252,9 +252,9 @@ def test_tables_of_another_number_of_keys_are_no_new_plan(planned, backend):
 
     with on_host() if backend == "cuda" else nullcontext():
         for count in (40, 41, 64, 100, 333, 6):
-            found = expanded(backend, count)
-            assert found.shape == (count,)
-            assert torch.equal(found, expanded("eager", count)), count
+            out = expanded(backend, count)
+            assert out.shape == (count,)
+            assert torch.equal(out, expanded("eager", count)), count
         assert planned.count("expand_table_ids") == 1
         assert expanded(backend, 0).shape == (0,)
         assert planned.count("expand_table_ids") == 2, "no keys at all are another kind of call"

@@ -150,13 +150,13 @@ def in_a_process(way: str, data: Path, epochs: int) -> list[Epoch]:
 def bench(data: Path, epochs: int, repeats: int) -> None:
     measured: dict[str, list[Epoch]] = {way: [] for way in WAYS}
     for _ in range(repeats):
-        for way, found in measured.items():
-            found += in_a_process(way, data, epochs)
+        for way, results in measured.items():
+            results += in_a_process(way, data, epochs)
     print(f"{repeats} turns of {epochs} epochs; the middle epoch, the most memory")
-    for way, found in measured.items():
-        rate, cpu_rate = (median(getattr(epoch, field) for epoch in found) for field in ("rate", "cpu_rate"))
-        peak = max(epoch.peak for epoch in found)
-        losses = ", ".join(f"{epoch.loss:.4f}" for epoch in found[:epochs])
+    for way, results in measured.items():
+        rate, cpu_rate = (median(getattr(epoch, field) for epoch in results) for field in ("rate", "cpu_rate"))
+        peak = max(epoch.peak for epoch in results)
+        losses = ", ".join(f"{epoch.loss:.4f}" for epoch in results[:epochs])
         print(f"  {way:<12} {rate:>9,.0f} rows/s, {cpu_rate:>9,.0f} a second of CPU, peak {peak / 1e6:,.0f} MB; "
               f"losses {losses}")
     for field, name, aim in (("rate", "rows/s", f"; the aim: at least {LEAST}"), ("cpu_rate", "rows/s of CPU", "")):
@@ -180,8 +180,8 @@ def main(arguments: list[str] | None = None) -> None:
             parser.error(f"argument --{name}: expected at least {least}, got {getattr(options, name)}")
     with user_errors(prog), tempfile.TemporaryDirectory() as scratch:
         if options.way:
-            found = WAYS[options.way](options.data, options.scratch, options.epochs)
-            print(json.dumps([asdict(epoch) for epoch in found]))
+            epochs = WAYS[options.way](options.data, options.scratch, options.epochs)
+            print(json.dumps([asdict(epoch) for epoch in epochs]))
             return
         data = options.data or Path(scratch) / "data"
         if options.data is None:

@@ -60,7 +60,7 @@ class Shadow:
         with trainer.peak:
             loss = trainer.step(*batch).clone()
         after = trainer.state()
-        of_tables = [found.pop(TABLES) for found in (before, after, exact)]
+        of_tables = [by_name.pop(TABLES) for by_name in (before, after, exact)]
         strays = self._strays_of_tables(*of_tables, [gradients.pop(TABLES) for gradients in rounded])
         for name in exact:
             own = [gradients[name] for gradients in rounded]
@@ -90,12 +90,12 @@ class Shadow:
         bounds, of_rows = [*torch.searchsorted(rows, starts).tolist(), len(rows)], [exact.values().new_zeros(1)]
         for table, (begin, end) in enumerate(pairwise(bounds)):
             old, new = ([tensor[begin:end] for tensor in state] for state in states)
-            found = self._outside(
+            pairs = self._outside(
                 old, new, exact.values()[begin:end], [gradient[begin:end] for gradient in of_rounded],
                 self.rule is TableOptimizer.ROWWISE_ADAGRAD,
             )
-            strays[f"table {table}"] = _share(found)
-            outside, size = (each.sum(-1) for each in found[0])
+            strays[f"table {table}"] = _share(pairs)
+            outside, size = (tensor.sum(-1) for tensor in pairs[0])
             # A row that hardly moves beside the others may stray by more than it moves: that is rounding.
             of_rows.append(outside / size.clamp(min=0.01 * size.sum() / max(1, len(size))).clamp(min=1e-30))
         strays[ROW] = torch.cat(of_rows).amax()
@@ -114,13 +114,13 @@ class Shadow:
         self, before: list[Tensor], after: list[Tensor], exact: Tensor, rounded: list[Tensor], row_wise: bool = False
     ) -> list[tuple[Tensor, Tensor]]:
         """What lies outside, and the update's size, for weights, and for their sums of squares if there are some."""
-        error = 2 * torch.stack([(each - exact).abs().amax(-1, keepdim=True) for each in rounded]).amax(0)
-        applied, found = self._applied(before, exact, error, row_wise), []
+        error = 2 * torch.stack([(gradient - exact).abs().amax(-1, keepdim=True) for gradient in rounded]).amax(0)
+        applied, pairs = self._applied(before, exact, error, row_wise), []
         for old, new, (low, right, high) in zip(before, after, applied, strict=True):
             outside = torch.maximum(low - new, new - high)
             outside -= ROUNDING * torch.maximum(old.abs(), new.abs())
-            found.append((outside.clamp(min=0), (right - old).abs()))
-        return found
+            pairs.append((outside.clamp(min=0), (right - old).abs()))
+        return pairs
 
     def _applied(
         self, before: list[Tensor], exact: Tensor, error: Tensor, row_wise: bool
@@ -134,7 +134,7 @@ class Shadow:
             return [(least, right, most)]
         low, square, high = (gradient.square() for gradient in gradients)
         squares = torch.where(exact.abs() <= error, 0.0, torch.minimum(low, high)), square, torch.maximum(low, high)
-        totals = [sums[0] + (each.mean(-1) if row_wise else each) for each in squares]
+        totals = [sums[0] + (squared.mean(-1) if row_wise else squared) for squared in squares]
         if row_wise:  # all elements of a row are divided by one root, between those of the least and the most sum
             steps = [g / self._root(total).unsqueeze(-1) for g in gradients for total in totals]
         else:  # g / (√(sum + g²) + ε) rises with g
@@ -148,9 +148,9 @@ class Shadow:
         return total.sqrt() + ADAGRAD_EPS
 
 
-def _share(found: list[tuple[Tensor, Tensor]]) -> Tensor:
+def _share(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
     """A tensor's stray: of weights, and of their sums of squares if there are some, the larger."""
-    return torch.stack([outside.sum() / size.sum().clamp(min=1e-30) for outside, size in found]).amax()
+    return torch.stack([outside.sum() / size.sum().clamp(min=1e-30) for outside, size in pairs]).amax()
 
 
 def _backward(model: DLRM, weights: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

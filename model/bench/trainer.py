@@ -73,16 +73,16 @@ class Trainer:
     def state(self) -> dict[str, list[Tensor]]:
         """Each parameter, and its sum of squared gradients if it has one; all tables as one, whatever their layout."""
         tables = [parameter.detach() for parameter in self.model.sparse_arch.tables.parameters()]
-        found, numbers = {TABLES: [joined(tables)]}, itertools.count()
+        tensors, numbers = {TABLES: [joined(tables)]}, itertools.count()
         sums = {name: own["state"] for name, own in self.optimizer.state_dict().items() if name != "steps"}
         for name, parameter in self.model.named_parameters():
             if not name.startswith("sparse_arch.tables."):
                 own = sums["mlps"].get(next(numbers), {}).get("sum")
-                found[name] = [parameter.detach(), *([] if own is None else [own])]
+                tensors[name] = [parameter.detach(), *([] if own is None else [own])]
         if sums["tables"].get(0, {}).get("sum") is not None:
-            found[TABLES].append(joined([sums["tables"][table]["sum"] for table in range(len(tables))]))
-        found[FIRST] = [self._unpadded(tensor) for tensor in found[FIRST]]
-        return found
+            tensors[TABLES].append(joined([sums["tables"][table]["sum"] for table in range(len(tables))]))
+        tensors[FIRST] = [self._unpadded(tensor) for tensor in tensors[FIRST]]
+        return tensors
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:

@@ -164,11 +164,11 @@ def run(device: torch.device, parts: Iterable[str], names: Iterable[str], larges
     """Measure, and print each row as it comes."""
     config = SyntheticConfig(largest)
     shape = replace(preset("main").model, cardinalities=config.cardinalities)
-    found = []
+    measured = []
 
     def done(rows: list[dict]) -> None:
         for row in rows:
-            found.append(row)
+            measured.append(row)
             print(line(row), flush=True)
         gc.collect()
         if device.type == "cuda":
@@ -192,7 +192,7 @@ def run(device: torch.device, parts: Iterable[str], names: Iterable[str], larges
                     torch._dynamo.reset()
                     with settings(torch.get_num_threads(), precision):
                         done(bench_steps(rule, shape, batches, device, names_of(rule, device, names), precision))
-    return found
+    return measured
 
 
 def precisions(rows: int, device: torch.device) -> tuple[Precision, ...]:
@@ -213,8 +213,8 @@ def line(row: Mapping) -> str:
         text += f", peak {row['peak_mb']:,.0f} MB of {row['floor_mb']:,.0f}" if row["peak_mb"] else ""
     if row.get("rows_per_s"):
         text += f" {row['rows_per_s']:12,.0f} rows/s, loss {row['loss_first']:.4f} to {row['loss_last']:.4f}"
-    said = {"loss_error": "loss within {:.1e}", "stray": "update within {:.1e}", "loss_apart": "losses {:.1e} apart"}
-    errors = [form.format(row[name]) for name, form in said.items() if row["match"] == "ok" and name in row]
+    forms = {"loss_error": "loss within {:.1e}", "stray": "update within {:.1e}", "loss_apart": "losses {:.1e} apart"}
+    errors = [form.format(row[name]) for name, form in forms.items() if row["match"] == "ok" and name in row]
     return ", ".join([f"{text}  {row['match']}", *errors])
 
 
@@ -332,10 +332,10 @@ def main(arguments: list[str] | None = None) -> int:
         if device.type == "cpu":
             torch.set_num_threads(1)  # tiny steps: sharing their operations costs more than it saves
         names = [name for name in IMPLEMENTATIONS if not any(is_variant(name, out) for out in args.without)]
-        found = run(device, args.only, names, args.largest_table)
+        rows = run(device, args.only, names, args.largest_table)
         for name in whole if args.save else ():
             copy = {"copy_tb_per_s": whole_model.copy_tb_per_s(device)} if name == whole_model.RECORD else {}
-            print(records.save(_record(name, found, **copy)))
-        print(*verdicts(found), f"{time.monotonic() - begin:.0f} s in all", sep="\n")
-        return int(any(row["match"] != "ok" for row in found))
+            print(records.save(_record(name, rows, **copy)))
+        print(*verdicts(rows), f"{time.monotonic() - begin:.0f} s in all", sep="\n")
+        return int(any(row["match"] != "ok" for row in rows))
 

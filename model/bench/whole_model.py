@@ -134,10 +134,10 @@ def bench_inference(
                 if compiled:
                     compiled.prepare(model)
                     call = compiled.compile(call)
-                calls[name], found = _captured(lambda call=call: call(*features), device)
+                calls[name], output = _captured(lambda call=call: call(*features), device)
                 calls[name]()
-                expected = found.clone() if expected is None else expected
-                error = row["error"] = (found - expected).abs().max().item()
+                expected = output.clone() if expected is None else expected
+                error = row["error"] = (output - expected).abs().max().item()
                 tolerance = TOLERANCES[precision]
                 row["match"] = "ok" if error <= tolerance else f"FAILED: a probability differs by {error:.2g}"
         good = {name: call for name, call in calls.items() if rows[name]["match"] == "ok"}
@@ -152,8 +152,8 @@ def bench_inference(
 def _captured(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
     """(what does the work again, its result, which that overwrites)."""
     if device.type != "cuda":
-        found = work()
-        return (lambda: found.copy_(work())), found
+        output = work()
+        return (lambda: output.copy_(work())), output
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -162,8 +162,8 @@ def _captured(work: Callable[[], Tensor], device: torch.device) -> tuple[Callabl
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        found = work()
-    return partial(_replay, graph, work), found
+        output = work()
+    return partial(_replay, graph, work), output
 
 
 def _replay(graph: torch.cuda.CUDAGraph, work: Callable[[], Tensor]) -> None:
@@ -173,11 +173,11 @@ def _replay(graph: torch.cuda.CUDAGraph, work: Callable[[], Tensor]) -> None:
 
 def _times(calls: Mapping[str, Callable[[], None]], device: torch.device) -> dict[str, list[float]]:
     """µs a call in each round, by turns: of so many in a row that the GPU never waits for the host."""
-    found = {name: [] for name in calls}
+    samples = {name: [] for name in calls}
     for _ in range(ROUNDS + 1):
         for name, call in calls.items():
             if device.type != "cuda":
-                found[name].append(1e6 * Timer(call).timeit(2) / 2)
+                samples[name].append(1e6 * Timer(call).timeit(2) / 2)
                 continue
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda._sleep(1_000_000)  # 0.5 ms, in which the host gets ahead
@@ -186,8 +186,8 @@ def _times(calls: Mapping[str, Callable[[], None]], device: torch.device) -> dic
                 call()
             end.record()
             end.synchronize()
-            found[name].append(1e3 * start.elapsed_time(end) / REPLAYS)
-    return {name: times[1:] for name, times in found.items()}
+            samples[name].append(1e3 * start.elapsed_time(end) / REPLAYS)
+    return {name: times[1:] for name, times in samples.items()}
 
 
 def necessary_bytes(shape: DLRMConfig, rows: int, training: bool) -> int:

@@ -122,8 +122,8 @@ def _need_a_gpu(device: str | None = None) -> None:
 
 
 def _story(args: argparse.Namespace) -> int:
-    given = ("steps", "batch_size", "largest_table", "repeats", "device")
-    options = "".join(f" --{name.replace('_', '-')} {value}" for name in given if (value := getattr(args, name)))
+    names = ("steps", "batch_size", "largest_table", "repeats", "device")
+    options = "".join(f" --{name.replace('_', '-')} {value}" for name in names if (value := getattr(args, name)))
     steps = _chosen(args)
     if args.largest_table:
         if args.largest_table > FULL:

@@ -98,11 +98,11 @@ def summarize(trace: Trace | str | Path) -> pd.DataFrame:
 def kernel_us(trace: Trace | str | Path, *patterns: str) -> tuple[float, ...]:
     """For each regular expression µs a step of the kernels whose names it is found in. ValueError if there is none."""
     us = summarize(trace)["us"]
-    found = [us[us.index.str.contains(pattern)] for pattern in patterns]
-    for pattern, part in zip(patterns, found, strict=True):
+    parts = [us[us.index.str.contains(pattern)] for pattern in patterns]
+    for pattern, part in zip(patterns, parts, strict=True):
         if part.empty:
             raise ValueError(f"patterns: no kernel's name has {pattern!r}")
-    return tuple(float(part.sum()) for part in found)
+    return tuple(float(part.sum()) for part in parts)
 
 
 def compare(a: Trace | str | Path, b: Trace | str | Path, tolerance: float = 0.1) -> pd.DataFrame:

@@ -36,13 +36,15 @@ class Operators(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        taken, given = ([x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)] for tree in ((args, kwargs), out))
-        same = {x.untyped_storage()._cdata for x in taken} & {x.untyped_storage()._cdata for x in given}
-        if (taken or given) and (not same or function._schema.is_mutable):
-            places = {(x.untyped_storage()._cdata, x.storage_offset()): x for x in taken}
-            counted = places.values() if self.least else taken
+        inputs, outputs = (
+            [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)] for tree in ((args, kwargs), out)
+        )
+        same = {x.untyped_storage()._cdata for x in inputs} & {x.untyped_storage()._cdata for x in outputs}
+        if (inputs or outputs) and (not same or function._schema.is_mutable):
+            places = {(x.untyped_storage()._cdata, x.storage_offset()): x for x in inputs}
+            counted = places.values() if self.least else inputs
             read = sum(x.nbytes for x in counted if x.dim() or x.device.type != "cpu")
-            written = sum(x.nbytes for x in given)
+            written = sum(x.nbytes for x in outputs)
             name = function._schema.name.split("::")[1].rstrip("_")
             if self.least and name in GATHERS:
                 read += written - args[0].nbytes

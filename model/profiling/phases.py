@@ -25,10 +25,10 @@ def phases(trace: Trace | str | Path, step: int = 1) -> pd.DataFrame:
     host = trace.of(*HOST).query("step == @step")
     begins, after = {"hash": trace.steps.loc[step, "ts"]}, trace.steps.loc[step, "ts"]
     for phase, name in _BEGINS.items():
-        found = host[host["name"].str.match(name) & (host["ts"] > after)]
-        if found.empty:
+        events = host[host["name"].str.match(name) & (host["ts"] > after)]
+        if events.empty:
             raise UserError(f"{trace.name}: step {step} has no {name.rstrip('$')}: phases are those of an eager DLRM")
-        begins[phase] = after = found["ts"].min()
+        begins[phase] = after = events["ts"].min()
     begin = pd.Series(begins).loc[list(PHASES)]
     return pd.DataFrame({"begin": begin, "end": begin.shift(-1, fill_value=trace.steps.loc[step, "end"])})
 

@@ -89,8 +89,8 @@ def as_text(table: pd.DataFrame, width: int | None = None) -> str:
     cut = sum(len(name) > room for name in names)
     names = [name if len(name) <= room else name[: room - 1] + "…" for name in names]
     text = "\n".join(f"{line}  {name}" for line, name in zip(lines, ["name", *names], strict=True))
-    said = f"\nnames that are cut, at …: {cut} (--names whole, or a pipe, shows all of each)"
-    return text + (said if cut else "")
+    note = f"\nnames that are cut, at …: {cut} (--names whole, or a pipe, shows all of each)"
+    return text + (note if cut else "")
 
 
 def _cell(value, form: str) -> str:

@@ -50,10 +50,10 @@ def read(trace: Trace | str | Path) -> Trace:
         return trace
     path = Path(trace)
     if path.is_dir():
-        found = sorted(path.glob("*.pt.trace.json*"))
-        if len(found) != 1:
-            raise UserError(f"{path}: expected one file *.pt.trace.json or .json.gz, found {len(found)}")
-        path = found[0]
+        files = sorted(path.glob("*.pt.trace.json*"))
+        if len(files) != 1:
+            raise UserError(f"{path}: expected one file *.pt.trace.json or .json.gz, found {len(files)}")
+        path = files[0]
     file = path.stat()
     kept = _read(path, (file.st_ino, file.st_mtime_ns, file.st_size))
     return replace(kept, steps=kept.steps.copy(), events=kept.events.copy(), peaks=dict(kept.peaks))

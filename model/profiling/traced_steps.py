@@ -222,11 +222,11 @@ def _time_by_turns(
     while waiting := [step for step in steps if step not in failed and len(ms[step]) < repeats]:
         fewest = min(len(ms[step]) for step in waiting)
         for step in (step for step in waiting if len(ms[step]) == fewest):
-            found = _in_a_process(step, _time, step, device)
-            if found is None:
+            step_ms = _in_a_process(step, _time, step, device)
+            if step_ms is None:
                 failed.add(step)
                 continue
-            ms[step].append(found)
+            ms[step].append(step_ms)
             _note_times(out / step.name / "run.json", ms[step])
     for step in (step for step in steps if step not in failed):
         spread = f"{min(ms[step]):.3g} to {max(ms[step]):.3g}"

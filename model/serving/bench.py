@@ -63,7 +63,7 @@ def model(ids: int = IDS) -> Served:
 @torch.inference_mode()
 def run(folder: Path, served: Served, program: Path) -> list[dict]:
     """The rows. folder: what `model.export.write` wrote of `served`, which is on the GPU."""
-    found, device = [], served.rows.device
+    measured, device = [], served.rows.device
     checked = subprocess.run([program, folder, "--check"], capture_output=True, text=True)
     told = "ok" if checked.returncode == 0 else f"FAILED: {(checked.stdout + checked.stderr)[-300:]}"
     print(checked.stdout, end="")
@@ -87,8 +87,8 @@ def run(folder: Path, served: Served, program: Path) -> list[dict]:
             latencies.append(_cpp(rows, PLAIN, 1, told, [*command, "--plain"]))
             latencies += [_cpp(rows, CPP, count, told, [*command, "--threads", count]) for count in THREADS]
             print(*map(line, latencies), sep="\n", flush=True)
-            found += latencies
-    return found
+            measured += latencies
+    return measured
 
 
 def _with_copies(call: Callable[..., Tensor], inputs: Sequence[Tensor], device: torch.device) -> Call:
@@ -141,9 +141,9 @@ def _copies(inputs: Sequence[Tensor], device: torch.device) -> Call:
 
 def _latencies(rows: int, calls: Mapping[str, Call]) -> list[dict]:
     """A row for each call: its times one after the other, by turns."""
-    found, times, want = {}, {}, None
+    by_name, times, want = {}, {}, None
     for name, call in calls.items():
-        row = found[name] = {"rows": rows, "implementation": name, "threads": 1, "match": "ok"}
+        row = by_name[name] = {"rows": rows, "implementation": name, "threads": 1, "match": "ok"}
         try:
             for _ in range(5):  # compiles, captures
                 answer = call()
@@ -166,8 +166,8 @@ def _latencies(rows: int, calls: Mapping[str, Call]) -> list[dict]:
     for name, own in times.items():
         own.sort()
         rate = 1e6 * len(own) / sum(own)
-        found[name] |= {"us": own[len(own) // 2], "us_p99": own[len(own) * 99 // 100], "calls_per_s": rate}
-    return list(found.values())
+        by_name[name] |= {"us": own[len(own) // 2], "us_p99": own[len(own) * 99 // 100], "calls_per_s": rate}
+    return list(by_name.values())
 
 
 def _cpp(rows: int, name: str, threads: int, match: str, command: Sequence) -> dict:
@@ -217,9 +217,9 @@ def show(results: Path = records.RESULTS) -> None:
     if not files:
         print(f"nothing is recorded: {PROG} --save, on a GPU")
     for file in files:
-        found = records.read(file)
-        print(f"Recorded on {found['GPU']}, {found['date']} (torch {found['torch']}, CUDA {found['CUDA']}):")
-        print(*map(line, found["rows"]), sep="\n")
+        entry = records.read(file)
+        print(f"Recorded on {entry['GPU']}, {entry['date']} (torch {entry['torch']}, CUDA {entry['CUDA']}):")
+        print(*map(line, entry["rows"]), sep="\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -246,10 +246,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(temporary) / "served"
         folder.mkdir()
         export.write(served, folder)
-        found = run(folder, served, program)
+        rows = run(folder, served, program)
         if args.save:
-            print(records.save(record(found)))
-    return int(any(row["match"] != "ok" for row in found))
+            print(records.save(record(rows)))
+    return int(any(row["match"] != "ok" for row in rows))
 
 
 if __name__ == "__main__":

@@ -61,6 +61,6 @@ def _check_new(out: Path) -> None:
 
 def _cause(error: OSError) -> str:
     if isinstance(error, shutil.Error):  # of copytree: (from, to, "[Errno N] what: names") of each file
-        *_, said = error.args[0][0]
-        return re.sub(r"\[Errno \d+\] ([^:]*).*", r"\1", said)
+        *_, message = error.args[0][0]
+        return re.sub(r"\[Errno \d+\] ([^:]*).*", r"\1", message)
     return error.strerror or str(error)

@@ -86,22 +86,22 @@ class Manifest:
     @property
     def code(self) -> str:
         """The compiled code within the model's folder. ExportError: there is none, or more than one file."""
-        found = [file.path for file in self.files if file.path.startswith(f"{self.package}/")]
-        found = [path for path in found if path.endswith(".so")]
-        if not found:
+        paths = [file.path for file in self.files if file.path.startswith(f"{self.package}/")]
+        paths = [path for path in paths if path.endswith(".so")]
+        if not paths:
             raise ExportError(f"{MANIFEST}: not whole: no line of the code in {self.package}/")
-        if len(found) > 1:
-            raise ExportError(f"{MANIFEST}: two files of code: {found[0]} and {found[1]}")
-        return found[0]
+        if len(paths) > 1:
+            raise ExportError(f"{MANIFEST}: two files of code: {paths[0]} and {paths[1]}")
+        return paths[0]
 
     def one_row(self) -> list[Tensor]:
         """The inputs of a batch of one row, of zeros; of bags: one id each."""
         bags = _number(self.inputs[2].shape[0], {"B": 1}) - 1 if len(self.inputs) == 3 else 0
-        found = [
-            torch.zeros([_number(size, {"B": 1, "N": bags}) for size in taken.shape], dtype=taken.dtype)
-            for taken in self.inputs
+        tensors = [
+            torch.zeros([_number(size, {"B": 1, "N": bags}) for size in spec.shape], dtype=spec.dtype)
+            for spec in self.inputs
         ]
-        return [*found[:2], torch.arange(bags + 1)] if bags else found
+        return [*tensors[:2], torch.arange(bags + 1)] if bags else tensors
 
     def text(self) -> str:
         lines = [("format", FORMAT), ("torch", self.torch), ("instructions", self.instructions)]
@@ -142,7 +142,7 @@ class Manifest:
             lacking = ", ".join(sorted(missing))
             raise ExportError(f"{folder}: made for {self.instructions}, and this CPU lacks {lacking}")
         listed = {file.path for file in self.files}
-        needed = [f"{CONSTANTS}/{each.name}" for each in self.constants]
+        needed = [f"{CONSTANTS}/{constant.name}" for constant in self.constants]
         if self.inputs:
             self.code  # noqa: B018
             paths = sorted((folder / self.package).rglob("*"))
@@ -153,36 +153,36 @@ class Manifest:
         for file in self.files:
             path = folder / file.path
             try:
-                found = File.of(folder, path)
+                actual = File.of(folder, path)
             except OSError as error:
                 raise ExportError(f"{path}: cannot be read: {error.strerror}") from None
-            if found.size != file.size:
-                raise ExportError(f"{path}: {found.size} bytes, and the manifest says {file.size}")
-            if found != file:
+            if actual.size != file.size:
+                raise ExportError(f"{path}: {actual.size} bytes, and the manifest says {file.size}")
+            if actual != file:
                 raise ExportError(f"{path}: its bytes are not those that were exported (sha256)")
 
     def check(self, inputs: Sequence[Tensor]) -> None:
         """ExportError: another number, dtype, shape, layout or device."""
         if len(inputs) != len(self.inputs):
-            names = ", ".join(taken.name for taken in self.inputs)
+            names = ", ".join(spec.name for spec in self.inputs)
             raise ExportError(f"expected {len(self.inputs)} inputs, {names}; got {len(inputs)}")
         sizes: dict[str, int] = {}
-        for taken, tensor in zip(self.inputs, inputs, strict=True):
+        for spec, tensor in zip(self.inputs, inputs, strict=True):
             if not isinstance(tensor, Tensor):
-                raise ExportError(f"{taken.name}: expected a tensor; got {type(tensor).__name__}")
-            if tensor.dtype != taken.dtype:
-                raise ExportError(f"{taken.name}: expected {taken.dtype}; got {tensor.dtype}")
+                raise ExportError(f"{spec.name}: expected a tensor; got {type(tensor).__name__}")
+            if tensor.dtype != spec.dtype:
+                raise ExportError(f"{spec.name}: expected {spec.dtype}; got {tensor.dtype}")
             if tensor.device.type != "cpu":
-                raise ExportError(f"{taken.name}: expected a tensor of the CPU; got one of {tensor.device}")
-            fits = len(taken.shape) == tensor.dim() and all(
-                _fits(size, number, sizes) for size, number in zip(taken.shape, tensor.shape, strict=True)
+                raise ExportError(f"{spec.name}: expected a tensor of the CPU; got one of {tensor.device}")
+            fits = len(spec.shape) == tensor.dim() and all(
+                _fits(size, number, sizes) for size, number in zip(spec.shape, tensor.shape, strict=True)
             )
             if not fits:
                 told = "".join(f", {name} = {number}" for name, number in sizes.items())
-                raise ExportError(f"{taken.name}: expected {taken.sizes()}{told}; got {list(tensor.shape)}")
+                raise ExportError(f"{spec.name}: expected {spec.sizes()}{told}; got {list(tensor.shape)}")
             if not tensor.is_contiguous():
-                raise ExportError(f"{taken.name}: expected a contiguous tensor; got strides {tensor.stride()}")
-            if taken.name == "offsets":
+                raise ExportError(f"{spec.name}: expected a contiguous tensor; got strides {tensor.stride()}")
+            if spec.name == "offsets":
                 _check_offsets(tensor, sizes["N"])
 
 

@@ -25,7 +25,9 @@ GATHER = Op(
     "(Tensor table, Tensor ids) -> Tensor out",
     eager=lambda table, ids: table[ids.long()],
     check=_check_gather,
-    outputs={"out": lambda given: ((given["ids"].shape[0], given["table"].shape[1]), given["table"].dtype)},
+    outputs={
+        "out": lambda arguments: ((arguments["ids"].shape[0], arguments["table"].shape[1]), arguments["table"].dtype),
+    },
     saves=("ids",),
     gradients={"table": KeptShape("table", dtype_of="grad_out")},
     package="toy_ops.gather",
@@ -120,7 +122,11 @@ SUMS = Op(
     "(Tensor[] tables, Ragged[] ids, Number factor) -> Tensor out",
     eager=lambda tables, ids, factor: torch.stack([t[i].sum(0) * factor for t, i in zip(tables, ids, strict=True)]),
     check=_check_sums,
-    outputs={"out": lambda given: ((len(given["tables"]), given["tables"][0].shape[1]), given["tables"][0].dtype)},
+    outputs={
+        "out": lambda arguments: (
+            (len(arguments["tables"]), arguments["tables"][0].shape[1]), arguments["tables"][0].dtype
+        ),
+    },
     saves=("ids",),
     gradients={"tables": KeptShapes("tables", dtype_of="grad_out")},
     backends=("cuda",),
