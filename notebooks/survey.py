@@ -49,9 +49,9 @@ class Survey:
 def asks(source: str) -> bool:
     """Whether a code cell asks for a prediction: it makes something `predicted…`, wherever the verdict on it comes."""
     nodes = list(ast.walk(ast.parse(MAGIC.sub("", source))))
-    made = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    made += [n.name for n in nodes if isinstance(n, ast.FunctionDef)]
-    return any(name.startswith(PREDICTED) for name in made)
+    names = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    names += [n.name for n in nodes if isinstance(n, ast.FunctionDef)]
+    return any(name.startswith(PREDICTED) for name in names)
 
 
 def survey(path: Path) -> Survey:

@@ -128,10 +128,10 @@ def ladder() -> None:
     except LookupError:
         print(f"No record yet of all cuts in one program, mended one after the other. On a GPU, {COMMAND} makes it.")
         return
-    for size, found in record.rows("ladder").groupby("size", sort=False):
+    for size, rows in record.rows("ladder").groupby("size", sort=False):
         print(f"RECORDED on an {record.head('GPU')}, {size}: ms per step, launches, ms in kernels")
         last = None
-        for row in found.itertuples():
+        for row in rows.itertuples():
             saved = "" if last is None else f"saves {effect_of(last, row.ms).saved}"
             ms, kernels = np.median(row.ms), getattr(row, "kernel_us", np.nan) / 1e3
             name = RUNGS.get(row.variant, row.variant)
@@ -186,9 +186,9 @@ def traced(name: str) -> dict[str, float]:
     trace = read(TRACES / name)
     ms = run(name)["step_ms"]
     us = summarize(trace)["us"]
-    found = {kind: float(us[us.index.str.contains(pattern)].sum()) / 1e3 for kind, pattern in KINDS.items()}
+    by_kind = {kind: float(us[us.index.str.contains(pattern)].sum()) / 1e3 for kind, pattern in KINDS.items()}
     busy = step_facts(trace).busy_us / 1e3
-    return found | {"the rest": busy - sum(found.values()), "idle": ms - busy, "step": ms}
+    return by_kind | {"the rest": busy - sum(by_kind.values()), "idle": ms - busy, "step": ms}
 
 
 # Steps of main with Kaggle's tables and Adagrad, from the first one of the notebook to what later ones make of it.

@@ -78,8 +78,8 @@ class MakeOp(Experiment):
         """µs a call of each, by turns, until the GPU has done them; the label `calls`: how often one function calls."""
 
         def clock(functions: Mapping[int, Callable]) -> dict[int, list[float]]:
-            found = self.call_times(functions, self.sizes.calls, self.sizes.batches)
-            return {number: [us / ways[number].labels["calls"] for us in times] for number, times in found.items()}
+            samples = self.call_times(functions, self.sizes.calls, self.sizes.batches)
+            return {number: [us / ways[number].labels["calls"] for us in times] for number, times in samples.items()}
 
         rows, columns = self.sizes.small
         self.compare(part, ways, captured=False, clock=clock, rows=rows, columns=columns)
@@ -130,8 +130,8 @@ class MakeOp(Experiment):
 
         def right(out: Tensor, function: Callable) -> bool:
             """A gradient that is wrong is a row without a time."""
-            made = torch.autograd.grad(function().square().sum(), (x, bias))
-            close = (torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(made, exact, strict=True))
+            gradients = torch.autograd.grad(function().square().sum(), (x, bias))
+            close = (torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(gradients, exact, strict=True))
             return torch.equal(out, expected) and all(close)
 
         self.calls("gradient", [

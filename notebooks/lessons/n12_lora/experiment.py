@@ -267,10 +267,10 @@ def _step(model: Callable, trained: list[Tensor], labels: Tensor, dense: Tensor,
 def close(outputs: Outputs, wanted: Sequence[Tensor] | bool) -> bool | str:
     """Whether each is as near as CLOSE, what follows the first as CLOSE_GRADIENT; nothing is wanted: whether all is
     finite; wanted is a bool: whether it is, and it."""
-    found = tensors(outputs)
+    results = tensors(outputs)
     if not wanted or wanted is True:
-        return wanted is not False and all(bool(tensor.isfinite().all()) for tensor in found)
-    for place, (tensor, expected) in enumerate(zip(found, wanted, strict=True)):
+        return wanted is not False and all(bool(tensor.isfinite().all()) for tensor in results)
+    for place, (tensor, expected) in enumerate(zip(results, wanted, strict=True)):
         error = ((tensor.float() - expected).norm() / expected.norm()).item()
         if not error <= (CLOSE_GRADIENT if place else CLOSE):
             return f"FAILED: off by {error:.2g} of its length"

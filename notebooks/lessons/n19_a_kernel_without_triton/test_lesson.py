@@ -31,7 +31,7 @@ def compiled(tmp_path_factory):
 
 def test_parameters_are_those_of_a_cubin(compiled):
     image, description = compiled
-    sizes = [each["bytes"] for each in description["parameters"]] + [8] * description["hidden"]
+    sizes = [parameter["bytes"] for parameter in description["parameters"]] + [8] * description["hidden"]
     assert sizes[:2] == [8, 4]
     assert puzzles.parameters(section(image, ".nv.info.add_one")) == sizes
     with pytest.raises(LookupError, match=r"no section \.nv\.info\.other: it has .*\.nv\.info\.add_one"):
