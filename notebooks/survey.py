@@ -85,11 +85,11 @@ def table(surveys: list[Survey]) -> str:
     """One line a notebook, and which are longer than is meant."""
     import pandas as pd
 
-    rows = pd.DataFrame([asdict(each) | {"minutes": f"{each.minutes:.1f}"} for each in surveys])
+    rows = pd.DataFrame([asdict(entry) | {"minutes": f"{entry.minutes:.1f}"} for entry in surveys])
     return f"{rows.to_string(index=False)}\n{longer(surveys)}"
 
 
 def longer(surveys: list[Survey]) -> str:
     """The sentence of the notebooks' README that names those that take longer than is meant."""
-    names = [each.notebook[:2] for each in surveys if each.minutes > MEANT]
+    names = [entry.notebook[:2] for entry in surveys if entry.minutes > MEANT]
     return f"Longer than the {MEANT} minutes that are meant at most: {', '.join(names) or 'none'}."

@@ -58,10 +58,10 @@ def _profiled() -> tuple:
 
 def _second(name: str = DOT) -> pd.DataFrame:
     """The launches of the second of three steps."""
-    found = launches_of(events_of(_file(name)))
-    count = len(found) // 3
+    rows = launches_of(events_of(_file(name)))
+    count = len(rows) // 3
     assert count == run(name)["facts"]["launches"]
-    return found[count : 2 * count]
+    return rows[count : 2 * count]
 
 
 def _waits() -> tuple:

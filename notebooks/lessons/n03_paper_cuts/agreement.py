@@ -98,14 +98,14 @@ def disagreement(first: Program, other: Program) -> str:
             expected, after = (_copied(first.step()), _copied(first.gradients(heights))), _state(first, heights)
             _restore(other, heights, before)
         loss = other.step().detach()
-        difference = "" if loss.isfinite() else f"the loss is {loss.item()}"
+        error = "" if loss.isfinite() else f"the loss is {loss.item()}"
         if not alone:
-            difference = difference or _of_loss(loss, expected[0]) or _of_gradients(other.gradients(heights), expected[1])
-        difference = difference or _of_update(other, heights, *before)
+            error = error or _of_loss(loss, expected[0]) or _of_gradients(other.gradients(heights), expected[1])
+        error = error or _of_update(other, heights, *before)
         if not alone:
             _restore(first, heights, after)
-        if difference:
-            return f"step {number}: {difference}"
+        if error:
+            return f"step {number}: {error}"
     return ""
 
 
@@ -145,7 +145,7 @@ def _of_update(program: Program, heights: Sequence[int], weights: Sequence[Tenso
                 s, total = sums[number][rows].double(), after[number][rows]
                 low, high = ((g.abs() + by).clamp(min=0).square() + s for by in (-noise, noise))
                 right.append(((total >= low * (1 - 8 * ROUNDING)) & (total <= high * (1 + 8 * ROUNDING))).all())
-                steps = [each / ((s + each.square()).sqrt() + ADAGRAD_EPS) for each in (g - noise, g + noise)]
+                steps = [bound / ((s + bound.square()).sqrt() + ADAGRAD_EPS) for bound in (g - noise, g + noise)]
                 touched = g != 0  # a row without a gradient stays as it is
                 steps = [torch.where(touched, step, 0) for step in steps]
             else:

@@ -108,14 +108,14 @@ def elsewhere(name: str) -> str:
 
 def judge(name: str, predicted: float | None) -> None:
     """The verdict on a prediction of what a cut saves, ms per step; where it saves less than nothing, what it costs."""
-    found = cut(name)
-    if found.middle >= 0:
-        spread = f"The spread of the saving is {found.low:.2f} to {found.high:.2f} ms."
-        verdict(name, predicted, found.middle, "ms saved", f"{found} {spread}", how="recorded")
+    saving = cut(name)
+    if saving.middle >= 0:
+        spread = f"The spread of the saving is {saving.low:.2f} to {saving.high:.2f} ms."
+        verdict(name, predicted, saving.middle, "ms saved", f"{saving} {spread}", how="recorded")
         return
     guess = "no prediction" if predicted is None else f"predicted {predicted:g} ms saved"
-    cost = f"it costs {-found.middle:.2f} ms ({-found.high:.2f} to {-found.low:.2f})"
-    print(f"{name}: {guess}, recorded: {cost}. {found}")
+    cost = f"it costs {-saving.middle:.2f} ms ({-saving.high:.2f} to {-saving.low:.2f})"
+    print(f"{name}: {guess}, recorded: {cost}. {saving}")
 
 
 RUNGS = {"as it was": "the first program", "the loss not read": "the loss is not read"}  # how a variant is printed

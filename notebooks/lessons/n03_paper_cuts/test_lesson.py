@@ -206,7 +206,7 @@ def moved(model, optimizer, *batch):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"work": kept}, "step 2: the gradient of tensor 0"),
         ({"work": spoiled(forgets_an_id)}, "step 1: the gradient of tensor 10"),
@@ -219,8 +219,8 @@ def moved(model, optimizer, *batch):
     ],
     ids=["added", "an id", "1 %", "sums", "no sums", "moved", "other rows", "nan"],
 )
-def test_a_wrong_program_does_not_agree(wrong, said):
-    assert said in disagreement(trained(), trained(**wrong))
+def test_a_wrong_program_does_not_agree(wrong, message):
+    assert message in disagreement(trained(), trained(**wrong))
 
 
 @pytest.mark.parametrize("optimizer", [experiment.sgd, program.adagrad])
@@ -262,10 +262,10 @@ def test_another_gradient_is_a_failure():
 
 def test_layouts_are_what_they_say():
     chosen = experiment.replace(experiment.BY_NUMBER["08"], batch_size=4, batches=1, largest_table=20, weight_decay=0.0)
-    for (name, sparse, one), made in zip(experiment.LAYOUTS, experiment.tables(chosen, CPU), strict=True):
-        assert name == made.name
-        made.step()
-        gradients = [table.grad for table in made.model.sparse_arch.tables.parameters()]
+    for (name, sparse, one), layout in zip(experiment.LAYOUTS, experiment.tables(chosen, CPU), strict=True):
+        assert name == layout.name
+        layout.step()
+        gradients = [table.grad for table in layout.model.sparse_arch.tables.parameters()]
         assert len(gradients) == (1 if one else 26)
         assert {gradient.is_sparse for gradient in gradients} == {sparse}
 

@@ -181,17 +181,17 @@ def _eager_ms() -> tuple:
 
 def _pays() -> tuple:
     """Steps of main, cold and warm, in two digits."""
-    payback = recorded.pays("main")
-    assert payback.low > 0, "it is beyond the spread"
-    return tuple(int(float(f"{payback.steps(seconds):.2g}")) for seconds in (payback.cold, payback.warm))
+    payoff = recorded.pays("main")
+    assert payoff.low > 0, "it is beyond the spread"
+    return tuple(int(float(f"{payoff.steps(seconds):.2g}")) for seconds in (payoff.cold, payoff.warm))
 
 
 def _epoch() -> tuple:
     """More batches than the steps after which main's cold start is paid for."""
     rows = 45_840_617
     batches = rows // 2048
-    payback = recorded.pays("main")
-    assert payback.steps(payback.cold) < batches
+    payoff = recorded.pays("main")
+    assert payoff.steps(payoff.cold) < batches
     return (batches,)
 
 

@@ -188,13 +188,13 @@ def _gradients(
     out = look_up(parts, ids)
     if not out.requires_grad:
         raise AssertionError(NO_GRADIENT)
-    gradients = torch.autograd.grad(out, leaves + own, weights, allow_unused=True)
-    gradients = [gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient for gradient in gradients]
-    whole = [gradient for gradient in gradients[len(leaves) :] if gradient is not None and gradient.shape == (sum(HEIGHTS), 16)]
-    gradients = whole[0].split(HEIGHTS) if whole else gradients[: len(leaves)]
-    if any(gradient is None for gradient in gradients):
+    grads = torch.autograd.grad(out, leaves + own, weights, allow_unused=True)
+    grads = [gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient for gradient in grads]
+    whole = [grad for grad in grads[len(leaves) :] if grad is not None and grad.shape == (sum(HEIGHTS), 16)]
+    grads = whole[0].split(HEIGHTS) if whole else grads[: len(leaves)]
+    if any(gradient is None for gradient in grads):
         raise AssertionError(NO_GRADIENT)
-    return list(gradients)
+    return list(grads)
 
 
 def _tensors_of(laid: object) -> list[Tensor]:

@@ -128,9 +128,9 @@ def test_launches_are_recorded_in_small(monkeypatch, tmp_path):
 
 
 def test_what_is_saved_pays():
-    payback = recorded.pays("main")
-    assert payback.cold > payback.warm > 0
-    assert payback.steps(payback.cold) == pytest.approx(1e3 * payback.cold / payback.saved, abs=1)
+    payoff = recorded.pays("main")
+    assert payoff.cold > payoff.warm > 0
+    assert payoff.steps(payoff.cold) == pytest.approx(1e3 * payoff.cold / payoff.saved, abs=1)
     assert len(pictures.pays("main").axes[0].lines) == 5
 
 

@@ -106,7 +106,7 @@ def _captured() -> tuple:
 
 def _gradients() -> tuple:
     captured, gone = _memory("captured"), _memory("graph deleted")
-    model = DLRM(shape_of(replace(next(traced for traced in TRACED_STEPS if traced.number == "18"), largest_table=2000)))
+    model = DLRM(shape_of(replace(next(item for item in TRACED_STEPS if item.number == "18"), largest_table=2000)))
     dense = sum(p.numel() for name, p in model.named_parameters() if "tables" not in name)
     assert np.isclose(captured["graph_allocated_mb"], 4 * dense / 1e6, atol=0.01), "it is not the MLPs' gradients"
     assert gone["graph_reserved_mb"] > captured["graph_allocated_mb"], "they do not outlive it"

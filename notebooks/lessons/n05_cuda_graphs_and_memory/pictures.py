@@ -48,7 +48,7 @@ def addresses() -> Figure:
 
 
 def alive(history: Sequence[tuple[str, int]], total: int) -> Figure:
-    """MB of a step's tensors that are alive after each of its operators; made: bytes of all of them together."""
+    """MB of a step's tensors that are alive after each of its operators; total: bytes of all of them together."""
     names, mb = [name for name, _ in history], np.array([size for _, size in history]) / 1e6
     figure, ax = open_panels((8.5, 2.8))
     ax.fill_between(range(len(mb)), mb, step="mid", color=POOL, alpha=0.35, lw=0)

@@ -151,9 +151,9 @@ def ncu(launched: str, metric: str, record: Record = GPU) -> float | None:
 
 def show_ncu(metrics: dict[str, str], *launched: str) -> None:
     """Print a line a metric, a column a launch: of the H200, or else of another GPU that has all, with its name."""
-    whole = (candidate for candidate in (GPU, *GPU._others()) if all(ncu(name, m, candidate) for name in launched for m in metrics))
+    whole = (gpu for gpu in (GPU, *GPU._others()) if all(ncu(name, m, gpu) for name in launched for m in metrics))
     record = next(whole, GPU)
     print(f"{'' if record is GPU else record.head('GPU'):28}" + "".join(f"{name:>16}" for name in launched))
     for metric, meaning in metrics.items():
-        values = [ncu(name, metric, record) for name in launched]
-        print(f"{meaning:28}" + "".join(f"{NO_RECORD if x is None else f'{x:,.{2 * (x < 1000)}f}':>16}" for x in values))
+        cells = [ncu(name, metric, record) for name in launched]
+        print(f"{meaning:28}" + "".join(f"{NO_RECORD if x is None else f'{x:,.{2 * (x < 1000)}f}':>16}" for x in cells))

@@ -120,7 +120,8 @@ def lower_here(variant: str, x: Tensor, y: Tensor, bias: Tensor) -> Generated:
     (module,) = triton_source(layer, x, y, bias)
     generated = Generated(module)
     generated.candidates = [
-        (compiled.blocks, compiled.num_warps, compiled.num_stages, None) for compiled in compile_candidates(generated.source)
+        (compiled.blocks, compiled.num_warps, compiled.num_stages, None)
+        for compiled in compile_candidates(generated.source)
     ]
     names = [name for name, kind in metadata(function_of(generated.source), "triton_meta", "signature").items()
              if kind != "constexpr"]
@@ -240,15 +241,15 @@ class Candidates(Experiment):
             return Way(labels, [run], right, lambda: self.code(run, generated, number, aligned, variant, kept))
 
         numbers = range(len(generated.candidates))
-        found = [candidate(number, True) for number in numbers]
+        ways = [candidate(number, True) for number in numbers]
         if generated.compiled:
-            found.append(Way({"part": "torch.compile", **size}, [partial(generated.compiled, *inputs)], right))
+            ways.append(Way({"part": "torch.compile", **size}, [partial(generated.compiled, *inputs)], right))
         if variant == "literal":
-            found += [candidate(number, False, part="scalar") for number in numbers]
+            ways += [candidate(number, False, part="scalar") for number in numbers]
             eager = {"part": "eager", **size, "bytes": 9 * x.nbytes + bias.nbytes}
-            found.append(Way(eager, [partial(layer, *inputs)], right))
-            found.append(self.copied(3 * x.nbytes, rows=x.shape[0], columns=x.shape[1]))
-        return found
+            ways.append(Way(eager, [partial(layer, *inputs)], right))
+            ways.append(self.copied(3 * x.nbytes, rows=x.shape[0], columns=x.shape[1]))
+        return ways
 
     def code(self, run: Launch, generated: Generated, number: int, aligned: bool, variant: str, kept: bool) -> dict:
         """What a candidate is compiled to."""

@@ -25,7 +25,10 @@ def launch(kernel, x: Tensor, y: Tensor, bias: Tensor, out: Tensor, multiplier: 
         zeros = [torch.zeros(tensor.shape) for tensor in (x, y, bias, out)]
         look_beside(kernel, grid, *zeros, multiplier, x.shape[1], x.numel(), XBLOCK=XBLOCK)
     parameters = inspect.signature(getattr(kernel, "fn", kernel)).parameters.values()
-    known = [parameter.name for parameter in parameters if "constexpr" in str(parameter.annotation) and parameter.name != "XBLOCK"]
+    known = [
+        parameter.name for parameter in parameters
+        if "constexpr" in str(parameter.annotation) and parameter.name != "XBLOCK"
+    ]
     if known:
         raise AssertionError(f"{', '.join(known)}: as a constexpr, each value needs a compilation of its own")
     kernel[grid](x, y, bias, out, multiplier, x.shape[1], x.numel(), XBLOCK=XBLOCK)

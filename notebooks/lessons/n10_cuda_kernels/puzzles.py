@@ -107,7 +107,7 @@ def _run_relu(runner: Runner, x: Tensor, bias: Tensor) -> Tensor:
 
 
 def _relu_calls(case: Case, device: torch.device, per_thread: int = 1) -> Iterator[Call]:
-    """each: elements that a thread takes."""
+    """per_thread: elements that a thread takes."""
     rows, columns = case.shape
     n = rows * columns
     if per_thread > 1 and n <= 256:
@@ -195,7 +195,7 @@ def _spec(reference: Callable, calls: Callable, cases: Sequence[Case], **more) -
 _SHAPES = ((1, 7), (8, 256), (5, 7), (3, 1000), (40, 33))
 _LONG = ((1, 7), (8, 1024), (16, 512), (3, 1000), (33, 250))
 _RELU = [*map(Case, (*_SHAPES, (300, 1000))), Case((4, 64), values="special")]
-_OF_16 = partial(_relu_calls, each=16)
+_OF_16 = partial(_relu_calls, per_thread=16)
 PUZZLES = {
     "guard": Puzzle(_spec(relu, _relu_calls, _RELU), _run_relu),
     "coalesced": Puzzle(_spec(relu, _OF_16, [*map(Case, _LONG), Case((4, 64), values="special")]), _run_coalesced),

@@ -167,8 +167,8 @@ def test_a_right_kernel_may_have_any_form(what):
 
 
 def test_what_the_search_does_not_find_is_not_tried():
-    report = op_puzzles._hold_wide(Chosen("scattered"))
-    assert report == "4,294,968×1,000: not tried here: none of the threads that were looked at comes to the last elements"
+    text = op_puzzles._hold_wide(Chosen("scattered"))
+    assert text == "4,294,968×1,000: not tried here: none of the threads that were looked at comes to the last elements"
 
 
 @pytest.mark.parametrize("what", WRONG)

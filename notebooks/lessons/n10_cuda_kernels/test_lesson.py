@@ -320,8 +320,8 @@ def test_on_a_gpu_an_op_is_held_too(monkeypatch, capsys):
 
 
 def test_the_sanitizer_finds_the_wrong_guard():
-    report = address_sanitizer(texts.text_of("scalar").replace("i < n", "i <= n"))
-    assert re.match("heap-buffer-overflow: READ of size 4, 0 bytes .*, line 4 of scalar|AddressSanitizer is not", report)
+    text = address_sanitizer(texts.text_of("scalar").replace("i < n", "i <= n"))
+    assert re.match("heap-buffer-overflow: READ of size 4, 0 bytes .*, line 4 of scalar|AddressSanitizer is not", text)
 
 
 def test_what_ncu_prints():

@@ -86,16 +86,16 @@ class MakeOp(Experiment):
 
     def ways(self, x: Tensor, bias: Tensor) -> dict[str, Callable[[], Tensor]]:
         """The ways to relu(x + bias) that take a gradient."""
-        found = {
+        ways = {
             "relu(x + bias)": lambda: torch.relu(x + bias),
             **{name: partial(op, x, bias) for name, op in declared().items()},
             "triton": lambda: ops.add_relu(x, bias, backend="triton"),
         }
         if self.gpu and not runtime.why_not("cuda", "cuda"):
             with self.caught("build", name="C++"):  # the other rungs are measured all the same
-                found["C++"] = partial(in_cpp(), x, bias)
-            found["cuda"] = lambda: ops.add_relu(x, bias, backend="cuda")
-        return found
+                ways["C++"] = partial(in_cpp(), x, bias)
+            ways["cuda"] = lambda: ops.add_relu(x, bias, backend="cuda")
+        return ways
 
     def call(self) -> None:
         x, bias = self.operands(self.sizes.small)

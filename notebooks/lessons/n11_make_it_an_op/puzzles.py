@@ -121,7 +121,7 @@ def _same_properties(what: str, answer: Callable, *arguments: object, reference:
     try:
         with mode:
             _answering[0] = True
-            got = answer(*(mode.from_tensor(argument) if isinstance(argument, Tensor) else argument for argument in arguments))
+            got = answer(*(mode.from_tensor(value) if isinstance(value, Tensor) else value for value in arguments))
     except Wrong:
         raise
     except Exception as error:

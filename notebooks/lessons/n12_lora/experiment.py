@@ -92,7 +92,7 @@ class Lora(Experiment):
                 for number in functions
             }
 
-        found = [
+        candidates = [
             Way(
                 {"variant": name, "calls": count, **(more or {}).get(name, {})},
                 [call, *(partial(call, k) for k in range(1, count))],
@@ -100,7 +100,7 @@ class Lora(Experiment):
             )
             for name, call in calls.items()
         ]
-        self.compare(part, found, also=from_python, **labels)
+        self.compare(part, candidates, also=from_python, **labels)
 
     # ------------------------------------------------------------------------------------------------- one layer
 

@@ -22,9 +22,9 @@ class _OfWsSize(TorchDispatchMode):
     def __torch_dispatch__(self, operator, types, arguments=(), named=None):
         outputs = operator(*arguments, **(named or {}))
         storages = {x.untyped_storage()._cdata for x in tree_leaves((arguments, named)) if isinstance(x, Tensor)}
-        for output in tree_leaves(outputs):
-            if isinstance(output, Tensor) and output.numel() == self.size and output.untyped_storage()._cdata not in storages:
-                self.made.append(f"{operator._schema.name.removeprefix('aten::')} makes a tensor of {list(output.shape)}")
+        for out in tree_leaves(outputs):
+            if isinstance(out, Tensor) and out.numel() == self.size and out.untyped_storage()._cdata not in storages:
+                self.made.append(f"{operator._schema.name.removeprefix('aten::')} makes a tensor of {list(out.shape)}")
         return outputs
 
 
@@ -152,7 +152,9 @@ def _same_gradients(layer: nn.Module, x: Tensor, out: Tensor, multiplier: float,
     thin, frozen = multiplier * above @ B.T, above @ W
     expected = {"x": frozen + thin @ A.T, "A": rows.T @ thin, "B": multiplier * (rows @ A).T @ above}
     for name, leaf in {"A": layer.A, "B": layer.B, "x": x}.items():
-        gradient, hint = leaf.grad.double().flatten(0, -2), "The graph must hold every step from A, B and x to the result."
+        gradient, hint = (
+            leaf.grad.double().flatten(0, -2), "The graph must hold every step from A, B and x to the result."
+        )
         if name == "x" and close(gradient, frozen, tolerance):
             hint = "The gradient of x has two parts: one through W, and one through A and B. The second is missing."
         elif name == "x":

@@ -54,13 +54,13 @@ class Record:
 
     def rows(self, part: str | None = None, /, **labels) -> pandas.DataFrame:
         """The rows of a part that have these labels and did not fail. LookupError: there is none."""
-        found = self.table()
-        found = found[~found["match"].str.startswith("FAILED")]
+        rows = self.table()
+        rows = rows[~rows["match"].str.startswith("FAILED")]
         for name, value in (labels if part is None else {"part": part} | labels).items():
-            found = found[found[name] == value] if name in found else found[:0]
-        if not len(found):
+            rows = rows[rows[name] == value] if name in rows else rows[:0]
+        if not len(rows):
             raise LookupError(f"{self.name}.json: no row of {_shown(part, labels)}")
-        return found
+        return rows
 
     def one(self, part: str | None = None, /, **labels) -> pandas.Series:
         """The only such row. LookupError: there is none, or more than one."""
@@ -87,16 +87,16 @@ class Record:
         shown = shown or (lambda row: f"{row['us_p50']:.1f} µs")
         for record in self._others():
             try:
-                text = shown(record.one(part, **labels))
+                value = shown(record.one(part, **labels))
             except LookupError:
                 continue
-            message = f"not recorded on an H200; on an {record.head('GPU').removeprefix('NVIDIA ')} {text}"
+            text = f"not recorded on an H200; on an {record.head('GPU').removeprefix('NVIDIA ')} {value}"
             ways = {name: beside for name in IMPLEMENTATION if name in labels}
             peer = labels | (dict(beside) if isinstance(beside, Mapping) else ways)
             try:
-                return f"{message}, {called or beside} there {shown(record.one(part, **peer))}" if peer != labels else message
+                return f"{text}, {called or beside} there {shown(record.one(part, **peer))}" if peer != labels else text
             except LookupError:
-                return message
+                return text
         return NO_RECORD
 
     def with_part(self, part: str, /, **labels) -> Record:

@@ -109,7 +109,7 @@ def alone(function: Callable, allowed: Collection[Callable] = (), forbidden: Col
     """
     if not callable(function):
         raise AssertionError(f"give the function itself; got {type(function).__name__}")
-    known = {code for each in allowed for code in _codes(each)}
+    known = {code for value in allowed for code in _codes(value)}
     named_in_it = _named_in(function, forbidden)
 
     @functools.wraps(function)
@@ -200,7 +200,7 @@ def written_by_hand(kernel: object, allowed: Collection[object] = ()) -> None:
         if function.__name__ not in names:
             names_in_it = function.__code__.co_names
             called = [function.__globals__.get(name) for name in names_in_it]
-            modules = [each for each in called if inspect.ismodule(each) and _is_ours(each.__file__ or "")]
+            modules = [value for value in called if inspect.ismodule(value) and _is_ours(value.__file__ or "")]
             called += [getattr(module, name, None) for module in modules for name in names_in_it]
             left += [plain(value) for value in called if hasattr(value, "fn") and hasattr(plain(value), "__code__")]
 

@@ -99,10 +99,10 @@ class _Operators(TorchDispatchMode):
         if name not in ("_to_copy", "copy_") and _of_both(inputs):
             raise Waits(f"right, but on a GPU {name} has a tensor that was made on the CPU: give that one device=")
         outputs = _run(operator, arguments, named)
-        for output in tree_leaves(outputs) if self.most is not None else ():
-            new = isinstance(output, Tensor) and not output.is_sparse and not any(_is_view(output, value) for value in inputs)
-            if new and output.numel() > self.most:
-                raise TooLarge(f"right, but {name} makes a tensor of {list(output.shape)}")
+        for out in tree_leaves(outputs) if self.most is not None else ():
+            new = isinstance(out, Tensor) and not out.is_sparse and not any(_is_view(out, value) for value in inputs)
+            if new and out.numel() > self.most:
+                raise TooLarge(f"right, but {name} makes a tensor of {list(out.shape)}")
         return outputs
 
 
@@ -111,8 +111,8 @@ def _of_both(inputs: list[Tensor]) -> bool:
     return any(value.is_meta for value in inputs) and any(not value.is_meta and value.dim() for value in inputs)
 
 
-def _is_view(output: Tensor, value: Tensor) -> bool:
-    return not value.is_sparse and output.untyped_storage()._cdata == value.untyped_storage()._cdata
+def _is_view(out: Tensor, value: Tensor) -> bool:
+    return not value.is_sparse and out.untyped_storage()._cdata == value.untyped_storage()._cdata
 
 
 def _reason(name: str, operator, arguments: tuple, named: dict, inputs: list[Tensor]) -> str:
