@@ -45,8 +45,8 @@ def test_what_cannot_be_built_is_left_out(capsys, tmp_path, monkeypatch):
     (commands.ROOT / commands.FOLDER).mkdir(parents=True, exist_ok=True)
     assert not commands.build_runner("echo 'Could NOT find OpenSSL, try'; exit 1")
     assert capsys.readouterr().out == "Not built, for want of OpenSSL; its part below is left out.\n"
-    output = 'printf "serve_exported is left out: cpp-httplib is missing\\n  (Debian: apt install x)\\n\\nbuilt"'
-    assert commands.build_runner(output)
+    command = 'printf "serve_exported is left out: cpp-httplib is missing\\n  (Debian: apt install x)\\n\\nbuilt"'
+    assert commands.build_runner(command)
     assert "serve_exported is left out: cpp-httplib is missing (Debian: apt install x)\n" in capsys.readouterr().out
     assert not commands.started("build/nowhere/serve_exported DIR")
     assert capsys.readouterr().out == "build/nowhere/serve_exported was not built: what follows of it is left out.\n"
